@@ -1,0 +1,118 @@
+// Status and Result: how every recoverable failure of rondo travels.
+// Failures are values because one thread finds them and another reports them. Broken invariants are not failures: they
+// abort through RONDO_CHECK with the expression and its values. No exceptions cross rondo's interface.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace rondo {
+
+/// Stable, append-only.
+enum class Code : int32_t {
+  kOk = 0,
+  kInvalidArgument = 1,   // a value the caller passed; nothing has happened
+  kUnavailable = 2,       // something this build or machine does not have
+  kResourceExhausted = 3, // memory, descriptors, address space
+  kMismatch = 4,          // ranks disagree about the operation
+  kPeerDied = 5,          // a rank ended, or left, in the middle
+  kTimeout = 6,           // nothing moved for the whole stall deadline
+  kAborted = 7,           // Communicator::abort
+  kSystem = 8,            // a system call failed; the message holds errno's text
+  kBootstrap = 9,         // ranks could not find or trust each other
+  kDataError = 10,        // a file that cannot be read or makes no sense
+};
+
+/// "ok", "invalid argument", ...
+const char* to_string(Code code);
+
+/// A code and, unless it is kOk, a sentence that names the value, the rank and what to do.
+/// Thread-compatible; an ok Status owns nothing and costs one null pointer.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message)
+      : error_(code == Code::kOk ? nullptr
+                                 : std::make_shared<const Error>(Error{code, std::move(message)})) {}
+
+  bool ok() const { return error_ == nullptr; }
+  Code code() const { return error_ ? error_->code : Code::kOk; }
+  const std::string& message() const {
+    static const std::string empty;
+    return error_ ? error_->message : empty;
+  }
+  /// "mismatch: rank 0 called ..."
+  std::string to_string() const {
+    return ok() ? "ok" : std::string(rondo::to_string(code())) + ": " + message();
+  }
+
+ private:
+  struct Error {
+    Code code;
+    std::string message;
+  };
+  std::shared_ptr<const Error> error_;
+};
+
+/// A value or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status status) : status_(std::move(status)) {}
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  /// REQUIRES: ok().
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return std::move(*value_); }
+  T* operator->() { return &*value_; }
+  T& operator*() { return *value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+inline const char* to_string(Code code) {
+  switch (code) {
+    case Code::kOk: return "ok";
+    case Code::kInvalidArgument: return "invalid argument";
+    case Code::kUnavailable: return "unavailable";
+    case Code::kResourceExhausted: return "resource exhausted";
+    case Code::kMismatch: return "mismatch";
+    case Code::kPeerDied: return "peer died";
+    case Code::kTimeout: return "timeout";
+    case Code::kAborted: return "aborted";
+    case Code::kSystem: return "system error";
+    case Code::kBootstrap: return "bootstrap failed";
+    case Code::kDataError: return "bad data";
+  }
+  return "unknown code";
+}
+
+}  // namespace rondo
+
+/// Returns the Status of `expression` from the enclosing function unless it is ok.
+#define RONDO_RETURN_IF_ERROR(expression)              \
+  do {                                                 \
+    ::rondo::Status rondo_status_ = (expression);      \
+    if (!rondo_status_.ok()) return rondo_status_;     \
+  } while (false)
+
+/// An invariant of rondo itself: prints the expression and aborts. Never for bad input.
+#define RONDO_CHECK(condition, ...)                                                                \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      std::fprintf(stderr, "rondo: %s:%d: broken invariant: %s ", __FILE__, __LINE__, #condition); \
+      __VA_OPT__(std::fprintf(stderr, __VA_ARGS__);)                                               \
+      std::fputc('\n', stderr);                                                                    \
+      std::abort();                                                                                \
+    }                                                                                              \
+  } while (false)

@@ -1,0 +1,41 @@
+// Reduction kernels: k sources to m destinations, elementwise. The one door to host/; knows no ranks and no transports.
+//
+// Numerics (DESIGN section 5): sources are folded left to right in their own type; half and bfloat16 are widened to fp32,
+// folded, divided if asked, and rounded once to nearest even. Integers wrap. Min and max propagate NaN, and -0 < +0. No
+// contraction, no fast-math; denormals are kept if the caller's thread keeps them (see floating_point.hpp). The scalar
+// reference in host/ defines correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rondo/types.hpp"
+
+namespace rondo::kernels {
+
+/// One call of a kernel: destinations[j][i] = fold of sources[0..k)[i], for i in [0, count), all j.
+/// A destination may equal a source exactly; any other overlap is forbidden. Any alignment, also below the element's.
+struct Move {
+  const std::byte* const* sources;
+  std::byte* const* destinations;
+  uint32_t source_count;       // k >= 1; 1: a copy (divided, if divisor > 1)
+  uint32_t destination_count;  // m >= 1
+  size_t count;                // elements, 0 allowed
+  uint32_t divisor;            // after folding; 1: none. For kAvg's last step
+  bool nontemporal;            // write destinations around the cache, for results larger than it; ends with a store fence
+};
+
+using MoveFunction = void (*)(const Move&);
+
+/// The kernel for a type and an operator (kAvg is kSum plus divisor), for the best instruction set of this CPU, or of
+/// RONDO_KERNELS=scalar|sse4|avx2|avx3 where this CPU has it. Null for values outside the enumerations. Resolved once per
+/// operation by the caller, never per chunk.
+MoveFunction move_function(DataType type, ReduceOp op);
+
+/// The scalar reference for the same, always there.
+MoveFunction scalar_move_function(DataType type, ReduceOp op);
+
+/// Name of the instruction set that move_function uses, as Highway calls it ("AVX2").
+const char* instruction_set();
+
+}  // namespace rondo::kernels
