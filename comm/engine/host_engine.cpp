@@ -1,0 +1,238 @@
+#include "comm/engine/host_engine.hpp"
+
+#include <algorithm>
+
+namespace rondo::engine {
+
+using schedule::Operand;
+using schedule::Place;
+
+HostEngine::HostEngine(transport::Transport& transport, const recorder::Board& board,
+                       const PeerBuffers& peers, int channel)
+    : transport_(transport), board_(board), peers_(peers), channel_(channel), rank_(board.rank()) {
+  const int ranks = board.ranks();
+  const auto n = static_cast<size_t>(ranks);
+  senders_.resize(n);
+  receivers_.resize(n);
+  subscriptions_.resize(n);
+  const bool publishes = transport.capabilities().publish && ranks > 1;
+  if (publishes) publisher_ = &transport.publisher(channel);
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == rank_) continue;
+    const auto p = static_cast<size_t>(peer);
+    senders_[p] = &transport.sender(channel, peer);
+    receivers_[p] = &transport.receiver(channel, peer);
+    if (publishes) subscriptions_[p] = &transport.subscription(channel, peer);
+  }
+  sources_.resize(n + 1);
+  destinations_.resize(n + 1);
+}
+
+void HostEngine::start(const Operation& operation) {
+  operation_ = &operation;
+  const schedule::Program& program = operation.plan->program;
+  geometry_ = &program.channels[static_cast<size_t>(channel_)];
+  program_ = {.instructions = program.instructions.data(),
+              .operands = program.operands.data(),
+              .instruction_count = static_cast<uint32_t>(program.instructions.size())};
+  cursor_ = {};
+  published_ = 0;
+  computed_ = false;
+  referred_.clear();
+}
+
+Progress HostEngine::advance(uint32_t budget) {
+  return engine::advance(program_, *geometry_, cursor_, *this, budget);
+}
+
+bool HostEngine::drained() {
+  while (!referred_.empty()) {
+    if (!referred_.back()->drained()) return false;
+    referred_.pop_back();
+  }
+  return true;
+}
+
+Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t bytes,
+                             const std::byte** data) {
+  transport::Delivery delivery;
+  if (!receiver.try_peek(&delivery)) return blocked(peer, &receiver);
+  // A slot of another operation, or of another size, means that the ranks disagree; it is never touched.
+  if (delivery.tag != operation_->tag || delivery.bytes != bytes || delivery.data == nullptr) {
+    blocked_on_ = peer;
+    mismatch_ = delivery.tag != operation_->tag;
+    return Progress::kFailed;
+  }
+  *data = delivery.data;
+  return Progress::kDone;
+}
+
+Progress HostEngine::find_sources(const SliceMove& move, size_t bytes) {
+  const size_t element = operation_->element_bytes;
+  for (uint32_t i = 0; i < move.instruction->sources; ++i) {
+    const Operand& operand = move.operands[i];
+    const auto chunk = static_cast<uint64_t>(operand.chunk);
+    const auto peer = static_cast<size_t>(operand.peer);
+    const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
+    const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
+    switch (operand.place) {
+      case Place::kIn: sources_[i] = operation_->in + in_offset; break;
+      case Place::kOut: sources_[i] = operation_->out + out_offset; break;
+      case Place::kPeerIn: sources_[i] = peers_.in[peer] + in_offset; break;
+      case Place::kPeerOut: sources_[i] = peers_.out[peer] + out_offset; break;
+      case Place::kSlot:
+      case Place::kPublished: {
+        auto& receivers = operand.place == Place::kSlot ? receivers_ : subscriptions_;
+        const Progress got = receive(*receivers[peer], operand.peer, bytes, &sources_[i]);
+        if (got != Progress::kDone) return got;
+        break;
+      }
+    }
+  }
+  return Progress::kDone;
+}
+
+Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
+  const size_t element = operation_->element_bytes;
+  const Operand* operands = move.operands + move.instruction->sources;
+  for (uint32_t j = 0; j < move.instruction->destinations; ++j) {
+    const Operand& operand = operands[j];
+    const auto chunk = static_cast<uint64_t>(operand.chunk);
+    const auto peer = static_cast<size_t>(operand.peer);
+    const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
+    const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
+    switch (operand.place) {
+      case Place::kIn: RONDO_CHECK(false, "a schedule writes into In"); break;
+      case Place::kOut: destinations_[j] = operation_->out + out_offset; break;
+      case Place::kPeerIn: destinations_[j] = peers_.in[peer] + in_offset; break;
+      case Place::kPeerOut: destinations_[j] = peers_.out[peer] + out_offset; break;
+      case Place::kSlot:
+        destinations_[j] = senders_[peer]->try_acquire(bytes);
+        if (destinations_[j] == nullptr) return blocked(operand.peer);
+        break;
+      case Place::kPublished:
+        destinations_[j] = publisher_->try_acquire(bytes);
+        // Which of the readers is behind, only the transport knows; the board tells (its waiting-for chain).
+        if (destinations_[j] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
+        break;
+    }
+  }
+  return Progress::kDone;
+}
+
+bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
+  const schedule::Instruction& instruction = *move.instruction;
+  if (instruction.sources != 1 || instruction.destinations != 1 || bytes < kReferenceBytes ||
+      operation_->in_reference.kind == transport::Reference::kNone || operation_->in_place ||
+      (instruction.finishes && operation_->divisor > 1)) {
+    return false;
+  }
+  const Place to = move.operands[1].place;
+  return move.operands[0].place == Place::kIn && (to == Place::kSlot || to == Place::kPublished);
+}
+
+Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
+  const Operand& from = move.operands[0];
+  const Operand& to = move.operands[1];
+  transport::Reference reference = operation_->in_reference;
+  reference.offset += (static_cast<uint64_t>(from.chunk) * geometry_->in_stride + move.offset) *
+                      operation_->element_bytes;
+  const bool publishes = to.place == Place::kPublished;
+  transport::Sender* sender = publishes ? publisher_ : senders_[static_cast<size_t>(to.peer)];
+  if (!sender->try_publish_reference(reference, bytes, operation_->tag)) {
+    return blocked(publishes ? (rank_ == 0 ? 1 : 0) : to.peer);
+  }
+  if (std::find(referred_.begin(), referred_.end(), sender) == referred_.end()) {
+    referred_.push_back(sender);
+  }
+  const int ranks = board_.ranks();
+  sent(bytes * static_cast<uint64_t>(publishes ? ranks - 1 : 1));
+  for (int peer = publishes ? 0 : to.peer; peer < (publishes ? ranks : to.peer + 1); ++peer) board_.ring(peer);
+  return Progress::kDone;
+}
+
+Progress HostEngine::publish(const SliceMove& move, size_t bytes) {
+  const Operand* operands = move.operands + move.instruction->sources;
+  for (; published_ < move.instruction->destinations; ++published_) {
+    const Operand& operand = operands[published_];
+    if (operand.place == Place::kSlot) {
+      if (!senders_[static_cast<size_t>(operand.peer)]->try_publish(bytes, operation_->tag)) {
+        return blocked(operand.peer);
+      }
+      sent(bytes);
+      board_.ring(operand.peer);
+    } else if (operand.place == Place::kPublished) {
+      if (!publisher_->try_publish(bytes, operation_->tag)) return blocked(rank_ == 0 ? 1 : 0);
+      const int ranks = board_.ranks();
+      sent(bytes * static_cast<uint64_t>(ranks - 1));
+      for (int peer = 0; peer < ranks; ++peer) board_.ring(peer);
+    } else if (operand.place == Place::kPeerOut && operand.peer != rank_) {
+      sent(bytes);
+    }
+  }
+  return Progress::kDone;
+}
+
+void HostEngine::release(const SliceMove& move) {
+  for (uint32_t i = 0; i < move.instruction->sources; ++i) {
+    const Operand& operand = move.operands[i];
+    if (operand.place == Place::kSlot) {
+      receivers_[static_cast<size_t>(operand.peer)]->release();
+      board_.ring(operand.peer);
+    } else if (operand.place == Place::kPublished) {
+      subscriptions_[static_cast<size_t>(operand.peer)]->release();
+      board_.ring(operand.peer);
+    }
+  }
+}
+
+Progress HostEngine::try_move(const SliceMove& move) {
+  const size_t bytes = move.length * operation_->element_bytes;
+  if (!computed_) {
+    if (can_refer(move, bytes)) return send_reference(move, bytes);
+    Progress found = find_sources(move, bytes);
+    if (found == Progress::kDone) found = find_destinations(move, bytes);
+    if (found != Progress::kDone) return found;
+    const schedule::Instruction& instruction = *move.instruction;
+    const uint32_t divisor = instruction.finishes ? operation_->divisor : 1;
+    uint32_t destinations = instruction.destinations;
+    if (operation_->in_place && instruction.sources == 1 && divisor == 1) {
+      // A copy of In onto itself is no access at all (schedule.hpp).
+      destinations = static_cast<uint32_t>(
+          std::remove(destinations_.begin(), destinations_.begin() + destinations, sources_[0]) -
+          destinations_.begin());
+    }
+    if (destinations > 0) operation_->function({.sources = sources_.data(),
+                          .destinations = destinations_.data(),
+                          .source_count = instruction.sources,
+                          .destination_count = destinations,
+                          .count = move.length,
+                          .divisor = divisor,
+                          .nontemporal = operation_->nontemporal});
+    for (uint32_t i = 0; i < instruction.sources; ++i) {
+      if (move.operands[i].place == Place::kPeerIn && move.operands[i].peer != rank_) sent(bytes);
+    }
+    computed_ = true;
+    published_ = 0;
+  }
+  const Progress done = publish(move, bytes);
+  if (done != Progress::kDone) return done;
+  computed_ = false;
+  release(move);
+  return Progress::kDone;
+}
+
+Progress HostEngine::try_wait(const schedule::Instruction& instruction) {
+  const bool come = instruction.flag == schedule::Flag::kPosted
+                        ? board_.has_posted(instruction.peer, operation_->sequence)
+                        : transport_.seen(channel_, instruction.peer) >= signals_;
+  return come ? Progress::kDone : blocked(instruction.peer);
+}
+
+void HostEngine::signal() {
+  transport_.signal(channel_, ++signals_);
+  const int ranks = board_.ranks();
+  for (int peer = 0; peer < ranks; ++peer) board_.ring(peer);
+}
+
+}  // namespace rondo::engine

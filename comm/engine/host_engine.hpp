@@ -1,0 +1,96 @@
+// The host engine: the interpreter's primitives on CPU memory, for one channel of one communicator. It never waits; it
+// tells whom it is blocked on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/engine/interpreter.hpp"
+#include "comm/engine/operation.hpp"
+#include "comm/recorder/board.hpp"
+#include "transport/link.hpp"
+
+namespace rondo::engine {
+
+/// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the slot is cheaper than the
+/// reader's misses on the sender's memory and the drain at the end.
+inline constexpr size_t kReferenceBytes = 4096;
+
+/// Where peers' buffers lie in this process, for direct operations; one for all channels.
+struct PeerBuffers {
+  std::vector<std::byte*> in, out;
+};
+
+/// Thread rule: one thread at a time.
+class HostEngine {
+ public:
+  HostEngine(transport::Transport& transport, const recorder::Board& board, const PeerBuffers& peers,
+             int channel);
+
+  /// Prepares for an operation whose plan has been chosen. It must outlive the calls that follow.
+  void start(const Operation& operation);
+
+  /// Walks on; see advance() in interpreter.hpp.
+  Progress advance(uint32_t budget);
+  /// Whether no peer may still read In by reference.
+  bool drained();
+
+  // The interpreter's primitives.
+  Progress try_move(const SliceMove& move);
+  Progress try_wait(const schedule::Instruction& instruction);
+  void signal();
+
+  /// After kBlocked: the peer that has to act, and when its slot is known to become visible (0: unknown).
+  int blocked_on() const { return blocked_on_; }
+  int64_t ready_at_ns() const { return awaited_ != nullptr ? awaited_->ready_at_ns() : 0; }
+  const Cursor& cursor() const { return cursor_; }
+  /// After kFailed: the peer whose slot belongs to another operation (mismatch), or makes no sense.
+  bool mismatch() const { return mismatch_; }
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+
+ private:
+  Progress receive(transport::Receiver& receiver, int peer, size_t bytes, const std::byte** data);
+  Progress find_sources(const SliceMove& move, size_t bytes);
+  Progress find_destinations(const SliceMove& move, size_t bytes);
+  Progress publish(const SliceMove& move, size_t bytes);
+  bool can_refer(const SliceMove& move, size_t bytes) const;
+  Progress send_reference(const SliceMove& move, size_t bytes);
+  void release(const SliceMove& move);
+  Progress blocked(int peer, transport::Receiver* awaited = nullptr) {
+    blocked_on_ = peer;
+    awaited_ = awaited;
+    return Progress::kBlocked;
+  }
+  void sent(uint64_t bytes) {
+    // Relaxed: a statistic with one writer.
+    bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+
+  transport::Transport& transport_;
+  const recorder::Board& board_;
+  const PeerBuffers& peers_;
+  const int channel_;
+  const int rank_;
+  // By peer; null at this rank's own place. The publisher and subscriptions are null where the transport has none.
+  std::vector<transport::Sender*> senders_;
+  std::vector<transport::Receiver*> receivers_;
+  std::vector<transport::Receiver*> subscriptions_;
+  transport::Sender* publisher_ = nullptr;
+
+  const Operation* operation_ = nullptr;
+  const schedule::Geometry* geometry_ = nullptr;
+  ProgramView program_{};
+  Cursor cursor_;
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> destinations_;
+  uint32_t published_ = 0;   // destinations of the current move already handed over
+  bool computed_ = false;    // the current move's kernel has run
+  uint64_t signals_ = 0;     // raised since creation
+  std::vector<transport::Sender*> referred_;  // links that carry references of this operation
+  int blocked_on_ = -1;
+  transport::Receiver* awaited_ = nullptr;
+  bool mismatch_ = false;
+  std::atomic<uint64_t> bytes_sent_{0};
+};
+
+}  // namespace rondo::engine

@@ -1,0 +1,64 @@
+// The runner: moves the operations of one communicator, one at a time, in issue order. It owns the project's only wait
+// loop (run) and the step that the progress thread repeats (step).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/engine/host_engine.hpp"
+#include "comm/engine/operation.hpp"
+#include "comm/engine/wait.hpp"
+#include "comm/engine/workers.hpp"
+#include "comm/recorder/watch.hpp"
+
+namespace rondo::engine {
+
+struct RunnerOptions {
+  int channels = 1;
+  WaitPolicy blocking{};     // for waits in the caller's thread
+  WaitPolicy progressing{};  // for waits in the progress thread, beside which the caller computes
+};
+
+/// Thread rule: one thread at a time, apart from bytes_sent() and operations().
+class Runner {
+ public:
+  Runner(transport::Transport& transport, recorder::Board& board, recorder::Watch& watch,
+         const RunnerOptions& options);
+
+  /// Carries an operation out in the calling thread; blocks until it has ended or failed.
+  Status run(Operation& operation);
+
+  /// The same in pieces: begin() once, then step() until it says kDone or kFailed (then failure() says why).
+  void begin(Operation& operation);
+  Progress step(Operation& operation);
+  const Status& failure() const { return failure_; }
+  /// After step() said kBlocked: lets time pass, and looks after the ranks when that is due. `may_sleep`: nothing else
+  /// needs this thread. False: failed.
+  bool wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep);
+
+  const WaitPolicy& progressing_policy() const { return options_.progressing; }
+  const recorder::Board& board() const { return board_; }
+  uint64_t bytes_sent() const;
+  uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
+
+ private:
+  Progress decide(Operation& operation);
+  Progress choose(Operation& operation, const Plan* plan);
+  Progress fail(Status status);
+  Progress engine_failed(const Operation& operation, const HostEngine& engine);
+  Progress finish(Operation& operation);
+
+  transport::Transport& transport_;
+  recorder::Board& board_;
+  recorder::Watch& watch_;
+  const RunnerOptions options_;
+  const bool references_;  // the transport's
+  PeerBuffers peers_;
+  std::vector<std::unique_ptr<HostEngine>> engines_;
+  std::unique_ptr<Workers> workers_;  // channels 1.. ; null with one channel
+  std::atomic<uint64_t> sequence_{0};
+  int deciding_on_ = -1;  // >= 0: blocked because this peer has not posted yet
+  Status failure_;
+};
+
+}  // namespace rondo::engine

@@ -1,0 +1,123 @@
+#include "comm/engine/wait.hpp"
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <string>
+
+namespace rondo::engine {
+
+namespace {
+
+constexpr int64_t kCheckEveryNs = 1'000'000;
+// A sleeper looks up this often although nobody rang: it has deaths and deadlines to notice.
+constexpr int64_t kSleepNs = 1'000'000;
+// Without membarrier a ring can be missed; then a sleep is short.
+constexpr int64_t kUnsafeSleepNs = 200'000;
+// Below this much time a sleep's own cost is larger than what it saves.
+constexpr int64_t kWorthSleepingNs = 15'000;
+// For a thread that has other communicators to look after, which no single doorbell covers.
+constexpr int64_t kNapNs = 50'000;
+
+std::atomic<bool> membarrier_works{false};
+
+timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
+
+// The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced messages take.
+void sleep_until(int64_t when_ns) {
+  prctl(PR_SET_TIMERSLACK, 1000UL);
+  const timespec t = to_timespec(when_ns);
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, nullptr);
+  prctl(PR_SET_TIMERSLACK, 0UL);  // back to the thread's default
+}
+
+// CPUs' worth of time per period that the control group grants, or infinity. Version 2 only: version 1 is gone from the
+// distributions this runs on.
+double cgroup_cpus() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return INFINITY;
+  return std::strtod(quota.c_str(), nullptr) / period;
+}
+
+}  // namespace
+
+WaitPolicy wait_policy(int threads, int cpus, bool paced) {
+  if (paced) return {.spins = 0, .yield_ns = 0};
+  if (threads > cpus) return {.spins = 0, .yield_ns = 1'000'000};
+  return {.spins = 4000, .yield_ns = 1'000'000};
+}
+
+int usable_cpus(const cpu_set_t& affinity) {
+  const double quota = cgroup_cpus();
+  const int count = CPU_COUNT(&affinity);
+  const int granted = quota < count ? static_cast<int>(std::ceil(quota)) : count;
+  return std::max(1, granted);
+}
+
+void register_for_wakeups() {
+  static const bool registered =
+      syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  membarrier_works.store(registered, std::memory_order_relaxed);
+}
+
+bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
+  const int64_t now = recorder::now_ns();
+  if (start_ns_ == 0) {
+    start_ns_ = now;
+    next_check_ns_ = now + kCheckEveryNs;
+  }
+  if (now >= next_check_ns_) {
+    next_check_ns_ = now + kCheckEveryNs;
+    return true;
+  }
+  if (ready_at_ns > now) {
+    if (may_sleep && ready_at_ns - now > kWorthSleepingNs) {
+      sleep_until(std::min(ready_at_ns, next_check_ns_));
+    } else {
+      sched_yield();
+    }
+    return false;
+  }
+  if (now - start_ns_ < policy_.yield_ns) {
+    sched_yield();
+    return false;
+  }
+  if (!may_sleep) {
+    sleep_until(now + kNapNs);
+    return false;
+  }
+  recorder::Doorbell& bell = board_->doorbell(board_->rank());
+  if (!armed_) {
+    // Announce the sleep, then have every ringer's earlier stores become visible, then let the caller look once more. A
+    // ringer that published before the barrier is seen by that look; one that publishes after it sees `sleeping`.
+    bell_ = bell.value.load(std::memory_order_acquire);
+    bell.sleeping.fetch_add(1, std::memory_order_seq_cst);
+    armed_ = true;
+    if (membarrier_works.load(std::memory_order_relaxed)) {
+      syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+    }
+    return false;
+  }
+  const timespec limit =
+      to_timespec(membarrier_works.load(std::memory_order_relaxed) ? kSleepNs : kUnsafeSleepNs);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAIT, bell_, &limit, nullptr, 0);
+  disarm();
+  return recorder::now_ns() >= next_check_ns_;
+}
+
+void Waiter::disarm() {
+  if (!armed_) return;
+  armed_ = false;
+  board_->doorbell(board_->rank()).sleeping.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace rondo::engine

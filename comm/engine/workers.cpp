@@ -1,0 +1,76 @@
+#include "comm/engine/workers.hpp"
+
+#include "kernels/floating_point.hpp"
+
+namespace rondo::engine {
+
+namespace {
+constexpr uint32_t kBudget = 64;
+}
+
+Workers::~Workers() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    quit_ = true;
+  }
+  give_up_.store(true, std::memory_order_relaxed);
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Workers::start() {
+  if (threads_.empty()) {
+    for (size_t channel = 1; channel < engines_.size(); ++channel) {
+      threads_.emplace_back([this, channel] { work(channel); });
+    }
+  }
+  failed_.store(0, std::memory_order_relaxed);   // workers are idle: the mutex below publishes these
+  give_up_.store(false, std::memory_order_relaxed);
+  running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++generation_;
+  }
+  wake_.notify_all();
+}
+
+void Workers::stop() {
+  give_up_.store(true, std::memory_order_relaxed);
+  while (running() > 0) {
+    board_.wake(board_.rank());
+    sched_yield();
+  }
+}
+
+void Workers::work(size_t channel) {
+  uint64_t seen = 0;
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [&] { return quit_ || generation_ != seen; });
+      if (quit_) return;
+      seen = generation_;
+    }
+    walk(*engines_[channel], channel);
+    running_.fetch_sub(1, std::memory_order_release);  // pairs with running()
+    board_.ring(board_.rank());
+  }
+}
+
+void Workers::walk(HostEngine& engine, size_t channel) {
+  const kernels::FloatingPointMode guard;
+  Waiter waiter(policy_, board_);
+  while (!give_up_.load(std::memory_order_relaxed)) {
+    switch (engine.advance(kBudget)) {
+      case Progress::kProgressed: waiter.reset(); break;
+      case Progress::kBlocked:
+        // Looking after the ranks is channel 0's business; it tells by give_up_.
+        if (!waiter.spin()) (void)waiter.idle(engine.ready_at_ns(), true);
+        break;
+      case Progress::kFailed: failed_.store(static_cast<int>(channel), std::memory_order_release); return;
+      case Progress::kDone: return;
+    }
+  }
+}
+
+}  // namespace rondo::engine

@@ -1,0 +1,52 @@
+// Workers: one thread for every channel beyond the first. They sleep between operations; during one, each walks its own
+// channel with its own engine and its own patience.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/engine/host_engine.hpp"
+#include "comm/engine/wait.hpp"
+
+namespace rondo::engine {
+
+/// Thread rule: start(), running() and stop() by the thread that moves the communicator's operations.
+class Workers {
+ public:
+  /// Walks channels 1 .. engines.size() - 1 of `engines`, which must outlive this. Threads start with the first start().
+  Workers(const std::vector<std::unique_ptr<HostEngine>>& engines, const recorder::Board& board,
+          const WaitPolicy& policy)
+      : engines_(engines), board_(board), policy_(policy) {}
+  ~Workers();
+
+  /// Sets every worker on the operation that its engine has been started for.
+  void start();
+  /// How many have not ended it yet. 0 is an acquire: what they wrote is visible.
+  int running() const { return running_.load(std::memory_order_acquire); }
+  /// The channel of a worker whose engine failed, or 0.
+  int failed_channel() const { return failed_.load(std::memory_order_acquire); }
+  /// Makes them give the operation up, and waits until they have (they never block for long).
+  void stop();
+
+ private:
+  void work(size_t channel);
+  void walk(HostEngine& engine, size_t channel);
+
+  const std::vector<std::unique_ptr<HostEngine>>& engines_;
+  const recorder::Board& board_;
+  const WaitPolicy policy_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  uint64_t generation_ = 0;  // guarded by mutex_: counts operations
+  bool quit_ = false;        // guarded by mutex_
+  std::atomic<int> running_{0};
+  std::atomic<int> failed_{0};
+  std::atomic<bool> give_up_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace rondo::engine

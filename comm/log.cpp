@@ -1,0 +1,73 @@
+#include "comm/log.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+namespace rondo {
+
+namespace {
+
+LogLevel level_from_environment() {
+  const char* text = std::getenv("RONDO_LOG");
+  const std::string_view value = text != nullptr ? text : "warn";
+  if (value == "debug") return LogLevel::kDebug;
+  if (value == "info") return LogLevel::kInfo;
+  if (value == "error") return LogLevel::kError;
+  if (value == "off") return LogLevel::kOff;
+  return LogLevel::kWarn;
+}
+
+struct Logger {
+  std::atomic<LogLevel> level{level_from_environment()};
+  std::mutex mutex;
+  std::function<void(LogLevel, std::string_view)> callback;  // guarded by mutex
+  spdlog::logger sink{"rondo", std::make_shared<spdlog::sinks::stderr_sink_mt>()};
+
+  Logger() {
+    sink.set_pattern("[%n] [%l] %v");
+    sink.set_level(spdlog::level::trace);
+  }
+};
+
+Logger& logger() {
+  static auto* instance = new Logger;  // never destroyed: the progress thread may outlive main()
+  return *instance;
+}
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarn: return spdlog::level::warn;
+    default: return spdlog::level::err;
+  }
+}
+
+}  // namespace
+
+void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
+  const std::lock_guard<std::mutex> lock(logger().mutex);
+  logger().callback = std::move(callback);
+}
+
+void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
+
+namespace comm {
+
+void log(LogLevel level, const std::string& message) {
+  Logger& l = logger();
+  if (level < l.level.load(std::memory_order_relaxed)) return;
+  const std::lock_guard<std::mutex> lock(l.mutex);
+  if (l.callback) {
+    l.callback(level, message);
+  } else {
+    l.sink.log(to_spdlog(level), message);
+  }
+}
+
+}  // namespace comm
+}  // namespace rondo

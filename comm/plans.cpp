@@ -1,0 +1,125 @@
+#include "comm/plans.hpp"
+
+#include <fmt/format.h>
+
+namespace rondo::comm {
+
+namespace {
+
+// Shapes that vary without end (a count that is new every time) must not grow the table without end.
+constexpr size_t kMostShapes = 4096;
+// Results are written around the caches when the operation's buffers on this host exceed this part of the last-level cache.
+constexpr double kNontemporalPart = 0.75;
+
+bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
+
+}  // namespace
+
+Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
+  const auto known = prepared_.find(shape);
+  if (known != prepared_.end()) return known->second;
+  auto made = prepare(shape);
+  if (!made.ok()) return made;
+  if (prepared_.size() >= kMostShapes) prepared_.clear();  // operations in flight hold on to theirs
+  prepared_.emplace(shape, *made);
+  return made;
+}
+
+Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const {
+  const recorder::Call& call = shape.call;
+  const auto ranks = static_cast<size_t>(limits_.ranks);
+  auto prepared = std::make_shared<Prepared>();
+  prepared->shape = shape;
+  prepared->hash = call.hash();
+  prepared->element_bytes = size_of(call.type);
+  const size_t bytes = call.count * prepared->element_bytes;
+  prepared->in_bytes = bytes * (call.collective == Collective::kReduceScatter ? ranks : 1);
+  prepared->out_bytes = bytes * (call.collective == Collective::kAllGather ? ranks : 1);
+  prepared->function = kernels::move_function(call.type, call.op);
+  prepared->divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
+  const double touched = static_cast<double>((prepared->in_bytes + prepared->out_bytes) * ranks);
+  // In place the result's lines have just been read: writing around the cache would gain nothing.
+  prepared->nontemporal =
+      !shape.in_place && touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
+  prepared->direct_only = false;
+
+  Algorithm forced = call.algorithm;
+  if (forced == Algorithm::kAuto && limits_.ranks > 1 && limits_.algorithm != Algorithm::kAuto &&
+      schedule::has(call.collective, limits_.algorithm)) {
+    forced = limits_.algorithm;  // the communicator's, for every operation that has it
+  }
+  RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
+                                                   : choose_forced(shape, forced, *prepared));
+  return std::shared_ptr<const Prepared>(std::move(prepared));
+}
+
+Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm) const {
+  const recorder::Call& call = shape.call;
+  auto built = schedule::build(call.collective, algorithm, limits_.ranks, limits_.rank, call.root);
+  if (!built.ok()) return built.status();
+  const bool publishes = schedule::needs_of(algorithm).publish;
+  auto program = schedule::lower(
+      *built, call.count,
+      {.element_bytes = size_of(call.type),
+       .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
+       .depth = publishes ? limits_.publish_depth : limits_.depth,
+       .channels = limits_.channels});
+  if (!program.ok()) return program.status();
+  return engine::Plan{.algorithm = algorithm,
+                      .program = std::move(*program),
+                      .direct = is_direct(algorithm),
+                      .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
+                                                        call.count * size_of(call.type), limits_.profile)};
+}
+
+Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const {
+  const schedule::Needs needs = schedule::needs_of(forced);
+  const std::string_view what = name(shape.call.collective), how = name(forced);
+  if (!schedule::has(shape.call.collective, forced)) {
+    return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
+  }
+  const tuner::Available& can = limits_.available;
+  if (limits_.ranks > 1 && ((needs.publish && !can.publish) || (needs.references && !can.references) ||
+                            (needs.signals && !can.signals))) {
+    return {Code::kUnavailable,
+            fmt::format("{} by {} needs memory that the ranks share, which a paced link does not offer", what, how)};
+  }
+  if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
+    return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
+  }
+  auto made = make(shape, forced);
+  if (!made.ok()) return made.status();
+  if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
+    prepared.direct_only = true;
+    prepared.direct = std::make_unique<engine::Plan>(*made);
+  }
+  prepared.staged = std::move(*made);
+  return {};
+}
+
+Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
+  const recorder::Call& call = shape.call;
+  const uint64_t bytes = call.count * size_of(call.type);
+  const auto choose = [&](bool references) {
+    tuner::Available available = limits_.available;
+    available.references = available.references && references;
+    // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
+    return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile).algorithm;
+  };
+  auto staged = make(shape, choose(false));
+  if (!staged.ok()) return staged.status();
+  prepared.staged = std::move(*staged);
+  const Algorithm direct = choose(true);
+  if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
+  auto made = make(shape, direct);
+  if (!made.ok()) return made.status();
+  prepared.direct = std::make_unique<engine::Plan>(std::move(*made));
+  return {};
+}
+
+uint64_t Plans::bytes_sent(const engine::Plan& plan, size_t element_bytes) const {
+  const schedule::Traffic traffic = schedule::traffic_of(plan.program);
+  return traffic.elements_sent * element_bytes;
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,167 @@
+#include "comm/recorder/board.hpp"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "comm/recorder/clock.hpp"
+
+namespace rondo::recorder {
+
+namespace {
+
+struct alignas(64) Header {
+  uint64_t unused;
+};
+
+constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et al., 2014)
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// A finder that dies between claiming and writing must not hide the error for ever.
+constexpr int64_t kErrorWriteLimitNs = 100'000'000;
+
+}  // namespace
+
+uint64_t Call::hash() const {
+  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(type) << 8 |
+                         static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
+                         static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
+  return mix(mix(shape + 0x9e3779b97f4a7c15u) + count);
+}
+
+std::string Call::to_string() const {
+  const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+  std::string text{name(collective)};
+  if (collective != Collective::kBarrier) {
+    text += fmt::format("({}{}{}, count {}", name(type), reduces ? ", " : "", reduces ? name(op) : "", count);
+    if (collective == Collective::kBroadcast) text += fmt::format(", root {}", root);
+    text += ")";
+  }
+  if (algorithm != Algorithm::kAuto) text += fmt::format(" by {}", name(algorithm));
+  return text;
+}
+
+size_t Board::bytes_needed(int ranks) {
+  return sizeof(Header) + sizeof(ErrorRecord) +
+         static_cast<size_t>(ranks) *
+             (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord));
+}
+
+Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) {
+  // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks may already be using it.
+  std::byte* at = base + sizeof(Header);
+  error_ = reinterpret_cast<ErrorRecord*>(at);
+  at += sizeof(ErrorRecord);
+  states_ = reinterpret_cast<RankState*>(at);
+  at += sizeof(RankState) * static_cast<size_t>(ranks);
+  doorbells_ = reinterpret_cast<Doorbell*>(at);
+  at += sizeof(Doorbell) * static_cast<size_t>(ranks);
+  records_ = reinterpret_cast<OperationRecord*>(at);
+  own_ = states_ + rank;
+  own_records_ = records(rank);
+  own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
+  own_->waiting_for.store(-1, std::memory_order_relaxed);
+  own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+}
+
+std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
+  const OperationRecord& r = records(peer)[sequence % kHistory];
+  if (r.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  // Acquire on every word keeps the second look at the sequence behind it: see post().
+  const uint64_t count = r.count.load(std::memory_order_acquire);
+  const uint64_t shape = r.shape.load(std::memory_order_acquire);
+  const uint64_t kinds = r.kinds.load(std::memory_order_acquire);
+  const uint64_t arenas = r.arenas.load(std::memory_order_acquire);
+  const uint64_t in_offset = r.in_offset.load(std::memory_order_acquire);
+  const uint64_t out_offset = r.out_offset.load(std::memory_order_acquire);
+  if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  Posted posted;
+  posted.call = {.collective = static_cast<Collective>(shape & 0xff),
+                 .type = static_cast<DataType>(shape >> 8 & 0xff),
+                 .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
+                 .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
+                 .root = static_cast<int32_t>(shape >> 32),
+                 .count = count};
+  posted.in = {.kind = static_cast<uint32_t>(kinds), .arena = static_cast<uint32_t>(arenas), .offset = in_offset};
+  posted.out = {.kind = static_cast<uint32_t>(kinds >> 32),
+                .arena = static_cast<uint32_t>(arenas >> 32),
+                .offset = out_offset};
+  return posted;
+}
+
+void Board::wake(int peer) const {
+  Doorbell& bell = doorbells_[peer];
+  bell.value.fetch_add(1, std::memory_order_release);  // a sleeper that reads the new value does not go to sleep
+  // Not FUTEX_PRIVATE: the sleeper may be another process.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Board::wake_all() const {
+  for (int peer = 0; peer < ranks_; ++peer) wake(peer);
+}
+
+Status Board::raise(const Status& status) const {
+  uint32_t expected = ErrorRecord::kNone;
+  if (error_->state.compare_exchange_strong(expected, ErrorRecord::kWriting, std::memory_order_acq_rel)) {
+    error_->code = static_cast<int32_t>(status.code());
+    const size_t length = std::min(status.message().size(), sizeof(error_->message) - 1);
+    std::memcpy(error_->message, status.message().data(), length);
+    error_->message[length] = '\0';
+    error_->state.store(ErrorRecord::kWritten, std::memory_order_release);  // pairs with read_error()
+    wake_all();
+  }
+  return read_error();
+}
+
+Status Board::read_error() const {
+  const int64_t start = now_ns();
+  // Acquire: pairs with the store of kWritten in raise(), so that code and message are whole.
+  while (error_->state.load(std::memory_order_acquire) == ErrorRecord::kWriting) {
+    if (now_ns() - start > kErrorWriteLimitNs) {
+      return {Code::kPeerDied, "a rank found an error and ended before it could say which"};
+    }
+  }
+  char text[sizeof(error_->message)];
+  std::memcpy(text, error_->message, sizeof(text));
+  text[sizeof(text) - 1] = '\0';
+  const Code code = static_cast<Code>(error_->code);
+  return {code == Code::kOk ? Code::kSystem : code, text};
+}
+
+std::string Board::to_string() const {
+  std::string text;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const RankState& s = states_[peer];
+    const uint64_t posted = s.posted.load(std::memory_order_acquire);
+    const uint64_t finished = s.finished.load(std::memory_order_acquire);
+    const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
+    const auto life = static_cast<Life>(s.life.load(std::memory_order_acquire));
+    text += fmt::format("rank {} (pid {}, {}): {} begun, {} finished", peer, s.pid.load(std::memory_order_relaxed),
+                        life == Life::kAlive  ? "here"
+                        : life == Life::kGone ? "gone"
+                                              : "not come",
+                        posted, finished);
+    if (waits >= 0 && posted > finished) {
+      text += fmt::format("; waits for rank {} in step {} of round {}", waits,
+                          s.step.load(std::memory_order_relaxed), s.round.load(std::memory_order_relaxed));
+    }
+    text += "\n";
+    const uint64_t first = posted > kHistory ? posted - kHistory + 1 : 1;
+    for (uint64_t sequence = first; sequence <= posted; ++sequence) {
+      if (const auto p = read(peer, sequence)) {
+        text += fmt::format("  #{} {}{}\n", sequence, p->call.to_string(), sequence > finished ? "  <- in progress" : "");
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace rondo::recorder

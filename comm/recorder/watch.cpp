@@ -1,0 +1,156 @@
+#include "comm/recorder/watch.hpp"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <fstream>
+#include <vector>
+
+#include "comm/recorder/clock.hpp"
+
+namespace rondo::recorder {
+
+namespace {
+
+// How long heartbeats are compared before a rank counts as standing still: longer than the longest sleep between two.
+constexpr int64_t kHeartbeatWindowNs = 100'000'000;
+constexpr timespec kHeartbeatPause{0, 2'000'000};
+
+// What the kernel says a process is doing: "running", "stopped", ... Empty where it does not say.
+std::string process_state(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t paren = line.rfind(')');
+  if (paren == std::string::npos || paren + 2 >= line.size()) return "";
+  switch (line[paren + 2]) {
+    case 'R': return "running";
+    case 'S': return "sleeping";
+    case 'D': return "in an uninterruptible sleep";
+    case 'T': return "stopped by a signal";
+    case 't': return "stopped by a debugger";
+    case 'Z': return "a zombie";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+Status Watch::check(const Wait& wait) {
+  RankState& own = board_.state(board_.rank());
+  // Relaxed: read by other ranks for diagnosis only.
+  own.heartbeat.fetch_add(1, std::memory_order_relaxed);
+  own.waiting_for.store(wait.peer, std::memory_order_relaxed);
+  own.step.store(wait.step, std::memory_order_relaxed);
+  own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
+
+  if (board_.has_error()) return board_.error();
+  if (Status s = find_mismatch(wait); !s.ok()) return s;
+  if (const int dead = find_dead_(); dead >= 0) {
+    const bool gone = board_.state(dead).life.load(std::memory_order_acquire) ==
+                      static_cast<uint32_t>(Life::kGone);
+    // A rank that said goodbye has done its part of every operation that it began.
+    if (!gone) {
+      return board_.raise({Code::kPeerDied,
+                           fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
+                                       board_.state(dead).pid.load(), wait.call->to_string(),
+                                       wait.sequence, board_.rank())});
+    }
+  }
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    const RankState& s = board_.state(peer);
+    // Life first: a rank posts before it leaves.
+    if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
+        s.posted.load(std::memory_order_acquire) < wait.sequence) {
+      return board_.raise(
+          {Code::kPeerDied,
+           fmt::format("rank {} left the communicator after operation {}; rank {} is in operation {}, {}: destroy "
+                       "a communicator only when every rank has finished",
+                       peer, s.posted.load(), board_.rank(), wait.sequence, wait.call->to_string())});
+    }
+  }
+  if (now_ns() - wait.since_ns > wait.timeout_ns) return stalled(wait);
+  return {};
+}
+
+void Watch::done() { board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed); }
+
+Status Watch::find_mismatch(const Wait& wait) {
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    if (peer == board_.rank()) continue;
+    const auto posted = board_.read(peer, wait.sequence);
+    if (posted && posted->call != *wait.call) return mismatch(peer, wait.sequence, *wait.call);
+  }
+  return {};
+}
+
+Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
+  const auto posted = board_.read(peer, sequence);
+  const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
+  const std::string what = posted && posted->call != call
+                               ? posted->call.to_string()
+                               : fmt::format("something else (it is at operation {})", theirs);
+  return board_.raise({Code::kMismatch,
+                       fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
+                                   "every rank must issue the same operations in the same order",
+                                   sequence, board_.rank(), call.to_string(), peer, what)});
+}
+
+int Watch::find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const {
+  const int ranks = board_.ranks();
+  const auto moving = [&](int r) {
+    return board_.state(r).heartbeat.load(std::memory_order_relaxed) != heartbeats_before[r];
+  };
+  const auto inside = [&](int r) { return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence; };
+  // Follow the waiting until somebody who does not wait.
+  std::vector<bool> visited(static_cast<size_t>(ranks), false);
+  int at = wait.peer;
+  while (at >= 0 && at < ranks && at != board_.rank() && !visited[static_cast<size_t>(at)]) {
+    if (!moving(at) && inside(at)) return at;
+    visited[static_cast<size_t>(at)] = true;
+    at = board_.state(at).waiting_for.load(std::memory_order_relaxed);
+  }
+  // The chain closed, or ended at a rank that is through: take whoever stands still.
+  for (int r = 0; r < ranks; ++r) {
+    if (r != board_.rank() && !moving(r) && inside(r)) return r;
+  }
+  return -1;
+}
+
+std::string Watch::describe_stalled(int rank, const Wait& wait) const {
+  const RankState& s = board_.state(rank);
+  const uint64_t posted = s.posted.load(std::memory_order_acquire);
+  const int pid = s.pid.load(std::memory_order_relaxed);
+  std::string state = process_state(pid);
+  if (!state.empty()) state = ", " + state;
+  if (posted < wait.sequence) {
+    return fmt::format("rank {} (pid {}{}) has not called it; its last operation is {}", rank, pid, state, posted);
+  }
+  return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
+}
+
+Status Watch::stalled(const Wait& wait) {
+  const int ranks = board_.ranks();
+  std::vector<uint64_t> before(static_cast<size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) {
+    before[static_cast<size_t>(r)] = board_.state(r).heartbeat.load(std::memory_order_relaxed);
+  }
+  // This rank keeps beating meanwhile, or ranks that diagnose at the same time would blame each other.
+  const int64_t until = now_ns() + kHeartbeatWindowNs;
+  while (now_ns() < until) {
+    board_.state(board_.rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
+    nanosleep(&kHeartbeatPause, nullptr);
+    if (board_.has_error()) return board_.error();
+  }
+  const int culprit = find_culprit(wait, before.data());
+  const std::string why =
+      culprit >= 0 ? describe_stalled(culprit, wait)
+                   : std::string("all ranks wait for each other: this is a bug in rondo or in the order of calls");
+  return board_.raise({Code::kTimeout,
+                       fmt::format("{} (operation {}) has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
+                                   wait.call->to_string(), wait.sequence,
+                                   static_cast<double>(now_ns() - wait.since_ns) * 1e-9, board_.rank(),
+                                   wait.peer, why)});
+}
+
+}  // namespace rondo::recorder

@@ -1,0 +1,50 @@
+// The watch: what a wait does about once a millisecond once it has left its spin phase. It compares the boards, looks for
+// the dead, follows who waits for whom when the stall deadline has passed, and raises the one error that all ranks report.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "comm/recorder/board.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::recorder {
+
+/// One wait, as the watch needs to know it.
+struct Wait {
+  uint64_t sequence;
+  const Call* call;
+  int peer;        // blocked on
+  uint32_t step;
+  uint64_t round;
+  int64_t since_ns;    // when anything last moved
+  int64_t timeout_ns;  // the stall deadline
+};
+
+/// Thread rule: check() by the one thread that waits; the rest by any.
+class Watch {
+ public:
+  /// `find_dead`: a rank whose process has ended, or -1; may be called by any thread.
+  Watch(const Board& board, std::function<int()> find_dead) : board_(board), find_dead_(std::move(find_dead)) {}
+
+  /// ok: go on waiting. Anything else has been raised on the board.
+  Status check(const Wait& wait);
+
+  /// The wait is over: this rank no longer counts as waiting.
+  void done();
+
+  /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on the board.
+  Status mismatch(int peer, uint64_t sequence, const Call& call);
+
+ private:
+  Status find_mismatch(const Wait& wait);
+  Status stalled(const Wait& wait);
+  std::string describe_stalled(int rank, const Wait& wait) const;
+  int find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const;
+
+  const Board& board_;
+  std::function<int()> find_dead_;
+};
+
+}  // namespace rondo::recorder
