@@ -223,14 +223,25 @@ Progress HostEngine::try_move(const SliceMove& move) {
 }
 
 Progress HostEngine::try_wait(const schedule::Instruction& instruction) {
-  const bool come = instruction.flag == schedule::Flag::kPosted
-                        ? board_.has_posted(instruction.peer, operation_->sequence)
-                        : transport_.seen(channel_, instruction.peer) >= signals_;
-  return come ? Progress::kDone : blocked(instruction.peer);
+  const int peer = instruction.peer;
+  if (instruction.flag == schedule::Flag::kPosted) {
+    return board_.has_posted(peer, operation_->sequence) ? Progress::kDone : blocked(peer);
+  }
+  const uint64_t seen = transport_.seen(channel_, peer);
+  const uint64_t own = signal_value();
+  if (seen >> kSignalTagBits < own >> kSignalTagBits) return blocked(peer);
+  // The same signal of another operation. A peer that is already further has compared ours with its own.
+  if (seen >> kSignalTagBits == own >> kSignalTagBits && seen != own) {
+    blocked_on_ = peer;
+    mismatch_ = true;
+    return Progress::kFailed;
+  }
+  return Progress::kDone;
 }
 
 void HostEngine::signal() {
-  transport_.signal(channel_, ++signals_);
+  ++signals_;
+  transport_.signal(channel_, signal_value());
   const int ranks = board_.ranks();
   for (int peer = 0; peer < ranks; ++peer) board_.ring(peer);
 }

@@ -56,6 +56,11 @@ class HostEngine {
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
   void release(const SliceMove& move);
+  /// What is signalled: how many signals there have been, and under them some bits of the operation's tag, so that a wait
+  /// notices a signal of another operation. 2^44 signals last for weeks of back-to-back barriers.
+  uint64_t signal_value() const {
+    return signals_ << kSignalTagBits | (operation_->tag & ((uint64_t{1} << kSignalTagBits) - 1));
+  }
   Progress blocked(int peer, transport::Receiver* awaited = nullptr) {
     blocked_on_ = peer;
     awaited_ = awaited;
@@ -65,6 +70,8 @@ class HostEngine {
     // Relaxed: a statistic with one writer.
     bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
   }
+
+  static constexpr int kSignalTagBits = 20;
 
   transport::Transport& transport_;
   const recorder::Board& board_;

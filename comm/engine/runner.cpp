@@ -47,7 +47,9 @@ void Runner::begin(Operation& operation) {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence, std::memory_order_relaxed);  // one writer at a time; read by stats() only
   operation.sequence = sequence;
-  operation.tag = operation.hash + sequence * 0x9e3779b97f4a7c15u;
+  // Over all calls so far: a disagreement that went unnoticed (two roots that both only send) is found by the next operation.
+  history_ = (history_ ^ operation.hash) * 0x9e3779b97f4a7c15u + sequence;
+  operation.tag = history_;
   operation.in_reference = {};
   operation.out_reference = {};
   // Referring costs a look at the arena: only where references may be used.

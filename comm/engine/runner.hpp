@@ -57,6 +57,7 @@ class Runner {
   std::vector<std::unique_ptr<HostEngine>> engines_;
   std::unique_ptr<Workers> workers_;  // channels 1.. ; null with one channel
   std::atomic<uint64_t> sequence_{0};
+  uint64_t history_ = 0;  // hash of every call so far
   int deciding_on_ = -1;  // >= 0: blocked because this peer has not posted yet
   Status failure_;
 };

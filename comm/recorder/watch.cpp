@@ -85,15 +85,21 @@ Status Watch::find_mismatch(const Wait& wait) {
 }
 
 Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
-  const auto posted = board_.read(peer, sequence);
+  const auto report = [&](uint64_t at, const std::string& ours, const std::string& theirs) {
+    return board_.raise({Code::kMismatch,
+                         fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
+                                     "every rank must issue the same operations in the same order",
+                                     at, board_.rank(), ours, peer, theirs)});
+  };
+  // The first difference that the board still remembers: later ones follow from it.
+  for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
+    const auto ours = board_.read(board_.rank(), at), theirs = board_.read(peer, at);
+    if (ours && theirs && ours->call != theirs->call) {
+      return report(at, ours->call.to_string(), theirs->call.to_string());
+    }
+  }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
-  const std::string what = posted && posted->call != call
-                               ? posted->call.to_string()
-                               : fmt::format("something else (it is at operation {})", theirs);
-  return board_.raise({Code::kMismatch,
-                       fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
-                                   "every rank must issue the same operations in the same order",
-                                   sequence, board_.rank(), call.to_string(), peer, what)});
+  return report(sequence, call.to_string(), fmt::format("something else (it is at operation {})", theirs));
 }
 
 int Watch::find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const {

@@ -1,0 +1,148 @@
+// Work handles: progress without the caller, issue order, several outstanding, several communicators from several threads.
+#include <fcntl.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+
+TEST_CASE("many operations in flight end in issue order with the right results") {
+  for (const How how : {How::kThreads, How::kForks}) {
+    for (const int size : {1, 2, 3, 5}) {
+      require_all_ok(run_world(how, size, [](Communicator& comm) {
+        constexpr size_t kOperations = 12;
+        std::vector<std::unique_ptr<Buffer>> buffers;
+        std::vector<Work> works;
+        for (size_t k = 0; k < kOperations; ++k) {
+          const size_t count = k * k * 500 + 1;
+          buffers.push_back(std::make_unique<Buffer>(count * 4, k % 2 == 0));
+          fill(*buffers[k], 0, count, DataType::kInt32, ReduceOp::kSum, comm.rank(), k);
+          works.push_back(comm.all_reduce_async(buffers[k]->data(), buffers[k]->data(), count, DataType::kInt32));
+        }
+        // A blocking call behind them takes its turn.
+        expect_ok(comm.barrier(), "barrier");
+        int64_t last = 0;
+        for (size_t k = 0; k < kOperations; ++k) {
+          expect(works[k].test(), "the barrier overtook operation " + std::to_string(k));
+          expect_ok(works[k].wait(), "wait");
+          expect_ok(works[k].wait(), "wait again");
+          const Work::Times times = works[k].times();
+          expect(times.issued_ns <= times.started_ns && times.started_ns <= times.ended_ns, "times");
+          expect(times.started_ns >= last, "out of order");
+          last = times.ended_ns;
+          check(*buffers[k], 0, k * k * 500 + 1, DataType::kInt32,
+                [&](size_t i) { return expected(comm.size(), i + k, ReduceOp::kSum, DataType::kInt32); }, "async");
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("an operation ends while its caller never calls rondo again") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    Buffer data(40000, false);
+    fill(data, 0, 10000, DataType::kFloat32, ReduceOp::kSum, comm.rank());
+    Work work = comm.all_reduce_async(data.data(), data.data(), 10000, DataType::kFloat32);
+    while (!work.test()) std::this_thread::yield();
+    expect_ok(work.status(), "status");
+    check(data, 0, 10000, DataType::kFloat32, [](size_t i) { return expected(2, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
+  }));
+}
+
+TEST_CASE("a dropped handle lets the operation go on, and destruction waits for it") {
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const TempDirectory directory;
+    require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
+      Buffer data(400000, true);
+      fill(data, 0, 100000, DataType::kFloat32, ReduceOp::kSum, rank);
+      {
+        auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+        expect(comm.ok(), comm.status().to_string());
+        (void)comm->all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32);
+      }
+      check(data, 0, 100000, DataType::kFloat32, [](size_t i) { return expected(3, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
+    }));
+  }
+}
+
+TEST_CASE("several communicators of one process, from several threads at once, blocking and not") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
+    std::vector<std::thread> threads;
+    std::atomic<int> failures{0};
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          Config config = world_config(directory.path(), rank, 2);
+          config.name = "communicator-" + std::to_string(t);
+          auto comm = Communicator::create(config);
+          expect(comm.ok(), comm.status().to_string());
+          Buffer data(4 * 5000, t == 1);
+          for (int i = 0; i < 40; ++i) {
+            fill(data, 0, 5000, DataType::kFloat32, ReduceOp::kSum, rank, static_cast<size_t>(t));
+            if (i % 2 == 0) {
+              expect_ok(comm->all_reduce(data.data(), data.data(), 5000, DataType::kFloat32), "blocking");
+            } else {
+              expect_ok(comm->all_reduce_async(data.data(), data.data(), 5000, DataType::kFloat32).wait(), "async");
+            }
+            check(data, 0, 5000, DataType::kFloat32,
+                  [&](size_t k) { return expected(2, k + static_cast<size_t>(t), ReduceOp::kSum, DataType::kFloat32); }, "data");
+          }
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "thread %d: %s\n", t, e.what());
+          ++failures;
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    expect_eq(failures.load(), 0, "failures");
+  }));
+}
+
+TEST_CASE("operations of two communicators do not wait for each other") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
+    Config config = world_config(directory.path(), rank, 2);
+    auto first = Communicator::create(config);
+    config.name = "second";
+    auto second = Communicator::create(config);
+    expect(first.ok() && second.ok(), "create");
+    // Rank 0 issues on the first and then the second, rank 1 the other way round: either would block behind the other.
+    Buffer a(400, false), b(400, false);
+    auto on = [&](Communicator& comm, Buffer& data) { return comm.all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32); };
+    if (rank == 0) {
+      expect_ok(on(*first, a).wait(), "first");
+      expect_ok(on(*second, b).wait(), "second");
+    } else {
+      Work later = on(*second, b);
+      Work earlier = on(*first, a);
+      expect_ok(earlier.wait(), "first");
+      expect_ok(later.wait(), "second");
+    }
+  }));
+}
+
+TEST_CASE("a communicator can be made again under the same name, and nothing leaks") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
+    const auto descriptors = [] {
+      int open = 0;
+      for (int fd = 0; fd < 1024; ++fd) open += fcntl(fd, F_GETFD) >= 0;
+      return open;
+    };
+    int after_first = 0;
+    for (int i = 0; i < 10; ++i) {
+      {
+        auto comm = Communicator::create(world_config(directory.path(), rank, 2));
+        expect(comm.ok(), comm.status().to_string());
+        expect_ok(comm->barrier(), "barrier");
+      }
+      if (i == 0) after_first = descriptors();
+    }
+    expect_eq(descriptors(), after_first, "open descriptors");
+  }));
+}
+
+}  // namespace rondo::testing

@@ -1,0 +1,279 @@
+// Every collective gives exactly the right result: all types and operators, edges of counts and alignment, in and out of
+// place, plain and library memory, every algorithm, threads and processes, many rounds through tiny slots, several channels.
+#include <atomic>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+struct Case {
+  size_t count;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  bool in_place = false;
+  bool library = false;
+  size_t misalignment = 0;
+  Algorithm algorithm = Algorithm::kAuto;
+
+  std::string to_string(Collective collective, const Communicator& c) const {
+    return std::string(name(collective)) + " rank " + std::to_string(c.rank()) + "/" + std::to_string(c.size()) + " count " +
+           std::to_string(count) + " " + std::string(name(type)) + " " + std::string(name(op)) +
+           (in_place ? " in place" : "") + (library ? " library" : "") + " +" + std::to_string(misalignment) + " " +
+           std::string(name(algorithm));
+  }
+};
+
+// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give it.
+bool carried_out(const Status& status, const Case& c, const std::string& what) {
+  if (c.algorithm != Algorithm::kAuto && status.code() == Code::kUnavailable) return false;
+  expect_ok(status, what);
+  return true;
+}
+
+void all_reduce(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kAllReduce, comm);
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+  Buffer& out = c.in_place ? in : other;
+  fill(in, 0, c.count, c.type, c.op, comm.rank());
+  const Status status = comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  check(out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); }, what);
+  if (!c.in_place) {
+    check(in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); }, what + ": input");
+  }
+}
+
+void reduce_scatter(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kReduceScatter, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes * n, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
+  unsigned char* out = c.in_place ? in.data() + r * bytes : other.data();
+  const Status status = comm.reduce_scatter(in.data(), out, c.count, c.type, c.op, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  const auto value = [&](size_t i) { return expected(comm.size(), r * c.count + i, c.op, c.type); };
+  if (c.in_place) {
+    Buffer copy(bytes, false);
+    std::memcpy(copy.data(), out, bytes);
+    check(copy, 0, c.count, c.type, value, what);
+  } else {
+    check(other, 0, c.count, c.type, value, what);
+  }
+}
+
+void all_gather(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kAllGather, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
+  fill(in, 0, c.count, c.type, c.op, comm.rank());
+  if (c.in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
+  const void* from = c.in_place ? out.data() + r * bytes : in.data();
+  const Status status = comm.all_gather(from, out.data(), c.count, c.type, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  for (size_t rank = 0; rank < n; ++rank) {
+    check(out, rank * c.count, c.count, c.type,
+          [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
+  }
+}
+
+void broadcast(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kBroadcast, comm);
+  const int root = static_cast<int>(c.count) % comm.size();
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+  Buffer& out = c.in_place ? in : other;
+  if (comm.rank() == root) fill(in, 0, c.count, c.type, c.op, root);
+  const void* from = comm.rank() == root ? in.data() : nullptr;
+  const Status status = comm.broadcast(from, out.data(), c.count, c.type, root, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  check(out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
+}
+
+void everything(Communicator& comm, const Case& c) {
+  all_reduce(comm, c);
+  reduce_scatter(comm, c);
+  all_gather(comm, c);
+  broadcast(comm, c);
+}
+
+// Around the number of ranks, vector widths, inline payloads, slots and thresholds between algorithms.
+std::vector<size_t> edge_counts(int size) {
+  const auto n = static_cast<size_t>(size);
+  return {0, 1, n - 1, n, n + 1, 7, 8, 9, 10, 11, 31, 33, 63, 65, 1000, 1024, 1025, 4099, 20011};
+}
+
+constexpr How kHows[] = {How::kThreads, How::kForks};
+
+std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }
+
+}  // namespace
+
+TEST_CASE("collectives are exact at the edges of counts, in and out of place, in both kinds of memory") {
+  for (const How how : kHows) {
+    for (const int size : {1, 2, 3, 4, 5, 7}) {
+      INFO(how_name(how) << ", " << size << " ranks");
+      require_all_ok(run_world(how, size, [](Communicator& comm) {
+        for (const size_t count : edge_counts(comm.size())) {
+          for (const bool in_place : {false, true}) {
+            for (const bool library : {false, true}) {
+              everything(comm, {.count = count, .in_place = in_place, .library = library});
+            }
+          }
+        }
+        expect_ok(comm.barrier(), "barrier");
+      }));
+    }
+  }
+}
+
+TEST_CASE("every type and operator, at odd alignment") {
+  for (const int size : {2, 3, 5}) {
+    INFO(size << " ranks");
+    require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
+      for (int type = 0; type < kDataTypes; ++type) {
+        for (int op = 0; op < kReduceOps; ++op) {
+          for (const size_t misalignment : {size_t{0}, size_t{1}}) {
+            for (const size_t count : {size_t{3}, size_t{777}, size_t{12345}}) {
+              everything(comm, {.count = count,
+                                .type = static_cast<DataType>(type),
+                                .op = static_cast<ReduceOp>(op),
+                                .in_place = op % 2 == 0,
+                                .library = type % 2 == 0,
+                                .misalignment = misalignment});
+            }
+          }
+        }
+      }
+    }));
+  }
+}
+
+TEST_CASE("every algorithm gives the same results") {
+  for (const How how : kHows) {
+    for (const int size : {2, 3, 4, 7}) {
+      INFO(how_name(how) << ", " << size << " ranks");
+      require_all_ok(run_world(how, size, [](Communicator& comm) {
+        for (int algorithm = 1; algorithm < kAlgorithms; ++algorithm) {
+          for (const size_t count : {size_t{1}, size_t{100}, size_t{5000}, size_t{70001}}) {
+            everything(comm, {.count = count, .library = true, .algorithm = static_cast<Algorithm>(algorithm)});
+          }
+          const Status status = comm.barrier({.algorithm = static_cast<Algorithm>(algorithm)});
+          expect(status.ok() || status.code() == Code::kUnavailable, "barrier: " + status.to_string());
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("tiny slots reach many rounds") {
+  for (const How how : kHows) {
+    for (const int size : {2, 3, 5}) {
+      for (const int channels : {1, 3}) {
+        INFO(how_name(how) << ", " << size << " ranks, " << channels << " channels");
+        Config config;
+        config.slots = 2;
+        config.slot_bytes = 64;
+        config.channels = channels;
+        require_all_ok(run_world(
+            how, size,
+            [](Communicator& comm) {
+              for (const Algorithm algorithm :
+                   {Algorithm::kAuto, Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot}) {
+                for (const size_t count : {size_t{1}, size_t{16}, size_t{17}, size_t{1003}}) {
+                  everything(comm, {.count = count, .algorithm = algorithm});
+                  everything(comm, {.count = count, .in_place = true, .library = true, .algorithm = algorithm});
+                }
+              }
+            },
+            config));
+      }
+    }
+  }
+}
+
+TEST_CASE("several channels share a large message") {
+  Config config;
+  config.channels = 3;
+  for (const How how : kHows) {
+    INFO(how_name(how));
+    require_all_ok(run_world(
+        how, 2,
+        [](Communicator& comm) {
+          for (int repeat = 0; repeat < 3; ++repeat) {
+            for (const bool library : {false, true}) everything(comm, {.count = 300007, .library = library});
+          }
+        },
+        config));
+  }
+}
+
+TEST_CASE("ranks may mix library and plain memory") {
+  for (const int size : {2, 3, 4}) {
+    require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
+      for (int turn = 0; turn < 4; ++turn) {
+        for (const size_t count : {size_t{10}, size_t{3000}, size_t{50001}}) {
+          for (const bool in_place : {false, true}) {
+            everything(comm, {.count = count, .in_place = in_place, .library = (comm.rank() + turn) % 3 == 0});
+          }
+        }
+      }
+    }));
+  }
+}
+
+TEST_CASE("a paced communicator is slower, not different") {
+  Config config;
+  config.pace = "2GB/s,5us";
+  for (const int size : {2, 4}) {
+    require_all_ok(run_world(
+        How::kForks, size,
+        [](Communicator& comm) {
+          for (const size_t count : {size_t{1}, size_t{1000}, size_t{30011}}) everything(comm, {.count = count, .library = true});
+          expect_ok(comm.barrier(), "barrier");
+        },
+        config));
+  }
+}
+
+TEST_CASE("nobody leaves a barrier before everybody has come") {
+  for (const std::string pace : {"", "inf,10us"}) {
+    Config config;
+    config.pace = pace;
+    std::atomic<int> arrived{0};
+    require_all_ok(run_world(
+        How::kThreads, 5,
+        [&](Communicator& comm) {
+          for (int turn = 1; turn <= 20; ++turn) {
+            arrived.fetch_add(1);
+            expect_ok(comm.barrier(), "barrier");
+            expect(arrived.load() >= turn * comm.size(), "left a barrier early");
+            expect_ok(comm.barrier(), "barrier");
+          }
+        },
+        config));
+  }
+}
+
+TEST_CASE("a ring sends exactly 2(N-1)/N of the data per rank") {
+  for (const int size : {2, 3, 4, 7}) {
+    require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
+      const size_t count = static_cast<size_t>(comm.size()) * 4096;
+      Buffer in(count * 4, false), out(count * 4, false);
+      fill(in, 0, count, DataType::kFloat32, ReduceOp::kSum, comm.rank());
+      const uint64_t before = comm.stats().bytes_sent;
+      expect_ok(comm.all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                                {.algorithm = Algorithm::kRing}),
+                "all_reduce");
+      const auto n = static_cast<uint64_t>(comm.size());
+      expect_eq(comm.stats().bytes_sent - before, 2 * (n - 1) * count * 4 / n, "bytes sent");
+      expect_eq(comm.plan(Collective::kAllReduce, count, DataType::kFloat32, false, Algorithm::kRing).bytes_sent_per_rank,
+                2 * (n - 1) * count * 4 / n, "bytes planned");
+    }));
+  }
+}
+
+}  // namespace rondo::testing

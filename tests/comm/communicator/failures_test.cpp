@@ -1,0 +1,295 @@
+// What happens when something goes wrong, with real processes: a killed rank, a stopped one, one that leaves, ranks that
+// disagree, an abort. Every survivor must say the same true thing, in time, and nothing may be left behind.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void expect_contains(const std::string& text, const std::string& part) {
+  expect(contains(text, part), "'" + text + "' does not say '" + part + "'");
+}
+
+struct Collectives {
+  Collective collective;
+  bool library;
+  Algorithm algorithm;
+};
+
+// One operation of a kind, large enough to be caught in the middle.
+Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out, size_t count) {
+  const CallOptions options{.algorithm = kind.algorithm};
+  switch (kind.collective) {
+    case Collective::kAllReduce: return comm.all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, options);
+    case Collective::kReduceScatter:
+      return comm.reduce_scatter(in.data(), out.data(), count / static_cast<size_t>(comm.size()), DataType::kFloat32,
+                                 ReduceOp::kSum, options);
+    case Collective::kAllGather:
+      return comm.all_gather(in.data(), out.data(), count / static_cast<size_t>(comm.size()), DataType::kFloat32, options);
+    case Collective::kBroadcast: return comm.broadcast(in.data(), out.data(), count, DataType::kFloat32, 0, options);
+    case Collective::kBarrier: return comm.barrier(options);
+  }
+  return {};
+}
+
+std::string shm_entries() {
+  std::string all;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) all += entry.path().string() + "\n";
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a killed rank is named by every other rank within one second") {
+  const std::string before = shm_entries();
+  const Collectives kinds[] = {
+      {Collective::kAllReduce, false, Algorithm::kRing},     {Collective::kAllReduce, false, Algorithm::kTwoShot},
+      {Collective::kAllReduce, false, Algorithm::kOneShot},  {Collective::kAllReduce, true, Algorithm::kTwoShotDirect},
+      {Collective::kReduceScatter, false, Algorithm::kRing}, {Collective::kAllGather, true, Algorithm::kAuto},
+      {Collective::kBroadcast, false, Algorithm::kAuto},     {Collective::kBarrier, false, Algorithm::kAuto},
+  };
+  for (const int size : {2, 4}) {
+    for (const Collectives& kind : kinds) {
+      for (const size_t count : {size_t{64}, size_t{1} << 18}) {
+        INFO(size << " ranks, " << name(kind.collective) << " " << name(kind.algorithm) << " count " << count);
+        const TempDirectory directory;
+        ForkGang gang(size, [&](int rank, Link& link) {
+          auto comm = Communicator::create(world_config(directory.path(), rank, size));
+          expect(comm.ok(), comm.status().to_string());
+          Buffer in(count * 4, kind.library), out(count * 4, kind.library);
+          for (int i = 0; i < 3; ++i) expect_ok(one(*comm, kind, in, out, count), "before");
+          link.announce("going");
+          Status status;
+          Clock::time_point last = Clock::now();
+          while (status.ok()) {
+            last = Clock::now();
+            status = one(*comm, kind, in, out, count);
+          }
+          expect(seconds_since(last) < 1.0, "took " + std::to_string(seconds_since(last)) + " s");
+          expect(status.code() == Code::kPeerDied, status.to_string());
+          expect_contains(status.message(), "rank " + std::to_string(size - 1) + " ");
+          // Sticky.
+          expect(comm->barrier().code() == Code::kPeerDied, "not sticky");
+        });
+        for (int rank = 0; rank < size; ++rank) gang.await(rank, "going");
+        gang.kill(size - 1, SIGKILL);
+        auto results = gang.join();
+        results.pop_back();
+        require_all_ok(results);
+      }
+    }
+  }
+  REQUIRE(shm_entries() == before);
+}
+
+TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot, Algorithm::kOneShot}) {
+    constexpr int kSize = 4;
+    const TempDirectory directory;
+    INFO(name(algorithm));
+    ForkGang gang(kSize, [&](int rank, Link& link) {
+      Config config;
+      config.timeout = std::chrono::milliseconds{700};
+      auto comm = Communicator::create(world_config(directory.path(), rank, kSize, config));
+      expect(comm.ok(), comm.status().to_string());
+      const size_t count = 1 << 16;
+      Buffer in(count * 4, false), out(count * 4, false);
+      link.announce("going");
+      Status status;
+      Clock::time_point last = Clock::now();
+      while (status.ok()) {
+        last = Clock::now();
+        status = comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, {.algorithm = algorithm});
+      }
+      if (rank == 2) return;
+      expect(status.code() == Code::kTimeout, status.to_string());
+      expect(seconds_since(last) > 0.6, "before the deadline");
+      expect_contains(status.message(), ": rank 2 (pid");
+      expect_contains(status.message(), "stopped");
+      expect_contains(status.message(), "all_reduce(float, sum, count 65536)");
+    });
+    for (int rank = 0; rank < kSize; ++rank) gang.await(rank, "going");
+    gang.kill(2, SIGSTOP);
+    // The survivors end by themselves; only then may rank 2 go on, and finds the error.
+    for (const int rank : {0, 1, 3}) gang.await_end(rank);
+    gang.kill(2, SIGCONT);
+    require_all_ok(gang.join());
+  }
+}
+
+TEST_CASE("a rank that never calls is named at the deadline, and slow is not dead") {
+  const TempDirectory directory;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    Config config;
+    config.timeout = std::chrono::milliseconds{400};
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3, config));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier(), "barrier");
+    if (rank == 1) {
+      link.announce("here");
+      link.await("end");
+      return;
+    }
+    const Status status = comm->barrier();
+    expect(status.code() == Code::kTimeout, status.to_string());
+    expect_contains(status.message(), "rank 1 (pid");
+    expect_contains(status.message(), "has not called it");
+    link.announce("failed");
+    link.await("end");
+  });
+  gang.await(1, "here");
+  for (const int rank : {0, 2}) gang.await(rank, "failed");
+  for (const int rank : {0, 1, 2}) gang.tell(rank, "end");
+  require_all_ok(gang.join());
+}
+
+TEST_CASE("ranks that disagree all name both calls within one second") {
+  struct Disagreement {
+    const char* what;
+    std::function<Status(Communicator&, unsigned char*, unsigned char*)> first, second;
+    const char *says_first, *says_second;
+  };
+  const auto reduce = [](size_t count, DataType type, ReduceOp op) {
+    return [=](Communicator& c, unsigned char* in, unsigned char* out) { return c.all_reduce(in, out, count, type, op); };
+  };
+  const Disagreement all[] = {
+      {"collective", reduce(100, DataType::kFloat32, ReduceOp::kSum),
+       [](Communicator& c, unsigned char*, unsigned char*) { return c.barrier(); }, "all_reduce(float, sum, count 100)", "barrier"},
+      {"count", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(90, DataType::kFloat32, ReduceOp::kSum), "count 100", "count 90"},
+      {"large count", reduce(100000, DataType::kFloat32, ReduceOp::kSum), reduce(90000, DataType::kFloat32, ReduceOp::kSum),
+       "count 100000", "count 90000"},
+      {"type", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(100, DataType::kInt32, ReduceOp::kSum), "float", "int32"},
+      {"operator", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(100, DataType::kFloat32, ReduceOp::kMax), "sum", "max"},
+      {"zero count", reduce(0, DataType::kFloat32, ReduceOp::kSum), reduce(10, DataType::kFloat32, ReduceOp::kSum), "count 0", "count 10"},
+      {"root",
+       [](Communicator& c, unsigned char* in, unsigned char* out) { return c.broadcast(in, out, 5000, DataType::kFloat32, 0); },
+       [](Communicator& c, unsigned char* in, unsigned char* out) { return c.broadcast(in, out, 5000, DataType::kFloat32, 1); },
+       "root 0", "root 1"},
+      {"order",
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         const Status status = c.all_reduce(in, out, 10, DataType::kFloat32);
+         return status.ok() ? c.barrier() : status;
+       },
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         const Status status = c.barrier();
+         return status.ok() ? c.all_reduce(in, out, 10, DataType::kFloat32) : status;
+       },
+       "all_reduce", "barrier"},
+  };
+  for (const How how : {How::kThreads, How::kForks}) {
+    for (const Disagreement& d : all) {
+      for (const bool library : {false, true}) {
+        INFO(d.what);
+        require_all_ok(run_world(how, 3, [&](Communicator& comm) {
+          Buffer in(400000, library), out(400000, library);
+          const auto start = Clock::now();
+          Status status = (comm.rank() == 1 ? d.second : d.first)(comm, in.data(), out.data());
+          // A rank that could return before the others came learns at its next call.
+          if (status.ok()) status = comm.barrier();
+          expect(seconds_since(start) < 1.0, "took " + std::to_string(seconds_since(start)) + " s");
+          expect(status.code() == Code::kMismatch, status.to_string());
+          expect_contains(status.message(), d.says_first);
+          expect_contains(status.message(), d.says_second);
+          expect_contains(status.message(), "rank 1");
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves early is named, one that leaves in time is not") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    expect_ok(comm.barrier(), "barrier");
+    if (comm.rank() == 2) return;
+    const Status status = comm.barrier();
+    expect(status.code() == Code::kPeerDied, status.to_string());
+    expect_contains(status.message(), "rank 2 left the communicator");
+  }));
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    Buffer data(4096, false);
+    for (int i = 0; i < 50; ++i) expect_ok(comm.broadcast(data.data(), data.data(), 1024, DataType::kFloat32, i % 3), "broadcast");
+  }));
+}
+
+TEST_CASE("an exit without goodbye is a death") {
+  const TempDirectory directory;
+  ForkGang gang(2, [&](int rank, Link&) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 2));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier(), "barrier");
+    if (rank == 1) _exit(0);
+    const Status status = comm->barrier();
+    expect(status.code() == Code::kPeerDied, status.to_string());
+    expect_contains(status.message(), "rank 1 (pid");
+  });
+  auto results = gang.join();
+  results.pop_back();
+  require_all_ok(results);
+}
+
+TEST_CASE("abort from another thread ends a waiting call on every rank") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    if (comm.rank() == 0) {
+      // Rank 0 never comes to the second barrier; its other thread aborts instead.
+      expect_ok(comm.barrier(), "barrier");
+      std::thread([&] { comm.abort("enough of element 42"); }).join();
+    } else {
+      expect_ok(comm.barrier(), "barrier");
+    }
+    const Status status = comm.barrier();
+    expect(status.code() == Code::kAborted, status.to_string());
+    expect_contains(status.message(), "rank 0 aborted: enough of element 42");
+    expect(comm.status().code() == Code::kAborted, "status()");
+  }));
+}
+
+TEST_CASE("asynchronous operations report failures too, all of them") {
+  const TempDirectory directory;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    Buffer data(4 * 1000, false);
+    expect_ok(comm->barrier(), "barrier");
+    link.announce("going");
+    if (rank == 1) link.await("never");
+    std::vector<Work> works;
+    for (int i = 0; i < 5; ++i) works.push_back(comm->all_reduce_async(data.data(), data.data(), 1000, DataType::kFloat32));
+    for (Work& work : works) {
+      const Status status = work.wait();
+      expect(status.code() == Code::kPeerDied, status.to_string());
+      expect_contains(status.message(), "rank 1 ");
+    }
+  });
+  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
+  gang.kill(1, SIGKILL);
+  auto results = gang.join();
+  results.erase(results.begin() + 1);
+  require_all_ok(results);
+}
+
+TEST_CASE("the flight record shows what every rank did last") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    Buffer data(4 * 77, false);
+    expect_ok(comm.all_reduce(data.data(), data.data(), 77, DataType::kFloat32, ReduceOp::kMax), "all_reduce");
+    expect_ok(comm.barrier(), "barrier");
+    const std::string record = comm.flight_record();
+    for (const char* part : {"rank 0 (pid", "rank 1 (pid", "#1 all_reduce(float, max, count 77)", "#2 barrier"}) {
+      expect_contains(record, part);
+    }
+    expect_ok(comm.barrier(), "barrier");
+  }));
+}
+
+}  // namespace rondo::testing

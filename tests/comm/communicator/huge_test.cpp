@@ -1,0 +1,36 @@
+// Messages past 4 GiB: offsets and lengths are 64 bits everywhere.
+#include <unistd.h>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+
+TEST_CASE("an all_reduce past 4 GiB") {
+  const size_t count = (size_t{1} << 32) + 4097;
+  const auto available = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (available < 3 * count) {
+    WARN("skipped: two ranks need " << 2 * count << " bytes, " << available << " are free");
+    return;
+  }
+  require_all_ok(run_world(
+      How::kForks, 2,
+      [&](Communicator& comm) {
+        // In place and one byte an element keeps it to 4 GiB a rank; library memory on both goes direct, which is one
+        // single slice of more than 2 GiB.
+        auto* data = static_cast<unsigned char*>(alloc(count));
+        expect(data != nullptr, "no library memory");
+        const size_t places[] = {0, 1, count / 2 - 1, count / 2, (size_t{1} << 31) + 5, (size_t{1} << 32) - 1,
+                                 size_t{1} << 32, count - 1};
+        for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kRing}) {
+          for (const size_t place : places) data[place] = static_cast<unsigned char>(place % 101 + static_cast<size_t>(comm.rank()));
+          expect_ok(comm.all_reduce(data, data, count, DataType::kUint8, ReduceOp::kSum, {.algorithm = algorithm}), "all_reduce");
+          for (const size_t place : places) {
+            expect_eq(static_cast<int>(data[place]), static_cast<int>(2 * (place % 101) + 1), "element " + std::to_string(place));
+          }
+        }
+        rondo::free(data);
+      },
+      {}, std::chrono::seconds{200}));
+}
+
+}  // namespace rondo::testing
