@@ -1,9 +1,12 @@
-// Reduction kernels: k sources to m destinations, elementwise. The one door to host/; knows no ranks and no transports.
+// Reduction kernels: k sources to m destinations, elementwise. The one door to host/; knows no
+// ranks and no transports.
 //
-// Numerics (DESIGN section 5): sources are folded left to right in their own type; half and bfloat16 are widened to fp32,
-// folded, divided if asked, and rounded once to nearest even. Integers wrap. Min and max propagate NaN, and -0 < +0. No
-// contraction, no fast-math; denormals are kept if the caller's thread keeps them (see floating_point.hpp). The scalar
-// reference in host/ defines correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any other.
+// Numerics (DESIGN section 5): sources are folded left to right in their own type; half and
+// bfloat16 are widened to fp32, folded, divided if asked, and rounded once to nearest even.
+// Integers wrap. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals
+// are kept if the caller's thread keeps them (see floating_point.hpp). The scalar reference in
+// host/ defines correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any
+// other.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +17,8 @@
 namespace rondo::kernels {
 
 /// One call of a kernel: destinations[j][i] = fold of sources[0..k)[i], for i in [0, count), all j.
-/// A destination may equal a source exactly; any other overlap is forbidden. Any alignment, also below the element's.
+/// A destination may equal a source exactly; any other overlap is forbidden. Any alignment, also
+/// below the element's.
 struct Move {
   const std::byte* const* sources;
   std::byte* const* destinations;
@@ -22,20 +26,26 @@ struct Move {
   uint32_t destination_count;  // m >= 1
   size_t count;                // elements, 0 allowed
   uint32_t divisor;            // after folding; 1: none. For kAvg's last step
-  bool nontemporal;            // write destinations around the cache, for results larger than it; ends with a store fence
+  uint32_t nontemporal;  // how many destinations, the first ones, are written around the cache, for
+                         // results larger than it; ends with a store fence if it did so (not for a
+                         // few hundred bytes)
 };
 
 using MoveFunction = void (*)(const Move&);
 
-/// The kernel for a type and an operator (kAvg is kSum plus divisor), for the best instruction set of this CPU, or of
-/// RONDO_KERNELS=scalar|sse4|avx2|avx3 where this CPU has it. Null for values outside the enumerations. Resolved once per
-/// operation by the caller, never per chunk.
+/// The kernel for a type and an operator (kAvg is kSum plus divisor), for the best instruction set
+/// of this CPU, or of RONDO_KERNELS=scalar|sse4|avx2|avx3 where this CPU has it. Null for values
+/// outside the enumerations. Resolved once per operation by the caller, never per chunk.
 MoveFunction move_function(DataType type, ReduceOp op);
 
 /// The scalar reference for the same, always there.
 MoveFunction scalar_move_function(DataType type, ReduceOp op);
 
-/// Name of the instruction set that move_function uses, as Highway calls it ("AVX2").
+/// Name of the instruction set that move_function uses, as Highway calls it ("AVX2", "SCALAR").
 const char* instruction_set();
+
+/// What RONDO_KERNELS asked for, if it is unknown or this CPU lacks it, so that the caller can
+/// warn; else null.
+const char* rejected_instruction_set();
 
 }  // namespace rondo::kernels

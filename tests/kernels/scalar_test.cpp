@@ -1,0 +1,156 @@
+// The scalar reference against expectations written by hand and against wider arithmetic.
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/half.hpp"
+#include "kernels/reduce.hpp"
+#include "tests/harness/catch.hpp"
+
+namespace rondo::kernels {
+namespace {
+
+// Reduces one element of each source to one destination.
+template <class T>
+T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divisor = 1) {
+  std::vector<const std::byte*> sources;
+  for (const T& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
+  T result{};
+  std::byte* destinations[] = {reinterpret_cast<std::byte*>(&result)};
+  scalar_move_function(type, op)({.sources = sources.data(),
+                                  .destinations = destinations,
+                                  .source_count = static_cast<uint32_t>(values.size()),
+                                  .destination_count = 1,
+                                  .count = 1,
+                                  .divisor = divisor,
+                                  .nontemporal = 0});
+  return result;
+}
+
+template <class T>
+void check_minimum_and_maximum(DataType type) {
+  constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  const auto least = [&](const std::vector<T>& v) { return reduce(type, ReduceOp::kMin, v); };
+  const auto most = [&](const std::vector<T>& v) { return reduce(type, ReduceOp::kMax, v); };
+  CHECK(least({3, -2, 5}) == -2);
+  CHECK(most({3, -2, 5}) == 5);
+  CHECK(least({1, -kInfinity}) == -kInfinity);
+  CHECK(most({kInfinity, 1}) == kInfinity);
+  for (const std::vector<T>& zeros : {std::vector<T>{T(-0.0), T(0.0)}, {T(0.0), T(-0.0)}}) {
+    CHECK(std::signbit(least(zeros)));
+    CHECK_FALSE(std::signbit(most(zeros)));
+  }
+  for (size_t at = 0; at < 4; ++at) {
+    std::vector<T> values = {1, 2, -kInfinity, kInfinity};
+    values[at] = kNan;
+    CHECK(std::isnan(least(values)));
+    CHECK(std::isnan(most(values)));
+  }
+}
+
+TEST_CASE("Minimum and maximum order zeros and propagate NaN from every position") {
+  check_minimum_and_maximum<float>(DataType::kFloat32);
+  check_minimum_and_maximum<double>(DataType::kFloat64);
+}
+
+TEST_CASE("fp32 folds left to right, each step as exact arithmetic rounded once") {
+  std::mt19937 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    // Exponents of every size, results denormal and infinite among them.
+    const auto value = [&] { return std::bit_cast<float>(static_cast<uint32_t>(random())); };
+    const float a = value(), b = value(), c = value();
+    if (std::isnan(a) || std::isnan(b) || std::isnan(c)) continue;
+    // Rounding a double to fp32 equals rounding the exact sum, product or quotient: 53 >= 2 * 24
+    // + 2.
+    const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
+    const float sum =
+        static_cast<float>(static_cast<double>(static_cast<float>(static_cast<double>(a) + b)) + c);
+    const float product =
+        static_cast<float>(static_cast<double>(static_cast<float>(static_cast<double>(a) * b)) * c);
+    const float average = static_cast<float>(static_cast<double>(sum) / 3);
+    if (!same(reduce<float>(DataType::kFloat32, ReduceOp::kSum, {a, b, c}), sum) ||
+        !same(reduce<float>(DataType::kFloat32, ReduceOp::kProd, {a, b, c}), product) ||
+        !same(reduce<float>(DataType::kFloat32, ReduceOp::kAvg, {a, b, c}, 3), average)) {
+      FAIL("a " << a << " b " << b << " c " << c);
+    }
+  }
+  // The order shows: (2^24 + 1) + 1 loses both ones, 2^24 + (1 + 1) would not.
+  CHECK(reduce<float>(DataType::kFloat32, ReduceOp::kSum, {0x1p24f, 1, 1}) == 0x1p24f);
+}
+
+TEST_CASE("fp64 by hand") {
+  const auto sum = [](const std::vector<double>& v, uint32_t divisor = 1) {
+    return reduce(DataType::kFloat64, divisor > 1 ? ReduceOp::kAvg : ReduceOp::kSum, v, divisor);
+  };
+  CHECK(sum({1.5, 2.25, -0.5}) == 3.25);
+  CHECK(sum({0x1p53, 1, 1}) == 0x1p53);
+  CHECK(sum({1, 0}, 3) == 1.0 / 3.0);
+  CHECK(sum({std::numeric_limits<double>::denorm_min(), 0}) ==
+        std::numeric_limits<double>::denorm_min());
+  CHECK(reduce<double>(DataType::kFloat64, ReduceOp::kProd, {3, 0.5, -4}) == -6);
+}
+
+TEST_CASE("16-bit floats are folded in fp32 and rounded once") {
+  struct Format {
+    DataType type;
+    uint16_t (*from)(float);
+    float (*to)(uint16_t);
+    float ulp;  // above 1
+  };
+  for (const Format& format :
+       {Format{DataType::kFloat16, half_from_float, float_from_half, 0x1p-10f},
+        Format{DataType::kBFloat16, bfloat16_from_float, float_from_bfloat16, 0x1p-7f}}) {
+    const auto fold = [&](ReduceOp op, const std::vector<float>& values, uint32_t divisor = 1) {
+      std::vector<uint16_t> narrow;
+      for (const float value : values) narrow.push_back(format.from(value));
+      return format.to(reduce(format.type, op, narrow, divisor));
+    };
+    // Two half ulps: rounding after each step would lose both.
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2, format.ulp / 2}) == 1 + format.ulp);
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2}) == 1);  // a tie, to even
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp, format.ulp / 2}) == 1 + 2 * format.ulp);
+    CHECK(fold(ReduceOp::kAvg, {1, 2, 3, 4}, 4) == 2.5f);
+    CHECK(fold(ReduceOp::kProd, {3, 0.5f, -4}) == -6);
+    CHECK(fold(ReduceOp::kMin, {3, -7, 4}) == -7);
+    CHECK(fold(ReduceOp::kMax, {3, -7, 4}) == 4);
+    CHECK(std::isnan(fold(ReduceOp::kMax, {3, NAN, 4})));
+    CHECK(std::signbit(fold(ReduceOp::kMin, {0.0f, -0.0f})));
+  }
+  // The sum is finite in fp32: an average does not overflow half way.
+  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kAvg, {0x7bff, 0x7bff}, 2) == 0x7bff);
+  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kSum, {0x7bff, 0x7bff}) == 0x7c00);
+}
+
+template <class T>
+void check_integers(DataType type) {
+  constexpr T kLeast = std::numeric_limits<T>::min(), kMost = std::numeric_limits<T>::max();
+  CHECK(reduce<T>(type, ReduceOp::kSum, {1, 2, 4}) == 7);
+  CHECK(reduce<T>(type, ReduceOp::kSum, {kMost, 1}) == kLeast);
+  CHECK(reduce<T>(type, ReduceOp::kProd, {3, 5, 7}) == 105);
+  CHECK(reduce<T>(type, ReduceOp::kProd, {kMost, kMost}) == 1);
+  CHECK(reduce<T>(type, ReduceOp::kMin, {kMost, 3, kLeast}) == kLeast);
+  CHECK(reduce<T>(type, ReduceOp::kMax, {kLeast, 3, kMost}) == kMost);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {5, 6}, 2) == 5);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, 0}, 3) == kLeast / 3);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {100, 100}, 4'000'000'000u) == 0);
+}
+
+TEST_CASE("Integers wrap, and averages truncate towards zero") {
+  check_integers<int32_t>(DataType::kInt32);
+  check_integers<int64_t>(DataType::kInt64);
+  check_integers<uint8_t>(DataType::kUint8);
+  CHECK(reduce<int32_t>(DataType::kInt32, ReduceOp::kAvg, {-5, -2}, 2) == -3);
+  CHECK(reduce<int64_t>(DataType::kInt64, ReduceOp::kAvg, {-5, -2}, 4) == -1);
+  CHECK(reduce<uint8_t>(DataType::kUint8, ReduceOp::kAvg, {200, 100}, 256) == 0);
+}
+
+TEST_CASE("A copy keeps every bit") {
+  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kSum, {0x7c01}) == 0x7c01);  // signalling
+  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kAvg, {half_from_float(7)}, 2) ==
+        half_from_float(3.5f));
+}
+
+}  // namespace
+}  // namespace rondo::kernels
