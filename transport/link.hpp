@@ -1,7 +1,9 @@
-// The transport contract: one-way FIFOs of slots between two ranks. Knows bytes and peers; never dtypes or algorithms.
+// The transport contract: one-way FIFOs of slots between two ranks. Knows bytes and peers; never
+// dtypes or algorithms.
 //
-// Links never wait: every call returns at once, and the engine above owns the only wait loop of the project. Each end is
-// used by one thread at a time. A transport is a set of links, one per (channel, peer, direction), plus what else it can do.
+// Links never wait: every call returns at once, and the engine above owns the only wait loop of the
+// project. Each end is used by one thread at a time. A transport is a set of links, one per
+// (channel, peer, direction), plus what else it can do.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +14,8 @@
 
 namespace rondo::transport {
 
-/// A place in memory that the other side can map: `offset` into the arena of the sending process, or, within one process,
-/// an address (see shm/arena.hpp). kNone: such memory is not shared.
+/// A place in memory that the other side can map: `offset` into the arena of the sending process,
+/// or, within one process, an address (see shm/arena.hpp). kNone: such memory is not shared.
 struct Reference {
   enum Kind : uint32_t { kNone = 0, kArena = 1, kAddress = 2 };
   uint32_t kind = kNone;
@@ -21,22 +23,25 @@ struct Reference {
   uint64_t offset = 0;
 };
 
-/// The writing end of a FIFO. Use: try_acquire, fill, try_publish. A Sender with several readers (Transport::publisher)
-/// frees a slot when the slowest has released it.
+/// The writing end of a FIFO. Use: try_acquire, fill, try_publish. A Sender with several readers
+/// (Transport::publisher) frees a slot when the slowest has released it.
 class Sender {
  public:
   virtual ~Sender() = default;
 
-  /// Where to write the next slot's `bytes` (at most capacity()), or null while the FIFO is full. Asking again without
-  /// publishing gives the same slot again.
+  /// Where to write the next slot's `bytes` (at most capacity()), or null while the FIFO is full.
+  /// Aligned to 64 bytes, or to 8 where a small payload travels beside the flag. Asking again
+  /// without publishing gives the same slot again; the last `bytes` count.
   virtual std::byte* try_acquire(size_t bytes) = 0;
 
-  /// Hands the acquired slot to the reader(s), with a word of the engine's. False: not now, ask again (wires only).
-  /// The slot is the transport's from then on.
+  /// Hands the acquired slot to the reader(s), with a word of the engine's; `bytes` is at most what
+  /// was acquired. False: not now, ask again (wires only). The slot is the transport's from then
+  /// on.
   virtual bool try_publish(size_t bytes, uint64_t tag) = 0;
 
-  /// Instead of acquire + publish: the reader gets a view of the caller's own memory. False: FIFO full. The memory must
-  /// stay as it is until drained(). REQUIRES: Transport::refer gave this reference.
+  /// Instead of acquire + publish: the reader gets a view of the caller's own memory. False: FIFO
+  /// full. The memory must stay as it is until drained(). REQUIRES: Transport::refer gave this
+  /// reference.
   virtual bool try_publish_reference(const Reference& reference, size_t bytes, uint64_t tag) = 0;
 
   /// Whether every published slot has been released by every reader.
@@ -48,7 +53,8 @@ class Sender {
 
 /// What try_peek shows: valid until release().
 struct Delivery {
-  const std::byte* data;
+  const std::byte* data;  // null: what the peer wrote makes no sense (too long, outside its arena);
+                          // report it and stop
   size_t bytes;
   uint64_t tag;
 };
@@ -58,45 +64,51 @@ class Receiver {
  public:
   virtual ~Receiver() = default;
 
-  /// Shows the oldest slot not yet released; false while there is none. May be called again before release().
+  /// Shows the oldest slot not yet released; false while there is none. May be called again before
+  /// release().
   virtual bool try_peek(Delivery* delivery) = 0;
   /// Frees the peeked slot for its writer. REQUIRES: try_peek returned true since the last release.
   virtual void release() = 0;
-  /// When a slot is already on its way and cannot be seen before some time: that time (CLOCK_MONOTONIC nanoseconds), so
-  /// that a waiter can sleep until then. 0: unknown.
+  /// When a slot is already on its way and cannot be seen before some time: that time
+  /// (CLOCK_MONOTONIC nanoseconds), so that a waiter can sleep until then. 0: unknown.
   virtual int64_t ready_at_ns() const { return 0; }
 };
 
 /// What a transport can do beyond links.
 struct Capabilities {
-  bool publish = false;     // one writer, many readers: publisher() and subscription()
-  bool references = false;  // refer() and resolve(): peers read and write each other's buffers in place
-  bool signals = false;     // signal() and seen()
+  bool publish = false;  // one writer, many readers: publisher() and subscription()
+  bool references =
+      false;  // refer() and resolve(): peers read and write each other's buffers in place
+  bool signals = false;  // signal() and seen()
 };
 
-/// All links of one communicator over one medium. Created on every rank with the same shape. Thread rule: each link end and
-/// each channel's signal is used by one thread at a time; everything else is const after creation, except progress(),
-/// which one thread at a time calls.
+/// All links of one communicator over one medium. Created on every rank with the same shape. Thread
+/// rule: each link end and each channel's signal is used by one thread at a time; everything else
+/// is const after creation, except progress(), which one thread at a time calls.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual Capabilities capabilities() const = 0;
 
-  /// Link of `channel` from this rank to `peer`, and from `peer` to this rank. REQUIRES: peer != own rank. Owned by the transport.
+  /// Link of `channel` from this rank to `peer`, and from `peer` to this rank. REQUIRES: peer !=
+  /// own rank. Owned by the transport.
   virtual Sender& sender(int channel, int peer) = 0;
   virtual Receiver& receiver(int channel, int peer) = 0;
 
-  /// This rank's multi-reader FIFO of `channel`, and this rank's end of `peer`'s. REQUIRES: capabilities().publish.
+  /// This rank's multi-reader FIFO of `channel`, and this rank's end of `peer`'s. REQUIRES:
+  /// capabilities().publish.
   virtual Sender& publisher(int channel) = 0;
   virtual Receiver& subscription(int channel, int peer) = 0;
 
-  /// Raises this rank's counter of `channel` to `value` after everything this thread has written before (release); and
-  /// reads a peer's (acquire). Counters start at 0 and never fall. REQUIRES: capabilities().signals.
+  /// Raises this rank's counter of `channel` to `value` after everything this thread has written
+  /// before (release); and reads a peer's (acquire). Counters start at 0 and never fall. REQUIRES:
+  /// capabilities().signals.
   virtual void signal(int channel, uint64_t value) = 0;
   virtual uint64_t seen(int channel, int peer) = 0;
 
-  /// A reference to [pointer, pointer + bytes) that every peer can resolve, or kind kNone; and where `peer`'s reference,
-  /// with `bytes` behind it, lies in this process, or null when it does not fit its arena. REQUIRES: capabilities().references.
+  /// A reference to [pointer, pointer + bytes) that every peer can resolve, or kind kNone; and
+  /// where `peer`'s reference, with `bytes` behind it, lies in this process, or null when it does
+  /// not fit its arena. REQUIRES: capabilities().references.
   virtual Reference refer(const void* pointer, size_t bytes) = 0;
   virtual std::byte* resolve(int peer, const Reference& reference, size_t bytes) = 0;
 

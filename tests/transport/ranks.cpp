@@ -1,0 +1,189 @@
+// Ranks as threads and as forks; a meeting place in shared memory where forks find each other's
+// arenas.
+#include "tests/transport/ranks.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "transport/pace/pace.hpp"
+
+namespace rondo::transport::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Behind the transport's own memory: what a forked rank shows the others so that they can map its
+/// arena.
+struct MeetingPlace {
+  struct Card {
+    pid_t pid;
+    int fd;
+    uint64_t bytes;
+  };
+  std::atomic<int> arrived;
+  std::atomic<int> attached;
+  Card cards[16];
+};
+
+std::string run_body(std::unique_ptr<Transport> transport, int rank, int ranks,
+                     const std::function<void(Rank&)>& body) {
+  Rank self{.transport = *transport, .rank = rank, .ranks = ranks, .failure = {}};
+  body(self);
+  return self.failure;
+}
+
+std::unique_ptr<Transport> make(Medium medium, const shm::Shape& shape, int rank, std::byte* base,
+                                std::vector<ArenaView> arenas) {
+  auto made = shm::create(shape, rank, base, std::move(arenas), medium != Medium::kForks);
+  if (!made.ok()) return nullptr;
+  if (medium != Medium::kPaced) return std::move(*made);
+  return pace(std::move(*made), {.bytes_per_second = 2e9, .latency_seconds = 5e-6});
+}
+
+std::vector<std::string> run_threads(Medium medium, const shm::Shape& shape,
+                                     const std::function<void(Rank&)>& body) {
+  auto segment = Segment::create("test", shm::bytes_needed(shape));
+  if (!segment.ok()) return {segment.status().to_string()};
+  std::vector<std::string> failures(static_cast<size_t>(shape.ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto transport = make(medium, shape, rank, segment->base(), {});
+      failures[static_cast<size_t>(rank)] =
+          transport ? run_body(std::move(transport), rank, shape.ranks, body) : "no transport";
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+std::string forked_rank(const shm::Shape& shape, int rank, std::byte* base,
+                        const std::function<void(Rank&)>& body) {
+  auto* place = reinterpret_cast<MeetingPlace*>(base + shm::bytes_needed(shape));
+  const auto own = export_arena();
+  if (!own.ok()) return own.status().to_string();
+  place->cards[rank] = {::getpid(), own.value().fd, own.value().bytes};
+  const auto wait_for_all = [&](std::atomic<int>& counter) {
+    ++counter;
+    const auto deadline = Clock::now() + std::chrono::seconds(30);
+    while (counter < shape.ranks && Clock::now() < deadline) ::sched_yield();
+    return counter == shape.ranks;
+  };
+  if (!wait_for_all(place->arrived)) return "not all ranks arrived";
+  std::vector<ArenaView> arenas;
+  for (int peer = 0; peer < shape.ranks; ++peer) {
+    const MeetingPlace::Card& card = place->cards[peer];
+    const std::string path = "/proc/" + std::to_string(card.pid) + "/fd/" + std::to_string(card.fd);
+    auto view = attach_arena(UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC)), card.bytes);
+    if (!view.ok()) return view.status().to_string();
+    arenas.push_back(std::move(*view));
+  }
+  if (!wait_for_all(place->attached)) return "not all ranks attached";
+  if (arenas[static_cast<size_t>(rank)].base != own_arena().base) return "own arena mapped twice";
+  auto transport = make(Medium::kForks, shape, rank, base, std::move(arenas));
+  return transport ? run_body(std::move(transport), rank, shape.ranks, body) : "no transport";
+}
+
+std::vector<std::string> run_forks(const shm::Shape& shape,
+                                   const std::function<void(Rank&)>& body) {
+  auto segment = Segment::create("test", shm::bytes_needed(shape) + sizeof(MeetingPlace));
+  if (!segment.ok()) return {segment.status().to_string()};
+  std::vector<pid_t> children;
+  std::vector<UniqueFd> pipes;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    int ends[2];
+    if (::pipe(ends) != 0) return {"no pipe"};
+    pipes.emplace_back(ends[0]);
+    UniqueFd writing(ends[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string failure = forked_rank(shape, rank, segment->base(), body);
+      const auto written = ::write(writing.get(), failure.data(), failure.size());
+      ::_exit(failure.empty() && written == 0 ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  std::vector<std::string> failures;
+  for (size_t rank = 0; rank < children.size(); ++rank) {
+    std::string text;
+    char buffer[512];
+    ssize_t got = 0;
+    while ((got = ::read(pipes[rank].get(), buffer, sizeof(buffer))) > 0) {
+      text.append(buffer, static_cast<size_t>(got));
+    }
+    int status = 0;
+    ::waitpid(children[rank], &status, 0);
+    if (status != 0 && text.empty()) text = "rank ended with status " + std::to_string(status);
+    failures.push_back(text);
+  }
+  return failures;
+}
+
+}  // namespace
+
+const char* to_string(Medium medium) {
+  switch (medium) {
+    case Medium::kThreads:
+      return "threads";
+    case Medium::kForks:
+      return "forks";
+    case Medium::kPaced:
+      return "paced";
+  }
+  return "?";
+}
+
+bool Rank::until(const std::function<bool()>& condition, const std::string& what) {
+  const auto deadline = Clock::now() + std::chrono::seconds(30);
+  for (int polls = 0; !condition(); ++polls) {
+    if (Clock::now() > deadline) {
+      expect(false, "gave up waiting for " + what);
+      return false;
+    }
+    // On a busy machine a rank that only yields waits a whole time slice for each message.
+    if (polls < 50) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  return true;
+}
+
+std::byte pattern(uint64_t seed, size_t index) {
+  return static_cast<std::byte>((seed * 131 + index * 7 + index / 256 + 1) & 0xff);
+}
+
+void Rank::send(Sender& sender, size_t bytes, uint64_t seed) {
+  std::byte* slot = nullptr;
+  if (!until([&] { return (slot = sender.try_acquire(bytes)) != nullptr; }, "a free slot")) return;
+  for (size_t i = 0; i < bytes; ++i) slot[i] = pattern(seed, i);
+  until([&] { return sender.try_publish(bytes, seed * 3 + 1); }, "publication");
+}
+
+void Rank::receive(Receiver& receiver, size_t bytes, uint64_t seed) {
+  const std::string name = "message " + std::to_string(seed) + " of " + std::to_string(bytes);
+  Delivery delivery{};
+  if (!until([&] { return receiver.try_peek(&delivery); }, name)) return;
+  expect(delivery.bytes == bytes, name + " has " + std::to_string(delivery.bytes) + " bytes");
+  expect(delivery.tag == seed * 3 + 1, name + " has tag " + std::to_string(delivery.tag));
+  expect(delivery.data != nullptr, name + " has no data");
+  for (size_t i = 0; failure.empty() && i < bytes; ++i) {
+    expect(delivery.data[i] == pattern(seed, i), name + " differs at byte " + std::to_string(i));
+  }
+  receiver.release();
+}
+
+std::vector<std::string> run_ranks(Medium medium, const shm::Shape& shape,
+                                   const std::function<void(Rank&)>& body) {
+  return medium == Medium::kForks ? run_forks(shape, body) : run_threads(medium, shape, body);
+}
+
+}  // namespace rondo::transport::test

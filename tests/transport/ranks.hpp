@@ -1,0 +1,49 @@
+// Runs one test body on several ranks over a medium of choice: threads, forked processes, or
+// threads behind a paced wire. Bodies report in words: Catch2's macros are not thread-safe, and a
+// forked child has no way to use them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "transport/link.hpp"
+#include "transport/shm/factory.hpp"
+
+namespace rondo::transport::test {
+
+enum class Medium { kThreads, kForks, kPaced };
+const char* to_string(Medium medium);
+
+/// What a body works with on its rank.
+struct Rank {
+  Transport& transport;
+  int rank;
+  int ranks;
+  std::string failure;  // the first one
+
+  /// Remembers the first thing that was not so.
+  void expect(bool so, const std::string& what) {
+    if (!so && failure.empty()) failure = "rank " + std::to_string(rank) + ": " + what;
+  }
+  /// Polls until `condition` holds; after 30 s without, fails with `what`.
+  bool until(const std::function<bool()>& condition, const std::string& what);
+
+  /// A message of `bytes` patterned bytes that depend on `seed`, through any Sender; waits while it
+  /// is full.
+  void send(Sender& sender, size_t bytes, uint64_t seed);
+  /// Waits for the next message and checks it to be the one of send(bytes, seed). Releases it.
+  void receive(Receiver& receiver, size_t bytes, uint64_t seed);
+};
+
+/// Byte `index` of a message with this seed: neighbours, and the same place in other messages,
+/// differ.
+std::byte pattern(uint64_t seed, size_t index);
+
+/// Runs `body` on every rank of `shape` and gives the failures of all. Forked ranks have arenas of
+/// their own.
+std::vector<std::string> run_ranks(Medium medium, const shm::Shape& shape,
+                                   const std::function<void(Rank&)>& body);
+
+}  // namespace rondo::transport::test

@@ -1,0 +1,221 @@
+// What only the shared-memory transport promises: where things lie, which shapes it takes, and that
+// whatever a peer scribbles into shared memory is reported instead of followed.
+#include <algorithm>
+#include <cstring>
+
+#include "rondo/memory.hpp"
+#include "tests/harness/catch.hpp"
+#include "transport/shm/factory.hpp"
+#include "transport/shm/layout.hpp"
+
+namespace rondo::transport::shm::test {
+namespace {
+
+struct Range {
+  size_t begin, end;
+};
+
+std::vector<Range> everything(const Shape& shape) {
+  const Layout layout(shape);
+  std::vector<Range> ranges;
+  const auto add = [&](size_t begin, size_t bytes) { ranges.push_back({begin, begin + bytes}); };
+  for (size_t c = 0; c < static_cast<size_t>(shape.channels); ++c) {
+    for (size_t w = 0; w < static_cast<size_t>(shape.ranks); ++w) {
+      add(layout.signal(c, w), sizeof(SignalLine));
+      for (size_t r = 0; r < static_cast<size_t>(shape.ranks); ++r) {
+        add(layout.link_release(c, w, r), sizeof(ReleaseLine));
+        add(layout.link_headers(c, w, r), shape.depth * sizeof(HeaderLine));
+        add(layout.link_data(c, w, r), shape.depth * stride(shape.slot_bytes));
+      }
+      if (shape.publish_depth == 0) continue;
+      add(layout.publisher_releases(c, w), static_cast<size_t>(shape.ranks) * sizeof(ReleaseLine));
+      add(layout.publisher_headers(c, w), shape.publish_depth * sizeof(HeaderLine));
+      add(layout.publisher_data(c, w), shape.publish_depth * stride(shape.publish_slot_bytes));
+    }
+  }
+  return ranges;
+}
+
+TEST_CASE("nothing overlaps, everything is on lines of its own and inside bytes_needed") {
+  for (const Shape& shape :
+       {Shape{.ranks = 1, .slot_bytes = 1}, Shape{.ranks = 2, .depth = 1, .slot_bytes = 1},
+        Shape{.ranks = 3,
+        .channels = 2,
+        .depth = 3,
+        .slot_bytes = 4096,
+        .publish_depth = 1,
+        .publish_slot_bytes = 65},
+        Shape{.ranks = 7,
+        .channels = 3,
+        .depth = 8,
+        .slot_bytes = 65536,
+        .publish_depth = 5,
+        .publish_slot_bytes = 1000}}) {
+    auto ranges = everything(shape);
+    std::sort(ranges.begin(), ranges.end(),
+              [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    size_t end = 0;
+    for (const Range& range : ranges) {
+      REQUIRE(range.begin >= end);
+      REQUIRE(range.begin % kLine == 0);
+      end = range.end;
+    }
+    CHECK(end <= bytes_needed(shape));
+  }
+}
+
+TEST_CASE("the same place in neighbouring slots falls into different cache sets") {
+  for (const size_t slot_bytes : {size_t{1}, size_t{4096}, size_t{65536}, size_t{1} << 20}) {
+    for (size_t distance = 1; distance < 64; ++distance) {
+      CHECK(distance * stride(slot_bytes) / kLine % 64 != 0);
+    }
+  }
+}
+
+TEST_CASE("shapes, ranks and memory that make no sense are refused by name") {
+  alignas(128) std::byte memory[128];
+  const auto refused = [&](const Shape& shape, int rank, std::byte* base, size_t arenas,
+                           const char* part) {
+    const auto made = create(shape, rank, base, std::vector<ArenaView>(arenas), false);
+    CHECK(made.status().code() == Code::kInvalidArgument);
+    CHECK_THAT(made.status().message(), Catch::Contains(part));
+  };
+  const Shape good{.ranks = 2, .slot_bytes = 64};
+  refused({.ranks = 0, .slot_bytes = 64}, 0, memory, 0, "ranks");
+  refused({.ranks = 65536, .slot_bytes = 64}, 0, memory, 0, "ranks");
+  refused({.ranks = 2, .channels = 0, .slot_bytes = 64}, 0, memory, 0, "channels");
+  refused({.ranks = 2, .depth = 0, .slot_bytes = 64}, 0, memory, 0, "depth");
+  refused({.ranks = 2, .slot_bytes = 0}, 0, memory, 0, "slot_bytes");
+  refused({.ranks = 2, .slot_bytes = size_t{1} << 32}, 0, memory, 0, "slot_bytes is 4294967296");
+  refused({.ranks = 2, .slot_bytes = 64, .publish_depth = 1}, 0, memory, 0, "publish_slot_bytes");
+  refused({.ranks = 65535, .channels = 65535, .slot_bytes = size_t{1} << 31}, 0, memory, 0, "TiB");
+  refused(good, 2, memory, 0, "rank 2");
+  refused(good, -1, memory, 0, "rank -1");
+  refused(good, 0, nullptr, 0, "aligned");
+  refused(good, 0, memory + 64, 0, "aligned");
+  refused(good, 0, memory, 3, "3 arenas for 2 ranks");
+}
+
+/// Two ranks in one thread, as if they were two processes, and the first header line between them.
+struct Pair {
+  Pair() {
+    segment = *Segment::create("shm-test", bytes_needed(shape));
+    const std::vector<ArenaView> arenas(2, own_arena());
+    writer = create(shape, 0, segment.base(), arenas, false).value();
+    reader = create(shape, 1, segment.base(), arenas, false).value();
+    header = reinterpret_cast<HeaderLine*>(segment.base() + Layout(shape).link_headers(0, 0, 1));
+  }
+  Delivery peek() const {
+    Delivery delivery{};
+    REQUIRE(reader->receiver(0, 0).try_peek(&delivery));
+    return delivery;
+  }
+  Shape shape{.ranks = 2, .depth = 2, .slot_bytes = 1000};
+  Segment segment;
+  std::unique_ptr<Transport> writer, reader;
+  HeaderLine* header = nullptr;
+};
+
+TEST_CASE("a header that makes no sense is reported as no data") {
+  Pair pair;
+  REQUIRE(pair.writer->sender(0, 1).try_acquire(1000) != nullptr);
+  REQUIRE(pair.writer->sender(0, 1).try_publish(1000, 3));
+  CHECK(pair.peek().data != nullptr);
+  SECTION("longer than a slot") {
+    pair.header->bytes = 1001;
+    CHECK(pair.peek().data == nullptr);
+    CHECK(pair.peek().bytes == 1001);
+    CHECK(pair.peek().tag == 3);
+  }
+  SECTION("as long as can be") {
+    pair.header->bytes = ~0u;
+    CHECK(pair.peek().data == nullptr);
+  }
+  SECTION("longer than the inline area") {
+    pair.header->kind = Kind::kInline;
+    pair.header->bytes = 41;
+    CHECK(pair.peek().data == nullptr);
+  }
+  SECTION("a kind that does not exist") {
+    pair.header->kind = static_cast<Kind>(GENERATE(0u, 4u, ~0u));
+    CHECK(pair.peek().data == nullptr);
+  }
+}
+
+TEST_CASE("a sequence from elsewhere is no message") {
+  Pair pair;
+  for (const uint64_t sequence : {uint64_t{2}, uint64_t{3}, ~uint64_t{0}}) {
+    pair.header->sequence = sequence;
+    Delivery delivery{};
+    CHECK(!pair.reader->receiver(0, 0).try_peek(&delivery));
+  }
+}
+
+TEST_CASE("a release count that no reader can have reached gives no credit") {
+  Pair pair;
+  Sender& sender = pair.writer->sender(0, 1);
+  for (uint64_t i = 0; i < 2; ++i) {
+    REQUIRE(sender.try_acquire(8) != nullptr);
+    REQUIRE(sender.try_publish(8, i));
+  }
+  auto* release = reinterpret_cast<ReleaseLine*>(pair.segment.base() +
+                                                 Layout(pair.shape).link_release(0, 0, 1));
+  for (const uint64_t count : {uint64_t{3}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    release->released = count;
+    CHECK(sender.try_acquire(8) == nullptr);
+    CHECK(!sender.drained());
+  }
+  release->released = 1;
+  CHECK(sender.try_acquire(8) != nullptr);
+}
+
+TEST_CASE("references outside the peer's arena resolve to nothing") {
+  Pair pair;
+  void* memory = alloc(4096);
+  REQUIRE(memory != nullptr);
+  const Reference good = pair.writer->refer(memory, 4096);
+  REQUIRE(good.kind == Reference::kArena);
+  const uint64_t arena_bytes = own_arena().bytes;
+  const auto resolve = [&](const Reference& reference, size_t bytes) {
+    return pair.reader->resolve(0, reference, bytes);
+  };
+  CHECK(resolve(good, 4096) == memory);
+  CHECK(resolve(good, arena_bytes - good.offset) == memory);
+  CHECK(resolve(good, arena_bytes - good.offset + 1) == nullptr);
+  CHECK(resolve(good, ~size_t{0}) == nullptr);
+  CHECK(resolve({.kind = Reference::kNone, .arena = good.arena, .offset = 0}, 1) == nullptr);
+  CHECK(resolve({.kind = 7, .arena = good.arena, .offset = 0}, 1) == nullptr);
+  CHECK(resolve({.kind = Reference::kArena, .arena = good.arena + 1, .offset = 0}, 1) == nullptr);
+  CHECK(resolve({.kind = Reference::kArena, .arena = good.arena, .offset = arena_bytes}, 0) ==
+        nullptr);
+  CHECK(resolve({.kind = Reference::kArena, .arena = good.arena, .offset = ~uint64_t{0}}, 2) ==
+        nullptr);
+  // An address is another process's business, however good it looks.
+  CHECK(
+      resolve(
+          {.kind = Reference::kAddress, .arena = 0, .offset = reinterpret_cast<uintptr_t>(memory)},
+          1) == nullptr);
+
+  const size_t too_long = arena_bytes - good.offset + 1;
+  REQUIRE(pair.writer->sender(0, 1).try_publish_reference(good, too_long, 1));
+  CHECK(pair.peek().data == nullptr);
+  CHECK(pair.peek().bytes == too_long);
+  rondo::free(memory);
+}
+
+TEST_CASE("without arenas nothing is referred to, and nothing resolves") {
+  const Shape shape{.ranks = 2, .slot_bytes = 64};
+  auto segment = Segment::create("shm-test", bytes_needed(shape));
+  REQUIRE(segment.ok());
+  auto transport = create(shape, 0, segment->base(), {}, false).value();
+  auto lonely = create(shape, 0, segment->base(), {own_arena(), ArenaView{}}, false).value();
+  void* memory = alloc(64);
+  CHECK(transport->refer(memory, 64).kind == Reference::kNone);
+  CHECK(lonely->refer(memory, 64).kind == Reference::kArena);
+  CHECK(lonely->resolve(1, {.kind = Reference::kArena, .arena = 0, .offset = 0}, 1) == nullptr);
+  CHECK(!transport->capabilities().publish);
+  rondo::free(memory);
+}
+
+}  // namespace
+}  // namespace rondo::transport::shm::test

@@ -1,0 +1,36 @@
+// The shared-memory transport: everything in one piece of memory that all ranks map. How the ranks
+// find each other, and who makes that memory, is not its business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "transport/link.hpp"
+#include "transport/shm/arena.hpp"
+
+namespace rondo::transport::shm {
+
+/// Equal on every rank. A FIFO that is never used touches no memory.
+struct Shape {
+  int ranks = 0;
+  int channels = 1;
+  uint32_t depth = 8;             // slots of a link
+  size_t slot_bytes = 0;          // capacity of a slot; below 4 GiB
+  uint32_t publish_depth = 0;     // slots of a publisher; 0: no publishers
+  size_t publish_slot_bytes = 0;  // capacity of a publisher's slot
+};
+
+/// Bytes of shared memory that create() will use. REQUIRES: a Shape that create() accepts.
+size_t bytes_needed(const Shape& shape);
+
+/// This rank's end. `base`: bytes_needed(shape) bytes, zero before the first rank calls, aligned to
+/// 128, the caller's, and alive as long as the transport. `arenas`: one per rank, base null where a
+/// rank shares none; or empty: nobody does. `same_process`: all ranks are threads of this process,
+/// and any pointer can be referred to. Errors: kInvalidArgument.
+Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byte* base,
+                                          std::vector<ArenaView> arenas, bool same_process);
+
+}  // namespace rondo::transport::shm

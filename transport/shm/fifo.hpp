@@ -1,0 +1,170 @@
+// The two ends of a FIFO in mapped memory. One writer, one reader or several; no locks, no
+// read-modify-write, no fences.
+//
+// Writer and readers meet in two places only: the sequence in each slot's header line (writer to
+// readers), and each reader's release line (reader to writer). The writer reads release lines only
+// when the credit it knows of is used up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "rondo/status.hpp"
+#include "transport/link.hpp"
+#include "transport/shm/layout.hpp"
+#include "transport/shm/references.hpp"
+
+namespace rondo::transport::shm {
+
+/// Where a FIFO lies and how large it is.
+struct Fifo {
+  HeaderLine* headers = nullptr;
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  uint32_t depth = 0;
+};
+
+/// Used by one thread at a time. On lines of its own: the neighbour's end may be another thread's.
+class alignas(kLine) FifoWriter final : public Sender {
+ public:
+  FifoWriter() = default;
+  /// `releases`: `readers` lines, of which number `skip` belongs to nobody (-1: all count).
+  FifoWriter(const Fifo& fifo, const ReleaseLine* releases, int readers, int skip)
+      : fifo_(fifo),
+        stride_(stride(fifo.capacity)),
+        releases_(releases),
+        readers_(readers),
+        skip_(skip) {}
+
+  std::byte* try_acquire(size_t bytes) override {
+    RONDO_CHECK(bytes <= fifo_.capacity, "%zu > %zu", bytes, fifo_.capacity);
+    if (!has_credit()) return nullptr;
+    acquired_ = bytes;
+    return bytes <= kInlineBytes ? fifo_.headers[index_].payload : fifo_.data + index_ * stride_;
+  }
+
+  bool try_publish(size_t bytes, uint64_t tag) override {
+    RONDO_CHECK(bytes <= acquired_, "%zu > %zu", bytes, acquired_);
+    HeaderLine& header = fifo_.headers[index_];
+    header.bytes = static_cast<uint32_t>(bytes);
+    header.kind = acquired_ <= kInlineBytes ? Kind::kInline : Kind::kSlot;
+    show(header, tag);
+    return true;
+  }
+
+  bool try_publish_reference(const Reference& reference, size_t bytes, uint64_t tag) override {
+    if (!has_credit()) return false;
+    HeaderLine& header = fifo_.headers[index_];
+    header.bytes = 0;
+    header.kind = Kind::kReference;
+    const ReferenceBody body{.reference = reference, .bytes = bytes};
+    std::memcpy(header.payload, &body, sizeof(body));
+    show(header, tag);
+    return true;
+  }
+
+  bool drained() override {
+    if (released_ != published_) refresh();
+    return released_ == published_;
+  }
+  size_t capacity() const override { return fifo_.capacity; }
+  uint32_t depth() const override { return fifo_.depth; }
+
+ private:
+  bool has_credit() { return published_ - released_ < fifo_.depth || refresh(); }
+
+  /// Learns how far the slowest reader is; whether that is further than we knew.
+  bool refresh() {
+    uint64_t slowest = published_;
+    for (int reader = 0; reader < readers_; ++reader) {
+      if (reader == skip_) continue;
+      // Acquire: pairs with the release store in FifoReader::release, so that the reader's last
+      // look at a slot comes before our next write to it (or, after drained(), to the memory that
+      // was referred to).
+      const uint64_t released = releases_[reader].released.load(std::memory_order_acquire);
+      // A count that no reader can have reached is no credit: the FIFO stays full and the engine's
+      // deadline reports it.
+      if (released == released_ || published_ - released > fifo_.depth) return false;
+      if (published_ - released > published_ - slowest) slowest = released;
+    }
+    released_ = slowest;
+    return true;
+  }
+
+  void show(HeaderLine& header, uint64_t tag) {
+    header.tag = tag;
+    // Release: pairs with the acquire load in FifoReader::try_peek, so that whoever sees the
+    // sequence sees header and slot. Stores past the cache (non-temporal) are not ordered by it: a
+    // kernel that uses them ends with a store fence of its own.
+    header.sequence.store(++published_, std::memory_order_release);
+    index_ = index_ + 1 == fifo_.depth ? 0 : index_ + 1;
+  }
+
+  Fifo fifo_;
+  size_t stride_ = 0;
+  const ReleaseLine* releases_ = nullptr;
+  int readers_ = 0;
+  int skip_ = -1;
+  uint32_t index_ = 0;      // of the next slot
+  size_t acquired_ = 0;     // bytes asked for by the last try_acquire
+  uint64_t published_ = 0;  // messages, ever
+  uint64_t released_ = 0;   // of those, released by all readers as far as we know
+};
+
+/// Used by one thread at a time. On lines of its own, as FifoWriter.
+class alignas(kLine) FifoReader final : public Receiver {
+ public:
+  FifoReader() = default;
+  FifoReader(const Fifo& fifo, ReleaseLine* release, const References* references, int writer)
+      : fifo_(fifo),
+        stride_(stride(fifo.capacity)),
+        release_(release),
+        references_(references),
+        writer_(writer) {}
+
+  bool try_peek(Delivery* delivery) override {
+    const HeaderLine& header = fifo_.headers[index_];
+    // Acquire: pairs with the release store in FifoWriter::show.
+    if (header.sequence.load(std::memory_order_acquire) != released_ + 1) return false;
+    const size_t bytes = header.bytes;
+    switch (header.kind) {
+      case Kind::kInline:
+        *delivery = {bytes <= kInlineBytes ? header.payload : nullptr, bytes, header.tag};
+        return true;
+      case Kind::kSlot:
+        *delivery = {bytes <= fifo_.capacity ? fifo_.data + index_ * stride_ : nullptr, bytes,
+                     header.tag};
+        return true;
+      case Kind::kReference: {
+        ReferenceBody body;
+        std::memcpy(&body, header.payload, sizeof(body));
+        *delivery = {references_->resolve(writer_, body.reference, body.bytes), body.bytes,
+                     header.tag};
+        return true;
+      }
+      case Kind::kNone:
+        break;
+    }
+    *delivery = {nullptr, bytes, header.tag};  // no kind of ours: garbage
+    return true;
+  }
+
+  void release() override {
+    // Release: pairs with the acquire load in FifoWriter::refresh, so that the slot is reused only
+    // after we have read it.
+    release_->released.store(++released_, std::memory_order_release);
+    index_ = index_ + 1 == fifo_.depth ? 0 : index_ + 1;
+  }
+
+ private:
+  Fifo fifo_;
+  size_t stride_ = 0;
+  ReleaseLine* release_ = nullptr;
+  const References* references_ = nullptr;
+  int writer_ = 0;
+  uint32_t index_ = 0;     // of the oldest slot not released
+  uint64_t released_ = 0;  // messages, ever
+};
+
+}  // namespace rondo::transport::shm
