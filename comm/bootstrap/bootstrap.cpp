@@ -1,0 +1,400 @@
+// The exchanges of ranks that have met: everyone sends a frame to rank 0, rank 0 answers everyone.
+// No tree and no pipelining: a communicator does this a handful of times, when it is made.
+#include "comm/bootstrap/bootstrap.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+
+namespace rondo::comm {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using transport::UniqueFd;
+
+class Bootstrap::Impl {
+ public:
+  Impl(const Identity& identity, milliseconds timeout)
+      : rank_(identity.rank), size_(identity.world_size), timeout_(timeout) {}
+
+  Status meet(const Identity& identity, const std::string& name);
+  Result<std::vector<std::string>> all_gather(std::string_view blob);
+  Result<UniqueFd> broadcast_fd(int fd);
+  Result<std::vector<UniqueFd>> all_gather_fds(int fd);
+  Status barrier();
+  void fail(const Status& why);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::vector<Peer>& peers() const { return peers_; }
+  void close_sockets() { links_.clear(); }
+
+ private:
+  using Received = Connection::Received;
+
+  bool is_root() const { return rank_ == 0; }
+  Deadline deadline() const { return steady_clock::now() + timeout_; }
+  std::string name_of(const Guest& link) const {
+    return "rank " + std::to_string(link.rank) + " (pid " + std::to_string(link.pid) + ")";
+  }
+
+  Status watch_peers(const std::string& pids);
+  Status begin();
+  Status send_all(Kind kind, std::string_view payload, std::span<const int> fds = {});
+  Status send_to(Guest& link, Kind kind, std::string_view payload, std::span<const int> fds,
+                 Deadline until);
+  Result<std::vector<Received>> collect(Kind kind);
+  Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, Kind kind,
+                     Deadline until);
+  Result<bool> hear(Guest& link, Kind kind, Received& into);
+  Result<std::vector<UniqueFd>> distribute_fds(std::vector<UniqueFd> given, int own);
+  Result<std::vector<UniqueFd>> receive_fds();
+  Status failed(Status why);
+
+  const int rank_;
+  const int size_;
+  const milliseconds timeout_;
+  uint32_t sequence_ = 0;
+  Status status_;
+  bool heard_from_peer_ = false;  // status_ came from another rank, which needs no telling
+  std::vector<Peer> peers_;
+  std::vector<Guest> links_;  // rank 0: to everybody else; the others: to rank 0
+};
+
+Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name) {
+  const Invitation invitation{.identity = identity, .name = name, .timeout = timeout_};
+  peers_.resize(static_cast<size_t>(size_));
+  std::string welcome;
+  if (size_ > 1 && is_root()) {
+    auto guests = host_meeting(invitation);
+    if (!guests.ok()) return guests.status();
+    links_ = std::move(*guests);
+    std::vector<int32_t> pids{getpid()};
+    for (const Guest& guest : links_) pids.push_back(guest.pid);
+    welcome.assign(reinterpret_cast<const char*>(pids.data()), pids.size() * sizeof pids[0]);
+    RONDO_RETURN_IF_ERROR(send_all(Kind::kWelcome, welcome));
+  } else if (size_ > 1) {
+    auto admission = join_meeting(invitation);
+    if (!admission.ok()) return admission.status();
+    welcome = std::move(admission->welcome);
+    links_.push_back(std::move(admission->host));
+  } else {
+    const int32_t own = getpid();
+    welcome.assign(reinterpret_cast<const char*>(&own), sizeof own);
+  }
+  Status watched = watch_peers(welcome);
+  if (!watched.ok()) return failed(watched);
+  // Whoever takes part in this barrier was alive after its pidfd was opened, so no pid had been
+  // reused by then.
+  return barrier();
+}
+
+/// Opens what find_dead() watches.
+Status Bootstrap::Impl::watch_peers(const std::string& pids) {
+  std::vector<int32_t> by_rank(static_cast<size_t>(size_));
+  if (pids.size() != by_rank.size() * sizeof by_rank[0]) {
+    return Status(Code::kBootstrap, "rank 0 sent a welcome for another number of ranks");
+  }
+  std::memcpy(by_rank.data(), pids.data(), pids.size());
+  for (Guest& link : links_) {
+    if (by_rank[static_cast<size_t>(link.rank)] != link.pid) {
+      return Status(Code::kUnavailable, name_of(link) +
+                                            " has another pid to itself: all ranks "
+                                            "must share one PID namespace");
+    }
+    peers_[static_cast<size_t>(link.rank)].pidfd = std::move(link.pidfd);
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    peer.pid = by_rank[static_cast<size_t>(rank)];
+    peer.same_process = peer.pid == getpid();
+    if (peer.same_process || peer.pidfd.valid()) continue;
+    auto pidfd = open_pidfd(peer.pid, rank);
+    if (!pidfd.ok()) return pidfd.status();
+    peer.pidfd = std::move(*pidfd);
+  }
+  return {};
+}
+
+Status Bootstrap::Impl::begin() {
+  RONDO_RETURN_IF_ERROR(status_);
+  if (size_ > 1 && links_.empty()) {
+    return Status(Code::kBootstrap, "the bootstrap's sockets have been closed");
+  }
+  ++sequence_;
+  return {};
+}
+
+/// Makes `why` this rank's answer from now on, and lets the others know.
+Status Bootstrap::Impl::failed(Status why) {
+  if (!status_.ok()) return status_;
+  status_ = std::move(why);
+  if (is_root() || !heard_from_peer_) {
+    const std::string packed = pack_status(status_);
+    for (Guest& link : links_) {
+      // A rank that cannot take the news at once finds the socket closed instead.
+      (void)link.connection.send(Kind::kError, 0, packed, {}, steady_clock::now());
+    }
+  }
+  return status_;
+}
+
+void Bootstrap::Impl::fail(const Status& why) {
+  const std::string who =
+      is_root() ? "rank 0: " : "";  // rank 0 names the others when it passes their words on
+  (void)failed(Status(why.code(), who + why.message()));
+}
+
+Status Bootstrap::Impl::send_to(Guest& link, Kind kind, std::string_view payload,
+                                std::span<const int> fds, Deadline until) {
+  Status sent = link.connection.send(kind, sequence_, payload, fds, until);
+  if (sent.ok()) return sent;
+  if (sent.code() != Code::kPeerDied && sent.code() != Code::kTimeout) {
+    return failed(Status(sent.code(), "to " + name_of(link) + ": " + sent.message()));
+  }
+  // It may have said why before it left.
+  Received last_words;
+  auto heard = hear(link, kind, last_words);
+  if (!heard.ok()) return failed(heard.status());
+  return failed(Status(sent.code(), name_of(link) + " did not take part in " + to_string(kind) +
+                                        ": " + sent.message()));
+}
+
+Status Bootstrap::Impl::send_all(Kind kind, std::string_view payload, std::span<const int> fds) {
+  const Deadline until = deadline();
+  for (Guest& link : links_) RONDO_RETURN_IF_ERROR(send_to(link, kind, payload, fds, until));
+  return {};
+}
+
+/// Whether the frame of this operation has come from `link`.
+Result<bool> Bootstrap::Impl::hear(Guest& link, Kind kind, Received& into) {
+  auto received = link.connection.try_receive();
+  if (!received.ok()) {
+    const bool gone = received.status().code() == Code::kPeerDied;
+    return Status(received.status().code(),
+                  name_of(link) + (gone ? " ended or left during " + std::string(to_string(kind))
+                                        : ": " + received.status().message()));
+  }
+  if (!*received) return false;
+  Frame& frame = (*received)->frame;
+  if (frame.kind == Kind::kError) {
+    Status why = unpack_status(frame.payload);
+    heard_from_peer_ = true;
+    if (!is_root()) return why;
+    return Status(why.code(), "rank " + std::to_string(link.rank) + ": " + why.message());
+  }
+  if (frame.kind != kind || frame.sequence != sequence_) {
+    return Status(Code::kMismatch, name_of(link) + " is at " + to_string(frame.kind) +
+                                       " (exchange " + std::to_string(frame.sequence) + "), rank " +
+                                       std::to_string(rank_) + " at " + to_string(kind) +
+                                       " (exchange " + std::to_string(sequence_) + ")");
+  }
+  into = std::move(**received);
+  return true;
+}
+
+/// Waits until any of `links_` has something new; notes in `ended` whose process has ended. Those
+/// that have come are watched too: the others must not wait for the rest on behalf of a dead rank.
+Status Bootstrap::Impl::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,
+                                    Kind kind, Deadline until) {
+  std::vector<pollfd> watched;
+  std::vector<int> missing;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const Guest& link = links_[i];
+    watched.push_back({link.connection.fd(), static_cast<short>(come[i] ? 0 : POLLIN), 0});
+    watched.push_back({peers_[static_cast<size_t>(link.rank)].pidfd.get(), POLLIN, 0});
+    if (come[i] == nullptr) missing.push_back(link.rank);
+  }
+  auto ready = poll_until(watched, until);
+  if (!ready.ok()) return ready.status();
+  if (!*ready) {
+    return Status(Code::kTimeout, name_ranks(missing) + " of " + std::to_string(size_) +
+                                      " did not reach the bootstrap's " + to_string(kind) +
+                                      " within " + name_duration(timeout_));
+  }
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const bool hung_up = come[i] != nullptr && (watched[2 * i].revents & (POLLHUP | POLLERR)) != 0;
+    if (hung_up || watched[2 * i + 1].revents != 0) ended[i] = true;
+  }
+  return {};
+}
+
+/// One frame of this operation from every link, in the links' order.
+Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(Kind kind) {
+  const Deadline until = deadline() + (is_root() ? milliseconds(0) : kVerdictGrace);
+  std::vector<Received> all(links_.size());
+  std::vector<Received*> come(links_.size(), nullptr);
+  std::vector<bool> ended(links_.size(), false);
+  size_t missing = links_.size();
+  while (true) {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (come[i] == nullptr) {
+        auto heard = hear(links_[i], kind, all[i]);
+        if (!heard.ok()) return failed(heard.status());
+        if (*heard) {
+          come[i] = &all[i];
+          --missing;
+        }
+      }
+      if (ended[i] && missing > 0) {
+        return failed(
+            Status(Code::kPeerDied, name_of(links_[i]) + " ended during " + to_string(kind)));
+      }
+    }
+    if (missing == 0) return all;
+    Status waited = await_links(come, ended, kind, until);
+    if (!waited.ok()) return failed(waited);
+  }
+}
+
+Status Bootstrap::Impl::barrier() {
+  RONDO_RETURN_IF_ERROR(begin());
+  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(Kind::kBarrier, {}));
+  auto come = collect(Kind::kBarrier);
+  if (!come.ok()) return come.status();
+  return is_root() ? send_all(Kind::kBarrier, {}) : Status();
+}
+
+Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view blob) {
+  RONDO_RETURN_IF_ERROR(begin());
+  if (blob.size() > kMaxBlobBytes) {
+    return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(blob.size()) +
+                                                     " bytes on rank " + std::to_string(rank_) +
+                                                     ": at most " + std::to_string(kMaxBlobBytes)));
+  }
+  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(Kind::kGather, blob));
+  auto come = collect(Kind::kGather);
+  if (!come.ok()) return come.status();
+  if (is_root()) {
+    std::vector<std::string> blobs{std::string(blob)};
+    for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
+    RONDO_RETURN_IF_ERROR(send_all(Kind::kGather, pack_blobs(blobs)));
+    return blobs;
+  }
+  auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
+  if (!blobs) return failed(Status(Code::kBootstrap, "rank 0 sent blobs that make no sense"));
+  return std::move(*blobs);
+}
+
+Result<UniqueFd> Bootstrap::Impl::broadcast_fd(int fd) {
+  RONDO_RETURN_IF_ERROR(begin());
+  if (is_root()) {
+    if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
+    RONDO_RETURN_IF_ERROR(send_all(Kind::kBroadcastFd, {}, {&fd, 1}));
+    return UniqueFd();
+  }
+  auto come = collect(Kind::kBroadcastFd);
+  if (!come.ok()) return come.status();
+  if ((*come)[0].fds.size() != 1) {
+    return failed(Status(Code::kBootstrap, "rank 0 sent no descriptor"));
+  }
+  return std::move((*come)[0].fds[0]);
+}
+
+Result<std::vector<UniqueFd>> Bootstrap::Impl::all_gather_fds(int fd) {
+  RONDO_RETURN_IF_ERROR(begin());
+  if (!is_root()) {
+    RONDO_RETURN_IF_ERROR(
+        send_all(Kind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
+    return receive_fds();
+  }
+  auto come = collect(Kind::kGatherFds);
+  if (!come.ok()) return come.status();
+  std::vector<UniqueFd> given(static_cast<size_t>(size_));
+  for (size_t i = 0; i < links_.size(); ++i) {
+    auto& fds = (*come)[i].fds;
+    if (!fds.empty()) given[static_cast<size_t>(links_[i].rank)] = std::move(fds[0]);
+  }
+  return distribute_fds(std::move(given), fd);
+}
+
+/// Rank 0 hands out `given`, and its `own`, in batches of consecutive ranks; nobody gets his own
+/// back.
+Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<UniqueFd> given,
+                                                              int own) {
+  const Deadline until = deadline();
+  for (size_t first = 0; first < given.size(); first += kMaxFdsPerFrame) {
+    const size_t last = std::min(first + kMaxFdsPerFrame, given.size());
+    for (Guest& link : links_) {
+      std::string present(last - first, '\0');
+      std::vector<int> fds;
+      for (size_t rank = first; rank < last; ++rank) {
+        const int fd = rank == 0 ? own : given[rank].get();
+        if (fd < 0 || static_cast<int>(rank) == link.rank) continue;
+        present[rank - first] = 1;
+        fds.push_back(fd);
+      }
+      RONDO_RETURN_IF_ERROR(send_to(link, Kind::kGatherFds, present, fds, until));
+    }
+  }
+  return given;
+}
+
+Result<std::vector<UniqueFd>> Bootstrap::Impl::receive_fds() {
+  std::vector<UniqueFd> all;
+  while (all.size() < static_cast<size_t>(size_)) {
+    auto come = collect(Kind::kGatherFds);
+    if (!come.ok()) return come.status();
+    auto& [frame, fds] = (*come)[0];
+    const auto count = static_cast<size_t>(std::ranges::count(frame.payload, '\1'));
+    const size_t left = static_cast<size_t>(size_) - all.size();
+    if (frame.payload.empty() || frame.payload.size() > left || count != fds.size()) {
+      return failed(Status(Code::kBootstrap, "rank 0 sent descriptors that make no sense"));
+    }
+    auto next = fds.begin();
+    for (char present : frame.payload) {
+      all.push_back(present == 1 ? std::move(*next++) : UniqueFd());
+    }
+  }
+  return all;
+}
+
+Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Bootstrap::~Bootstrap() = default;
+Bootstrap::Bootstrap(Bootstrap&&) noexcept = default;
+Bootstrap& Bootstrap::operator=(Bootstrap&&) noexcept = default;
+
+Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& name,
+                                  milliseconds timeout) {
+  RONDO_RETURN_IF_ERROR(check_name(name));
+  auto impl = std::make_unique<Impl>(identity, timeout);
+  RONDO_RETURN_IF_ERROR(impl->meet(identity, name));
+  return Bootstrap(std::move(impl));
+}
+
+int Bootstrap::rank() const { return impl_->rank(); }
+int Bootstrap::size() const { return impl_->size(); }
+const std::vector<Peer>& Bootstrap::peers() const { return impl_->peers(); }
+Result<std::vector<std::string>> Bootstrap::all_gather(std::string_view blob) {
+  return impl_->all_gather(blob);
+}
+Result<UniqueFd> Bootstrap::broadcast_fd(int fd) { return impl_->broadcast_fd(fd); }
+Result<std::vector<UniqueFd>> Bootstrap::all_gather_fds(int fd) {
+  return impl_->all_gather_fds(fd);
+}
+Status Bootstrap::barrier() { return impl_->barrier(); }
+void Bootstrap::fail(const Status& why) { impl_->fail(why); }
+void Bootstrap::close_sockets() { impl_->close_sockets(); }
+
+int Bootstrap::find_dead() const {
+  const std::vector<Peer>& all = peers();
+  std::array<pollfd, 64> batch;
+  for (size_t first = 0; first < all.size(); first += batch.size()) {
+    const size_t count = std::min(batch.size(), all.size() - first);
+    for (size_t i = 0; i < count; ++i) batch[i] = {all[first + i].pidfd.get(), POLLIN, 0};
+    if (poll(batch.data(), count, 0) <= 0) continue;
+    for (size_t i = 0; i < count; ++i) {
+      if (batch[i].revents != 0) return static_cast<int>(first + i);
+    }
+  }
+  return -1;
+}
+
+}  // namespace rondo::comm

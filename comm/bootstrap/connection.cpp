@@ -1,0 +1,148 @@
+// Sending and receiving over the bootstrap's sockets.
+#include "comm/bootstrap/connection.hpp"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace rondo::comm {
+
+using transport::UniqueFd;
+
+Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto wait_ms = std::clamp<int64_t>(left.count(), 0, 60'000);
+    const int ready = poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return system_status("poll", errno);
+    if (ready == 0 && left.count() <= wait_ms) return false;
+  }
+}
+
+Status system_status(const std::string& what, int error) {
+  const std::string text = what + ": " + std::strerror(error);
+  rlimit limit{};
+  switch (error) {
+    case EMFILE:
+    case ETOOMANYREFS:
+      getrlimit(RLIMIT_NOFILE, &limit);
+      return Status(Code::kResourceExhausted, text + " (RLIMIT_NOFILE is " +
+                                                  std::to_string(limit.rlim_cur) +
+                                                  "; raise it with ulimit -n)");
+    case ENFILE:
+      return Status(Code::kResourceExhausted, text + " (of the whole system: fs.file-max)");
+    case ENOMEM:
+    case ENOBUFS:
+      return Status(Code::kResourceExhausted, text);
+    default:
+      return Status(Code::kSystem, text);
+  }
+}
+
+Status Connection::send(Kind kind, uint32_t sequence, std::string_view payload,
+                        std::span<const int> fds, Deadline deadline) {
+  RONDO_CHECK(fds.size() <= kMaxFdsPerFrame, "%zu", fds.size());
+  FrameHeader header{.magic = kFrameMagic,
+                     .kind = kind,
+                     .fd_count = static_cast<uint16_t>(fds.size()),
+                     .sequence = sequence,
+                     .length = static_cast<uint32_t>(payload.size())};
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFdsPerFrame)];
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* attached = CMSG_FIRSTHDR(&message);
+    attached->cmsg_level = SOL_SOCKET;
+    attached->cmsg_type = SCM_RIGHTS;
+    attached->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(attached), fds.data(), fds.size_bytes());
+  }
+
+  while (parts[0].iov_len + parts[1].iov_len > 0) {
+    ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EPIPE || errno == ECONNRESET) return Status(Code::kPeerDied, "it has closed");
+      if (errno != EAGAIN) return system_status("sendmsg", errno);
+      pollfd writable{socket_.get(), POLLOUT, 0};
+      auto ready = poll_until({&writable, 1}, deadline);
+      if (!ready.ok()) return ready.status();
+      if (!*ready) return Status(Code::kTimeout, "it does not read what it is sent");
+      continue;
+    }
+    message.msg_control = nullptr;  // descriptors went with the first byte
+    message.msg_controllen = 0;
+    for (iovec& part : parts) {
+      const size_t taken = std::min<size_t>(part.iov_len, static_cast<size_t>(sent));
+      part.iov_base = static_cast<char*>(part.iov_base) + taken;
+      part.iov_len -= taken;
+      sent -= static_cast<ssize_t>(taken);
+    }
+  }
+  return {};
+}
+
+Result<bool> Connection::read_some() {
+  char bytes[1 << 16];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)];
+  iovec part{bytes, sizeof bytes};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno == EAGAIN) return false;
+  if (got == 0 || (got < 0 && errno == ECONNRESET)) {
+    return Status(Code::kPeerDied, "it has closed");
+  }
+  if (got < 0) return system_status("recvmsg", errno);
+
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      fds_.emplace_back(fd);
+    }
+  }
+  if (message.msg_flags & MSG_CTRUNC) return system_status("receiving descriptors", EMFILE);
+  parser_.feed(bytes, static_cast<size_t>(got));
+  return true;
+}
+
+Result<std::optional<Connection::Received>> Connection::try_receive() {
+  while (true) {
+    auto frame = parser_.next();
+    if (!frame.ok()) return frame.status();
+    if (*frame) {
+      Received received{.frame = std::move(**frame), .fds = {}};
+      if (fds_.size() < received.frame.fd_count) {
+        return Status(Code::kBootstrap, "descriptors were lost on the way");
+      }
+      for (uint16_t i = 0; i < received.frame.fd_count; ++i) {
+        received.fds.push_back(std::move(fds_.front()));
+        fds_.pop_front();
+      }
+      return std::optional<Received>(std::move(received));
+    }
+    auto read = read_some();
+    if (!read.ok()) return read.status();
+    if (!*read) return std::optional<Received>();
+  }
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,386 @@
+// The supervision of one attempt: one thread, one poll loop.
+#include "comm/bootstrap/local_job.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sodium.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "comm/bootstrap/output_lines.hpp"
+#include "transport/shm/unique_fd.hpp"
+
+namespace rondo::run {
+namespace {
+
+using transport::UniqueFd;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kGrace{5};
+constexpr int kTimeoutExit = 124;                             // as timeout(1)
+constexpr int kNotFoundExit = 127, kNotExecutableExit = 126;  // as the shell
+constexpr int kLauncherExit = 125;  // as timeout(1): the launcher itself failed
+
+sigset_t handled_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+/// A new directory with mode 0700 in which the ranks meet.
+class MeetingPlace {
+ public:
+  MeetingPlace() {
+    const char* base = std::getenv("XDG_RUNTIME_DIR");
+    path_ = std::string(base != nullptr && access(base, W_OK) == 0 ? base : "/tmp") +
+            "/rondo-run-XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) {
+      spdlog::error("cannot create a directory {}: {}", path_, std::strerror(errno));
+      path_.clear();
+    }
+  }
+  ~MeetingPlace() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  MeetingPlace(const MeetingPlace&) = delete;
+  MeetingPlace& operator=(const MeetingPlace&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A TCP port of 127.0.0.1 that nobody used a moment ago; rondo itself does not need it, other
+/// libraries may.
+int free_port() {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) return 29500;
+  return ntohs(address.sin_port);
+}
+
+std::string random_hex() {
+  std::array<unsigned char, 32> bytes;
+  std::array<char, 65> text;
+  randombytes_buf(bytes.data(), bytes.size());
+  return sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
+}
+
+class Job {
+ public:
+  explicit Job(const JobOptions& options) : options_(options) {
+    const sigset_t set = handled_signals();
+    signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  JobResult run() {
+    if (place_.path().empty() || !signals_.valid()) return {.exit_code = kLauncherExit};
+    start_all();
+    while (running_ > 0) turn();
+    leave_nothing();
+    drain_outputs();
+    return {.exit_code = exit_code_, .rank_failed = rank_failed_ && !interrupted_ && !timed_out_};
+  }
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    LinePrefixer lines;
+    Sink* sink;
+  };
+  struct Rank {
+    pid_t pid = -1;
+    bool running = false;
+  };
+
+  // ---- starting
+
+  void start_all() {
+    set_common_environment();
+    for (int rank = 0; rank < options_.ranks && !stopping_; ++rank) start(rank);
+  }
+
+  void set_common_environment() {
+    const std::string ranks = std::to_string(options_.ranks);
+    setenv("WORLD_SIZE", ranks.c_str(), 1);
+    setenv("LOCAL_WORLD_SIZE", ranks.c_str(), 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
+    setenv("RONDO_RENDEZVOUS", place_.path().c_str(), 1);
+    setenv("RONDO_SECRET", random_hex().c_str(), 1);
+    setenv("RONDO_RESTART_COUNT", std::to_string(options_.restart_count).c_str(), 1);
+  }
+
+  void start(int rank) {
+    int out[2], err[2], failure[2];
+    if (pipe2(out, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
+    UniqueFd out_read(out[0]), out_write(out[1]);
+    if (pipe2(err, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
+    UniqueFd err_read(err[0]), err_write(err[1]);
+    if (pipe2(failure, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
+    UniqueFd failure_read(failure[0]), failure_write(failure[1]);
+
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    const pid_t launcher = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
+    if (pid == 0) become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
+
+    setpgid(pid, pid);  // here and in the child: whoever is first
+    ranks_.push_back({.pid = pid, .running = true});
+    ++running_;
+    streams_.push_back({std::move(out_read), LinePrefixer(rank, stdout_), &stdout_});
+    streams_.push_back({std::move(err_read), LinePrefixer(rank, stderr_), &stderr_});
+
+    // The child's end closes by itself when exec succeeds.
+    failure_write.reset();
+    int error = 0;
+    ssize_t got = 0;
+    do {
+      got = read(failure_read.get(), &error, sizeof error);
+    } while (got < 0 && errno == EINTR);
+    if (got == sizeof error) {
+      const bool missing = error == ENOENT || error == ENOTDIR;
+      cannot_start(rank, options_.command[0], error, missing ? kNotFoundExit : kNotExecutableExit);
+    }
+  }
+
+  [[noreturn]] void become_rank(pid_t launcher, int out, int err, int failure) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(kLauncherExit);
+    const int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(none, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    const sigset_t set = handled_signals();
+    sigprocmask(SIG_UNBLOCK, &set, nullptr);
+    signal(SIGPIPE, SIG_DFL);
+    std::vector<char*> arguments;
+    for (const std::string& argument : options_.command) {
+      arguments.push_back(const_cast<char*>(argument.c_str()));
+    }
+    arguments.push_back(nullptr);
+    execvp(arguments[0], arguments.data());
+    const int error = errno;
+    (void)!write(failure, &error, sizeof error);
+    _exit(kNotFoundExit);
+  }
+
+  void cannot_start(int rank, const std::string& what, int error, int exit_code) {
+    spdlog::error("cannot start rank {}: {}: {}", rank, what, std::strerror(error));
+    fail(exit_code);
+  }
+
+  // ---- watching
+
+  void turn() {
+    std::vector<pollfd> watched{{signals_.get(), POLLIN, 0}};
+    watch(watched);
+    const int ready = poll(watched.data(), watched.size(), wait_ms());
+    if (ready < 0 && errno != EINTR) return leave_nothing();
+    if (ready > 0) {
+      serve(watched);
+      read_signals();
+    }
+    reap();
+    check_time();
+  }
+
+  /// Sinks and streams, in this order after the signals.
+  void watch(std::vector<pollfd>& watched) {
+    for (Sink* sink : {&stdout_, &stderr_}) {
+      watched.push_back({sink->has_work() ? sink->fd() : -1, POLLOUT, 0});
+    }
+    for (const Stream& stream : streams_) {
+      watched.push_back({stream.sink->is_full() ? -1 : stream.fd.get(), POLLIN, 0});
+    }
+  }
+
+  void serve(const std::vector<pollfd>& watched) {
+    if (watched[1].revents != 0) stdout_.write_some();
+    if (watched[2].revents != 0) stderr_.write_some();
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      if (watched[i + 3].revents != 0) read_stream(streams_[i]);
+    }
+  }
+
+  void read_stream(Stream& stream) {
+    std::array<char, 65536> bytes;
+    const ssize_t got = read(stream.fd.get(), bytes.data(), bytes.size());
+    if (got > 0) return stream.lines.feed({bytes.data(), static_cast<size_t>(got)});
+    if (got < 0 && errno == EINTR) return;
+    stream.lines.finish();
+    stream.fd.reset();
+  }
+
+  void read_signals() {
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      spdlog::warn("passing {} on to all ranks", strsignal(signal));
+      const bool again = interrupted_;
+      interrupted_ = true;
+      if (!stopping_) exit_code_ = 128 + signal;
+      stop(again ? SIGKILL : signal);
+    }
+  }
+
+  void reap() {
+    int status = 0;
+    pid_t pid = 0;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+      auto ended = std::find_if(ranks_.begin(), ranks_.end(),
+                                [&](const Rank& rank) { return rank.running && rank.pid == pid; });
+      if (ended == ranks_.end()) continue;  // an orphan of a rank
+      ended->running = false;
+      --running_;
+      report(static_cast<int>(ended - ranks_.begin()), status);
+    }
+  }
+
+  void report(int rank, int status) {
+    if (stopping_ || status == 0) return;
+    if (WIFSIGNALED(status)) {
+      const int signal = WTERMSIG(status);
+      spdlog::error("rank {} was killed by signal {} ({}); stopping the others", rank, signal,
+                    strsignal(signal));
+      rank_failed_ = true;
+      fail(128 + signal);
+    } else {
+      spdlog::error("rank {} exited with code {}; stopping the others", rank, WEXITSTATUS(status));
+      rank_failed_ = true;
+      fail(WEXITSTATUS(status));
+    }
+  }
+
+  void check_time() {
+    const auto now = Clock::now();
+    if (options_.deadline && now >= *options_.deadline && !timed_out_) {
+      timed_out_ = true;
+      if (!stopping_) {
+        spdlog::error("the time limit is over; stopping all ranks");
+        fail(kTimeoutExit);
+      }
+    }
+    if (kill_at_ && now >= *kill_at_) {
+      kill_at_.reset();
+      signal_all(SIGKILL);
+    }
+  }
+
+  int wait_ms() const {
+    auto until = Clock::now() + std::chrono::seconds(60);
+    if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
+    if (kill_at_) until = std::min(until, *kill_at_);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+  }
+
+  // ---- stopping
+
+  void fail(int exit_code) {
+    exit_code_ = exit_code;
+    stop(SIGTERM);
+  }
+
+  void stop(int signal) {
+    stopping_ = true;
+    if (!kill_at_) kill_at_ = Clock::now() + kGrace;
+    signal_all(signal);
+    signal_all(SIGCONT);  // a stopped rank would not act on it
+  }
+
+  /// Also the groups of ranks that have ended: their children may live on.
+  void signal_all(int signal) {
+    for (const Rank& rank : ranks_) kill(-rank.pid, signal);
+  }
+
+  /// Kills what ranks have left in their groups, and what has left its group: as this process
+  /// adopts orphans, those are its children in the end.
+  void leave_nothing() {
+    signal_all(SIGKILL);
+    const std::string list = fmt::format("/proc/{0}/task/{0}/children", getpid());
+    // A process in an uninterruptible wait outlives even SIGKILL for a while.
+    const auto until = Clock::now() + kGrace;
+    while (true) {
+      const pid_t pid = waitpid(-1, nullptr, WNOHANG);
+      if (pid < 0 && errno == ECHILD) break;
+      if (pid != 0) continue;
+      if (Clock::now() >= until) {
+        spdlog::warn("some processes of this job do not end; see {}", list);
+        break;
+      }
+      std::ifstream children(list);
+      for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+      pollfd signals{signals_.get(), POLLIN, 0};
+      poll(&signals, 1, 20);
+      read_signals();
+    }
+    running_ = 0;
+  }
+
+  /// All writers have ended: what is in the pipes is all there will be. A reader that takes nothing
+  /// for kGrace gets no more.
+  void drain_outputs() {
+    const auto has_open = [&] {
+      return std::any_of(streams_.begin(), streams_.end(),
+                         [](const Stream& stream) { return stream.fd.valid(); });
+    };
+    while (has_open() || stdout_.has_work() || stderr_.has_work()) {
+      std::vector<pollfd> watched{{-1, 0, 0}};
+      watch(watched);
+      const int ready =
+          poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
+      if (ready == 0 || (ready < 0 && errno != EINTR)) return;
+      if (ready > 0) serve(watched);
+    }
+  }
+
+  const JobOptions& options_;
+  MeetingPlace place_;
+  UniqueFd signals_;
+  Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
+  std::vector<Stream> streams_;
+  std::vector<Rank> ranks_;
+  int running_ = 0;
+  int exit_code_ = 0;
+  bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace
+
+JobResult run_job(const JobOptions& options) { return Job(options).run(); }
+
+void prepare_process() {
+  const sigset_t set = handled_signals();
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+}  // namespace rondo::run

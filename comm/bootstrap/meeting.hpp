@@ -1,0 +1,51 @@
+// How rank 0 gathers the authenticated connections of all others, and how they find it. Ends when
+// all have come.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/environment.hpp"
+
+namespace rondo::comm {
+
+/// A rank at the other end of a connection.
+struct Guest {
+  int rank = -1;
+  pid_t pid = 0;
+  transport::UniqueFd pidfd{};  // empty for a thread of this process
+  Connection connection{};
+};
+
+/// What one meeting is about.
+struct Invitation {
+  const Identity& identity;
+  const std::string& name;
+  std::chrono::milliseconds timeout;
+};
+
+/// Rank 0: everybody else, by rank, from rank 1. On failure all who have come have been told.
+Result<std::vector<Guest>> host_meeting(const Invitation& invitation);
+
+/// The others: rank 0, once all have come; `welcome` is what it said to that.
+struct Admission {
+  Guest host;
+  std::string welcome;
+};
+Result<Admission> join_meeting(const Invitation& invitation);
+
+/// After its own deadline a rank waits this much longer for rank 0's verdict, which names the
+/// culprit.
+inline constexpr std::chrono::milliseconds kVerdictGrace{2000};
+
+/// "rank 2", "ranks 2, 3 and 5", "ranks 1, 2, ... and 40 more".
+std::string name_ranks(const std::vector<int>& ranks);
+/// "60 s", "0.5 s".
+std::string name_duration(std::chrono::milliseconds duration);
+
+/// Empty for this process itself.
+Result<transport::UniqueFd> open_pidfd(pid_t pid, int rank);
+
+}  // namespace rondo::comm

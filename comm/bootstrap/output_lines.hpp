@@ -1,0 +1,46 @@
+// The ranks' output on its way to the launcher's own: whole lines, each behind "[rank] ". Binary
+// safe. Never blocks, so that a reader that has stopped reading cannot keep the launcher from its
+// signals and deadlines.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace rondo::run {
+
+/// One of the launcher's own output streams: a queue that is written when poll() says so.
+class Sink {
+ public:
+  explicit Sink(int fd) : fd_(fd) {}
+  int fd() const { return fd_; }
+  bool has_work() const { return !queue_.empty(); }
+  /// Whether sources should rest until the reader has caught up.
+  bool is_full() const { return queue_.size() > kFullBytes; }
+  void push(std::string_view text);
+  /// Writes a piece that does not block after POLLOUT; drops everything once the reader has gone.
+  void write_some();
+
+ private:
+  static constexpr size_t kFullBytes = 1 << 20;
+  int fd_;
+  bool broken_ = false;
+  std::string queue_;
+};
+
+/// Cuts one stream of one rank into lines.
+class LinePrefixer {
+ public:
+  LinePrefixer(int rank, Sink& sink);
+  void feed(std::string_view bytes);
+  /// The end: what is left becomes a line.
+  void finish();
+
+ private:
+  static constexpr size_t kLongestLine = 1 << 20;  // longer ones are cut, lest they fill the memory
+  std::string prefix_;
+  Sink* sink_;
+  std::string partial_;
+};
+
+}  // namespace rondo::run

@@ -1,0 +1,84 @@
+// rondo-run: starts a program as N ranks on this host. Flags and restarts; local_job does the rest.
+// For several hosts use the cluster's own launcher: rondo reads the environments that those leave.
+#include <sodium.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <thread>
+
+#include "comm/bootstrap/local_job.hpp"
+
+namespace {
+
+constexpr int kMaxRanks = 1024;
+
+/// A number, "cpu" (one per core) or "gpu" (one per NVIDIA device); -1: none of these.
+int count_ranks(const std::string& text) {
+  if (text == "cpu" || text == "auto") return static_cast<int>(std::thread::hardware_concurrency());
+  if (text == "gpu") {
+    int devices = 0;
+    while (std::filesystem::exists("/dev/nvidia" + std::to_string(devices))) ++devices;
+    return devices;
+  }
+  int value = -1;
+  return CLI::detail::lexical_cast(text, value) ? value : -1;
+}
+
+int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
+  if (timeout_s > 0) {
+    options.deadline =
+        std::chrono::steady_clock::now() +
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
+  }
+  while (true) {
+    const rondo::run::JobResult result = rondo::run::run_job(options);
+    if (!result.rank_failed || options.restart_count >= max_restarts) return result.exit_code;
+    ++options.restart_count;
+    spdlog::warn("restarting all ranks: {} of {}", options.restart_count, max_restarts);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-run"));
+  spdlog::set_pattern("rondo-run: %v");
+  if (sodium_init() < 0) {
+    spdlog::error("no source of random numbers");
+    return 125;
+  }
+  CLI::App app(
+      "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
+      "Starts PROGRAM as N ranks on this host; the first one that fails stops all.");
+  std::string ranks_text;
+  int max_restarts = 0;
+  double timeout_s = 0;
+  bool standalone = false;
+  app.add_option("-n,--nproc-per-node", ranks_text, "number of ranks, or cpu, or gpu: one for each")
+      ->required();
+  app.add_option("--max-restarts", max_restarts, "when a rank fails, start all again, so often")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--timeout", timeout_s, "seconds for the whole job; then exit code 124")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");
+  app.prefix_command();
+  CLI11_PARSE(app, argc, argv);
+
+  std::vector<std::string> command = app.remaining();
+  if (!command.empty() && command[0] == "--") command.erase(command.begin());
+  const int ranks = count_ranks(ranks_text);
+  if (ranks < 1 || ranks > kMaxRanks) {
+    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one",
+                  ranks_text, kMaxRanks);
+    return 2;
+  }
+  if (command.empty()) {
+    spdlog::error("no program given: rondo-run -n N PROGRAM [ARGS...]");
+    return 2;
+  }
+  rondo::run::prepare_process();
+  return run({.ranks = ranks, .command = command, .restart_count = 0, .deadline = {}}, max_restarts,
+             timeout_s);
+}

@@ -1,0 +1,283 @@
+// Bytes that no rank sent: through the parsers directly, and over the rendezvous socket while a job
+// forms.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/wire.hpp"
+#include "tests/comm/bootstrap/meeting_helpers.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo {
+namespace {
+
+using comm::Bootstrap;
+using comm::Frame;
+using comm::FrameHeader;
+using comm::FrameParser;
+using comm::Hello;
+using comm::HelloVerdict;
+using comm::Kind;
+using std::chrono::milliseconds;
+using testing::expect;
+using testing::expect_eq;
+using testing::ForkGang;
+using testing::Link;
+using testing::TempDirectory;
+using transport::UniqueFd;
+
+Hello good_hello(uint32_t rank, uint32_t world_size) {
+  return {.magic = comm::kHelloMagic,
+          .version = comm::kProtocolVersion,
+          .rank = rank,
+          .world_size = world_size,
+          .pid = static_cast<uint32_t>(getpid()),
+          .limit_ms = 30'000,
+          .left_ms = 30'000,
+          .secret_digest = comm::digest_of("s3cret")};
+}
+
+std::string frame_bytes(Kind kind, uint32_t sequence, const std::string& payload) {
+  const FrameHeader header{.magic = comm::kFrameMagic,
+                           .kind = kind,
+                           .fd_count = 0,
+                           .sequence = sequence,
+                           .length = static_cast<uint32_t>(payload.size())};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof header) + payload;
+}
+
+/// A connection to rank 0, whose socket the caller has seen.
+UniqueFd connect_to(const TempDirectory& place) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s/world.sock", place.path().c_str());
+  // Between its bind and its listen, and while its queue is full, rank 0 refuses.
+  while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    expect(errno == ECONNREFUSED, "connect: " + std::string(std::strerror(errno)));
+  }
+  return fd;
+}
+
+void send_bytes(const UniqueFd& fd, const void* bytes, size_t count) {
+  (void)send(fd.get(), bytes, count, MSG_NOSIGNAL);
+}
+
+bool closed_by_host(const UniqueFd& fd) {
+  char byte;
+  return recv(fd.get(), &byte, 1, 0) <= 0;
+}
+
+TEST_CASE("hellos are judged field by field", "[bootstrap]") {
+  const auto digest = comm::digest_of("s3cret");
+  const Hello good = good_hello(1, 2);
+  REQUIRE(comm::judge(good, 2, digest) == HelloVerdict::kAccept);
+  Hello bad = good;
+  bad.magic ^= 1;
+  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kGarbage);
+  bad = good;
+  bad.version += 1;
+  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kVersion);
+  bad = good;
+  bad.rank = 2;
+  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kGarbage);
+  bad = good;
+  bad.world_size = 3;
+  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kWorldSize);
+  for (size_t i = 0; i < digest.size(); ++i) {
+    bad = good;
+    bad.secret_digest[i] ^= 0x80;
+    REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kSecret);
+  }
+  REQUIRE(comm::judge(good, 2, comm::digest_of("")) == HelloVerdict::kSecret);
+}
+
+TEST_CASE("frames come out whole however they are cut", "[bootstrap]") {
+  std::mt19937 random(1);
+  std::string stream;
+  std::vector<std::string> payloads;
+  for (uint32_t i = 1; i <= 200; ++i) {
+    payloads.push_back(std::string(random() % 300, static_cast<char>(i)));
+    stream += frame_bytes(Kind::kGather, i, payloads.back());
+  }
+  FrameParser parser(300);
+  std::vector<Frame> frames;
+  for (size_t at = 0; at < stream.size();) {
+    const size_t count = std::min<size_t>(1 + random() % 50, stream.size() - at);
+    parser.feed(stream.data() + at, count);
+    at += count;
+    while (true) {
+      auto frame = parser.next();
+      REQUIRE(frame.ok());
+      if (!*frame) break;
+      frames.push_back(std::move(**frame));
+    }
+  }
+  REQUIRE(frames.size() == payloads.size());
+  for (uint32_t i = 0; i < frames.size(); ++i) {
+    REQUIRE(frames[i].sequence == i + 1);
+    REQUIRE(frames[i].payload == payloads[i]);
+  }
+}
+
+TEST_CASE("a frame that is too long is refused by its header alone", "[bootstrap]") {
+  FrameParser parser(100);
+  const std::string bytes = frame_bytes(Kind::kGather, 1, std::string(101, 'x'));
+  parser.feed(bytes.data(), sizeof(FrameHeader));
+  REQUIRE(parser.next().status().message().find("101 bytes") != std::string::npos);
+}
+
+TEST_CASE("mutated frames never give more than was sent", "[bootstrap][fuzz]") {
+  std::mt19937 random(2);
+  size_t whole = 0, refused = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = frame_bytes(static_cast<Kind>(1 + random() % 6), random(),
+                                    comm::pack_blobs({std::string(random() % 40, 'a'), "b"}));
+    for (uint32_t flips = random() % 4; flips > 0; --flips) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    bytes.resize(random() % (bytes.size() + 1));
+    FrameParser parser(200);
+    parser.feed(bytes.data(), bytes.size());
+    size_t got = 0;
+    while (true) {
+      auto frame = parser.next();
+      if (!frame.ok()) {
+        ++refused;
+        break;
+      }
+      if (!*frame) break;
+      ++whole;
+      got += sizeof(FrameHeader) + (*frame)->payload.size();
+      REQUIRE_FALSE(comm::unpack_status((*frame)->payload).ok());
+      auto blobs = comm::unpack_blobs((*frame)->payload, 2);
+      if (blobs) REQUIRE(comm::pack_blobs(*blobs) == (*frame)->payload);
+    }
+    REQUIRE(got <= bytes.size());
+  }
+  // Both ways were taken, or the mutations test nothing.
+  REQUIRE(whole > 100);
+  REQUIRE(refused > 100);
+}
+
+TEST_CASE("garbage on the socket does not stop a job", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(4, [&](int i, Link& link) {
+    if (i == 3) {
+      link.await("attack");
+      std::mt19937 random(3);
+      std::vector<UniqueFd>
+          held;  // slow ones that never finish their hello, more than are let wait
+      for (int k = 0; k < 300; ++k) {
+        UniqueFd fd = connect_to(place);
+        Hello hello = good_hello(1, 3);
+        std::string noise(1 + random() % 4096, '\0');
+        for (char& c : noise) c = static_cast<char>(random());
+        switch (k % 5) {
+          case 0:
+            send_bytes(fd, noise.data(), noise.size());
+            break;
+          case 1:
+            send_bytes(fd, &hello, random() % sizeof hello);
+            break;
+          case 2:
+            break;
+          case 3:
+            hello.rank = 77;
+            hello.world_size = 3;
+            send_bytes(fd, &hello, sizeof hello);
+            expect(closed_by_host(fd), "a rank out of range was let in");
+            break;
+          default:
+            hello.secret_digest[5] ^= 1;
+            send_bytes(fd, &hello, sizeof hello);
+        }
+        if (k % 2 == 0) held.push_back(std::move(fd));
+      }
+      link.announce("attacked");
+      link.await("leave");
+      return;
+    }
+    if (i == 1) link.await("go");
+    auto met = Bootstrap::meet(identity(i, 3, place), "world", milliseconds(30'000));
+    expect(met.ok(), met.status().to_string());
+    auto blobs = met->all_gather(std::to_string(i));
+    expect(blobs.ok() && *blobs == std::vector<std::string>{"0", "1", "2"}, "all_gather");
+  });
+  while (!std::filesystem::exists(place.path() + "/world.sock")) REQUIRE(gang.seconds() < 30);
+  gang.tell(3, "attack");
+  gang.await(3, "attacked");
+  gang.tell(1, "go");
+  for (int rank : {0, 1, 2}) gang.await_end(rank);
+  gang.tell(3, "leave");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a rank that goes mad after its hello is an error for all", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int i, Link& link) {
+    if (i == 2) {
+      link.await("go");
+      UniqueFd fd = connect_to(place);
+      const Hello hello = good_hello(2, 4);
+      send_bytes(fd, &hello, sizeof hello);
+      const std::string noise(1000, 'z');
+      send_bytes(fd, noise.data(), noise.size());
+      link.await("leave");
+      return;
+    }
+    auto met = Bootstrap::meet(identity(i, 4, place), "world", milliseconds(30'000));
+    expect(met.status().message().find("rank 2 (pid ") != std::string::npos,
+           met.status().to_string());
+  });
+  while (count_pidfds(gang.pid(0)) != 1) REQUIRE(gang.seconds() < 30);
+  gang.tell(2, "go");
+  for (int rank : {0, 1}) gang.await_end(rank);
+  gang.tell(2, "leave");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("another user is turned away even with the right hello", "[bootstrap]") {
+  if (geteuid() != 0) {
+    WARN("not root: cannot become another user");
+    return;
+  }
+  TempDirectory place;
+  ForkGang gang(3, [&](int i, Link& link) {
+    if (i == 2) {
+      link.await("go");
+      expect(setuid(65534) == 0, "setuid");
+      UniqueFd fd = connect_to(place);
+      const Hello hello = good_hello(1, 2);
+      send_bytes(fd, &hello, sizeof hello);
+      expect(closed_by_host(fd), "another user was let in");
+      link.announce("turned away");
+      return;
+    }
+    if (i == 1) link.await("go");
+    auto met = Bootstrap::meet(identity(i, 2, place), "world", milliseconds(30'000));
+    expect(met.ok(), met.status().to_string());
+  });
+  // The directory's mode alone keeps others out; opened wide, so that the credentials have to.
+  const std::string socket = place.path() + "/world.sock";
+  while (!std::filesystem::exists(socket)) REQUIRE(gang.seconds() < 30);
+  REQUIRE(chmod(place.path().c_str(), 0755) == 0);
+  REQUIRE(chmod(socket.c_str(), 0777) == 0);
+  gang.tell(2, "go");
+  gang.await(2, "turned away");
+  REQUIRE(chmod(place.path().c_str(), 0700) == 0);
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+}
+
+}  // namespace
+}  // namespace rondo

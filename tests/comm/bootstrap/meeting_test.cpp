@@ -1,0 +1,414 @@
+// Ranks that find each other, and what every one of them learns when some do not come, come twice,
+// or die on the way.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/wire.hpp"
+#include "tests/comm/bootstrap/meeting_helpers.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo {
+namespace {
+
+using comm::Bootstrap;
+using comm::Identity;
+using std::chrono::milliseconds;
+using testing::expect;
+using testing::expect_eq;
+using testing::ForkGang;
+using testing::How;
+using testing::Link;
+using testing::RankResult;
+using testing::TempDirectory;
+using transport::UniqueFd;
+
+constexpr milliseconds kLong{30'000};
+constexpr milliseconds kMedium{3'000};  // for ranks that have to find each other before it is over
+constexpr milliseconds kShort{700};
+
+Bootstrap must_meet(const Identity& id, milliseconds timeout = kLong,
+                    const std::string& name = "world") {
+  auto met = Bootstrap::meet(id, name, timeout);
+  expect(met.ok(), met.status().to_string());
+  return std::move(*met);
+}
+
+void expect_ok(const Status& status) { expect(status.ok(), status.to_string()); }
+
+void expect_failure(const Status& status, Code code, const std::string& part) {
+  expect(status.code() == code && status.message().find(part) != std::string::npos,
+         "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
+             status.to_string() + "\"");
+}
+
+bool is_empty(const std::string& directory) { return std::filesystem::is_empty(directory); }
+
+/// A file whose content says whose it is.
+UniqueFd tagged_file(int rank) {
+  UniqueFd fd(memfd_create("tag", MFD_CLOEXEC));
+  expect(fd.valid() && write(fd.get(), &rank, sizeof rank) == sizeof rank, "memfd");
+  return fd;
+}
+
+void expect_tag(const UniqueFd& fd, int rank) {
+  int tag = -1;
+  expect(pread(fd.get(), &tag, sizeof tag, 0) == sizeof tag, "the descriptor cannot be read");
+  expect_eq(tag, rank, "whose descriptor");
+  expect((fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0, "a received descriptor survives exec");
+}
+
+/// Every operation once, with data that shows who gave it.
+void exchange_everything(int rank, int n, const TempDirectory& place, const std::string& name) {
+  Bootstrap b = must_meet(identity(rank, n, place), kLong, name);
+  expect_eq(b.rank(), rank, "rank");
+  expect_eq(b.size(), n, "size");
+
+  const std::string blob(static_cast<size_t>(rank) * 70'001, static_cast<char>('a' + rank));
+  auto blobs = b.all_gather(blob);
+  expect_ok(blobs.status());
+  expect_eq(blobs->size(), static_cast<size_t>(n), "blobs");
+  for (int i = 0; i < n; ++i) {
+    const auto& got = (*blobs)[static_cast<size_t>(i)];
+    expect(got == std::string(static_cast<size_t>(i) * 70'001, static_cast<char>('a' + i)),
+           "blob of rank " + std::to_string(i) + " is wrong on rank " + std::to_string(rank));
+  }
+
+  UniqueFd own = tagged_file(rank);
+  auto from_root = b.broadcast_fd(rank == 0 ? own.get() : -1);
+  expect_ok(from_root.status());
+  if (rank != 0) expect_tag(*from_root, 0);
+
+  const bool gives = rank % 3 != 1;
+  auto fds = b.all_gather_fds(gives ? own.get() : -1);
+  expect_ok(fds.status());
+  for (int i = 0; i < n; ++i) {
+    const UniqueFd& fd = (*fds)[static_cast<size_t>(i)];
+    expect_eq(fd.valid(), i != rank && i % 3 != 1, "descriptor of rank " + std::to_string(i));
+    if (fd.valid()) expect_tag(fd, i);
+  }
+
+  expect_ok(b.barrier());
+  expect_eq(b.find_dead(), -1, "nobody is dead");
+  auto pids = b.all_gather(std::to_string(getpid()));
+  expect_ok(pids.status());
+  for (int i = 0; i < n; ++i) {
+    const comm::Peer& peer = b.peers()[static_cast<size_t>(i)];
+    expect_eq(std::to_string(peer.pid), (*pids)[static_cast<size_t>(i)], "pid");
+    expect_eq(peer.same_process, peer.pid == getpid(), "same process");
+    expect_eq(peer.pidfd.valid(), !peer.same_process, "pidfd");
+  }
+  expect_ok(b.barrier());
+  b.close_sockets();
+}
+
+TEST_CASE("ranks meet and exchange everything", "[bootstrap]") {
+  for (How how : {How::kThreads, How::kForks}) {
+    for (int n : {1, 2, 3, 5, 8}) {
+      TempDirectory place;
+      INFO((how == How::kForks ? "forks" : "threads") << ", " << n << " ranks");
+      testing::require_all_ok(testing::run_ranks(
+          how, n, [&](int rank) { exchange_everything(rank, n, place, "world"); }));
+      REQUIRE(is_empty(place.path()));
+    }
+  }
+}
+
+TEST_CASE("a name can be used again at once, and several names at the same time", "[bootstrap]") {
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+    for (int i = 0; i < 20; ++i) exchange_everything(rank, 3, place, "world");
+  }));
+  testing::require_all_ok(testing::run_ranks(How::kThreads, 6, [&](int i) {
+    exchange_everything(i / 2, 3, place, i % 2 == 0 ? "even" : "odd");
+  }));
+  REQUIRE(is_empty(place.path()));
+}
+
+TEST_CASE("a world of one opens nothing", "[bootstrap]") {
+  auto met = Bootstrap::meet(Identity{}, "world", kShort);
+  REQUIRE(met.ok());
+  REQUIRE(met->barrier().ok());
+  REQUIRE(met->all_gather("mine")->at(0) == "mine");
+  REQUIRE_FALSE(met->all_gather_fds(0)->at(0).valid());
+}
+
+TEST_CASE("more descriptors than one message carries", "[bootstrap]") {
+  constexpr int kRanks = 260;
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = limit.rlim_max;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(
+      How::kForks, kRanks,
+      [&](int rank) {
+        Bootstrap b = must_meet(identity(rank, kRanks, place), milliseconds(60'000));
+        UniqueFd own = tagged_file(rank);
+        auto fds = b.all_gather_fds(own.get());
+        expect_ok(fds.status());
+        for (int i = 0; i < kRanks; ++i) {
+          if (i != rank) expect_tag((*fds)[static_cast<size_t>(i)], i);
+        }
+      },
+      std::chrono::seconds(90)));
+}
+
+TEST_CASE("missing ranks are named on every rank that came", "[bootstrap]") {
+  for (How how : {How::kThreads, How::kForks}) {
+    TempDirectory place;
+    testing::require_all_ok(testing::run_ranks(how, 2, [&](int rank) {
+      auto met = Bootstrap::meet(identity(rank, 4, place), "world", kMedium);
+      expect_failure(met.status(), Code::kBootstrap, "ranks 2 and 3 of 4 did not come within 3 s;");
+      expect_failure(met.status(), Code::kBootstrap, place.path());
+    }));
+    REQUIRE(is_empty(place.path()));
+  }
+}
+
+TEST_CASE("the most impatient rank's deadline holds for all", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    if (rank == 1) link.await("go");
+    auto met = Bootstrap::meet(identity(rank, 4, place), "world", rank == 1 ? kMedium : kLong);
+    expect_failure(met.status(), Code::kBootstrap,
+                   "rank 3 of 4 did not come within 3 s (rank 1's limit)");
+  });
+  while (count_pidfds(gang.pid(0)) != 1) REQUIRE(gang.seconds() < 30);
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a missing rank 0 is named", "[bootstrap]") {
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int i) {
+    auto met = Bootstrap::meet(identity(i + 1, 3, place), "world", kShort);
+    expect_failure(met.status(), Code::kBootstrap, "rank 0 of 3 did not come within 0.7 s");
+  }));
+}
+
+TEST_CASE("a rank given twice is named on every rank", "[bootstrap]") {
+  for (int twice : {0, 1, 2}) {
+    TempDirectory place;
+    ForkGang gang(4, [&](int i, Link& link) {
+      if (i == 3) link.await("go");
+      auto met = Bootstrap::meet(identity(i == 3 ? twice : i, 4, place), "world", kLong);
+      expect_failure(met.status(), Code::kBootstrap,
+                     "rank " + std::to_string(twice) + " was given twice: to pid ");
+    });
+    while (count_pidfds(gang.pid(0)) != 2) REQUIRE(gang.seconds() < 30);  // ranks 1 and 2 are in
+    gang.tell(3, "go");
+    testing::require_all_ok(gang.join());
+  }
+}
+
+TEST_CASE("ranks that disagree about the world's size all hear of it", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    if (rank == 2) link.await("go");
+    auto met = Bootstrap::meet(identity(rank, rank == 2 ? 5 : 4, place), "world", kLong);
+    expect_failure(met.status(), Code::kBootstrap, "says that there are 5 ranks, rank 0 says 4");
+  });
+  while (count_pidfds(gang.pid(0)) != 1) REQUIRE(gang.seconds() < 30);
+  gang.tell(2, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a rank with another secret is refused and the job goes on", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(4, [&](int i, Link& link) {
+    if (i == 3) {
+      auto met = Bootstrap::meet(identity(1, 3, place, "guess"), "world", kLong);
+      expect_failure(met.status(), Code::kBootstrap, "RONDO_SECRET");
+      link.announce("refused");
+    } else {
+      if (i == 1) link.await("go");
+      exchange_everything(i, 3, place, "world");
+    }
+  });
+  gang.await(3, "refused");
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("names that could leave the directory are refused", "[bootstrap]") {
+  for (const char* name : {"", "../x", "a/b", ".hidden", "sp ace"}) {
+    TempDirectory place;
+    auto met = Bootstrap::meet(identity(0, 2, place), name, kShort);
+    REQUIRE(met.status().code() == Code::kInvalidArgument);
+    REQUIRE(met.status().message().find('"' + std::string(name) + '"') != std::string::npos);
+  }
+}
+
+TEST_CASE("a directory that others may enter is refused", "[bootstrap]") {
+  TempDirectory place;
+  REQUIRE(chmod(place.path().c_str(), 0755) == 0);
+  for (int rank : {0, 1}) {
+    auto met = Bootstrap::meet(identity(rank, 2, place), "world", kShort);
+    REQUIRE(met.status().code() == Code::kBootstrap);
+    REQUIRE(met.status().message().find("0755") != std::string::npos);
+  }
+}
+
+TEST_CASE("what a killed rank 0 left behind does not stop the next job", "[bootstrap]") {
+  TempDirectory place;
+  {
+    ForkGang gang(
+        1, [&](int, Link&) { (void)Bootstrap::meet(identity(0, 3, place), "world", kLong); });
+    while (!std::filesystem::exists(place.path() + "/world.sock")) REQUIRE(gang.seconds() < 30);
+    gang.kill(0, SIGKILL);
+    REQUIRE(gang.join()[0].signal == SIGKILL);
+  }
+  REQUIRE_FALSE(is_empty(place.path()));
+  testing::require_all_ok(testing::run_ranks(
+      How::kForks, 3, [&](int rank) { exchange_everything(rank, 3, place, "world"); }));
+  REQUIRE(is_empty(place.path()));
+}
+
+TEST_CASE("a rank killed at any exchange is named on all others", "[bootstrap]") {
+  for (int victim : {0, 1, 2}) {
+    for (int at = 0; at < 4; ++at) {
+      TempDirectory place;
+      ForkGang gang(3, [&](int rank, Link& link) {
+        Bootstrap b = must_meet(identity(rank, 3, place));
+        auto step = [&](int i) -> Status {
+          switch (i) {
+            case 0:
+              return b.barrier();
+            case 1:
+              return b.all_gather(std::string(100'000, 'x')).status();
+            case 2:
+              return b.all_gather_fds(STDERR_FILENO).status();
+            default:
+              return b.broadcast_fd(rank == 0 ? STDERR_FILENO : -1).status();
+          }
+        };
+        for (int i = 0; i < at; ++i) expect_ok(step(i));
+        if (rank == victim) {
+          link.announce("ready");
+          link.await("never");
+        }
+        Status status = step(at);
+        // Rank 0's broadcast waits for nobody; it learns at the next exchange.
+        if (status.ok()) status = b.barrier();
+        expect_failure(status, Code::kPeerDied, "rank " + std::to_string(victim) + " (pid ");
+        expect_eq(b.barrier().to_string(), status.to_string(), "the failure sticks");
+        link.await("it has ended");
+        expect_eq(b.find_dead(), victim, "find_dead");
+        link.announce("found");
+        link.await("leave");
+      });
+      INFO("victim " << victim << " at exchange " << at);
+      gang.await(victim, "ready");
+      gang.kill(victim, SIGKILL);
+      gang.await_end(victim);
+      const int others[] = {(victim + 1) % 3, (victim + 2) % 3};
+      for (int rank : others) gang.tell(rank, "it has ended");
+      for (int rank : others) gang.await(rank, "found");
+      for (int rank : others) gang.tell(rank, "leave");
+      auto results = gang.join();
+      REQUIRE(results[static_cast<size_t>(victim)].signal == SIGKILL);
+      results.erase(results.begin() + victim);
+      testing::require_all_ok(results);
+    }
+  }
+}
+
+TEST_CASE("a rank killed while the ranks still meet is named", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    link.announce("starts");
+    auto met = Bootstrap::meet(identity(rank, 4, place), "world", kLong);
+    expect_failure(met.status(), Code::kPeerDied, "rank 1 (pid ");
+  });
+  for (int rank : {0, 1, 2}) gang.await(rank, "starts");
+  while (count_pidfds(gang.pid(0)) != 2) REQUIRE(gang.seconds() < 30);
+  gang.kill(1, SIGKILL);
+  auto results = gang.join();
+  REQUIRE(results[1].signal == SIGKILL);
+  results.erase(results.begin() + 1);
+  testing::require_all_ok(results);
+}
+
+TEST_CASE("a rank that gives up tells why", "[bootstrap]") {
+  for (int who : {0, 2}) {
+    TempDirectory place;
+    testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+      Bootstrap b = must_meet(identity(rank, 3, place));
+      if (rank == who) b.fail(Status(Code::kResourceExhausted, "no memory for the segment"));
+      const std::string text = "no memory for the segment";
+      expect_failure(b.barrier(), Code::kResourceExhausted, text);
+      if (rank != who) {
+        expect_failure(b.barrier(), Code::kResourceExhausted,
+                       "rank " + std::to_string(who) + ": " + text);
+      }
+    }));
+  }
+}
+
+TEST_CASE("ranks at different exchanges are named", "[bootstrap]") {
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+    Bootstrap b = must_meet(identity(rank, 3, place));
+    const Status status = rank == 2 ? b.all_gather("x").status() : b.barrier();
+    expect_failure(status, Code::kMismatch, "rank 2 (pid ");
+    expect_failure(status, Code::kMismatch, "is at all_gather");
+  }));
+}
+
+TEST_CASE("a stopped rank is named at the deadline", "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    Bootstrap b = must_meet(identity(rank, 3, place), kMedium);
+    link.announce("met");
+    link.await("go");
+    expect_failure(b.barrier(), Code::kTimeout,
+                   "rank 2 of 3 did not reach the bootstrap's barrier");
+  });
+  for (int rank : {0, 1, 2}) gang.await(rank, "met");
+  gang.kill(2, SIGSTOP);
+  gang.tell(0, "go");
+  gang.tell(1, "go");
+  // The two that wait end first; then the third may be ended.
+  std::vector<RankResult> results;
+  gang.await_end(0);
+  gang.await_end(1);
+  gang.kill(2, SIGKILL);
+  results = gang.join();
+  results.pop_back();
+  testing::require_all_ok(results);
+}
+
+TEST_CASE("no descriptor left: an error with the limit, on every rank", "[bootstrap]") {
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+    Bootstrap b = must_meet(identity(rank, 3, place));
+    UniqueFd own = tagged_file(rank);
+    if (rank == 1) {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = 64;
+      expect(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+      while (dup(STDERR_FILENO) >= 0) {
+      }
+    }
+    Status status = b.all_gather_fds(own.get()).status();
+    // Who had got its descriptors before hears of it at the next exchange.
+    if (status.ok()) status = b.barrier();
+    expect_failure(status, Code::kResourceExhausted, "RLIMIT_NOFILE is 64");
+  }));
+}
+
+}  // namespace
+}  // namespace rondo

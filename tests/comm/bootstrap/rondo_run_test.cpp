@@ -1,0 +1,262 @@
+// rondo-run from the outside: exit codes, output, and that nothing outlives it.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo {
+namespace {
+
+using testing::ProgramResult;
+using testing::run_program;
+using testing::TempDirectory;
+
+/// rondo-run with `flags`, then sh -c `script`; its rendezvous directory is made in `place`.
+ProgramResult run(const TempDirectory& place, std::vector<std::string> flags,
+                  const std::string& script, const std::function<void(pid_t)>& started = {}) {
+  std::vector<std::string> argv{RONDO_RUN};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  argv.insert(argv.end(), {"--", "sh", "-c", script});
+  return run_program(argv, {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()},
+                     std::chrono::seconds(60), started);
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Whether a process with this id is there and no zombie.
+bool is_running(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat[name_end + 2] != 'Z';
+}
+
+/// The pids that ranks wrote into `place`/pids.
+std::vector<std::string> written_pids(const TempDirectory& place) {
+  std::ifstream file(place.path() + "/pids");
+  std::vector<std::string> pids;
+  for (std::string pid; file >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+void require_nothing_left(const TempDirectory& place, size_t processes) {
+  const auto pids = written_pids(place);
+  REQUIRE(pids.size() == processes);
+  for (const std::string& pid : pids) {
+    INFO("pid " << pid);
+    REQUIRE_FALSE(is_running(pid));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(place.path())) {
+    INFO(entry.path());
+    REQUIRE_FALSE(contains(entry.path(), "rondo-run"));
+  }
+}
+
+TEST_CASE("every rank gets its environment", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "3"},
+               "[ $(stat -c %a $RONDO_RENDEZVOUS) = 700 ] && [ ${#RONDO_SECRET} = 64 ] && "
+               "[ $MASTER_PORT -gt 0 ] && echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE "
+               "$MASTER_ADDR $RONDO_RESTART_COUNT");
+  INFO(r.err);
+  REQUIRE(r.exit_code == 0);
+  REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] 0 3 0 3 127.0.0.1 0",
+                                                          "[1] 1 3 1 3 127.0.0.1 0",
+                                                          "[2] 2 3 2 3 127.0.0.1 0"});
+  REQUIRE(std::filesystem::is_empty(place.path()));
+}
+
+TEST_CASE("each job has a secret of its own", "[rondo-run]") {
+  TempDirectory place;
+  const std::string one = run(place, {"-n", "1"}, "echo $RONDO_SECRET").out;
+  REQUIRE(one.size() > 60);
+  REQUIRE(run(place, {"-n", "1"}, "echo $RONDO_SECRET").out != one);
+}
+
+TEST_CASE("the program may follow without --, and keeps its own flags", "[rondo-run]") {
+  for (const char* flag : {"-n2", "--nproc-per-node=2"}) {
+    auto r = run_program({RONDO_RUN, "--standalone", flag, "echo", "-n", "7", "--timeout", "--"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    REQUIRE(sorted_lines(r.out) ==
+            std::vector<std::string>{"[0] 7 --timeout --", "[1] 7 --timeout --"});
+  }
+}
+
+TEST_CASE("output keeps its stream, its bytes and its last partial line", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "1"},
+               "printf 'a\\0b\\n\\nlast'; printf 'e\\377\\n' >&2; head -c 300000 /dev/zero | tr "
+               "'\\0' x >&2");
+  REQUIRE(r.exit_code == 0);
+  REQUIRE(r.out == std::string("[0] a\0b\n[0] \n[0] last\n", 22));
+  REQUIRE(r.err == "[0] e\377\n[0] " + std::string(300000, 'x') + "\n");
+}
+
+TEST_CASE("lines of many ranks stay whole", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "4"},
+               "i=0; while [ $i -lt 500 ]; do printf 'rank %s ' $RANK; echo line $i; i=$((i+1)); "
+               "done");
+  REQUIRE(r.exit_code == 0);
+  std::vector<int> next(4, 0);
+  std::istringstream stream(r.out);
+  int lines = 0;
+  for (std::string line; std::getline(stream, line); ++lines) {
+    const int rank = line[1] - '0';
+    std::ostringstream expected;
+    expected << '[' << rank << "] rank " << rank << " line "
+             << next.at(static_cast<size_t>(rank))++;
+    REQUIRE(line == expected.str());
+  }
+  REQUIRE(lines == 2000);
+}
+
+TEST_CASE("the first failure stops all and gives the exit code", "[rondo-run]") {
+  TempDirectory place;
+  // The others write their pids first; the failing one waits until they have.
+  auto r = run(place, {"-n", "3"},
+               "echo $$ >> $PLACE/pids; if [ $RANK = 1 ]; then "
+               "while [ $(wc -l < $PLACE/pids) -lt 3 ]; do :; done; exit 7; fi; exec sleep 1000");
+  REQUIRE(r.exit_code == 7);
+  REQUIRE(contains(r.err, "rank 1 exited with code 7"));
+  require_nothing_left(place, 3);
+}
+
+TEST_CASE("a signal's end is 128 + signal, and stubborn ranks are killed with their children",
+          "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "2"},
+               "trap '' TERM; echo $$ >> $PLACE/pids; sleep 1000 & echo $! >> $PLACE/pids; "
+               "setsid sleep 1000 & echo $! >> $PLACE/pids; "
+               "if [ $RANK = 0 ]; then while [ $(wc -l < $PLACE/pids) -lt 6 ]; do :; done; "
+               "kill -SEGV $$; fi; wait; wait; sleep 1000");
+  REQUIRE(r.exit_code == 128 + SIGSEGV);
+  REQUIRE(contains(r.err, "rank 0 was killed by signal 11"));
+  require_nothing_left(place, 6);
+}
+
+TEST_CASE("what a rank leaves running ends with the job", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "2"},
+               "setsid sleep 1000 & echo $! >> $PLACE/pids; sleep 1000 & "
+               "echo $! >> $PLACE/pids; echo done");
+  REQUIRE(r.exit_code == 0);
+  REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] done", "[1] done"});
+  require_nothing_left(place, 4);
+}
+
+TEST_CASE("the time limit ends the job with 124", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "2", "--timeout", "0.5"}, "echo $$ >> $PLACE/pids; exec sleep 1000");
+  REQUIRE(r.exit_code == 124);
+  REQUIRE(contains(r.err, "time limit"));
+  require_nothing_left(place, 2);
+}
+
+TEST_CASE("a failed job is started again, with a fresh rendezvous", "[rondo-run]") {
+  TempDirectory place;
+  const std::string script =
+      "echo $RONDO_RENDEZVOUS $RONDO_RESTART_COUNT; "
+      "[ $RANK != 1 ] || [ $RONDO_RESTART_COUNT = 2 ] || exit 9";
+  auto r = run(place, {"-n", "2", "--max-restarts", "2"}, script);
+  REQUIRE(r.exit_code == 0);
+  std::set<std::string> directories;
+  for (const std::string& line : sorted_lines(r.out)) {
+    directories.insert(line.substr(4, line.rfind(' ') - 4));
+  }
+  REQUIRE(directories.size() == 3);
+  REQUIRE(contains(r.err, "restarting all ranks: 2 of 2"));
+  REQUIRE(std::filesystem::is_empty(place.path()));
+  REQUIRE(run(place, {"-n", "2", "--max-restarts", "1"}, script).exit_code == 9);
+}
+
+TEST_CASE("signals reach the ranks and are the exit code", "[rondo-run]") {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    TempDirectory place;
+    auto r = run(place, {"-n", "2", "--max-restarts", "5"},
+                 "trap 'echo got it; exit 0' INT TERM HUP; echo $$ >> $PLACE/pids; "
+                 "while :; do :; done",
+                 [&](pid_t launcher) {
+                   const auto start = std::chrono::steady_clock::now();
+                   while (written_pids(place).size() < 2) {
+                     REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+                   }
+                   kill(launcher, signal);
+                 });
+    INFO(r.err);
+    REQUIRE(r.exit_code == 128 + signal);
+    REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] got it", "[1] got it"});
+    require_nothing_left(place, 2);
+  }
+}
+
+TEST_CASE("a killed launcher takes its ranks along", "[rondo-run]") {
+  TempDirectory place;
+  run(place, {"-n", "2"}, "echo $$ >> $PLACE/pids; while :; do :; done", [&](pid_t launcher) {
+    const auto start = std::chrono::steady_clock::now();
+    while (written_pids(place).size() < 2) {
+      REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+    }
+    kill(launcher, SIGKILL);
+  });
+  // run() returned because the ranks' ends of the launcher's pipes are closed; their death may take
+  // another moment.
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string& pid : written_pids(place)) {
+    while (is_running(pid)) {
+      REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+    }
+  }
+}
+
+TEST_CASE("bad command lines", "[rondo-run]") {
+  struct Case {
+    std::vector<std::string> arguments;
+    int exit_code;  // -1: any but 0
+    const char* text;
+  };
+  const std::vector<Case> cases = {
+      {{"-n", "2", "/nonexistent/program"}, 127, "/nonexistent/program: No such file"},
+      {{"-n", "2", "no-such-program-in-path", "x"}, 127, "no-such-program-in-path: No such file"},
+      {{"-n", "2", "/dev/null"}, 126, "/dev/null: Permission denied"},
+      {{"-n", "0", "true"}, 2, "-n is \"0\""},
+      {{"-n", "many", "true"}, 2, "-n is \"many\""},
+      {{"-n", "-3", "true"}, 2, "-n is \"-3\""},
+      {{"-n", "2"}, 2, "no program given"},
+      {{"-n", "2", "--"}, 2, "no program given"},
+      {{"true"}, -1, "-n"},
+      {{"-n", "2", "--timeout", "0", "true"}, -1, "--timeout"},
+      {{"-n", "2", "--max-restarts", "-1", "true"}, -1, "--max-restarts"},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> argv{RONDO_RUN};
+    argv.insert(argv.end(), c.arguments.begin(), c.arguments.end());
+    auto r = run_program(argv);
+    INFO(c.text << ": " << r.exit_code << "\n" << r.out << r.err);
+    if (c.exit_code >= 0) REQUIRE(r.exit_code == c.exit_code);
+    REQUIRE(r.exit_code != 0);
+    REQUIRE(contains(r.err, c.text));
+  }
+}
+
+}  // namespace
+}  // namespace rondo
