@@ -1,14 +1,18 @@
-// A program is a schedule made concrete: element ranges, rounds and slices, flat arrays that host and device walk alike.
+// A program is a schedule made concrete: element ranges, rounds and slices, flat arrays that host
+// and device walk alike.
 //
-// Geometry. A collective's data is `chunks` blocks of `block` elements. A channel owns [begin, end) of every block. It walks
-// that range in rounds of `window` elements; inside a round every move is repeated for slices of `slice` elements:
+// Geometry. A collective's data is `chunks` blocks of `block` elements. A channel owns [begin, end)
+// of every block. It walks that range in rounds of `window` elements; inside a round every move is
+// repeated for slices of `slice` elements:
 //
 //   for round in [0, rounds):  for step in steps:  for s in [0, slices):  move elements
-//        begin + round * window + s * slice  ..  at most slice more, cut at the window, at end and at the chunk's own length
+//        begin + round * window + s * slice  ..  at most slice more, cut at the window, at end and
+//        at the chunk's own length
 //
-// of chunk c, which in In lies at c * in_stride and in Out at c * out_stride. A slice of length 0 is skipped by both its
-// writer and its readers: lengths depend on (chunk, round, slice) alone, so they agree. Signals and waits happen once per
-// round. A round never has more slices in flight on a link than `slices`, which is why lowering wants FIFO depth for it.
+// of chunk c, which in In lies at c * in_stride and in Out at c * out_stride. A slice of length 0
+// is skipped by both its writer and its readers: lengths depend on (chunk, round, slice) alone, so
+// they agree. Signals and waits happen once per round. A round never has more slices in flight on a
+// link than `slices`, which is why lowering wants FIFO depth for it.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +37,10 @@ struct Instruction {
 
 /// Elements of one channel's part. All counts are elements.
 struct Geometry {
-  uint64_t total;       // all chunks together
-  uint64_t block;       // of a chunk (the last ones may be shorter, or empty)
-  uint64_t in_stride;   // distance of chunks in In: block where In holds all chunks, 0 where it holds one
+  uint64_t total;  // all chunks together
+  uint64_t block;  // of a chunk (the last ones may be shorter, or empty)
+  uint64_t
+      in_stride;  // distance of chunks in In: block where In holds all chunks, 0 where it holds one
   uint64_t out_stride;
   uint64_t begin, end;  // this channel's range of every block
   uint64_t window;      // of a round
@@ -49,10 +54,13 @@ struct Geometry {
     return start >= total ? 0 : std::min(block, total - start);
   }
   /// Where (round, s) starts inside a chunk, and how many elements it has in chunk c.
-  constexpr uint64_t slice_begin(uint64_t round, uint32_t s) const { return begin + round * window + s * slice; }
+  constexpr uint64_t slice_begin(uint64_t round, uint32_t s) const {
+    return begin + round * window + s * slice;
+  }
   constexpr uint64_t slice_length(uint64_t c, uint64_t round, uint32_t s) const {
     const uint64_t from = slice_begin(round, s);
-    const uint64_t to = std::min({from + slice, begin + (round + 1) * window, end, chunk_length(c)});
+    const uint64_t to =
+        std::min({from + slice, begin + (round + 1) * window, end, chunk_length(c)});
     return to > from ? to - from : 0;
   }
 };
@@ -62,21 +70,44 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Operand> operands;
   std::vector<Geometry> channels;
-  uint32_t signals = 0;  // kSignal instructions times rounds, per channel
+  uint32_t signals =
+      0;  // kSignal instructions times rounds; the same for every channel, with or without elements
 };
 
 /// What lowering needs to know about the machinery.
 struct Limits {
-  size_t element_bytes;   // size of the data type
-  size_t slot_bytes;      // capacity of a slot; 0 when no operand is a slot
-  uint32_t depth;         // FIFO depth
-  int channels = 1;       // how many channels may share the work
-  uint64_t align = 0;     // chunk and channel boundaries are multiples of this many elements; 0: 64 bytes' worth
-  size_t min_slice_bytes = 8192;  // a chunk is cut into several slices (to overlap) only down to this
+  size_t element_bytes;  // size of the data type
+  size_t slot_bytes;     // capacity of a slot; 0 when no operand is a slot
+  uint32_t depth;        // FIFO depth
+  int channels = 1;      // how many channels may share the work
+  uint64_t align =
+      0;  // chunk and channel boundaries are multiples of this many elements; 0: 64 bytes' worth
+  size_t min_slice_bytes =
+      8192;  // a chunk is cut into several slices (to overlap) only down to this
 };
 
-/// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round fit the FIFOs: for a ring
-/// at most depth - 1, for other schedules at most depth (a schedule that uses one link twice per round gets fewer).
+/// The smallest FIFO depth with which lower() accepts the algorithm: 2 where a rank passes on what
+/// it receives on links that it also starts on, else 1.
+uint32_t minimum_depth(Collective collective, Algorithm algorithm);
+
+/// The field's word for an instruction; see name_of(Step).
+const char* name_of(const Program& program, size_t instruction);
+
+/// What a rank moves, over all channels and rounds. A published slot counts once, whatever the
+/// number of its readers.
+struct Traffic {
+  uint64_t
+      elements_sent;  // into slots (each destination), published, or written into peers' buffers
+  uint64_t elements_fetched;  // read from published slots and peers' buffers
+};
+Traffic traffic_of(const Program& program);
+
+/// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
+/// fit the FIFOs: for a ring at most depth - 1, for other schedules at most depth (a schedule that
+/// uses one link twice per round gets fewer). A barrier ignores `count`: it moves one element at
+/// most. Schedules without slots are one round of one slice. A channel without elements has no
+/// rounds, except that schedules with signals have their one round on every channel (unless count
+/// is 0), so that counters stay equal.
 /// kInvalidArgument when a slot cannot hold one element or depth is too small for the schedule.
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits);
 

@@ -1,15 +1,17 @@
-// A schedule is data: what one rank does for a collective, as steps over symbolic chunks. It knows no bytes, pointers or
-// dtypes, and there are three instructions only:
+// A schedule is data: what one rank does for a collective, as steps over symbolic chunks. It knows
+// no bytes, pointers or dtypes, and there are three instructions only:
 //
-//   move    fold k sources (left to right) into m destinations. With slots as sources and destinations this one
-//           instruction is send, recv, copy, reduce, recv_reduce_send, recv_reduce_copy_send, recv_copy_send, publish, ...
-//           (name_of() gives the field's word for each).
+//   move    fold k sources (left to right) into m destinations. With slots as sources and
+//   destinations this one
+//           instruction is send, recv, copy, reduce, recv_reduce_send, recv_reduce_copy_send,
+//           recv_copy_send, publish, ... (name_of() gives the field's word for each).
 //   signal  raise this rank's counter, which every peer can see.
-//   wait    until a peer's counter has come as far as this rank's own (its last signal of this operation), or, with
+//   wait    until a peer's counter has come as far as this rank's own (its last signal of this
+//   operation), or, with
 //           flag kPosted, until the peer has posted this operation, its buffers included.
 //
-// A chunk is one rank's share of a collective (or everything, where a collective is not divided). lowering turns a schedule
-// into a Program; see program.hpp.
+// A chunk is one rank's share of a collective (or everything, where a collective is not divided).
+// lowering turns a schedule into a Program; see program.hpp.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +24,13 @@ namespace rondo::schedule {
 
 /// Where an operand lies.
 enum class Place : uint8_t {
-  kIn,         // own input buffer, chunk `chunk`
-  kOut,        // own output buffer, chunk `chunk`
-  kSlot,       // as a source: the next slot of the link from `peer`; as a destination: the next slot of the link to `peer`
-  kPublished,  // as a source: the next slot that `peer` publishes; as a destination: own next published slot (`peer` unused)
+  kIn,    // own input buffer, chunk `chunk`
+  kOut,   // own output buffer, chunk `chunk`. In place, a copy of In onto itself is no access at
+          // all: skip it
+  kSlot,  // as a source: the next slot of the link from `peer`; as a destination: the next slot of
+          // the link to `peer`
+  kPublished,  // as a source: the next slot that `peer` publishes; as a destination: own next
+               // published slot (`peer` unused)
   kPeerIn,     // `peer`'s input buffer, chunk `chunk`, read or written in place
   kPeerOut,    // `peer`'s output buffer, likewise
 };
@@ -42,9 +47,10 @@ enum class Flag : uint8_t { kPosted, kSignalled };
 struct Step {
   Action action;
   Flag flag = Flag::kSignalled;  // kWait only
-  bool finishes = false;         // kMove: its result is the finished reduction (where an average divides)
-  int32_t peer = -1;             // kWait only
-  /// kMove: which chunk of the collective this step is about; fixes offsets and lengths of its slot operands too.
+  bool finishes = false;  // kMove: its result is the finished reduction (where an average divides)
+  int32_t peer = -1;      // kWait only
+  /// kMove: which chunk of the collective this step is about; fixes offsets and lengths of its slot
+  /// operands too.
   int32_t chunk = 0;
   std::vector<Operand> sources;
   std::vector<Operand> destinations;
@@ -61,14 +67,20 @@ struct Schedule {
   std::vector<Step> steps;
 };
 
-/// Pure: the schedule of one rank. kUnavailable when the algorithm does not do that collective. For ranks == 1 every
-/// algorithm is one local copy (nothing for a barrier). Ranks up to 65536.
+/// Pure: the schedule of one rank. kUnavailable when the algorithm does not do that collective. For
+/// ranks == 1 every algorithm is one local copy (nothing for a barrier). Ranks up to 65536.
 Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root);
 
 /// Whether build() has it.
 bool has(Collective collective, Algorithm algorithm);
 
-/// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send", "publish", "copy", "reduce", ...
+/// Whether the algorithm may be used when In and Out are in place (see communicator.hpp).
+/// kOneShotDirect all_reduce may not: a fast rank would overwrite its In while slower ones still
+/// read it.
+bool is_in_place_safe(Collective collective, Algorithm algorithm);
+
+/// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send",
+/// "publish", "copy", "reduce", ...
 const char* name_of(const Step& step);
 
 /// What the algorithm needs of a transport.

@@ -1,0 +1,138 @@
+// Which algorithm does which collective, and what a step is called. The algorithms themselves are
+// in builders/.
+#include <string>
+
+#include "comm/schedule/builders/parts.hpp"
+#include "comm/schedule/schedule.hpp"
+
+namespace rondo::schedule {
+namespace {
+
+using Builder = void (*)(Schedule&);
+constexpr int kMaxRanks = 65536;
+
+/// Null where the algorithm does not do the collective.
+Builder builder(Collective collective, Algorithm algorithm) {
+  struct Entry {
+    Collective collective;
+    Algorithm algorithm;
+    Builder build;
+  };
+  using C = Collective;
+  using A = Algorithm;
+  static constexpr Entry kTable[] = {
+      {C::kAllReduce, A::kRing, ring_all_reduce},
+      {C::kAllReduce, A::kOneShot, one_shot_all_reduce},
+      {C::kAllReduce, A::kTwoShot, two_shot_all_reduce},
+      {C::kAllReduce, A::kOneShotDirect, direct_one_shot_all_reduce},
+      {C::kAllReduce, A::kTwoShotDirect, direct_two_shot_all_reduce},
+      {C::kReduceScatter, A::kRing, ring_reduce_scatter},
+      {C::kReduceScatter, A::kTwoShot, two_shot_reduce_scatter},
+      {C::kReduceScatter, A::kTwoShotDirect, direct_two_shot_reduce_scatter},
+      {C::kAllGather, A::kRing, ring_all_gather},
+      {C::kAllGather, A::kOneShot, one_shot_all_gather},
+      {C::kAllGather, A::kTwoShot, two_shot_all_gather},
+      {C::kAllGather, A::kTwoShotDirect, direct_two_shot_all_gather},
+      {C::kBroadcast, A::kRing, ring_broadcast},
+      {C::kBroadcast, A::kOneShot, one_shot_broadcast},
+      {C::kBroadcast, A::kOneShotDirect, direct_one_shot_broadcast},
+      {C::kBarrier, A::kRing, ring_all_reduce},
+      {C::kBarrier, A::kOneShot, one_shot_all_reduce},
+      {C::kBarrier, A::kTwoShot, exchange_barrier},
+      {C::kBarrier, A::kFlat, flat_barrier},
+  };
+  for (const Entry& entry : kTable) {
+    if (entry.collective == collective && entry.algorithm == algorithm) return entry.build;
+  }
+  return nullptr;
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+bool touches(const std::vector<Operand>& operands, Place a, Place b) {
+  for (const Operand& o : operands) {
+    if (o.place == a || o.place == b) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool has(Collective collective, Algorithm algorithm) {
+  return builder(collective, algorithm) != nullptr;
+}
+
+Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+  const Builder fill = builder(collective, algorithm);
+  if (fill == nullptr) {
+    return Status(Code::kUnavailable, std::string("no ") + std::string(name(algorithm)) +
+                                          " algorithm for " + std::string(name(collective)) +
+                                          "; choose another or auto");
+  }
+  if (ranks < 1 || ranks > kMaxRanks) {
+    return Status(Code::kInvalidArgument,
+                  "a schedule is for 1 to 65536 ranks, not " + std::to_string(ranks));
+  }
+  if (rank < 0 || rank >= ranks) {
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " is not below " +
+                                              std::to_string(ranks) + ", the number of ranks");
+  }
+  const bool rooted = collective == Collective::kBroadcast;
+  if (rooted && (root < 0 || root >= ranks)) {
+    return Status(Code::kInvalidArgument, "root " + std::to_string(root) + " is not below " +
+                                              std::to_string(ranks) + ", the number of ranks");
+  }
+  Schedule s{.collective = collective,
+             .algorithm = algorithm,
+             .ranks = ranks,
+             .rank = rank,
+             .root = rooted ? root : 0,
+             .chunks = 1,
+             .steps = {}};
+  if (ranks > 1) {
+    fill(s);
+  } else if (collective != Collective::kBarrier) {
+    s.steps.push_back(move(0, {in(0)}, {out(0)}, reduces(collective)));
+  }
+  return s;
+}
+
+bool is_in_place_safe(Collective collective, Algorithm algorithm) {
+  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect);
+}
+
+Needs needs_of(Algorithm algorithm) {
+  const bool direct =
+      algorithm == Algorithm::kOneShotDirect || algorithm == Algorithm::kTwoShotDirect;
+  return {.publish = algorithm == Algorithm::kOneShot,
+          .references = direct,
+          .signals = direct || algorithm == Algorithm::kFlat};
+}
+
+const char* name_of(const Step& step) {
+  if (step.action == Action::kSignal) return "signal";
+  if (step.action == Action::kWait) {
+    return step.flag == Flag::kPosted ? "wait_posted" : "wait_signalled";
+  }
+  const bool receives = touches(step.sources, Place::kSlot, Place::kPublished);
+  const bool sends = touches(step.destinations, Place::kSlot, Place::kSlot);
+  const bool publishes = touches(step.destinations, Place::kPublished, Place::kPublished);
+  const bool pushes = touches(step.destinations, Place::kPeerOut, Place::kPeerIn);
+  const bool keeps = touches(step.destinations, Place::kOut, Place::kIn);
+  if (step.sources.size() > 1) {
+    if (pushes) return "reduce_push";
+    if (publishes) return receives ? "recv_reduce_publish" : "reduce_publish";
+    if (!receives) return sends ? "reduce_send" : "reduce";
+    if (!sends) return "recv_reduce_copy";
+    return keeps ? "recv_reduce_copy_send" : "recv_reduce_send";
+  }
+  if (pushes) return "push";
+  if (touches(step.sources, Place::kPeerIn, Place::kPeerOut)) return "pull";
+  if (publishes) return receives ? "recv_publish" : "publish";
+  if (receives) return !sends ? "recv" : keeps ? "recv_copy_send" : "recv_send";
+  return !sends ? "copy" : keeps ? "copy_send" : "send";
+}
+
+}  // namespace rondo::schedule

@@ -1,0 +1,77 @@
+// Two-shot: a reduce-scatter and an all-gather, each by one direct exchange between all pairs, over
+// slots. A chunk is S/N.
+//
+// all_reduce, 2 hops:
+//   1. send  x N-1            rank r sends chunk p of its In to rank p, beginning with p = r+1 so
+//   that nobody is everybody's first.
+//   2. recv_reduce_copy_send  rank r folds chunk r of all ranks in rank order 0..N-1, its own from
+//   In; into Out and to everybody.
+//   3. recv  x N-1            chunk p comes from rank p into Out.
+//   On the wire each rank sends 2(N-1) chunks: 2(N-1)/N * S bytes, as a ring does, in 2 hops
+//   instead of 2(N-1), for which it needs links between all pairs.
+// reduce_scatter is 1 and 2 without the send, all_gather is 2 and 3 without the reduction: (N-1)/N
+// * S bytes, 1 hop.
+//
+// The barrier over links is the exchange alone, of one byte, undivided: 1 hop, N-1 messages.
+//
+// In place: chunks p != r of In have been sent in phase 1 before phase 3 overwrites them; chunk r
+// is overwritten by the move that reads it.
+#include "comm/schedule/builders/parts.hpp"
+
+namespace rondo::schedule {
+namespace {
+
+std::vector<Operand> slots_to_all(const Schedule& s, int chunk, std::vector<Operand> operands) {
+  for (int i = 1; i < s.ranks; ++i) operands.push_back(slot((s.rank + i) % s.ranks, chunk));
+  return operands;
+}
+
+std::vector<Operand> slots_from_all(const Schedule& s, int chunk) {
+  return in_rank_order(s, chunk, [chunk](int p) { return slot(p, chunk); });
+}
+
+void scatter(Schedule& s) {
+  for (int i = 1; i < s.ranks; ++i) {
+    const int p = (s.rank + i) % s.ranks;
+    s.steps.push_back(move(p, {in(p)}, {slot(p, p)}));
+  }
+}
+
+void collect(Schedule& s) {
+  for (int i = 1; i < s.ranks; ++i) {
+    const int p = (s.rank + i) % s.ranks;
+    s.steps.push_back(move(p, {slot(p, p)}, {out(p)}));
+  }
+}
+
+}  // namespace
+
+void two_shot_all_reduce(Schedule& s) {
+  const int c = s.rank;
+  s.chunks = s.ranks;
+  scatter(s);
+  s.steps.push_back(move(c, slots_from_all(s, c), slots_to_all(s, c, {out(c)}), true));
+  collect(s);
+}
+
+void two_shot_reduce_scatter(Schedule& s) {
+  const int c = s.rank;
+  s.chunks = s.ranks;
+  scatter(s);
+  s.steps.push_back(move(c, slots_from_all(s, c), {out(c)}, true));
+}
+
+void two_shot_all_gather(Schedule& s) {
+  const int c = s.rank;
+  s.chunks = s.ranks;
+  s.steps.push_back(move(c, {in(c)}, slots_to_all(s, c, {out(c)})));
+  collect(s);
+}
+
+void exchange_barrier(Schedule& s) {
+  s.chunks = 1;
+  s.steps.push_back(move(0, {in(0)}, slots_to_all(s, 0, {})));
+  s.steps.push_back(move(0, slots_from_all(s, 0), {out(0)}, true));
+}
+
+}  // namespace rondo::schedule

@@ -1,0 +1,179 @@
+// Lowering: from a schedule over symbolic chunks to a program of element ranges, rounds and slices.
+// Pure arithmetic, and the same on every rank: nothing here may depend on the rank, or writer and
+// reader would disagree about a slot.
+#include <limits>
+#include <string>
+
+#include "comm/schedule/program.hpp"
+
+namespace rondo::schedule {
+namespace {
+
+uint64_t divide_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+uint64_t align_up(uint64_t value, uint64_t align) { return divide_up(value, align) * align; }
+
+Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
+
+/// How the collective's data is divided: everything of Geometry that channels share.
+Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_bytes, uint64_t align) {
+  Geometry g{};
+  const auto chunks = static_cast<uint64_t>(s.chunks);
+  // One element less than the largest size, aligned, keeps every later sum of offsets in range.
+  const uint64_t most = (std::numeric_limits<uint64_t>::max() / 2) / element_bytes - chunks * align;
+  const bool blocks =
+      s.collective == Collective::kReduceScatter || s.collective == Collective::kAllGather;
+  if (s.collective == Collective::kBarrier) count = 1;
+  if (count > (blocks ? most / chunks : most)) {
+    return refuse(std::to_string(count) + " elements of " + std::to_string(element_bytes) +
+                  " bytes for " + std::to_string(s.ranks) +
+                  " ranks are more than can be addressed; pass a smaller count");
+  }
+  g.total = blocks ? count * chunks : count;
+  // A block that the caller lays out is exact; one that only divides the work is a multiple of
+  // cache lines, and none of them is longer than everything.
+  g.block = blocks ? count : std::min(count, align_up(divide_up(count, chunks), align));
+  g.in_stride = s.collective == Collective::kAllGather ? 0 : g.block;
+  g.out_stride = s.collective == Collective::kReduceScatter ? 0 : g.block;
+  return g;
+}
+
+/// Cuts a channel's range into slices and rounds. `most`: elements that a slot holds; `slices`:
+/// what the FIFOs allow.
+void cut(Geometry& g, uint64_t most, uint32_t slices, uint64_t min_slice, uint64_t align) {
+  const uint64_t range = g.end - g.begin;
+  if (range == 0) return;
+  const uint64_t unit = std::min(align, most);  // tiny slots: whatever fits
+  most = most / unit * unit;
+  const uint64_t needed = divide_up(range, most);
+  // Few slices for little data (each costs a handshake), more as there is work to overlap, all of
+  // them for several rounds.
+  const uint64_t wanted = std::clamp<uint64_t>(range / std::max<uint64_t>(min_slice, 1), 1, slices);
+  const uint64_t pieces = needed <= slices ? std::max(needed, wanted) : align_up(needed, slices);
+  g.slice = std::min(most, align_up(divide_up(range, pieces), unit));
+  g.slices = static_cast<uint32_t>(std::min<uint64_t>(divide_up(range, g.slice), slices));
+  g.window = g.slice * g.slices;
+  g.rounds = divide_up(range, g.window);
+}
+
+void flatten(const Schedule& s, Program& program) {
+  program.instructions.reserve(s.steps.size());
+  for (const Step& step : s.steps) {
+    program.instructions.push_back({.action = step.action,
+                                    .flag = step.flag,
+                                    .finishes = step.finishes,
+                                    .sources = static_cast<uint16_t>(step.sources.size()),
+                                    .destinations = static_cast<uint16_t>(step.destinations.size()),
+                                    .peer = step.peer,
+                                    .chunk = step.chunk,
+                                    .first = static_cast<uint32_t>(program.operands.size())});
+    auto& operands = program.operands;
+    operands.insert(operands.end(), step.sources.begin(), step.sources.end());
+    operands.insert(operands.end(), step.destinations.begin(), step.destinations.end());
+  }
+}
+
+Status check(const Schedule& s, const Limits& limits, bool slots) {
+  const std::string what =
+      std::string(name(s.algorithm)) + " " + std::string(name(s.collective)) + ": ";
+  if (limits.element_bytes == 0) return refuse(what + "elements of 0 bytes");
+  if (limits.channels < 1) {
+    return refuse(what + std::to_string(limits.channels) + " channels; at least 1 is needed");
+  }
+  for (const Step& step : s.steps) {
+    if (step.sources.size() > UINT16_MAX || step.destinations.size() > UINT16_MAX) {
+      return {Code::kUnavailable, what + "a step of " + std::to_string(step.sources.size()) +
+                                      " operands does not fit a program; choose ring"};
+    }
+  }
+  if (!slots) return {};
+  if (limits.slot_bytes < limits.element_bytes) {
+    return refuse(what + "a slot of " + std::to_string(limits.slot_bytes) +
+                  " bytes cannot hold an element of " + std::to_string(limits.element_bytes) +
+                  "; use larger slots");
+  }
+  const uint32_t least = minimum_depth(s.collective, s.algorithm);
+  if (limits.depth < least) {
+    return refuse(what + "needs FIFOs of at least " + std::to_string(least) + " slots, not " +
+                  std::to_string(limits.depth));
+  }
+  return {};
+}
+
+}  // namespace
+
+uint32_t minimum_depth(Collective collective, Algorithm algorithm) {
+  const bool passes_on = (algorithm == Algorithm::kRing && collective != Collective::kBroadcast) ||
+                         (algorithm == Algorithm::kTwoShot && collective == Collective::kAllReduce);
+  return passes_on ? 2 : 1;
+}
+
+const char* name_of(const Program& program, size_t instruction) {
+  const Instruction& i = program.instructions[instruction];
+  const auto first = program.operands.begin() + i.first;
+  return name_of(Step{.action = i.action,
+                      .flag = i.flag,
+                      .finishes = i.finishes,
+                      .peer = i.peer,
+                      .chunk = i.chunk,
+                      .sources = {first, first + i.sources},
+                      .destinations = {first + i.sources, first + i.sources + i.destinations}});
+}
+
+Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits) {
+  const Needs needs = needs_of(schedule.algorithm);
+  const bool slots = schedule.ranks > 1 && !needs.signals;
+  RONDO_RETURN_IF_ERROR(check(schedule, limits, slots));
+  const uint64_t align =
+      limits.align != 0 ? limits.align : std::max<uint64_t>(1, 64 / limits.element_bytes);
+  Result<Geometry> divided = divide(schedule, count, limits.element_bytes, align);
+  if (!divided.ok()) return divided.status();
+
+  Program program;
+  flatten(schedule, program);
+  const bool empty = divided->total == 0;
+  const auto channels = static_cast<uint64_t>(limits.channels);
+  const uint64_t share = align_up(divide_up(divided->block, channels), align);
+  for (uint64_t c = 0; c < channels; ++c) {
+    Geometry g = *divided;
+    g.begin = c >= divide_up(g.block, std::max<uint64_t>(share, 1)) ? g.block : c * share;
+    g.end = std::min(g.block, g.begin + share);
+    if (slots) {
+      // Half of a FIFO per round: the other half lets a rank run ahead of its reader, and keeps
+      // `slices` below the depth, without which everybody who passes data on could wait for
+      // everybody else.
+      cut(g, limits.slot_bytes / limits.element_bytes, std::max(1u, limits.depth / 2),
+          limits.min_slice_bytes / limits.element_bytes, align);
+    } else {
+      g.slice = g.window = std::max<uint64_t>(g.end - g.begin, 1);
+      g.slices = 1;
+      g.rounds = (g.end > g.begin || (needs.signals && !empty)) && !schedule.steps.empty() ? 1 : 0;
+    }
+    program.channels.push_back(g);
+  }
+  if (needs.signals && !empty) {
+    for (const Step& step : schedule.steps) program.signals += step.action == Action::kSignal;
+  }
+  return program;
+}
+
+Traffic traffic_of(const Program& program) {
+  Traffic traffic{};
+  if (program.channels.empty()) return traffic;
+  for (const Instruction& i : program.instructions) {
+    if (i.action != Action::kMove) continue;
+    const uint64_t length = program.channels[0].chunk_length(static_cast<uint64_t>(i.chunk));
+    for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
+      const Place place = program.operands[i.first + o].place;
+      const bool peers =
+          place == Place::kPublished || place == Place::kPeerIn || place == Place::kPeerOut;
+      if (o < i.sources) {
+        traffic.elements_fetched += peers ? length : 0;
+      } else {
+        traffic.elements_sent += peers || place == Place::kSlot ? length : 0;
+      }
+    }
+  }
+  return traffic;
+}
+
+}  // namespace rondo::schedule

@@ -1,0 +1,107 @@
+// The symbolic execution of one channel of a sequence of operations. Internal to the verifier,
+// which has checked the form of the programs before. Executes greedily: any order that respects the
+// FIFOs gives the same values.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/schedule/symbolic_clocks.hpp"
+#include "comm/schedule/symbolic_values.hpp"
+#include "comm/schedule/verifier.hpp"
+
+namespace rondo::schedule {
+
+class SymbolicChannel {
+ public:
+  SymbolicChannel(std::span<const Operation> operations, size_t channel, uint32_t depth,
+                  VerifyReport& report);
+  Status run();
+
+ private:
+  /// What a slot holds and for whom.
+  struct Entry {
+    size_t op;
+    int chunk;
+    uint64_t index;  // round and slice
+    ValueId value;
+  };
+  /// One writer; readers[i] counts what reader i has taken. A link has one reader, a published FIFO
+  /// one per rank.
+  struct Fifo {
+    std::vector<Entry> ring;
+    uint64_t written = 0;
+    std::vector<uint64_t> taken;
+  };
+  struct Cell {
+    ValueId value = kNothing;
+    bool written = false;  // during the operation
+  };
+  struct Cursor {
+    size_t op = 0;
+    uint64_t round = 0;
+    size_t instruction = 0;
+    uint32_t slice = 0;
+  };
+  /// Why a rank cannot go on: what it needs, and of whom.
+  struct Blocked {
+    std::string need;
+    int peer;
+  };
+
+  int ranks() const { return static_cast<int>(operations_[0].programs.size()); }
+  const Geometry& geometry(size_t op) const {
+    return operations_[op].programs[0].channels[channel_];
+  }
+  bool has_channel(size_t op) const {
+    return operations_[op].programs[0].channels.size() > channel_;
+  }
+  uint64_t chunks(size_t op) const;
+  uint64_t indices(size_t op) const { return geometry(op).rounds * geometry(op).slices; }
+  /// Where chunk `chunk` of In or Out lies among the cells of a rank; one place for both where they
+  /// overlap.
+  size_t cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const;
+
+  void prepare_memory();
+  Fifo& link(int from, int to);
+  Fifo& published(int from);
+  Fifo& fifo_of(const Operand& o, int rank, bool destination);
+  static size_t reader_of(const Operand& o, int rank);
+  bool full(const Fifo& fifo, int writer) const;
+
+  /// Executes what `rank` can; whether it got any further.
+  Result<bool> advance(int rank);
+  Status step(int rank, const Program& program, const Instruction& i);
+  bool blocked(int rank, Blocked* why);
+  bool wait_blocked(int rank, const Instruction& i, Blocked* why) const;
+  Status move(int rank, const Program& program, const Instruction& i);
+  Result<ValueId> take(int rank, const Instruction& i, const Operand& o, uint64_t index);
+  Result<ValueId> fold(int rank, const Instruction& i, const std::vector<ValueId>& sources);
+  Status put(int rank, const Instruction& i, const Operand& o, uint64_t index, ValueId value);
+  Status enter(int rank);
+  void next(int rank);
+
+  Status check_results();
+  Status check_result(size_t op, int rank, int chunk, uint64_t index);
+  Status check_barrier(size_t op, int rank);
+  Status check_left_over();
+  Status deadlock();
+  /// "operation 0 (all_reduce), rank 1, channel 0, round 0, step 3 (recv), slice 0 "
+  std::string where(int rank) const;
+
+  std::span<const Operation> operations_;
+  size_t channel_;
+  uint32_t depth_;
+  VerifyReport& report_;
+  Values values_;
+  std::unique_ptr<Clocks> clocks_;  // only where peers' buffers or counters are used
+  std::vector<bool> shared_;        // [op] whether peers touch buffers
+  std::vector<Cursor> cursors_;     // [rank]
+  std::vector<Fifo> links_;         // [from * ranks + to]
+  std::vector<Fifo> published_;     // [from]
+  std::vector<std::vector<std::vector<Cell>>> memory_;  // [op][rank][cell]
+};
+
+}  // namespace rondo::schedule

@@ -1,0 +1,56 @@
+// See choose.hpp.
+#include "comm/tuner/choose.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "comm/schedule/schedule.hpp"
+
+namespace rondo::tuner {
+namespace {
+
+/// Why `algorithm`, which does the collective, may not be used; null: it may.
+const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
+                    bool in_place) {
+  const schedule::Needs needs = schedule::needs_of(algorithm);
+  if (needs.publish && !available.publish) return "no slots with several readers";
+  if (needs.references && !available.references) return "peers' buffers are not mapped";
+  if (needs.signals && !available.signals) return "no counters";
+  if (in_place && !schedule::is_in_place_safe(collective, algorithm)) return "not safe in place";
+  return nullptr;
+}
+
+}  // namespace
+
+Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
+              bool in_place, const LinkProfile& profile) {
+  Choice best{.algorithm = Algorithm::kRing,
+              .predicted_us = std::numeric_limits<double>::infinity()};
+  for (int a = 0; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    if (!schedule::has(collective, algorithm)) continue;
+    if (refusal(collective, algorithm, available, in_place) != nullptr) continue;
+    const double us = predict_us(collective, algorithm, ranks, bytes, profile);
+    if (us < best.predicted_us) best = {.algorithm = algorithm, .predicted_us = us};
+  }
+  return best;
+}
+
+std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t bytes,
+                                  const Available& available, bool in_place,
+                                  const LinkProfile& profile) {
+  std::vector<Candidate> all;
+  for (int a = 0; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    if (!schedule::has(collective, algorithm)) continue;
+    all.push_back({.algorithm = algorithm,
+                   .predicted_us = predict_us(collective, algorithm, ranks, bytes, profile),
+                   .refusal = refusal(collective, algorithm, available, in_place)});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.predicted_us < b.predicted_us;
+  });
+  return all;
+}
+
+}  // namespace rondo::tuner

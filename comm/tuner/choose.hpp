@@ -1,0 +1,39 @@
+// The choice of algorithm: the cheapest of those that the transport can carry, by prediction. Pure
+// and deterministic, so that ranks with the same profile choose alike without talking.
+#pragma once
+
+#include <vector>
+
+#include "comm/tuner/cost.hpp"
+
+namespace rondo::tuner {
+
+/// What the transport, and the buffers, of this operation allow.
+struct Available {
+  bool publish = false;     // one writer, many readers
+  bool references = false;  // peers' buffers are mapped
+  bool signals = false;     // counters
+};
+
+struct Choice {
+  Algorithm algorithm;
+  double predicted_us;
+};
+
+/// `bytes` as in predict_us. Of equal predictions the first in the order of Algorithm wins. The
+/// ring needs nothing, so there always is a choice.
+Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
+              bool in_place, const LinkProfile& profile);
+
+/// Every algorithm that does the collective, cheapest first, and why it may not be used: for
+/// explaining a choice.
+struct Candidate {
+  Algorithm algorithm;
+  double predicted_us;
+  const char* refusal;  // null: it may be used
+};
+std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t bytes,
+                                  const Available& available, bool in_place,
+                                  const LinkProfile& profile);
+
+}  // namespace rondo::tuner

@@ -1,0 +1,33 @@
+// The cost model: predicts the time of a collective from a link profile. Hockney's alpha-beta-gamma
+// model as in Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
+// in MPICH", IJHPCA 19(1), 2005, with beta split into slots and memory, since ranks on one host pay
+// for both and not for a wire.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/tuner/profile.hpp"
+#include "rondo/types.hpp"
+
+namespace rondo::tuner {
+
+/// What a collective costs one rank (the busiest), in units that a profile prices. Exact for the
+/// schedules of comm/schedule.
+struct Terms {
+  double hops = 0;           // of latency, one after the other
+  double peers = 0;          // served or polled beyond the first of each hop
+  double slot_bytes = 0;     // into slots plus out of slots
+  double memory_bytes = 0;   // of own or peers' buffers, read plus written
+  double reduced_bytes = 0;  // folded into others
+};
+
+/// `bytes`: the collective's own count argument in bytes, that is one block for reduce_scatter and
+/// all_gather. All zero where the algorithm does not do the collective; for one rank, the one copy.
+Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
+               const LinkProfile& profile);
+
+/// Microseconds, out of place. Infinity where the algorithm does not do the collective.
+double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
+                  const LinkProfile& profile);
+
+}  // namespace rondo::tuner

@@ -1,0 +1,52 @@
+// The built-in profiles. Sources: flag exchange, scheduling turns and direct algorithms at sizes
+// from 8 KiB to 256 MiB as measured with two ranks on a 2-core server VM; slot costs from a staged
+// two-shot prototype there. To within a factor of 1.5 from 8 B to 128 MiB; what counts is where one
+// algorithm overtakes another.
+#include "comm/tuner/profile.hpp"
+
+#include <algorithm>
+
+namespace rondo::tuner {
+
+LinkProfile shared_memory_profile() {
+  return {.name = "shared memory",
+          .overhead_us = 0.02,
+          .alpha_us = 0.06,
+          .peer_us = 0.03,
+          .slot_us_per_byte = 1.2e-5,
+          .memory_cached_us_per_byte = 5e-6,
+          .memory_us_per_byte = 2.5e-5,
+          .reduce_us_per_byte = 8e-6,
+          .parallel_ranks = 0,
+          .llc_bytes = size_t{32} << 20,
+          .slot_bytes = size_t{32} << 10,
+          .slots = 4};
+}
+
+LinkProfile oversubscribed_profile(int cores) {
+  LinkProfile profile = shared_memory_profile();
+  profile.name = "shared memory, more ranks than cores";
+  profile.alpha_us = 1.5;  // sched_yield to the next rank
+  profile.parallel_ranks = std::max(cores, 1);
+  profile.slots = 8;  // the more a turn of the scheduler can get done, the fewer turns
+  return profile;
+}
+
+LinkProfile wire_profile(double bytes_per_second, double latency_seconds) {
+  LinkProfile profile = shared_memory_profile();
+  profile.name = "wire";
+  profile.alpha_us += latency_seconds * 1e6;
+  // Half on the way in, half on the way out: a hop pays both.
+  profile.slot_us_per_byte += 0.5e6 / bytes_per_second;
+  // What the FIFO holds must exceed bandwidth * latency, or the FIFO sets the pace; within a
+  // megabyte per link.
+  profile.slots = 8;
+  const double in_flight =
+      latency_seconds > 0 ? std::min(bytes_per_second * latency_seconds, 1e6) : 0.0;
+  while (static_cast<double>(profile.slot_bytes * profile.slots / 2) < in_flight) {
+    profile.slot_bytes *= 2;
+  }
+  return profile;
+}
+
+}  // namespace rondo::tuner

@@ -1,0 +1,43 @@
+// The link profile: what the machine costs, as a handful of named constants. All that the cost
+// model knows; thresholds between algorithms follow from these numbers and are written nowhere. A
+// profile is built in or read from a file, never measured at start-up: algorithms, and with them
+// bits, would vary from run to run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rondo::tuner {
+
+/// Times in microseconds. A byte of the operation's own buffers costs memory_*, one of a peer's
+/// buffer too; a byte that goes through a slot costs slot_* twice, once on its way in and once on
+/// its way out.
+struct LinkProfile {
+  const char* name;
+  double overhead_us;  // of a call, whatever it does
+  double alpha_us;     // from one rank's flag to another rank that waits for it: one hop
+  double peer_us;      // for each further peer that a rank serves or polls in the same hop
+  double slot_us_per_byte;
+  double memory_cached_us_per_byte;  // while all ranks' buffers fit the cache
+  double memory_us_per_byte;         // when they are much larger
+  double reduce_us_per_byte;         // gamma: to fold one byte into another, beyond reading it
+  /// Ranks that can run at the same time; more of them take turns, and everything but overhead
+  /// takes longer. 0: all.
+  int parallel_ranks;
+
+  size_t llc_bytes;   // last-level cache that the ranks share
+  size_t slot_bytes;  // of a slot, also of a published one
+  uint32_t slots;     // of a link, or published by a rank
+};
+
+/// As many cores as ranks, one host.
+LinkProfile shared_memory_profile();
+
+/// More ranks than cores on one host: a hop costs a scheduling turn. `cores`: how many there are.
+LinkProfile oversubscribed_profile(int cores = 2);
+
+/// A wire per rank, such as a network or --pace. REQUIRES: bytes_per_second > 0 (infinity allowed),
+/// latency_seconds >= 0.
+LinkProfile wire_profile(double bytes_per_second, double latency_seconds);
+
+}  // namespace rondo::tuner

@@ -1,0 +1,178 @@
+// Proves every built-in schedule, lowered, for many numbers of ranks, counts, FIFO depths and
+// channels, in and out of place, alone and in pairs of different operations over the same FIFOs.
+#include "tests/comm/schedule/builtins.hpp"
+
+#include <algorithm>
+#include <iostream>
+
+namespace rondo::schedule::test {
+namespace {
+
+std::vector<int> few_ranks() {
+  std::vector<int> ranks;
+  for (int n = 1; n <= (kSanitized ? 17 : 33); ++n) ranks.push_back(n);
+  if (kSanitized) ranks.push_back(33);
+  return ranks;
+}
+
+/// Elements per chunk that lead to at least three rounds: a round is at most depth / 2 slots of 16
+/// elements.
+uint64_t three_rounds(uint32_t depth) { return std::max(1u, depth / 2) * 16 * 2 + 7; }
+
+uint64_t large_count(Collective collective, int ranks, uint32_t depth) {
+  const bool divided = collective == Collective::kAllReduce;
+  return three_rounds(depth) * static_cast<uint64_t>(divided ? ranks : 1) + 1;
+}
+
+void prove(const Shape& shape, const Limits& limits) {
+  if (shape.in_place && !is_in_place_safe(shape.collective, shape.algorithm)) return;
+  const Status status = verdict({operation(shape, limits)}, limits);
+  INFO(describe(shape, limits));
+  if (!status.ok()) FAIL(status.to_string());
+}
+
+void prove_depths_and_places(Shape shape) {
+  const uint32_t least = minimum_depth(shape.collective, shape.algorithm);
+  for (const uint32_t depth : {least, 4u, 8u}) {
+    for (const bool in_place : {false, true}) {
+      shape.in_place = in_place;
+      prove(shape, tiny(depth));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every built-in is proved for every number of ranks, at every edge count") {
+  const std::vector<int> all = few_ranks();
+  std::cout << "ranks 1 to " << (kSanitized ? "17, and 33 (sanitized build)" : "33") << "\n";
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : all) {
+      Shape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = n / 2};
+      const auto u = static_cast<uint64_t>(n);
+      for (const uint64_t count : {uint64_t{0}, uint64_t{1}, u - 1, u, u + 1}) {
+        shape.count = count;
+        prove_depths_and_places(shape);
+      }
+    }
+  }
+}
+
+TEST_CASE("every built-in is proved over several rounds and channels") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : few_ranks()) {
+      for (const uint32_t depth : {minimum_depth(collective, algorithm), 6u}) {
+        for (const int channels : {1, 2, 3}) {
+          Shape shape{.collective = collective,
+                      .algorithm = algorithm,
+                      .ranks = n,
+                      .root = n - 1,
+                      .in_place = channels != 2,
+                      .count = static_cast<uint64_t>(channels) * large_count(collective, n, depth)};
+          prove(shape, tiny(depth, channels));
+          shape.in_place = !shape.in_place;
+          if (n < 9) prove(shape, tiny(depth, channels));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("every built-in is proved for 64, 128 and 256 ranks") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {64, 128, 256}) {
+      if (kSanitized && n > 64) continue;
+      // Three rounds for 64 ranks; one round beyond, where all pairs are many.
+      const uint32_t depth = minimum_depth(collective, algorithm);
+      Shape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = 1};
+      shape.count = n > 64 ? static_cast<uint64_t>(n) * 4 : large_count(collective, n, depth);
+      prove(shape, tiny(depth));
+      shape.in_place = true;
+      shape.count = static_cast<uint64_t>(n) + 1;
+      prove(shape, tiny(depth));
+    }
+  }
+}
+
+TEST_CASE("every root of a broadcast is proved") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    if (collective != Collective::kBroadcast) continue;
+    for (const int n : {1, 2, 3, 5, 8}) {
+      for (int root = 0; root < n; ++root) {
+        prove_depths_and_places({.collective = collective,
+                                 .algorithm = algorithm,
+                                 .ranks = n,
+                                 .root = root,
+                                 .count = large_count(collective, n, 4)});
+      }
+    }
+  }
+}
+
+TEST_CASE("consecutive different operations share FIFOs without getting in each other's way") {
+  for (const auto& [first_collective, first_algorithm] : builtins()) {
+    for (const auto& [second_collective, second_algorithm] : builtins()) {
+      for (const int n : {2, 3, 5, 8}) {
+        const uint32_t depth = std::max(minimum_depth(first_collective, first_algorithm),
+                                        minimum_depth(second_collective, second_algorithm));
+        const Limits limits = tiny(depth, 2);
+        const Shape first{.collective = first_collective,
+                          .algorithm = first_algorithm,
+                          .ranks = n,
+                          .root = n - 1,
+                          .in_place = is_in_place_safe(first_collective, first_algorithm),
+                          .count = large_count(first_collective, n, depth)};
+        const Shape second{.collective = second_collective,
+                           .algorithm = second_algorithm,
+                           .ranks = n,
+                           .count = static_cast<uint64_t>(n) * 9 + 1};
+        INFO(describe(first, limits) << ", then " << describe(second, limits));
+        const Operation a = operation(first, limits), b = operation(second, limits);
+        const Status status = verdict({a, b, a}, limits);
+        if (!status.ok()) FAIL(status.to_string());
+      }
+    }
+  }
+}
+
+TEST_CASE("the ring sends exactly 2(N-1)/N of the data, its halves (N-1)/N, and so does two-shot") {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot}) {
+    for (const int n : {2, 3, 5, 6, 7, 16}) {
+      const auto u = static_cast<uint64_t>(n);
+      const Limits limits = tiny(4);
+      const uint64_t block = 120, all = block * u;
+      const auto sent = [&](Collective collective, uint64_t count) {
+        const Operation op = operation(
+            {.collective = collective, .algorithm = algorithm, .ranks = n, .count = count}, limits);
+        const Result<VerifyReport> report = verify(std::span(&op, 1), limits);
+        REQUIRE(report.ok());
+        for (size_t r = 0; r < u; ++r) {
+          CHECK(report.value().elements_sent[r] == traffic_of(op.programs[r]).elements_sent);
+          CHECK(report.value().elements_sent[r] == report.value().elements_sent[0]);
+        }
+        return report.value().elements_sent[0];
+      };
+      CHECK(sent(Collective::kAllReduce, all) * u == 2 * (u - 1) * all);
+      CHECK(sent(Collective::kReduceScatter, block) * u == (u - 1) * all);
+      CHECK(sent(Collective::kAllGather, block) * u == (u - 1) * all);
+    }
+  }
+}
+
+TEST_CASE("one-shot and two-shot fold in rank order, the ring does not") {
+  for (const int n : {3, 5, 6, 7}) {
+    for (const auto& [collective, algorithm] : builtins()) {
+      if (collective != Collective::kAllReduce && collective != Collective::kReduceScatter)
+        continue;
+      const Limits limits = tiny(4);
+      const Operation op = operation(
+          {.collective = collective, .algorithm = algorithm, .ranks = n, .count = 100}, limits);
+      const Result<VerifyReport> report = verify(std::span(&op, 1), limits);
+      REQUIRE(report.ok());
+      INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
+      CHECK(report.value().rank_order == (algorithm != Algorithm::kRing));
+    }
+  }
+}
+
+}  // namespace rondo::schedule::test

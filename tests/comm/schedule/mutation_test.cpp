@@ -1,0 +1,162 @@
+// Random single mutations of valid programs. The verifier must refuse every mutant that the
+// reference executor, which works on numbers and shares no code with it, finds to misbehave in any
+// of some interleavings. (It may refuse more: a slot that happens to hold equal data, a reduction
+// in another order.) The executor also carries out every valid program.
+#include <iostream>
+#include <random>
+
+#include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/executor.hpp"
+
+namespace rondo::schedule::test {
+namespace {
+
+using Random = std::mt19937_64;
+
+size_t below(Random& random, size_t n) { return static_cast<size_t>(random() % n); }
+
+/// Gives an instruction operands of its own, so that changing them does not change another's.
+std::span<Operand> own_operands(Program& p, Instruction& i) {
+  const size_t size = size_t{i.sources} + i.destinations;
+  const std::vector<Operand> copy(p.operands.begin() + i.first,
+                                  p.operands.begin() + i.first + static_cast<std::ptrdiff_t>(size));
+  i.first = static_cast<uint32_t>(p.operands.size());
+  p.operands.insert(p.operands.end(), copy.begin(), copy.end());
+  return {p.operands.data() + i.first, size};
+}
+
+/// Changes one thing in the program of one rank; what, in words.
+std::string mutate(Operation& op, Random& random) {
+  const auto ranks = static_cast<int>(op.programs.size());
+  Program& p = op.programs[below(random, op.programs.size())];
+  auto& steps = p.instructions;
+  if (steps.empty()) return "nothing";
+  const size_t at = below(random, steps.size()), other = below(random, steps.size());
+  const auto here = steps.begin() + static_cast<std::ptrdiff_t>(at);
+  Instruction& i = *here;
+  const bool moves = i.action == Action::kMove;
+  const std::string where = " in step " + std::to_string(at);
+  switch (below(random, 9)) {
+    case 0:
+      steps.erase(here);
+      return "dropped step" + where;
+    case 1:
+      steps.insert(here, Instruction(i));
+      return "doubled step" + where;
+    case 2:
+      std::swap(i, steps[other]);
+      return "swapped with step " + std::to_string(other) + where;
+    case 3: {
+      if (!moves)
+        return i.peer = static_cast<int>(below(random, op.programs.size())), "another peer" + where;
+      const int chunk = static_cast<int>(below(random, op.programs.size()));
+      i.chunk = chunk;
+      for (Operand& o : own_operands(p, i)) o.chunk = chunk;
+      return "another chunk" + where;
+    }
+    case 4: {
+      if (!moves)
+        return i.flag = i.flag == Flag::kPosted ? Flag::kSignalled : Flag::kPosted,
+               "another flag" + where;
+      const std::span<Operand> all = own_operands(p, i);
+      std::swap(all[below(random, all.size())], all[below(random, all.size())]);
+      return "swapped operands" + where;
+    }
+    case 5: {
+      if (!moves) return i.action = Action::kSignal, "signal" + where;
+      const std::span<Operand> all = own_operands(p, i);
+      all[below(random, all.size())].peer =
+          static_cast<int>(below(random, op.programs.size() + 1)) - (ranks > 2 ? 0 : 1);
+      return "another peer" + where;
+    }
+    case 6: {
+      if (!moves) return "nothing";
+      const std::span<Operand> all = own_operands(p, i);
+      all[below(random, all.size())].place = static_cast<Place>(below(random, 6));
+      return "another place" + where;
+    }
+    case 7: {
+      if (i.sources > 1) return ++i.first, --i.sources, "without the first source" + where;
+      if (i.destinations > 1) return --i.destinations, "without the last destination" + where;
+      return "nothing";
+    }
+    default:
+      i.finishes = !i.finishes;
+      return "finishes" + where;
+  }
+}
+
+constexpr uint64_t kInterleavings = 12;
+
+/// What goes wrong in the first interleaving in which anything does.
+std::string misbehaviour(const Operation& op, const Limits& limits) {
+  for (uint64_t seed = 0; seed < kInterleavings; ++seed) {
+    std::string fault = execute(op, limits, seed);
+    if (!fault.empty()) return fault;
+  }
+  return {};
+}
+
+/// Counts that give chunks of different lengths, and two rounds of two slices on links.
+Shape small(Collective collective, Algorithm algorithm, int ranks, bool in_place) {
+  const auto n = static_cast<uint64_t>(ranks);
+  return {.collective = collective,
+          .algorithm = algorithm,
+          .ranks = ranks,
+          .root = ranks - 1,
+          .in_place = in_place,
+          .count = collective == Collective::kAllReduce ? 33 * n - 5 : 33};
+}
+
+Limits two_slices() {
+  Limits limits = tiny(4);
+  limits.slot_bytes = 32;
+  return limits;
+}
+
+}  // namespace
+
+TEST_CASE("the reference executor agrees that every built-in works") {
+  const Limits limits = two_slices();
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {1, 2, 3, 4, 5, 7}) {
+      for (const bool in_place : {false, true}) {
+        if (in_place && !is_in_place_safe(collective, algorithm)) continue;
+        const Shape shape = small(collective, algorithm, n, in_place);
+        INFO(describe(shape, limits));
+        CHECK(misbehaviour(operation(shape, limits), limits) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("the verifier refuses every random mutation that changes what a program does") {
+  const Limits limits = two_slices();
+  Random random(20240607);
+  int mutants = 0, broken = 0, refused = 0;
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {2, 3, 4, 5}) {
+      for (const bool in_place : {false, true}) {
+        if (in_place && !is_in_place_safe(collective, algorithm)) continue;
+        const Shape shape = small(collective, algorithm, n, in_place);
+        const Operation good = operation(shape, limits);
+        for (int k = 0; k < (kSanitized ? 20 : 120); ++k) {
+          Operation mutant = good;
+          const std::string what = mutate(mutant, random);
+          const std::string fault = misbehaviour(mutant, limits);
+          const bool refuses = !verdict({mutant}, limits).ok();
+          ++mutants;
+          broken += !fault.empty();
+          refused += refuses;
+          INFO(describe(shape, limits) << ", mutant " << k << ": " << what << ": " << fault);
+          if (!fault.empty() && !refuses) CHECK(refuses);
+        }
+      }
+    }
+  }
+  std::cout << mutants << " mutants, " << broken << " misbehave, " << refused << " refused\n";
+  CHECK(broken > mutants / 3);    // the mutations bite
+  CHECK(refused < mutants - 50);  // and the verifier does not simply refuse everything
+}
+
+}  // namespace rondo::schedule::test

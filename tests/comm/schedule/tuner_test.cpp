@@ -1,0 +1,174 @@
+// The cost model against the schedules it prices, against measured times, and the choices that
+// follow from it.
+#include <cmath>
+
+#include "comm/tuner/choose.hpp"
+#include "tests/comm/schedule/builtins.hpp"
+
+namespace rondo::tuner::test {
+namespace {
+
+using schedule::Limits;
+using schedule::Operation;
+using schedule::test::builtins;
+using schedule::test::describe;
+
+constexpr Available kEverything{.publish = true, .references = true, .signals = true};
+constexpr Available kPlainMemory{.publish = true, .references = false, .signals = true};
+constexpr Available kLinksOnly{};
+
+Algorithm chosen(Collective collective, int ranks, uint64_t bytes, const Available& available,
+                 bool in_place = false, const LinkProfile& profile = shared_memory_profile()) {
+  return choose(collective, ranks, bytes, available, in_place, profile).algorithm;
+}
+
+}  // namespace
+
+TEST_CASE("the terms count what the schedules do") {
+  const LinkProfile profile = shared_memory_profile();
+  const Limits limits{.element_bytes = 1, .slot_bytes = 64, .depth = 4, .align = 1};
+  for (const auto& [collective, algorithm] : builtins()) {
+    if (collective == Collective::kBarrier) continue;
+    for (const int n : {2, 3, 5, 8}) {
+      const uint64_t count = 40 * static_cast<uint64_t>(n);
+      const Terms terms = terms_of(collective, algorithm, n, count, profile);
+      double busiest_slots = 0, busiest_reduced = 0;
+      for (int r = 0; r < n; ++r) {
+        auto s = schedule::build(collective, algorithm, n, r, 0);
+        REQUIRE(s.ok());
+        auto program = schedule::lower(*s, count, limits);
+        REQUIRE(program.ok());
+        double slots = 0, reduced = 0;
+        for (const schedule::Step& step : s->steps) {
+          const auto length = static_cast<double>(
+              program->channels[0].chunk_length(static_cast<uint64_t>(step.chunk)));
+          for (const auto* operands : {&step.sources, &step.destinations}) {
+            for (const schedule::Operand& o : *operands) {
+              const bool slot =
+                  o.place == schedule::Place::kSlot || o.place == schedule::Place::kPublished;
+              slots += slot ? length : 0;
+            }
+          }
+          if (!step.sources.empty())
+            reduced += length * static_cast<double>(step.sources.size() - 1);
+        }
+        busiest_slots = std::max(busiest_slots, slots);
+        busiest_reduced = std::max(busiest_reduced, reduced);
+      }
+      INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
+      if (collective != Collective::kBroadcast) {  // where the model adds the way along the chain
+        CHECK(terms.slot_bytes == Approx(busiest_slots));
+      }
+      CHECK(terms.reduced_bytes == Approx(busiest_reduced));
+    }
+  }
+}
+
+TEST_CASE("predictions are finite, positive and grow with size and ranks") {
+  for (const LinkProfile& profile :
+       {shared_memory_profile(), oversubscribed_profile(), wire_profile(1e9, 20e-6),
+        wire_profile(INFINITY, 0), wire_profile(INFINITY, 20e-6)}) {
+    for (const auto& [collective, algorithm] : builtins()) {
+      double last = 0;
+      for (uint64_t bytes = 1; bytes <= uint64_t{1} << 40; bytes *= 4) {
+        const double us = predict_us(collective, algorithm, 4, bytes, profile);
+        INFO(profile.name << " " << name(algorithm) << " " << name(collective) << " " << bytes);
+        CHECK(std::isfinite(us));
+        CHECK(us >= last);
+        CHECK(us <= predict_us(collective, algorithm, 8, bytes, profile));
+        last = us;
+      }
+      CHECK(predict_us(collective, algorithm, 1, 8, profile) <=
+            predict_us(collective, algorithm, 2, 8, profile));
+    }
+  }
+  CHECK(std::isinf(
+      predict_us(Collective::kBroadcast, Algorithm::kTwoShot, 4, 8, shared_memory_profile())));
+}
+
+TEST_CASE(
+    "predictions for two ranks are within a factor of two of the measurements the profile comes "
+    "from") {
+  struct Measured {
+    Algorithm algorithm;
+    uint64_t bytes;
+    double us;
+  };
+  const auto profile = shared_memory_profile();
+  for (const Measured& m : {Measured{Algorithm::kOneShot, 8, 0.08},
+                            {Algorithm::kOneShot, 2048, 0.17},
+                            {Algorithm::kTwoShot, 32 << 10, 1.8},
+                            {Algorithm::kTwoShot, 512 << 10, 20},
+                            {Algorithm::kTwoShot, 8 << 20, 487},
+                            {Algorithm::kTwoShot, 128 << 20, 12744},
+                            {Algorithm::kTwoShotDirect, 8 << 10, 0.15},
+                            {Algorithm::kTwoShotDirect, 512 << 10, 6.8},
+                            {Algorithm::kTwoShotDirect, 8 << 20, 275},
+                            {Algorithm::kTwoShotDirect, 128 << 20, 7514},
+                            {Algorithm::kOneShotDirect, 512 << 10, 13.4}}) {
+    const double us = predict_us(Collective::kAllReduce, m.algorithm, 2, m.bytes, profile);
+    INFO(name(m.algorithm) << " " << m.bytes << ": predicted " << us << ", measured " << m.us);
+    CHECK(us < 2 * m.us);
+    CHECK(us > m.us / 2);
+  }
+}
+
+TEST_CASE("the choice follows from the prediction") {
+  using A = Algorithm;
+  const Collective ar = Collective::kAllReduce;
+  for (const int n : {3, 4, 8}) {
+    CHECK(chosen(ar, n, 8, kPlainMemory) == A::kOneShot);
+    CHECK(chosen(ar, n, 64 << 20, kPlainMemory) == A::kTwoShot);
+    CHECK(chosen(ar, n, 8, kEverything) == A::kOneShot);
+    CHECK(chosen(ar, n, 64 << 20, kEverything) == A::kTwoShotDirect);
+    CHECK(chosen(ar, n, 64 << 20, kEverything, true) == A::kTwoShotDirect);
+    CHECK(chosen(ar, n, 8, kLinksOnly) == A::kTwoShot);
+  }
+  CHECK(chosen(ar, 2, 64 << 20, kLinksOnly) ==
+        A::kRing);  // the same steps as two-shot: the first of equals
+  CHECK(chosen(Collective::kBarrier, 4, 0, kEverything) == A::kFlat);
+  CHECK(chosen(Collective::kBarrier, 4, 0, kLinksOnly) == A::kTwoShot);
+  CHECK(chosen(Collective::kBroadcast, 4, 64 << 20, kEverything) == A::kOneShotDirect);
+  CHECK(chosen(Collective::kBroadcast, 4, 64 << 20, kLinksOnly) == A::kRing);
+  CHECK(chosen(Collective::kAllGather, 4, 64 << 20, kEverything) == A::kTwoShotDirect);
+  CHECK(chosen(Collective::kReduceScatter, 4, 64 << 20, kEverything) == A::kTwoShotDirect);
+}
+
+TEST_CASE("what is not available, or not safe in place, is never chosen, and always something is") {
+  for (int mask = 0; mask < 8; ++mask) {
+    const Available available{(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0};
+    for (int c = 0; c < kCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (uint64_t bytes = 1; bytes < uint64_t{1} << 34; bytes *= 8) {
+        for (const bool in_place : {false, true}) {
+          const LinkProfile profile = shared_memory_profile();
+          const Choice choice = choose(collective, 5, bytes, available, in_place, profile);
+          const schedule::Needs needs = schedule::needs_of(choice.algorithm);
+          CHECK(schedule::has(collective, choice.algorithm));
+          CHECK((!needs.publish || available.publish));
+          CHECK((!needs.references || available.references));
+          CHECK((!needs.signals || available.signals));
+          CHECK((!in_place || schedule::is_in_place_safe(collective, choice.algorithm)));
+          const auto all = candidates(collective, 5, bytes, available, in_place, profile);
+          double cheapest = INFINITY;
+          for (const Candidate& candidate : all) {
+            if (candidate.refusal == nullptr) cheapest = std::min(cheapest, candidate.predicted_us);
+          }
+          CHECK(choice.predicted_us == cheapest);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a wire's slots hold what is in flight") {
+  const LinkProfile slow = wire_profile(1e9, 20e-6);
+  CHECK(static_cast<double>(slow.slot_bytes * slow.slots / 2) >= 1e9 * 20e-6);
+  CHECK(wire_profile(100e9, 1).slot_bytes <= size_t{1} << 20);
+  // 1 GB/s, 20 us, 4 ranks, 4 MB by ring: 6 hops of latency and 1.5 * 4 MB on the wire.
+  const double us = predict_us(Collective::kAllReduce, Algorithm::kRing, 4, 4'000'000, slow);
+  CHECK(us > 6 * 20 + 6000);
+  CHECK(us < 1.1 * (6 * 20 + 6000));
+}
+
+}  // namespace rondo::tuner::test
