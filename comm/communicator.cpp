@@ -1,5 +1,6 @@
-// The public calls: check the arguments, find the plan, and hand the operation to the runner (blocking) or to the progress
-// thread's queue (asynchronous). Nothing here knows how an operation is carried out.
+// The public calls: check the arguments, find the plan, and hand the operation to the runner
+// (blocking) or to the progress thread's queue (asynchronous). Nothing here knows how an operation
+// is carried out.
 #include "rondo/communicator.hpp"
 
 #include <fmt/format.h>
@@ -29,25 +30,30 @@ size_t out_blocks(Collective collective, int size) {
 
 Status check_values(const Request& r, const CallOptions& options, int size) {
   if (static_cast<int>(r.type) >= kDataTypes) {
-    return refuse(fmt::format("{}: unknown data type {}", word(r.collective), static_cast<int>(r.type)));
+    return refuse(
+        fmt::format("{}: unknown data type {}", word(r.collective), static_cast<int>(r.type)));
   }
   if (static_cast<int>(r.op) >= kReduceOps) {
-    return refuse(fmt::format("{}: unknown operator {}", word(r.collective), static_cast<int>(r.op)));
+    return refuse(
+        fmt::format("{}: unknown operator {}", word(r.collective), static_cast<int>(r.op)));
   }
   if (static_cast<int>(options.algorithm) >= kAlgorithms) {
-    return refuse(fmt::format("{}: unknown algorithm {}", word(r.collective), static_cast<int>(options.algorithm)));
+    return refuse(fmt::format("{}: unknown algorithm {}", word(r.collective),
+                              static_cast<int>(options.algorithm)));
   }
   if (options.timeout.count() < 0) {
-    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word(r.collective),
-                              options.timeout.count()));
+    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own",
+                              word(r.collective), options.timeout.count()));
   }
   if (r.root < 0 || r.root >= size) {
-    return refuse(fmt::format("{}: root {} is not one of the {} ranks", word(r.collective), r.root, size));
+    return refuse(
+        fmt::format("{}: root {} is not one of the {} ranks", word(r.collective), r.root, size));
   }
-  const size_t most = std::numeric_limits<size_t>::max() / 2 / size_of(r.type) / static_cast<size_t>(size);
+  const size_t most =
+      std::numeric_limits<size_t>::max() / 2 / size_of(r.type) / static_cast<size_t>(size);
   if (r.count > most) {
-    return refuse(fmt::format("{}: count {} of {} on {} ranks overflows the address space", word(r.collective), r.count,
-                              name(r.type), size));
+    return refuse(fmt::format("{}: count {} of {} on {} ranks overflows the address space",
+                              word(r.collective), r.count, name(r.type), size));
   }
   return {};
 }
@@ -56,22 +62,27 @@ Status check_buffers(const Request& r, int rank, int size) {
   if (r.count == 0 || r.collective == Collective::kBarrier) return {};
   const bool reads = r.collective != Collective::kBroadcast || rank == r.root;
   if (reads && r.in == nullptr) {
-    return refuse(fmt::format("{}: the input pointer is null but count is {}", word(r.collective), r.count));
+    return refuse(
+        fmt::format("{}: the input pointer is null but count is {}", word(r.collective), r.count));
   }
   if (r.out == nullptr) {
-    return refuse(fmt::format("{}: the output pointer is null but count is {}", word(r.collective), r.count));
+    return refuse(
+        fmt::format("{}: the output pointer is null but count is {}", word(r.collective), r.count));
   }
   if (!reads) return {};
   const size_t bytes = r.count * size_of(r.type);
   const size_t offset = static_cast<size_t>(rank) * bytes;
   const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
-  const size_t in_bytes = bytes * in_blocks(r.collective, size), out_bytes = bytes * out_blocks(r.collective, size);
+  const size_t in_bytes = bytes * in_blocks(r.collective, size),
+               out_bytes = bytes * out_blocks(r.collective, size);
   if (in + in_bytes <= out || out + out_bytes <= in) return {};
   const bool in_place = (r.collective == Collective::kReduceScatter && out == in + offset) ||
-                        (r.collective == Collective::kAllGather && in == out + offset) || (in_bytes == out_bytes && in == out);
+                        (r.collective == Collective::kAllGather && in == out + offset) ||
+                        (in_bytes == out_bytes && in == out);
   if (in_place) return {};
-  return refuse(fmt::format("{}: input [{:#x}, +{}) and output [{:#x}, +{}) overlap without being in place",
-                            word(r.collective), in, in_bytes, out, out_bytes));
+  return refuse(
+      fmt::format("{}: input [{:#x}, +{}) and output [{:#x}, +{}) overlap without being in place",
+                  word(r.collective), in, in_bytes, out, out_bytes));
 }
 
 }  // namespace
@@ -98,27 +109,17 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
   } else {
     shape.in_place = reads && in == out;
   }
-  if (!last_ || !(last_->shape == shape)) {
+  if (!last_ || last_->call != shape.call || last_->in_place != shape.in_place) {
     auto found = plans_->find(shape);
     if (!found.ok()) return found.status();
     last_ = *found;
   }
   const bool barrier = request.collective == Collective::kBarrier;
-  operation.call = shape.call;
+  operation.prepared = last_.get();
   operation.in = barrier ? &barrier_in_ : reads ? in : nullptr;
   operation.out = barrier ? &barrier_out_ : out;
-  operation.in_bytes = last_->in_bytes;
-  operation.out_bytes = last_->out_bytes;
-  operation.element_bytes = last_->element_bytes;
-  operation.staged = &last_->staged;
-  operation.direct = last_->direct.get();
-  operation.direct_only = last_->direct_only;
-  operation.in_place = shape.in_place;
-  operation.function = last_->function;
-  operation.divisor = last_->divisor;
-  operation.nontemporal = last_->nontemporal;
-  operation.hash = last_->hash;
-  operation.timeout_ns = options.timeout.count() > 0 ? options.timeout.count() * 1'000'000 : timeout_ns_;
+  operation.timeout_ns =
+      options.timeout.count() > 0 ? options.timeout.count() * 1'000'000 : timeout_ns_;
   return {};
 }
 
@@ -154,7 +155,7 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
                                    .count = count}};
   auto found = plans_->find(shape);
   if (!found.ok()) return {};
-  const comm::Prepared& prepared = **found;
+  const engine::Prepared& prepared = **found;
   const engine::Plan& chosen = direct && prepared.direct ? *prepared.direct : prepared.staged;
   return {.algorithm = chosen.algorithm,
           .channels = plans_->limits().channels,
@@ -170,19 +171,22 @@ Communicator::Impl::~Impl() {
   if (queue_) queue_->drain();
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
-    board_->state(board_->rank()).life.store(static_cast<uint32_t>(recorder::Life::kGone), std::memory_order_release);
+    board_->state(board_->rank())
+        .life.store(static_cast<uint32_t>(recorder::Life::kGone), std::memory_order_release);
     board_->wake_all();
   }
 }
 
 Status Work::wait() {
-  while (!state_->ended.load(std::memory_order_acquire)) state_->ended.wait(false, std::memory_order_acquire);
+  while (!state_->ended.load(std::memory_order_acquire))
+    state_->ended.wait(false, std::memory_order_acquire);
   return state_->status;
 }
 bool Work::test() const { return state_->ended.load(std::memory_order_acquire); }
 Status Work::status() const { return test() ? state_->status : Status(); }
 Work::Times Work::times() const {
-  return {state_->issued_ns.load(std::memory_order_relaxed), state_->started_ns.load(std::memory_order_relaxed),
+  return {state_->issued_ns.load(std::memory_order_relaxed),
+          state_->started_ns.load(std::memory_order_relaxed),
           state_->ended_ns.load(std::memory_order_relaxed)};
 }
 
@@ -203,49 +207,86 @@ Status Communicator::status() const { return impl_->status(); }
 void Communicator::abort(const std::string& reason) { impl_->abort(reason); }
 Stats Communicator::stats() const { return impl_->stats(); }
 std::string Communicator::flight_record() const { return impl_->flight_record(); }
-Plan Communicator::plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm) const {
+Plan Communicator::plan(Collective collective, size_t count, DataType type, bool direct,
+                        Algorithm algorithm) const {
   return impl_->plan(collective, count, type, direct, algorithm);
 }
 
 Status Communicator::all_reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                                 const CallOptions& options) {
-  return impl_->run({.collective = Collective::kAllReduce, .in = in, .out = out, .count = count, .type = type, .op = op},
+  return impl_->run({.collective = Collective::kAllReduce,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .op = op},
                     options);
 }
-Status Communicator::reduce_scatter(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                                    const CallOptions& options) {
-  return impl_->run(
-      {.collective = Collective::kReduceScatter, .in = in, .out = out, .count = count, .type = type, .op = op}, options);
+Status Communicator::reduce_scatter(const void* in, void* out, size_t count, DataType type,
+                                    ReduceOp op, const CallOptions& options) {
+  return impl_->run({.collective = Collective::kReduceScatter,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .op = op},
+                    options);
 }
-Status Communicator::all_gather(const void* in, void* out, size_t count, DataType type, const CallOptions& options) {
-  return impl_->run({.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type}, options);
+Status Communicator::all_gather(const void* in, void* out, size_t count, DataType type,
+                                const CallOptions& options) {
+  return impl_->run(
+      {.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type},
+      options);
 }
 Status Communicator::broadcast(const void* in, void* out, size_t count, DataType type, int root,
                                const CallOptions& options) {
-  return impl_->run(
-      {.collective = Collective::kBroadcast, .in = in, .out = out, .count = count, .type = type, .root = root}, options);
+  return impl_->run({.collective = Collective::kBroadcast,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .root = root},
+                    options);
 }
 Status Communicator::barrier(const CallOptions& options) {
   return impl_->run({.collective = Collective::kBarrier}, options);
 }
 
-Work Communicator::all_reduce_async(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                                    const CallOptions& options) {
-  return impl_->start({.collective = Collective::kAllReduce, .in = in, .out = out, .count = count, .type = type, .op = op},
+Work Communicator::all_reduce_async(const void* in, void* out, size_t count, DataType type,
+                                    ReduceOp op, const CallOptions& options) {
+  return impl_->start({.collective = Collective::kAllReduce,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .op = op},
                       options);
 }
-Work Communicator::reduce_scatter_async(const void* in, void* out, size_t count, DataType type, ReduceOp op,
-                                        const CallOptions& options) {
-  return impl_->start(
-      {.collective = Collective::kReduceScatter, .in = in, .out = out, .count = count, .type = type, .op = op}, options);
+Work Communicator::reduce_scatter_async(const void* in, void* out, size_t count, DataType type,
+                                        ReduceOp op, const CallOptions& options) {
+  return impl_->start({.collective = Collective::kReduceScatter,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .op = op},
+                      options);
 }
-Work Communicator::all_gather_async(const void* in, void* out, size_t count, DataType type, const CallOptions& options) {
-  return impl_->start({.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type}, options);
+Work Communicator::all_gather_async(const void* in, void* out, size_t count, DataType type,
+                                    const CallOptions& options) {
+  return impl_->start(
+      {.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type},
+      options);
 }
 Work Communicator::broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
                                    const CallOptions& options) {
-  return impl_->start(
-      {.collective = Collective::kBroadcast, .in = in, .out = out, .count = count, .type = type, .root = root}, options);
+  return impl_->start({.collective = Collective::kBroadcast,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .root = root},
+                      options);
 }
 Work Communicator::barrier_async(const CallOptions& options) {
   return impl_->start({.collective = Collective::kBarrier}, options);

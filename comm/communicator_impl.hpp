@@ -1,4 +1,5 @@
-// What is behind a Communicator: everything that create() brings up, in the order in which it must go down.
+// What is behind a Communicator: everything that create() brings up, in the order in which it must
+// go down.
 #pragma once
 
 #include <memory>
@@ -57,9 +58,10 @@ class Communicator::Impl {
   std::shared_ptr<engine::Queue> queue_;
   int64_t timeout_ns_ = 0;
 
-  std::shared_ptr<const comm::Prepared> last_;  // of the last call: most programs repeat themselves
-  engine::Operation blocking_;                  // the operation of blocking calls, reused
-  std::byte barrier_in_{}, barrier_out_{};      // what a barrier over links passes round
+  std::shared_ptr<const engine::Prepared>
+      last_;                                // of the last call: most programs repeat themselves
+  engine::Operation blocking_;              // the operation of blocking calls, reused
+  std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 };
 
 }  // namespace rondo

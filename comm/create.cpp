@@ -1,4 +1,5 @@
-// Bringing a communicator up: meet, agree on rank 0's settings, map each other's memory, and build the layers on top of it.
+// Bringing a communicator up: meet, agree on rank 0's settings, map each other's memory, and build
+// the layers on top of it.
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -45,24 +46,31 @@ Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(m
 
 Status check(const Config& config, const std::string& pace) {
   if (config.world_size > kMaxRanks) {
-    return refuse(fmt::format("Config::world_size is {}; at most {} ranks", config.world_size, kMaxRanks));
+    return refuse(
+        fmt::format("Config::world_size is {}; at most {} ranks", config.world_size, kMaxRanks));
   }
   if (config.channels < 0 || config.channels > kMaxChannels) {
-    return refuse(fmt::format("Config::channels is {}; 0 to {} are possible", config.channels, kMaxChannels));
+    return refuse(
+        fmt::format("Config::channels is {}; 0 to {} are possible", config.channels, kMaxChannels));
   }
   if (config.slots < 0 || config.slots == 1 || config.slots > static_cast<int>(kMaxSlots)) {
-    return refuse(fmt::format("Config::slots is {}; 0 (the default) or 2 to {} are possible", config.slots, kMaxSlots));
+    return refuse(fmt::format("Config::slots is {}; 0 (the default) or 2 to {} are possible",
+                              config.slots, kMaxSlots));
   }
   if (config.slot_bytes > kMaxSlotBytes || (config.slot_bytes != 0 && config.slot_bytes < 8)) {
-    return refuse(fmt::format("Config::slot_bytes is {}; 0 (the default) or 8 to {} are possible", config.slot_bytes,
-                              kMaxSlotBytes));
+    return refuse(fmt::format("Config::slot_bytes is {}; 0 (the default) or 8 to {} are possible",
+                              config.slot_bytes, kMaxSlotBytes));
   }
-  if (config.timeout.count() <= 0) return refuse(fmt::format("Config::timeout is {} ms; it must be positive", config.timeout.count()));
+  if (config.timeout.count() <= 0)
+    return refuse(
+        fmt::format("Config::timeout is {} ms; it must be positive", config.timeout.count()));
   if (config.bootstrap_timeout.count() <= 0) {
-    return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must be positive", config.bootstrap_timeout.count()));
+    return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must be positive",
+                              config.bootstrap_timeout.count()));
   }
   if (static_cast<int>(config.algorithm) >= kAlgorithms) {
-    return refuse(fmt::format("Config::algorithm is {}, which is none", static_cast<int>(config.algorithm)));
+    return refuse(
+        fmt::format("Config::algorithm is {}, which is none", static_cast<int>(config.algorithm)));
   }
   if (pace.size() >= kPaceChars) return refuse(fmt::format("the pace '{}' is too long", pace));
   if (!pace.empty()) {
@@ -79,14 +87,16 @@ Result<std::vector<Hello>> exchange(comm::Bootstrap& bootstrap, const Hello& own
     const std::string& blob = (*blobs)[r];
     if (blob.size() == sizeof(Hello)) std::memcpy(&hellos[r], blob.data(), sizeof(Hello));
     if (blob.size() != sizeof(Hello) || hellos[r].version != kVersion) {
-      return Status(Code::kBootstrap,
-                    fmt::format("rank {} runs another version of rondo than rank {}", r, bootstrap.rank()));
+      return Status(
+          Code::kBootstrap,
+          fmt::format("rank {} runs another version of rondo than rank {}", r, bootstrap.rank()));
     }
   }
   return hellos;
 }
 
-// Every rank's arena, as seen from here. An arena that cannot be mapped is no error: its rank's buffers go through slots.
+// Every rank's arena, as seen from here. An arena that cannot be mapped is no error: its rank's
+// buffers go through slots.
 Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap, int own_fd,
                                                      const std::vector<Hello>& hellos) {
   std::vector<transport::ArenaView> arenas(hellos.size());
@@ -100,8 +110,8 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
       if (view.ok()) {
         arenas[r] = std::move(*view);
       } else {
-        comm::log(LogLevel::kWarn, fmt::format("library memory of rank {} goes through slots: {}", r,
-                                               view.status().to_string()));
+        comm::log(LogLevel::kWarn, fmt::format("library memory of rank {} goes through slots: {}",
+                                               r, view.status().to_string()));
       }
     }
   }
@@ -120,7 +130,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   auto identity = comm::identity_from(settled);
   if (!identity.ok()) return identity.status();
   if (identity->world_size > kMaxRanks) {
-    return refuse(fmt::format("{} ranks; at most {} are possible", identity->world_size, kMaxRanks));
+    return refuse(
+        fmt::format("{} ranks; at most {} are possible", identity->world_size, kMaxRanks));
   }
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout);
   if (!bootstrap.ok()) return bootstrap.status();
@@ -165,7 +176,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const int usable = engine::usable_cpus(cpus);
   const bool oversubscribed = ranks * channels > usable;
 
-  tuner::LinkProfile profile = oversubscribed ? tuner::oversubscribed_profile(usable) : tuner::shared_memory_profile();
+  tuner::LinkProfile profile =
+      oversubscribed ? tuner::oversubscribed_profile(usable) : tuner::shared_memory_profile();
   transport::PaceOptions pacing{};
   if (!pace.empty()) {
     pacing = *transport::parse_pace(pace);  // rank 0 has checked it
@@ -174,13 +186,14 @@ Status Communicator::Impl::bring_up(const Config& config) {
   profile.llc_bytes = settings.llc_bytes;
   const uint32_t depth = settings.slots > 0 ? settings.slots : profile.slots;
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
-  const transport::shm::Shape shape{.ranks = ranks,
-                                    .channels = channels,
-                                    .depth = depth,
-                                    // The pace keeps a message's due time in the slot, behind the payload.
-                                    .slot_bytes = slot_bytes + (pace.empty() ? 0 : kPaceTrailerBytes),
-                                    .publish_depth = depth,
-                                    .publish_slot_bytes = slot_bytes};
+  const transport::shm::Shape shape{
+      .ranks = ranks,
+      .channels = channels,
+      .depth = depth,
+      // The pace keeps a message's due time in the slot, behind the payload.
+      .slot_bytes = slot_bytes + (pace.empty() ? 0 : kPaceTrailerBytes),
+      .publish_depth = depth,
+      .publish_slot_bytes = slot_bytes};
 
   const size_t board_bytes = round_up(recorder::Board::bytes_needed(ranks));
   const size_t bytes = board_bytes + round_up(transport::shm::bytes_needed(shape));
@@ -198,35 +211,39 @@ Status Communicator::Impl::bring_up(const Config& config) {
   segment_ = std::move(*segment);
 
   board_ = std::make_unique<recorder::Board>(segment_.base(), ranks, rank);
-  auto transport = transport::shm::create(shape, rank, segment_.base() + board_bytes, std::move(*arenas), same_process);
+  auto transport = transport::shm::create(shape, rank, segment_.base() + board_bytes,
+                                          std::move(*arenas), same_process);
   if (!transport.ok()) return transport.status();
-  transport_ = pace.empty() ? std::move(*transport) : transport::pace(std::move(*transport), pacing);
+  transport_ =
+      pace.empty() ? std::move(*transport) : transport::pace(std::move(*transport), pacing);
   watch_ = std::make_unique<recorder::Watch>(*board_, [this] { return bootstrap_.find_dead(); });
   engine::register_for_wakeups();
   const transport::Capabilities can = transport_->capabilities();
-  plans_ = std::make_unique<comm::Plans>(
-      comm::PlanLimits{.ranks = ranks,
-                       .rank = rank,
-                       .channels = channels,
-                       .depth = depth,
-                       .publish_depth = shape.publish_depth,
-                       .slot_bytes = slot_bytes,
-                       .publish_slot_bytes = shape.publish_slot_bytes,
-                       .profile = profile,
-                       .available = {.publish = can.publish, .references = can.references, .signals = can.signals},
-                       .algorithm = static_cast<Algorithm>(settings.algorithm)});
+  plans_ = std::make_unique<comm::Plans>(comm::PlanLimits{
+      .ranks = ranks,
+      .rank = rank,
+      .channels = channels,
+      .depth = depth,
+      .publish_depth = shape.publish_depth,
+      .slot_bytes = slot_bytes,
+      .publish_slot_bytes = shape.publish_slot_bytes,
+      .profile = profile,
+      .available = {.publish = can.publish, .references = can.references, .signals = can.signals},
+      .algorithm = static_cast<Algorithm>(settings.algorithm)});
   const bool paced = !pace.empty();
   runner_ = std::make_unique<engine::Runner>(
       *transport_, *board_, *watch_,
-      engine::RunnerOptions{.channels = channels,
-                            .blocking = engine::wait_policy(ranks * channels, usable, paced),
-                            // Beside every progress thread its rank computes.
-                            .progressing = engine::wait_policy(2 * ranks * channels, usable, paced)});
+      engine::RunnerOptions{
+          .channels = channels,
+          .blocking = engine::wait_policy(ranks * channels, usable, paced),
+          // Beside every progress thread its rank computes.
+          .progressing = engine::wait_policy(2 * ranks * channels, usable, paced)});
   queue_ = std::make_shared<engine::Queue>(*runner_);
   timeout_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(config.timeout).count();
-  comm::log(LogLevel::kInfo,
-            fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs{}", rank, ranks, channels, depth,
-                        slot_bytes, usable, oversubscribed ? ", oversubscribed" : ""));
+  comm::log(
+      LogLevel::kInfo,
+      fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs{}", rank, ranks,
+                  channels, depth, slot_bytes, usable, oversubscribed ? ", oversubscribed" : ""));
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();

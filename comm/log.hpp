@@ -1,4 +1,5 @@
-// rondo's own logger (an embedded library must not use the application's): to stderr or to the callback of rondo/log.hpp.
+// rondo's own logger (an embedded library must not use the application's): to stderr or to the
+// callback of rondo/log.hpp.
 #pragma once
 
 #include <fmt/format.h>

@@ -4,11 +4,15 @@
 
 namespace rondo::comm {
 
+using engine::Prepared;
+
 namespace {
 
-// Shapes that vary without end (a count that is new every time) must not grow the table without end.
+// Shapes that vary without end (a count that is new every time) must not grow the table without
+// end.
 constexpr size_t kMostShapes = 4096;
-// Results are written around the caches when the operation's buffers on this host exceed this part of the last-level cache.
+// Results are written around the caches when the operation's buffers on this host exceed this part
+// of the last-level cache.
 constexpr double kNontemporalPart = 0.75;
 
 bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
@@ -29,7 +33,8 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   const recorder::Call& call = shape.call;
   const auto ranks = static_cast<size_t>(limits_.ranks);
   auto prepared = std::make_shared<Prepared>();
-  prepared->shape = shape;
+  prepared->call = call;
+  prepared->in_place = shape.in_place;
   prepared->hash = call.hash();
   prepared->element_bytes = size_of(call.type);
   const size_t bytes = call.count * prepared->element_bytes;
@@ -40,7 +45,8 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   const double touched = static_cast<double>((prepared->in_bytes + prepared->out_bytes) * ranks);
   // In place the result's lines have just been read: writing around the cache would gain nothing.
   prepared->nontemporal =
-      !shape.in_place && touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
+      !shape.in_place &&
+      touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
   prepared->direct_only = false;
 
   Algorithm forced = call.algorithm;
@@ -58,18 +64,19 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm) const 
   auto built = schedule::build(call.collective, algorithm, limits_.ranks, limits_.rank, call.root);
   if (!built.ok()) return built.status();
   const bool publishes = schedule::needs_of(algorithm).publish;
-  auto program = schedule::lower(
-      *built, call.count,
-      {.element_bytes = size_of(call.type),
-       .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
-       .depth = publishes ? limits_.publish_depth : limits_.depth,
-       .channels = limits_.channels});
+  auto program =
+      schedule::lower(*built, call.count,
+                      {.element_bytes = size_of(call.type),
+                       .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
+                       .depth = publishes ? limits_.publish_depth : limits_.depth,
+                       .channels = limits_.channels});
   if (!program.ok()) return program.status();
-  return engine::Plan{.algorithm = algorithm,
-                      .program = std::move(*program),
-                      .direct = is_direct(algorithm),
-                      .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
-                                                        call.count * size_of(call.type), limits_.profile)};
+  return engine::Plan{
+      .algorithm = algorithm,
+      .program = std::move(*program),
+      .direct = is_direct(algorithm),
+      .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
+                                        call.count * size_of(call.type), limits_.profile)};
 }
 
 Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const {
@@ -79,10 +86,13 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
     return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
   }
   const tuner::Available& can = limits_.available;
-  if (limits_.ranks > 1 && ((needs.publish && !can.publish) || (needs.references && !can.references) ||
-                            (needs.signals && !can.signals))) {
-    return {Code::kUnavailable,
-            fmt::format("{} by {} needs memory that the ranks share, which a paced link does not offer", what, how)};
+  if (limits_.ranks > 1 &&
+      ((needs.publish && !can.publish) || (needs.references && !can.references) ||
+       (needs.signals && !can.signals))) {
+    return {
+        Code::kUnavailable,
+        fmt::format("{} by {} needs memory that the ranks share, which a paced link does not offer",
+                    what, how)};
   }
   if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
@@ -104,7 +114,8 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
     tuner::Available available = limits_.available;
     available.references = available.references && references;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
-    return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile).algorithm;
+    return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile)
+        .algorithm;
   };
   auto staged = make(shape, choose(false));
   if (!staged.ok()) return staged.status();

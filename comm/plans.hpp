@@ -1,5 +1,5 @@
-// Plans: which programs an operation of a given shape may follow. Choosing, building and lowering happen once per shape;
-// operations find the result by a look at the last one, or by a hash.
+// Plans: which programs an operation of a given shape may follow. Choosing, building and lowering
+// happen once per shape; operations find the result by a look at the last one, or by a hash.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct PlanLimits {
   uint32_t depth, publish_depth;
   size_t slot_bytes, publish_slot_bytes;
   tuner::LinkProfile profile;
-  tuner::Available available;          // with `direct` as far as the transport goes
+  tuner::Available available;              // with `direct` as far as the transport goes
   Algorithm algorithm = Algorithm::kAuto;  // Config::algorithm
 };
 
@@ -29,26 +29,13 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
-/// A shape made ready.
-struct Prepared {
-  Shape shape;
-  uint64_t hash;
-  size_t element_bytes, in_bytes, out_bytes;
-  kernels::MoveFunction function;
-  uint32_t divisor;
-  bool nontemporal;
-  bool direct_only;
-  engine::Plan staged;
-  std::unique_ptr<engine::Plan> direct;  // null: staged is the better one, or the only one
-};
-
 /// Thread rule: the communicator's.
 class Plans {
  public:
   explicit Plans(const PlanLimits& limits) : limits_(limits) {}
 
   /// Errors: kUnavailable (a forced algorithm cannot do it), kInvalidArgument (slots too small).
-  Result<std::shared_ptr<const Prepared>> find(const Shape& shape);
+  Result<std::shared_ptr<const engine::Prepared>> find(const Shape& shape);
 
   const PlanLimits& limits() const { return limits_; }
   /// Payload that this rank hands to others when it follows the plan.
@@ -56,15 +43,17 @@ class Plans {
 
  private:
   struct Hash {
-    size_t operator()(const Shape& shape) const { return shape.call.hash() * 2 + (shape.in_place ? 1 : 0); }
+    size_t operator()(const Shape& shape) const {
+      return shape.call.hash() * 2 + (shape.in_place ? 1 : 0);
+    }
   };
-  Result<std::shared_ptr<const Prepared>> prepare(const Shape& shape) const;
+  Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
   Result<engine::Plan> make(const Shape& shape, Algorithm algorithm) const;
-  Status choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const;
-  Status choose_automatically(const Shape& shape, Prepared& prepared) const;
+  Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
+  Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 
   PlanLimits limits_;
-  std::unordered_map<Shape, std::shared_ptr<const Prepared>, Hash> prepared_;
+  std::unordered_map<Shape, std::shared_ptr<const engine::Prepared>, Hash> prepared_;
 };
 
 }  // namespace rondo::comm

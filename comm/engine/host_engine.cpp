@@ -57,7 +57,8 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
                              const std::byte** data) {
   transport::Delivery delivery;
   if (!receiver.try_peek(&delivery)) return blocked(peer, &receiver);
-  // A slot of another operation, or of another size, means that the ranks disagree; it is never touched.
+  // A slot of another operation, or of another size, means that the ranks disagree; it is never
+  // touched.
   if (delivery.tag != operation_->tag || delivery.bytes != bytes || delivery.data == nullptr) {
     blocked_on_ = peer;
     mismatch_ = delivery.tag != operation_->tag;
@@ -68,7 +69,7 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
 }
 
 Progress HostEngine::find_sources(const SliceMove& move, size_t bytes) {
-  const size_t element = operation_->element_bytes;
+  const size_t element = operation_->prepared->element_bytes;
   for (uint32_t i = 0; i < move.instruction->sources; ++i) {
     const Operand& operand = move.operands[i];
     const auto chunk = static_cast<uint64_t>(operand.chunk);
@@ -76,10 +77,18 @@ Progress HostEngine::find_sources(const SliceMove& move, size_t bytes) {
     const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
     const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
     switch (operand.place) {
-      case Place::kIn: sources_[i] = operation_->in + in_offset; break;
-      case Place::kOut: sources_[i] = operation_->out + out_offset; break;
-      case Place::kPeerIn: sources_[i] = peers_.in[peer] + in_offset; break;
-      case Place::kPeerOut: sources_[i] = peers_.out[peer] + out_offset; break;
+      case Place::kIn:
+        sources_[i] = operation_->in + in_offset;
+        break;
+      case Place::kOut:
+        sources_[i] = operation_->out + out_offset;
+        break;
+      case Place::kPeerIn:
+        sources_[i] = peers_.in[peer] + in_offset;
+        break;
+      case Place::kPeerOut:
+        sources_[i] = peers_.out[peer] + out_offset;
+        break;
       case Place::kSlot:
       case Place::kPublished: {
         auto& receivers = operand.place == Place::kSlot ? receivers_ : subscriptions_;
@@ -93,7 +102,7 @@ Progress HostEngine::find_sources(const SliceMove& move, size_t bytes) {
 }
 
 Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
-  const size_t element = operation_->element_bytes;
+  const size_t element = operation_->prepared->element_bytes;
   const Operand* operands = move.operands + move.instruction->sources;
   for (uint32_t j = 0; j < move.instruction->destinations; ++j) {
     const Operand& operand = operands[j];
@@ -102,17 +111,26 @@ Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
     const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
     const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
     switch (operand.place) {
-      case Place::kIn: RONDO_CHECK(false, "a schedule writes into In"); break;
-      case Place::kOut: destinations_[j] = operation_->out + out_offset; break;
-      case Place::kPeerIn: destinations_[j] = peers_.in[peer] + in_offset; break;
-      case Place::kPeerOut: destinations_[j] = peers_.out[peer] + out_offset; break;
+      case Place::kIn:
+        RONDO_CHECK(false, "a schedule writes into In");
+        break;
+      case Place::kOut:
+        destinations_[j] = operation_->out + out_offset;
+        break;
+      case Place::kPeerIn:
+        destinations_[j] = peers_.in[peer] + in_offset;
+        break;
+      case Place::kPeerOut:
+        destinations_[j] = peers_.out[peer] + out_offset;
+        break;
       case Place::kSlot:
         destinations_[j] = senders_[peer]->try_acquire(bytes);
         if (destinations_[j] == nullptr) return blocked(operand.peer);
         break;
       case Place::kPublished:
         destinations_[j] = publisher_->try_acquire(bytes);
-        // Which of the readers is behind, only the transport knows; the board tells (its waiting-for chain).
+        // Which of the readers is behind, only the transport knows; the board tells (its
+        // waiting-for chain).
         if (destinations_[j] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
         break;
     }
@@ -123,8 +141,9 @@ Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
 bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
   const schedule::Instruction& instruction = *move.instruction;
   if (instruction.sources != 1 || instruction.destinations != 1 || bytes < kReferenceBytes ||
-      operation_->in_reference.kind == transport::Reference::kNone || operation_->in_place ||
-      (instruction.finishes && operation_->divisor > 1)) {
+      operation_->in_reference.kind == transport::Reference::kNone ||
+      operation_->prepared->in_place ||
+      (instruction.finishes && operation_->prepared->divisor > 1)) {
     return false;
   }
   const Place to = move.operands[1].place;
@@ -136,7 +155,7 @@ Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
   const Operand& to = move.operands[1];
   transport::Reference reference = operation_->in_reference;
   reference.offset += (static_cast<uint64_t>(from.chunk) * geometry_->in_stride + move.offset) *
-                      operation_->element_bytes;
+                      operation_->prepared->element_bytes;
   const bool publishes = to.place == Place::kPublished;
   transport::Sender* sender = publishes ? publisher_ : senders_[static_cast<size_t>(to.peer)];
   if (!sender->try_publish_reference(reference, bytes, operation_->tag)) {
@@ -147,7 +166,8 @@ Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
   }
   const int ranks = board_.ranks();
   sent(bytes * static_cast<uint64_t>(publishes ? ranks - 1 : 1));
-  for (int peer = publishes ? 0 : to.peer; peer < (publishes ? ranks : to.peer + 1); ++peer) board_.ring(peer);
+  for (int peer = publishes ? 0 : to.peer; peer < (publishes ? ranks : to.peer + 1); ++peer)
+    board_.ring(peer);
   return Progress::kDone;
 }
 
@@ -186,29 +206,44 @@ void HostEngine::release(const SliceMove& move) {
   }
 }
 
+void HostEngine::compute(const SliceMove& move) {
+  const schedule::Instruction& instruction = *move.instruction;
+  const Prepared& prepared = *operation_->prepared;
+  const uint32_t divisor = instruction.finishes ? prepared.divisor : 1;
+  uint32_t destinations = instruction.destinations;
+  uint32_t nontemporal = 0;
+  if (prepared.nontemporal) {
+    // Results lead a move's destinations; slots follow, and stay in the cache for their readers.
+    const Operand* to = move.operands + instruction.sources;
+    while (nontemporal < destinations &&
+           (to[nontemporal].place == Place::kOut || to[nontemporal].place == Place::kPeerOut)) {
+      ++nontemporal;
+    }
+  } else if (prepared.in_place && instruction.sources == 1 && divisor == 1) {
+    // A copy of In onto itself is no access at all (schedule.hpp).
+    const auto end =
+        std::remove(destinations_.begin(), destinations_.begin() + destinations, sources_[0]);
+    destinations = static_cast<uint32_t>(end - destinations_.begin());
+    if (destinations == 0) return;
+  }
+  prepared.function({.sources = sources_.data(),
+                     .destinations = destinations_.data(),
+                     .source_count = instruction.sources,
+                     .destination_count = destinations,
+                     .count = move.length,
+                     .divisor = divisor,
+                     .nontemporal = nontemporal});
+}
+
 Progress HostEngine::try_move(const SliceMove& move) {
-  const size_t bytes = move.length * operation_->element_bytes;
+  const size_t bytes = move.length * operation_->prepared->element_bytes;
   if (!computed_) {
     if (can_refer(move, bytes)) return send_reference(move, bytes);
     Progress found = find_sources(move, bytes);
     if (found == Progress::kDone) found = find_destinations(move, bytes);
     if (found != Progress::kDone) return found;
+    compute(move);
     const schedule::Instruction& instruction = *move.instruction;
-    const uint32_t divisor = instruction.finishes ? operation_->divisor : 1;
-    uint32_t destinations = instruction.destinations;
-    if (operation_->in_place && instruction.sources == 1 && divisor == 1) {
-      // A copy of In onto itself is no access at all (schedule.hpp).
-      destinations = static_cast<uint32_t>(
-          std::remove(destinations_.begin(), destinations_.begin() + destinations, sources_[0]) -
-          destinations_.begin());
-    }
-    if (destinations > 0) operation_->function({.sources = sources_.data(),
-                          .destinations = destinations_.data(),
-                          .source_count = instruction.sources,
-                          .destination_count = destinations,
-                          .count = move.length,
-                          .divisor = divisor,
-                          .nontemporal = operation_->nontemporal});
     for (uint32_t i = 0; i < instruction.sources; ++i) {
       if (move.operands[i].place == Place::kPeerIn && move.operands[i].peer != rank_) sent(bytes);
     }
@@ -230,7 +265,8 @@ Progress HostEngine::try_wait(const schedule::Instruction& instruction) {
   const uint64_t seen = transport_.seen(channel_, peer);
   const uint64_t own = signal_value();
   if (seen >> kSignalTagBits < own >> kSignalTagBits) return blocked(peer);
-  // The same signal of another operation. A peer that is already further has compared ours with its own.
+  // The same signal of another operation. A peer that is already further has compared ours with its
+  // own.
   if (seen >> kSignalTagBits == own >> kSignalTagBits && seen != own) {
     blocked_on_ = peer;
     mismatch_ = true;

@@ -1,5 +1,5 @@
-// The host engine: the interpreter's primitives on CPU memory, for one channel of one communicator. It never waits; it
-// tells whom it is blocked on.
+// The host engine: the interpreter's primitives on CPU memory, for one channel of one communicator.
+// It never waits; it tells whom it is blocked on.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace rondo::engine {
 
-/// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the slot is cheaper than the
-/// reader's misses on the sender's memory and the drain at the end.
+/// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the
+/// slot is cheaper than the reader's misses on the sender's memory and the drain at the end.
 inline constexpr size_t kReferenceBytes = 4096;
 
 /// Where peers' buffers lie in this process, for direct operations; one for all channels.
@@ -24,8 +24,8 @@ struct PeerBuffers {
 /// Thread rule: one thread at a time.
 class HostEngine {
  public:
-  HostEngine(transport::Transport& transport, const recorder::Board& board, const PeerBuffers& peers,
-             int channel);
+  HostEngine(transport::Transport& transport, const recorder::Board& board,
+             const PeerBuffers& peers, int channel);
 
   /// Prepares for an operation whose plan has been chosen. It must outlive the calls that follow.
   void start(const Operation& operation);
@@ -40,7 +40,8 @@ class HostEngine {
   Progress try_wait(const schedule::Instruction& instruction);
   void signal();
 
-  /// After kBlocked: the peer that has to act, and when its slot is known to become visible (0: unknown).
+  /// After kBlocked: the peer that has to act, and when its slot is known to become visible (0:
+  /// unknown).
   int blocked_on() const { return blocked_on_; }
   int64_t ready_at_ns() const { return awaited_ != nullptr ? awaited_->ready_at_ns() : 0; }
   const Cursor& cursor() const { return cursor_; }
@@ -55,9 +56,11 @@ class HostEngine {
   Progress publish(const SliceMove& move, size_t bytes);
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
+  void compute(const SliceMove& move);
   void release(const SliceMove& move);
-  /// What is signalled: how many signals there have been, and under them some bits of the operation's tag, so that a wait
-  /// notices a signal of another operation. 2^44 signals last for weeks of back-to-back barriers.
+  /// What is signalled: how many signals there have been, and under them some bits of the
+  /// operation's tag, so that a wait notices a signal of another operation. 2^44 signals last for
+  /// weeks of back-to-back barriers.
   uint64_t signal_value() const {
     return signals_ << kSignalTagBits | (operation_->tag & ((uint64_t{1} << kSignalTagBits) - 1));
   }
@@ -68,7 +71,8 @@ class HostEngine {
   }
   void sent(uint64_t bytes) {
     // Relaxed: a statistic with one writer.
-    bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    bytes_sent_.store(bytes_sent_.load(std::memory_order_relaxed) + bytes,
+                      std::memory_order_relaxed);
   }
 
   static constexpr int kSignalTagBits = 20;
@@ -78,7 +82,8 @@ class HostEngine {
   const PeerBuffers& peers_;
   const int channel_;
   const int rank_;
-  // By peer; null at this rank's own place. The publisher and subscriptions are null where the transport has none.
+  // By peer; null at this rank's own place. The publisher and subscriptions are null where the
+  // transport has none.
   std::vector<transport::Sender*> senders_;
   std::vector<transport::Receiver*> receivers_;
   std::vector<transport::Receiver*> subscriptions_;
@@ -90,9 +95,9 @@ class HostEngine {
   Cursor cursor_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> destinations_;
-  uint32_t published_ = 0;   // destinations of the current move already handed over
-  bool computed_ = false;    // the current move's kernel has run
-  uint64_t signals_ = 0;     // raised since creation
+  uint32_t published_ = 0;  // destinations of the current move already handed over
+  bool computed_ = false;   // the current move's kernel has run
+  uint64_t signals_ = 0;    // raised since creation
   std::vector<transport::Sender*> referred_;  // links that carry references of this operation
   int blocked_on_ = -1;
   transport::Receiver* awaited_ = nullptr;

@@ -1,6 +1,7 @@
-// The interpreter compiled for the device: proof, wherever nvcc is found, that the template the host walks is device code
-// too. The engine below has the shape that the CUDA engine will have (slots in mapped memory, polled flags, one thread
-// block per channel); it is compiled and linked, and nothing launches it yet.
+// The interpreter compiled for the device: proof, wherever nvcc is found, that the template the
+// host walks is device code too. The engine below has the shape that the CUDA engine will have
+// (slots in mapped memory, polled flags, one thread block per channel); it is compiled and linked,
+// and nothing launches it yet.
 #include <cuda_runtime.h>
 
 #include "comm/engine/interpreter.hpp"
@@ -29,9 +30,12 @@ struct DeviceEngine {
   __device__ const float* source(const schedule::Operand& operand, uint64_t offset) const {
     const uint64_t chunk = static_cast<uint64_t>(operand.chunk);
     switch (operand.place) {
-      case schedule::Place::kIn: return channel.in + chunk * channel.geometry.in_stride + offset;
-      case schedule::Place::kOut: return channel.out + chunk * channel.geometry.out_stride + offset;
-      default: return channel.slots_in[operand.peer];
+      case schedule::Place::kIn:
+        return channel.in + chunk * channel.geometry.in_stride + offset;
+      case schedule::Place::kOut:
+        return channel.out + chunk * channel.geometry.out_stride + offset;
+      default:
+        return channel.slots_in[operand.peer];
     }
   }
 
@@ -39,15 +43,18 @@ struct DeviceEngine {
     const schedule::Instruction& instruction = *move.instruction;
     for (uint32_t i = 0; i < instruction.sources; ++i) {
       const schedule::Operand& operand = move.operands[i];
-      if (operand.place == schedule::Place::kSlot && channel.ready[operand.peer] <= consumed) return Progress::kBlocked;
+      if (operand.place == schedule::Place::kSlot && channel.ready[operand.peer] <= consumed)
+        return Progress::kBlocked;
     }
     for (uint64_t e = threadIdx.x; e < move.length; e += blockDim.x) {
       float sum = source(move.operands[0], move.offset)[e];
-      for (uint32_t i = 1; i < instruction.sources; ++i) sum += source(move.operands[i], move.offset)[e];
+      for (uint32_t i = 1; i < instruction.sources; ++i)
+        sum += source(move.operands[i], move.offset)[e];
       for (uint32_t j = 0; j < instruction.destinations; ++j) {
         const schedule::Operand& to = move.operands[instruction.sources + j];
         if (to.place == schedule::Place::kOut) {
-          channel.out[static_cast<uint64_t>(to.chunk) * channel.geometry.out_stride + move.offset + e] = sum;
+          channel.out[static_cast<uint64_t>(to.chunk) * channel.geometry.out_stride + move.offset +
+                      e] = sum;
         } else {
           channel.slots_out[to.peer][e] = sum;
         }

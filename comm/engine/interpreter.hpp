@@ -1,6 +1,6 @@
-// The interpreter: walks one channel of a program over an engine that supplies the primitives. One function template for
-// host and device, so that what a GPU walks is tested on machines without one. It is resumable: it never waits, and a
-// cursor remembers where it stopped.
+// The interpreter: walks one channel of a program over an engine that supplies the primitives. One
+// function template for host and device, so that what a GPU walks is tested on machines without
+// one. It is resumable: it never waits, and a cursor remembers where it stopped.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Progress : uint8_t {
   kProgressed,  // something moved, and there is more to do
   kBlocked,     // nothing moved: a peer has to act first
   kDone,
-  kFailed,      // the engine knows why
+  kFailed,  // the engine knows why
 };
 
 /// Where a channel stands.
@@ -61,9 +61,9 @@ RONDO_HOST_DEVICE Progress advance(const ProgramView& program, const schedule::G
                                                         cursor.round, cursor.slice);
           if (length == 0) continue;  // nobody sends or awaits it: lengths are the same for all
           if (budget == 0) return Progress::kProgressed;
-          const Progress made = engine.try_move(
-              SliceMove{&instruction, program.operands + instruction.first,
-                        geometry.slice_begin(cursor.round, cursor.slice), length});
+          const Progress made =
+              engine.try_move(SliceMove{&instruction, program.operands + instruction.first,
+                                        geometry.slice_begin(cursor.round, cursor.slice), length});
           if (made == Progress::kBlocked) return moved ? Progress::kProgressed : Progress::kBlocked;
           if (made == Progress::kFailed) return Progress::kFailed;
           moved = true;

@@ -1,4 +1,5 @@
-// One operation: what was asked, the plans it may follow, and where it stands. Data only; the runner moves it.
+// One operation: what was asked, the plans it may follow, and where it stands. Data only; the
+// runner moves it.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@ namespace rondo {
 
 /// What a Work shares with the operation it stands for.
 struct Work::State {
-  std::atomic<bool> ended{false};  // release by whoever ends it, after status and times; acquire by readers
+  std::atomic<bool> ended{
+      false};  // release by whoever ends it, after status and times; acquire by readers
   Status status;
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
 
@@ -46,26 +48,33 @@ struct Offers {
 };
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank);
 
+/// Everything about an operation but its buffers, made once and shared by all operations of the
+/// same shape.
+struct Prepared {
+  recorder::Call call;
+  bool in_place;
+  uint64_t hash;  // of call
+  size_t element_bytes, in_bytes, out_bytes;
+  kernels::MoveFunction function;
+  uint32_t divisor;  // in finishing moves
+  bool nontemporal;  // results are larger than the caches
+  bool direct_only;  // the caller forced it: no falling back to staged
+  Plan staged;       // through slots
+  std::unique_ptr<Plan>
+      direct;  // if all ranks offer what it needs; null: staged is as good, or the only one
+};
+
 enum class Phase : uint8_t { kDeciding, kRunning, kDraining };
 
-/// REQUIRES: the buffers stay as they are until it has ended.
+/// REQUIRES: the buffers stay as they are until it has ended, and so does what `prepared` points
+/// to.
 struct Operation {
-  recorder::Call call;
+  const Prepared* prepared = nullptr;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  size_t in_bytes = 0, out_bytes = 0;
-  size_t element_bytes = 1;
-  const Plan* staged = nullptr;  // through slots; always there
-  const Plan* direct = nullptr;  // if all ranks offer what it needs
-  bool direct_only = false;      // the caller forced it: no falling back
-  bool in_place = false;
-  kernels::MoveFunction function = nullptr;
-  uint32_t divisor = 1;      // in finishing moves
-  bool nontemporal = false;  // results are larger than the caches
-  uint64_t hash = 0;         // of call
   int64_t timeout_ns = 0;
-  std::shared_ptr<Work::State> work;       // asynchronous ones only
-  std::shared_ptr<const void> keep_alive;  // asynchronous ones: what staged and direct point into
+  std::shared_ptr<Work::State> work;           // asynchronous ones only
+  std::shared_ptr<const Prepared> keep_alive;  // likewise
 
   // Set by the runner.
   uint64_t sequence = 0;

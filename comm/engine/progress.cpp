@@ -17,7 +17,8 @@ class ProgressThread {
   void add(const std::shared_ptr<Queue>& queue) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end()) queues_.push_back(queue);
+      if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end())
+        queues_.push_back(queue);
       if (!started_) {
         std::thread([this] { loop(); }).detach();
         started_ = true;
@@ -48,7 +49,8 @@ class ProgressThread {
   bool started_ = false;                        // guarded by mutex_
 };
 
-// Never destroyed: the thread may outlive main(). A forked child has no such thread, so it makes its own.
+// Never destroyed: the thread may outlive main(). A forked child has no such thread, so it makes
+// its own.
 ProgressThread& progress_thread() {
   static std::mutex mutex;
   static ProgressThread* thread = nullptr;
@@ -84,7 +86,8 @@ void Queue::end_first(const Status& status) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended = std::move(operations_.front());
     operations_.pop_front();
-    // Release: pairs with empty(). Before the Work ends, so that who waited for it finds the queue as it is.
+    // Release: pairs with empty(). Before the Work ends, so that who waited for it finds the queue
+    // as it is.
     size_.store(operations_.size(), std::memory_order_release);
     emptied_.notify_all();
   }
@@ -106,9 +109,13 @@ void Queue::advance(bool alone) {
     runner_.begin(*first);
   }
   switch (runner_.step(*first)) {
-    case Progress::kDone: return end_first({});
-    case Progress::kFailed: return end_first(runner_.failure());
-    case Progress::kProgressed: waiter_->reset(); return;
+    case Progress::kDone:
+      return end_first({});
+    case Progress::kFailed:
+      return end_first(runner_.failure());
+    case Progress::kProgressed:
+      waiter_->reset();
+      return;
     case Progress::kBlocked:
       if (!runner_.wait_a_little(*first, *waiter_, alone)) end_first(runner_.failure());
       return;

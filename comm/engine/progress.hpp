@@ -1,5 +1,6 @@
-// Progress without the caller: asynchronous operations wait in a queue per communicator, and one thread per process moves
-// the heads of all queues in turn, so that nothing starves while something else waits.
+// Progress without the caller: asynchronous operations wait in a queue per communicator, and one
+// thread per process moves the heads of all queues in turn, so that nothing starves while something
+// else waits.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace rondo::engine {
 
-/// The asynchronous operations of one communicator, in issue order. Thread rule: push() and drain() by the communicator's
-/// thread, advance() by the progress thread, empty() by any.
+/// The asynchronous operations of one communicator, in issue order. Thread rule: push() and drain()
+/// by the communicator's thread, advance() by the progress thread, empty() by any.
 class Queue {
  public:
   explicit Queue(Runner& runner) : runner_(runner) {}
@@ -35,13 +36,15 @@ class Queue {
   Runner& runner_;  // used only while the queue is not empty
   std::mutex mutex_;
   std::condition_variable emptied_;
-  std::deque<std::unique_ptr<Operation>> operations_;  // guarded by mutex_; the front is the progress thread's
+  std::deque<std::unique_ptr<Operation>>
+      operations_;  // guarded by mutex_; the front is the progress thread's
   std::atomic<size_t> size_{0};
   bool begun_ = false;            // progress thread only
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
 };
 
-/// Makes the process's progress thread, which starts with the first call, look after this queue (again).
+/// Makes the process's progress thread, which starts with the first call, look after this queue
+/// (again).
 void make_progress(const std::shared_ptr<Queue>& queue);
 
 }  // namespace rondo::engine

@@ -7,17 +7,23 @@
 namespace rondo::engine {
 
 namespace {
-// Moves before a runner looks round: long enough not to matter, short enough that nothing else starves.
+// Moves before a runner looks round: long enough not to matter, short enough that nothing else
+// starves.
 constexpr uint32_t kBudget = 64;
 }  // namespace
 
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank) {
   switch (collective) {
-    case Collective::kAllReduce: return {.in = true, .out = algorithm == Algorithm::kTwoShotDirect};
-    case Collective::kReduceScatter: return {.in = true, .out = false};
-    case Collective::kAllGather: return {.in = false, .out = true};
-    case Collective::kBroadcast: return {.in = rank == root, .out = false};
-    case Collective::kBarrier: return {.in = false, .out = false};
+    case Collective::kAllReduce:
+      return {.in = true, .out = algorithm == Algorithm::kTwoShotDirect};
+    case Collective::kReduceScatter:
+      return {.in = true, .out = false};
+    case Collective::kAllGather:
+      return {.in = false, .out = true};
+    case Collective::kBroadcast:
+      return {.in = rank == root, .out = false};
+    case Collective::kBarrier:
+      return {.in = false, .out = false};
   }
   return {};
 }
@@ -45,27 +51,31 @@ uint64_t Runner::bytes_sent() const {
 
 void Runner::begin(Operation& operation) {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
-  sequence_.store(sequence, std::memory_order_relaxed);  // one writer at a time; read by stats() only
+  sequence_.store(sequence,
+                  std::memory_order_relaxed);  // one writer at a time; read by stats() only
   operation.sequence = sequence;
-  // Over all calls so far: a disagreement that went unnoticed (two roots that both only send) is found by the next operation.
-  history_ = (history_ ^ operation.hash) * 0x9e3779b97f4a7c15u + sequence;
+  // Over all calls so far: a disagreement that went unnoticed (two roots that both only send) is
+  // found by the next operation.
+  history_ = (history_ ^ operation.prepared->hash) * 0x9e3779b97f4a7c15u + sequence;
   operation.tag = history_;
   operation.in_reference = {};
   operation.out_reference = {};
   // Referring costs a look at the arena: only where references may be used.
-  const bool large = operation.in_bytes >= kReferenceBytes && references_;
-  if (large || operation.direct != nullptr) {
-    if (operation.in != nullptr) operation.in_reference = transport_.refer(operation.in, operation.in_bytes);
-    if (operation.out != nullptr) operation.out_reference = transport_.refer(operation.out, operation.out_bytes);
+  const bool large = operation.prepared->in_bytes >= kReferenceBytes && references_;
+  if (large || operation.prepared->direct != nullptr) {
+    if (operation.in != nullptr)
+      operation.in_reference = transport_.refer(operation.in, operation.prepared->in_bytes);
+    if (operation.out != nullptr)
+      operation.out_reference = transport_.refer(operation.out, operation.prepared->out_bytes);
   }
-  board_.post(sequence, operation.call, operation.in_reference, operation.out_reference);
+  board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference);
   deciding_on_ = -1;
-  if (operation.direct != nullptr) {
+  if (operation.prepared->direct != nullptr) {
     operation.phase = Phase::kDeciding;
     operation.deciding_peer = 0;
     for (int peer = 0; peer < board_.ranks(); ++peer) board_.ring(peer);
   } else {
-    (void)choose(operation, operation.staged);
+    (void)choose(operation, &operation.prepared->staged);
   }
 }
 
@@ -78,22 +88,25 @@ Progress Runner::choose(Operation& operation, const Plan* plan) {
   return Progress::kProgressed;
 }
 
-// Whether all ranks' buffers can be touched in place: every rank reads the same offers and so decides the same. A rank
-// that cannot offer its own needs nobody else's word: it goes through slots at once, and the others follow its post.
+// Whether all ranks' buffers can be touched in place: every rank reads the same offers and so
+// decides the same. A rank that cannot offer its own needs nobody else's word: it goes through
+// slots at once, and the others follow its post.
 Progress Runner::decide(Operation& operation) {
-  const recorder::Call& call = operation.call;
+  const recorder::Call& call = operation.prepared->call;
   const auto fall_back = [&](int peer) {
-    if (!operation.direct_only) return choose(operation, operation.staged);
-    board_.finish(operation.sequence);  // on every rank alike, and nothing has moved: the communicator stays usable
+    if (!operation.prepared->direct_only) return choose(operation, &operation.prepared->staged);
+    board_.finish(operation.sequence);  // on every rank alike, and nothing has moved: the
+                                        // communicator stays usable
     return fail({Code::kUnavailable,
                  fmt::format("{} needs buffers from rondo::alloc on every rank; rank {}'s are not",
-                             name(operation.direct->algorithm), peer)});
+                             name(operation.prepared->direct->algorithm), peer)});
   };
   for (; operation.deciding_peer < board_.ranks(); ++operation.deciding_peer) {
     // This rank first, then the others.
     const int peer = (board_.rank() + operation.deciding_peer) % board_.ranks();
     const auto p = static_cast<size_t>(peer);
-    const Offers needed = offers_of(call.collective, operation.direct->algorithm, call.root, peer);
+    const Offers needed =
+        offers_of(call.collective, operation.prepared->direct->algorithm, call.root, peer);
     if (peer == board_.rank()) {
       if ((needed.in && operation.in_reference.kind == transport::Reference::kNone) ||
           (needed.out && operation.out_reference.kind == transport::Reference::kNone)) {
@@ -112,13 +125,15 @@ Progress Runner::decide(Operation& operation) {
     // Already past it: only a rank that went through slots can be.
     if (!posted) return fall_back(peer);
     if (posted->call != call) return fail(watch_.mismatch(peer, operation.sequence, call));
-    if (needed.in) peers_.in[p] = transport_.resolve(peer, posted->in, operation.in_bytes);
-    if (needed.out) peers_.out[p] = transport_.resolve(peer, posted->out, operation.out_bytes);
+    if (needed.in)
+      peers_.in[p] = transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
+    if (needed.out)
+      peers_.out[p] = transport_.resolve(peer, posted->out, operation.prepared->out_bytes);
     if ((needed.in && peers_.in[p] == nullptr) || (needed.out && peers_.out[p] == nullptr)) {
       return fall_back(peer);
     }
   }
-  return choose(operation, operation.direct);
+  return choose(operation, operation.prepared->direct.get());
 }
 
 Progress Runner::fail(Status status) {
@@ -129,11 +144,14 @@ Progress Runner::fail(Status status) {
 
 Progress Runner::engine_failed(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
-  if (engine.mismatch()) return fail(watch_.mismatch(peer, operation.sequence, operation.call));
+  if (engine.mismatch())
+    return fail(watch_.mismatch(peer, operation.sequence, operation.prepared->call));
   return fail(board_.raise(
-      {Code::kSystem, fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
-                                  "shared memory was overwritten, or the ranks run different versions of rondo",
-                                  board_.rank(), peer, operation.call.to_string(), operation.sequence)}));
+      {Code::kSystem,
+       fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
+                   "shared memory was overwritten, or the ranks run different versions of rondo",
+                   board_.rank(), peer, operation.prepared->call.to_string(),
+                   operation.sequence)}));
 }
 
 Progress Runner::finish(Operation& operation) {
@@ -169,7 +187,7 @@ bool Runner::wait_a_little(const Operation& operation, Waiter& waiter, bool may_
   const HostEngine& engine = *engines_[0];
   if (!waiter.idle(engine.ready_at_ns(), may_sleep)) return true;
   const recorder::Wait wait{.sequence = operation.sequence,
-                            .call = &operation.call,
+                            .call = &operation.prepared->call,
                             .peer = deciding_on_ >= 0 ? deciding_on_ : engine.blocked_on(),
                             .step = engine.cursor().step,
                             .round = engine.cursor().round,
@@ -190,7 +208,8 @@ Status Runner::run(Operation& operation) {
       case Progress::kDone:
         if (waiter.start_ns() != 0) watch_.done();
         return {};
-      case Progress::kFailed: return failure_;
+      case Progress::kFailed:
+        return failure_;
       case Progress::kProgressed:
         if (waiter.start_ns() != 0) watch_.done();
         waiter.reset();

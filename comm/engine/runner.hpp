@@ -1,5 +1,5 @@
-// The runner: moves the operations of one communicator, one at a time, in issue order. It owns the project's only wait
-// loop (run) and the step that the progress thread repeats (step).
+// The runner: moves the operations of one communicator, one at a time, in issue order. It owns the
+// project's only wait loop (run) and the step that the progress thread repeats (step).
 #pragma once
 
 #include <memory>
@@ -28,12 +28,13 @@ class Runner {
   /// Carries an operation out in the calling thread; blocks until it has ended or failed.
   Status run(Operation& operation);
 
-  /// The same in pieces: begin() once, then step() until it says kDone or kFailed (then failure() says why).
+  /// The same in pieces: begin() once, then step() until it says kDone or kFailed (then failure()
+  /// says why).
   void begin(Operation& operation);
   Progress step(Operation& operation);
   const Status& failure() const { return failure_; }
-  /// After step() said kBlocked: lets time pass, and looks after the ranks when that is due. `may_sleep`: nothing else
-  /// needs this thread. False: failed.
+  /// After step() said kBlocked: lets time pass, and looks after the ranks when that is due.
+  /// `may_sleep`: nothing else needs this thread. False: failed.
   bool wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep);
 
   const WaitPolicy& progressing_policy() const { return options_.progressing; }

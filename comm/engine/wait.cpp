@@ -30,7 +30,8 @@ std::atomic<bool> membarrier_works{false};
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
-// The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced messages take.
+// The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced
+// messages take.
 void sleep_until(int64_t when_ns) {
   prctl(PR_SET_TIMERSLACK, 1000UL);
   const timespec t = to_timespec(when_ns);
@@ -38,8 +39,8 @@ void sleep_until(int64_t when_ns) {
   prctl(PR_SET_TIMERSLACK, 0UL);  // back to the thread's default
 }
 
-// CPUs' worth of time per period that the control group grants, or infinity. Version 2 only: version 1 is gone from the
-// distributions this runs on.
+// CPUs' worth of time per period that the control group grants, or infinity. Version 2 only:
+// version 1 is gone from the distributions this runs on.
 double cgroup_cpus() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -97,8 +98,9 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
   }
   recorder::Doorbell& bell = board_->doorbell(board_->rank());
   if (!armed_) {
-    // Announce the sleep, then have every ringer's earlier stores become visible, then let the caller look once more. A
-    // ringer that published before the barrier is seen by that look; one that publishes after it sees `sleeping`.
+    // Announce the sleep, then have every ringer's earlier stores become visible, then let the
+    // caller look once more. A ringer that published before the barrier is seen by that look; one
+    // that publishes after it sees `sleeping`.
     bell_ = bell.value.load(std::memory_order_acquire);
     bell.sleeping.fetch_add(1, std::memory_order_seq_cst);
     armed_ = true;
@@ -109,7 +111,8 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
   }
   const timespec limit =
       to_timespec(membarrier_works.load(std::memory_order_relaxed) ? kSleepNs : kUnsafeSleepNs);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAIT, bell_, &limit, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAIT, bell_, &limit, nullptr,
+          0);
   disarm();
   return recorder::now_ns() >= next_check_ns_;
 }

@@ -1,6 +1,7 @@
-// The one wait loop's patience: spin, then yield, then sleep on the rank's doorbell. A wrong policy costs three orders of
-// magnitude: spinning when ranks outnumber cores burns the time slice that the awaited rank needs, sleeping when they do
-// not costs tens of microseconds a wake-up. So the budget comes from threads against CPUs.
+// The one wait loop's patience: spin, then yield, then sleep on the rank's doorbell. A wrong policy
+// costs three orders of magnitude: spinning when ranks outnumber cores burns the time slice that
+// the awaited rank needs, sleeping when they do not costs tens of microseconds a wake-up. So the
+// budget comes from threads against CPUs.
 #pragma once
 
 #include <sched.h>
@@ -13,18 +14,19 @@
 namespace rondo::engine {
 
 struct WaitPolicy {
-  uint32_t spins;     // polls before the first yield
-  int64_t yield_ns;   // how long to yield before sleeping
+  uint32_t spins;    // polls before the first yield
+  int64_t yield_ns;  // how long to yield before sleeping
 };
 
-/// For `threads` threads of all local ranks that may wait or work at once, on `cpus` CPUs; `paced`: messages take so long
-/// that sleeping is always right.
+/// For `threads` threads of all local ranks that may wait or work at once, on `cpus` CPUs; `paced`:
+/// messages take so long that sleeping is always right.
 WaitPolicy wait_policy(int threads, int cpus, bool paced);
 
 /// CPUs that this process may use: its affinity, cut down by the control group's quota. At least 1.
 int usable_cpus(const cpu_set_t& affinity);
 
-/// To be called once per process before any Waiter sleeps: lets ringers do without a fence (see Board::ring).
+/// To be called once per process before any Waiter sleeps: lets ringers do without a fence (see
+/// Board::ring).
 void register_for_wakeups();
 
 inline void cpu_pause() {
@@ -36,7 +38,8 @@ inline void cpu_pause() {
 /// One wait. Not thread-safe; one per waiting thread.
 class Waiter {
  public:
-  Waiter(const WaitPolicy& policy, const recorder::Board& board) : policy_(policy), board_(&board) {}
+  Waiter(const WaitPolicy& policy, const recorder::Board& board)
+      : policy_(policy), board_(&board) {}
   ~Waiter() { disarm(); }
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -56,9 +59,10 @@ class Waiter {
     return true;
   }
 
-  /// Nothing moved, and spinning is over: yields or sleeps, and returns whether a slow check (peers alive? same operation?
-  /// deadline?) is due, about once a millisecond. `ready_at_ns`: when something is known to become ready, 0: unknown.
-  /// `may_sleep`: nothing else needs this thread (else it naps for moments only).
+  /// Nothing moved, and spinning is over: yields or sleeps, and returns whether a slow check (peers
+  /// alive? same operation? deadline?) is due, about once a millisecond. `ready_at_ns`: when
+  /// something is known to become ready, 0: unknown. `may_sleep`: nothing else needs this thread
+  /// (else it naps for moments only).
   bool idle(int64_t ready_at_ns, bool may_sleep);
 
   /// When the wait left its spin phase; 0: it has not.

@@ -24,7 +24,7 @@ void Workers::start() {
       threads_.emplace_back([this, channel] { work(channel); });
     }
   }
-  failed_.store(0, std::memory_order_relaxed);   // workers are idle: the mutex below publishes these
+  failed_.store(0, std::memory_order_relaxed);  // workers are idle: the mutex below publishes these
   give_up_.store(false, std::memory_order_relaxed);
   running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
   {
@@ -62,13 +62,18 @@ void Workers::walk(HostEngine& engine, size_t channel) {
   Waiter waiter(policy_, board_);
   while (!give_up_.load(std::memory_order_relaxed)) {
     switch (engine.advance(kBudget)) {
-      case Progress::kProgressed: waiter.reset(); break;
+      case Progress::kProgressed:
+        waiter.reset();
+        break;
       case Progress::kBlocked:
         // Looking after the ranks is channel 0's business; it tells by give_up_.
         if (!waiter.spin()) (void)waiter.idle(engine.ready_at_ns(), true);
         break;
-      case Progress::kFailed: failed_.store(static_cast<int>(channel), std::memory_order_release); return;
-      case Progress::kDone: return;
+      case Progress::kFailed:
+        failed_.store(static_cast<int>(channel), std::memory_order_release);
+        return;
+      case Progress::kDone:
+        return;
     }
   }
 }

@@ -1,5 +1,5 @@
-// Workers: one thread for every channel beyond the first. They sleep between operations; during one, each walks its own
-// channel with its own engine and its own patience.
+// Workers: one thread for every channel beyond the first. They sleep between operations; during
+// one, each walks its own channel with its own engine and its own patience.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,12 @@
 
 namespace rondo::engine {
 
-/// Thread rule: start(), running() and stop() by the thread that moves the communicator's operations.
+/// Thread rule: start(), running() and stop() by the thread that moves the communicator's
+/// operations.
 class Workers {
  public:
-  /// Walks channels 1 .. engines.size() - 1 of `engines`, which must outlive this. Threads start with the first start().
+  /// Walks channels 1 .. engines.size() - 1 of `engines`, which must outlive this. Threads start
+  /// with the first start().
   Workers(const std::vector<std::unique_ptr<HostEngine>>& engines, const recorder::Board& board,
           const WaitPolicy& policy)
       : engines_(engines), board_(board), policy_(policy) {}

@@ -38,10 +38,12 @@ uint64_t Call::hash() const {
 }
 
 std::string Call::to_string() const {
-  const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+  const bool reduces =
+      collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
-    text += fmt::format("({}{}{}, count {}", name(type), reduces ? ", " : "", reduces ? name(op) : "", count);
+    text += fmt::format("({}{}{}, count {}", name(type), reduces ? ", " : "",
+                        reduces ? name(op) : "", count);
     if (collective == Collective::kBroadcast) text += fmt::format(", root {}", root);
     text += ")";
   }
@@ -56,7 +58,8 @@ size_t Board::bytes_needed(int ranks) {
 }
 
 Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) {
-  // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks may already be using it.
+  // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks
+  // may already be using it.
   std::byte* at = base + sizeof(Header);
   error_ = reinterpret_cast<ErrorRecord*>(at);
   at += sizeof(ErrorRecord);
@@ -90,7 +93,9 @@ std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
                  .root = static_cast<int32_t>(shape >> 32),
                  .count = count};
-  posted.in = {.kind = static_cast<uint32_t>(kinds), .arena = static_cast<uint32_t>(arenas), .offset = in_offset};
+  posted.in = {.kind = static_cast<uint32_t>(kinds),
+               .arena = static_cast<uint32_t>(arenas),
+               .offset = in_offset};
   posted.out = {.kind = static_cast<uint32_t>(kinds >> 32),
                 .arena = static_cast<uint32_t>(arenas >> 32),
                 .offset = out_offset};
@@ -99,9 +104,11 @@ std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
 
 void Board::wake(int peer) const {
   Doorbell& bell = doorbells_[peer];
-  bell.value.fetch_add(1, std::memory_order_release);  // a sleeper that reads the new value does not go to sleep
+  bell.value.fetch_add(
+      1, std::memory_order_release);  // a sleeper that reads the new value does not go to sleep
   // Not FUTEX_PRIVATE: the sleeper may be another process.
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAKE, INT_MAX, nullptr,
+          nullptr, 0);
 }
 
 void Board::wake_all() const {
@@ -110,12 +117,14 @@ void Board::wake_all() const {
 
 Status Board::raise(const Status& status) const {
   uint32_t expected = ErrorRecord::kNone;
-  if (error_->state.compare_exchange_strong(expected, ErrorRecord::kWriting, std::memory_order_acq_rel)) {
+  if (error_->state.compare_exchange_strong(expected, ErrorRecord::kWriting,
+                                            std::memory_order_acq_rel)) {
     error_->code = static_cast<int32_t>(status.code());
     const size_t length = std::min(status.message().size(), sizeof(error_->message) - 1);
     std::memcpy(error_->message, status.message().data(), length);
     error_->message[length] = '\0';
-    error_->state.store(ErrorRecord::kWritten, std::memory_order_release);  // pairs with read_error()
+    error_->state.store(ErrorRecord::kWritten,
+                        std::memory_order_release);  // pairs with read_error()
     wake_all();
   }
   return read_error();
@@ -144,20 +153,23 @@ std::string Board::to_string() const {
     const uint64_t finished = s.finished.load(std::memory_order_acquire);
     const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
     const auto life = static_cast<Life>(s.life.load(std::memory_order_acquire));
-    text += fmt::format("rank {} (pid {}, {}): {} begun, {} finished", peer, s.pid.load(std::memory_order_relaxed),
+    text += fmt::format("rank {} (pid {}, {}): {} begun, {} finished", peer,
+                        s.pid.load(std::memory_order_relaxed),
                         life == Life::kAlive  ? "here"
                         : life == Life::kGone ? "gone"
                                               : "not come",
                         posted, finished);
     if (waits >= 0 && posted > finished) {
       text += fmt::format("; waits for rank {} in step {} of round {}", waits,
-                          s.step.load(std::memory_order_relaxed), s.round.load(std::memory_order_relaxed));
+                          s.step.load(std::memory_order_relaxed),
+                          s.round.load(std::memory_order_relaxed));
     }
     text += "\n";
     const uint64_t first = posted > kHistory ? posted - kHistory + 1 : 1;
     for (uint64_t sequence = first; sequence <= posted; ++sequence) {
       if (const auto p = read(peer, sequence)) {
-        text += fmt::format("  #{} {}{}\n", sequence, p->call.to_string(), sequence > finished ? "  <- in progress" : "");
+        text += fmt::format("  #{} {}{}\n", sequence, p->call.to_string(),
+                            sequence > finished ? "  <- in progress" : "");
       }
     }
   }

@@ -1,15 +1,17 @@
-// The board: what every rank is doing, in memory that all ranks of the host map. It is how ranks compare operations, find
-// out who waits for whom, share one error, offer their buffers to each other, and wake each other. It diagnoses nothing
-// itself (watch.hpp does) and carries no payload.
+// The board: what every rank is doing, in memory that all ranks of the host map. It is how ranks
+// compare operations, find out who waits for whom, share one error, offer their buffers to each
+// other, and wake each other. It diagnoses nothing itself (watch.hpp does) and carries no payload.
 //
 // Layout, every entry on cache lines of its own:
 //
 //   offset                     what                      writer
 //   0                          Header                    rank 0, before anyone else maps it
-//   64                         ErrorRecord               the first finder of an error (claims it by compare-and-swap)
-//   64 + sizeof(ErrorRecord)   RankState[ranks]          that rank
-//   ...                        Doorbell[ranks]           sleeping: that rank; value: anyone who wakes it
-//   ...                        OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
+//   64                         ErrorRecord               the first finder of an error (claims it by
+//   compare-and-swap) 64 + sizeof(ErrorRecord)   RankState[ranks]          that rank
+//   ...                        Doorbell[ranks]           sleeping: that rank; value: anyone who
+//   wakes it
+//   ...                        OperationRecord[ranks][kHistory]   that rank; entry = sequence %
+//   kHistory
 #pragma once
 
 #include <atomic>
@@ -37,7 +39,8 @@ struct Call {
   uint64_t count;
 
   friend bool operator==(const Call&, const Call&) = default;
-  /// The same number on two ranks exactly when they were asked for the same, but for hash collisions.
+  /// The same number on two ranks exactly when they were asked for the same, but for hash
+  /// collisions.
   uint64_t hash() const;
   /// "all_reduce(float, sum, count 1024)".
   std::string to_string() const;
@@ -49,14 +52,14 @@ struct Posted {
   transport::Reference in, out;
 };
 
-/// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but defined values, which the
-/// sequence word then exposes.
+/// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but
+/// defined values, which the sequence word then exposes.
 struct alignas(64) OperationRecord {
   std::atomic<uint64_t> sequence;  // 0: being written, or never used
   std::atomic<uint64_t> count;
-  std::atomic<uint64_t> shape;       // collective, type, op, algorithm: a byte each; root: 32 bits
-  std::atomic<uint64_t> kinds;       // of the references to in and out: 32 bits each
-  std::atomic<uint64_t> arenas;      // likewise
+  std::atomic<uint64_t> shape;   // collective, type, op, algorithm: a byte each; root: 32 bits
+  std::atomic<uint64_t> kinds;   // of the references to in and out: 32 bits each
+  std::atomic<uint64_t> arenas;  // likewise
   std::atomic<uint64_t> in_offset;
   std::atomic<uint64_t> out_offset;
   std::atomic<uint64_t> unused;
@@ -66,13 +69,13 @@ static_assert(sizeof(OperationRecord) == 64);
 enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2 };
 
 struct alignas(64) RankState {
-  std::atomic<uint64_t> posted;     // sequence of the last operation begun
-  std::atomic<uint64_t> finished;   // sequence of the last operation ended
-  std::atomic<uint64_t> heartbeat;  // moves while the rank is in a slow wait
+  std::atomic<uint64_t> posted;      // sequence of the last operation begun
+  std::atomic<uint64_t> finished;    // sequence of the last operation ended
+  std::atomic<uint64_t> heartbeat;   // moves while the rank is in a slow wait
   std::atomic<int32_t> waiting_for;  // the peer it is blocked on, -1: none
   std::atomic<uint32_t> step;        // the program's step it is blocked in
   std::atomic<uint32_t> round;
-  std::atomic<uint32_t> life;        // Life
+  std::atomic<uint32_t> life;  // Life
   std::atomic<int32_t> pid;
 };
 static_assert(sizeof(RankState) == 64);
@@ -90,13 +93,15 @@ struct alignas(64) ErrorRecord {
 };
 static_assert(sizeof(ErrorRecord) == 1024);
 
-/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever advances this rank's
-/// operations (one thread at a time); everything else may be called by any thread.
+/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
+/// advances this rank's operations (one thread at a time); everything else may be called by any
+/// thread.
 class Board {
  public:
   static size_t bytes_needed(int ranks);
 
-  /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and outlives the Board.
+  /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
+  /// outlives the Board.
   Board(std::byte* base, int ranks, int rank);
 
   int ranks() const { return ranks_; }
@@ -107,21 +112,24 @@ class Board {
             const transport::Reference& out) {
     OperationRecord& r = own_records_[sequence % kHistory];
     r.sequence.store(0, std::memory_order_relaxed);
-    // Release on every word keeps it behind the sequence's 0 above, for read() on other ranks; on x86 it costs nothing.
+    // Release on every word keeps it behind the sequence's 0 above, for read() on other ranks; on
+    // x86 it costs nothing.
     r.count.store(call.count, std::memory_order_release);
     r.shape.store(pack_shape(call), std::memory_order_release);
     r.kinds.store(pair(in.kind, out.kind), std::memory_order_release);
     r.arenas.store(pair(in.arena, out.arena), std::memory_order_release);
     r.in_offset.store(in.offset, std::memory_order_release);
     r.out_offset.store(out.offset, std::memory_order_release);
-    r.sequence.store(sequence, std::memory_order_release);  // pairs with the acquire in has_posted() and read()
+    r.sequence.store(
+        sequence, std::memory_order_release);  // pairs with the acquire in has_posted() and read()
     own_->posted.store(sequence, std::memory_order_release);
   }
   void finish(uint64_t sequence) { own_->finished.store(sequence, std::memory_order_release); }
 
   /// Whether `peer` has posted `sequence` (or is already past it).
   bool has_posted(int peer, uint64_t sequence) const {
-    // Acquire: pairs with post(); what the peer wrote into its input before posting is visible afterwards.
+    // Acquire: pairs with post(); what the peer wrote into its input before posting is visible
+    // afterwards.
     return records(peer)[sequence % kHistory].sequence.load(std::memory_order_acquire) >= sequence;
   }
   /// That operation of `peer`, unless it has not begun or is too long ago.
@@ -130,8 +138,8 @@ class Board {
   RankState& state(int peer) const { return states_[peer]; }
   Doorbell& doorbell(int peer) const { return doorbells_[peer]; }
 
-  /// Wakes `peer`'s sleeping threads, if any: one relaxed load when there are none. A sleeper that this load misses has
-  /// not yet passed its membarrier and will look again (wait.hpp).
+  /// Wakes `peer`'s sleeping threads, if any: one relaxed load when there are none. A sleeper that
+  /// this load misses has not yet passed its membarrier and will look again (wait.hpp).
   void ring(int peer) const {
     if (doorbells_[peer].sleeping.load(std::memory_order_relaxed) != 0) wake(peer);
   }
@@ -140,12 +148,14 @@ class Board {
 
   /// The error all ranks report, or ok.
   Status error() const {
-    return error_->state.load(std::memory_order_relaxed) == ErrorRecord::kNone ? Status() : read_error();
+    return error_->state.load(std::memory_order_relaxed) == ErrorRecord::kNone ? Status()
+                                                                               : read_error();
   }
   bool has_error() const {
     return error_->state.load(std::memory_order_relaxed) != ErrorRecord::kNone;
   }
-  /// Makes `status` that error unless there is one already, wakes everybody, and returns the one that holds.
+  /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
+  /// that holds.
   Status raise(const Status& status) const;
 
   /// The last operations of every rank, as text.
@@ -157,8 +167,12 @@ class Board {
            static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algorithm) << 24 |
            static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
   }
-  static uint64_t pair(uint32_t low, uint32_t high) { return low | static_cast<uint64_t>(high) << 32; }
-  OperationRecord* records(int peer) const { return records_ + static_cast<uint64_t>(peer) * kHistory; }
+  static uint64_t pair(uint32_t low, uint32_t high) {
+    return low | static_cast<uint64_t>(high) << 32;
+  }
+  OperationRecord* records(int peer) const {
+    return records_ + static_cast<uint64_t>(peer) * kHistory;
+  }
   Status read_error() const;
 
   int ranks_, rank_;

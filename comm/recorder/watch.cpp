@@ -12,7 +12,8 @@ namespace rondo::recorder {
 
 namespace {
 
-// How long heartbeats are compared before a rank counts as standing still: longer than the longest sleep between two.
+// How long heartbeats are compared before a rank counts as standing still: longer than the longest
+// sleep between two.
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 constexpr timespec kHeartbeatPause{0, 2'000'000};
 
@@ -24,13 +25,20 @@ std::string process_state(int pid) {
   const size_t paren = line.rfind(')');
   if (paren == std::string::npos || paren + 2 >= line.size()) return "";
   switch (line[paren + 2]) {
-    case 'R': return "running";
-    case 'S': return "sleeping";
-    case 'D': return "in an uninterruptible sleep";
-    case 'T': return "stopped by a signal";
-    case 't': return "stopped by a debugger";
-    case 'Z': return "a zombie";
-    default: return "";
+    case 'R':
+      return "running";
+    case 'S':
+      return "sleeping";
+    case 'D':
+      return "in an uninterruptible sleep";
+    case 'T':
+      return "stopped by a signal";
+    case 't':
+      return "stopped by a debugger";
+    case 'Z':
+      return "a zombie";
+    default:
+      return "";
   }
 }
 
@@ -51,10 +59,11 @@ Status Watch::check(const Wait& wait) {
                       static_cast<uint32_t>(Life::kGone);
     // A rank that said goodbye has done its part of every operation that it began.
     if (!gone) {
-      return board_.raise({Code::kPeerDied,
-                           fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
-                                       board_.state(dead).pid.load(), wait.call->to_string(),
-                                       wait.sequence, board_.rank())});
+      return board_.raise(
+          {Code::kPeerDied,
+           fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
+                       board_.state(dead).pid.load(), wait.call->to_string(), wait.sequence,
+                       board_.rank())});
     }
   }
   for (int peer = 0; peer < board_.ranks(); ++peer) {
@@ -63,10 +72,11 @@ Status Watch::check(const Wait& wait) {
     if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
         s.posted.load(std::memory_order_acquire) < wait.sequence) {
       return board_.raise(
-          {Code::kPeerDied,
-           fmt::format("rank {} left the communicator after operation {}; rank {} is in operation {}, {}: destroy "
-                       "a communicator only when every rank has finished",
-                       peer, s.posted.load(), board_.rank(), wait.sequence, wait.call->to_string())});
+          {Code::kPeerDied, fmt::format("rank {} left the communicator after operation {}; rank {} "
+                                        "is in operation {}, {}: destroy "
+                                        "a communicator only when every rank has finished",
+                                        peer, s.posted.load(), board_.rank(), wait.sequence,
+                                        wait.call->to_string())});
     }
   }
   if (now_ns() - wait.since_ns > wait.timeout_ns) return stalled(wait);
@@ -86,10 +96,11 @@ Status Watch::find_mismatch(const Wait& wait) {
 
 Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
   const auto report = [&](uint64_t at, const std::string& ours, const std::string& theirs) {
-    return board_.raise({Code::kMismatch,
-                         fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
-                                     "every rank must issue the same operations in the same order",
-                                     at, board_.rank(), ours, peer, theirs)});
+    return board_.raise(
+        {Code::kMismatch,
+         fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
+                     "every rank must issue the same operations in the same order",
+                     at, board_.rank(), ours, peer, theirs)});
   };
   // The first difference that the board still remembers: later ones follow from it.
   for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
@@ -99,7 +110,8 @@ Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
     }
   }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
-  return report(sequence, call.to_string(), fmt::format("something else (it is at operation {})", theirs));
+  return report(sequence, call.to_string(),
+                fmt::format("something else (it is at operation {})", theirs));
 }
 
 int Watch::find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const {
@@ -107,7 +119,9 @@ int Watch::find_culprit(const Wait& wait, const uint64_t* heartbeats_before) con
   const auto moving = [&](int r) {
     return board_.state(r).heartbeat.load(std::memory_order_relaxed) != heartbeats_before[r];
   };
-  const auto inside = [&](int r) { return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence; };
+  const auto inside = [&](int r) {
+    return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
+  };
   // Follow the waiting until somebody who does not wait.
   std::vector<bool> visited(static_cast<size_t>(ranks), false);
   int at = wait.peer;
@@ -130,7 +144,8 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   std::string state = process_state(pid);
   if (!state.empty()) state = ", " + state;
   if (posted < wait.sequence) {
-    return fmt::format("rank {} (pid {}{}) has not called it; its last operation is {}", rank, pid, state, posted);
+    return fmt::format("rank {} (pid {}{}) has not called it; its last operation is {}", rank, pid,
+                       state, posted);
   }
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
@@ -141,7 +156,8 @@ Status Watch::stalled(const Wait& wait) {
   for (int r = 0; r < ranks; ++r) {
     before[static_cast<size_t>(r)] = board_.state(r).heartbeat.load(std::memory_order_relaxed);
   }
-  // This rank keeps beating meanwhile, or ranks that diagnose at the same time would blame each other.
+  // This rank keeps beating meanwhile, or ranks that diagnose at the same time would blame each
+  // other.
   const int64_t until = now_ns() + kHeartbeatWindowNs;
   while (now_ns() < until) {
     board_.state(board_.rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
@@ -150,13 +166,16 @@ Status Watch::stalled(const Wait& wait) {
   }
   const int culprit = find_culprit(wait, before.data());
   const std::string why =
-      culprit >= 0 ? describe_stalled(culprit, wait)
-                   : std::string("all ranks wait for each other: this is a bug in rondo or in the order of calls");
-  return board_.raise({Code::kTimeout,
-                       fmt::format("{} (operation {}) has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
-                                   wait.call->to_string(), wait.sequence,
-                                   static_cast<double>(now_ns() - wait.since_ns) * 1e-9, board_.rank(),
-                                   wait.peer, why)});
+      culprit >= 0
+          ? describe_stalled(culprit, wait)
+          : std::string(
+                "all ranks wait for each other: this is a bug in rondo or in the order of calls");
+  return board_.raise(
+      {Code::kTimeout,
+       fmt::format(
+           "{} (operation {}) has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
+           wait.call->to_string(), wait.sequence,
+           static_cast<double>(now_ns() - wait.since_ns) * 1e-9, board_.rank(), wait.peer, why)});
 }
 
 }  // namespace rondo::recorder

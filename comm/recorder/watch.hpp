@@ -1,5 +1,6 @@
-// The watch: what a wait does about once a millisecond once it has left its spin phase. It compares the boards, looks for
-// the dead, follows who waits for whom when the stall deadline has passed, and raises the one error that all ranks report.
+// The watch: what a wait does about once a millisecond once it has left its spin phase. It compares
+// the boards, looks for the dead, follows who waits for whom when the stall deadline has passed,
+// and raises the one error that all ranks report.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace rondo::recorder {
 struct Wait {
   uint64_t sequence;
   const Call* call;
-  int peer;        // blocked on
+  int peer;  // blocked on
   uint32_t step;
   uint64_t round;
   int64_t since_ns;    // when anything last moved
@@ -26,7 +27,8 @@ struct Wait {
 class Watch {
  public:
   /// `find_dead`: a rank whose process has ended, or -1; may be called by any thread.
-  Watch(const Board& board, std::function<int()> find_dead) : board_(board), find_dead_(std::move(find_dead)) {}
+  Watch(const Board& board, std::function<int()> find_dead)
+      : board_(board), find_dead_(std::move(find_dead)) {}
 
   /// ok: go on waiting. Anything else has been raised on the board.
   Status check(const Wait& wait);
@@ -34,7 +36,8 @@ class Watch {
   /// The wait is over: this rank no longer counts as waiting.
   void done();
 
-  /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on the board.
+  /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
+  /// the board.
   Status mismatch(int peer, uint64_t sequence, const Call& call);
 
  private:

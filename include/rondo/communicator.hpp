@@ -12,14 +12,15 @@
 
 namespace rondo {
 
-/// How a communicator is made. Every rank must pass the same values, apart from `rank`; where they differ rank 0's win
-/// for everything that shapes the communication.
+/// How a communicator is made. Every rank must pass the same values, apart from `rank`; where they
+/// differ rank 0's win for everything that shapes the communication.
 struct Config {
-  /// This rank and how many there are. Both -1: from the environment (RANK, WORLD_SIZE as rondo-run and torchrun set
-  /// them); neither set there either: one rank alone.
+  /// This rank and how many there are. Both -1: from the environment (RANK, WORLD_SIZE as rondo-run
+  /// and torchrun set them); neither set there either: one rank alone.
   int rank = -1;
   int world_size = -1;
-  /// Directory in which ranks of one host meet; empty: RONDO_RENDEZVOUS, else derived from MASTER_PORT. Created 0700.
+  /// Directory in which ranks of one host meet; empty: RONDO_RENDEZVOUS, else derived from
+  /// MASTER_PORT. Created 0700.
   std::string rendezvous;
   /// Tells communicators of one job apart; every rank of this one passes the same.
   std::string name = "world";
@@ -27,12 +28,15 @@ struct Config {
   std::chrono::milliseconds timeout{600'000};
   /// How long create() waits for the other ranks.
   std::chrono::milliseconds bootstrap_timeout{60'000};
-  /// Independent pipelines per operation; beyond the first each takes a thread of its own for large messages. 0: one.
+  /// Independent pipelines per operation; beyond the first each takes a thread of its own for large
+  /// messages. 0: one.
   int channels = 0;
-  /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to reach many rounds.
+  /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to reach
+  /// many rounds.
   int slots = 0;
   size_t slot_bytes = 0;
-  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/README.md). Empty: RONDO_PACE, else off.
+  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/README.md).
+  /// Empty: RONDO_PACE, else off.
   std::string pace;
   /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
@@ -40,8 +44,8 @@ struct Config {
 
 /// What one call may override.
 struct CallOptions {
-  Algorithm algorithm = Algorithm::kAuto;       // kAuto: the communicator's choice
-  std::chrono::milliseconds timeout{0};         // 0: the communicator's
+  Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
+  std::chrono::milliseconds timeout{0};    // 0: the communicator's
 };
 
 /// An asynchronous operation. Copies share the operation; a dropped Work goes on. Thread-safe.
@@ -53,7 +57,8 @@ class Work {
   bool test() const;
   /// ok while it runs, then its Status.
   Status status() const;
-  /// When it was issued, when its first byte could move and when it ended; CLOCK_MONOTONIC nanoseconds, 0: not yet.
+  /// When it was issued, when its first byte could move and when it ended; CLOCK_MONOTONIC
+  /// nanoseconds, 0: not yet.
   struct Times {
     int64_t issued_ns, started_ns, ended_ns;
   };
@@ -77,21 +82,26 @@ struct Plan {
 /// Counters since creation, of this rank.
 struct Stats {
   uint64_t operations;
-  uint64_t bytes_sent;  // payload that left this rank for another: through slots, by reference, or written in place
+  uint64_t bytes_sent;  // payload that left this rank for another: through slots, by reference, or
+                        // written in place
 };
 
-/// A group of ranks. Thread rule: one thread at a time per communicator, except abort(), status() and the Work handles,
-/// which any thread may use at any time; different communicators are independent of each other. Every rank issues the same
-/// operations in the same order. Calls check their arguments before anything moves. The first failure sticks: every later
-/// call returns it, on every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
-/// while a peer may still touch its buffers. `in == out` (all_reduce, broadcast), `out == in + rank * count` (reduce_scatter)
-/// and `in == out + rank * count` (all_gather) are in place; any other overlap is refused.
+/// A group of ranks. Thread rule: one thread at a time per communicator, except abort(), status()
+/// and the Work handles, which any thread may use at any time; different communicators are
+/// independent of each other. Every rank issues the same operations in the same order. Calls check
+/// their arguments before anything moves. The first failure sticks: every later call returns it, on
+/// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
+/// while a peer may still touch its buffers. `in == out` (all_reduce, broadcast), `out == in + rank
+/// * count` (reduce_scatter) and `in == out + rank * count` (all_gather) are in place; any other
+/// overlap is refused.
 class Communicator {
  public:
-  /// Meets the other ranks; blocks at most Config::bootstrap_timeout. A missing rank is named in the error.
+  /// Meets the other ranks; blocks at most Config::bootstrap_timeout. A missing rank is named in
+  /// the error.
   static Result<Communicator> create(const Config& config = {});
 
-  /// Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for, unless one has failed.
+  /// Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,
+  /// unless one has failed.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -100,40 +110,45 @@ class Communicator {
   int size() const;
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
-  Status all_reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op = ReduceOp::kSum,
-                    const CallOptions& options = {});
+  Status all_reduce(const void* in, void* out, size_t count, DataType type,
+                    ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   /// in: size() blocks of `count`; out: the reduction of every rank's block number rank().
-  Status reduce_scatter(const void* in, void* out, size_t count, DataType type, ReduceOp op = ReduceOp::kSum,
-                        const CallOptions& options = {});
+  Status reduce_scatter(const void* in, void* out, size_t count, DataType type,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   /// in: `count` elements; out: size() blocks of `count`, block r being rank r's in.
-  Status all_gather(const void* in, void* out, size_t count, DataType type, const CallOptions& options = {});
+  Status all_gather(const void* in, void* out, size_t count, DataType type,
+                    const CallOptions& options = {});
   /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
   /// Nobody leaves before everybody has come.
   Status barrier(const CallOptions& options = {});
 
-  /// The same, at once back: rondo's progress thread carries them out, in issue order. An error in the arguments comes
-  /// back as a Work that has already ended with it.
-  Work all_reduce_async(const void* in, void* out, size_t count, DataType type, ReduceOp op = ReduceOp::kSum,
+  /// The same, at once back: rondo's progress thread carries them out, in issue order. An error in
+  /// the arguments comes back as a Work that has already ended with it.
+  Work all_reduce_async(const void* in, void* out, size_t count, DataType type,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work reduce_scatter_async(const void* in, void* out, size_t count, DataType type,
+                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work all_gather_async(const void* in, void* out, size_t count, DataType type,
                         const CallOptions& options = {});
-  Work reduce_scatter_async(const void* in, void* out, size_t count, DataType type, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {});
-  Work all_gather_async(const void* in, void* out, size_t count, DataType type, const CallOptions& options = {});
   Work broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
                        const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
 
-  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any thread.
+  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
+  /// thread.
   void abort(const std::string& reason);
   /// The sticky failure, or ok.
   Status status() const;
 
-  /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on every rank.
+  /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on
+  /// every rank.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto) const;
   Stats stats() const;
-  /// The last operations of every rank as this rank can see them, as text: what status queries and error reports print.
+  /// The last operations of every rank as this rank can see them, as text: what status queries and
+  /// error reports print.
   std::string flight_record() const;
 
   class Impl;

@@ -1,4 +1,5 @@
-// Where rondo's own messages go. By default to stderr, from level `warn` up (RONDO_LOG=debug|info|warn|error|off).
+// Where rondo's own messages go. By default to stderr, from level `warn` up
+// (RONDO_LOG=debug|info|warn|error|off).
 #pragma once
 
 #include <functional>
@@ -8,8 +9,8 @@ namespace rondo {
 
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
 
-/// Redirects rondo's messages; an empty function restores stderr. The callback may run on any thread that rondo runs on,
-/// one call at a time, and must not call rondo. Thread-safe.
+/// Redirects rondo's messages; an empty function restores stderr. The callback may run on any
+/// thread that rondo runs on, one call at a time, and must not call rondo. Thread-safe.
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback);
 void set_log_level(LogLevel level);
 

@@ -1,6 +1,7 @@
 // Status and Result: how every recoverable failure of rondo travels.
-// Failures are values because one thread finds them and another reports them. Broken invariants are not failures: they
-// abort through RONDO_CHECK with the expression and its values. No exceptions cross rondo's interface.
+// Failures are values because one thread finds them and another reports them. Broken invariants are
+// not failures: they abort through RONDO_CHECK with the expression and its values. No exceptions
+// cross rondo's interface.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,16 @@ namespace rondo {
 /// Stable, append-only.
 enum class Code : int32_t {
   kOk = 0,
-  kInvalidArgument = 1,   // a value the caller passed; nothing has happened
-  kUnavailable = 2,       // something this build or machine does not have
-  kResourceExhausted = 3, // memory, descriptors, address space
-  kMismatch = 4,          // ranks disagree about the operation
-  kPeerDied = 5,          // a rank ended, or left, in the middle
-  kTimeout = 6,           // nothing moved for the whole stall deadline
-  kAborted = 7,           // Communicator::abort
-  kSystem = 8,            // a system call failed; the message holds errno's text
-  kBootstrap = 9,         // ranks could not find or trust each other
-  kDataError = 10,        // a file that cannot be read or makes no sense
+  kInvalidArgument = 1,    // a value the caller passed; nothing has happened
+  kUnavailable = 2,        // something this build or machine does not have
+  kResourceExhausted = 3,  // memory, descriptors, address space
+  kMismatch = 4,           // ranks disagree about the operation
+  kPeerDied = 5,           // a rank ended, or left, in the middle
+  kTimeout = 6,            // nothing moved for the whole stall deadline
+  kAborted = 7,            // Communicator::abort
+  kSystem = 8,             // a system call failed; the message holds errno's text
+  kBootstrap = 9,          // ranks could not find or trust each other
+  kDataError = 10,         // a file that cannot be read or makes no sense
 };
 
 /// "ok", "invalid argument", ...
@@ -38,7 +39,8 @@ class [[nodiscard]] Status {
   Status() = default;
   Status(Code code, std::string message)
       : error_(code == Code::kOk ? nullptr
-                                 : std::make_shared<const Error>(Error{code, std::move(message)})) {}
+                                 : std::make_shared<const Error>(Error{code, std::move(message)})) {
+  }
 
   bool ok() const { return error_ == nullptr; }
   Code code() const { return error_ ? error_->code : Code::kOk; }
@@ -82,17 +84,28 @@ class [[nodiscard]] Result {
 
 inline const char* to_string(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kMismatch: return "mismatch";
-    case Code::kPeerDied: return "peer died";
-    case Code::kTimeout: return "timeout";
-    case Code::kAborted: return "aborted";
-    case Code::kSystem: return "system error";
-    case Code::kBootstrap: return "bootstrap failed";
-    case Code::kDataError: return "bad data";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kResourceExhausted:
+      return "resource exhausted";
+    case Code::kMismatch:
+      return "mismatch";
+    case Code::kPeerDied:
+      return "peer died";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kAborted:
+      return "aborted";
+    case Code::kSystem:
+      return "system error";
+    case Code::kBootstrap:
+      return "bootstrap failed";
+    case Code::kDataError:
+      return "bad data";
   }
   return "unknown code";
 }
@@ -100,10 +113,10 @@ inline const char* to_string(Code code) {
 }  // namespace rondo
 
 /// Returns the Status of `expression` from the enclosing function unless it is ok.
-#define RONDO_RETURN_IF_ERROR(expression)              \
-  do {                                                 \
-    ::rondo::Status rondo_status_ = (expression);      \
-    if (!rondo_status_.ok()) return rondo_status_;     \
+#define RONDO_RETURN_IF_ERROR(expression)          \
+  do {                                             \
+    ::rondo::Status rondo_status_ = (expression);  \
+    if (!rondo_status_.ok()) return rondo_status_; \
   } while (false)
 
 /// An invariant of rondo itself: prints the expression and aborts. Never for bad input.

@@ -1,4 +1,5 @@
-// The vocabulary that every layer shares: data types, operators, collectives, algorithms, and their names.
+// The vocabulary that every layer shares: data types, operators, collectives, algorithms, and their
+// names.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,8 @@
 
 namespace rondo {
 
-/// Stable, append-only. Names on command lines are nccl-tests': float, double, half, bfloat16, int32, int64, uint8.
+/// Stable, append-only. Names on command lines are nccl-tests': float, double, half, bfloat16,
+/// int32, int64, uint8.
 enum class DataType : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -20,7 +22,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypes = 7;
 
-/// kAvg is a sum and one division by the number of ranks at the very end (integers truncate towards zero).
+/// kAvg is a sum and one division by the number of ranks at the very end (integers truncate towards
+/// zero).
 enum class ReduceOp : uint8_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3, kAvg = 4 };
 inline constexpr int kReduceOps = 5;
 
@@ -33,8 +36,9 @@ enum class Collective : uint8_t {
 };
 inline constexpr int kCollectives = 5;
 
-/// How a collective is carried out. The "direct" ones touch peers' buffers themselves and need every rank's buffers to be
-/// mapped by all (library memory, or threads of one process); the others stage through slots.
+/// How a collective is carried out. The "direct" ones touch peers' buffers themselves and need
+/// every rank's buffers to be mapped by all (library memory, or threads of one process); the others
+/// stage through slots.
 enum class Algorithm : uint8_t {
   kAuto = 0,
   kRing = 1,           // 2(N-1) steps, each rank talks to two neighbours
@@ -48,13 +52,20 @@ inline constexpr int kAlgorithms = 7;
 
 constexpr size_t size_of(DataType type) {
   switch (type) {
-    case DataType::kFloat32: return 4;
-    case DataType::kFloat64: return 8;
-    case DataType::kFloat16: return 2;
-    case DataType::kBFloat16: return 2;
-    case DataType::kInt32: return 4;
-    case DataType::kInt64: return 8;
-    case DataType::kUint8: return 1;
+    case DataType::kFloat32:
+      return 4;
+    case DataType::kFloat64:
+      return 8;
+    case DataType::kFloat16:
+      return 2;
+    case DataType::kBFloat16:
+      return 2;
+    case DataType::kInt32:
+      return 4;
+    case DataType::kInt64:
+      return 8;
+    case DataType::kUint8:
+      return 1;
   }
   return 0;
 }
@@ -64,8 +75,8 @@ constexpr bool is_floating(DataType type) {
          type == DataType::kBFloat16;
 }
 
-inline constexpr std::string_view kDataTypeNames[kDataTypes] = {"float", "double", "half",  "bfloat16",
-                                                                "int32", "int64",  "uint8"};
+inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
+    "float", "double", "half", "bfloat16", "int32", "int64", "uint8"};
 inline constexpr std::string_view kReduceOpNames[kReduceOps] = {"sum", "prod", "min", "max", "avg"};
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};

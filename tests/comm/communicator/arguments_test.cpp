@@ -1,5 +1,5 @@
-// Bad input is refused before anything moves, with the offending value in the message, and loses nothing: the communicator
-// works on afterwards.
+// Bad input is refused before anything moves, with the offending value in the message, and loses
+// nothing: the communicator works on afterwards.
 #include <sys/resource.h>
 
 #include "tests/comm/communicator/world.hpp"
@@ -8,8 +8,10 @@ namespace rondo::testing {
 namespace {
 
 void expect_refused(const Status& status, const std::string& says) {
-  expect(status.code() == Code::kInvalidArgument, "not refused (should say '" + says + "'): " + status.to_string());
-  expect(status.message().find(says) != std::string::npos, "'" + status.message() + "' does not say '" + says + "'");
+  expect(status.code() == Code::kInvalidArgument,
+         "not refused (should say '" + says + "'): " + status.to_string());
+  expect(status.message().find(says) != std::string::npos,
+         "'" + status.message() + "' does not say '" + says + "'");
 }
 
 }  // namespace
@@ -24,26 +26,37 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.all_reduce(in, out, SIZE_MAX / 2, type), "overflows");
     expect_refused(comm.reduce_scatter(in, out, SIZE_MAX / 12, type), "overflows");
     expect_refused(comm.all_reduce(in, out, 7, static_cast<DataType>(99)), "unknown data type 99");
-    expect_refused(comm.all_reduce(in, out, 7, type, static_cast<ReduceOp>(77)), "unknown operator 77");
-    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = static_cast<Algorithm>(88)}), "algorithm 88");
+    expect_refused(comm.all_reduce(in, out, 7, type, static_cast<ReduceOp>(77)),
+                   "unknown operator 77");
+    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
+                                   {.algorithm = static_cast<Algorithm>(88)}),
+                   "algorithm 88");
     expect_refused(comm.broadcast(in, out, 7, type, 2), "root 2");
     expect_refused(comm.broadcast(in, out, 7, type, -1), "root -1");
     expect_refused(comm.all_reduce(in, in + 4, 100, type), "overlap");
     expect_refused(comm.all_gather(in, in + 4, 100, type), "overlap");
     expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");
-    expect_refused(comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}), "in place");
+    expect_refused(
+        comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}),
+        "in place");
     expect_refused(comm.all_reduce_async(nullptr, out, 3, type).wait(), "null");
-    expect(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kFlat}).code() == Code::kUnavailable,
-           "flat all_reduce");
+    expect(
+        comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kFlat}).code() ==
+            Code::kUnavailable,
+        "flat all_reduce");
     // A forced direct algorithm over plain memory is refused on every rank, and nothing sticks.
-    expect(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kTwoShotDirect}).code() == Code::kUnavailable,
-           "direct over plain memory");
+    expect(
+        comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kTwoShotDirect})
+                .code() == Code::kUnavailable,
+        "direct over plain memory");
     expect_ok(comm.all_reduce(nullptr, nullptr, 0, type), "count 0 needs no pointers");
     fill(a, 0, 100, type, ReduceOp::kSum, comm.rank());
     expect_ok(comm.all_reduce(in, out, 100, type), "afterwards");
     Buffer result(400, false);
     std::memcpy(result.data(), out, 400);
-    check(result, 0, 100, type, [&](size_t i) { return expected(2, i, ReduceOp::kSum, type); }, "afterwards");
+    check(
+        result, 0, 100, type, [&](size_t i) { return expected(2, i, ReduceOp::kSum, type); },
+        "afterwards");
   }));
 }
 
@@ -58,7 +71,12 @@ TEST_CASE("bad configurations are refused by value") {
     CHECK(made.status().message().find(says) != std::string::npos);
   };
   refused([](Config& c) { c.world_size = 0; }, "0");
-  refused([](Config& c) { c.rank = 5; c.world_size = 2; }, "5");
+  refused(
+      [](Config& c) {
+        c.rank = 5;
+        c.world_size = 2;
+      },
+      "5");
   refused([](Config& c) { c.rank = -3; }, "-3");
   refused([](Config& c) { c.world_size = 1 << 20; }, "1048576");
   refused([](Config& c) { c.channels = -1; }, "-1");
@@ -76,9 +94,10 @@ TEST_CASE("memory and descriptors exhausted end in an error on every rank, not i
       Config config = world_config(directory.path(), rank, 2);
       config.bootstrap_timeout = std::chrono::seconds{2};
       if (rank == 1) {
-        const rlimit limit = resource == RLIMIT_NOFILE ? rlimit{4, 4} : rlimit{size_t{64} << 20, size_t{64} << 20};
+        const rlimit limit =
+            resource == RLIMIT_NOFILE ? rlimit{4, 4} : rlimit{size_t{64} << 20, size_t{64} << 20};
         expect(setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0, "setrlimit");
-      } 
+      }
       config.slots = 1024;
       config.slot_bytes = size_t{4} << 20;  // more address space than rank 1 may have
       const auto made = Communicator::create(config);

@@ -1,4 +1,5 @@
-// Work handles: progress without the caller, issue order, several outstanding, several communicators from several threads.
+// Work handles: progress without the caller, issue order, several outstanding, several
+// communicators from several threads.
 #include <fcntl.h>
 
 #include <atomic>
@@ -19,7 +20,8 @@ TEST_CASE("many operations in flight end in issue order with the right results")
           const size_t count = k * k * 500 + 1;
           buffers.push_back(std::make_unique<Buffer>(count * 4, k % 2 == 0));
           fill(*buffers[k], 0, count, DataType::kInt32, ReduceOp::kSum, comm.rank(), k);
-          works.push_back(comm.all_reduce_async(buffers[k]->data(), buffers[k]->data(), count, DataType::kInt32));
+          works.push_back(comm.all_reduce_async(buffers[k]->data(), buffers[k]->data(), count,
+                                                DataType::kInt32));
         }
         // A blocking call behind them takes its turn.
         expect_ok(comm.barrier(), "barrier");
@@ -29,11 +31,16 @@ TEST_CASE("many operations in flight end in issue order with the right results")
           expect_ok(works[k].wait(), "wait");
           expect_ok(works[k].wait(), "wait again");
           const Work::Times times = works[k].times();
-          expect(times.issued_ns <= times.started_ns && times.started_ns <= times.ended_ns, "times");
+          expect(times.issued_ns <= times.started_ns && times.started_ns <= times.ended_ns,
+                 "times");
           expect(times.started_ns >= last, "out of order");
           last = times.ended_ns;
-          check(*buffers[k], 0, k * k * 500 + 1, DataType::kInt32,
-                [&](size_t i) { return expected(comm.size(), i + k, ReduceOp::kSum, DataType::kInt32); }, "async");
+          check(
+              *buffers[k], 0, k * k * 500 + 1, DataType::kInt32,
+              [&](size_t i) {
+                return expected(comm.size(), i + k, ReduceOp::kSum, DataType::kInt32);
+              },
+              "async");
         }
       }));
     }
@@ -47,7 +54,9 @@ TEST_CASE("an operation ends while its caller never calls rondo again") {
     Work work = comm.all_reduce_async(data.data(), data.data(), 10000, DataType::kFloat32);
     while (!work.test()) std::this_thread::yield();
     expect_ok(work.status(), "status");
-    check(data, 0, 10000, DataType::kFloat32, [](size_t i) { return expected(2, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
+    check(
+        data, 0, 10000, DataType::kFloat32,
+        [](size_t i) { return expected(2, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
   }));
 }
 
@@ -62,7 +71,9 @@ TEST_CASE("a dropped handle lets the operation go on, and destruction waits for 
         expect(comm.ok(), comm.status().to_string());
         (void)comm->all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32);
       }
-      check(data, 0, 100000, DataType::kFloat32, [](size_t i) { return expected(3, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
+      check(
+          data, 0, 100000, DataType::kFloat32,
+          [](size_t i) { return expected(3, i, ReduceOp::kSum, DataType::kFloat32); }, "data");
     }));
   }
 }
@@ -83,12 +94,20 @@ TEST_CASE("several communicators of one process, from several threads at once, b
           for (int i = 0; i < 40; ++i) {
             fill(data, 0, 5000, DataType::kFloat32, ReduceOp::kSum, rank, static_cast<size_t>(t));
             if (i % 2 == 0) {
-              expect_ok(comm->all_reduce(data.data(), data.data(), 5000, DataType::kFloat32), "blocking");
+              expect_ok(comm->all_reduce(data.data(), data.data(), 5000, DataType::kFloat32),
+                        "blocking");
             } else {
-              expect_ok(comm->all_reduce_async(data.data(), data.data(), 5000, DataType::kFloat32).wait(), "async");
+              expect_ok(
+                  comm->all_reduce_async(data.data(), data.data(), 5000, DataType::kFloat32).wait(),
+                  "async");
             }
-            check(data, 0, 5000, DataType::kFloat32,
-                  [&](size_t k) { return expected(2, k + static_cast<size_t>(t), ReduceOp::kSum, DataType::kFloat32); }, "data");
+            check(
+                data, 0, 5000, DataType::kFloat32,
+                [&](size_t k) {
+                  return expected(2, k + static_cast<size_t>(t), ReduceOp::kSum,
+                                  DataType::kFloat32);
+                },
+                "data");
           }
         } catch (const std::exception& e) {
           std::fprintf(stderr, "thread %d: %s\n", t, e.what());
@@ -109,9 +128,12 @@ TEST_CASE("operations of two communicators do not wait for each other") {
     config.name = "second";
     auto second = Communicator::create(config);
     expect(first.ok() && second.ok(), "create");
-    // Rank 0 issues on the first and then the second, rank 1 the other way round: either would block behind the other.
+    // Rank 0 issues on the first and then the second, rank 1 the other way round: either would
+    // block behind the other.
     Buffer a(400, false), b(400, false);
-    auto on = [&](Communicator& comm, Buffer& data) { return comm.all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32); };
+    auto on = [&](Communicator& comm, Buffer& data) {
+      return comm.all_reduce_async(data.data(), data.data(), 100, DataType::kFloat32);
+    };
     if (rank == 0) {
       expect_ok(on(*first, a).wait(), "first");
       expect_ok(on(*second, b).wait(), "second");

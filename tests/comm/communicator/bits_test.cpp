@@ -1,5 +1,6 @@
-// The numerical contract on real-valued data: all ranks hold the same bits, every run gives the same bits, direct and staged
-// two-shot fold alike, and the result is within the error bound of a float64 reference.
+// The numerical contract on real-valued data: all ranks hold the same bits, every run gives the
+// same bits, direct and staged two-shot fold alike, and the result is within the error bound of a
+// float64 reference.
 #include <cmath>
 #include <random>
 
@@ -12,13 +13,15 @@ std::vector<float> real_values(int rank, size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank) + 17);
   std::uniform_real_distribution<float> wide(-1.0f, 1.0f);
   std::vector<float> values(count);
-  for (float& v : values) v = wide(random) * std::exp2(static_cast<float>(static_cast<int>(random() % 20) - 10));
+  for (float& v : values)
+    v = wide(random) * std::exp2(static_cast<float>(static_cast<int>(random() % 20) - 10));
   return values;
 }
 
 uint64_t hash(const void* data, size_t bytes) {
   uint64_t h = 1469598103934665603u;  // FNV-1a
-  for (size_t i = 0; i < bytes; ++i) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
+  for (size_t i = 0; i < bytes; ++i)
+    h = (h ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
   return h;
 }
 
@@ -26,7 +29,8 @@ uint64_t hash(const void* data, size_t bytes) {
 
 TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
   for (const int size : {3, 5, 6, 7}) {
-    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
+    for (const Algorithm algorithm :
+         {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
       INFO(size << " ranks, " << name(algorithm));
       const TempDirectory directory;
       uint64_t first_run = 0;
@@ -39,7 +43,8 @@ TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
           Buffer in(count * 4, true), out(count * 4, true);
           const auto own = real_values(rank, count);
           std::memcpy(in.data(), own.data(), count * 4);
-          expect_ok(comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, {.algorithm = algorithm}),
+          expect_ok(comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32,
+                                     ReduceOp::kSum, {.algorithm = algorithm}),
                     "all_reduce");
           std::vector<double> exact(count, 0.0), magnitude(count, 0.0);
           for (int r = 0; r < size; ++r) {
@@ -54,7 +59,8 @@ TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
           for (size_t i = 0; i < count; ++i) {
             // N - 1 additions, each within half a unit in the last place of its partial sum.
             const double bound = (size - 1) * std::ldexp(1.0, -24) * magnitude[i] * 1.01;
-            expect(std::abs(static_cast<double>(sum[i]) - exact[i]) <= bound, "element " + std::to_string(i) + " is too far off");
+            expect(std::abs(static_cast<double>(sum[i]) - exact[i]) <= bound,
+                   "element " + std::to_string(i) + " is too far off");
           }
           // Everybody's hash, by all_gather.
           const uint64_t own_hash = hash(out.data(), count * 4);

@@ -1,5 +1,6 @@
-// Every collective gives exactly the right result: all types and operators, edges of counts and alignment, in and out of
-// place, plain and library memory, every algorithm, threads and processes, many rounds through tiny slots, several channels.
+// Every collective gives exactly the right result: all types and operators, edges of counts and
+// alignment, in and out of place, plain and library memory, every algorithm, threads and processes,
+// many rounds through tiny slots, several channels.
 #include <atomic>
 
 #include "tests/comm/communicator/world.hpp"
@@ -17,14 +18,16 @@ struct Case {
   Algorithm algorithm = Algorithm::kAuto;
 
   std::string to_string(Collective collective, const Communicator& c) const {
-    return std::string(name(collective)) + " rank " + std::to_string(c.rank()) + "/" + std::to_string(c.size()) + " count " +
-           std::to_string(count) + " " + std::string(name(type)) + " " + std::string(name(op)) +
-           (in_place ? " in place" : "") + (library ? " library" : "") + " +" + std::to_string(misalignment) + " " +
+    return std::string(name(collective)) + " rank " + std::to_string(c.rank()) + "/" +
+           std::to_string(c.size()) + " count " + std::to_string(count) + " " +
+           std::string(name(type)) + " " + std::string(name(op)) + (in_place ? " in place" : "") +
+           (library ? " library" : "") + " +" + std::to_string(misalignment) + " " +
            std::string(name(algorithm));
   }
 };
 
-// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give it.
+// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give
+// it.
 bool carried_out(const Status& status, const Case& c, const std::string& what) {
   if (c.algorithm != Algorithm::kAuto && status.code() == Code::kUnavailable) return false;
   expect_ok(status, what);
@@ -37,11 +40,16 @@ void all_reduce(Communicator& comm, const Case& c) {
   Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
   Buffer& out = c.in_place ? in : other;
   fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const Status status = comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
+  const Status status =
+      comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
   if (!carried_out(status, c, what)) return;
-  check(out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); }, what);
+  check(
+      out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
+      what);
   if (!c.in_place) {
-    check(in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); }, what + ": input");
+    check(
+        in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
+        what + ": input");
   }
 }
 
@@ -52,7 +60,8 @@ void reduce_scatter(Communicator& comm, const Case& c) {
   Buffer in(bytes * n, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
   fill(in, 0, c.count * n, c.type, c.op, comm.rank());
   unsigned char* out = c.in_place ? in.data() + r * bytes : other.data();
-  const Status status = comm.reduce_scatter(in.data(), out, c.count, c.type, c.op, {.algorithm = c.algorithm});
+  const Status status =
+      comm.reduce_scatter(in.data(), out, c.count, c.type, c.op, {.algorithm = c.algorithm});
   if (!carried_out(status, c, what)) return;
   const auto value = [&](size_t i) { return expected(comm.size(), r * c.count + i, c.op, c.type); };
   if (c.in_place) {
@@ -72,11 +81,13 @@ void all_gather(Communicator& comm, const Case& c) {
   fill(in, 0, c.count, c.type, c.op, comm.rank());
   if (c.in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
   const void* from = c.in_place ? out.data() + r * bytes : in.data();
-  const Status status = comm.all_gather(from, out.data(), c.count, c.type, {.algorithm = c.algorithm});
+  const Status status =
+      comm.all_gather(from, out.data(), c.count, c.type, {.algorithm = c.algorithm});
   if (!carried_out(status, c, what)) return;
   for (size_t rank = 0; rank < n; ++rank) {
-    check(out, rank * c.count, c.count, c.type,
-          [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
+    check(
+        out, rank * c.count, c.count, c.type,
+        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
   }
 }
 
@@ -88,9 +99,11 @@ void broadcast(Communicator& comm, const Case& c) {
   Buffer& out = c.in_place ? in : other;
   if (comm.rank() == root) fill(in, 0, c.count, c.type, c.op, root);
   const void* from = comm.rank() == root ? in.data() : nullptr;
-  const Status status = comm.broadcast(from, out.data(), c.count, c.type, root, {.algorithm = c.algorithm});
+  const Status status =
+      comm.broadcast(from, out.data(), c.count, c.type, root, {.algorithm = c.algorithm});
   if (!carried_out(status, c, what)) return;
-  check(out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
+  check(
+      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
 }
 
 void everything(Communicator& comm, const Case& c) {
@@ -100,7 +113,8 @@ void everything(Communicator& comm, const Case& c) {
   broadcast(comm, c);
 }
 
-// Around the number of ranks, vector widths, inline payloads, slots and thresholds between algorithms.
+// Around the number of ranks, vector widths, inline payloads, slots and thresholds between
+// algorithms.
 std::vector<size_t> edge_counts(int size) {
   const auto n = static_cast<size_t>(size);
   return {0, 1, n - 1, n, n + 1, 7, 8, 9, 10, 11, 31, 33, 63, 65, 1000, 1024, 1025, 4099, 20011};
@@ -112,7 +126,8 @@ std::string how_name(How how) { return how == How::kThreads ? "threads" : "proce
 
 }  // namespace
 
-TEST_CASE("collectives are exact at the edges of counts, in and out of place, in both kinds of memory") {
+TEST_CASE(
+    "collectives are exact at the edges of counts, in and out of place, in both kinds of memory") {
   for (const How how : kHows) {
     for (const int size : {1, 2, 3, 4, 5, 7}) {
       INFO(how_name(how) << ", " << size << " ranks");
@@ -159,10 +174,13 @@ TEST_CASE("every algorithm gives the same results") {
       require_all_ok(run_world(how, size, [](Communicator& comm) {
         for (int algorithm = 1; algorithm < kAlgorithms; ++algorithm) {
           for (const size_t count : {size_t{1}, size_t{100}, size_t{5000}, size_t{70001}}) {
-            everything(comm, {.count = count, .library = true, .algorithm = static_cast<Algorithm>(algorithm)});
+            everything(
+                comm,
+                {.count = count, .library = true, .algorithm = static_cast<Algorithm>(algorithm)});
           }
           const Status status = comm.barrier({.algorithm = static_cast<Algorithm>(algorithm)});
-          expect(status.ok() || status.code() == Code::kUnavailable, "barrier: " + status.to_string());
+          expect(status.ok() || status.code() == Code::kUnavailable,
+                 "barrier: " + status.to_string());
         }
       }));
     }
@@ -185,7 +203,9 @@ TEST_CASE("tiny slots reach many rounds") {
                    {Algorithm::kAuto, Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot}) {
                 for (const size_t count : {size_t{1}, size_t{16}, size_t{17}, size_t{1003}}) {
                   everything(comm, {.count = count, .algorithm = algorithm});
-                  everything(comm, {.count = count, .in_place = true, .library = true, .algorithm = algorithm});
+                  everything(
+                      comm,
+                      {.count = count, .in_place = true, .library = true, .algorithm = algorithm});
                 }
               }
             },
@@ -204,7 +224,8 @@ TEST_CASE("several channels share a large message") {
         how, 2,
         [](Communicator& comm) {
           for (int repeat = 0; repeat < 3; ++repeat) {
-            for (const bool library : {false, true}) everything(comm, {.count = 300007, .library = library});
+            for (const bool library : {false, true})
+              everything(comm, {.count = 300007, .library = library});
           }
         },
         config));
@@ -217,7 +238,9 @@ TEST_CASE("ranks may mix library and plain memory") {
       for (int turn = 0; turn < 4; ++turn) {
         for (const size_t count : {size_t{10}, size_t{3000}, size_t{50001}}) {
           for (const bool in_place : {false, true}) {
-            everything(comm, {.count = count, .in_place = in_place, .library = (comm.rank() + turn) % 3 == 0});
+            everything(
+                comm,
+                {.count = count, .in_place = in_place, .library = (comm.rank() + turn) % 3 == 0});
           }
         }
       }
@@ -232,7 +255,8 @@ TEST_CASE("a paced communicator is slower, not different") {
     require_all_ok(run_world(
         How::kForks, size,
         [](Communicator& comm) {
-          for (const size_t count : {size_t{1}, size_t{1000}, size_t{30011}}) everything(comm, {.count = count, .library = true});
+          for (const size_t count : {size_t{1}, size_t{1000}, size_t{30011}})
+            everything(comm, {.count = count, .library = true});
           expect_ok(comm.barrier(), "barrier");
         },
         config));
@@ -270,8 +294,10 @@ TEST_CASE("a ring sends exactly 2(N-1)/N of the data per rank") {
                 "all_reduce");
       const auto n = static_cast<uint64_t>(comm.size());
       expect_eq(comm.stats().bytes_sent - before, 2 * (n - 1) * count * 4 / n, "bytes sent");
-      expect_eq(comm.plan(Collective::kAllReduce, count, DataType::kFloat32, false, Algorithm::kRing).bytes_sent_per_rank,
-                2 * (n - 1) * count * 4 / n, "bytes planned");
+      expect_eq(
+          comm.plan(Collective::kAllReduce, count, DataType::kFloat32, false, Algorithm::kRing)
+              .bytes_sent_per_rank,
+          2 * (n - 1) * count * 4 / n, "bytes planned");
     }));
   }
 }

@@ -1,5 +1,6 @@
-// What happens when something goes wrong, with real processes: a killed rank, a stopped one, one that leaves, ranks that
-// disagree, an abort. Every survivor must say the same true thing, in time, and nothing may be left behind.
+// What happens when something goes wrong, with real processes: a killed rank, a stopped one, one
+// that leaves, ranks that disagree, an abort. Every survivor must say the same true thing, in time,
+// and nothing may be left behind.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,9 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 void expect_contains(const std::string& text, const std::string& part) {
   expect(contains(text, part), "'" + text + "' does not say '" + part + "'");
@@ -32,21 +37,27 @@ struct Collectives {
 Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out, size_t count) {
   const CallOptions options{.algorithm = kind.algorithm};
   switch (kind.collective) {
-    case Collective::kAllReduce: return comm.all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, options);
+    case Collective::kAllReduce:
+      return comm.all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                             options);
     case Collective::kReduceScatter:
-      return comm.reduce_scatter(in.data(), out.data(), count / static_cast<size_t>(comm.size()), DataType::kFloat32,
-                                 ReduceOp::kSum, options);
+      return comm.reduce_scatter(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
+                                 DataType::kFloat32, ReduceOp::kSum, options);
     case Collective::kAllGather:
-      return comm.all_gather(in.data(), out.data(), count / static_cast<size_t>(comm.size()), DataType::kFloat32, options);
-    case Collective::kBroadcast: return comm.broadcast(in.data(), out.data(), count, DataType::kFloat32, 0, options);
-    case Collective::kBarrier: return comm.barrier(options);
+      return comm.all_gather(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
+                             DataType::kFloat32, options);
+    case Collective::kBroadcast:
+      return comm.broadcast(in.data(), out.data(), count, DataType::kFloat32, 0, options);
+    case Collective::kBarrier:
+      return comm.barrier(options);
   }
   return {};
 }
 
 std::string shm_entries() {
   std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) all += entry.path().string() + "\n";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    all += entry.path().string() + "\n";
   return all;
 }
 
@@ -55,15 +66,20 @@ std::string shm_entries() {
 TEST_CASE("a killed rank is named by every other rank within one second") {
   const std::string before = shm_entries();
   const Collectives kinds[] = {
-      {Collective::kAllReduce, false, Algorithm::kRing},     {Collective::kAllReduce, false, Algorithm::kTwoShot},
-      {Collective::kAllReduce, false, Algorithm::kOneShot},  {Collective::kAllReduce, true, Algorithm::kTwoShotDirect},
-      {Collective::kReduceScatter, false, Algorithm::kRing}, {Collective::kAllGather, true, Algorithm::kAuto},
-      {Collective::kBroadcast, false, Algorithm::kAuto},     {Collective::kBarrier, false, Algorithm::kAuto},
+      {Collective::kAllReduce, false, Algorithm::kRing},
+      {Collective::kAllReduce, false, Algorithm::kTwoShot},
+      {Collective::kAllReduce, false, Algorithm::kOneShot},
+      {Collective::kAllReduce, true, Algorithm::kTwoShotDirect},
+      {Collective::kReduceScatter, false, Algorithm::kRing},
+      {Collective::kAllGather, true, Algorithm::kAuto},
+      {Collective::kBroadcast, false, Algorithm::kAuto},
+      {Collective::kBarrier, false, Algorithm::kAuto},
   };
   for (const int size : {2, 4}) {
     for (const Collectives& kind : kinds) {
       for (const size_t count : {size_t{64}, size_t{1} << 18}) {
-        INFO(size << " ranks, " << name(kind.collective) << " " << name(kind.algorithm) << " count " << count);
+        INFO(size << " ranks, " << name(kind.collective) << " " << name(kind.algorithm) << " count "
+                  << count);
         const TempDirectory directory;
         ForkGang gang(size, [&](int rank, Link& link) {
           auto comm = Communicator::create(world_config(directory.path(), rank, size));
@@ -111,7 +127,8 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
       Clock::time_point last = Clock::now();
       while (status.ok()) {
         last = Clock::now();
-        status = comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum, {.algorithm = algorithm});
+        status = comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                                  {.algorithm = algorithm});
       }
       if (rank == 2) return;
       expect(status.code() == Code::kTimeout, status.to_string());
@@ -162,20 +179,31 @@ TEST_CASE("ranks that disagree all name both calls within one second") {
     const char *says_first, *says_second;
   };
   const auto reduce = [](size_t count, DataType type, ReduceOp op) {
-    return [=](Communicator& c, unsigned char* in, unsigned char* out) { return c.all_reduce(in, out, count, type, op); };
+    return [=](Communicator& c, unsigned char* in, unsigned char* out) {
+      return c.all_reduce(in, out, count, type, op);
+    };
   };
   const Disagreement all[] = {
       {"collective", reduce(100, DataType::kFloat32, ReduceOp::kSum),
-       [](Communicator& c, unsigned char*, unsigned char*) { return c.barrier(); }, "all_reduce(float, sum, count 100)", "barrier"},
-      {"count", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(90, DataType::kFloat32, ReduceOp::kSum), "count 100", "count 90"},
-      {"large count", reduce(100000, DataType::kFloat32, ReduceOp::kSum), reduce(90000, DataType::kFloat32, ReduceOp::kSum),
-       "count 100000", "count 90000"},
-      {"type", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(100, DataType::kInt32, ReduceOp::kSum), "float", "int32"},
-      {"operator", reduce(100, DataType::kFloat32, ReduceOp::kSum), reduce(100, DataType::kFloat32, ReduceOp::kMax), "sum", "max"},
-      {"zero count", reduce(0, DataType::kFloat32, ReduceOp::kSum), reduce(10, DataType::kFloat32, ReduceOp::kSum), "count 0", "count 10"},
+       [](Communicator& c, unsigned char*, unsigned char*) { return c.barrier(); },
+       "all_reduce(float, sum, count 100)", "barrier"},
+      {"count", reduce(100, DataType::kFloat32, ReduceOp::kSum),
+       reduce(90, DataType::kFloat32, ReduceOp::kSum), "count 100", "count 90"},
+      {"large count", reduce(100000, DataType::kFloat32, ReduceOp::kSum),
+       reduce(90000, DataType::kFloat32, ReduceOp::kSum), "count 100000", "count 90000"},
+      {"type", reduce(100, DataType::kFloat32, ReduceOp::kSum),
+       reduce(100, DataType::kInt32, ReduceOp::kSum), "float", "int32"},
+      {"operator", reduce(100, DataType::kFloat32, ReduceOp::kSum),
+       reduce(100, DataType::kFloat32, ReduceOp::kMax), "sum", "max"},
+      {"zero count", reduce(0, DataType::kFloat32, ReduceOp::kSum),
+       reduce(10, DataType::kFloat32, ReduceOp::kSum), "count 0", "count 10"},
       {"root",
-       [](Communicator& c, unsigned char* in, unsigned char* out) { return c.broadcast(in, out, 5000, DataType::kFloat32, 0); },
-       [](Communicator& c, unsigned char* in, unsigned char* out) { return c.broadcast(in, out, 5000, DataType::kFloat32, 1); },
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         return c.broadcast(in, out, 5000, DataType::kFloat32, 0);
+       },
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         return c.broadcast(in, out, 5000, DataType::kFloat32, 1);
+       },
        "root 0", "root 1"},
       {"order",
        [](Communicator& c, unsigned char* in, unsigned char* out) {
@@ -219,7 +247,9 @@ TEST_CASE("a rank that leaves early is named, one that leaves in time is not") {
   }));
   require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
     Buffer data(4096, false);
-    for (int i = 0; i < 50; ++i) expect_ok(comm.broadcast(data.data(), data.data(), 1024, DataType::kFloat32, i % 3), "broadcast");
+    for (int i = 0; i < 50; ++i)
+      expect_ok(comm.broadcast(data.data(), data.data(), 1024, DataType::kFloat32, i % 3),
+                "broadcast");
   }));
 }
 
@@ -265,7 +295,8 @@ TEST_CASE("asynchronous operations report failures too, all of them") {
     link.announce("going");
     if (rank == 1) link.await("never");
     std::vector<Work> works;
-    for (int i = 0; i < 5; ++i) works.push_back(comm->all_reduce_async(data.data(), data.data(), 1000, DataType::kFloat32));
+    for (int i = 0; i < 5; ++i)
+      works.push_back(comm->all_reduce_async(data.data(), data.data(), 1000, DataType::kFloat32));
     for (Work& work : works) {
       const Status status = work.wait();
       expect(status.code() == Code::kPeerDied, status.to_string());
@@ -282,10 +313,12 @@ TEST_CASE("asynchronous operations report failures too, all of them") {
 TEST_CASE("the flight record shows what every rank did last") {
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     Buffer data(4 * 77, false);
-    expect_ok(comm.all_reduce(data.data(), data.data(), 77, DataType::kFloat32, ReduceOp::kMax), "all_reduce");
+    expect_ok(comm.all_reduce(data.data(), data.data(), 77, DataType::kFloat32, ReduceOp::kMax),
+              "all_reduce");
     expect_ok(comm.barrier(), "barrier");
     const std::string record = comm.flight_record();
-    for (const char* part : {"rank 0 (pid", "rank 1 (pid", "#1 all_reduce(float, max, count 77)", "#2 barrier"}) {
+    for (const char* part :
+         {"rank 0 (pid", "rank 1 (pid", "#1 all_reduce(float, max, count 77)", "#2 barrier"}) {
       expect_contains(record, part);
     }
     expect_ok(comm.barrier(), "barrier");

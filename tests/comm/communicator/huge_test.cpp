@@ -7,7 +7,8 @@ namespace rondo::testing {
 
 TEST_CASE("an all_reduce past 4 GiB") {
   const size_t count = (size_t{1} << 32) + 4097;
-  const auto available = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto available =
+      static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (available < 3 * count) {
     WARN("skipped: two ranks need " << 2 * count << " bytes, " << available << " are free");
     return;
@@ -15,17 +16,28 @@ TEST_CASE("an all_reduce past 4 GiB") {
   require_all_ok(run_world(
       How::kForks, 2,
       [&](Communicator& comm) {
-        // In place and one byte an element keeps it to 4 GiB a rank; library memory on both goes direct, which is one
-        // single slice of more than 2 GiB.
+        // In place and one byte an element keeps it to 4 GiB a rank; library memory on both goes
+        // direct, which is one single slice of more than 2 GiB.
         auto* data = static_cast<unsigned char*>(alloc(count));
         expect(data != nullptr, "no library memory");
-        const size_t places[] = {0, 1, count / 2 - 1, count / 2, (size_t{1} << 31) + 5, (size_t{1} << 32) - 1,
-                                 size_t{1} << 32, count - 1};
+        const size_t places[] = {0,
+                                 1,
+                                 count / 2 - 1,
+                                 count / 2,
+                                 (size_t{1} << 31) + 5,
+                                 (size_t{1} << 32) - 1,
+                                 size_t{1} << 32,
+                                 count - 1};
         for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kRing}) {
-          for (const size_t place : places) data[place] = static_cast<unsigned char>(place % 101 + static_cast<size_t>(comm.rank()));
-          expect_ok(comm.all_reduce(data, data, count, DataType::kUint8, ReduceOp::kSum, {.algorithm = algorithm}), "all_reduce");
+          for (const size_t place : places)
+            data[place] =
+                static_cast<unsigned char>(place % 101 + static_cast<size_t>(comm.rank()));
+          expect_ok(comm.all_reduce(data, data, count, DataType::kUint8, ReduceOp::kSum,
+                                    {.algorithm = algorithm}),
+                    "all_reduce");
           for (const size_t place : places) {
-            expect_eq(static_cast<int>(data[place]), static_cast<int>(2 * (place % 101) + 1), "element " + std::to_string(place));
+            expect_eq(static_cast<int>(data[place]), static_cast<int>(2 * (place % 101) + 1),
+                      "element " + std::to_string(place));
           }
         }
         rondo::free(data);

@@ -1,4 +1,5 @@
-// Ranks with a communicator each, closed-form data, and its exact results: the frame of the communicator's tests.
+// Ranks with a communicator each, closed-form data, and its exact results: the frame of the
+// communicator's tests.
 #pragma once
 
 #include <cstring>
@@ -29,7 +30,8 @@ inline void expect_ok(const Status& status, const std::string& what) {
 }
 
 /// Runs body(communicator) on `size` ranks.
-inline std::vector<RankResult> run_world(How how, int size, const std::function<void(Communicator&)>& body,
+inline std::vector<RankResult> run_world(How how, int size,
+                                         const std::function<void(Communicator&)>& body,
                                          const Config& config = {},
                                          std::chrono::seconds limit = std::chrono::seconds{100}) {
   const TempDirectory directory;
@@ -67,7 +69,8 @@ class Buffer {
   size_t bytes() const { return bytes_; }
   void check_guards(const std::string& what) const {
     for (size_t i = 0; i < kGuard; ++i) {
-      expect(base_[i] == kFill && base_[kGuard + misalignment_ + bytes_ + i] == kFill, what + ": wrote outside the buffer");
+      expect(base_[i] == kFill && base_[kGuard + misalignment_ + bytes_ + i] == kFill,
+             what + ": wrote outside the buffer");
     }
   }
 
@@ -80,8 +83,9 @@ class Buffer {
   unsigned char* base_;
 };
 
-/// The small integer that `rank` contributes at element i; different enough between ranks and elements that a missing,
-/// doubled or misplaced contribution changes the result, small enough for every type and operator to be exact.
+/// The small integer that `rank` contributes at element i; different enough between ranks and
+/// elements that a missing, doubled or misplaced contribution changes the result, small enough for
+/// every type and operator to be exact.
 inline int contribution(int rank, size_t i, ReduceOp op) {
   if (op == ReduceOp::kProd) return (i + static_cast<size_t>(rank)) % 3 == 0 ? 2 : 1;
   return static_cast<int>((i * 7 + static_cast<size_t>(rank) * 3 + i / 13) % 11) + rank % 3;
@@ -93,37 +97,56 @@ inline double expected(int size, size_t i, ReduceOp op, DataType type) {
     const double next = contribution(rank, i, op);
     switch (op) {
       case ReduceOp::kSum:
-      case ReduceOp::kAvg: value += next; break;
-      case ReduceOp::kProd: value *= next; break;
-      case ReduceOp::kMin: value = std::min(value, next); break;
-      case ReduceOp::kMax: value = std::max(value, next); break;
+      case ReduceOp::kAvg:
+        value += next;
+        break;
+      case ReduceOp::kProd:
+        value *= next;
+        break;
+      case ReduceOp::kMin:
+        value = std::min(value, next);
+        break;
+      case ReduceOp::kMax:
+        value = std::max(value, next);
+        break;
     }
   }
-  if (op == ReduceOp::kAvg) value = is_floating(type) ? value / size : static_cast<double>(static_cast<int64_t>(value) / size);
+  if (op == ReduceOp::kAvg)
+    value =
+        is_floating(type) ? value / size : static_cast<double>(static_cast<int64_t>(value) / size);
   return value;
 }
 
 inline void store(unsigned char* at, DataType type, double value) {
   const auto put = [&](auto v) { std::memcpy(at, &v, sizeof(v)); };
   switch (type) {
-    case DataType::kFloat32: return put(static_cast<float>(value));
-    case DataType::kFloat64: return put(value);
-    case DataType::kFloat16: return put(kernels::half_from_float(static_cast<float>(value)));
-    case DataType::kBFloat16: return put(kernels::bfloat16_from_float(static_cast<float>(value)));
-    case DataType::kInt32: return put(static_cast<int32_t>(value));
-    case DataType::kInt64: return put(static_cast<int64_t>(value));
-    case DataType::kUint8: return put(static_cast<uint8_t>(value));
+    case DataType::kFloat32:
+      return put(static_cast<float>(value));
+    case DataType::kFloat64:
+      return put(value);
+    case DataType::kFloat16:
+      return put(kernels::half_from_float(static_cast<float>(value)));
+    case DataType::kBFloat16:
+      return put(kernels::bfloat16_from_float(static_cast<float>(value)));
+    case DataType::kInt32:
+      return put(static_cast<int32_t>(value));
+    case DataType::kInt64:
+      return put(static_cast<int64_t>(value));
+    case DataType::kUint8:
+      return put(static_cast<uint8_t>(value));
   }
 }
 
-inline void fill(Buffer& buffer, size_t from, size_t count, DataType type, ReduceOp op, int rank, size_t first = 0) {
+inline void fill(Buffer& buffer, size_t from, size_t count, DataType type, ReduceOp op, int rank,
+                 size_t first = 0) {
   const size_t size = size_of(type);
-  for (size_t i = 0; i < count; ++i) store(buffer.data() + (from + i) * size, type, contribution(rank, first + i, op));
+  for (size_t i = 0; i < count; ++i)
+    store(buffer.data() + (from + i) * size, type, contribution(rank, first + i, op));
 }
 
 /// Element by element and bit by bit.
-inline void check(Buffer& buffer, size_t from, size_t count, DataType type, const std::function<double(size_t)>& value,
-                  const std::string& what) {
+inline void check(Buffer& buffer, size_t from, size_t count, DataType type,
+                  const std::function<double(size_t)>& value, const std::string& what) {
   const size_t size = size_of(type);
   for (size_t i = 0; i < count; ++i) {
     unsigned char wanted[8] = {};

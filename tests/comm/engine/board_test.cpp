@@ -1,0 +1,104 @@
+// The board: posts are read whole or not at all, the first error wins, a call's text and hash tell
+// calls apart.
+#include "comm/recorder/board.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "tests/harness/catch.hpp"
+
+namespace rondo::recorder {
+namespace {
+
+struct Memory {
+  explicit Memory(int ranks)
+      : bytes(Board::bytes_needed(ranks)),
+        base(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64))) {
+    std::memset(base, 0, bytes);
+  }
+  ~Memory() { std::free(base); }
+  size_t bytes;
+  std::byte* base;
+};
+
+Call call_of(uint64_t count) {
+  return {.collective = Collective::kAllReduce,
+          .type = DataType::kFloat32,
+          .op = ReduceOp::kSum,
+          .algorithm = Algorithm::kAuto,
+          .root = 0,
+          .count = count};
+}
+
+}  // namespace
+
+TEST_CASE("a reader sees a post whole or not at all while the owner laps it") {
+  Memory memory(2);
+  Board writer(memory.base, 2, 0), reader(memory.base, 2, 1);
+  constexpr uint64_t kLast = 200000;
+  std::atomic<bool> torn{false};
+  std::thread thread([&] {
+    uint64_t seen = 0;
+    while (seen < kLast) {
+      const uint64_t posted = reader.state(0).posted.load(std::memory_order_acquire);
+      for (uint64_t sequence = posted > 3 ? posted - 3 : 1; sequence <= posted; ++sequence) {
+        const auto p = reader.read(0, sequence);
+        if (p && (p->call.count != sequence * 3 || p->in.offset != sequence * 5 ||
+                  p->out.offset != sequence * 7))
+          torn = true;
+      }
+      seen = posted;
+    }
+  });
+  for (uint64_t sequence = 1; sequence <= kLast; ++sequence) {
+    writer.post(sequence, call_of(sequence * 3), {.kind = 1, .arena = 9, .offset = sequence * 5},
+                {.kind = 2, .arena = 8, .offset = sequence * 7});
+  }
+  thread.join();
+  CHECK_FALSE(torn);
+  CHECK(reader.has_posted(0, kLast));
+  CHECK_FALSE(reader.has_posted(0, kLast + 1));
+  CHECK_FALSE(reader.read(0, kLast - kHistory).has_value());
+  const auto last = reader.read(0, kLast);
+  REQUIRE(last.has_value());
+  CHECK(last->in.kind == 1);
+  CHECK(last->out.kind == 2);
+  CHECK(last->in.arena == 9);
+  CHECK(last->out.arena == 8);
+}
+
+TEST_CASE("the first error wins, and everybody reads it") {
+  Memory memory(3);
+  Board a(memory.base, 3, 0), b(memory.base, 3, 1), c(memory.base, 3, 2);
+  CHECK(c.error().ok());
+  CHECK(a.raise({Code::kMismatch, "first"}).message() == "first");
+  const Status second = b.raise({Code::kTimeout, std::string(5000, 'x')});
+  CHECK(second.message() == "first");
+  CHECK(second.code() == Code::kMismatch);
+  CHECK(c.error().message() == "first");
+}
+
+TEST_CASE("calls that differ in anything differ in hash and text") {
+  const Call base = call_of(100);
+  std::vector<Call> others(6, base);
+  others[0].collective = Collective::kReduceScatter;
+  others[1].type = DataType::kInt32;
+  others[2].op = ReduceOp::kMax;
+  others[3].algorithm = Algorithm::kRing;
+  others[4].count = 101;
+  others[5].collective = Collective::kBroadcast;
+  for (const Call& other : others) {
+    CHECK(other.hash() != base.hash());
+    CHECK(other.to_string() != base.to_string());
+    CHECK_FALSE(other == base);
+  }
+  Call root = others[5];
+  root.root = 1;
+  CHECK(root.hash() != others[5].hash());
+  CHECK(root.to_string() != others[5].to_string());
+}
+
+}  // namespace rondo::recorder
