@@ -1,0 +1,154 @@
+// Every layer's backward against central differences, and its behaviour with no rows and when
+// accumulating.
+#include "trainer/layers/layers.hpp"
+
+#include "tests/trainer/gradient_check.hpp"
+#include "trainer/random.hpp"
+
+using namespace rondo::trainer;
+using rondo::trainer::testing::check_gradient;
+
+namespace {
+
+using Values = std::vector<double>;
+
+Values noise(size_t count, uint64_t key) {
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = symmetric_unit(key * 1000003 + i);
+  return values;
+}
+
+/// A scalar function of a layer's output whose gradient with respect to it is `weights`.
+double dot(const Values& weights, const Values& output) {
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * output[i];
+  return sum;
+}
+
+Values doubled(Values values) {
+  for (double& v : values) v *= 2;
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("linear: y = x w^T + b, by its definition") {
+  const LinearShape shape{.rows = 2, .in = 3, .out = 2};
+  const Values x = {1, 2, 3, 4, 5, 6}, w = {1, 0, -1, 2, 3, 4}, b = {10, -20};
+  Values y(4);
+  linear_forward(shape, x.data(), w.data(), b.data(), false, y.data());
+  CHECK(y == Values{8, 0, 8, 27});
+  linear_forward(shape, x.data(), doubled(w).data(), b.data(), true, y.data());
+  CHECK(y == Values{6, 20, 6, 74});
+}
+
+TEST_CASE("linear with and without ReLU: backward equals central differences") {
+  for (const bool relu : {false, true}) {
+    for (const size_t rows : {size_t{1}, size_t{5}}) {
+      const LinearShape shape{.rows = rows, .in = 7, .out = 4};
+      Values x = noise(rows * 7, 1), w = noise(4 * 7, 2), b = noise(4, 3);
+      const Values weights = noise(rows * 4, 4);
+      Values y(rows * 4);
+      const auto loss = [&] {
+        linear_forward(shape, x.data(), w.data(), b.data(), relu, y.data());
+        return dot(weights, y);
+      };
+      loss();
+      Values dy = weights, dx(x.size()), dw(w.size()), db(b.size());
+      if (relu) relu_backward(dy.size(), y.data(), dy.data());
+      linear_backward_parameters(shape, dy.data(), x.data(), false, dw.data(), db.data());
+      linear_backward_input(shape, dy.data(), w.data(), dx.data());
+      check_gradient(x, dx, loss);
+      check_gradient(w, dw, loss);
+      check_gradient(b, db, loss);
+
+      const Values dw_once = dw, db_once = db;
+      linear_backward_parameters(shape, dy.data(), x.data(), true, dw.data(), db.data());
+      for (size_t i = 0; i < dw.size(); ++i) CHECK(dw[i] == Approx(2 * dw_once[i]));
+      for (size_t i = 0; i < db.size(); ++i) CHECK(db[i] == Approx(2 * db_once[i]));
+    }
+  }
+}
+
+TEST_CASE("ReLU: zero and negative outputs stop the gradient, NaN is not hidden") {
+  const Values y = {0, 3, 0};
+  Values dy = {5, 6, 7};
+  relu_backward(dy.size(), y.data(), dy.data());
+  CHECK(dy == Values{0, 6, 0});
+
+  const LinearShape shape{.rows = 1, .in = 1, .out = 1};
+  const double nan = std::nan(""), one = 1, zero = 0;
+  double out = 0;
+  linear_forward(shape, &nan, &one, &zero, true, &out);
+  CHECK(std::isnan(out));
+}
+
+TEST_CASE("embedding: looks up, concatenates, and adds gradients of repeated symbols") {
+  constexpr size_t kSize = 3;
+  Values table = noise(256 * kSize, 5);
+  const std::vector<uint8_t> symbols = {0, 255, 7, 7, 0, 7};
+  const Values weights = noise(symbols.size() * kSize, 6);
+  Values y(symbols.size() * kSize);
+  const auto loss = [&] {
+    embedding_forward(symbols.size(), kSize, symbols.data(), table.data(), y.data());
+    return dot(weights, y);
+  };
+  loss();
+  for (size_t i = 0; i < y.size(); ++i) {
+    REQUIRE(y[i] == table[symbols[i / kSize] * kSize + i % kSize]);
+  }
+  Values dtable(table.size(), 99);
+  embedding_backward(symbols.size(), kSize, symbols.data(), weights.data(), false, dtable.data());
+  check_gradient(table, dtable, loss);
+  const Values once = dtable;
+  embedding_backward(symbols.size(), kSize, symbols.data(), weights.data(), true, dtable.data());
+  for (size_t i = 0; i < once.size(); ++i) REQUIRE(dtable[i] == Approx(2 * once[i]));
+}
+
+TEST_CASE("softmax cross-entropy: value, probabilities, gradient") {
+  constexpr size_t kRows = 3, kClasses = 5;
+  const std::vector<uint8_t> targets = {4, 0, 2};
+  Values logits = noise(kRows * kClasses, 7);
+  const auto loss = [&] {
+    Values copy = logits;
+    return softmax_cross_entropy_forward(kRows, kClasses, targets.data(), copy.data());
+  };
+  Values probabilities = logits;
+  const double value =
+      softmax_cross_entropy_forward(kRows, kClasses, targets.data(), probabilities.data());
+  double expected = 0;
+  for (size_t r = 0; r < kRows; ++r) {
+    double sum = 0;
+    for (size_t c = 0; c < kClasses; ++c) sum += probabilities[r * kClasses + c];
+    CHECK(sum == Approx(1).epsilon(1e-14));
+    expected -= std::log(probabilities[r * kClasses + targets[r]]);
+  }
+  CHECK(value == Approx(expected).epsilon(1e-14));
+  softmax_cross_entropy_backward(kRows, kClasses, targets.data(), 1.0, probabilities.data());
+  check_gradient(logits, probabilities, loss);
+}
+
+TEST_CASE("softmax cross-entropy: logits far apart neither overflow nor lose the loss") {
+  const std::vector<uint8_t> targets = {0, 1};
+  std::vector<float> logits = {1e4f, -1e4f, 1e4f, -1e4f};
+  CHECK(softmax_cross_entropy_forward(2, 2, targets.data(), logits.data()) == Approx(2e4));
+  CHECK(logits == std::vector<float>{1, 0, 1, 0});
+}
+
+TEST_CASE("no rows: gradients are zero when written and untouched when accumulated") {
+  const LinearShape shape{.rows = 0, .in = 3, .out = 2};
+  Values w = noise(6, 8), dw(6, 5), db(2, 5), dtable(256, 5), none;
+  linear_forward<double>(shape, none.data(), w.data(), db.data(), true, none.data());
+  linear_backward_input<double>(shape, none.data(), w.data(), none.data());
+  linear_backward_parameters<double>(shape, none.data(), none.data(), true, dw.data(), db.data());
+  embedding_backward<double>(0, 1, nullptr, none.data(), true, dtable.data());
+  CHECK(dw == Values(6, 5));
+  CHECK(db == Values(2, 5));
+  CHECK(dtable == Values(256, 5));
+  linear_backward_parameters<double>(shape, none.data(), none.data(), false, dw.data(), db.data());
+  embedding_backward<double>(0, 1, nullptr, none.data(), false, dtable.data());
+  CHECK(dw == Values(6, 0));
+  CHECK(db == Values(2, 0));
+  CHECK(dtable == Values(256, 0));
+  CHECK(softmax_cross_entropy_forward<double>(0, 2, nullptr, none.data()) == 0);
+}

@@ -1,0 +1,116 @@
+// The command line: defaults, bounds, and messages that hold the offending value.
+#include "trainer/options.hpp"
+
+#include <iostream>
+#include <sstream>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+#include "trainer/report.hpp"
+
+using namespace rondo::trainer;
+
+namespace {
+
+struct Attempt {
+  Parsed parsed;
+  std::string complaint;
+};
+
+/// Parses with both outputs caught.
+Attempt parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "rondo-train");
+  std::ostringstream complaint;
+  std::streambuf* const saved_error = std::cerr.rdbuf(complaint.rdbuf());
+  std::streambuf* const saved_out = std::cout.rdbuf(complaint.rdbuf());
+  Attempt attempt{.parsed = parse_options(static_cast<int>(words.size()), words.data()),
+                  .complaint = {}};
+  std::cerr.rdbuf(saved_error);
+  std::cout.rdbuf(saved_out);
+  attempt.complaint = complaint.str();
+  return attempt;
+}
+
+}  // namespace
+
+TEST_CASE("options: defaults") {
+  const Attempt attempt = parse({});
+  REQUIRE(attempt.parsed.options);
+  const Options& o = *attempt.parsed.options;
+  CHECK(o.model == "mlp");
+  CHECK(o.layers == 2);
+  CHECK(o.width == 512);
+  CHECK(o.batch == 32);
+  CHECK(o.accum == 1);
+  CHECK(o.steps == 100);
+  CHECK(o.momentum == 0.9);
+  CHECK(o.bucket_cap_mb == 25);
+  CHECK(o.type() == rondo::DataType::kFloat32);
+}
+
+TEST_CASE("options: every flag arrives") {
+  const Attempt attempt =
+      parse({"--model",     "mlp", "--layers",        "3",    "--width", "64",
+             "--data",      "x",   "--epochs",        "2",    "--batch", "5",
+             "--accum",     "4",   "--seed",          "9",    "--lr",    "0.5",
+             "--momentum",  "0",   "--dtype",         "fp64", "--ranks", "3",
+             "--threads",   "2",   "--bucket-cap-mb", "0.5",  "--pace",  "1GB/s,20us",
+             "--log-every", "0",   "--json",          "j",    "--trace", "t",
+             "--no-overlap"});
+  INFO(attempt.complaint);
+  REQUIRE(attempt.parsed.options);
+  const Options& o = *attempt.parsed.options;
+  CHECK(o.layers == 3);
+  CHECK(o.width == 64);
+  CHECK(o.data == "x");
+  CHECK(o.epochs == 2);
+  CHECK(o.steps == 0);
+  CHECK(o.batch == 5);
+  CHECK(o.accum == 4);
+  CHECK(o.seed == 9);
+  CHECK(o.lr == 0.5);
+  CHECK(o.momentum == 0);
+  CHECK(o.type() == rondo::DataType::kFloat64);
+  CHECK(o.ranks == 3);
+  CHECK(o.threads == 2);
+  CHECK(o.bucket_cap_mb == 0.5);
+  CHECK(o.pace == "1GB/s,20us");
+  CHECK(o.log_every == 0);
+  CHECK(o.json == "j");
+  CHECK(o.trace == "t");
+  CHECK(o.no_overlap);
+}
+
+TEST_CASE("options: bad values are refused by name and value") {
+  const std::vector<std::vector<const char*>> bad = {
+      {"--batch", "0"},         {"--batch", "-3"},
+      {"--batch", "many"},      {"--steps", "0"},
+      {"--accum", "0"},         {"--lr", "nan"},
+      {"--lr", "-1"},           {"--lr", "inf"},
+      {"--momentum", "1"},      {"--width", "500"},
+      {"--width", "0"},         {"--layers", "0"},
+      {"--ranks", "0"},         {"--threads", "0"},
+      {"--dtype", "bf16"},      {"--dtype", "fp16"},
+      {"--dtype", "int3"},      {"--model", "gpt"},
+      {"--model", "llama"},     {"--seed", "-1"},
+      {"--optimizer", "adamw"}, {"--bucket-cap-mb", "-1"},
+      {"--no-such-flag", "1"}};
+  for (const auto& words : bad) {
+    const Attempt attempt = parse(words);
+    INFO(words[0] << " " << words[1] << ": " << attempt.complaint);
+    CHECK(!attempt.parsed.options);
+    CHECK(attempt.parsed.exit_code != 0);
+    CHECK(attempt.complaint.find(words[0]) != std::string::npos);
+    CHECK(attempt.complaint.find(words[1]) != std::string::npos);
+  }
+  CHECK(!parse({"--steps", "5", "--epochs", "2"}).parsed.options);
+  CHECK(parse({"--dtype", "bf16"}).complaint.find("not available") != std::string::npos);
+  CHECK(parse({"--help"}).parsed.exit_code == 0);
+}
+
+TEST_CASE("report: median") {
+  CHECK(median({}) == 0);
+  CHECK(median({3}) == 3);
+  CHECK(median({9, 1, 4}) == 4);
+  CHECK(median({9, 1, 4, 2}) == 3);
+}

@@ -1,0 +1,342 @@
+// rondo-train as a program, with ranks as processes: N ranks follow one, runs repeat bit for bit,
+// communication starts during backward, and whatever is wrong ends every rank with a reason.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "trainer/random.hpp"
+
+using nlohmann::json;
+using rondo::testing::ProgramResult;
+using rondo::testing::run_program;
+using rondo::testing::TempDirectory;
+
+namespace {
+
+const std::vector<std::string> kNoLauncher = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+
+ProgramResult run(std::vector<std::string> words) {
+  words.insert(words.begin(), RONDO_TRAIN);
+  return run_program(words, kNoLauncher, std::chrono::seconds{120});
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Text with something to learn in it: a few words in an order that only looks random.
+class Workplace {
+ public:
+  Workplace() {
+    const char* words[] = {"ring ", "gradient ", "all-reduce ", "slot\n", "of ", "the "};
+    std::ofstream file(data());
+    for (uint64_t i = 0; i < 5000; ++i) file << words[rondo::trainer::mix(i) % 6];
+  }
+  std::string data() const { return folder_.path() + "/data.txt"; }
+  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  /// A run that must succeed; its JSON document.
+  json train(std::vector<std::string> words) const {
+    words.insert(words.end(), {"--data", data(), "--json", file("out.json")});
+    const ProgramResult result = run(words);
+    INFO(result.err);
+    REQUIRE(!result.timed_out);
+    REQUIRE(result.exit_code == 0);
+    return json::parse(read_text(file("out.json")));
+  }
+
+ private:
+  TempDirectory folder_;
+};
+
+std::vector<double> losses_of(const json& document) {
+  std::vector<double> losses;
+  for (const json& step : document["steps"]) losses.push_back(step["loss"]);
+  return losses;
+}
+
+/// N ranks with batch B against one rank with batch N*B.
+void check_equivalence(const Workplace& place, int ranks, const std::vector<std::string>& flags,
+                       size_t steps, double tolerance) {
+  constexpr int kBatch = 4;
+  const auto with = [&](int n, int batch) {
+    std::vector<std::string> words = flags;
+    words.insert(words.end(), {"--steps", std::to_string(steps), "--ranks", std::to_string(n),
+                               "--batch", std::to_string(batch)});
+    return losses_of(place.train(words));
+  };
+  const std::vector<double> one = with(1, ranks * kBatch), many = with(ranks, kBatch);
+  REQUIRE(one.size() == steps);
+  REQUIRE(many.size() == steps);
+  for (size_t s = 0; s < steps; ++s) {
+    INFO("step " << s + 1 << ": one rank " << one[s] << ", " << ranks << " ranks " << many[s]);
+    REQUIRE(std::abs(one[s] - many[s]) <= tolerance * std::abs(one[s]));
+  }
+  CHECK(one.back() < one.front());  // it learns, so the updates were part of the comparison
+}
+
+}  // namespace
+
+// Ranks other than 0 start from zeros, so these also fail from the first step on without the
+// broadcast.
+TEST_CASE("N ranks follow one rank with N times the batch: fp32, 20 steps, 1e-5") {
+  const Workplace place;
+  for (const int ranks : {2, 3, 4}) {
+    check_equivalence(place, ranks, {"--width", "128", "--bucket-cap-mb", "0.05"}, 20, 1e-5);
+  }
+}
+
+TEST_CASE("N ranks follow one rank with N times the batch: fp64, 200 steps, 1e-9") {
+  const Workplace place;
+  for (const int ranks : {2, 3, 4}) {
+    check_equivalence(place, ranks, {"--width", "32", "--dtype", "fp64", "--bucket-cap-mb", "0.01"},
+                      200, 1e-9);
+  }
+}
+
+TEST_CASE("accumulated micro-batches follow one large batch") {
+  const Workplace place;
+  const std::vector<std::string> common = {"--width", "32", "--dtype", "fp64", "--steps", "20"};
+  auto whole = common, parts = common;
+  whole.insert(whole.end(), {"--batch", "12"});
+  parts.insert(parts.end(), {"--batch", "2", "--accum", "3", "--ranks", "2"});
+  const json a = place.train(whole), b = place.train(parts);
+  CHECK(b["summary"]["global_batch"] == 12);
+  const std::vector<double> one = losses_of(a), many = losses_of(b);
+  REQUIRE(one.size() == many.size());
+  for (size_t s = 0; s < one.size(); ++s) CHECK(many[s] == Approx(one[s]).epsilon(1e-10));
+}
+
+TEST_CASE("three ranks give the same bits on every run, overlapped or not") {
+  const Workplace place;
+  const std::vector<std::string> flags = {"--ranks", "3",  "--width",         "64",
+                                          "--steps", "15", "--bucket-cap-mb", "0.01"};
+  const json first = place.train(flags), second = place.train(flags);
+  auto after = flags;
+  after.push_back("--no-overlap");
+  const json third = place.train(after);
+  CHECK(losses_of(first).size() == 15);
+  CHECK(losses_of(first) == losses_of(second));
+  CHECK(losses_of(first) == losses_of(third));
+  CHECK(first["summary"]["parameter_hash"] == second["summary"]["parameter_hash"]);
+  CHECK(first["summary"]["parameter_hash"] == third["summary"]["parameter_hash"]);
+  auto other = flags;
+  other.insert(other.end(), {"--seed", "1"});
+  CHECK(losses_of(place.train(other)) != losses_of(first));
+}
+
+namespace {
+
+/// When something began and ended in one step of a trace.
+struct Span {
+  double begin = -1, end = -1;
+};
+
+Span find_span(const json& trace, const std::string& lane, const std::string& name, int step) {
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || event["name"] != name || event["args"]["step"] != step) continue;
+    for (const json& row : trace["traceEvents"]) {
+      if (row["name"] == "thread_name" && row["tid"] == event["tid"] &&
+          row["args"]["name"] == lane) {
+        return {.begin = event["ts"],
+                .end = event["ts"].get<double>() + event["dur"].get<double>()};
+      }
+    }
+  }
+  FAIL("no span " << name << " of step " << step << " on row " << lane);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("the first bucket is under way before backward's last layer begins") {
+  const Workplace place;
+  const std::string file = place.file("trace.json");
+  for (const bool overlap : {true, false}) {
+    std::vector<std::string> words = {"--ranks",         "2",    "--steps", "3", "--width", "64",
+                                      "--bucket-cap-mb", "0.01", "--trace", file};
+    if (!overlap) words.push_back("--no-overlap");
+    place.train(words);
+    const json trace = json::parse(read_text(file));
+    for (int step = 1; step <= 3; ++step) {
+      const Span first = find_span(trace, "bucket 0", "queued", step);
+      const Span reduced = find_span(trace, "bucket 0", "all-reduce bucket 0", step);
+      const Span last_layer = find_span(trace, "compute", "backward embedding", step);
+      const Span optimizer = find_span(trace, "compute", "optimizer", step);
+      CHECK(reduced.end <= optimizer.begin);
+      if (overlap) {
+        CHECK(first.begin < last_layer.begin);
+      } else {
+        CHECK(first.begin >= last_layer.end);
+      }
+    }
+  }
+}
+
+TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured beside computed") {
+  const Workplace place;
+  const ProgramResult result = run({"--ranks", "3", "--steps", "4", "--batch", "2", "--data",
+                                    place.data(), "--log-every", "2", "--json", place.file("j")});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  // rondo-run puts the rank before each line.
+  std::vector<json> lines;
+  std::istringstream text(result.out);
+  for (std::string line; std::getline(text, line);) {
+    REQUIRE(line.find('{') != std::string::npos);
+    lines.push_back(json::parse(line.substr(line.find('{'))));
+  }
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0]["step"] == 2);
+  CHECK(lines[1]["step"] == 4);
+  for (const char* field : {"epoch", "loss", "lr", "samples_per_s", "step_ms", "compute_ms",
+                            "comm_ms", "exposed_comm_ms", "data_wait_ms"}) {
+    CHECK(lines[0].contains(field));
+  }
+  const json& summary = lines[2]["summary"];
+  CHECK(summary["ranks"] == 3);
+  CHECK(summary["parameters"] == 664832);
+  CHECK(summary["gradient_bytes_per_step"] == 4 * 664832);
+  CHECK(summary["bytes_formula_per_step"].get<double>() ==
+        Approx(2.0 * 2 / 3 * (4 * 664832 + 8)).epsilon(1e-12));
+  REQUIRE(summary["bytes_sent_per_step_by_rank"].size() == 3);
+  // However the sums are split among ranks, each one has to send more than nothing, and at most to
+  // everybody.
+  for (const json& bytes : summary["bytes_sent_per_step_by_rank"]) {
+    CHECK(bytes.get<double>() > 0);
+    CHECK(bytes.get<double>() <= 2.0 * (4 * 664832 + 8));
+  }
+  CHECK(summary["final_loss"] == lines[1]["loss"]);
+  CHECK(summary["buckets"].size() == 2);
+
+  const json document = json::parse(read_text(place.file("j")));
+  CHECK(document["steps"].size() == 4);  // also those that were not logged
+  CHECK(document["summary"] == summary);
+  CHECK(document["config"]["batch"] == 2);
+}
+
+TEST_CASE("--log-every 0 leaves the summary") {
+  const Workplace place;
+  const ProgramResult result = run({"--steps", "3", "--batch", "2", "--width", "32", "--data",
+                                    place.data(), "--log-every", "0"});
+  REQUIRE(result.exit_code == 0);
+  CHECK(json::parse(result.out).contains("summary"));
+}
+
+TEST_CASE("--epochs counts whole passes") {
+  const TempDirectory folder;
+  std::ofstream(folder.path() + "/data") << std::string(16 + 25, 'x');  // 25 samples
+  const ProgramResult result = run({"--epochs", "2", "--batch", "4", "--width", "16", "--data",
+                                    folder.path() + "/data", "--json", folder.path() + "/json"});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const json document = json::parse(read_text(folder.path() + "/json"));
+  REQUIRE(document["steps"].size() == 12);
+  CHECK(document["steps"][5]["epoch"] == 0);
+  CHECK(document["steps"][6]["epoch"] == 1);
+}
+
+namespace {
+
+/// A run that must fail with every one of `words` in its complaint, and without results.
+void check_refused(const std::vector<std::string>& flags, const std::vector<std::string>& words) {
+  const ProgramResult result = run(flags);
+  INFO("out: " << result.out << " err: " << result.err);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code != 0);
+  CHECK(result.out.find("summary") == std::string::npos);
+  for (const std::string& word : words) {
+    INFO("should mention: " << word);
+    CHECK(result.err.find(word) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bad data ends every rank with a reason") {
+  const TempDirectory folder;
+  const std::string file = folder.path() + "/short";
+  std::ofstream(file) << "sixteen bytes...";
+  for (const std::string ranks : {"1", "2"}) {
+    check_refused({"--ranks", ranks, "--data", folder.path() + "/missing"},
+                  {folder.path() + "/missing", "No such file"});
+    check_refused({"--ranks", ranks, "--data", file}, {file, "holds 16 bytes", "17"});
+    check_refused({"--ranks", ranks, "--data", "/proc/self/mem"}, {"cannot be read"});
+    check_refused({"--ranks", ranks, "--data", "/dev/null"}, {"/dev/null", "neither"});
+    const std::string one_sample = folder.path() + "/one";
+    std::ofstream(one_sample) << "seventeen bytes..";
+    check_refused({"--ranks", ranks, "--data", one_sample}, {"1 samples", "global batch"});
+  }
+  const TempDirectory empty;
+  check_refused({"--data", empty.path()}, {empty.path(), "holds 0 bytes"});
+}
+
+TEST_CASE("the least data that can be trained on is one sample") {
+  const TempDirectory folder;
+  const std::string file = folder.path() + "/one";
+  std::ofstream(file) << "seventeen bytes..";
+  CHECK(run({"--data", file, "--batch", "1", "--steps", "2", "--width", "16"}).exit_code == 0);
+}
+
+TEST_CASE("bad flags and files end the program with a reason") {
+  const Workplace place;
+  check_refused({"--dtype", "bf16", "--data", place.data()}, {"--dtype", "bf16", "not available"});
+  check_refused({"--batch", "0", "--data", place.data()}, {"--batch"});
+  check_refused({"--workers-of-the-world"}, {"--workers-of-the-world"});
+  check_refused({"--steps", "1", "--data", place.data(), "--json", place.file("no/folder")},
+                {"no/folder", "--json"});
+  check_refused({"--steps", "1", "--data", place.data(), "--trace", place.file("no/folder")},
+                {"no/folder", "trace"});
+  check_refused({"--steps", "1", "--data", place.data(), "--pace", "fast"}, {"fast"});
+  // One rank only finds out; all of them end.
+  check_refused(
+      {"--ranks", "2", "--steps", "1", "--data", place.data(), "--json", place.file("no/folder")},
+      {"no/folder"});
+}
+
+TEST_CASE("a diverging loss ends every rank and names the learning rate") {
+  const Workplace place;
+  check_refused(
+      {"--ranks", "2", "--lr", "1e5", "--width", "32", "--steps", "200", "--data", place.data()},
+      {"the loss became", "--lr"});
+}
+
+TEST_CASE("ranks that were started with different options or data say so") {
+  const Workplace place;
+  const auto run_shell = [&](const std::string& flags) {
+    const std::string command =
+        std::string("exec ") + RONDO_TRAIN + " --steps 2 --width 32 " + flags;
+    return run_program({RONDO_RUN, "-n", "3", "--", "sh", "-c", command}, kNoLauncher,
+                       std::chrono::seconds{60});
+  };
+  const ProgramResult options = run_shell("--data " + place.data() + " --seed $((RANK / 2))");
+  INFO(options.err);
+  CHECK(options.exit_code != 0);
+  CHECK(options.err.find("rank 2 runs with other options than rank 0") != std::string::npos);
+  CHECK(options.err.find("rank 1 runs") == std::string::npos);
+
+  std::ofstream(place.file("other")) << "data that nobody else has, long enough to train on";
+  std::filesystem::copy_file(place.data(), place.file("same"));
+  const ProgramResult data =
+      run_shell("--batch 2 --data $(test $RANK = 1 && echo " + place.file("other") + " || echo " +
+                place.file("same") + ")");
+  INFO(data.err);
+  CHECK(data.exit_code != 0);
+  CHECK(data.err.find("rank 1 runs with other data than rank 0") != std::string::npos);
+}
+
+TEST_CASE("--ranks against the launcher's WORLD_SIZE is a contradiction") {
+  const Workplace place;
+  const ProgramResult result =
+      run_program({RONDO_RUN, "-n", "2", "--", RONDO_TRAIN, "--ranks", "3", "--data", place.data()},
+                  kNoLauncher);
+  CHECK(result.exit_code != 0);
+  CHECK(result.err.find("--ranks 3 contradicts WORLD_SIZE=2") != std::string::npos);
+}

@@ -1,0 +1,21 @@
+// What ranks tell each other besides gradients: a few words at the start and at the end, to notice
+// that they differ.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "trainer/corpus.hpp"
+#include "trainer/options.hpp"
+
+namespace rondo::trainer {
+
+/// Two words of every rank, in rank order: rank r's are [2 r] and [2 r + 1].
+Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uint64_t (&mine)[2]);
+
+/// kMismatch on every rank, naming the ranks, if any has options that shape the training, or data,
+/// other than rank 0's.
+Status require_agreement(Communicator& communicator, const Options& options, const Corpus& corpus);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,98 @@
+// See report.hpp.
+#include "trainer/report.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const StepRecord& r) {
+  return {{"step", r.step},
+          {"epoch", r.epoch},
+          {"loss", r.loss},
+          {"lr", r.lr},
+          {"samples_per_s", r.samples_per_s},
+          {"step_ms", r.step_ms},
+          {"compute_ms", r.compute_ms},
+          {"comm_ms", r.comm_ms},
+          {"exposed_comm_ms", r.exposed_comm_ms},
+          {"data_wait_ms", r.data_wait_ms}};
+}
+
+void print_line(const Json& line) {
+  const std::string text = line.dump() + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+Result<Report> Report::open(const Options& options, uint64_t last_step, Json config) {
+  Report report;
+  report.last_step_ = last_step;
+  report.log_every_ = options.log_every;
+  report.bar_ = options.log_every != 1 && isatty(STDERR_FILENO) == 1;
+  report.config_ = std::move(config);
+  report.path_ = options.json;
+  if (options.json.empty()) return report;
+  report.file_.open(options.json);
+  if (!report.file_) {
+    return Status(Code::kSystem,
+                  "cannot write --json '" + options.json + "': " + std::strerror(errno));
+  }
+  return report;
+}
+
+void Report::add(const StepRecord& record) {
+  steps_.push_back(record);
+  if (bar_) draw_bar(record);
+  if (log_every_ == 0) return;
+  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(to_json(record));
+}
+
+void Report::draw_bar(const StepRecord& record) {
+  constexpr uint64_t kWidth = 40;
+  const uint64_t filled = kWidth * record.step / last_step_;
+  const bool moved = filled != kWidth * (record.step - 1) / last_step_ || record.step == 1;
+  if (!moved && record.step != last_step_) return;
+  const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
+  std::fprintf(stderr, "\r[%s] step %llu of %llu, loss %.4f%s", bar.c_str(),
+               static_cast<unsigned long long>(record.step),
+               static_cast<unsigned long long>(last_step_), record.loss,
+               record.step == last_step_ ? "\n" : "");
+}
+
+double Report::median_of(double StepRecord::*field) const {
+  std::vector<double> values;
+  for (const StepRecord& step : steps_) values.push_back(step.*field);
+  return median(std::move(values));
+}
+
+Status Report::finish(Json summary) {
+  print_line({{"summary", summary}});
+  if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
+  if (!file_.is_open()) return {};
+  Json document = {{"program", "rondo-train"}, {"config", config_}, {"steps", Json::array()}};
+  for (const StepRecord& step : steps_) document["steps"].push_back(to_json(step));
+  document["summary"] = std::move(summary);
+  file_ << document.dump(1) << "\n";
+  file_.close();
+  if (file_) return {};
+  return Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));
+}
+
+}  // namespace rondo::trainer

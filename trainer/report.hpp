@@ -1,0 +1,58 @@
+// What rank 0 says: a JSON line per logged step and one summary on stdout, the same as one document
+// in --json, a progress bar on a terminal. Formats numbers; measures nothing.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "trainer/options.hpp"
+
+namespace rondo::trainer {
+
+/// One step on this rank. Times in milliseconds.
+struct StepRecord {
+  uint64_t step, epoch;  // from 1, from 0
+  double loss;           // mean over the global batch, before the step's update
+  double lr;
+  double samples_per_s;    // of all ranks
+  double step_ms;          // = compute + exposed communication + data wait, and what little is left
+  double compute_ms;       // forward, backward, optimizer
+  double comm_ms;          // sum of the buckets' all-reduces, from started to ended
+  double exposed_comm_ms;  // that backward did not hide: what this rank's compute thread waited
+  double data_wait_ms;     // until the samples were there
+};
+
+/// The middle value, or the mean of the two in the middle; 0 for none.
+double median(std::vector<double> values);
+
+/// One thread.
+class Report {
+ public:
+  /// Opens options.json, so that a bad path is known before the work. `config` becomes part of the
+  /// document.
+  static Result<Report> open(const Options& options, uint64_t last_step,
+                             nlohmann::ordered_json config);
+
+  void add(const StepRecord& record);
+  /// Median over all added steps.
+  double median_of(double StepRecord::*field) const;
+  const StepRecord& last() const { return steps_.back(); }
+  /// Prints the summary and writes the document.
+  Status finish(nlohmann::ordered_json summary);
+
+ private:
+  void draw_bar(const StepRecord& record);
+
+  uint64_t last_step_ = 0, log_every_ = 1;
+  bool bar_ = false;
+  std::string path_;
+  std::ofstream file_;
+  nlohmann::ordered_json config_;
+  std::vector<StepRecord> steps_;
+};
+
+}  // namespace rondo::trainer
