@@ -1,0 +1,155 @@
+// MPI's collectives are called as any program calls them. What MPI lacks (half, bfloat16, averages)
+// is refused, not emulated: an emulation would be measured in MPI's name.
+#include "bench/backends/mpi.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace rondo::bench {
+namespace {
+
+MPI_Datatype type_of(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return MPI_FLOAT;
+    case DataType::kFloat64:
+      return MPI_DOUBLE;
+    case DataType::kInt32:
+      return MPI_INT32_T;
+    case DataType::kInt64:
+      return MPI_INT64_T;
+    case DataType::kUint8:
+      return MPI_UINT8_T;
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+      break;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+MPI_Op op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return MPI_SUM;
+    case ReduceOp::kProd:
+      return MPI_PROD;
+    case ReduceOp::kMin:
+      return MPI_MIN;
+    case ReduceOp::kMax:
+      return MPI_MAX;
+    case ReduceOp::kAvg:
+      break;
+  }
+  return MPI_OP_NULL;
+}
+
+Status to_status(int code) {
+  if (code == MPI_SUCCESS) return {};
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return {Code::kSystem, std::string(text, static_cast<size_t>(length))};
+}
+
+/// "Open MPI 4.1.4", "MPICH 5.0.2": the first words and the first number of MPI's own sentence.
+std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string_view sentence(text, static_cast<size_t>(length));
+  const size_t number = std::min(sentence.find_first_of("0123456789"), sentence.size());
+  const size_t end = std::min(sentence.find_first_not_of("0123456789.", number), sentence.size());
+  const char* product = sentence.starts_with("Open MPI") ? "Open MPI "
+                        : sentence.starts_with("MPICH")  ? "MPICH "
+                                                         : "MPI ";
+  return product + std::string(sentence.substr(number, end - number));
+}
+
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+
+  std::string name() const override { return library_name(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Status barrier() override { return to_status(MPI_Barrier(MPI_COMM_WORLD)); }
+
+  Status supports(const Shape& shape) const override {
+    if (type_of(shape.type) == MPI_DATATYPE_NULL) {
+      return {Code::kUnavailable, "MPI has no type for " + std::string(rondo::name(shape.type))};
+    }
+    if (reduces(shape.collective) && op_of(shape.op) == MPI_OP_NULL) {
+      return {Code::kUnavailable, "MPI has no operator for " + std::string(rondo::name(shape.op))};
+    }
+    if (shape.count > INT_MAX) {
+      return {Code::kUnavailable,
+              std::to_string(shape.count) +
+                  " elements are more than MPI's int counts: choose a smaller maximum with -e"};
+    }
+    return {};
+  }
+
+  Status run(const Operation& operation) override {
+    const Shape& shape = operation.shape;
+    const int count = static_cast<int>(shape.count);
+    const MPI_Datatype type = type_of(shape.type);
+    const size_t bytes = shape.count * size_of(shape.type);
+    const auto block = static_cast<size_t>(rank_) * bytes;
+    const auto* in = static_cast<const std::byte*>(operation.in);
+    auto* out = static_cast<std::byte*>(operation.out);
+    switch (shape.collective) {
+      case Collective::kAllReduce:
+        return to_status(MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, count, type,
+                                       op_of(shape.op), MPI_COMM_WORLD));
+      case Collective::kReduceScatter:
+        return reduce_scatter(operation, in + block == out);
+      case Collective::kAllGather:
+        return to_status(MPI_Allgather(in == out + block ? MPI_IN_PLACE : in, count, type, out,
+                                       count, type, MPI_COMM_WORLD));
+      case Collective::kBroadcast:
+        // MPI's broadcast is in place; the root's output is this collective's, so the copy is part
+        // of it
+        if (rank_ == shape.root && in != out && bytes > 0) std::memcpy(out, in, bytes);
+        return to_status(MPI_Bcast(out, count, type, shape.root, MPI_COMM_WORLD));
+      case Collective::kBarrier:
+        return barrier();
+    }
+    return {Code::kInvalidArgument, "unknown collective"};
+  }
+
+ private:
+  /// In place MPI leaves the result in the first block; the harness' place for it is block `rank`.
+  Status reduce_scatter(const Operation& operation, bool in_place) {
+    const Shape& shape = operation.shape;
+    const int count = static_cast<int>(shape.count);
+    if (!in_place) {
+      return to_status(MPI_Reduce_scatter_block(operation.in, operation.out, count,
+                                                type_of(shape.type), op_of(shape.op),
+                                                MPI_COMM_WORLD));
+    }
+    void* whole = const_cast<void*>(operation.in);
+    RONDO_RETURN_IF_ERROR(to_status(MPI_Reduce_scatter_block(
+        MPI_IN_PLACE, whole, count, type_of(shape.type), op_of(shape.op), MPI_COMM_WORLD)));
+    if (whole != operation.out)
+      std::memcpy(operation.out, whole, shape.count * size_of(shape.type));
+    return {};
+  }
+
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_mpi_backend() { return std::make_unique<MpiBackend>(); }
+
+}  // namespace rondo::bench

@@ -1,0 +1,304 @@
+// rondo-compare: rondo, one MPI and Gloo in the same processes, in alternating batches, so that a
+// noisy machine is equally noisy for all of them. scripts/compare runs it once per MPI and merges
+// what it writes; it judges nothing itself.
+#include <mpi.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/backends/gloo.hpp"
+#include "bench/backends/mpi.hpp"
+#include "bench/backends/rondo.hpp"
+#include "bench/harness/launch.hpp"
+#include "bench/harness/machine.hpp"
+#include "bench/harness/measure.hpp"
+#include "bench/harness/size.hpp"
+
+namespace rondo::bench {
+namespace {
+
+using nlohmann::json;
+
+struct CompareOptions {
+  std::string collective = "all_reduce", min = "8", max = "64M", type = "float", op = "sum",
+              json_file;
+  size_t factor = 4, rounds = 11;
+  double batch_ms = 20;
+  bool in_place = false, no_gloo = false;
+};
+
+/// A library with the memory that it is measured on.
+struct Contender {
+  std::string label;
+  Backend* backend;
+  Buffers buffers;
+};
+
+/// One size: for every contender the slowest rank's mean of each round.
+struct Rounds {
+  size_t bytes;
+  std::vector<std::vector<double>> times_us;
+};
+
+Result<std::string> share_directory(const TemporaryDirectory* mine) {
+  char path[4096] = {};
+  if (mine != nullptr) std::strncpy(path, mine->path().c_str(), sizeof(path) - 1);
+  MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (path[0] == '\0') return Status(Code::kSystem, "rank 0 could not make a temporary directory");
+  return std::string(path);
+}
+
+/// One batch of each contender in turn. MPI's barrier keeps a rank from entering a batch while
+/// another is still in the one before: a waiting rank spins, and would be measured against.
+Status run_round(Backend& mpi, const std::vector<Contender>& contenders,
+                 const std::vector<Operation>& operations, const std::vector<size_t>& iterations,
+                 std::vector<std::vector<double>>& times_us) {
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    Backend& backend = *contenders[i].backend;
+    RONDO_RETURN_IF_ERROR(mpi.barrier());
+    const size_t warmup = std::clamp<size_t>(iterations[i] / 10, 1, 100);
+    for (size_t w = 0; w < warmup; ++w) RONDO_RETURN_IF_ERROR(backend.run(operations[i]));
+    auto time_us = time_batch(backend, operations[i], iterations[i]);
+    if (!time_us.ok()) return time_us.status();
+    times_us[i].push_back(*time_us);
+  }
+  return {};
+}
+
+Result<Rounds> compare_size(Backend& mpi, const std::vector<Contender>& contenders,
+                            const Shape& shape, const CompareOptions& options) {
+  std::vector<Operation> operations;
+  std::vector<size_t> iterations;
+  for (const Contender& contender : contenders) {
+    Backend& backend = *contender.backend;
+    auto wrong = check(backend, shape, contender.buffers, options.in_place);
+    if (!wrong.ok()) return wrong.status();
+    if (*wrong > 0) {
+      return Status(Code::kDataError, contender.label + " has " + std::to_string(*wrong) +
+                                          " wrong elements at " +
+                                          std::to_string(size_bytes(shape, mpi.size())) + " bytes");
+    }
+    operations.push_back(
+        operation_on(shape, contender.buffers, options.in_place, backend.rank(), backend.size()));
+    auto chosen = choose_iterations(backend, operations.back(), options.batch_ms * 1e3);
+    if (!chosen.ok()) return chosen.status();
+    iterations.push_back(*chosen);
+  }
+  std::vector<std::vector<double>> mine(contenders.size());
+  for (size_t round = 0; round < options.rounds; ++round) {
+    RONDO_RETURN_IF_ERROR(run_round(mpi, contenders, operations, iterations, mine));
+  }
+  Rounds rounds{.bytes = size_bytes(shape, mpi.size()), .times_us = {}};
+  for (const auto& times : mine) {
+    auto slowest = slowest_of(mpi, times);
+    if (!slowest.ok()) return slowest.status();
+    rounds.times_us.push_back(*slowest);
+  }
+  return rounds;
+}
+
+/// Median over the rounds of other / one: how many times as fast as `other` is `one`.
+double ratio(const std::vector<double>& one, const std::vector<double>& other) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < one.size(); ++i) ratios.push_back(other[i] / one[i]);
+  return median(std::move(ratios));
+}
+
+json to_json(const std::vector<Contender>& contenders, const Rounds& rounds) {
+  json backends = json::array();
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    backends.push_back({{"name", contenders[i].label},
+                        {"median_us", median(rounds.times_us[i])},
+                        {"rounds_us", rounds.times_us[i]}});
+  }
+  return {{"size", rounds.bytes}, {"backends", backends}};
+}
+
+void print_header(const std::vector<Contender>& contenders) {
+  std::printf("%10s", "size");
+  for (const Contender& contender : contenders) std::printf("  %24s", contender.label.c_str());
+  std::printf("   [us; in brackets: slower than rondo on plain / library memory, times]\n");
+}
+
+void print_row(const std::vector<Contender>& contenders, const Rounds& rounds) {
+  std::printf("%10s", format_size(rounds.bytes).c_str());
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    char text[64];
+    if (i < 2) {
+      std::snprintf(text, sizeof(text), "%.2f", median(rounds.times_us[i]));
+    } else {
+      std::snprintf(text, sizeof(text), "%.2f (%.2f / %.2f)", median(rounds.times_us[i]),
+                    ratio(rounds.times_us[0], rounds.times_us[i]),
+                    ratio(rounds.times_us[1], rounds.times_us[i]));
+    }
+    std::printf("  %24s", text);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+/// Memory of all contenders: the peers share rondo's plain buffers, so that nobody has the better
+/// pages.
+class Memory {
+ public:
+  explicit Memory(size_t bytes)
+      : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
+        library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
+    if (!ok()) return;
+    for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out})
+      std::memset(buffer, 0, bytes);
+  }
+  ~Memory() {
+    std::free(plain_.in);
+    std::free(plain_.out);
+    rondo::free(library_.in);
+    rondo::free(library_.out);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  bool ok() const { return plain_.in && plain_.out && library_.in && library_.out; }
+  const Buffers& plain() const { return plain_; }
+  const Buffers& library() const { return library_; }
+
+ private:
+  Buffers plain_, library_;
+};
+
+Status compare_all(const CompareOptions& options, const std::string& directory, json& document) {
+  const auto collective = parse<Collective>(options.collective, kCollectiveNames);
+  const auto type = parse<DataType>(options.type, kDataTypeNames);
+  const auto op = parse<ReduceOp>(options.op, kReduceOpNames);
+  const auto min = parse_size(options.min), max = parse_size(options.max);
+  if (!collective || !type || !op || !min || !max || *min == 0 || *max < *min) {
+    return {Code::kInvalidArgument, "unknown collective, type, operator or size: see --help"};
+  }
+  const auto mpi = make_mpi_backend();
+  const int rank = mpi->rank(), ranks = mpi->size();
+  const std::string pinning = pin(rank, ranks);
+
+  Config config;
+  config.rank = rank;
+  config.world_size = ranks;
+  config.rendezvous = directory + "/rondo";
+  auto rondo = make_rondo_backend({.config = config});
+  if (!rondo.ok()) return rondo.status();
+  const Memory memory(std::max<size_t>(*max, 64));
+  if (!memory.ok())
+    return {Code::kResourceExhausted, "no memory for four buffers of " + options.max};
+
+  std::vector<Contender> contenders = {{"rondo plain", rondo->get(), memory.plain()},
+                                       {"rondo library", rondo->get(), memory.library()},
+                                       {mpi->name(), mpi.get(), memory.plain()}};
+  std::unique_ptr<Backend> gloo;
+  if (!options.no_gloo) {
+    auto made = make_gloo_backend(rank, ranks, directory + "/gloo");
+    if (!made.ok()) return made.status();
+    gloo = std::move(made).value();
+    contenders.push_back({gloo->name(), gloo.get(), memory.plain()});
+  }
+  std::vector<Shape> shapes;
+  for (size_t bytes : sizes_of({.min = *min, .max = *max, .factor = options.factor, .step = 0})) {
+    shapes.push_back(shape_of(*collective, *type, *op, 0, bytes, ranks));
+  }
+  for (const Contender& contender : contenders)
+    RONDO_RETURN_IF_ERROR(contender.backend->supports(shapes.back()));
+
+  document = {{"mpi", mpi->name()},           {"ranks", ranks},
+              {"pinning", pinning},           {"collective", options.collective},
+              {"type", options.type},         {"redop", options.op},
+              {"in_place", options.in_place}, {"rounds", options.rounds},
+              {"batch_ms", options.batch_ms}, {"results", json::array()}};
+  if (rank == 0) {
+    std::printf("# %s, %s %s, %s, %d ranks (%s), %zu rounds\n", options.collective.c_str(),
+                options.type.c_str(), options.op.c_str(),
+                options.in_place ? "in place" : "out of place", ranks, pinning.c_str(),
+                options.rounds);
+    print_header(contenders);
+  }
+  for (const Shape& shape : shapes) {
+    auto rounds = compare_size(*mpi, contenders, shape, options);
+    if (!rounds.ok()) return rounds.status();
+    document["results"].push_back(to_json(contenders, *rounds));
+    if (rank == 0) print_row(contenders, *rounds);
+  }
+  return {};
+}
+
+int run_under_mpi(const CompareOptions& options) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::unique_ptr<TemporaryDirectory> mine;
+  if (rank == 0) {
+    auto made = TemporaryDirectory::create();
+    if (made.ok()) mine = std::make_unique<TemporaryDirectory>(std::move(made).value());
+  }
+  auto directory = share_directory(mine.get());
+  json document;
+  if (mine) std::filesystem::create_directory(*directory + "/gloo");
+  MPI_Barrier(MPI_COMM_WORLD);
+  const Status status =
+      directory.ok() ? compare_all(options, *directory, document) : directory.status();
+  if (!status.ok()) {
+    spdlog::error("rank {}: {}", rank, status.to_string());
+    return 1;
+  }
+  if (rank != 0 || options.json_file.empty()) return 0;
+  std::ofstream file(options.json_file);
+  file << document.dump(1) << '\n';
+  file.close();
+  if (file.fail()) spdlog::error("cannot write {}: {}", options.json_file, std::strerror(errno));
+  return file.fail() ? 1 : 0;
+}
+
+int run_program(int argc, char** argv) {
+  CLI::App app("Measures rondo beside MPI and Gloo in the same processes; start it with mpirun.",
+               "rondo-compare");
+  CompareOptions options;
+  app.add_option("COLLECTIVE", options.collective, "what is measured")->capture_default_str();
+  app.add_option("-b,--minbytes", options.min, "smallest size")->capture_default_str();
+  app.add_option("-e,--maxbytes", options.max, "largest size")->capture_default_str();
+  app.add_option("-f,--stepfactor", options.factor, "from size to size: multiply by this")
+      ->check(CLI::Range(size_t{2}, size_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("-d,--datatype", options.type, "as for rondo-perf")->capture_default_str();
+  app.add_option("-o,--op", options.op, "as for rondo-perf")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "batches of each library per size")
+      ->check(CLI::Range(size_t{1}, size_t{1000}))
+      ->capture_default_str();
+  app.add_option("--batch-ms", options.batch_ms, "length of a batch")
+      ->check(CLI::Range(0.1, 100.0))
+      ->capture_default_str();
+  app.add_flag("--in-place", options.in_place, "input and output are the same buffer");
+  app.add_flag("--no-gloo", options.no_gloo, "leave Gloo out");
+  app.add_option("--json", options.json_file, "write every round there");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2;
+  }
+  MPI_Init(&argc, &argv);
+  const int code = run_under_mpi(options);
+  if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);  // the others may wait for this rank for ever
+  MPI_Finalize();
+  return code;
+}
+
+}  // namespace
+}  // namespace rondo::bench
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-compare"));
+  return rondo::bench::run_program(argc, argv);
+}

@@ -1,0 +1,49 @@
+// The one door from the harness to a library that does collectives: rondo or one of its peers.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "bench/harness/shape.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::bench {
+
+/// One call. `in == out` and the offsets of rondo/communicator.hpp mean in place.
+struct Operation {
+  Shape shape;
+  const void* in;
+  void* out;
+};
+
+/// What a library says that it would do, where it can say.
+struct Prediction {
+  std::string algorithm;
+  double time_us;
+};
+
+/// Not thread-safe: one rank, one thread. Every rank issues the same operations in the same order.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// ok if the library has this collective for this type and operator; otherwise kUnavailable,
+  /// naming what is missing.
+  virtual Status supports(const Shape& shape) const = 0;
+  virtual Status run(const Operation& operation) = 0;
+  virtual Status barrier() = 0;
+
+  virtual std::optional<Prediction> predict(const Shape&) const { return std::nullopt; }
+
+  /// The memory to measure with; null when there is none. malloc unless the library has memory of
+  /// its own to offer.
+  virtual void* allocate(size_t bytes);
+  virtual void release(void* memory);
+};
+
+}  // namespace rondo::bench

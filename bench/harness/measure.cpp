@@ -1,0 +1,180 @@
+// Times come from the steady clock around batches of operations; a batch starts when all ranks have
+// left a barrier of the same backend, which is not timed. The streaming probe runs between batches,
+// so that both see the same neighbours.
+#include "bench/harness/measure.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "bench/harness/pattern.hpp"
+#include "bench/harness/stream.hpp"
+
+namespace rondo::bench {
+namespace {
+
+constexpr size_t kBatches = 11;
+constexpr double kDefaultTotalUs = 100'000;
+constexpr double kEstimateUs = 500;
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+Result<double> time_stream(Backend& backend, const Buffers& buffers, const Traffic& traffic) {
+  RONDO_RETURN_IF_ERROR(backend.barrier());
+  const auto start = Clock::now();
+  stream(buffers.in, buffers.out, traffic);
+  return microseconds_since(start);
+}
+
+struct Timing {
+  double time_us;
+  std::optional<double> limit_us;
+};
+
+Result<Timing> time_shape(Backend& backend, const Operation& operation, const Buffers& buffers,
+                          const MeasureOptions& options) {
+  for (size_t i = 0; i < options.warmup; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
+  size_t iterations = options.iterations;
+  if (iterations == 0) {
+    auto chosen = choose_iterations(backend, operation, kDefaultTotalUs);
+    if (!chosen.ok()) return chosen.status();
+    iterations = std::max(*chosen, kBatches);
+  }
+  const size_t batches = std::min(iterations, kBatches);
+  const size_t per_batch = (iterations + batches - 1) / batches;
+  const bool limited = size_bytes(operation.shape, backend.size()) > options.limit_from_bytes;
+  const Traffic traffic = least_traffic(operation.shape, backend.rank(), backend.size());
+  std::vector<double> times, limits;
+  for (size_t batch = 0; batch < batches; ++batch) {
+    auto time = time_batch(backend, operation, per_batch);
+    if (!time.ok()) return time.status();
+    times.push_back(*time);
+    if (!limited) continue;
+    auto limit = time_stream(backend, buffers, traffic);
+    if (!limit.ok()) return limit.status();
+    limits.push_back(*limit);
+  }
+  auto slowest = slowest_of(backend, times);
+  if (!slowest.ok()) return slowest.status();
+  Timing timing{.time_us = median(*slowest), .limit_us = std::nullopt};
+  if (limited) {
+    auto slowest_limits = slowest_of(backend, limits);
+    if (!slowest_limits.ok()) return slowest_limits.status();
+    timing.limit_us = median(*slowest_limits);
+  }
+  return timing;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+Result<std::vector<double>> exchange(Backend& backend, std::span<const double> mine) {
+  std::vector<double> all(mine.size() * static_cast<size_t>(backend.size()));
+  const Shape shape{.collective = Collective::kAllGather,
+                    .type = DataType::kFloat64,
+                    .op = ReduceOp::kSum,
+                    .root = 0,
+                    .count = mine.size()};
+  RONDO_RETURN_IF_ERROR(backend.run({.shape = shape, .in = mine.data(), .out = all.data()}));
+  return all;
+}
+
+Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine) {
+  auto all = exchange(backend, mine);
+  if (!all.ok()) return all.status();
+  std::vector<double> slowest(mine.begin(), mine.end());
+  for (size_t i = 0; i < all->size(); ++i) {
+    slowest[i % mine.size()] = std::max(slowest[i % mine.size()], (*all)[i]);
+  }
+  return slowest;
+}
+
+Result<size_t> choose_iterations(Backend& backend, const Operation& operation, double total_us) {
+  for (size_t trial = 1;; trial *= 4) {
+    auto mine = time_batch(backend, operation, trial);
+    if (!mine.ok()) return mine.status();
+    const double mean = *mine;
+    auto slowest = slowest_of(backend, {&mean, 1});
+    if (!slowest.ok()) return slowest.status();
+    const double slowest_us = slowest->front();
+    if (slowest_us * static_cast<double>(trial) < kEstimateUs) continue;
+    return static_cast<size_t>(std::max(total_us / slowest_us, 1.0));
+  }
+}
+
+Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
+                       int ranks) {
+  Operation operation{.shape = shape, .in = buffers.in, .out = buffers.out};
+  if (!in_place) return operation;
+  const size_t block = static_cast<size_t>(rank) * shape.count * size_of(shape.type);
+  if (shape.collective == Collective::kReduceScatter) {
+    operation.out = static_cast<std::byte*>(buffers.in) + block;
+  } else if (shape.collective == Collective::kAllGather && ranks > 0) {
+    operation.in = static_cast<std::byte*>(buffers.out) + block;
+  } else {
+    operation.in = buffers.out;
+  }
+  return operation;
+}
+
+Result<double> time_batch(Backend& backend, const Operation& operation, size_t iterations) {
+  RONDO_RETURN_IF_ERROR(backend.barrier());
+  const auto start = Clock::now();
+  for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
+  return microseconds_since(start) / static_cast<double>(iterations);
+}
+
+Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers,
+                       bool in_place) {
+  const int rank = backend.rank(), ranks = backend.size();
+  const Pattern pattern(shape, ranks);
+  const Operation operation = operation_on(shape, buffers, in_place, rank, ranks);
+  // a result that was never written is zero, and no right result is
+  std::memset(buffers.in, 0, in_elements(shape, ranks) * size_of(shape.type));
+  std::memset(buffers.out, 0, out_elements(shape, ranks) * size_of(shape.type));
+  pattern.fill_input(rank, const_cast<void*>(operation.in));
+  RONDO_RETURN_IF_ERROR(backend.run(operation));
+  size_t wrong = pattern.wrong_output(rank, operation.out);
+  if (!in_place) wrong += pattern.wrong_input(rank, operation.in);
+  const auto mine = static_cast<double>(wrong);
+  auto all = exchange(backend, {&mine, 1});
+  if (!all.ok()) return all.status();
+  double sum = 0;
+  for (double value : *all) sum += value;
+  return static_cast<uint64_t>(sum);
+}
+
+Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& buffers,
+                         const MeasureOptions& options) {
+  Measured measured;
+  std::vector<double> limits;
+  for (const bool in_place : {false, true}) {
+    if (in_place ? !options.in_place : !options.out_of_place) continue;
+    Half half;
+    if (options.check && shape.collective != Collective::kBarrier) {
+      auto wrong = check(backend, shape, buffers, in_place);
+      if (!wrong.ok()) return wrong.status();
+      half.wrong = *wrong;
+    }
+    const Operation operation =
+        operation_on(shape, buffers, in_place, backend.rank(), backend.size());
+    auto timing = time_shape(backend, operation, buffers, options);
+    if (!timing.ok()) return timing.status();
+    half.time_us = timing->time_us;
+    if (timing->limit_us) limits.push_back(*timing->limit_us);
+    (in_place ? measured.in_place : measured.out_of_place) = half;
+  }
+  if (!limits.empty()) measured.limit_us = median(limits);
+  return measured;
+}
+
+}  // namespace rondo::bench

@@ -1,0 +1,152 @@
+// CLI11 reads, this file decides. Exceptions of CLI11 end here.
+#include "bench/harness/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <sstream>
+
+namespace rondo::bench {
+namespace {
+
+struct Texts {
+  std::string collective, min = "32M", max = "32M", step = "1M", type = "float", op = "sum",
+                          root = "0";
+  std::string algorithm = "auto", memory = "plain", device = "cpu";
+  size_t factor = 1;
+  int check = 1;
+};
+
+template <size_t N>
+std::string join(const std::string_view (&names)[N]) {
+  std::string joined;
+  for (std::string_view one : names) joined += (joined.empty() ? "" : ", ") + std::string(one);
+  return joined;
+}
+
+template <class Enum, size_t N>
+std::optional<std::vector<Enum>> parse_several(const std::string& text,
+                                               const std::string_view (&names)[N]) {
+  std::vector<Enum> values;
+  if (text == "all") {
+    for (size_t i = 0; i < N; ++i) values.push_back(static_cast<Enum>(i));
+    return values;
+  }
+  const auto value = parse<Enum>(text, names);
+  if (!value) return std::nullopt;
+  values.push_back(*value);
+  return values;
+}
+
+[[noreturn]] void refuse(const std::string& flag, const std::string& value,
+                         const std::string& what) {
+  throw CLI::ValidationError(flag, "'" + value + "' " + what);
+}
+
+size_t size_or_refuse(const std::string& flag, const std::string& text) {
+  const auto size = parse_size(text);
+  if (!size) refuse(flag, text, "is not a size: write bytes, or a whole number with K, M or G");
+  return *size;
+}
+
+void read_sweep(const Texts& texts, Sweep& sweep) {
+  sweep = {.min = size_or_refuse("-b", texts.min),
+           .max = size_or_refuse("-e", texts.max),
+           .factor = texts.factor,
+           .step = size_or_refuse("-i", texts.step)};
+  if (sweep.max < sweep.min)
+    refuse("-e", texts.max, "is below the minimum " + texts.min + " given with -b");
+  if (sweep.factor > 1 && sweep.min == 0 && sweep.max > 0)
+    refuse("-b", texts.min, "never grows by a factor");
+  if (sweep.factor == 1 && sweep.step == 0) refuse("-i", texts.step, "never reaches the maximum");
+}
+
+void read_options(const Texts& texts, Options& options) {
+  const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
+  if (!collective) {
+    refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
+  }
+  options.collective = *collective;
+  read_sweep(texts, options.sweep);
+  const auto types = parse_several<DataType>(texts.type, kDataTypeNames);
+  if (!types) refuse("-d", texts.type, "is none of: " + join(kDataTypeNames) + ", all");
+  options.types = *types;
+  const auto ops = parse_several<ReduceOp>(texts.op, kReduceOpNames);
+  if (!ops) refuse("-o", texts.op, "is none of: " + join(kReduceOpNames) + ", all");
+  options.ops = *ops;
+  options.all_roots = texts.root == "all";
+  if (!options.all_roots && !CLI::detail::lexical_cast(texts.root, options.root)) {
+    refuse("-r", texts.root, "is neither a rank nor all");
+  }
+  options.check = texts.check == 1;
+  const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
+  if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
+  options.algorithm = *algorithm;
+  options.library_memory = texts.memory == "library";
+  if (texts.device == "cuda") {
+    refuse("--device", "cuda",
+           "is not in this build, which knows CPU memory only: use --device cpu");
+  }
+}
+
+void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
+  app.add_flag("--threads", options.threads, "with --ranks: ranks are threads of one process");
+  app.add_option("--algorithm", texts.algorithm, "force one algorithm: " + join(kAlgorithmNames));
+  app.add_option("--memory", texts.memory, "plain: malloc; library: rondo::alloc")
+      ->check(CLI::IsMember({"plain", "library"}))
+      ->capture_default_str();
+  app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
+  app.add_option("--device", texts.device, "where buffers live")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+}
+
+void add_flags(CLI::App& app, Texts& texts, Options& options) {
+  const CLI::Range counts(size_t{0},
+                          size_t{1'000'000'000});  // CLI11 would wrap -1 to a huge number
+  app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames))->required();
+  app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
+      ->capture_default_str();
+  app.add_option("-e,--maxbytes", texts.max, "largest size")->capture_default_str();
+  auto* step = app.add_option("-i,--stepbytes", texts.step, "from size to size: add this");
+  app.add_option("-f,--stepfactor", texts.factor, "from size to size: multiply by this")
+      ->check(CLI::Range(size_t{2}, size_t{1} << 20))
+      ->excludes(step);
+  app.add_option("-n,--iters", options.iterations,
+                 "timed operations per row; 0: about 100 ms of them")
+      ->check(counts)
+      ->capture_default_str();
+  app.add_option("-w,--warmup_iters", options.warmup, "operations before timing")
+      ->check(counts)
+      ->capture_default_str();
+  app.add_option("-d,--datatype", texts.type, join(kDataTypeNames) + " or all")
+      ->capture_default_str();
+  app.add_option("-o,--op", texts.op, join(kReduceOpNames) + " or all")->capture_default_str();
+  app.add_option("-r,--root", texts.root, "a rank or all, for broadcast")->capture_default_str();
+  app.add_option("-c,--check", texts.check, "1: compare every result, 0: do not")
+      ->check(CLI::IsMember({0, 1}))
+      ->capture_default_str();
+  app.add_option("--ranks", options.ranks,
+                 "start this many ranks; without it: the launcher's, or one")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("-J,--json", options.json_file, "write the results there as JSON");
+}
+
+}  // namespace
+
+Parsed parse_options(const Program& program, int argc, const char* const* argv) {
+  CLI::App app(program.description, program.name);
+  Texts texts;
+  Options options;
+  add_flags(app, texts, options);
+  if (program.is_rondo) add_rondo_flags(app, texts, options);
+  try {
+    app.parse(argc, argv);
+    read_options(texts, options);
+  } catch (const CLI::ParseError& error) {
+    return {.options = std::nullopt,
+            .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};
+  }
+  return {.options = options, .exit_code = 0};
+}
+
+}  // namespace rondo::bench

@@ -1,0 +1,44 @@
+// Closed-form test data: small positive integers whose every partial result is exact in the data
+// type, so that results are compared bit for bit, in any order of reduction. It does not test
+// rounding; the kernels' tests do.
+//
+// A contribution depends on rank and index through a hash. A missing or doubled one changes every
+// element of a sum or average, a misplaced one (another rank's, another index') nearly every
+// element. Products and extrema cannot show everything at each element: there every rank decides at
+// least one element in `ranks`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bench/harness/shape.hpp"
+
+namespace rondo::bench {
+
+class Pattern {
+ public:
+  Pattern(const Shape& shape, int ranks);
+
+  /// What `rank` puts at `index` of its input. Never 0, which is what outputs are cleared to.
+  uint64_t contribution(int rank, uint64_t index) const;
+  /// The fold of all ranks' contributions at `index`.
+  uint64_t reduced(uint64_t index) const;
+  /// What `rank` must find at `index` of its output.
+  uint64_t expected(int rank, uint64_t index) const;
+
+  /// Writes rank's whole input (for a broadcast: zeros unless rank is the root).
+  void fill_input(int rank, void* in) const;
+  /// Number of elements of rank's output, or input, that are not what they must be.
+  size_t wrong_output(int rank, const void* out) const;
+  size_t wrong_input(int rank, const void* in) const;
+
+ private:
+  uint64_t hashed(int rank, uint64_t index) const;
+
+  Shape shape_;
+  int ranks_;
+  uint64_t range_;   // hashed values lie in [1, range_]
+  uint64_t stride_;  // products: one rank in stride_ contributes something else than 1
+};
+
+}  // namespace rondo::bench

@@ -1,0 +1,171 @@
+// Printing only; the numbers are made in measure.cpp.
+#include "bench/harness/report.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace rondo::bench {
+namespace {
+
+using nlohmann::json;
+
+/// `value` in at most `width` characters, with two decimals if they fit, as nccl-tests shrinks its
+/// columns.
+std::string fit(double value, int width) {
+  for (int decimals = 2; decimals > 0; --decimals) {
+    char text[64];
+    const int length = std::snprintf(text, sizeof(text), "%.*f", decimals, value);
+    if (length <= width) return text;
+  }
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.0f", value);
+  return text;
+}
+
+double bus_bandwidth(const Row& row, const Half& half) {
+  return alg_bandwidth(row.shape, row.ranks, half.time_us) *
+         bus_factor(row.shape.collective, row.ranks);
+}
+
+std::string op_name(const Shape& shape) {
+  return reduces(shape.collective) ? std::string(name(shape.op)) : "none";
+}
+
+int root_of(const Shape& shape) {
+  return shape.collective == Collective::kBroadcast ? shape.root : -1;
+}
+
+std::string half_text(const Row& row, const std::optional<Half>& half) {
+  char text[96];
+  if (!half) {
+    std::snprintf(text, sizeof(text), "  %7s  %6s  %6s  %6s", "-", "-", "-", "-");
+    return text;
+  }
+  const std::string wrong = half->wrong ? std::to_string(*half->wrong) : "N/A";
+  std::snprintf(text, sizeof(text), "  %7s  %6s  %6s  %6s", fit(half->time_us, 7).c_str(),
+                fit(alg_bandwidth(row.shape, row.ranks, half->time_us), 6).c_str(),
+                fit(bus_bandwidth(row, *half), 6).c_str(), wrong.c_str());
+  return text;
+}
+
+std::string efficiency(const Row& row, const std::optional<Half>& half) {
+  if (!row.measured.limit_us || !half || half->time_us <= 0) return "-";
+  return fit(*row.measured.limit_us / half->time_us, 6);
+}
+
+json half_json(const Row& row, const std::optional<Half>& half) {
+  if (!half) return nullptr;
+  return {{"time", half->time_us},
+          {"alg_bw", alg_bandwidth(row.shape, row.ranks, half->time_us)},
+          {"bus_bw", bus_bandwidth(row, *half)},
+          {"nwrong", half->wrong ? json(*half->wrong) : json(nullptr)}};
+}
+
+}  // namespace
+
+void print_heading(std::FILE* out, const Heading& heading) {
+  std::fprintf(out, "# %s: %s on %s\n", heading.program.c_str(), heading.collective.c_str(),
+               heading.backend.c_str());
+  const std::string iterations =
+      heading.iterations == 0 ? "as many as take 100 ms" : std::to_string(heading.iterations);
+  std::fprintf(
+      out, "# ranks: %d (%s), memory: %s, bytes: %s, iterations: %s, warm-up: %zu, check: %d\n",
+      heading.ranks, heading.pinning.c_str(), heading.memory.c_str(), heading.bytes_range.c_str(),
+      iterations.c_str(), heading.warmup, heading.check ? 1 : 0);
+  std::fprintf(out, "#\n# %88s %34s\n", "out-of-place", "in-place");
+  constexpr const char* kRow =
+      "#%11s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s  %15s  %9s  %9s  %6s  "
+      "%6s\n";
+  std::fprintf(out, kRow, "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
+               "#wrong", "time", "algbw", "busbw", "#wrong", "algorithm", "predicted", "limit",
+               "eff", "eff");
+  std::fprintf(out, kRow, "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)",
+               "(GB/s)", "(GB/s)", "", "", "(us)", "(us)", "out", "in");
+}
+
+void print_row(std::FILE* out, const Row& row) {
+  const Shape& shape = row.shape;
+  std::fprintf(out, "%12zu  %12zu  %8s  %6s  %6d", size_bytes(shape, row.ranks), shape.count,
+               std::string(name(shape.type)).c_str(), op_name(shape).c_str(), root_of(shape));
+  std::fprintf(out, "%s%s", half_text(row, row.measured.out_of_place).c_str(),
+               half_text(row, row.measured.in_place).c_str());
+  std::fprintf(out, "  %15s  %9s  %9s  %6s  %6s\n",
+               row.prediction ? row.prediction->algorithm.c_str() : "-",
+               row.prediction ? fit(row.prediction->time_us, 9).c_str() : "-",
+               row.measured.limit_us ? fit(*row.measured.limit_us, 9).c_str() : "-",
+               efficiency(row, row.measured.out_of_place).c_str(),
+               efficiency(row, row.measured.in_place).c_str());
+  std::fflush(out);
+}
+
+uint64_t wrong_elements(const std::vector<Row>& rows) {
+  uint64_t wrong = 0;
+  for (const Row& row : rows) {
+    for (const auto* half : {&row.measured.out_of_place, &row.measured.in_place}) {
+      if (*half) wrong += (*half)->wrong.value_or(0);
+    }
+  }
+  return wrong;
+}
+
+double average_bus_bandwidth(const std::vector<Row>& rows) {
+  double sum = 0;
+  size_t halves = 0;
+  for (const Row& row : rows) {
+    for (const auto* half : {&row.measured.out_of_place, &row.measured.in_place}) {
+      if (!*half) continue;
+      sum += bus_bandwidth(row, **half);
+      ++halves;
+    }
+  }
+  return halves == 0 ? 0 : sum / static_cast<double>(halves);
+}
+
+void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective) {
+  const uint64_t wrong = wrong_elements(rows);
+  std::fprintf(out, "# Out of bounds values : %llu %s\n", static_cast<unsigned long long>(wrong),
+               wrong == 0 ? "OK" : "FAILED");
+  std::fprintf(out, "# Avg bus bandwidth    : %g\n#\n# Collective test concluded: %s\n",
+               average_bus_bandwidth(rows), collective.c_str());
+  std::fflush(out);
+}
+
+json to_json(const Row& row, const std::string& backend) {
+  const Shape& shape = row.shape;
+  json result = {{"size", size_bytes(shape, row.ranks)},
+                 {"count", shape.count},
+                 {"type", name(shape.type)},
+                 {"redop", op_name(shape)},
+                 {"root", root_of(shape)},
+                 {"out_of_place", half_json(row, row.measured.out_of_place)},
+                 {"in_place", half_json(row, row.measured.in_place)},
+                 {"backend", backend},
+                 {"algorithm", row.prediction ? json(row.prediction->algorithm) : json(nullptr)},
+                 {"predicted_us", row.prediction ? json(row.prediction->time_us) : json(nullptr)}};
+  if (row.measured.limit_us) result["limit_us"] = *row.measured.limit_us;
+  return result;
+}
+
+json to_json(const Heading& heading, const std::vector<Row>& rows,
+             const std::vector<std::string>& args, const std::string& start_time,
+             const std::string& end_time) {
+  json results = json::array();
+  for (const Row& row : rows) results.push_back(to_json(row, heading.backend));
+  return {{"program", heading.program},
+          {"backend", heading.backend},
+          {"start_time", start_time},
+          {"args", args},
+          {"config",
+           {{"collective", heading.collective},
+            {"ranks", heading.ranks},
+            {"memory", heading.memory},
+            {"pinning", heading.pinning},
+            {"iterations", heading.iterations},
+            {"warmup", heading.warmup},
+            {"check", heading.check}}},
+          {"results", results},
+          {"out_of_bounds", wrong_elements(rows)},
+          {"average_bus_bandwidth", average_bus_bandwidth(rows)},
+          {"end_time", end_time}};
+}
+
+}  // namespace rondo::bench

@@ -1,0 +1,47 @@
+// What a measurement looks like: nccl-tests' table and footer, with rondo's columns after
+// nccl-tests' own so that its parsers go on working, and the same as JSON.
+#pragma once
+
+#include <cstdio>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/harness/measure.hpp"
+
+namespace rondo::bench {
+
+struct Row {
+  Shape shape;
+  int ranks;
+  Measured measured;
+  std::optional<Prediction> prediction;
+};
+
+/// What stands above the table and beside the rows.
+struct Heading {
+  std::string program, backend, collective, memory, pinning;
+  int ranks;
+  std::string bytes_range;  // "8 .. 64K, factor 2"
+  size_t iterations, warmup;
+  bool check;
+};
+
+void print_heading(std::FILE* out, const Heading& heading);
+void print_row(std::FILE* out, const Row& row);
+void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective);
+
+/// Wrong elements over all rows.
+uint64_t wrong_elements(const std::vector<Row>& rows);
+/// Mean bus bandwidth over all rows and both halves, in GB/s, as nccl-tests computes it.
+double average_bus_bandwidth(const std::vector<Row>& rows);
+
+/// One element of results[].
+nlohmann::json to_json(const Row& row, const std::string& backend);
+/// The whole document.
+nlohmann::json to_json(const Heading& heading, const std::vector<Row>& rows,
+                       const std::vector<std::string>& args, const std::string& start_time,
+                       const std::string& end_time);
+
+}  // namespace rondo::bench

@@ -1,0 +1,164 @@
+// Rows in nccl-tests' order: types, then operators, then roots, each over all sizes.
+#include "bench/harness/run.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bench/harness/machine.hpp"
+#include "bench/harness/report.hpp"
+
+namespace rondo::bench {
+namespace {
+
+std::vector<Shape> shapes_of(const Options& options, int ranks) {
+  const bool barrier = options.collective == Collective::kBarrier;
+  std::vector<DataType> types = options.types;
+  std::vector<ReduceOp> ops = options.ops;
+  std::vector<int> roots = {options.root};
+  std::vector<size_t> sizes = barrier ? std::vector<size_t>{0} : sizes_of(options.sweep);
+  if (barrier) types.resize(1);
+  if (!reduces(options.collective)) ops = {ReduceOp::kSum};
+  if (options.all_roots && options.collective == Collective::kBroadcast) {
+    roots.clear();
+    for (int r = 0; r < ranks; ++r) roots.push_back(r);
+  }
+  std::vector<Shape> shapes;
+  for (DataType type : types) {
+    for (ReduceOp op : ops) {
+      for (int root : roots) {
+        for (size_t bytes : sizes) {
+          shapes.push_back(shape_of(options.collective, type, op, root, bytes, ranks));
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+std::string bytes_range(const Sweep& sweep) {
+  std::string text = format_size(sweep.min) + " to " + format_size(sweep.max);
+  if (sweep.min == sweep.max) return text;
+  return text + (sweep.factor > 1 ? " by factor " + std::to_string(sweep.factor)
+                                  : " by steps of " + format_size(sweep.step));
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+/// The two buffers for all shapes; owns them.
+class Memory {
+ public:
+  Memory(Backend& backend, size_t bytes)
+      : backend_(backend), buffers_{.in = backend.allocate(bytes), .out = backend.allocate(bytes)} {
+    if (!ok()) return;
+    std::memset(buffers_.in, 0, bytes);  // page faults belong to nobody's time
+    std::memset(buffers_.out, 0, bytes);
+  }
+  ~Memory() {
+    backend_.release(buffers_.in);
+    backend_.release(buffers_.out);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  bool ok() const { return buffers_.in != nullptr && buffers_.out != nullptr; }
+  const Buffers& buffers() const { return buffers_; }
+
+ private:
+  Backend& backend_;
+  Buffers buffers_;
+};
+
+Status check_support(const Options& options, const Backend& backend,
+                     const std::vector<Shape>& shapes) {
+  if (options.collective == Collective::kBroadcast && !options.all_roots &&
+      (options.root < 0 || options.root >= backend.size())) {
+    return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
+                                        " is no rank of a world of " +
+                                        std::to_string(backend.size()) + ": choose one with -r"};
+  }
+  for (const Shape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
+  return {};
+}
+
+Status measure_rows(const Options& options, Backend& backend, const std::vector<Shape>& shapes,
+                    bool print, std::vector<Row>& rows) {
+  size_t bytes = 64;
+  for (const Shape& shape : shapes) bytes = std::max(bytes, size_bytes(shape, backend.size()));
+  const Memory memory(backend, bytes);
+  if (!memory.ok()) {
+    return {Code::kResourceExhausted, "no memory for two buffers of " + std::to_string(bytes) +
+                                          " bytes: choose a smaller maximum with -e"};
+  }
+  const MeasureOptions how{.iterations = options.iterations,
+                           .warmup = options.warmup,
+                           .check = options.check,
+                           .limit_from_bytes = last_level_cache_bytes()};
+  for (const Shape& shape : shapes) {
+    auto measured = measure(backend, shape, memory.buffers(), how);
+    if (!measured.ok()) return measured.status();
+    rows.push_back({.shape = shape,
+                    .ranks = backend.size(),
+                    .measured = *measured,
+                    .prediction = backend.predict(shape)});
+    if (print) print_row(stdout, rows.back());
+  }
+  return {};
+}
+
+bool write_json(const std::string& path, const nlohmann::json& document) {
+  std::ofstream file(path);
+  file << document.dump(2) << '\n';
+  file.close();
+  if (file.fail()) spdlog::error("cannot write {}: {}", path, std::strerror(errno));
+  return !file.fail();
+}
+
+}  // namespace
+
+int run_rank(const Program& program, const Options& options, Backend& backend,
+             const std::string& pinning, const std::vector<std::string>& args) {
+  const bool first = backend.rank() == 0;
+  const std::string start_time = now();
+  const std::string collective(name(options.collective));
+  const std::vector<Shape> shapes = shapes_of(options, backend.size());
+  const Heading heading{.program = program.name,
+                        .backend = backend.name(),
+                        .collective = collective,
+                        .memory = options.library_memory ? "library" : "plain",
+                        .pinning = pinning,
+                        .ranks = backend.size(),
+                        .bytes_range = bytes_range(options.sweep),
+                        .iterations = options.iterations,
+                        .warmup = options.warmup,
+                        .check = options.check};
+  std::vector<Row> rows;
+  Status status = check_support(options, backend, shapes);
+  if (status.ok()) {
+    if (first) print_heading(stdout, heading);
+    status = measure_rows(options, backend, shapes, first, rows);
+  }
+  if (!status.ok()) {
+    spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+    return 1;
+  }
+  if (first) print_footer(stdout, rows, collective);
+  if (first && !options.json_file.empty() &&
+      !write_json(options.json_file, to_json(heading, rows, args, start_time, now()))) {
+    return 1;
+  }
+  return wrong_elements(rows) == 0 ? 0 : 1;
+}
+
+}  // namespace rondo::bench

@@ -1,0 +1,48 @@
+// What is measured: one collective on one number of elements, the buffers it needs, and nccl-tests'
+// bandwidth formulae.
+#pragma once
+
+#include <cstddef>
+
+#include "rondo/types.hpp"
+
+namespace rondo::bench {
+
+/// `count` is the collective's parameter: elements per rank for all_reduce and broadcast, elements
+/// of one block for reduce_scatter and all_gather, 0 for barrier.
+struct Shape {
+  Collective collective;
+  DataType type;
+  ReduceOp op;
+  int root;
+  size_t count;
+};
+
+constexpr bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+/// The shape whose largest buffer is the largest that fits `bytes`. nccl-tests rounds blocks down
+/// to 16 bytes; here one element is the grain, so that small sizes are not silently empty.
+Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
+               int ranks);
+
+/// Elements of the input and output buffer of one rank, out of place.
+size_t in_elements(const Shape& shape, int ranks);
+size_t out_elements(const Shape& shape, int ranks);
+
+/// What the column "size" holds: the larger of the two buffers, in bytes.
+size_t size_bytes(const Shape& shape, int ranks);
+
+/// GB/s (1e9 bytes): size over time, and that times the collective's factor, which makes it the
+/// rate of the busiest link.
+double alg_bandwidth(const Shape& shape, int ranks, double time_us);
+double bus_factor(Collective collective, int ranks);
+
+/// The fewest bytes that this rank must read from and write to memory.
+struct Traffic {
+  size_t reads, writes;
+};
+Traffic least_traffic(const Shape& shape, int rank, int ranks);
+
+}  // namespace rondo::bench

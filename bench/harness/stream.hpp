@@ -1,0 +1,13 @@
+// The probe behind `limit_us`: touches memory once, as fast as one core can, and does nothing else
+// with it.
+#pragma once
+
+#include "bench/harness/shape.hpp"
+
+namespace rondo::bench {
+
+/// Reads the first traffic.reads bytes of `in` and writes the first traffic.writes bytes of `out`
+/// with non-temporal stores, copying as far as both go. REQUIRES: out aligned to 16 bytes.
+void stream(const void* in, void* out, const Traffic& traffic);
+
+}  // namespace rondo::bench

@@ -1,0 +1,67 @@
+// rondo-perf-gloo: the harness on Gloo, TCP over loopback. Its ranks meet through files.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "bench/backends/gloo.hpp"
+#include "bench/harness/launch.hpp"
+#include "bench/harness/machine.hpp"
+#include "bench/harness/run.hpp"
+
+namespace rondo::bench {
+namespace {
+
+const Program kProgram{
+    .name = "rondo-perf-gloo",
+    .description = "Times Gloo's collectives over TCP on loopback with rondo-perf's harness."};
+
+int failed(const Status& status) {
+  spdlog::error("{}", status.to_string());
+  return 1;
+}
+
+int run_one(const Options& options, const Place& place, const std::string& directory,
+            const std::vector<std::string>& args) {
+  const std::string pinning = pin(place.local_rank, place.local_size);
+  auto backend = make_gloo_backend(place.rank, place.size, directory);
+  if (!backend.ok()) return failed(backend.status());
+  return run_rank(kProgram, options, **backend, pinning, args);
+}
+
+int run_program(int argc, char** argv) {
+  const Parsed parsed = parse_options(kProgram, argc, argv);
+  if (!parsed.options) return parsed.exit_code;
+  const Options& options = *parsed.options;
+  const std::vector<std::string> args(argv, argv + argc);
+  auto place = place_from_environment();
+  if (!place.ok()) return failed(place.status());
+  if (const auto& launched = *place) {
+    const char* directory = std::getenv("RONDO_RENDEZVOUS");
+    if (directory == nullptr || (options.ranks > 0 && options.ranks != launched->size)) {
+      return failed(
+          {Code::kInvalidArgument,
+           "under a launcher RONDO_RENDEZVOUS must name a directory and --ranks must agree with "
+           "WORLD_SIZE: or run without a launcher, with --ranks"});
+    }
+    return run_one(options, *launched, directory, args);
+  }
+  if (options.ranks > 1) {
+    auto code = start_ranks(options.ranks, argv);
+    return code.ok() ? *code : failed(code.status());
+  }
+  auto directory = TemporaryDirectory::create();
+  if (!directory.ok()) return failed(directory.status());
+  return run_one(options, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1},
+                 directory->path(), args);
+}
+
+}  // namespace
+}  // namespace rondo::bench
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-gloo"));
+  return rondo::bench::run_program(argc, argv);
+}

@@ -1,0 +1,82 @@
+"""How scripts/compare merges runs: ratios within a run, the fastest of all by ratio and not by microseconds."""
+
+import importlib.machinery
+import importlib.util
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPT = os.environ.get("RONDO_COMPARE_SCRIPT", str(Path(__file__).resolve().parents[2] / "scripts" / "compare"))
+
+
+def load():
+    loader = importlib.machinery.SourceFileLoader("compare", SCRIPT)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
+    loader.exec_module(module)
+    return module
+
+
+compare = load()
+
+
+def run(mpi, name, rounds):
+    backends = [{"name": label, "rounds_us": us} for label, us in rounds.items()]
+    return {"mpi": mpi, "name": name, "results": [{"size": 1024, "backends": backends}]}
+
+
+class Merging(unittest.TestCase):
+    def setUp(self):
+        # the second run saw a machine half as fast: B took longer than A, but is the faster one beside rondo
+        self.rows = compare.merge([
+            run("A", "A", {"rondo plain": [1, 1, 2], "rondo library": [0.5, 0.5, 1], "A": [3, 3, 6], "Gloo (tcp)": [10, 10, 20]}),
+            run("B", "B sm", {"rondo plain": [2, 2, 4], "rondo library": [1, 1, 2], "B": [4, 4, 8], "Gloo (tcp)": [20, 20, 40]}),
+        ])
+
+    def test_ratios_are_taken_within_a_run(self):
+        peers = self.rows[0]["peers"]
+        self.assertEqual(sorted(peers), ["A", "B sm", "Gloo (tcp)"])
+        self.assertEqual(peers["A"]["ratio"], {"rondo plain": 3, "rondo library": 6})
+        self.assertEqual(peers["B sm"]["ratio"], {"rondo plain": 2, "rondo library": 4})
+        self.assertEqual(peers["Gloo (tcp)"]["ratio"]["rondo plain"], 10)
+
+    def test_the_fastest_is_fastest_beside_rondo(self):
+        self.assertEqual(self.rows[0]["fastest"]["rondo plain"], {"name": "B sm", "ratio": 2})
+        self.assertEqual(self.rows[0]["fastest"]["rondo library"], {"name": "B sm", "ratio": 4})
+
+    def test_one_odd_round_does_not_move_the_median(self):
+        self.assertEqual(compare.ratio([1, 1, 1], [2, 2, 50]), 2)
+
+    def test_tables_have_a_cell_for_every_peer(self):
+        header, lines = compare.table_of(self.rows)
+        self.assertEqual(header[-1], "against the fastest of all")
+        self.assertTrue(all(len(line) == len(header) for line in lines))
+        self.assertEqual(lines[0][0], "1K")
+        self.assertIn("B sm", lines[0][-1])
+        self.assertTrue(compare.markdown_of(header, lines).startswith("| size |"))
+
+
+class Commands(unittest.TestCase):
+    def peer(self, open_mpi):
+        return {"suffix": "x", "mpirun": "/m/mpirun", "variant": "", "flags": ["--mca", "a", "1"], "env": {}, "open_mpi": open_mpi}
+
+    def test_open_mpi_is_told_to_yield_when_oversubscribed(self):
+        words = compare.command_of(self.peer(True), 4, True, "/p", ["all_reduce"])
+        self.assertEqual(words[:3], ["/m/mpirun", "-n", "4"])
+        self.assertIn("mpi_yield_when_idle", words)
+        self.assertEqual(words[-2:], ["/p", "all_reduce"])
+        self.assertLess(words.index("a"), words.index("/p"))
+
+    def test_other_mpis_get_no_flags_of_open_mpi(self):
+        words = compare.command_of({**self.peer(False), "flags": []}, 2, True, "/p", [])
+        self.assertEqual(words, ["/m/mpirun", "-n", "2", "/p"])
+
+    def test_missing_mpis_are_left_out(self):
+        with tempfile.TemporaryDirectory() as empty:
+            found = compare.find_compilers(compare.parse_arguments(["--venv", empty]))
+        self.assertNotIn("openmpi", found)
+        self.assertNotIn("mpich", found)
+
+
+if __name__ == "__main__":
+    unittest.main()

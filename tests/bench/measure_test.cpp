@@ -1,0 +1,141 @@
+// Checking and timing, on a backend whose faults are ordered.
+#include "bench/harness/measure.hpp"
+
+#include <functional>
+#include <thread>
+
+#include "bench/harness/stream.hpp"
+#include "tests/bench/thread_backend.hpp"
+#include "tests/harness/catch.hpp"
+
+using namespace rondo;
+using namespace rondo::bench;
+
+namespace {
+
+constexpr size_t kCount = 300;
+
+Shape float_shape(Collective collective, size_t count = kCount) {
+  return {.collective = collective,
+          .type = DataType::kFloat32,
+          .op = ReduceOp::kSum,
+          .root = 1,
+          .count = count};
+}
+
+/// Runs body on every rank with buffers that hold any shape of kCount.
+void on_ranks(ThreadWorld& world, const std::function<void(Backend&, const Buffers&)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadBackend backend(world, rank);
+      std::vector<float> in(kCount * static_cast<size_t>(world.ranks)), out(in.size());
+      body(backend, {.in = in.data(), .out = out.data()});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<uint64_t> wrong_on_ranks(Fault fault, Collective collective, bool in_place, int ranks) {
+  ThreadWorld world(ranks);
+  world.fault = fault;
+  std::vector<uint64_t> wrong(static_cast<size_t>(ranks), UINT64_MAX);
+  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    const auto counted = check(backend, float_shape(collective), buffers, in_place);
+    if (counted.ok()) wrong[static_cast<size_t>(backend.rank())] = counted.value();
+  });
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("right results have no wrong elements, in place and out of place") {
+  for (Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
+                                Collective::kAllGather, Collective::kBroadcast}) {
+    for (bool in_place : {false, true}) {
+      for (int ranks : {1, 2, 3, 5}) {
+        if (ranks == 1 && collective == Collective::kBroadcast)
+          continue;  // root 1 is no rank there
+        INFO(name(collective) << " in place " << in_place << " ranks " << ranks);
+        CHECK(wrong_on_ranks(Fault::kNone, collective, in_place, ranks) ==
+              std::vector<uint64_t>(static_cast<size_t>(ranks), 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("every kind of fault is counted, and every rank knows the count") {
+  for (bool in_place : {false, true}) {
+    for (Fault fault : {Fault::kMissing, Fault::kDoubled}) {
+      CHECK(wrong_on_ranks(fault, Collective::kAllReduce, in_place, 3) ==
+            std::vector<uint64_t>(3, 3 * kCount));
+      CHECK(wrong_on_ranks(fault, Collective::kReduceScatter, in_place, 3) ==
+            std::vector<uint64_t>(3, 3 * kCount));
+    }
+    CHECK(wrong_on_ranks(Fault::kMisplaced, Collective::kAllReduce, in_place, 3).at(1) >
+          3 * kCount * 9 / 10);
+    CHECK(wrong_on_ranks(Fault::kFlipped, Collective::kAllReduce, in_place, 3) ==
+          std::vector<uint64_t>(3, 1));
+  }
+  CHECK(wrong_on_ranks(Fault::kSpoilsInput, Collective::kAllReduce, false, 3) ==
+        std::vector<uint64_t>(3, 1));
+}
+
+TEST_CASE("a measurement has the halves that were asked for, and the same numbers on every rank") {
+  ThreadWorld world(2);
+  std::vector<Measured> measured(2);
+  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
+                                {.iterations = 3, .warmup = 1, .limit_from_bytes = 0});
+    if (result.ok()) measured[static_cast<size_t>(backend.rank())] = result.value();
+  });
+  REQUIRE(measured[0].out_of_place.has_value());
+  REQUIRE(measured[0].in_place.has_value());
+  REQUIRE(measured[0].limit_us.has_value());
+  CHECK(measured[0].out_of_place->time_us > 0);
+  CHECK(measured[0].out_of_place->wrong == 0u);
+  CHECK(measured[0].out_of_place->time_us == measured[1].out_of_place->time_us);
+  CHECK(measured[0].limit_us == measured[1].limit_us);
+}
+
+TEST_CASE("without a check nothing is claimed about results") {
+  ThreadWorld world(2);
+  world.fault = Fault::kMissing;
+  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
+                                {.iterations = 1, .check = false, .in_place = false});
+    if (backend.rank() != 0) return;
+    REQUIRE(result.ok());
+    CHECK_FALSE(result.value().out_of_place->wrong.has_value());
+    CHECK_FALSE(result.value().in_place.has_value());
+    CHECK_FALSE(result.value().limit_us.has_value());
+  });
+}
+
+TEST_CASE("the slowest rank of each batch, and the median over batches") {
+  ThreadWorld world(3);
+  std::vector<std::vector<double>> slowest(3);
+  on_ranks(world, [&](Backend& backend, const Buffers&) {
+    const double r = backend.rank();
+    const auto result = slowest_of(backend, std::vector<double>{r, 10 - r});
+    if (result.ok()) slowest[static_cast<size_t>(backend.rank())] = result.value();
+  });
+  CHECK(slowest == std::vector<std::vector<double>>(3, {2.0, 10.0}));
+  CHECK(median({3, 1, 2}) == 2);
+  CHECK(median({4, 1, 2, 3}) == 2.5);
+}
+
+TEST_CASE("the streaming probe copies what both sides have and stays inside both") {
+  for (size_t reads : {0u, 16u, 100u, 640u, 1024u}) {
+    for (size_t writes : {0u, 64u, 256u, 1024u}) {
+      INFO(reads << " " << writes);
+      alignas(64) std::byte in[1024], out[1024 + 16];
+      std::memset(in, 0x11, sizeof(in));
+      std::memset(out, 0x22, sizeof(out));
+      stream(in, out, {.reads = reads, .writes = writes});
+      const size_t both = std::min(reads, writes) / 64 * 64;
+      CHECK(std::memcmp(in, out, both) == 0);
+      for (size_t i = writes; i < sizeof(out); ++i) REQUIRE(out[i] == std::byte{0x22});
+    }
+  }
+}

@@ -1,0 +1,102 @@
+// The command line: what is accepted, what is refused, and which program has which flags.
+#include "bench/harness/options.hpp"
+
+#include "tests/harness/catch.hpp"
+
+using namespace rondo;
+using namespace rondo::bench;
+
+namespace {
+
+Parsed parse_words(std::vector<const char*> words, bool is_rondo = true) {
+  words.insert(words.begin(), "program");
+  return parse_options({.name = "program", .description = "a test", .is_rondo = is_rondo},
+                       static_cast<int>(words.size()), words.data());
+}
+
+}  // namespace
+
+TEST_CASE("flags and defaults are nccl-tests'") {
+  const auto defaults = parse_words({"all_reduce"}).options;
+  REQUIRE(defaults);
+  CHECK(defaults->sweep.min == size_t{32} << 20);
+  CHECK(defaults->sweep.max == size_t{32} << 20);
+  CHECK(defaults->check);
+  CHECK_FALSE(defaults->library_memory);
+
+  const auto given =
+      parse_words({"broadcast", "-b",      "8",      "-e",         "1M",          "-f",
+                   "2",         "-n",      "7",      "-w",         "3",           "-d",
+                   "bfloat16",  "-o",      "max",    "-r",         "1",           "-c",
+                   "0",         "--ranks", "4",      "--threads",  "--algorithm", "one-shot",
+                   "--memory",  "library", "--pace", "1GB/s,20us", "--json",      "x.json"})
+          .options;
+  REQUIRE(given);
+  CHECK(given->collective == Collective::kBroadcast);
+  CHECK(given->sweep.min == 8);
+  CHECK(given->sweep.max == size_t{1} << 20);
+  CHECK(given->sweep.factor == 2);
+  CHECK(given->iterations == 7);
+  CHECK(given->warmup == 3);
+  CHECK(given->types == std::vector<DataType>{DataType::kBFloat16});
+  CHECK(given->ops == std::vector<ReduceOp>{ReduceOp::kMax});
+  CHECK(given->root == 1);
+  CHECK_FALSE(given->check);
+  CHECK(given->ranks == 4);
+  CHECK(given->threads);
+  CHECK(given->algorithm == Algorithm::kOneShot);
+  CHECK(given->library_memory);
+  CHECK(given->pace == "1GB/s,20us");
+  CHECK(given->json_file == "x.json");
+}
+
+TEST_CASE("all means every type, operator and root") {
+  const auto all = parse_words({"all_reduce", "-d", "all", "-o", "all", "-r", "all"}).options;
+  REQUIRE(all);
+  CHECK(all->types.size() == static_cast<size_t>(kDataTypes));
+  CHECK(all->ops.size() == static_cast<size_t>(kReduceOps));
+  CHECK(all->all_roots);
+}
+
+TEST_CASE("mistakes end the program with code 2") {
+  const std::vector<std::vector<const char*>> mistakes = {
+      {},
+      {"all_reduze"},
+      {"all_reduce", "-b", "1Q"},
+      {"all_reduce", "-b", "2M", "-e", "1M"},
+      {"all_reduce", "-b", "0", "-e", "1M", "-f", "2"},
+      {"all_reduce", "-b", "0", "-e", "1M", "-i", "0"},
+      {"all_reduce", "-f", "1"},
+      {"all_reduce", "-f", "2", "-i", "8"},
+      {"all_reduce", "-n", "-1"},
+      {"all_reduce", "-d", "float128"},
+      {"all_reduce", "-o", "xor"},
+      {"all_reduce", "-r", "x"},
+      {"all_reduce", "-c", "2"},
+      {"all_reduce", "--ranks", "0"},
+      {"all_reduce", "--algorithm", "fastest"},
+      {"all_reduce", "--memory", "huge"},
+      {"all_reduce", "--device", "cuda"},
+      {"all_reduce", "--no-such-flag"},
+  };
+  for (const auto& words : mistakes) {
+    INFO((words.empty() ? "" : words.back()));
+    const Parsed parsed = parse_words(words);
+    CHECK_FALSE(parsed.options);
+    CHECK(parsed.exit_code == 2);
+  }
+}
+
+TEST_CASE("help is no mistake") {
+  const Parsed parsed = parse_words({"--help"});
+  CHECK_FALSE(parsed.options);
+  CHECK(parsed.exit_code == 0);
+}
+
+TEST_CASE("a peer has no flags that only rondo can honour") {
+  CHECK(parse_words({"all_reduce", "--ranks", "2"}, false).options);
+  for (const char* flag : {"--algorithm", "--memory", "--pace", "--device"}) {
+    CHECK(parse_words({"all_reduce", flag, "auto"}, false).exit_code == 2);
+  }
+  CHECK(parse_words({"all_reduce", "--threads"}, false).exit_code == 2);
+}

@@ -1,0 +1,146 @@
+// The closed-form data is exact in every type and gives another number for every kind of mistake.
+#include "bench/harness/pattern.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+
+using namespace rondo;
+using namespace rondo::bench;
+
+namespace {
+
+constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType::kFloat16,
+                               DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
+                               DataType::kUint8};
+
+Shape shape_with(Collective collective, DataType type, ReduceOp op, size_t count) {
+  return {.collective = collective, .type = type, .op = op, .root = 0, .count = count};
+}
+
+/// Largest integer of the type below which every integer is exact.
+uint64_t exact_below(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return 1 << 24;
+    case DataType::kFloat16:
+      return 1 << 11;
+    case DataType::kBFloat16:
+      return 1 << 8;
+    case DataType::kUint8:
+      return 255;
+    case DataType::kInt32:
+      return INT32_MAX;
+    default:
+      return uint64_t{1} << 53;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sums and averages stay exact in every type") {
+  for (DataType type : kTypes) {
+    for (int ranks : {1, 2, 3, 8, 64}) {
+      INFO(name(type) << " " << ranks);
+      const Pattern sum(shape_with(Collective::kAllReduce, type, ReduceOp::kSum, 500), ranks);
+      const Pattern average(shape_with(Collective::kAllReduce, type, ReduceOp::kAvg, 500), ranks);
+      for (uint64_t i = 0; i < 500; ++i) {
+        REQUIRE(sum.reduced(i) <= exact_below(type));
+        uint64_t total = 0;
+        for (int r = 0; r < ranks; ++r) {
+          REQUIRE(sum.contribution(r, i) > 0);
+          total += average.contribution(r, i);
+        }
+        REQUIRE(total <= exact_below(type));
+        REQUIRE(total % static_cast<uint64_t>(ranks) == 0);
+        REQUIRE(average.reduced(i) * static_cast<uint64_t>(ranks) == total);
+      }
+    }
+  }
+}
+
+TEST_CASE("products fit half precision and every rank decides some of them") {
+  for (int ranks : {2, 5, 8, 64}) {
+    const Pattern product(
+        shape_with(Collective::kAllReduce, DataType::kFloat16, ReduceOp::kProd, 200), ranks);
+    std::vector<bool> decides(static_cast<size_t>(ranks), false);
+    for (uint64_t i = 0; i < 200; ++i) {
+      REQUIRE(product.reduced(i) <= (1 << 14));
+      for (int r = 0; r < ranks; ++r) {
+        if (product.contribution(r, i) > 1) decides[static_cast<size_t>(r)] = true;
+      }
+    }
+    CHECK(decides == std::vector<bool>(static_cast<size_t>(ranks), true));
+  }
+}
+
+TEST_CASE("a missing, doubled or misplaced contribution changes a sum") {
+  for (DataType type : kTypes) {
+    for (int ranks : {2, 3, 7}) {
+      INFO(name(type) << " " << ranks);
+      const Pattern sum(shape_with(Collective::kAllReduce, type, ReduceOp::kSum, 4096), ranks);
+      size_t same_rank = 0, same_index = 0;
+      for (uint64_t i = 0; i < 4096; ++i) {
+        for (int r = 0; r < ranks; ++r) {
+          REQUIRE(sum.contribution(r, i) !=
+                  0);  // so that leaving it out, or adding it twice, shows
+          same_rank += sum.contribution(r, i) == sum.contribution((r + 1) % ranks, i);
+          same_index += sum.contribution(r, i) == sum.contribution(r, i + 1024);
+        }
+      }
+      const auto all = static_cast<size_t>(4096 * ranks);
+      CHECK(same_rank < all / 10);
+      CHECK(same_index < all / 10);
+    }
+  }
+}
+
+TEST_CASE("every rank is the extremum somewhere") {
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    const Pattern pattern(shape_with(Collective::kAllReduce, DataType::kFloat32, op, 1000), 5);
+    std::vector<size_t> decides(5, 0);
+    for (uint64_t i = 0; i < 1000; ++i) {
+      for (int r = 0; r < 5; ++r)
+        decides[static_cast<size_t>(r)] += pattern.contribution(r, i) == pattern.reduced(i);
+    }
+    for (size_t times : decides) CHECK(times > 100);
+  }
+}
+
+TEST_CASE("one flipped element is one wrong element") {
+  for (DataType type : kTypes) {
+    INFO(name(type));
+    const Shape shape = shape_with(Collective::kBroadcast, type, ReduceOp::kSum, 257);
+    const Pattern pattern(shape, 2);
+    std::vector<std::byte> data(257 * size_of(type));
+    pattern.fill_input(0, data.data());
+    CHECK(pattern.wrong_output(1, data.data()) == 0);
+    CHECK(pattern.wrong_input(0, data.data()) == 0);
+    data[100 * size_of(type)] ^= std::byte{1};
+    CHECK(pattern.wrong_output(1, data.data()) == 1);
+    CHECK(pattern.wrong_input(0, data.data()) == 1);
+    std::fill(data.begin(), data.end(), std::byte{0});
+    CHECK(pattern.wrong_output(1, data.data()) == 257);
+  }
+}
+
+TEST_CASE("encoded integers are the type's own numbers") {
+  const auto first_bits = [](DataType type, ReduceOp op, int ranks) {
+    const Pattern pattern(shape_with(Collective::kAllReduce, type, op, 1), ranks);
+    std::vector<std::byte> data(8);
+    pattern.fill_input(0, data.data());
+    uint16_t bits = 0;
+    std::memcpy(&bits, data.data(), sizeof(bits));
+    return std::pair(bits, pattern.contribution(0, 0));
+  };
+  const auto [half, half_value] = first_bits(DataType::kFloat16, ReduceOp::kSum, 2);
+  // IEEE half: sign, 5 bits of exponent with bias 15, 10 of fraction
+  const double fraction = 1 + (half & 0x3ff) / 1024.0;
+  CHECK(fraction * std::pow(2.0, ((half >> 10) & 0x1f) - 15) == static_cast<double>(half_value));
+  const auto [brain, brain_value] = first_bits(DataType::kBFloat16, ReduceOp::kSum, 2);
+  CHECK(std::bit_cast<float>(static_cast<uint32_t>(brain) << 16) ==
+        static_cast<float>(brain_value));
+}
