@@ -3,13 +3,17 @@ find_package(Threads REQUIRED)
 
 add_library(rondo_options INTERFACE)
 target_include_directories(rondo_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-target_compile_options(rondo_options INTERFACE
+
+# The host compiler's flags. Guarded by language: nvcc takes its own from cmake/cuda.cmake and would refuse these.
+set(rondo_cxx_flags
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -ffp-contract=off  # results must not depend on whether the compiler fuses (DESIGN section 5)
+  -ffp-contract=off  # results must not depend on whether the compiler fuses
   $<$<BOOL:${RONDO_WERROR}>:-Werror>)
+target_compile_options(rondo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${rondo_cxx_flags}>")
 target_link_libraries(rondo_options INTERFACE Threads::Threads)
 
 if(RONDO_SANITIZE)
-  target_compile_options(rondo_options INTERFACE -fsanitize=${RONDO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(rondo_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RONDO_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(rondo_options INTERFACE -fsanitize=${RONDO_SANITIZE})
 endif()

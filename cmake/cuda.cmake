@@ -1,0 +1,53 @@
+# Optional CUDA. Sets RONDO_HAS_CUDA; where it is ON, the CUDA language is enabled and rondo_options carries nvcc's flags,
+# so a target with .cu sources links rondo_options like any other:
+#
+#   if(RONDO_HAS_CUDA)
+#     add_library(rondo_device OBJECT instantiate.cu)
+#     target_link_libraries(rondo_device PRIVATE rondo_options)
+#   endif()
+#
+# Include it from the root, after cmake/options.cmake: enable_language() has to run there.
+set(RONDO_CUDA AUTO CACHE STRING "Compile the .cu files: ON, OFF, or AUTO (where nvcc is found)")
+set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(RONDO_HAS_CUDA OFF)
+
+if(NOT RONDO_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "RONDO_CUDA is '${RONDO_CUDA}': give ON, OFF or AUTO")
+endif()
+# The sanitizers watch host code only, so a sanitized build leaves the device out unless it is asked for.
+if(RONDO_CUDA STREQUAL "OFF" OR (RONDO_CUDA STREQUAL "AUTO" AND RONDO_SANITIZE))
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  # Packages put nvcc where PATH does not look.
+  find_program(RONDO_NVCC nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(RONDO_NVCC)
+  if(NOT RONDO_NVCC)
+    if(RONDO_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "RONDO_CUDA is ON, but no nvcc is in PATH, CUDA_HOME or /usr/local/cuda: install it or "
+                          "pass -DCMAKE_CUDA_COMPILER=/path/to/nvcc")
+    endif()
+    message(STATUS "CUDA: no nvcc, host only")
+    return()
+  endif()
+  set(CMAKE_CUDA_COMPILER ${RONDO_NVCC} CACHE FILEPATH "nvcc")
+endif()
+
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "GPU architectures to compile for")
+endif()
+enable_language(CUDA)
+
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)  # CMAKE_CXX_VISIBILITY_PRESET does not cover .cu
+# CMake 3.25.1 knows no CUDA 20. Targets inherit CXX_STANDARD for CUDA; as no requirement it is dropped, and passed by hand.
+set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
+set(rondo_cuda_flags
+  -std=c++20
+  -fmad=false    # the device must not fuse either: CPU and GPU agree bit for bit
+  --expt-relaxed-constexpr  # constexpr functions are shared by host and device
+  -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off  # not -Wpedantic: nvcc's own output is not pedantic
+  $<$<BOOL:${RONDO_WERROR}>:-Werror=all-warnings>)
+target_compile_options(rondo_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${rondo_cuda_flags}>")
+set(RONDO_HAS_CUDA ON)
+message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")
