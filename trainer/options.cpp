@@ -13,7 +13,8 @@ namespace rondo::trainer {
 namespace {
 
 /// One of `there`; names that belong to rondo but are not in this build say so.
-CLI::Validator choice(std::vector<std::string> there, std::vector<std::string> missing) {
+CLI::Validator choice(const std::vector<std::string>& there,
+                      const std::vector<std::string>& missing) {
   const std::string list = CLI::detail::join(there, "|");
   const auto has = [](const std::vector<std::string>& names, const std::string& value) {
     return std::find(names.begin(), names.end(), value) != names.end();

@@ -10,8 +10,6 @@
 
 namespace rondo::comm {
 
-using transport::UniqueFd;
-
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
   while (true) {
     const auto left =

@@ -79,6 +79,7 @@ RONDO_HOST_DEVICE Progress advance(const ProgramView& program, const schedule::G
         const Progress seen = engine.try_wait(instruction);
         if (seen == Progress::kBlocked) return moved ? Progress::kProgressed : Progress::kBlocked;
         if (seen == Progress::kFailed) return Progress::kFailed;
+        moved = true;
         break;
       }
     }

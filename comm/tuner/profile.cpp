@@ -43,7 +43,7 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds) {
   profile.slots = 8;
   const double in_flight =
       latency_seconds > 0 ? std::min(bytes_per_second * latency_seconds, 1e6) : 0.0;
-  while (static_cast<double>(profile.slot_bytes * profile.slots / 2) < in_flight) {
+  while (0.5 * static_cast<double>(profile.slot_bytes * profile.slots) < in_flight) {
     profile.slot_bytes *= 2;
   }
   return profile;

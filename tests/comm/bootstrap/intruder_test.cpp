@@ -29,7 +29,6 @@ using comm::HelloVerdict;
 using comm::Kind;
 using std::chrono::milliseconds;
 using testing::expect;
-using testing::expect_eq;
 using testing::ForkGang;
 using testing::Link;
 using testing::TempDirectory;

@@ -2,6 +2,7 @@
 // communicator's tests.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -111,10 +112,9 @@ inline double expected(int size, size_t i, ReduceOp op, DataType type) {
         break;
     }
   }
-  if (op == ReduceOp::kAvg)
-    value =
-        is_floating(type) ? value / size : static_cast<double>(static_cast<int64_t>(value) / size);
-  return value;
+  if (op != ReduceOp::kAvg) return value;
+  value /= size;
+  return is_floating(type) ? value : std::trunc(value);
 }
 
 inline void store(unsigned char* at, DataType type, double value) {

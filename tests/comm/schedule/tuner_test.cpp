@@ -9,9 +9,7 @@ namespace rondo::tuner::test {
 namespace {
 
 using schedule::Limits;
-using schedule::Operation;
 using schedule::test::builtins;
-using schedule::test::describe;
 
 constexpr Available kEverything{.publish = true, .references = true, .signals = true};
 constexpr Available kPlainMemory{.publish = true, .references = false, .signals = true};
@@ -163,7 +161,7 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
 
 TEST_CASE("a wire's slots hold what is in flight") {
   const LinkProfile slow = wire_profile(1e9, 20e-6);
-  CHECK(static_cast<double>(slow.slot_bytes * slow.slots / 2) >= 1e9 * 20e-6);
+  CHECK(0.5 * static_cast<double>(slow.slot_bytes * slow.slots) >= 1e9 * 20e-6);
   CHECK(wire_profile(100e9, 1).slot_bytes <= size_t{1} << 20);
   // 1 GB/s, 20 us, 4 ranks, 4 MB by ring: 6 hops of latency and 1.5 * 4 MB on the wire.
   const double us = predict_us(Collective::kAllReduce, Algorithm::kRing, 4, 4'000'000, slow);
