@@ -19,7 +19,7 @@ LinkProfile shared_memory_profile() {
           .reduce_us_per_byte = 8e-6,
           .parallel_ranks = 0,
           .llc_bytes = size_t{32} << 20,
-          .slot_bytes = size_t{32} << 10,
+          .slot_bytes = size_t{128} << 10,
           .slots = 4};
 }
 
