@@ -129,8 +129,8 @@ HWY_INLINE void prefetch_for_writing(const std::byte* at, size_t bytes) {
 }
 
 /// Copies through the cache. Not memcpy beyond the small sizes: where the CPU claims fast `rep
-/// movsb` glibc uses it, and on Zen 3 that is four times slower into lines that another core has
-/// read last, which is what every slot is.
+/// movsb` glibc uses it, which seemed slower into lines that another core has read last, as every
+/// slot's are (Zen 3, a loaded machine: not yet measured side by side).
 inline HWY_NOINLINE void cached_copy(std::byte* to, const std::byte* from, size_t bytes) {
   using L = Lanes<Native<uint8_t>, kFull>;
   constexpr size_t kBlock = 4 * kFull;
