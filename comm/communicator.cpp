@@ -87,9 +87,7 @@ Status check_buffers(const Request& r, int rank, int size) {
 
 }  // namespace
 
-Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
-                                   engine::Operation& operation) {
-  if (board_->has_error()) return board_->error();
+Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
   RONDO_RETURN_IF_ERROR(check_values(request, options, size()));
   RONDO_RETURN_IF_ERROR(check_buffers(request, rank(), size()));
   const bool reads = request.collective != Collective::kBroadcast || rank() == request.root;
@@ -109,15 +107,28 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
   } else {
     shape.in_place = reads && in == out;
   }
-  if (!last_ || last_->call != shape.call || last_->in_place != shape.in_place) {
-    auto found = plans_->find(shape);
-    if (!found.ok()) return found.status();
-    last_ = *found;
-  }
+  auto found = plans_->find(shape);
+  if (!found.ok()) return found.status();
   const bool barrier = request.collective == Collective::kBarrier;
-  operation.prepared = last_.get();
-  operation.in = barrier ? &barrier_in_ : reads ? in : nullptr;
-  operation.out = barrier ? &barrier_out_ : out;
+  last_ = {.request = request,
+           .options = options,
+           .prepared = *found,
+           .in = barrier ? &barrier_in_
+                 : reads ? in
+                         : nullptr,
+           .out = barrier ? &barrier_out_ : out};
+  return {};
+}
+
+Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
+                                   engine::Operation& operation) {
+  if (board_->has_error()) return board_->error();
+  if (!last_.prepared || last_.request != request || last_.options != options) {
+    RONDO_RETURN_IF_ERROR(resolve(request, options));
+  }
+  operation.prepared = last_.prepared.get();
+  operation.in = last_.in;
+  operation.out = last_.out;
   operation.timeout_ns =
       options.timeout.count() > 0 ? options.timeout.count() * 1'000'000 : timeout_ns_;
   return {};
@@ -139,9 +150,10 @@ Work Communicator::Impl::start(const Request& request, const CallOptions& option
     return Work(std::move(state));
   }
   operation->work = state;
-  operation->keep_alive = last_;
+  operation->keep_alive = last_.prepared;
   queue_->push(std::move(operation));
-  engine::make_progress(queue_);
+  if (!progress_) progress_ = engine::ProgressThread::shared();
+  progress_->look_after(queue_);
   return Work(std::move(state));
 }
 

@@ -27,6 +27,8 @@ class Communicator::Impl {
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
     int root = 0;
+
+    friend bool operator==(const Request&, const Request&) = default;
   };
 
   static Result<std::unique_ptr<Impl>> create(const Config& config);
@@ -46,6 +48,9 @@ class Communicator::Impl {
  private:
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
   Status bring_up(const Config& config);
+  /// Checks the arguments, finds the plan, and remembers both in last_.
+  Status resolve(const Request& request, const CallOptions& options);
+  /// The same, unless the call repeats the last one; then fills in what was asked.
   Status prepare(const Request& request, const CallOptions& options, engine::Operation& operation);
 
   comm::Bootstrap bootstrap_;
@@ -56,10 +61,17 @@ class Communicator::Impl {
   std::unique_ptr<comm::Plans> plans_;
   std::unique_ptr<engine::Runner> runner_;
   std::shared_ptr<engine::Queue> queue_;
+  std::shared_ptr<engine::ProgressThread> progress_;  // from the first asynchronous operation on
   int64_t timeout_ns_ = 0;
 
-  std::shared_ptr<const engine::Prepared>
-      last_;                                // of the last call: most programs repeat themselves
+  struct Resolved {
+    Request request;
+    CallOptions options;
+    std::shared_ptr<const engine::Prepared> prepared;
+    const std::byte* in;
+    std::byte* out;
+  };
+  Resolved last_{};                         // most programs repeat themselves
   engine::Operation blocking_;              // the operation of blocking calls, reused
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 };

@@ -34,7 +34,7 @@ struct Logger {
 };
 
 Logger& logger() {
-  static auto* instance = new Logger;  // never destroyed: the progress thread may outlive main()
+  static auto* instance = new Logger;  // never destroyed: a static communicator may outlive it
   return *instance;
 }
 

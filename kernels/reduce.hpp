@@ -1,7 +1,7 @@
 // Reduction kernels: k sources to m destinations, elementwise. The one door to host/; knows no
 // ranks and no transports.
 //
-// Numerics (DESIGN section 5): sources are folded left to right in their own type; half and
+// Numerics (README.md): sources are folded left to right in their own type; half and
 // bfloat16 are widened to fp32, folded, divided if asked, and rounded once to nearest even.
 // Integers wrap. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals
 // are kept if the caller's thread keeps them (see floating_point.hpp). The scalar reference in

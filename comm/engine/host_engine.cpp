@@ -24,8 +24,7 @@ HostEngine::HostEngine(transport::Transport& transport, const recorder::Board& b
     receivers_[p] = &transport.receiver(channel, peer);
     if (publishes) subscriptions_[p] = &transport.subscription(channel, peer);
   }
-  sources_.resize(n + 1);
-  destinations_.resize(n + 1);
+  located_.resize(2 * (n + 1));
 }
 
 void HostEngine::start(const Operation& operation) {
@@ -35,13 +34,23 @@ void HostEngine::start(const Operation& operation) {
   program_ = {.instructions = program.instructions.data(),
               .operands = program.operands.data(),
               .instruction_count = static_cast<uint32_t>(program.instructions.size())};
+  const size_t element = operation.prepared->element_bytes;
+  in_ = const_cast<std::byte*>(operation.in);
+  out_ = operation.out;
+  in_stride_ = geometry_->in_stride * element;
+  out_stride_ = geometry_->out_stride * element;
+  may_refer_ =
+      operation.in_reference.kind != transport::Reference::kNone && !operation.prepared->in_place;
   cursor_ = {};
   published_ = 0;
   computed_ = false;
   referred_.clear();
 }
 
-Progress HostEngine::advance(uint32_t budget) {
+// Flattened: a small operation is a few dozen loads and stores, and calls between the functions
+// below would be half of it.
+[[gnu::flatten]] Progress HostEngine::advance(uint32_t budget) {
+  awaited_ = nullptr;
   return engine::advance(program_, *geometry_, cursor_, *this, budget);
 }
 
@@ -53,8 +62,7 @@ bool HostEngine::drained() {
   return true;
 }
 
-Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t bytes,
-                             const std::byte** data) {
+Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t bytes, uint32_t i) {
   transport::Delivery delivery;
   if (!receiver.try_peek(&delivery)) return blocked(peer, &receiver);
   // A slot of another operation, or of another size, means that the ranks disagree; it is never
@@ -64,74 +72,51 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
     mismatch_ = delivery.tag != operation_->tag;
     return Progress::kFailed;
   }
-  *data = delivery.data;
+  // Operands are one list for sources and destinations; a source is only ever read.
+  located_[i] = const_cast<std::byte*>(delivery.data);
   return Progress::kDone;
 }
 
-Progress HostEngine::find_sources(const SliceMove& move, size_t bytes) {
-  const size_t element = operation_->prepared->element_bytes;
-  for (uint32_t i = 0; i < move.instruction->sources; ++i) {
+Progress HostEngine::locate(const SliceMove& move, size_t bytes) {
+  const uint64_t offset = move.offset * operation_->prepared->element_bytes;
+  const uint32_t sources = move.instruction->sources;
+  const uint32_t operands = sources + move.instruction->destinations;
+  for (uint32_t i = 0; i < operands; ++i) {
     const Operand& operand = move.operands[i];
     const auto chunk = static_cast<uint64_t>(operand.chunk);
     const auto peer = static_cast<size_t>(operand.peer);
-    const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
-    const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
     switch (operand.place) {
       case Place::kIn:
-        sources_[i] = operation_->in + in_offset;
+        located_[i] = in_ + (chunk * in_stride_ + offset);
         break;
       case Place::kOut:
-        sources_[i] = operation_->out + out_offset;
+        located_[i] = out_ + (chunk * out_stride_ + offset);
         break;
       case Place::kPeerIn:
-        sources_[i] = peers_.in[peer] + in_offset;
+        located_[i] = peers_.in[peer] + (chunk * in_stride_ + offset);
         break;
       case Place::kPeerOut:
-        sources_[i] = peers_.out[peer] + out_offset;
+        located_[i] = peers_.out[peer] + (chunk * out_stride_ + offset);
         break;
       case Place::kSlot:
-      case Place::kPublished: {
-        auto& receivers = operand.place == Place::kSlot ? receivers_ : subscriptions_;
-        const Progress got = receive(*receivers[peer], operand.peer, bytes, &sources_[i]);
-        if (got != Progress::kDone) return got;
-        break;
-      }
-    }
-  }
-  return Progress::kDone;
-}
-
-Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
-  const size_t element = operation_->prepared->element_bytes;
-  const Operand* operands = move.operands + move.instruction->sources;
-  for (uint32_t j = 0; j < move.instruction->destinations; ++j) {
-    const Operand& operand = operands[j];
-    const auto chunk = static_cast<uint64_t>(operand.chunk);
-    const auto peer = static_cast<size_t>(operand.peer);
-    const uint64_t in_offset = (chunk * geometry_->in_stride + move.offset) * element;
-    const uint64_t out_offset = (chunk * geometry_->out_stride + move.offset) * element;
-    switch (operand.place) {
-      case Place::kIn:
-        RONDO_CHECK(false, "a schedule writes into In");
-        break;
-      case Place::kOut:
-        destinations_[j] = operation_->out + out_offset;
-        break;
-      case Place::kPeerIn:
-        destinations_[j] = peers_.in[peer] + in_offset;
-        break;
-      case Place::kPeerOut:
-        destinations_[j] = peers_.out[peer] + out_offset;
-        break;
-      case Place::kSlot:
-        destinations_[j] = senders_[peer]->try_acquire(bytes);
-        if (destinations_[j] == nullptr) return blocked(operand.peer);
+        if (i < sources) {
+          const Progress got = receive(*receivers_[peer], operand.peer, bytes, i);
+          if (got != Progress::kDone) return got;
+        } else {
+          located_[i] = senders_[peer]->try_acquire(bytes);
+          if (located_[i] == nullptr) return blocked(operand.peer);
+        }
         break;
       case Place::kPublished:
-        destinations_[j] = publisher_->try_acquire(bytes);
-        // Which of the readers is behind, only the transport knows; the board tells (its
-        // waiting-for chain).
-        if (destinations_[j] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
+        if (i < sources) {
+          const Progress got = receive(*subscriptions_[peer], operand.peer, bytes, i);
+          if (got != Progress::kDone) return got;
+        } else {
+          located_[i] = publisher_->try_acquire(bytes);
+          // Which of the readers is behind, only the transport knows; the board tells (its
+          // waiting-for chain).
+          if (located_[i] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
+        }
         break;
     }
   }
@@ -140,10 +125,8 @@ Progress HostEngine::find_destinations(const SliceMove& move, size_t bytes) {
 
 bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
   const schedule::Instruction& instruction = *move.instruction;
-  if (instruction.sources != 1 || instruction.destinations != 1 || bytes < kReferenceBytes ||
-      operation_->in_reference.kind == transport::Reference::kNone ||
-      operation_->prepared->in_place ||
-      (instruction.finishes && operation_->prepared->divisor > 1)) {
+  if (!may_refer_ || instruction.sources != 1 || instruction.destinations != 1 ||
+      bytes < kReferenceBytes || (instruction.finishes && operation_->prepared->divisor > 1)) {
     return false;
   }
   const Place to = move.operands[1].place;
@@ -210,24 +193,25 @@ void HostEngine::compute(const SliceMove& move) {
   const schedule::Instruction& instruction = *move.instruction;
   const Prepared& prepared = *operation_->prepared;
   const uint32_t divisor = instruction.finishes ? prepared.divisor : 1;
+  std::byte** const from = located_.data();
+  std::byte** const to = from + instruction.sources;
   uint32_t destinations = instruction.destinations;
   uint32_t nontemporal = 0;
   if (prepared.nontemporal) {
     // Results lead a move's destinations; slots follow, and stay in the cache for their readers.
-    const Operand* to = move.operands + instruction.sources;
-    while (nontemporal < destinations &&
-           (to[nontemporal].place == Place::kOut || to[nontemporal].place == Place::kPeerOut)) {
+    const Operand* results = move.operands + instruction.sources;
+    while (nontemporal < destinations && (results[nontemporal].place == Place::kOut ||
+                                          results[nontemporal].place == Place::kPeerOut)) {
       ++nontemporal;
     }
   } else if (prepared.in_place && instruction.sources == 1 && divisor == 1) {
     // A copy of In onto itself is no access at all (schedule.hpp).
-    const auto end =
-        std::remove(destinations_.begin(), destinations_.begin() + destinations, sources_[0]);
-    destinations = static_cast<uint32_t>(end - destinations_.begin());
+    const auto end = std::remove(to, to + destinations, from[0]);
+    destinations = static_cast<uint32_t>(end - to);
     if (destinations == 0) return;
   }
-  prepared.function({.sources = sources_.data(),
-                     .destinations = destinations_.data(),
+  prepared.function({.sources = from,
+                     .destinations = to,
                      .source_count = instruction.sources,
                      .destination_count = destinations,
                      .count = move.length,
@@ -239,8 +223,7 @@ Progress HostEngine::try_move(const SliceMove& move) {
   const size_t bytes = move.length * operation_->prepared->element_bytes;
   if (!computed_) {
     if (can_refer(move, bytes)) return send_reference(move, bytes);
-    Progress found = find_sources(move, bytes);
-    if (found == Progress::kDone) found = find_destinations(move, bytes);
+    const Progress found = locate(move, bytes);
     if (found != Progress::kDone) return found;
     compute(move);
     const schedule::Instruction& instruction = *move.instruction;

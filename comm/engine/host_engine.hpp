@@ -44,15 +44,21 @@ class HostEngine {
   /// unknown).
   int blocked_on() const { return blocked_on_; }
   int64_t ready_at_ns() const { return awaited_ != nullptr ? awaited_->ready_at_ns() : 0; }
+  /// After kBlocked: whether walking on is worth while. Cheaper than advance(), for tight polling.
+  bool may_go_on() const {
+    transport::Delivery ignored;
+    return awaited_ == nullptr || awaited_->try_peek(&ignored);
+  }
   const Cursor& cursor() const { return cursor_; }
   /// After kFailed: the peer whose slot belongs to another operation (mismatch), or makes no sense.
   bool mismatch() const { return mismatch_; }
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
-  Progress receive(transport::Receiver& receiver, int peer, size_t bytes, const std::byte** data);
-  Progress find_sources(const SliceMove& move, size_t bytes);
-  Progress find_destinations(const SliceMove& move, size_t bytes);
+  /// Peeks operand i of the current move.
+  Progress receive(transport::Receiver& receiver, int peer, size_t bytes, uint32_t i);
+  /// Finds where the operands lie: what has arrived, what may be written.
+  Progress locate(const SliceMove& move, size_t bytes);
   Progress publish(const SliceMove& move, size_t bytes);
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
@@ -93,11 +99,13 @@ class HostEngine {
   const schedule::Geometry* geometry_ = nullptr;
   ProgramView program_{};
   Cursor cursor_;
-  std::vector<const std::byte*> sources_;
-  std::vector<std::byte*> destinations_;
-  uint32_t published_ = 0;  // destinations of the current move already handed over
-  bool computed_ = false;   // the current move's kernel has run
-  uint64_t signals_ = 0;    // raised since creation
+  std::byte *in_ = nullptr, *out_ = nullptr;  // in_ is only ever read
+  uint64_t in_stride_ = 0, out_stride_ = 0;   // bytes
+  bool may_refer_ = false;                    // In may be sent by reference
+  std::vector<std::byte*> located_;  // operands of the current move: sources, then destinations
+  uint32_t published_ = 0;           // destinations of the current move already handed over
+  bool computed_ = false;            // the current move's kernel has run
+  uint64_t signals_ = 0;             // raised since creation
   std::vector<transport::Sender*> referred_;  // links that carry references of this operation
   int blocked_on_ = -1;
   transport::Receiver* awaited_ = nullptr;

@@ -10,62 +10,54 @@
 
 namespace rondo::engine {
 
-namespace {
-
-class ProgressThread {
- public:
-  void add(const std::shared_ptr<Queue>& queue) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end())
-        queues_.push_back(queue);
-      if (!started_) {
-        std::thread([this] { loop(); }).detach();
-        started_ = true;
-      }
-    }
-    wake_.notify_one();
-  }
-
- private:
-  void loop() {
-    const kernels::FloatingPointMode mode;
-    std::vector<std::shared_ptr<Queue>> busy;
-    while (true) {
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        busy.clear();  // frees queues of communicators that are gone
-        std::erase_if(queues_, [](const auto& queue) { return queue->empty(); });
-        wake_.wait(lock, [&] { return !queues_.empty(); });
-        busy = queues_;
-      }
-      for (const auto& queue : busy) queue->advance(busy.size() == 1);
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::shared_ptr<Queue>> queues_;  // guarded by mutex_: those with operations
-  bool started_ = false;                        // guarded by mutex_
-};
-
-// Never destroyed: the thread may outlive main(). A forked child has no such thread, so it makes
-// its own.
-ProgressThread& progress_thread() {
+std::shared_ptr<ProgressThread> ProgressThread::shared() {
   static std::mutex mutex;
-  static ProgressThread* thread = nullptr;
-  static pid_t owner = 0;
+  static std::weak_ptr<ProgressThread> current;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (owner != getpid()) {
-    thread = new ProgressThread;
-    owner = getpid();
-  }
-  return *thread;
+  std::shared_ptr<ProgressThread> thread = current.lock();
+  // A forked child inherits the object without the thread.
+  if (!thread || thread->owner_ != getpid()) current = thread = std::make_shared<ProgressThread>();
+  return thread;
 }
 
-}  // namespace
+ProgressThread::ProgressThread() : owner_(getpid()), thread_([this] { loop(); }) {}
 
-void make_progress(const std::shared_ptr<Queue>& queue) { progress_thread().add(queue); }
+ProgressThread::~ProgressThread() {
+  if (owner_ != getpid()) {
+    thread_.detach();  // the parent's
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    quit_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void ProgressThread::look_after(const std::shared_ptr<Queue>& queue) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end()) queues_.push_back(queue);
+  }
+  wake_.notify_one();
+}
+
+void ProgressThread::loop() {
+  const kernels::FloatingPointMode mode;
+  std::vector<std::shared_ptr<Queue>> busy;
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      busy.clear();  // frees queues of communicators that are gone
+      std::erase_if(queues_, [](const auto& queue) { return queue->empty(); });
+      wake_.wait(lock, [&] { return quit_ || !queues_.empty(); });
+      if (quit_) return;  // every communicator is gone, and with it every operation
+      busy = queues_;
+    }
+    for (const auto& queue : busy) queue->advance(busy.size() == 1);
+  }
+}
 
 void Queue::push(std::unique_ptr<Operation> operation) {
   const std::lock_guard<std::mutex> lock(mutex_);

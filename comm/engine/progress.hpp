@@ -3,12 +3,15 @@
 // else waits.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "comm/engine/runner.hpp"
@@ -43,8 +46,31 @@ class Queue {
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
 };
 
-/// Makes the process's progress thread, which starts with the first call, look after this queue
-/// (again).
-void make_progress(const std::shared_ptr<Queue>& queue);
+/// The process's progress thread: carries out the operations of every queue that it looks after. It
+/// lives as long as a communicator that has issued asynchronous operations.
+class ProgressThread {
+ public:
+  /// This process's, started if there is none. Any thread.
+  static std::shared_ptr<ProgressThread> shared();
+
+  ProgressThread();
+  /// Joins. REQUIRES: every queue is drained.
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+  /// Advances `queue` (again) until it is empty. Any thread.
+  void look_after(const std::shared_ptr<Queue>& queue);
+
+ private:
+  void loop();
+
+  const pid_t owner_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Queue>> queues_;  // guarded by mutex_: those with operations
+  bool quit_ = false;                           // guarded by mutex_
+  std::thread thread_;                          // last: it uses the others
+};
 
 }  // namespace rondo::engine

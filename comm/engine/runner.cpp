@@ -183,8 +183,10 @@ Progress Runner::step(Operation& operation) {
 }
 
 bool Runner::wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep) {
-  if (waiter.spin()) return true;
   const HostEngine& engine = *engines_[0];
+  while (waiter.spin()) {
+    if (!may_sleep || engine.may_go_on()) return true;
+  }
   if (!waiter.idle(engine.ready_at_ns(), may_sleep)) return true;
   const recorder::Wait wait{.sequence = operation.sequence,
                             .call = &operation.prepared->call,

@@ -59,8 +59,8 @@ struct Geometry {
   }
   constexpr uint64_t slice_length(uint64_t c, uint64_t round, uint32_t s) const {
     const uint64_t from = slice_begin(round, s);
-    const uint64_t to =
-        std::min({from + slice, begin + (round + 1) * window, end, chunk_length(c)});
+    const uint64_t to = std::min(std::min(from + slice, begin + (round + 1) * window),
+                                 std::min(end, chunk_length(c)));
     return to > from ? to - from : 0;
   }
 };

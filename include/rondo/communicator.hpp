@@ -46,6 +46,8 @@ struct Config {
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
   std::chrono::milliseconds timeout{0};    // 0: the communicator's
+
+  friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
 
 /// An asynchronous operation. Copies share the operation; a dropped Work goes on. Thread-safe.

@@ -154,6 +154,10 @@ inline HWY_NOINLINE void cached_copy(std::byte* to, const std::byte* from, size_
 /// The bytes of one source to every destination that is not that source.
 inline HWY_NOINLINE void copy(const Move& move, size_t bytes) {
   const std::byte* source = move.sources[0];
+  if (bytes < kSmallestStreamed && move.destination_count == 1) {
+    if (move.destinations[0] != source) std::memcpy(move.destinations[0], source, bytes);
+    return;
+  }
   const uint32_t streamed = bytes >= kSmallestStreamed ? move.nontemporal : 0;
   // Tile by tile where there are several destinations, so that the source is read from memory once.
   const size_t step = move.destination_count == 1 ? bytes : kTile;
