@@ -151,8 +151,10 @@ class Job {
     setpgid(pid, pid);  // here and in the child: whoever is first
     ranks_.push_back({.pid = pid, .running = true});
     ++running_;
-    streams_.push_back({std::move(out_read), LinePrefixer(rank, stdout_), &stdout_});
-    streams_.push_back({std::move(err_read), LinePrefixer(rank, stderr_), &stderr_});
+    std::string prefix;
+    if (options_.prefix_lines) prefix.append("[").append(std::to_string(rank)).append("] ");
+    streams_.push_back({std::move(out_read), LinePrefixer(prefix, stdout_), &stdout_});
+    streams_.push_back({std::move(err_read), LinePrefixer(prefix, stderr_), &stderr_});
 
     // The child's end closes by itself when exec succeeds.
     failure_write.reset();

@@ -13,6 +13,8 @@ struct JobOptions {
   int ranks = 1;
   std::vector<std::string> command;
   int restart_count = 0;
+  /// Whether every line that a rank prints comes out behind "[rank] ".
+  bool prefix_lines = true;
   /// When the whole job, all attempts together, must be over.
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };

@@ -25,10 +25,6 @@ void Sink::write_some() {
   }
 }
 
-LinePrefixer::LinePrefixer(int rank, Sink& sink) : prefix_("["), sink_(&sink) {
-  prefix_.append(std::to_string(rank)).append("] ");
-}
-
 void LinePrefixer::feed(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');

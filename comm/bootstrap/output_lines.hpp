@@ -1,11 +1,12 @@
-// The ranks' output on its way to the launcher's own: whole lines, each behind "[rank] ". Binary
-// safe. Never blocks, so that a reader that has stopped reading cannot keep the launcher from its
-// signals and deadlines.
+// The ranks' output on its way to the launcher's own: whole lines, each behind a prefix ("[rank]
+// "). Binary safe. Never blocks, so that a reader that has stopped reading cannot keep the launcher
+// from its signals and deadlines.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace rondo::run {
 
@@ -31,7 +32,7 @@ class Sink {
 /// Cuts one stream of one rank into lines.
 class LinePrefixer {
  public:
-  LinePrefixer(int rank, Sink& sink);
+  LinePrefixer(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
   void feed(std::string_view bytes);
   /// The end: what is left becomes a line.
   void finish();

@@ -55,13 +55,14 @@ int main(int argc, char** argv) {
   std::string ranks_text;
   int max_restarts = 0;
   double timeout_s = 0;
-  bool standalone = false;
+  bool standalone = false, no_prefix = false;
   app.add_option("-n,--nproc-per-node", ranks_text, "number of ranks, or cpu, or gpu: one for each")
       ->required();
   app.add_option("--max-restarts", max_restarts, "when a rank fails, start all again, so often")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--timeout", timeout_s, "seconds for the whole job; then exit code 124")
       ->check(CLI::PositiveNumber);
+  app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of every line");
   app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");
   app.prefix_command();
   CLI11_PARSE(app, argc, argv);
@@ -79,6 +80,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   rondo::run::prepare_process();
-  return run({.ranks = ranks, .command = command, .restart_count = 0, .deadline = {}}, max_restarts,
-             timeout_s);
+  return run({.ranks = ranks,
+              .command = command,
+              .restart_count = 0,
+              .prefix_lines = !no_prefix,
+              .deadline = {}},
+             max_restarts, timeout_s);
 }

@@ -84,6 +84,14 @@ TEST_CASE("every rank gets its environment", "[rondo-run]") {
   REQUIRE(std::filesystem::is_empty(place.path()));
 }
 
+TEST_CASE("without prefixes the ranks' lines come out as they are", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "3", "--no-prefix"}, "echo rank $RANK");
+  INFO(r.err);
+  REQUIRE(r.exit_code == 0);
+  REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"rank 0", "rank 1", "rank 2"});
+}
+
 TEST_CASE("each job has a secret of its own", "[rondo-run]") {
   TempDirectory place;
   const std::string one = run(place, {"-n", "1"}, "echo $RONDO_SECRET").out;
