@@ -61,6 +61,11 @@ std::string shm_entries() {
   return all;
 }
 
+std::vector<RankResult> without(std::vector<RankResult> results, int rank) {
+  results.erase(results.begin() + rank);
+  return results;
+}
+
 }  // namespace
 
 TEST_CASE("a killed rank is named by every other rank within one second") {
@@ -75,8 +80,9 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
       {Collective::kBroadcast, false, Algorithm::kAuto},
       {Collective::kBarrier, false, Algorithm::kAuto},
   };
-  for (const int size : {2, 4}) {
+  for (const int size : {2, 3, 4, 5, 7}) {
     for (const Collectives& kind : kinds) {
+      const int victim = (size - 1 + static_cast<int>(&kind - kinds)) % size;
       for (const size_t count : {size_t{64}, size_t{1} << 18}) {
         INFO(size << " ranks, " << name(kind.collective) << " " << name(kind.algorithm) << " count "
                   << count);
@@ -95,30 +101,68 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
           }
           expect(seconds_since(last) < 1.0, "took " + std::to_string(seconds_since(last)) + " s");
           expect(status.code() == Code::kPeerDied, status.to_string());
-          expect_contains(status.message(), "rank " + std::to_string(size - 1) + " ");
+          expect_contains(status.message(), "rank " + std::to_string(victim) + " ");
           // Sticky.
           expect(comm->barrier().code() == Code::kPeerDied, "not sticky");
         });
         for (int rank = 0; rank < size; ++rank) gang.await(rank, "going");
-        gang.kill(size - 1, SIGKILL);
-        auto results = gang.join();
-        results.pop_back();
-        require_all_ok(results);
+        gang.kill(victim, SIGKILL);
+        require_all_ok(without(gang.join(), victim));
       }
     }
   }
   REQUIRE(shm_entries() == before);
 }
 
+// Messages of 60 ms put every step of a ring where a test can reach it.
+TEST_CASE("a rank killed in any step of a ring is named by every other rank") {
+  for (const int size : {2, 3}) {
+    for (int step = 0; step < 2 * (size - 1); ++step) {
+      INFO(size << " ranks, killed in step " << step);
+      const TempDirectory directory;
+      ForkGang gang(size, [&](int rank, Link& link) {
+        Config config;
+        config.pace = "1GB/s,60ms";
+        auto comm = Communicator::create(world_config(directory.path(), rank, size, config));
+        expect(comm.ok(), comm.status().to_string());
+        Buffer in(400, false), out(400, false);
+        expect_ok(comm->barrier(), "barrier");
+        link.announce("going");
+        const Status status = comm->all_reduce(in.data(), out.data(), 100, DataType::kFloat32,
+                                               ReduceOp::kSum, {.algorithm = Algorithm::kRing});
+        expect(status.code() == Code::kPeerDied, status.to_string());
+        expect_contains(status.message(), "rank 0 ");
+        expect_contains(status.message(), "all_reduce(float, sum, count 100)");
+        link.announce("failed");
+      });
+      for (int rank = 0; rank < size; ++rank) gang.await(rank, "going");
+      std::this_thread::sleep_for(std::chrono::milliseconds(60 * step + 20));
+      gang.kill(0, SIGKILL);
+      const double killed = gang.seconds();
+      for (int rank = 1; rank < size; ++rank) gang.await(rank, "failed");
+      REQUIRE(gang.seconds() - killed < 1.0);
+      require_all_ok(without(gang.join(), 0));
+    }
+  }
+}
+
 TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot, Algorithm::kOneShot}) {
-    constexpr int kSize = 4;
+  struct Case {
+    int size;
+    Algorithm algorithm;
+  };
+  for (const Case& kind :
+       {Case{2, Algorithm::kTwoShot}, Case{3, Algorithm::kRing}, Case{4, Algorithm::kRing},
+        Case{4, Algorithm::kTwoShot}, Case{4, Algorithm::kOneShot}, Case{5, Algorithm::kTwoShot},
+        Case{7, Algorithm::kRing}}) {
+    const int size = kind.size, victim = size / 2;
+    const Algorithm algorithm = kind.algorithm;
     const TempDirectory directory;
-    INFO(name(algorithm));
-    ForkGang gang(kSize, [&](int rank, Link& link) {
+    INFO(size << " ranks, " << name(algorithm));
+    ForkGang gang(size, [&](int rank, Link& link) {
       Config config;
       config.timeout = std::chrono::milliseconds{700};
-      auto comm = Communicator::create(world_config(directory.path(), rank, kSize, config));
+      auto comm = Communicator::create(world_config(directory.path(), rank, size, config));
       expect(comm.ok(), comm.status().to_string());
       const size_t count = 1 << 16;
       Buffer in(count * 4, false), out(count * 4, false);
@@ -130,18 +174,20 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
         status = comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
                                   {.algorithm = algorithm});
       }
-      if (rank == 2) return;
+      if (rank == victim) return;
       expect(status.code() == Code::kTimeout, status.to_string());
       expect(seconds_since(last) > 0.6, "before the deadline");
-      expect_contains(status.message(), ": rank 2 (pid");
+      expect_contains(status.message(), ": rank " + std::to_string(victim) + " (pid");
       expect_contains(status.message(), "stopped");
       expect_contains(status.message(), "all_reduce(float, sum, count 65536)");
     });
-    for (int rank = 0; rank < kSize; ++rank) gang.await(rank, "going");
-    gang.kill(2, SIGSTOP);
-    // The survivors end by themselves; only then may rank 2 go on, and finds the error.
-    for (const int rank : {0, 1, 3}) gang.await_end(rank);
-    gang.kill(2, SIGCONT);
+    for (int rank = 0; rank < size; ++rank) gang.await(rank, "going");
+    gang.kill(victim, SIGSTOP);
+    // The survivors end by themselves; only then may the stopped one go on, and finds the error.
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank != victim) gang.await_end(rank);
+    }
+    gang.kill(victim, SIGCONT);
     require_all_ok(gang.join());
   }
 }
