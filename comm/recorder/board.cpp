@@ -15,7 +15,7 @@ namespace rondo::recorder {
 
 namespace {
 
-struct alignas(64) Header {
+struct alignas(128) Header {
   uint64_t unused;
 };
 

@@ -2,16 +2,15 @@
 // compare operations, find out who waits for whom, share one error, offer their buffers to each
 // other, and wake each other. It diagnoses nothing itself (watch.hpp does) and carries no payload.
 //
-// Layout, every entry on cache lines of its own:
+// Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
-//   offset                     what                      writer
-//   0                          Header                    rank 0, before anyone else maps it
-//   64                         ErrorRecord               the first finder of an error (claims it by
-//   compare-and-swap) 64 + sizeof(ErrorRecord)   RankState[ranks]          that rank
-//   ...                        Doorbell[ranks]           sleeping: that rank; value: anyone who
-//   wakes it
-//   ...                        OperationRecord[ranks][kHistory]   that rank; entry = sequence %
-//   kHistory
+//   what                               writer
+//   Header                             nobody
+//   ErrorRecord                        the first finder of an error, who claims it by
+//                                      compare-and-swap
+//   RankState[ranks]                   that rank
+//   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
+//   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
 #pragma once
 
 #include <atomic>
@@ -68,7 +67,7 @@ static_assert(sizeof(OperationRecord) == 64);
 
 enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2 };
 
-struct alignas(64) RankState {
+struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun
   std::atomic<uint64_t> finished;    // sequence of the last operation ended
   std::atomic<uint64_t> heartbeat;   // moves while the rank is in a slow wait
@@ -78,14 +77,15 @@ struct alignas(64) RankState {
   std::atomic<uint32_t> life;  // Life
   std::atomic<int32_t> pid;
 };
-static_assert(sizeof(RankState) == 64);
+static_assert(sizeof(RankState) ==
+              128);  // prefetchers fetch pairs of lines: other writers stay away
 
-struct alignas(64) Doorbell {
+struct alignas(128) Doorbell {
   std::atomic<uint32_t> sleeping;  // threads of the rank that sleep, or are about to
   std::atomic<uint32_t> value;     // the futex word
 };
 
-struct alignas(64) ErrorRecord {
+struct alignas(128) ErrorRecord {
   enum State : uint32_t { kNone = 0, kWriting = 1, kWritten = 2 };
   std::atomic<uint32_t> state;
   int32_t code;

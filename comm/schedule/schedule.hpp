@@ -2,13 +2,12 @@
 // no bytes, pointers or dtypes, and there are three instructions only:
 //
 //   move    fold k sources (left to right) into m destinations. With slots as sources and
-//   destinations this one
-//           instruction is send, recv, copy, reduce, recv_reduce_send, recv_reduce_copy_send,
-//           recv_copy_send, publish, ... (name_of() gives the field's word for each).
+//           destinations this one instruction is send, recv, copy, reduce, recv_reduce_send,
+//           recv_reduce_copy_send, recv_copy_send, publish, ... (name_of() gives the field's word).
 //   signal  raise this rank's counter, which every peer can see.
 //   wait    until a peer's counter has come as far as this rank's own (its last signal of this
-//   operation), or, with
-//           flag kPosted, until the peer has posted this operation, its buffers included.
+//           operation), or, with flag kPosted, until the peer has posted this operation, its
+//           buffers included.
 //
 // A chunk is one rank's share of a collective (or everything, where a collective is not divided).
 // lowering turns a schedule into a Program; see program.hpp.

@@ -4,22 +4,24 @@
 // signalled` for all (no call ends while a peer may still touch its buffers).
 //
 // one-shot all_reduce:
-//   1. wait posted, all peers.  2. reduce  every In in rank order 0..N-1 into the own Out.  3.
-//   signal.  4. wait signalled, all peers. (N-1) * S bytes read by each rank. NOT in place: a fast
-//   rank would overwrite its In while slower ones still read it.
+//   1. wait posted, all peers.
+//   2. reduce        every In in rank order 0..N-1 into the own Out.
+//   3. signal.  4. wait signalled, all peers.
+//   (N-1) * S bytes read by each rank. NOT in place: a fast rank would overwrite its In while
+//   slower ones still read it.
 // one-shot broadcast: the others pull In of the root (S bytes each, all at once); the root waits
-// until they have. two-shot all_reduce:
-//   1. wait posted, all peers.  2. reduce_push  chunk r of every In in rank order, into chunk r of
-//   every Out.
+// until they have.
+// two-shot all_reduce:
+//   1. wait posted, all peers.
+//   2. reduce_push   chunk r of every In in rank order, into chunk r of every Out.
 //   3. signal.  4. wait signalled, all peers.
 //   (N-1)/N * S bytes read and as many written into peers by each rank: every input is read once
 //   and every output written once, which is the lower bound. In place: chunk r of every buffer is
 //   touched by rank r alone, before signal.
 // two-shot reduce_scatter: the same, into the own Out only. (N-1)/N * S bytes read.
 // two-shot all_gather: pushes the own In into every Out. Push and not pull, because one move with N
-// destinations reads its
-//   source once, where pulling reads it N times over; (N-1)/N * S bytes written into peers by each
-//   rank either way.
+// destinations reads its source once, where pulling reads it N times over; (N-1)/N * S bytes
+// written into peers by each rank either way.
 #include "comm/schedule/builders/parts.hpp"
 
 namespace rondo::schedule {

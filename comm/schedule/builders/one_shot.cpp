@@ -4,11 +4,13 @@
 //
 // all_reduce:
 //   1. publish  every rank writes its In into its next published slot: S bytes, once.
-//   2. reduce   every rank folds all N contributions in rank order 0..N-1 into its own Out, its own
-//   from In. S bytes published and (N-1) * S read by each rank; everybody does the same N-1
-//   additions, in the same order, and so has the same bits. All data is one chunk.
+//   2. reduce   every rank folds all N contributions in rank order 0..N-1 into its own Out, its
+//               own from In.
+//   S bytes published and (N-1) * S read by each rank; everybody does the same N-1 additions, in
+//   the same order, and so has the same bits. All data is one chunk.
 // all_gather (S: all blocks together): 1. publish the own block, 2. copy every peer's block to its
-// place: S/N and (N-1)/N * S. broadcast: 1. the root publishes, 2. the others copy: S and S.
+// place: S/N and (N-1)/N * S.
+// broadcast: 1. the root publishes, 2. the others copy: S and S.
 //
 // In place: a range of In has been published before the move that writes the same range of Out, and
 // that move reads it too.

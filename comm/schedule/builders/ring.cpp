@@ -5,9 +5,9 @@
 // all_reduce, 2(N-1) hops:
 //   1. send                     rank r sends its own part of chunk r-1.
 //   2. recv_reduce_send  x N-2  it adds its own part to the partial sum of chunk r-2, r-3, ... as
-//   that passes by.
-//   3. recv_reduce_copy_send    chunk r arrives with everybody else's part; adding its own finishes
-//   it. Out, and on.
+//                               that passes by.
+//   3. recv_reduce_copy_send    chunk r arrives with everybody else's part; adding its own
+//                               finishes it. Out, and on.
 //   4. recv_copy_send    x N-2  the finished chunks r-1, r-2, ... pass by: into Out, and on.
 //   5. recv                     chunk r+1, the last.
 //   On the wire each rank sends 2(N-1) chunks: 2(N-1)/N * S bytes. Partial sums live in slots only,

@@ -3,14 +3,14 @@
 //
 // all_reduce, 2 hops:
 //   1. send  x N-1            rank r sends chunk p of its In to rank p, beginning with p = r+1 so
-//   that nobody is everybody's first.
+//                             that nobody is everybody's first.
 //   2. recv_reduce_copy_send  rank r folds chunk r of all ranks in rank order 0..N-1, its own from
-//   In; into Out and to everybody.
+//                             In; into Out and to everybody.
 //   3. recv  x N-1            chunk p comes from rank p into Out.
 //   On the wire each rank sends 2(N-1) chunks: 2(N-1)/N * S bytes, as a ring does, in 2 hops
 //   instead of 2(N-1), for which it needs links between all pairs.
-// reduce_scatter is 1 and 2 without the send, all_gather is 2 and 3 without the reduction: (N-1)/N
-// * S bytes, 1 hop.
+// reduce_scatter is 1 and 2 without the send, all_gather is 2 and 3 without the reduction:
+// (N-1)/N * S bytes, 1 hop.
 //
 // The barrier over links is the exchange alone, of one byte, undivided: 1 hop, N-1 messages.
 //
