@@ -20,12 +20,22 @@ Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(m
 
 std::string_view word(Collective collective) { return name(collective); }
 
-// How many blocks of `count` elements the buffers hold.
-size_t in_blocks(Collective collective, int size) {
-  return collective == Collective::kReduceScatter ? static_cast<size_t>(size) : 1;
+bool reads(const Request& r, int rank) {
+  return !form_of(r.collective).only_root_reads || rank == r.root;
 }
-size_t out_blocks(Collective collective, int size) {
-  return collective == Collective::kAllGather ? static_cast<size_t>(size) : 1;
+bool writes(const Request& r, int rank) {
+  return !form_of(r.collective).only_root_writes || rank == r.root;
+}
+
+// Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
+bool is_in_place(const Request& r, int rank) {
+  if (!reads(r, rank) || !writes(r, rank)) return false;
+  const Form form = form_of(r.collective);
+  const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
+  const size_t offset = static_cast<size_t>(rank) * r.count * size_of(r.type);
+  const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
+  const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
+  return out + (wide_out ? offset : 0) == in + (wide_in ? offset : 0);
 }
 
 Status check_values(const Request& r, const CallOptions& options, int size) {
@@ -60,26 +70,21 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
 
 Status check_buffers(const Request& r, int rank, int size) {
   if (r.count == 0 || r.collective == Collective::kBarrier) return {};
-  const bool reads = r.collective != Collective::kBroadcast || rank == r.root;
-  if (reads && r.in == nullptr) {
+  if (reads(r, rank) && r.in == nullptr) {
     return refuse(
         fmt::format("{}: the input pointer is null but count is {}", word(r.collective), r.count));
   }
-  if (r.out == nullptr) {
+  if (writes(r, rank) && r.out == nullptr) {
     return refuse(
         fmt::format("{}: the output pointer is null but count is {}", word(r.collective), r.count));
   }
-  if (!reads) return {};
-  const size_t bytes = r.count * size_of(r.type);
-  const size_t offset = static_cast<size_t>(rank) * bytes;
+  if (!reads(r, rank) || !writes(r, rank) || is_in_place(r, rank)) return {};
+  const Form form = form_of(r.collective);
+  const size_t bytes = r.count * size_of(r.type), ranks = static_cast<size_t>(size);
   const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
-  const size_t in_bytes = bytes * in_blocks(r.collective, size),
-               out_bytes = bytes * out_blocks(r.collective, size);
+  const size_t in_bytes = elements(form.in, bytes, ranks),
+               out_bytes = elements(form.out, bytes, ranks);
   if (in + in_bytes <= out || out + out_bytes <= in) return {};
-  const bool in_place = (r.collective == Collective::kReduceScatter && out == in + offset) ||
-                        (r.collective == Collective::kAllGather && in == out + offset) ||
-                        (in_bytes == out_bytes && in == out);
-  if (in_place) return {};
   return refuse(
       fmt::format("{}: input [{:#x}, +{}) and output [{:#x}, +{}) overlap without being in place",
                   word(r.collective), in, in_bytes, out, out_bytes));
@@ -90,33 +95,24 @@ Status check_buffers(const Request& r, int rank, int size) {
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
   RONDO_RETURN_IF_ERROR(check_values(request, options, size()));
   RONDO_RETURN_IF_ERROR(check_buffers(request, rank(), size()));
-  const bool reads = request.collective != Collective::kBroadcast || rank() == request.root;
-  const auto* in = static_cast<const std::byte*>(reads ? request.in : request.out);
-  auto* out = static_cast<std::byte*>(request.out);
-  comm::Shape shape{.call = {.collective = request.collective,
-                             .type = request.type,
-                             .op = request.op,
-                             .algorithm = options.algorithm,
-                             .root = request.root,
-                             .count = request.count}};
-  const size_t bytes = request.count * size_of(request.type);
-  if (request.collective == Collective::kReduceScatter) {
-    shape.in_place = out == in + static_cast<size_t>(rank()) * bytes;
-  } else if (request.collective == Collective::kAllGather) {
-    shape.in_place = in == out + static_cast<size_t>(rank()) * bytes;
-  } else {
-    shape.in_place = reads && in == out;
-  }
+  const comm::Shape shape{.call = {.collective = request.collective,
+                                   .type = request.type,
+                                   .op = request.op,
+                                   .algorithm = options.algorithm,
+                                   .root = request.root,
+                                   .count = request.count},
+                          .in_place = is_in_place(request, rank())};
   auto found = plans_->find(shape);
   if (!found.ok()) return found.status();
-  const bool barrier = request.collective == Collective::kBarrier;
   last_ = {.request = request,
            .options = options,
            .prepared = *found,
-           .in = barrier ? &barrier_in_
-                 : reads ? in
-                         : nullptr,
-           .out = barrier ? &barrier_out_ : out};
+           .in = static_cast<const std::byte*>(reads(request, rank()) ? request.in : nullptr),
+           .out = static_cast<std::byte*>(writes(request, rank()) ? request.out : nullptr)};
+  if (request.collective == Collective::kBarrier) {
+    last_.in = &barrier_in_;
+    last_.out = &barrier_out_;
+  }
   return {};
 }
 
@@ -260,6 +256,43 @@ Status Communicator::broadcast(const void* in, void* out, size_t count, DataType
                      .root = root},
                     options);
 }
+Status Communicator::reduce(const void* in, void* out, size_t count, DataType type, int root,
+                            ReduceOp op, const CallOptions& options) {
+  return impl_->run({.collective = Collective::kReduce,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .op = op,
+                     .root = root},
+                    options);
+}
+Status Communicator::gather(const void* in, void* out, size_t count, DataType type, int root,
+                            const CallOptions& options) {
+  return impl_->run({.collective = Collective::kGather,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .root = root},
+                    options);
+}
+Status Communicator::scatter(const void* in, void* out, size_t count, DataType type, int root,
+                             const CallOptions& options) {
+  return impl_->run({.collective = Collective::kScatter,
+                     .in = in,
+                     .out = out,
+                     .count = count,
+                     .type = type,
+                     .root = root},
+                    options);
+}
+Status Communicator::all_to_all(const void* in, void* out, size_t count, DataType type,
+                                const CallOptions& options) {
+  return impl_->run(
+      {.collective = Collective::kAllToAll, .in = in, .out = out, .count = count, .type = type},
+      options);
+}
 Status Communicator::barrier(const CallOptions& options) {
   return impl_->run({.collective = Collective::kBarrier}, options);
 }
@@ -299,6 +332,43 @@ Work Communicator::broadcast_async(const void* in, void* out, size_t count, Data
                        .type = type,
                        .root = root},
                       options);
+}
+Work Communicator::reduce_async(const void* in, void* out, size_t count, DataType type, int root,
+                                ReduceOp op, const CallOptions& options) {
+  return impl_->start({.collective = Collective::kReduce,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .op = op,
+                       .root = root},
+                      options);
+}
+Work Communicator::gather_async(const void* in, void* out, size_t count, DataType type, int root,
+                                const CallOptions& options) {
+  return impl_->start({.collective = Collective::kGather,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .root = root},
+                      options);
+}
+Work Communicator::scatter_async(const void* in, void* out, size_t count, DataType type, int root,
+                                 const CallOptions& options) {
+  return impl_->start({.collective = Collective::kScatter,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .type = type,
+                       .root = root},
+                      options);
+}
+Work Communicator::all_to_all_async(const void* in, void* out, size_t count, DataType type,
+                                    const CallOptions& options) {
+  return impl_->start(
+      {.collective = Collective::kAllToAll, .in = in, .out = out, .count = count, .type = type},
+      options);
 }
 Work Communicator::barrier_async(const CallOptions& options) {
   return impl_->start({.collective = Collective::kBarrier}, options);

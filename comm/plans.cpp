@@ -38,8 +38,9 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   prepared->hash = call.hash();
   prepared->element_bytes = size_of(call.type);
   const size_t bytes = call.count * prepared->element_bytes;
-  prepared->in_bytes = bytes * (call.collective == Collective::kReduceScatter ? ranks : 1);
-  prepared->out_bytes = bytes * (call.collective == Collective::kAllGather ? ranks : 1);
+  const Form form = form_of(call.collective);
+  prepared->in_bytes = elements(form.in, bytes, ranks);
+  prepared->out_bytes = elements(form.out, bytes, ranks);
   prepared->function = kernels::move_function(call.type, call.op);
   prepared->divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
   const double touched = static_cast<double>((prepared->in_bytes + prepared->out_bytes) * ranks);

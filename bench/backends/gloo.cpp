@@ -71,6 +71,11 @@ class GlooBackend final : public Backend {
     if (shape.collective == Collective::kReduceScatter) {
       return {Code::kUnavailable, "Gloo has no reduce_scatter that takes its caller's buffers"};
     }
+    if (shape.collective >= Collective::kReduce) {
+      return {Code::kUnavailable,
+              "Gloo is measured at all_reduce, all_gather, broadcast and barrier only, not " +
+                  std::string(rondo::name(shape.collective))};
+    }
     if (shape.type == DataType::kBFloat16)
       return {Code::kUnavailable, "Gloo has no type for bfloat16"};
     if (reduces(shape.collective) && shape.op == ReduceOp::kAvg) {

@@ -120,6 +120,19 @@ class MpiBackend final : public Backend {
         // of it
         if (rank_ == shape.root && in != out && bytes > 0) std::memcpy(out, in, bytes);
         return to_status(MPI_Bcast(out, count, type, shape.root, MPI_COMM_WORLD));
+      case Collective::kReduce:
+        return to_status(MPI_Reduce(in == out && rank_ == shape.root ? MPI_IN_PLACE : in, out,
+                                    count, type, op_of(shape.op), shape.root, MPI_COMM_WORLD));
+      case Collective::kGather:
+        return to_status(MPI_Gather(in == out + block && rank_ == shape.root ? MPI_IN_PLACE : in,
+                                    count, type, out, count, type, shape.root, MPI_COMM_WORLD));
+      case Collective::kScatter:
+        return to_status(MPI_Scatter(in, count, type,
+                                     out == in + block && rank_ == shape.root ? MPI_IN_PLACE : out,
+                                     count, type, shape.root, MPI_COMM_WORLD));
+      case Collective::kAllToAll:
+        return to_status(MPI_Alltoall(in == out ? MPI_IN_PLACE : in, count, type, out, count, type,
+                                      MPI_COMM_WORLD));
       case Collective::kBarrier:
         return barrier();
     }

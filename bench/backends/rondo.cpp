@@ -31,6 +31,17 @@ class RondoBackend final : public Backend {
       case Collective::kBroadcast:
         return communicator_.broadcast(operation.in, operation.out, shape.count, shape.type,
                                        shape.root);
+      case Collective::kReduce:
+        return communicator_.reduce(operation.in, operation.out, shape.count, shape.type,
+                                    shape.root, shape.op);
+      case Collective::kGather:
+        return communicator_.gather(operation.in, operation.out, shape.count, shape.type,
+                                    shape.root);
+      case Collective::kScatter:
+        return communicator_.scatter(operation.in, operation.out, shape.count, shape.type,
+                                     shape.root);
+      case Collective::kAllToAll:
+        return communicator_.all_to_all(operation.in, operation.out, shape.count, shape.type);
       case Collective::kBarrier:
         return communicator_.barrier();
     }

@@ -111,14 +111,14 @@ Result<size_t> choose_iterations(Backend& backend, const Operation& operation, d
   }
 }
 
-Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
-                       int ranks) {
+Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank) {
   Operation operation{.shape = shape, .in = buffers.in, .out = buffers.out};
-  if (!in_place) return operation;
+  if (!in_place || !reads(shape, rank) || !writes(shape, rank)) return operation;
+  const Form form = form_of(shape.collective);
   const size_t block = static_cast<size_t>(rank) * shape.count * size_of(shape.type);
-  if (shape.collective == Collective::kReduceScatter) {
+  if (form.in == Holds::kEach && form.out == Holds::kOne) {
     operation.out = static_cast<std::byte*>(buffers.in) + block;
-  } else if (shape.collective == Collective::kAllGather && ranks > 0) {
+  } else if (form.in == Holds::kOne && form.out == Holds::kEach) {
     operation.in = static_cast<std::byte*>(buffers.out) + block;
   } else {
     operation.in = buffers.out;
@@ -137,14 +137,15 @@ Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buff
                        bool in_place) {
   const int rank = backend.rank(), ranks = backend.size();
   const Pattern pattern(shape, ranks);
-  const Operation operation = operation_on(shape, buffers, in_place, rank, ranks);
+  const Operation operation = operation_on(shape, buffers, in_place, rank);
   // a result that was never written is zero, and no right result is
   std::memset(buffers.in, 0, in_elements(shape, ranks) * size_of(shape.type));
   std::memset(buffers.out, 0, out_elements(shape, ranks) * size_of(shape.type));
   pattern.fill_input(rank, const_cast<void*>(operation.in));
   RONDO_RETURN_IF_ERROR(backend.run(operation));
   size_t wrong = pattern.wrong_output(rank, operation.out);
-  if (!in_place) wrong += pattern.wrong_input(rank, operation.in);
+  const bool overlap = in_place && reads(shape, rank) && writes(shape, rank);
+  if (!overlap) wrong += pattern.wrong_input(rank, operation.in);
   const auto mine = static_cast<double>(wrong);
   auto all = exchange(backend, {&mine, 1});
   if (!all.ok()) return all.status();
@@ -165,8 +166,7 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
       if (!wrong.ok()) return wrong.status();
       half.wrong = *wrong;
     }
-    const Operation operation =
-        operation_on(shape, buffers, in_place, backend.rank(), backend.size());
+    const Operation operation = operation_on(shape, buffers, in_place, backend.rank());
     auto timing = time_shape(backend, operation, buffers, options);
     if (!timing.ok()) return timing.status();
     half.time_us = timing->time_us;

@@ -139,12 +139,22 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
   switch (shape_.collective) {
     case Collective::kAllReduce:
       return reduced(index);
+    case Collective::kReduce:
+      return rank == shape_.root ? reduced(index) : 0;
     case Collective::kReduceScatter:
       return reduced(static_cast<uint64_t>(rank) * shape_.count + index);
+    case Collective::kGather:
+      if (rank != shape_.root) return 0;
+      [[fallthrough]];
     case Collective::kAllGather:
       return contribution(static_cast<int>(index / shape_.count), index % shape_.count);
     case Collective::kBroadcast:
       return contribution(shape_.root, index);
+    case Collective::kScatter:
+      return contribution(shape_.root, static_cast<uint64_t>(rank) * shape_.count + index);
+    case Collective::kAllToAll:
+      return contribution(static_cast<int>(index / shape_.count),
+                          static_cast<uint64_t>(rank) * shape_.count + index % shape_.count);
     case Collective::kBarrier:
       break;
   }
@@ -153,7 +163,7 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
 
 void Pattern::fill_input(int rank, void* in) const {
   const size_t count = in_elements(shape_, ranks_);
-  if (shape_.collective == Collective::kBroadcast && rank != shape_.root) {
+  if (!reads(shape_, rank)) {
     if (count > 0) std::memset(in, 0, count * size_of(shape_.type));
     return;
   }
@@ -172,7 +182,7 @@ size_t Pattern::wrong_output(int rank, const void* out) const {
 }
 
 size_t Pattern::wrong_input(int rank, const void* in) const {
-  const bool cleared = shape_.collective == Collective::kBroadcast && rank != shape_.root;
+  const bool cleared = !reads(shape_, rank);
   return count_wrong(shape_.type, in_elements(shape_, ranks_), in,
                      [&](uint64_t i) { return cleared ? 0 : contribution(rank, i); });
 }

@@ -26,7 +26,7 @@ class Pattern {
   /// What `rank` must find at `index` of its output.
   uint64_t expected(int rank, uint64_t index) const;
 
-  /// Writes rank's whole input (for a broadcast: zeros unless rank is the root).
+  /// Writes rank's whole input (zeros where only the root has one).
   void fill_input(int rank, void* in) const;
   /// Number of elements of rank's output, or input, that are not what they must be.
   size_t wrong_output(int rank, const void* out) const;

@@ -30,9 +30,7 @@ std::string op_name(const Shape& shape) {
   return reduces(shape.collective) ? std::string(name(shape.op)) : "none";
 }
 
-int root_of(const Shape& shape) {
-  return shape.collective == Collective::kBroadcast ? shape.root : -1;
-}
+int root_of(const Shape& shape) { return is_rooted(shape.collective) ? shape.root : -1; }
 
 std::string half_text(const Row& row, const std::optional<Half>& half) {
   char text[96];

@@ -23,7 +23,7 @@ std::vector<Shape> shapes_of(const Options& options, int ranks) {
   std::vector<size_t> sizes = barrier ? std::vector<size_t>{0} : sizes_of(options.sweep);
   if (barrier) types.resize(1);
   if (!reduces(options.collective)) ops = {ReduceOp::kSum};
-  if (options.all_roots && options.collective == Collective::kBroadcast) {
+  if (options.all_roots && is_rooted(options.collective)) {
     roots.clear();
     for (int r = 0; r < ranks; ++r) roots.push_back(r);
   }
@@ -82,7 +82,7 @@ class Memory {
 
 Status check_support(const Options& options, const Backend& backend,
                      const std::vector<Shape>& shapes) {
-  if (options.collective == Collective::kBroadcast && !options.all_roots &&
+  if (is_rooted(options.collective) && !options.all_roots &&
       (options.root < 0 || options.root >= backend.size())) {
     return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
                                         " is no rank of a world of " +

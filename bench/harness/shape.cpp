@@ -8,21 +8,18 @@ namespace rondo::bench {
 Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
                int ranks) {
   size_t count = bytes / size_of(type);
-  if (collective == Collective::kReduceScatter || collective == Collective::kAllGather) {
-    count /= static_cast<size_t>(ranks);
-  }
+  const Form form = form_of(collective);
+  if (form.in == Holds::kEach || form.out == Holds::kEach) count /= static_cast<size_t>(ranks);
   if (collective == Collective::kBarrier) count = 0;
   return {.collective = collective, .type = type, .op = op, .root = root, .count = count};
 }
 
 size_t in_elements(const Shape& shape, int ranks) {
-  const bool blocks = shape.collective == Collective::kReduceScatter;
-  return blocks ? shape.count * static_cast<size_t>(ranks) : shape.count;
+  return elements(form_of(shape.collective).in, shape.count, static_cast<size_t>(ranks));
 }
 
 size_t out_elements(const Shape& shape, int ranks) {
-  const bool blocks = shape.collective == Collective::kAllGather;
-  return blocks ? shape.count * static_cast<size_t>(ranks) : shape.count;
+  return elements(form_of(shape.collective).out, shape.count, static_cast<size_t>(ranks));
 }
 
 size_t size_bytes(const Shape& shape, int ranks) {
@@ -40,8 +37,12 @@ double bus_factor(Collective collective, int ranks) {
       return 2 * (n - 1) / n;
     case Collective::kReduceScatter:
     case Collective::kAllGather:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
       return (n - 1) / n;
     case Collective::kBroadcast:
+    case Collective::kReduce:
       return 1;
     case Collective::kBarrier:
       return 0;
@@ -52,9 +53,7 @@ double bus_factor(Collective collective, int ranks) {
 Traffic least_traffic(const Shape& shape, int rank, int ranks) {
   const size_t in = in_elements(shape, ranks) * size_of(shape.type);
   const size_t out = out_elements(shape, ranks) * size_of(shape.type);
-  if (shape.collective == Collective::kBroadcast && rank != shape.root)
-    return {.reads = 0, .writes = out};
-  return {.reads = in, .writes = out};
+  return {.reads = reads(shape, rank) ? in : 0, .writes = writes(shape, rank) ? out : 0};
 }
 
 }  // namespace rondo::bench

@@ -8,8 +8,8 @@
 
 namespace rondo::bench {
 
-/// `count` is the collective's parameter: elements per rank for all_reduce and broadcast, elements
-/// of one block for reduce_scatter and all_gather, 0 for barrier.
+/// `count` is the collective's parameter: elements per rank for all_reduce, broadcast and reduce,
+/// elements of one block for those with blocks, 0 for barrier.
 struct Shape {
   Collective collective;
   DataType type;
@@ -18,8 +18,14 @@ struct Shape {
   size_t count;
 };
 
-constexpr bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+constexpr bool reduces(Collective collective) { return form_of(collective).reduces; }
+
+/// Whether `rank` has an input, or an output: on some collectives the root alone does.
+constexpr bool reads(const Shape& shape, int rank) {
+  return !form_of(shape.collective).only_root_reads || rank == shape.root;
+}
+constexpr bool writes(const Shape& shape, int rank) {
+  return !form_of(shape.collective).only_root_writes || rank == shape.root;
 }
 
 /// The shape whose largest buffer is the largest that fits `bytes`. nccl-tests rounds blocks down

@@ -22,6 +22,14 @@ Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank)
       return {.in = false, .out = true};
     case Collective::kBroadcast:
       return {.in = rank == root, .out = false};
+    case Collective::kReduce:
+      return {.in = true, .out = rank == root};
+    case Collective::kGather:
+      return {.in = false, .out = rank == root};
+    case Collective::kScatter:
+      return {.in = rank == root, .out = false};
+    case Collective::kAllToAll:
+      return {.in = false, .out = true};
     case Collective::kBarrier:
       return {.in = false, .out = false};
   }

@@ -38,13 +38,12 @@ uint64_t Call::hash() const {
 }
 
 std::string Call::to_string() const {
-  const bool reduces =
-      collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+  const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
     text += fmt::format("({}{}{}, count {}", name(type), reduces ? ", " : "",
                         reduces ? name(op) : "", count);
-    if (collective == Collective::kBroadcast) text += fmt::format(", root {}", root);
+    if (is_rooted(collective)) text += fmt::format(", root {}", root);
     text += ")";
   }
   if (algorithm != Algorithm::kAuto) text += fmt::format(" by {}", name(algorithm));

@@ -24,6 +24,8 @@ Builder builder(Collective collective, Algorithm algorithm) {
       {C::kAllReduce, A::kRing, ring_all_reduce},
       {C::kAllReduce, A::kOneShot, one_shot_all_reduce},
       {C::kAllReduce, A::kTwoShot, two_shot_all_reduce},
+      {C::kAllReduce, A::kTree, tree_all_reduce},
+      {C::kAllReduce, A::kStar, star_all_reduce},
       {C::kAllReduce, A::kOneShotDirect, direct_one_shot_all_reduce},
       {C::kAllReduce, A::kTwoShotDirect, direct_two_shot_all_reduce},
       {C::kReduceScatter, A::kRing, ring_reduce_scatter},
@@ -35,7 +37,19 @@ Builder builder(Collective collective, Algorithm algorithm) {
       {C::kAllGather, A::kTwoShotDirect, direct_two_shot_all_gather},
       {C::kBroadcast, A::kRing, ring_broadcast},
       {C::kBroadcast, A::kOneShot, one_shot_broadcast},
+      {C::kBroadcast, A::kTree, tree_broadcast},
+      {C::kBroadcast, A::kStar, star_broadcast},
       {C::kBroadcast, A::kOneShotDirect, direct_one_shot_broadcast},
+      {C::kReduce, A::kRing, ring_reduce},
+      {C::kReduce, A::kTree, tree_reduce},
+      {C::kReduce, A::kStar, star_reduce},
+      {C::kReduce, A::kTwoShotDirect, direct_two_shot_reduce},
+      {C::kGather, A::kStar, star_gather},
+      {C::kGather, A::kTwoShotDirect, direct_two_shot_gather},
+      {C::kScatter, A::kStar, star_scatter},
+      {C::kScatter, A::kOneShotDirect, direct_one_shot_scatter},
+      {C::kAllToAll, A::kTwoShot, two_shot_all_to_all},
+      {C::kAllToAll, A::kTwoShotDirect, direct_two_shot_all_to_all},
       {C::kBarrier, A::kRing, ring_all_reduce},
       {C::kBarrier, A::kOneShot, one_shot_all_reduce},
       {C::kBarrier, A::kTwoShot, exchange_barrier},
@@ -45,10 +59,6 @@ Builder builder(Collective collective, Algorithm algorithm) {
     if (entry.collective == collective && entry.algorithm == algorithm) return entry.build;
   }
   return nullptr;
-}
-
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
 }
 
 bool touches(const std::vector<Operand>& operands, Place a, Place b) {
@@ -79,7 +89,7 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " is not below " +
                                               std::to_string(ranks) + ", the number of ranks");
   }
-  const bool rooted = collective == Collective::kBroadcast;
+  const bool rooted = is_rooted(collective);
   if (rooted && (root < 0 || root >= ranks)) {
     return Status(Code::kInvalidArgument, "root " + std::to_string(root) + " is not below " +
                                               std::to_string(ranks) + ", the number of ranks");
@@ -94,13 +104,14 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
   if (ranks > 1) {
     fill(s);
   } else if (collective != Collective::kBarrier) {
-    s.steps.push_back(move(0, {in(0)}, {out(0)}, reduces(collective)));
+    s.steps.push_back(move(0, {in(0)}, {out(0)}, form_of(collective).reduces));
   }
   return s;
 }
 
 bool is_in_place_safe(Collective collective, Algorithm algorithm) {
-  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect);
+  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
+         !(collective == Collective::kAllToAll && algorithm == Algorithm::kTwoShotDirect);
 }
 
 Needs needs_of(Algorithm algorithm) {

@@ -20,8 +20,8 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
   const auto chunks = static_cast<uint64_t>(s.chunks);
   // One element less than the largest size, aligned, keeps every later sum of offsets in range.
   const uint64_t most = (std::numeric_limits<uint64_t>::max() / 2) / element_bytes - chunks * align;
-  const bool blocks =
-      s.collective == Collective::kReduceScatter || s.collective == Collective::kAllGather;
+  const Form form = form_of(s.collective);
+  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
   if (s.collective == Collective::kBarrier) count = 1;
   if (count > (blocks ? most / chunks : most)) {
     return refuse(std::to_string(count) + " elements of " + std::to_string(element_bytes) +
@@ -32,8 +32,8 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
   // A block that the caller lays out is exact; one that only divides the work is a multiple of
   // cache lines, and none of them is longer than everything.
   g.block = blocks ? count : std::min(count, align_up(divide_up(count, chunks), align));
-  g.in_stride = s.collective == Collective::kAllGather ? 0 : g.block;
-  g.out_stride = s.collective == Collective::kReduceScatter ? 0 : g.block;
+  g.in_stride = form.in == Holds::kOne ? 0 : g.block;
+  g.out_stride = form.out == Holds::kOne ? 0 : g.block;
   return g;
 }
 
@@ -102,7 +102,8 @@ Status check(const Schedule& s, const Limits& limits, bool slots) {
 }  // namespace
 
 uint32_t minimum_depth(Collective collective, Algorithm algorithm) {
-  const bool passes_on = (algorithm == Algorithm::kRing && collective != Collective::kBroadcast) ||
+  const bool passes_on = (algorithm == Algorithm::kRing && collective != Collective::kBroadcast &&
+                          collective != Collective::kReduce) ||
                          (algorithm == Algorithm::kTwoShot && collective == Collective::kAllReduce);
   return passes_on ? 2 : 1;
 }

@@ -23,8 +23,8 @@ namespace rondo::schedule {
 
 /// Where an operand lies.
 enum class Place : uint8_t {
-  kIn,    // own input buffer, chunk `chunk`
-  kOut,   // own output buffer, chunk `chunk`. In place, a copy of In onto itself is no access at
+  kIn,    // own input buffer, chunk `chunk`; all_to_all: block `chunk`, see below
+  kOut,   // own output buffer, likewise. In place, a copy of In onto itself is no access at
           // all: skip it
   kSlot,  // as a source: the next slot of the link from `peer`; as a destination: the next slot of
           // the link to `peer`
@@ -55,13 +55,23 @@ struct Step {
   std::vector<Operand> destinations;
 };
 
+/// Which block of In, or of Out, chunk `chunk` of a collective is. One and the same for all but
+/// all_to_all, whose chunk from * N + to is block `to` of rank `from`'s In and block `from` of rank
+/// `to`'s Out.
+constexpr int block_in(Collective collective, int chunk, int ranks) {
+  return collective == Collective::kAllToAll ? chunk % ranks : chunk;
+}
+constexpr int block_out(Collective collective, int chunk, int ranks) {
+  return collective == Collective::kAllToAll ? chunk / ranks : chunk;
+}
+
 /// One rank's part.
 struct Schedule {
   Collective collective;
   Algorithm algorithm;
   int ranks;
   int rank;
-  int root;    // broadcast only, else 0
+  int root;    // of the collectives that have one, else 0
   int chunks;  // into how many chunks the collective's data is divided
   std::vector<Step> steps;
 };
@@ -75,7 +85,7 @@ bool has(Collective collective, Algorithm algorithm);
 
 /// Whether the algorithm may be used when In and Out are in place (see communicator.hpp).
 /// kOneShotDirect all_reduce may not: a fast rank would overwrite its In while slower ones still
-/// read it.
+/// read it. Nor may kTwoShotDirect all_to_all.
 bool is_in_place_safe(Collective collective, Algorithm algorithm);
 
 /// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send",

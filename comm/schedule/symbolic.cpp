@@ -43,18 +43,33 @@ uint64_t SymbolicChannel::chunks(size_t op) const {
   return g.total == 0 ? 0 : (g.total - 1) / g.block + 1;
 }
 
+uint64_t SymbolicChannel::blocks(size_t op) const {
+  return std::max(std::min(chunks(op), static_cast<uint64_t>(ranks())), uint64_t{1});
+}
+
+std::vector<int> SymbolicChannel::chunks_of(size_t op, int rank, bool out) const {
+  const Operation& operation = operations_[op];
+  const Form form = form_of(operation.collective);
+  if ((out ? form.only_root_writes : form.only_root_reads) && rank != operation.root) return {};
+  const bool single = (out ? form.out : form.in) == Holds::kOne;
+  const bool exchanged = form.in == Holds::kEach && form.out == Holds::kEach;
+  std::vector<int> some;
+  for (int c = 0; c < static_cast<int>(chunks(op)); ++c) {
+    const bool mine = exchanged ? (out ? c % ranks() : c / ranks()) == rank : !single || c == rank;
+    if (mine) some.push_back(c);
+  }
+  return some;
+}
+
 size_t SymbolicChannel::cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const {
   const Operation& operation = operations_[op];
-  const bool one_in = operation.collective == Collective::kAllGather;
-  const bool one_out = operation.collective == Collective::kReduceScatter;
-  const bool single = out ? one_out : one_in;  // this side holds one chunk only
-  const bool second = one_in ? !out : out;     // its cells come after those of the other side
-  uint64_t c = single ? 0 : static_cast<uint64_t>(chunk);
-  if (operation.in_place) {
-    if (single) c = static_cast<uint64_t>(rank);
-  } else if (second) {
-    c += chunks(op);
-  }
+  const Form form = form_of(operation.collective);
+  const bool single = (out ? form.out : form.in) == Holds::kOne;
+  const int block = out ? block_out(operation.collective, chunk, ranks())
+                        : block_in(operation.collective, chunk, ranks());
+  auto c = static_cast<uint64_t>(block);
+  if (single) c = operation.in_place ? static_cast<uint64_t>(rank) : 0;
+  if (out && !operation.in_place) c += blocks(op);
   return static_cast<size_t>(c * indices(op) + index);
 }
 
@@ -63,14 +78,10 @@ void SymbolicChannel::prepare_memory() {
   for (size_t k = 0; k < operations_.size(); ++k) {
     memory_[k].resize(at(ranks()));
     if (!has_channel(k)) continue;
-    const Operation& op = operations_[k];
-    const bool gather = op.collective == Collective::kAllGather;
-    const auto all = static_cast<int>(chunks(k));
     for (int r = 0; r < ranks(); ++r) {
       std::vector<Cell>& cells = memory_[k][at(r)];
-      cells.resize(2 * chunks(k) * indices(k));
-      if (op.collective == Collective::kBroadcast && r != op.root) continue;
-      for (int c = gather ? r : 0; c < (gather ? std::min(r + 1, all) : all); ++c) {
+      cells.resize(2 * blocks(k) * indices(k));
+      for (const int c : chunks_of(k, r, false)) {
         const ValueId leaf = values_.leaf(r, c);
         for (uint64_t i = 0; i < indices(k); ++i) cells[cell_of(k, r, false, c, i)].value = leaf;
       }
@@ -352,9 +363,7 @@ Status SymbolicChannel::check_results() {
     if (!has_channel(k) || operations_[k].collective == Collective::kBarrier) continue;
     const Geometry& g = geometry(k);
     for (int r = 0; r < ranks(); ++r) {
-      const bool scatter = operations_[k].collective == Collective::kReduceScatter;
-      const auto all = static_cast<int>(chunks(k));
-      for (int c = scatter ? r : 0; c < (scatter ? std::min(r + 1, all) : all); ++c) {
+      for (const int c : chunks_of(k, r, true)) {
         for (uint64_t i = 0; i < indices(k); ++i) {
           const auto slice = static_cast<uint32_t>(i % g.slices);
           if (g.slice_length(static_cast<uint64_t>(c), i / g.slices, slice) == 0) continue;
@@ -377,9 +386,10 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
   if (values_.chunk(value) != chunk) {
     return refuse("Out holds chunk " + std::to_string(values_.chunk(value)));
   }
-  const bool gather = operation.collective == Collective::kAllGather;
-  if (gather || operation.collective == Collective::kBroadcast) {
-    const int source = gather ? chunk : operation.root;
+  const Form form = form_of(operation.collective);
+  if (!form.reduces) {
+    const bool exchanged = operation.collective == Collective::kAllToAll;
+    const int source = form.only_root_reads ? operation.root : exchanged ? chunk / ranks() : chunk;
     if (values_.only(value, source)) return {};
     return refuse("Out does not hold the data of rank " + std::to_string(source));
   }

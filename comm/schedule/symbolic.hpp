@@ -59,6 +59,9 @@ class SymbolicChannel {
     return operations_[op].programs[0].channels.size() > channel_;
   }
   uint64_t chunks(size_t op) const;
+  uint64_t blocks(size_t op) const;  // of the larger buffer
+  /// The chunks that `rank`'s Out, or In, holds.
+  std::vector<int> chunks_of(size_t op, int rank, bool out) const;
   uint64_t indices(size_t op) const { return geometry(op).rounds * geometry(op).slices; }
   /// Where chunk `chunk` of In or Out lies among the cells of a rank; one place for both where they
   /// overlap.

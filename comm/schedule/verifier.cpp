@@ -29,23 +29,26 @@ bool uses_slots(const Program& program) {
 /// The division of the data that all channels share.
 Status check_division(const Operation& op, const Geometry& g) {
   const uint64_t ranks = op.programs.size();
-  const bool scatter = op.collective == Collective::kReduceScatter;
-  const bool gather = op.collective == Collective::kAllGather;
-  const uint64_t total = scatter || gather                       ? op.count * ranks
-                         : op.collective == Collective::kBarrier ? 1
-                                                                 : op.count;
+  const Form form = form_of(op.collective);
+  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const uint64_t most_chunks =
+      form.in == Holds::kEach && form.out == Holds::kEach ? ranks * ranks : ranks;
+  const uint64_t total = op.collective == Collective::kBarrier ? 1
+                         : blocks                              ? op.count * most_chunks
+                                                               : op.count;
   if (g.total != total) {
     return wrong("the geometry has " + text(g.total) + " elements, but the collective has " +
                  text(total));
   }
-  if ((scatter || gather) && g.block != op.count) {
+  if (blocks && g.block != op.count) {
     return wrong("chunks of " + text(g.block) + " elements, but each rank's block has " +
                  text(op.count));
   }
-  if (g.total > 0 && (g.block == 0 || (g.total - 1) / g.block >= ranks)) {
-    return wrong("more chunks of " + text(g.block) + " elements than ranks");
+  if (g.total > 0 && (g.block == 0 || (g.total - 1) / g.block >= most_chunks)) {
+    return wrong("more than " + text(most_chunks) + " chunks of " + text(g.block) + " elements");
   }
-  if (g.in_stride != (gather ? 0 : g.block) || g.out_stride != (scatter ? 0 : g.block)) {
+  if (g.in_stride != (form.in == Holds::kOne ? 0 : g.block) ||
+      g.out_stride != (form.out == Holds::kOne ? 0 : g.block)) {
     return wrong("chunks lie " + text(g.in_stride) + " elements apart in In and " +
                  text(g.out_stride) + " in Out, which does not fit chunks of " + text(g.block));
   }
@@ -125,17 +128,34 @@ Status check_geometry(const Operation& op, const std::string& what, const Limits
   return check_tiling(channels);
 }
 
+/// Which chunk an operand of a move of `chunk` must name.
+int chunk_of(Collective collective, Place place, int chunk, int ranks) {
+  if (place == Place::kIn || place == Place::kPeerIn) return block_in(collective, chunk, ranks);
+  if (place == Place::kOut || place == Place::kPeerOut) return block_out(collective, chunk, ranks);
+  return chunk;
+}
+
 /// What is wrong with an operand, or empty.
-std::string operand_fault(const Operand& o, bool destination, int rank, int ranks, int chunk) {
+std::string operand_fault(Collective collective, const Operand& o, bool destination, int rank,
+                          int ranks, int chunk) {
   const bool own = o.place == Place::kIn || o.place == Place::kOut ||
                    (o.place == Place::kPublished && destination);
   if (!own && (o.peer < 0 || o.peer >= ranks || o.peer == rank)) {
     return "names peer " + std::to_string(o.peer) + ", which is not another of the " +
            std::to_string(ranks) + " ranks";
   }
-  if (o.chunk != chunk) {
+  if (o.chunk != chunk_of(collective, o.place, chunk, ranks)) {
     return "is about chunk " + std::to_string(chunk) + ", but has an operand of chunk " +
            std::to_string(o.chunk);
+  }
+  if (collective == Collective::kAllToAll) {
+    const int owner = own ? rank : o.peer;
+    const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
+    const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+    if ((in && chunk / ranks != owner) || (out && chunk % ranks != owner)) {
+      return "is about chunk " + std::to_string(chunk) + ", which rank " + std::to_string(owner) +
+             (in ? " does not send" : " does not get");
+    }
   }
   if (destination && (o.place == Place::kIn || o.place == Place::kPeerIn)) return "writes into In";
   return {};
@@ -171,14 +191,13 @@ std::string instruction_fault(const Operation& op, int rank, const Instruction& 
   const std::span<const Operand> all(program.operands.data() + i.first,
                                      size_t{i.sources} + i.destinations);
   for (size_t o = 0; o < all.size(); ++o) {
-    std::string fault = operand_fault(all[o], o >= i.sources, rank, ranks, i.chunk);
+    std::string fault = operand_fault(op.collective, all[o], o >= i.sources, rank, ranks, i.chunk);
     if (!fault.empty()) return fault;
   }
   if (repeats(all.first(i.sources)) || repeats(all.subspan(i.sources))) {
     return "names the same place twice";
   }
-  const bool reduces =
-      op.collective != Collective::kAllGather && op.collective != Collective::kBroadcast;
+  const bool reduces = form_of(op.collective).reduces || op.collective == Collective::kBarrier;
   return i.finishes && !reduces ? "finishes a reduction where none is" : "";
 }
 

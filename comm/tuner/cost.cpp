@@ -2,12 +2,26 @@
 #include "comm/tuner/cost.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "comm/schedule/schedule.hpp"
 
 namespace rondo::tuner {
 namespace {
+
+/// How often the busiest rank of a chain, or of a binary tree, has the data in a slot, one way: from
+/// its children and to its parent, or the other way round.
+double passes(Algorithm algorithm, double p) {
+  if (p <= 2) return 1;
+  return algorithm == Algorithm::kRing || p <= 4 ? 2 : 3;
+}
+double children(double p) { return p <= 2 ? 1 : 2; }
+/// How often more it goes one way than the other.
+double one_way(Algorithm algorithm, double p) {
+  if (p <= 2) return 1;
+  return algorithm == Algorithm::kRing ? 0 : 4 - passes(algorithm, p);
+}
 
 Terms all_reduce(Algorithm algorithm, double p, double n) {
   const double q = (p - 1) / p;
@@ -36,6 +50,17 @@ Terms all_reduce(Algorithm algorithm, double p, double n) {
               .reduced_bytes = (p - 1) * n};
     case Algorithm::kTwoShotDirect:
       return {.hops = 2, .peers = 2 * (p - 2), .memory_bytes = 2 * n, .reduced_bytes = q * n};
+    case Algorithm::kTree:  // an inner node
+      return {.hops = 2 * std::ceil(std::log2(p)),
+              .slot_bytes = 2 * passes(algorithm, p) * n,
+              .memory_bytes = 2 * n,
+              .reduced_bytes = children(p) * n};
+    case Algorithm::kStar:  // the root
+      return {.hops = 2,
+              .peers = 2 * (p - 2),
+              .slot_bytes = 2 * (p - 1) * n,
+              .memory_bytes = 2 * n,
+              .reduced_bytes = (p - 1) * n};
     default:
       return {};
   }
@@ -60,14 +85,58 @@ Terms all_gather(Algorithm algorithm, double p, double n) {
   return t;
 }
 
+/// What a chain and a tree do to be pipelined: the last rank begins when one slot has come through
+/// all ranks between.
+void pass_on(Algorithm algorithm, double p, double n, double slot, Terms& t) {
+  t.hops = algorithm == Algorithm::kRing ? p - 1 : std::ceil(std::log2(p));
+  t.one_way_bytes = one_way(algorithm, p) * n;
+  t.slot_bytes = passes(algorithm, p) * n + 2 * (t.hops - 1) * std::min(n, slot);
+}
+
 /// The slowest rank is the last of the chain, or any that is not the root.
 Terms broadcast(Algorithm algorithm, double p, double n, double slot) {
   Terms t{.hops = 1, .slot_bytes = 2 * n, .memory_bytes = 2 * n};
-  // A chain: the last rank begins when one slot has come through all ranks between.
-  if (algorithm == Algorithm::kRing)
-    t.hops = p - 1, t.slot_bytes += 2 * (p - 2) * std::min(n, slot);
+  if (algorithm == Algorithm::kRing || algorithm == Algorithm::kTree)
+    pass_on(algorithm, p, n, slot, t);
+  if (algorithm == Algorithm::kStar) t.peers = p - 2, t.slot_bytes = t.one_way_bytes = (p - 1) * n;
   if (algorithm == Algorithm::kOneShotDirect) t.hops = 2, t.peers = p - 2, t.slot_bytes = 0;
   return t;
+}
+
+/// The slowest rank is the root.
+Terms reduce(Algorithm algorithm, double p, double n, double slot) {
+  Terms t{.hops = 1, .memory_bytes = 2 * n, .reduced_bytes = n};
+  if (algorithm == Algorithm::kRing || algorithm == Algorithm::kTree)
+    pass_on(algorithm, p, n, slot, t);
+  if (algorithm == Algorithm::kTree) t.reduced_bytes = children(p) * n;
+  if (algorithm == Algorithm::kStar) {
+    t.peers = p - 2, t.slot_bytes = t.one_way_bytes = t.reduced_bytes = (p - 1) * n;
+  }
+  if (algorithm == Algorithm::kTwoShotDirect) {
+    t.hops = 2, t.peers = 2 * (p - 2), t.reduced_bytes = n * (p - 1) / p;
+  }
+  return t;
+}
+
+/// gather and scatter; n: bytes of one block. Slots: the root serves everybody. Direct: everybody
+/// serves itself.
+Terms star(Algorithm algorithm, double p, double n) {
+  if (algorithm == Algorithm::kStar) {
+    return {.hops = 1,
+            .peers = p - 2,
+            .slot_bytes = (p - 1) * n,
+            .one_way_bytes = (p - 1) * n,
+            .memory_bytes = (p + 1) * n};
+  }
+  return {.hops = 2, .peers = p - 2, .memory_bytes = 2 * n};
+}
+
+/// n: bytes of one block.
+Terms all_to_all(Algorithm algorithm, double p, double n) {
+  if (algorithm == Algorithm::kTwoShot) {
+    return {.hops = 1, .peers = p - 2, .slot_bytes = 2 * (p - 1) * n, .memory_bytes = 2 * p * n};
+  }
+  return {.hops = 2, .peers = 2 * (p - 2), .memory_bytes = 2 * p * n};
 }
 
 Terms barrier(Algorithm algorithm, double p) {
@@ -79,8 +148,7 @@ Terms barrier(Algorithm algorithm, double p) {
 }
 
 /// The price of a byte of buffers: between cached and uncached by the part of them that does not
-/// fit the cache.
-/// Half of the cache: slots and everybody else's data want the rest, and replacement is not exact;
+/// fit half of the cache. Half: slots and everybody else's data want the rest, and replacement is not exact;
 /// the measured bend is there.
 double memory_us_per_byte(double buffers, const LinkProfile& profile) {
   const double llc = static_cast<double>(profile.llc_bytes) / 2;
@@ -106,6 +174,13 @@ Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t b
       return all_gather(algorithm, p, p * n);
     case Collective::kBroadcast:
       return broadcast(algorithm, p, n, static_cast<double>(profile.slot_bytes));
+    case Collective::kReduce:
+      return reduce(algorithm, p, n, static_cast<double>(profile.slot_bytes));
+    case Collective::kGather:
+    case Collective::kScatter:
+      return star(algorithm, p, n);
+    case Collective::kAllToAll:
+      return all_to_all(algorithm, p, n);
     case Collective::kBarrier:
       return barrier(algorithm, p);
   }
@@ -117,12 +192,13 @@ double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_
   if (!schedule::has(collective, algorithm)) return std::numeric_limits<double>::infinity();
   const Terms t = terms_of(collective, algorithm, ranks, bytes, profile);
   const double p = ranks, n = static_cast<double>(bytes);
-  const bool wide_in = collective == Collective::kReduceScatter;
-  const bool wide_out = collective == Collective::kAllGather;
-  const double buffers = p * n * ((wide_in ? p : 1) + (wide_out ? p : 1));
+  const Form form = form_of(collective);
+  const double buffers =
+      p * n * ((form.in == Holds::kEach ? p : 1) + (form.out == Holds::kEach ? p : 1));
   const double turns = profile.parallel_ranks > 0 ? std::max(1.0, p / profile.parallel_ranks) : 1.0;
   return profile.overhead_us + turns * (t.hops * profile.alpha_us + t.peers * profile.peer_us +
                                         t.slot_bytes * profile.slot_us_per_byte +
+                                        t.one_way_bytes * profile.one_way_us_per_byte +
                                         t.memory_bytes * memory_us_per_byte(buffers, profile) +
                                         t.reduced_bytes * profile.reduce_us_per_byte);
 }

@@ -17,6 +17,7 @@ struct Terms {
   double hops = 0;           // of latency, one after the other
   double peers = 0;          // served or polled beyond the first of each hop
   double slot_bytes = 0;     // into slots plus out of slots
+  double one_way_bytes = 0;  // of these, how many more go one way than the other
   double memory_bytes = 0;   // of own or peers' buffers, read plus written
   double reduced_bytes = 0;  // folded into others
 };

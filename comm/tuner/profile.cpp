@@ -14,6 +14,7 @@ LinkProfile shared_memory_profile() {
           .alpha_us = 0.11,
           .peer_us = 0.03,
           .slot_us_per_byte = 3e-5,
+          .one_way_us_per_byte = 0,
           .memory_cached_us_per_byte = 9e-6,
           .memory_us_per_byte = 3.5e-5,
           .reduce_us_per_byte = 8e-6,
@@ -38,6 +39,7 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds) {
   profile.alpha_us += latency_seconds * 1e6;
   // Half on the way in, half on the way out: a hop pays both.
   profile.slot_us_per_byte += 0.5e6 / bytes_per_second;
+  profile.one_way_us_per_byte = 0.5e6 / bytes_per_second;
   // What the FIFO holds must exceed bandwidth * latency, or the FIFO sets the pace; within a
   // megabyte per link.
   profile.slots = 8;

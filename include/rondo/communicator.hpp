@@ -93,9 +93,9 @@ struct Stats {
 /// independent of each other. Every rank issues the same operations in the same order. Calls check
 /// their arguments before anything moves. The first failure sticks: every later call returns it, on
 /// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
-/// while a peer may still touch its buffers. `in == out` (all_reduce, broadcast), `out == in + rank
-/// * count` (reduce_scatter) and `in == out + rank * count` (all_gather) are in place; any other
-/// overlap is refused.
+/// while a peer may still touch its buffers. `in == out` (all_reduce, broadcast, reduce,
+/// all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root) and `in == out +
+/// rank * count` (all_gather, gather on the root) are in place; any other overlap is refused.
 class Communicator {
  public:
   /// Meets the other ranks; blocks at most Config::bootstrap_timeout. A missing rank is named in
@@ -123,6 +123,19 @@ class Communicator {
   /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
+  /// out on `root` = op over all ranks of in; out is ignored, and may be null, elsewhere.
+  Status reduce(const void* in, void* out, size_t count, DataType type, int root,
+                ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  /// in: `count` elements; out on `root`: size() blocks of `count`, block r being rank r's in; out
+  /// is ignored elsewhere.
+  Status gather(const void* in, void* out, size_t count, DataType type, int root,
+                const CallOptions& options = {});
+  /// in on `root`: size() blocks of `count`, ignored elsewhere; out: block rank() of it.
+  Status scatter(const void* in, void* out, size_t count, DataType type, int root,
+                 const CallOptions& options = {});
+  /// in, out: size() blocks of `count`; block r of out is block rank() of rank r's in.
+  Status all_to_all(const void* in, void* out, size_t count, DataType type,
+                    const CallOptions& options = {});
   /// Nobody leaves before everybody has come.
   Status barrier(const CallOptions& options = {});
 
@@ -136,6 +149,14 @@ class Communicator {
                         const CallOptions& options = {});
   Work broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
                        const CallOptions& options = {});
+  Work reduce_async(const void* in, void* out, size_t count, DataType type, int root,
+                    ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work gather_async(const void* in, void* out, size_t count, DataType type, int root,
+                    const CallOptions& options = {});
+  Work scatter_async(const void* in, void* out, size_t count, DataType type, int root,
+                     const CallOptions& options = {});
+  Work all_to_all_async(const void* in, void* out, size_t count, DataType type,
+                        const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
 
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any

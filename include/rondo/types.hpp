@@ -33,8 +33,52 @@ enum class Collective : uint8_t {
   kAllGather = 2,
   kBroadcast = 3,
   kBarrier = 4,
+  kReduce = 5,
+  kGather = 6,
+  kScatter = 7,
+  kAllToAll = 8,
 };
-inline constexpr int kCollectives = 5;
+inline constexpr int kCollectives = 9;
+
+/// What a buffer of a collective holds: `count` elements that all ranks share in, one block of
+/// `count`, which belongs to one rank, or a block for every rank.
+enum class Holds : uint8_t { kNothing, kAll, kOne, kEach };
+struct Form {
+  Holds in, out;
+  bool reduces;
+  bool only_root_reads, only_root_writes;  // In, or Out, is used on the root alone
+};
+constexpr Form form_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return {Holds::kAll, Holds::kAll, true, false, false};
+    case Collective::kReduceScatter:
+      return {Holds::kEach, Holds::kOne, true, false, false};
+    case Collective::kAllGather:
+      return {Holds::kOne, Holds::kEach, false, false, false};
+    case Collective::kBroadcast:
+      return {Holds::kAll, Holds::kAll, false, true, false};
+    case Collective::kReduce:
+      return {Holds::kAll, Holds::kAll, true, false, true};
+    case Collective::kGather:
+      return {Holds::kOne, Holds::kEach, false, false, true};
+    case Collective::kScatter:
+      return {Holds::kEach, Holds::kOne, false, true, false};
+    case Collective::kAllToAll:
+      return {Holds::kEach, Holds::kEach, false, false, false};
+    case Collective::kBarrier:
+      break;
+  }
+  return {Holds::kNothing, Holds::kNothing, false, false, false};
+}
+constexpr bool is_rooted(Collective collective) {
+  const Form form = form_of(collective);
+  return form.only_root_reads || form.only_root_writes;
+}
+/// Elements of a buffer that holds this, for a call with `count`.
+constexpr size_t elements(Holds holds, size_t count, size_t ranks) {
+  return holds == Holds::kNothing ? 0 : holds == Holds::kEach ? count * ranks : count;
+}
 
 /// How a collective is carried out. The "direct" ones touch peers' buffers themselves and need
 /// every rank's buffers to be mapped by all (library memory, or threads of one process); the others
@@ -47,8 +91,10 @@ enum class Algorithm : uint8_t {
   kOneShotDirect = 4,  // as kOneShot, reading peers' buffers in place
   kTwoShotDirect = 5,  // rank r reduces chunk r from all inputs into all outputs
   kFlat = 6,           // barrier: signal everybody, wait for everybody
+  kTree = 7,           // a binary tree, up, down, or both: 2 log2(N) hops
+  kStar = 8,           // everything to the root, or from it, or both: the naive baseline
 };
-inline constexpr int kAlgorithms = 7;
+inline constexpr int kAlgorithms = 9;
 
 constexpr size_t size_of(DataType type) {
   switch (type) {
@@ -79,9 +125,11 @@ inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
     "float", "double", "half", "bfloat16", "int32", "int64", "uint8"};
 inline constexpr std::string_view kReduceOpNames[kReduceOps] = {"sum", "prod", "min", "max", "avg"};
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
+    "reduce",     "gather",         "scatter",    "all_to_all"};
 inline constexpr std::string_view kAlgorithmNames[kAlgorithms] = {
-    "auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct", "flat"};
+    "auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct",
+    "flat", "tree", "star"};
 
 /// The name, or "?" for a value outside the enumeration (which a peer or a C caller can produce).
 constexpr std::string_view name(DataType v) {

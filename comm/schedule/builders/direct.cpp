@@ -22,6 +22,11 @@
 // two-shot all_gather: pushes the own In into every Out. Push and not pull, because one move with N
 // destinations reads its source once, where pulling reads it N times over; (N-1)/N * S bytes
 // written into peers by each rank either way.
+// two-shot reduce: rank r reduces chunk r of every In into the root's Out: all ranks share the work.
+// two-shot gather: everybody pushes its block into the root's Out. one-shot scatter: everybody pulls
+// its block from the root's In.
+// two-shot all_to_all: each rank pushes its blocks into all Outs. NOT in place: a fast rank would
+// overwrite a block that a slower one has not sent.
 #include "comm/schedule/builders/parts.hpp"
 
 namespace rondo::schedule {
@@ -78,6 +83,51 @@ void direct_two_shot_reduce_scatter(Schedule& s) {
 void direct_two_shot_all_gather(Schedule& s) {
   s.chunks = s.ranks;
   bracketed(s, move(s.rank, {in(s.rank)}, all_outputs(s, s.rank)));
+}
+
+void direct_one_shot_scatter(Schedule& s) {
+  s.chunks = s.ranks;
+  if (s.rank == s.root) {
+    s.steps.push_back(signal());
+    s.steps.push_back(move(s.rank, {in(s.rank)}, {out(s.rank)}));
+    wait_for_all(s, Flag::kSignalled);
+  } else {
+    s.steps.push_back(wait(Flag::kPosted, s.root));
+    s.steps.push_back(move(s.rank, {peer_in(s.root, s.rank)}, {out(s.rank)}));
+    s.steps.push_back(signal());
+  }
+}
+
+void direct_two_shot_reduce(Schedule& s) {
+  s.chunks = s.ranks;
+  const Operand to = s.rank == s.root ? out(s.rank) : peer_out(s.root, s.rank);
+  bracketed(s, move(s.rank, all_inputs(s, s.rank), {to}, true));
+}
+
+void direct_two_shot_gather(Schedule& s) {
+  s.chunks = s.ranks;
+  if (s.rank == s.root) {
+    s.steps.push_back(signal());
+    s.steps.push_back(move(s.rank, {in(s.rank)}, {out(s.rank)}));
+    wait_for_all(s, Flag::kSignalled);
+  } else {
+    s.steps.push_back(wait(Flag::kPosted, s.root));
+    s.steps.push_back(move(s.rank, {in(s.rank)}, {peer_out(s.root, s.rank)}));
+    s.steps.push_back(signal());
+  }
+}
+
+void direct_two_shot_all_to_all(Schedule& s) {
+  const int n = s.ranks;
+  s.chunks = n * n;
+  wait_for_all(s, Flag::kPosted);
+  for (int i = 0; i < n; ++i) {
+    const int to = (s.rank + i) % n;
+    const Operand target = to == s.rank ? out(s.rank) : peer_out(to, s.rank);
+    s.steps.push_back(move(s.rank * n + to, {in(to)}, {target}));
+  }
+  s.steps.push_back(signal());
+  wait_for_all(s, Flag::kSignalled);
 }
 
 }  // namespace rondo::schedule

@@ -60,6 +60,7 @@ void ring_all_reduce(Schedule& s);
 void ring_reduce_scatter(Schedule& s);
 void ring_all_gather(Schedule& s);
 void ring_broadcast(Schedule& s);
+void ring_reduce(Schedule& s);
 
 void one_shot_all_reduce(Schedule& s);
 void one_shot_all_gather(Schedule& s);
@@ -68,12 +69,27 @@ void one_shot_broadcast(Schedule& s);
 void two_shot_all_reduce(Schedule& s);
 void two_shot_reduce_scatter(Schedule& s);
 void two_shot_all_gather(Schedule& s);
+void two_shot_all_to_all(Schedule& s);
 
 void direct_one_shot_all_reduce(Schedule& s);
 void direct_one_shot_broadcast(Schedule& s);
+void direct_one_shot_scatter(Schedule& s);
 void direct_two_shot_all_reduce(Schedule& s);
 void direct_two_shot_reduce_scatter(Schedule& s);
 void direct_two_shot_all_gather(Schedule& s);
+void direct_two_shot_reduce(Schedule& s);
+void direct_two_shot_gather(Schedule& s);
+void direct_two_shot_all_to_all(Schedule& s);
+
+void tree_all_reduce(Schedule& s);
+void tree_reduce(Schedule& s);
+void tree_broadcast(Schedule& s);
+
+void star_all_reduce(Schedule& s);
+void star_reduce(Schedule& s);
+void star_broadcast(Schedule& s);
+void star_gather(Schedule& s);
+void star_scatter(Schedule& s);
 
 void flat_barrier(Schedule& s);
 void exchange_barrier(Schedule& s);

@@ -14,7 +14,7 @@
 //   never in Out.
 // reduce_scatter is 1 to 3 without the last send, all_gather is 3 to 5 without the reduction:
 // (N-1)/N * S bytes each, N-1 hops. broadcast is a chain from the root: N-1 hops, every rank but
-// the last sends S.
+// the last sends S. reduce is the same chain backwards, from next of the root to the root.
 //
 // Fold order of chunk c: ((c+1 + c+2) + c+3) ... + c, ranks modulo N: what was received comes
 // first, then own In. One rank finishes a chunk and all others copy its result, so that all hold
@@ -77,6 +77,18 @@ void ring_broadcast(Schedule& s) {
   std::vector<Operand> destinations{out(0)};
   if (next != s.root) destinations.push_back(slot(next, 0));
   s.steps.push_back(move(0, {s.rank == s.root ? in(0) : slot(prev, 0)}, std::move(destinations)));
+}
+
+void ring_reduce(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks);
+  s.chunks = 1;
+  if (prev == s.root) {
+    s.steps.push_back(move(0, {in(0)}, {slot(next, 0)}));
+  } else if (s.rank != s.root) {
+    s.steps.push_back(move(0, {slot(prev, 0), in(0)}, {slot(next, 0)}));
+  } else {
+    s.steps.push_back(move(0, {slot(prev, 0), in(0)}, {out(0)}, true));
+  }
 }
 
 }  // namespace rondo::schedule

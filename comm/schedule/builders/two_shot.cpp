@@ -12,6 +12,9 @@
 // reduce_scatter is 1 and 2 without the send, all_gather is 2 and 3 without the reduction:
 // (N-1)/N * S bytes, 1 hop.
 //
+// all_to_all is an exchange without anything else: each rank sends block p of its In to rank p, which
+// puts it at block r of its Out. (N-1)/N * S bytes, 1 hop. Chunk r * N + p goes from rank r to rank p.
+//
 // The barrier over links is the exchange alone, of one byte, undivided: 1 hop, N-1 messages.
 //
 // In place: chunks p != r of In have been sent in phase 1 before phase 3 overwrites them; chunk r
@@ -66,6 +69,20 @@ void two_shot_all_gather(Schedule& s) {
   s.chunks = s.ranks;
   s.steps.push_back(move(c, {in(c)}, slots_to_all(s, c, {out(c)})));
   collect(s);
+}
+
+void two_shot_all_to_all(Schedule& s) {
+  const int n = s.ranks;
+  s.chunks = n * n;
+  for (int i = 1; i < n; ++i) {
+    const int to = (s.rank + i) % n, chunk = s.rank * n + to;
+    s.steps.push_back(move(chunk, {in(to)}, {slot(to, chunk)}));
+  }
+  s.steps.push_back(move(s.rank * n + s.rank, {in(s.rank)}, {out(s.rank)}));
+  for (int i = 1; i < n; ++i) {
+    const int from = around(s.rank - i, n), chunk = from * n + s.rank;
+    s.steps.push_back(move(chunk, {slot(from, chunk)}, {out(from)}));
+  }
 }
 
 void exchange_barrier(Schedule& s) {

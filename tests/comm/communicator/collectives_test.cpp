@@ -106,11 +106,95 @@ void broadcast(Communicator& comm, const Case& c) {
       out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
 }
 
+void reduce(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kReduce, comm);
+  const int root = static_cast<int>(c.count + 1) % comm.size();
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+  Buffer& out = c.in_place ? in : other;
+  fill(in, 0, c.count, c.type, c.op, comm.rank());
+  const bool writes = comm.rank() == root;
+  const Status status = comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, root,
+                                    c.op, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  if (writes) {
+    check(
+        out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
+        what);
+  }
+  if (writes && c.in_place) return;
+  check(
+      in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
+      what + ": input");
+}
+
+void gather(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kGather, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const int root = static_cast<int>(c.count + 2) % comm.size();
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
+  fill(in, 0, c.count, c.type, c.op, comm.rank());
+  const bool writes = comm.rank() == root, in_place = writes && c.in_place;
+  if (in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
+  const void* from = in_place ? out.data() + r * bytes : in.data();
+  const Status status = comm.gather(from, writes ? out.data() : nullptr, c.count, c.type, root,
+                                    {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  for (size_t rank = 0; writes && rank < n; ++rank) {
+    check(
+        out, rank * c.count, c.count, c.type,
+        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
+  }
+}
+
+void scatter(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kScatter, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const int root = static_cast<int>(c.count + 3) % comm.size();
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes * n, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
+  const bool reads = comm.rank() == root, in_place = reads && c.in_place;
+  if (reads) fill(in, 0, c.count * n, c.type, c.op, root);
+  unsigned char* to = in_place ? in.data() + r * bytes : out.data();
+  const Status status = comm.scatter(reads ? in.data() : nullptr, to, c.count, c.type, root,
+                                     {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  if (in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
+  check(
+      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, r * c.count + i, c.op); },
+      what);
+}
+
+void all_to_all(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kAllToAll, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const size_t bytes = c.count * size_of(c.type);
+  Buffer in(bytes * n, c.library, c.misalignment), other(bytes * n, c.library, c.misalignment);
+  // The direct one cannot be done in place, and says so.
+  const bool in_place = c.in_place && c.algorithm != Algorithm::kTwoShotDirect;
+  Buffer& out = in_place ? in : other;
+  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
+  const Status status =
+      comm.all_to_all(in.data(), out.data(), c.count, c.type, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  for (size_t rank = 0; rank < n; ++rank) {
+    check(
+        out, rank * c.count, c.count, c.type,
+        [&](size_t i) { return contribution(static_cast<int>(rank), r * c.count + i, c.op); },
+        what);
+  }
+}
+
 void everything(Communicator& comm, const Case& c) {
   all_reduce(comm, c);
   reduce_scatter(comm, c);
   all_gather(comm, c);
   broadcast(comm, c);
+  reduce(comm, c);
+  gather(comm, c);
+  scatter(comm, c);
+  all_to_all(comm, c);
 }
 
 // Around the number of ranks, vector widths, inline payloads, slots and thresholds between
@@ -200,7 +284,8 @@ TEST_CASE("tiny slots reach many rounds") {
             how, size,
             [](Communicator& comm) {
               for (const Algorithm algorithm :
-                   {Algorithm::kAuto, Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot}) {
+                   {Algorithm::kAuto, Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot,
+                    Algorithm::kTree, Algorithm::kStar}) {
                 for (const size_t count : {size_t{1}, size_t{16}, size_t{17}, size_t{1003}}) {
                   everything(comm, {.count = count, .algorithm = algorithm});
                   everything(

@@ -48,6 +48,18 @@ Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out,
                              DataType::kFloat32, options);
     case Collective::kBroadcast:
       return comm.broadcast(in.data(), out.data(), count, DataType::kFloat32, 0, options);
+    case Collective::kReduce:
+      return comm.reduce(in.data(), out.data(), count, DataType::kFloat32, 1, ReduceOp::kSum,
+                         options);
+    case Collective::kGather:
+      return comm.gather(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
+                         DataType::kFloat32, 0, options);
+    case Collective::kScatter:
+      return comm.scatter(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
+                          DataType::kFloat32, 0, options);
+    case Collective::kAllToAll:
+      return comm.all_to_all(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
+                             DataType::kFloat32, options);
     case Collective::kBarrier:
       return comm.barrier(options);
   }
@@ -79,6 +91,11 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
       {Collective::kAllGather, true, Algorithm::kAuto},
       {Collective::kBroadcast, false, Algorithm::kAuto},
       {Collective::kBarrier, false, Algorithm::kAuto},
+      {Collective::kAllReduce, false, Algorithm::kTree},
+      {Collective::kReduce, true, Algorithm::kAuto},
+      {Collective::kGather, false, Algorithm::kAuto},
+      {Collective::kScatter, true, Algorithm::kAuto},
+      {Collective::kAllToAll, true, Algorithm::kAuto},
   };
   for (const int size : {2, 3, 4, 5, 7}) {
     for (const Collectives& kind : kinds) {

@@ -94,9 +94,9 @@ TEST_CASE("every built-in is proved for 64, 128 and 256 ranks") {
   }
 }
 
-TEST_CASE("every root of a broadcast is proved") {
+TEST_CASE("every root is proved") {
   for (const auto& [collective, algorithm] : builtins()) {
-    if (collective != Collective::kBroadcast) continue;
+    if (!is_rooted(collective)) continue;
     for (const int n : {1, 2, 3, 5, 8}) {
       for (int root = 0; root < n; ++root) {
         prove_depths_and_places({.collective = collective,
@@ -159,18 +159,19 @@ TEST_CASE("the ring sends exactly 2(N-1)/N of the data, its halves (N-1)/N, and 
   }
 }
 
-TEST_CASE("one-shot and two-shot fold in rank order, the ring does not") {
+TEST_CASE("one-shot, two-shot and star fold in rank order, the ring and the tree do not") {
   for (const int n : {3, 5, 6, 7}) {
     for (const auto& [collective, algorithm] : builtins()) {
-      if (collective != Collective::kAllReduce && collective != Collective::kReduceScatter)
-        continue;
+      if (!form_of(collective).reduces) continue;
       const Limits limits = tiny(4);
       const Operation op = operation(
           {.collective = collective, .algorithm = algorithm, .ranks = n, .count = 100}, limits);
       const Result<VerifyReport> report = verify(std::span(&op, 1), limits);
       REQUIRE(report.ok());
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
-      CHECK(report.value().rank_order == (algorithm != Algorithm::kRing));
+      // Three ranks make a tree whose root, rank 0, has ranks 1 and 2 as its children.
+      const bool ordered = algorithm == Algorithm::kTree ? n == 3 : algorithm != Algorithm::kRing;
+      CHECK(report.value().rank_order == ordered);
     }
   }
 }

@@ -68,17 +68,32 @@ class Execution {
   }
 
  private:
-  bool blocks_in() const { return op_.collective != Collective::kAllGather; }
-  bool blocks_out() const { return op_.collective != Collective::kReduceScatter; }
+  // Said anew, not taken from form_of(): that is what is tested.
+  bool one_in() const {
+    return op_.collective == Collective::kAllGather || op_.collective == Collective::kGather;
+  }
+  bool one_out() const {
+    return op_.collective == Collective::kReduceScatter || op_.collective == Collective::kScatter;
+  }
+  bool reads(size_t rank) const {
+    return static_cast<int>(rank) == op_.root ||
+           (op_.collective != Collective::kBroadcast && op_.collective != Collective::kScatter);
+  }
+  bool writes(size_t rank) const {
+    return static_cast<int>(rank) == op_.root ||
+           (op_.collective != Collective::kReduce && op_.collective != Collective::kGather);
+  }
 
   void lay_out(Rank& r, size_t id) {
     r.id = id;
-    r.in_size = blocks_in() ? g_.total : g_.block;
-    r.out_size = blocks_out() ? g_.total : g_.block;
+    const uint64_t all =
+        op_.collective == Collective::kAllToAll ? g_.block * ranks_.size() : g_.total;
+    r.in_size = one_in() ? g_.block : all;
+    r.out_size = one_out() ? g_.block : all;
     r.out_base = r.in_size;
     if (op_.in_place) {
-      r.out_base = blocks_out() ? 0 : id * g_.block;
-      r.in_base = blocks_in() ? 0 : id * g_.block;
+      r.out_base = one_out() ? id * g_.block : 0;
+      r.in_base = one_in() ? id * g_.block : 0;
     }
     r.memory.resize(op_.in_place ? std::max(r.in_size, r.out_size) : r.in_size + r.out_size);
     poison(r);
@@ -90,7 +105,7 @@ class Execution {
 
   void start(Rank& r) {
     r.started = true;
-    if (op_.collective == Collective::kBroadcast && static_cast<int>(r.id) != op_.root) return;
+    if (!reads(r.id)) return;
     for (size_t i = 0; i < r.in_size; ++i) r.memory[r.in_base + i] = contribution(r.id, i);
   }
 
@@ -232,8 +247,12 @@ class Execution {
   uint64_t expected(size_t rank, uint64_t i) const {
     if (op_.collective == Collective::kBroadcast)
       return contribution(static_cast<size_t>(op_.root), i);
-    if (op_.collective == Collective::kAllGather) return contribution(i / g_.block, i % g_.block);
-    const uint64_t position = blocks_out() ? i : rank * g_.block + i;
+    if (one_in()) return contribution(i / g_.block, i % g_.block);
+    const uint64_t position = one_out() ? rank * g_.block + i : i;
+    if (op_.collective == Collective::kScatter)
+      return contribution(static_cast<size_t>(op_.root), position);
+    if (op_.collective == Collective::kAllToAll)
+      return contribution(i / g_.block, rank * g_.block + i % g_.block);
     uint64_t sum = 0;
     for (size_t r = 0; r < ranks_.size(); ++r) sum += contribution(r, position);
     return 3 * sum;
@@ -242,7 +261,7 @@ class Execution {
   std::string check() const {
     if (op_.collective == Collective::kBarrier) return {};
     for (const Rank& r : ranks_) {
-      for (uint64_t i = 0; i < r.out_size; ++i) {
+      for (uint64_t i = 0; writes(r.id) && i < r.out_size; ++i) {
         if (r.result[i] != expected(r.id, i)) return "wrong result";
       }
     }

@@ -172,7 +172,7 @@ TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
   CHECK_THAT(broken([](Geometry& g) { g.begin += 4, g.rounds = 3; }), says("leave a gap"));
   CHECK_THAT(broken([](Geometry& g) { g.total += 1; }), says("the collective has 120"));
   CHECK_THAT(broken([](Geometry& g) { g.in_stride = 39; }), says("39 elements apart in In"));
-  CHECK_THAT(broken([](Geometry& g) { g.block = 30; }), says("more chunks of 30"));
+  CHECK_THAT(broken([](Geometry& g) { g.block = 30; }), says("more than 3 chunks of 30"));
   Operation op = good;
   op.programs[2].channels[0].slice = 8;
   CHECK_THAT(refusal(op), says("rank 2 has another geometry than rank 0"));
