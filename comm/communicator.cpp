@@ -4,8 +4,11 @@
 #include "rondo/communicator.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "comm/communicator_impl.hpp"
 #include "comm/recorder/clock.hpp"
@@ -125,8 +128,9 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
   operation.prepared = last_.prepared.get();
   operation.in = last_.in;
   operation.out = last_.out;
-  operation.timeout_ns =
-      options.timeout.count() > 0 ? options.timeout.count() * 1'000'000 : timeout_ns_;
+  operation.timeout_ns = options.timeout.count() > 0
+                             ? std::min(options.timeout, kLongestTimeout).count() * 1'000'000
+                             : timeout_ns_;
   return {};
 }
 
@@ -145,10 +149,17 @@ Work Communicator::Impl::start(const Request& request, const CallOptions& option
     state->end(status, recorder::now_ns());
     return Work(std::move(state));
   }
+  if (!progress_) {
+    auto thread = engine::ProgressThread::shared();
+    if (!thread.ok()) {
+      state->end(thread.status(), recorder::now_ns());
+      return Work(std::move(state));
+    }
+    progress_ = *thread;
+  }
   operation->work = state;
   operation->keep_alive = last_.prepared;
   queue_->push(std::move(operation));
-  if (!progress_) progress_ = engine::ProgressThread::shared();
   progress_->look_after(queue_);
   return Work(std::move(state));
 }
@@ -165,10 +176,11 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   if (!found.ok()) return {};
   const engine::Prepared& prepared = **found;
   const engine::Plan& chosen = direct && prepared.direct ? *prepared.direct : prepared.staged;
+  auto bytes = plans_->most_bytes_moved(shape, chosen.algorithm);
   return {.algorithm = chosen.algorithm,
           .channels = plans_->limits().channels,
           .predicted_us = chosen.predicted_us,
-          .bytes_sent_per_rank = plans_->bytes_sent(chosen, prepared.element_bytes)};
+          .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 
 void Communicator::Impl::abort(const std::string& reason) {
@@ -176,6 +188,15 @@ void Communicator::Impl::abort(const std::string& reason) {
 }
 
 Communicator::Impl::~Impl() {
+  if (owner_ != getpid()) {
+    // A forked child's copy. The threads and the place on the board are the parent's, and what
+    // waits for threads would wait for ever, so these parts stay.
+    static auto* left_alone = new std::vector<std::shared_ptr<void>>;
+    left_alone->push_back(std::move(queue_));
+    left_alone->push_back(std::move(progress_));
+    left_alone->push_back(std::move(runner_));
+    return;
+  }
   if (queue_) queue_->drain();
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).

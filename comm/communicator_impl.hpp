@@ -2,6 +2,10 @@
 // go down.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -15,6 +19,9 @@
 #include "transport/shm/segment.hpp"
 
 namespace rondo {
+
+/// Timeouts are cut down to this (ten years), so that sums with the time of day do not overflow.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 3650);
 
 class Communicator::Impl {
  public:
@@ -53,13 +60,14 @@ class Communicator::Impl {
   /// The same, unless the call repeats the last one; then fills in what was asked.
   Status prepare(const Request& request, const CallOptions& options, engine::Operation& operation);
 
+  const pid_t owner_ = getpid();
   comm::Bootstrap bootstrap_;
   transport::Segment segment_;  // the board, then the transport's FIFOs
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<recorder::Board> board_;
   std::unique_ptr<recorder::Watch> watch_;
   std::unique_ptr<comm::Plans> plans_;
-  std::unique_ptr<engine::Runner> runner_;
+  std::shared_ptr<engine::Runner> runner_;
   std::shared_ptr<engine::Queue> queue_;
   std::shared_ptr<engine::ProgressThread> progress_;  // from the first asynchronous operation on
   int64_t timeout_ns_ = 0;

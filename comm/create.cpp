@@ -4,7 +4,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <type_traits>
 
 #include "comm/bootstrap/environment.hpp"
@@ -38,6 +41,7 @@ struct Hello {
   uint64_t llc_bytes;
   uint64_t arena_bytes;  // 0: none
   char pace[kPaceChars];
+  int32_t granted_cpus;  // by the control group; ranks in different ones go by rank 0's
   cpu_set_t affinity;
 };
 static_assert(std::is_trivially_copyable_v<Hello>);
@@ -95,11 +99,12 @@ Result<std::vector<Hello>> exchange(comm::Bootstrap& bootstrap, const Hello& own
   return hellos;
 }
 
-// Every rank's arena, as seen from here. An arena that cannot be mapped is no error: its rank's
-// buffers go through slots.
+// Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is no
+// error, all buffers go through slots then; but ranks must not differ in it.
 Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap, int own_fd,
                                                      const std::vector<Hello>& hellos) {
   std::vector<transport::ArenaView> arenas(hellos.size());
+  bool mapped = true;
   auto fds = bootstrap.all_gather_fds(own_fd);
   if (!fds.ok()) return fds.status();
   for (size_t r = 0; r < hellos.size(); ++r) {
@@ -110,10 +115,17 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
       if (view.ok()) {
         arenas[r] = std::move(*view);
       } else {
-        comm::log(LogLevel::kWarn, fmt::format("library memory of rank {} goes through slots: {}",
-                                               r, view.status().to_string()));
+        mapped = false;
+        comm::log(LogLevel::kWarn, fmt::format("library memory goes through slots: rank {} cannot "
+                                               "map that of rank {}: {}",
+                                               bootstrap.rank(), r, view.status().to_string()));
       }
     }
+  }
+  auto all = bootstrap.all_gather(mapped ? "1" : "0");
+  if (!all.ok()) return all.status();
+  for (const std::string& answer : *all) {
+    if (answer != "1") arenas.clear();
   }
   return arenas;
 }
@@ -126,6 +138,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
   if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
+  settled.timeout = std::min(settled.timeout, kLongestTimeout);
+  settled.bootstrap_timeout = std::min(settled.bootstrap_timeout, kLongestTimeout);
   RONDO_RETURN_IF_ERROR(check(settled, settled.pace));
   auto identity = comm::identity_from(settled);
   if (!identity.ok()) return identity.status();
@@ -155,6 +169,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   own.llc_bytes = topology::host().llc_bytes;
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
   config.pace.copy(own.pace, kPaceChars - 1);
+  own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
   auto hellos = exchange(bootstrap_, own);
   if (!hellos.ok()) return hellos.status();
@@ -173,7 +188,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
     CPU_OR(&cpus, &cpus, &(*hellos)[static_cast<size_t>(r)].affinity);
   }
   const int channels = settings.channels > 0 ? settings.channels : 1;
-  const int usable = engine::usable_cpus(cpus);
+  const int usable = std::clamp(CPU_COUNT(&cpus), 1, std::max(settings.granted_cpus, 1));
   const bool oversubscribed = ranks * channels > usable;
 
   tuner::LinkProfile profile =
@@ -216,7 +231,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   if (!transport.ok()) return transport.status();
   transport_ =
       pace.empty() ? std::move(*transport) : transport::pace(std::move(*transport), pacing);
-  watch_ = std::make_unique<recorder::Watch>(*board_, [this] { return bootstrap_.find_dead(); });
+  watch_ = std::make_unique<recorder::Watch>(
+      *board_, [this](int first) { return bootstrap_.find_dead(first); });
   engine::register_for_wakeups();
   const transport::Capabilities can = transport_->capabilities();
   plans_ = std::make_unique<comm::Plans>(comm::PlanLimits{
@@ -231,13 +247,17 @@ Status Communicator::Impl::bring_up(const Config& config) {
       .available = {.publish = can.publish, .references = can.references, .signals = can.signals},
       .algorithm = static_cast<Algorithm>(settings.algorithm)});
   const bool paced = !pace.empty();
-  runner_ = std::make_unique<engine::Runner>(
-      *transport_, *board_, *watch_,
-      engine::RunnerOptions{
-          .channels = channels,
-          .blocking = engine::wait_policy(ranks * channels, usable, paced),
-          // Beside every progress thread its rank computes.
-          .progressing = engine::wait_policy(2 * ranks * channels, usable, paced)});
+  const engine::RunnerOptions options{
+      .channels = channels,
+      .blocking = engine::wait_policy(ranks * channels, usable, paced),
+      // Beside every progress thread its rank computes.
+      .progressing = engine::wait_policy(2 * ranks * channels, usable, paced)};
+  try {
+    runner_ = std::make_shared<engine::Runner>(*transport_, *board_, *watch_, options);
+  } catch (const std::system_error& error) {
+    return {Code::kResourceExhausted,
+            fmt::format("no threads for {} channels: {}", channels, error.what())};
+  }
   queue_ = std::make_shared<engine::Queue>(*runner_);
   timeout_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(config.timeout).count();
   comm::log(

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace rondo::comm {
 
 using engine::Prepared;
@@ -60,9 +62,9 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   return std::shared_ptr<const Prepared>(std::move(prepared));
 }
 
-Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm) const {
+Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
   const recorder::Call& call = shape.call;
-  auto built = schedule::build(call.collective, algorithm, limits_.ranks, limits_.rank, call.root);
+  auto built = schedule::build(call.collective, algorithm, limits_.ranks, rank, call.root);
   if (!built.ok()) return built.status();
   const bool publishes = schedule::needs_of(algorithm).publish;
   auto program =
@@ -98,7 +100,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
   }
-  auto made = make(shape, forced);
+  auto made = make(shape, forced, limits_.rank);
   if (!made.ok()) return made.status();
   if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
     prepared.direct_only = true;
@@ -118,20 +120,26 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
     return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile)
         .algorithm;
   };
-  auto staged = make(shape, choose(false));
+  auto staged = make(shape, choose(false), limits_.rank);
   if (!staged.ok()) return staged.status();
   prepared.staged = std::move(*staged);
   const Algorithm direct = choose(true);
   if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
-  auto made = make(shape, direct);
+  auto made = make(shape, direct, limits_.rank);
   if (!made.ok()) return made.status();
   prepared.direct = std::make_unique<engine::Plan>(std::move(*made));
   return {};
 }
 
-uint64_t Plans::bytes_sent(const engine::Plan& plan, size_t element_bytes) const {
-  const schedule::Traffic traffic = schedule::traffic_of(plan.program);
-  return traffic.elements_sent * element_bytes;
+Result<uint64_t> Plans::most_bytes_moved(const Shape& shape, Algorithm algorithm) const {
+  uint64_t most = 0;
+  for (int rank = 0; rank < limits_.ranks; ++rank) {
+    auto plan = make(shape, algorithm, rank);
+    if (!plan.ok()) return plan.status();
+    const uint64_t elements = schedule::elements_moved(plan->program, limits_.ranks);
+    most = std::max(most, elements * size_of(shape.call.type));
+  }
+  return most;
 }
 
 }  // namespace rondo::comm

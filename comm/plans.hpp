@@ -38,8 +38,9 @@ class Plans {
   Result<std::shared_ptr<const engine::Prepared>> find(const Shape& shape);
 
   const PlanLimits& limits() const { return limits_; }
-  /// Payload that this rank hands to others when it follows the plan.
-  uint64_t bytes_sent(const engine::Plan& plan, size_t element_bytes) const;
+  /// Payload that passes between a rank and the others by what that rank does, for the rank for
+  /// which it is most (Stats::bytes_sent). Builds every rank's program.
+  Result<uint64_t> most_bytes_moved(const Shape& shape, Algorithm algorithm) const;
 
  private:
   struct Hash {
@@ -48,7 +49,7 @@ class Plans {
     }
   };
   Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
-  Result<engine::Plan> make(const Shape& shape, Algorithm algorithm) const;
+  Result<engine::Plan> make(const Shape& shape, Algorithm algorithm, int rank) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 

@@ -27,7 +27,8 @@ Json to_json(const StepRecord& r) {
 }
 
 void print_line(const Json& line) {
-  const std::string text = line.dump() + "\n";
+  const std::string text =
+      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
@@ -89,7 +90,7 @@ Status Report::finish(Json summary) {
   Json document = {{"program", "rondo-train"}, {"config", config_}, {"steps", Json::array()}};
   for (const StepRecord& step : steps_) document["steps"].push_back(to_json(step));
   document["summary"] = std::move(summary);
-  file_ << document.dump(1) << "\n";
+  file_ << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   file_.close();
   if (file_) return {};
   return Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));

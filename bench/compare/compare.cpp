@@ -255,7 +255,7 @@ int run_under_mpi(const CompareOptions& options) {
   }
   if (rank != 0 || options.json_file.empty()) return 0;
   std::ofstream file(options.json_file);
-  file << document.dump(1) << '\n';
+  file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   file.close();
   if (file.fail()) spdlog::error("cannot write {}: {}", options.json_file, std::strerror(errno));
   return file.fail() ? 1 : 0;

@@ -119,7 +119,7 @@ Status measure_rows(const Options& options, Backend& backend, const std::vector<
 
 bool write_json(const std::string& path, const nlohmann::json& document) {
   std::ofstream file(path);
-  file << document.dump(2) << '\n';
+  file << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   file.close();
   if (file.fail()) spdlog::error("cannot write {}: {}", path, std::strerror(errno));
   return !file.fail();

@@ -383,15 +383,15 @@ Status Bootstrap::barrier() { return impl_->barrier(); }
 void Bootstrap::fail(const Status& why) { impl_->fail(why); }
 void Bootstrap::close_sockets() { impl_->close_sockets(); }
 
-int Bootstrap::find_dead() const {
+int Bootstrap::find_dead(int first) const {
   const std::vector<Peer>& all = peers();
   std::array<pollfd, 64> batch;
-  for (size_t first = 0; first < all.size(); first += batch.size()) {
-    const size_t count = std::min(batch.size(), all.size() - first);
-    for (size_t i = 0; i < count; ++i) batch[i] = {all[first + i].pidfd.get(), POLLIN, 0};
+  for (auto from = static_cast<size_t>(first); from < all.size(); from += batch.size()) {
+    const size_t count = std::min(batch.size(), all.size() - from);
+    for (size_t i = 0; i < count; ++i) batch[i] = {all[from + i].pidfd.get(), POLLIN, 0};
     if (poll(batch.data(), count, 0) <= 0) continue;
     for (size_t i = 0; i < count; ++i) {
-      if (batch[i].revents != 0) return static_cast<int>(first + i);
+      if (batch[i].revents != 0) return static_cast<int>(from + i);
     }
   }
   return -1;

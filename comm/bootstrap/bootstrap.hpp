@@ -58,8 +58,9 @@ class Bootstrap {
   /// status, with this rank's number before the message. Waits for nobody.
   void fail(const Status& why);
 
-  /// A rank whose process has ended, or -1. Never blocks; works after close_sockets(). Any thread.
-  int find_dead() const;
+  /// The first rank, from `first` on, whose process has ended, or -1. Never blocks; works after
+  /// close_sockets(). Any thread.
+  int find_dead(int first = 0) const;
   /// Gives the sockets back once the exchange is over; peers() stay. Every rank calls it after the
   /// same operation.
   void close_sockets();

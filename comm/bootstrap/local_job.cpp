@@ -202,7 +202,11 @@ class Job {
     std::vector<pollfd> watched{{signals_.get(), POLLIN, 0}};
     watch(watched);
     const int ready = poll(watched.data(), watched.size(), wait_ms());
-    if (ready < 0 && errno != EINTR) return leave_nothing();
+    if (ready < 0 && errno != EINTR) {
+      spdlog::error("poll: {}; stopping all ranks", std::strerror(errno));
+      exit_code_ = kLauncherExit;
+      return leave_nothing();
+    }
     if (ready > 0) {
       serve(watched);
       read_signals();

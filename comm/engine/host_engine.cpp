@@ -51,12 +51,16 @@ void HostEngine::start(const Operation& operation) {
 // below would be half of it.
 [[gnu::flatten]] Progress HostEngine::advance(uint32_t budget) {
   awaited_ = nullptr;
+  blocked_on_.store(-1, std::memory_order_relaxed);
   return engine::advance(program_, *geometry_, cursor_, *this, budget);
 }
 
 bool HostEngine::drained() {
   while (!referred_.empty()) {
-    if (!referred_.back()->drained()) return false;
+    if (!referred_.back().sender->drained()) {
+      (void)blocked(referred_.back().peer);
+      return false;
+    }
     referred_.pop_back();
   }
   return true;
@@ -68,9 +72,7 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
   // A slot of another operation, or of another size, means that the ranks disagree; it is never
   // touched.
   if (delivery.tag != operation_->tag || delivery.bytes != bytes || delivery.data == nullptr) {
-    blocked_on_ = peer;
-    mismatch_ = delivery.tag != operation_->tag;
-    return Progress::kFailed;
+    return failed(peer, delivery.tag != operation_->tag);
   }
   // Operands are one list for sources and destinations; a source is only ever read.
   located_[i] = const_cast<std::byte*>(delivery.data);
@@ -141,11 +143,11 @@ Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
                       operation_->prepared->element_bytes;
   const bool publishes = to.place == Place::kPublished;
   transport::Sender* sender = publishes ? publisher_ : senders_[static_cast<size_t>(to.peer)];
-  if (!sender->try_publish_reference(reference, bytes, operation_->tag)) {
-    return blocked(publishes ? (rank_ == 0 ? 1 : 0) : to.peer);
-  }
-  if (std::find(referred_.begin(), referred_.end(), sender) == referred_.end()) {
-    referred_.push_back(sender);
+  const int reader = publishes ? (rank_ == 0 ? 1 : 0) : to.peer;
+  if (!sender->try_publish_reference(reference, bytes, operation_->tag)) return blocked(reader);
+  const auto known = [sender](const Referred& r) { return r.sender == sender; };
+  if (std::none_of(referred_.begin(), referred_.end(), known)) {
+    referred_.push_back({.sender = sender, .peer = reader});
   }
   const int ranks = board_.ranks();
   sent(bytes * static_cast<uint64_t>(publishes ? ranks - 1 : 1));
@@ -251,9 +253,7 @@ Progress HostEngine::try_wait(const schedule::Instruction& instruction) {
   // The same signal of another operation. A peer that is already further has compared ours with its
   // own.
   if (seen >> kSignalTagBits == own >> kSignalTagBits && seen != own) {
-    blocked_on_ = peer;
-    mismatch_ = true;
-    return Progress::kFailed;
+    return failed(peer, true);
   }
   return Progress::kDone;
 }

@@ -2,6 +2,7 @@
 // It never waits; it tells whom it is blocked on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -40,9 +41,9 @@ class HostEngine {
   Progress try_wait(const schedule::Instruction& instruction);
   void signal();
 
-  /// After kBlocked: the peer that has to act, and when its slot is known to become visible (0:
-  /// unknown).
-  int blocked_on() const { return blocked_on_; }
+  /// After kBlocked: the peer that has to act (any thread may ask), and when its slot is known to
+  /// become visible (0: unknown). -1: not blocked.
+  int blocked_on() const { return blocked_on_.load(std::memory_order_relaxed); }
   int64_t ready_at_ns() const { return awaited_ != nullptr ? awaited_->ready_at_ns() : 0; }
   /// After kBlocked: whether walking on is worth while. Cheaper than advance(), for tight polling.
   bool may_go_on() const {
@@ -71,9 +72,15 @@ class HostEngine {
     return signals_ << kSignalTagBits | (operation_->tag & ((uint64_t{1} << kSignalTagBits) - 1));
   }
   Progress blocked(int peer, transport::Receiver* awaited = nullptr) {
-    blocked_on_ = peer;
+    // Relaxed: told to other threads for diagnosis only.
+    blocked_on_.store(peer, std::memory_order_relaxed);
     awaited_ = awaited;
     return Progress::kBlocked;
+  }
+  Progress failed(int peer, bool mismatch) {
+    blocked_on_.store(peer, std::memory_order_relaxed);
+    mismatch_ = mismatch;
+    return Progress::kFailed;
   }
   void sent(uint64_t bytes) {
     // Relaxed: a statistic with one writer.
@@ -106,8 +113,12 @@ class HostEngine {
   uint32_t published_ = 0;           // destinations of the current move already handed over
   bool computed_ = false;            // the current move's kernel has run
   uint64_t signals_ = 0;             // raised since creation
-  std::vector<transport::Sender*> referred_;  // links that carry references of this operation
-  int blocked_on_ = -1;
+  struct Referred {
+    transport::Sender* sender;
+    int peer;
+  };
+  std::vector<Referred> referred_;  // links that carry references of this operation
+  std::atomic<int> blocked_on_{-1};
   transport::Receiver* awaited_ = nullptr;
   bool mismatch_ = false;
   std::atomic<uint64_t> bytes_sent_{0};

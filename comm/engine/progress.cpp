@@ -3,30 +3,33 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
+#include <string>
+#include <system_error>
 
 #include "comm/recorder/clock.hpp"
 #include "kernels/floating_point.hpp"
 
 namespace rondo::engine {
 
-std::shared_ptr<ProgressThread> ProgressThread::shared() {
+Result<std::shared_ptr<ProgressThread>> ProgressThread::shared() {
   static std::mutex mutex;
   static std::weak_ptr<ProgressThread> current;
   const std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<ProgressThread> thread = current.lock();
   // A forked child inherits the object without the thread.
-  if (!thread || thread->owner_ != getpid()) current = thread = std::make_shared<ProgressThread>();
+  if (thread && thread->owner_ == getpid()) return thread;
+  try {
+    current = thread = std::make_shared<ProgressThread>();
+  } catch (const std::system_error& error) {
+    return Status(Code::kResourceExhausted,
+                  std::string("no thread for asynchronous operations: ") + error.what());
+  }
   return thread;
 }
 
 ProgressThread::ProgressThread() : owner_(getpid()), thread_([this] { loop(); }) {}
 
 ProgressThread::~ProgressThread() {
-  if (owner_ != getpid()) {
-    thread_.detach();  // the parent's
-    return;
-  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     quit_ = true;
@@ -38,7 +41,11 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::look_after(const std::shared_ptr<Queue>& queue) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end()) queues_.push_back(queue);
+    if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end()) {
+      // The thread may be asleep over another queue, which is no longer alone.
+      for (const auto& other : queues_) other->wake();
+      queues_.push_back(queue);
+    }
   }
   wake_.notify_one();
 }
@@ -65,12 +72,19 @@ void Queue::push(std::unique_ptr<Operation> operation) {
   size_.store(operations_.size(), std::memory_order_release);
 }
 
-void Queue::drain() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  emptied_.wait(lock, [&] { return operations_.empty(); });
+void Queue::wake() {
+  // While it is not empty, the communicator, and so the board, is there: see drain().
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!operations_.empty()) runner_.board().wake(runner_.board().rank());
 }
 
-void Queue::end_first(const Status& status) {
+void Queue::drain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  emptied_.wait(lock, [&] { return operations_.empty() && !ending_; });
+}
+
+// By value: once the queue is empty its runner belongs to others again.
+void Queue::end_first(Status status) {
   waiter_.reset();
   begun_ = false;
   std::unique_ptr<Operation> ended;
@@ -78,12 +92,15 @@ void Queue::end_first(const Status& status) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended = std::move(operations_.front());
     operations_.pop_front();
+    ending_ = true;
     // Release: pairs with empty(). Before the Work ends, so that who waited for it finds the queue
     // as it is.
     size_.store(operations_.size(), std::memory_order_release);
-    emptied_.notify_all();
   }
   ended->work->end(status, recorder::now_ns());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ending_ = false;
+  emptied_.notify_all();
 }
 
 void Queue::advance(bool alone) {
@@ -102,11 +119,12 @@ void Queue::advance(bool alone) {
   }
   switch (runner_.step(*first)) {
     case Progress::kDone:
+      runner_.moved(*waiter_);
       return end_first({});
     case Progress::kFailed:
       return end_first(runner_.failure());
     case Progress::kProgressed:
-      waiter_->reset();
+      runner_.moved(*waiter_);
       return;
     case Progress::kBlocked:
       if (!runner_.wait_a_little(*first, *waiter_, alone)) end_first(runner_.failure());

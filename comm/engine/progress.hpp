@@ -30,17 +30,21 @@ class Queue {
   /// Waits until everything has ended, well or badly. Bounded by the operations' own deadlines.
   void drain();
 
+  /// Wakes the progress thread if it sleeps over this queue. Any thread.
+  void wake();
+
   /// Moves the first operation a bit. `alone`: no other queue has work, so waiting may sleep.
   void advance(bool alone);
 
  private:
-  void end_first(const Status& status);
+  void end_first(Status status);
 
   Runner& runner_;  // used only while the queue is not empty
   std::mutex mutex_;
   std::condition_variable emptied_;
   std::deque<std::unique_ptr<Operation>>
-      operations_;  // guarded by mutex_; the front is the progress thread's
+      operations_;       // guarded by mutex_; the front is the progress thread's
+  bool ending_ = false;  // guarded by mutex_: an operation has left, but its Work has not ended
   std::atomic<size_t> size_{0};
   bool begun_ = false;            // progress thread only
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
@@ -50,8 +54,8 @@ class Queue {
 /// lives as long as a communicator that has issued asynchronous operations.
 class ProgressThread {
  public:
-  /// This process's, started if there is none. Any thread.
-  static std::shared_ptr<ProgressThread> shared();
+  /// This process's, started if there is none. Any thread. kResourceExhausted: no thread to be had.
+  static Result<std::shared_ptr<ProgressThread>> shared();
 
   ProgressThread();
   /// Joins. REQUIRES: every queue is drained.

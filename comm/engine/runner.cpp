@@ -2,14 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+
+#include "comm/recorder/clock.hpp"
 #include "kernels/floating_point.hpp"
 
 namespace rondo::engine {
 
 namespace {
 // Moves before a runner looks round: long enough not to matter, short enough that nothing else
-// starves.
-constexpr uint32_t kBudget = 64;
+// starves, and that others see within moments that this rank works or that it has noticed an error.
+constexpr uint32_t kBudget = 16;
+// How long a rank that fails waits for the others to let go of its buffers. Those that live answer
+// within moments; one that is stopped never does.
+constexpr int64_t kLetGoNs = 200'000'000;
+// A peer that has just looked for an error may be on its way into the operation.
+constexpr timespec kLetGoPause{0, 1'000'000};
 }  // namespace
 
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank) {
@@ -103,11 +111,12 @@ Progress Runner::decide(Operation& operation) {
   const recorder::Call& call = operation.prepared->call;
   const auto fall_back = [&](int peer) {
     if (!operation.prepared->direct_only) return choose(operation, &operation.prepared->staged);
-    board_.finish(operation.sequence);  // on every rank alike, and nothing has moved: the
-                                        // communicator stays usable
-    return fail({Code::kUnavailable,
-                 fmt::format("{} needs buffers from rondo::alloc on every rank; rank {}'s are not",
-                             name(operation.prepared->direct->algorithm), peer)});
+    // On every rank alike, and nothing has moved: the communicator stays usable.
+    board_.finish(operation.sequence);
+    failure_ = {Code::kUnavailable,
+                fmt::format("{} needs buffers from rondo::alloc on every rank; rank {}'s are not",
+                            name(operation.prepared->direct->algorithm), peer)};
+    return Progress::kFailed;
   };
   for (; operation.deciding_peer < board_.ranks(); ++operation.deciding_peer) {
     // This rank first, then the others.
@@ -132,7 +141,8 @@ Progress Runner::decide(Operation& operation) {
     const auto posted = board_.read(peer, operation.sequence);
     // Already past it: only a rank that went through slots can be.
     if (!posted) return fall_back(peer);
-    if (posted->call != call) return fail(watch_.mismatch(peer, operation.sequence, call));
+    if (posted->call != call)
+      return fail(operation, watch_.mismatch(peer, operation.sequence, call));
     if (needed.in)
       peers_.in[p] = transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
     if (needed.out)
@@ -144,25 +154,52 @@ Progress Runner::decide(Operation& operation) {
   return choose(operation, operation.prepared->direct.get());
 }
 
-Progress Runner::fail(Status status) {
+Progress Runner::fail(const Operation& operation, Status status) {
   failure_ = std::move(status);
   if (workers_) workers_->stop();
+  board_.give_up();
+  await_peers(operation);
   return Progress::kFailed;
+}
+
+// Peers may be inside a move that reads or writes this rank's buffers. They look for an error
+// between moves, which are slices, and give up; then the caller can have its buffers back.
+void Runner::await_peers(const Operation& operation) {
+  if (operation.in_reference.kind == transport::Reference::kNone &&
+      operation.out_reference.kind == transport::Reference::kNone) {
+    return;
+  }
+  const int64_t until = recorder::now_ns() + kLetGoNs;
+  nanosleep(&kLetGoPause, nullptr);
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    while (peer != board_.rank() && board_.may_touch(peer, operation.sequence) &&
+           !watch_.has_ended(peer) && recorder::now_ns() < until) {
+      nanosleep(&kLetGoPause, nullptr);
+    }
+  }
 }
 
 Progress Runner::engine_failed(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
-  if (engine.mismatch())
-    return fail(watch_.mismatch(peer, operation.sequence, operation.prepared->call));
-  return fail(board_.raise(
-      {Code::kSystem,
-       fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
-                   "shared memory was overwritten, or the ranks run different versions of rondo",
-                   board_.rank(), peer, operation.prepared->call.to_string(),
-                   operation.sequence)}));
+  if (engine.mismatch()) {
+    return fail(operation, watch_.mismatch(peer, operation.sequence, operation.prepared->call));
+  }
+  const Status status(
+      Code::kSystem,
+      fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
+                  "shared memory was overwritten, or the ranks run different versions of rondo",
+                  board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence));
+  return fail(operation, board_.raise(status));
+}
+
+// Whether a peer has failed that may have had its buffers back while this rank still used them.
+bool Runner::gave_up(const Operation& operation) const {
+  const bool large = references_ && operation.prepared->in_bytes >= kReferenceBytes;
+  return (large || operation.plan->direct) && board_.has_error();
 }
 
 Progress Runner::finish(Operation& operation) {
+  if (gave_up(operation)) return fail(operation, board_.error());
   board_.finish(operation.sequence);
   return Progress::kDone;
 }
@@ -175,7 +212,11 @@ Progress Runner::step(Operation& operation) {
   if (operation.phase == Phase::kRunning) {
     const Progress walked = engines_[0]->advance(kBudget);
     if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
-    if (walked != Progress::kDone) return walked;
+    if (walked == Progress::kProgressed) {
+      board_.progressed();
+      return gave_up(operation) ? fail(operation, board_.error()) : walked;
+    }
+    if (walked == Progress::kBlocked) return walked;
     if (workers_) {
       if (const int channel = workers_->failed_channel(); channel > 0) {
         return engine_failed(operation, *engines_[static_cast<size_t>(channel)]);
@@ -198,15 +239,29 @@ bool Runner::wait_a_little(const Operation& operation, Waiter& waiter, bool may_
   if (!waiter.idle(engine.ready_at_ns(), may_sleep)) return true;
   const recorder::Wait wait{.sequence = operation.sequence,
                             .call = &operation.prepared->call,
-                            .peer = deciding_on_ >= 0 ? deciding_on_ : engine.blocked_on(),
+                            .peer = blocked_on(),
                             .step = engine.cursor().step,
                             .round = engine.cursor().round,
                             .since_ns = waiter.start_ns(),
                             .timeout_ns = operation.timeout_ns};
   Status status = watch_.check(wait);
   if (status.ok()) return true;
-  (void)fail(std::move(status));
+  (void)fail(operation, std::move(status));
   return false;
+}
+
+// The peer that has to act: as the decision, channel 0, or else a worker says.
+int Runner::blocked_on() const {
+  if (deciding_on_ >= 0) return deciding_on_;
+  for (const auto& engine : engines_) {
+    if (engine->blocked_on() >= 0) return engine->blocked_on();
+  }
+  return -1;
+}
+
+void Runner::moved(Waiter& waiter) {
+  if (waiter.start_ns() != 0) watch_.done();
+  waiter.reset();
 }
 
 Status Runner::run(Operation& operation) {
@@ -216,13 +271,12 @@ Status Runner::run(Operation& operation) {
   while (true) {
     switch (step(operation)) {
       case Progress::kDone:
-        if (waiter.start_ns() != 0) watch_.done();
+        moved(waiter);
         return {};
       case Progress::kFailed:
         return failure_;
       case Progress::kProgressed:
-        if (waiter.start_ns() != 0) watch_.done();
-        waiter.reset();
+        moved(waiter);
         break;
       case Progress::kBlocked:
         if (!wait_a_little(operation, waiter, true)) return failure_;

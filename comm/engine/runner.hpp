@@ -37,6 +37,9 @@ class Runner {
   /// `may_sleep`: nothing else needs this thread. False: failed.
   bool wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep);
 
+  /// After step() said kDone or kProgressed, at the end of a wait.
+  void moved(Waiter& waiter);
+
   const WaitPolicy& progressing_policy() const { return options_.progressing; }
   const recorder::Board& board() const { return board_; }
   uint64_t bytes_sent() const;
@@ -45,8 +48,11 @@ class Runner {
  private:
   Progress decide(Operation& operation);
   Progress choose(Operation& operation, const Plan* plan);
-  Progress fail(Status status);
+  Progress fail(const Operation& operation, Status status);
+  void await_peers(const Operation& operation);
+  int blocked_on() const;
   Progress engine_failed(const Operation& operation, const HostEngine& engine);
+  bool gave_up(const Operation& operation) const;
   Progress finish(Operation& operation);
 
   transport::Transport& transport_;

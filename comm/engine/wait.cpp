@@ -2,12 +2,14 @@
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cmath>
 #include <fstream>
 #include <string>
@@ -33,10 +35,11 @@ timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'00
 // The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced
 // messages take.
 void sleep_until(int64_t when_ns) {
+  const int slack = prctl(PR_GET_TIMERSLACK);
   prctl(PR_SET_TIMERSLACK, 1000UL);
   const timespec t = to_timespec(when_ns);
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, nullptr);
-  prctl(PR_SET_TIMERSLACK, 0UL);  // back to the thread's default
+  if (slack > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack));
 }
 
 // CPUs' worth of time per period that the control group grants, or infinity. Version 2 only:
@@ -57,11 +60,9 @@ WaitPolicy wait_policy(int threads, int cpus, bool paced) {
   return {.spins = 4000, .yield_ns = 1'000'000};
 }
 
-int usable_cpus(const cpu_set_t& affinity) {
+int granted_cpus() {
   const double quota = cgroup_cpus();
-  const int count = CPU_COUNT(&affinity);
-  const int granted = quota < count ? static_cast<int>(std::ceil(quota)) : count;
-  return std::max(1, granted);
+  return quota < INT_MAX ? std::max(1, static_cast<int>(std::ceil(quota))) : INT_MAX;
 }
 
 void register_for_wakeups() {

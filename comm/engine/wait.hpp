@@ -4,8 +4,6 @@
 // budget comes from threads against CPUs.
 #pragma once
 
-#include <sched.h>
-
 #include <cstdint>
 
 #include "comm/recorder/board.hpp"
@@ -22,8 +20,8 @@ struct WaitPolicy {
 /// messages take so long that sleeping is always right.
 WaitPolicy wait_policy(int threads, int cpus, bool paced);
 
-/// CPUs that this process may use: its affinity, cut down by the control group's quota. At least 1.
-int usable_cpus(const cpu_set_t& affinity);
+/// CPUs' worth of time that the control group grants this process, rounded up; INT_MAX: no limit.
+int granted_cpus();
 
 /// To be called once per process before any Waiter sleeps: lets ringers do without a fence (see
 /// Board::ring).

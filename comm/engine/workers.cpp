@@ -1,14 +1,33 @@
 #include "comm/engine/workers.hpp"
 
+#include <sched.h>
+
+#include <system_error>
+
 #include "kernels/floating_point.hpp"
 
 namespace rondo::engine {
 
 namespace {
-constexpr uint32_t kBudget = 64;
+constexpr uint32_t kBudget = 16;
 }
 
-Workers::~Workers() {
+Workers::Workers(const std::vector<std::unique_ptr<HostEngine>>& engines,
+                 const recorder::Board& board, const WaitPolicy& policy)
+    : engines_(engines), board_(board), policy_(policy) {
+  try {
+    for (size_t channel = 1; channel < engines_.size(); ++channel) {
+      threads_.emplace_back([this, channel] { work(channel); });
+    }
+  } catch (const std::system_error&) {
+    quit();
+    throw;
+  }
+}
+
+Workers::~Workers() { quit(); }
+
+void Workers::quit() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     quit_ = true;
@@ -19,11 +38,6 @@ Workers::~Workers() {
 }
 
 void Workers::start() {
-  if (threads_.empty()) {
-    for (size_t channel = 1; channel < engines_.size(); ++channel) {
-      threads_.emplace_back([this, channel] { work(channel); });
-    }
-  }
   failed_.store(0, std::memory_order_relaxed);  // workers are idle: the mutex below publishes these
   give_up_.store(false, std::memory_order_relaxed);
   running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
@@ -63,6 +77,7 @@ void Workers::walk(HostEngine& engine, size_t channel) {
   while (!give_up_.load(std::memory_order_relaxed)) {
     switch (engine.advance(kBudget)) {
       case Progress::kProgressed:
+        board_.progressed();
         waiter.reset();
         break;
       case Progress::kBlocked:

@@ -18,11 +18,10 @@ namespace rondo::engine {
 /// operations.
 class Workers {
  public:
-  /// Walks channels 1 .. engines.size() - 1 of `engines`, which must outlive this. Threads start
-  /// with the first start().
+  /// Walks channels 1 .. engines.size() - 1 of `engines`, which must outlive this. Starts the
+  /// threads. Throws std::system_error when there can be no more of them.
   Workers(const std::vector<std::unique_ptr<HostEngine>>& engines, const recorder::Board& board,
-          const WaitPolicy& policy)
-      : engines_(engines), board_(board), policy_(policy) {}
+          const WaitPolicy& policy);
   ~Workers();
 
   /// Sets every worker on the operation that its engine has been started for.
@@ -35,6 +34,7 @@ class Workers {
   void stop();
 
  private:
+  void quit();
   void work(size_t channel);
   void walk(HostEngine& engine, size_t channel);
 

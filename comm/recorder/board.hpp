@@ -71,11 +71,13 @@ struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun
   std::atomic<uint64_t> finished;    // sequence of the last operation ended
   std::atomic<uint64_t> heartbeat;   // moves while the rank is in a slow wait
+  std::atomic<uint64_t> progress;    // moves while the rank works on an operation
   std::atomic<int32_t> waiting_for;  // the peer it is blocked on, -1: none
   std::atomic<uint32_t> step;        // the program's step it is blocked in
   std::atomic<uint32_t> round;
   std::atomic<uint32_t> life;  // Life
   std::atomic<int32_t> pid;
+  std::atomic<uint32_t> given_up;  // 1: it failed, and touches no peer's buffer any more
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
@@ -125,6 +127,23 @@ class Board {
     own_->posted.store(sequence, std::memory_order_release);
   }
   void finish(uint64_t sequence) { own_->finished.store(sequence, std::memory_order_release); }
+
+  /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
+  /// channels a lost count is as good as a kept one.
+  void progressed() const {
+    own_->progress.store(own_->progress.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
+  }
+  /// This rank touches no peer's buffer any more. Release: its last accesses come before.
+  void give_up() const { own_->given_up.store(1, std::memory_order_release); }
+  /// Whether `peer`, inside operation `sequence`, may still touch this rank's buffers.
+  bool may_touch(int peer, uint64_t sequence) const {
+    const RankState& s = states_[peer];
+    return s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kAlive) &&
+           s.given_up.load(std::memory_order_acquire) == 0 &&
+           s.posted.load(std::memory_order_acquire) >= sequence &&
+           s.finished.load(std::memory_order_acquire) < sequence;
+  }
 
   /// Whether `peer` has posted `sequence` (or is already past it).
   bool has_posted(int peer, uint64_t sequence) const {

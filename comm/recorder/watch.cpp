@@ -54,18 +54,7 @@ Status Watch::check(const Wait& wait) {
 
   if (board_.has_error()) return board_.error();
   if (Status s = find_mismatch(wait); !s.ok()) return s;
-  if (const int dead = find_dead_(); dead >= 0) {
-    const bool gone = board_.state(dead).life.load(std::memory_order_acquire) ==
-                      static_cast<uint32_t>(Life::kGone);
-    // A rank that said goodbye has done its part of every operation that it began.
-    if (!gone) {
-      return board_.raise(
-          {Code::kPeerDied,
-           fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
-                       board_.state(dead).pid.load(), wait.call->to_string(), wait.sequence,
-                       board_.rank())});
-    }
-  }
+  if (Status s = find_dead(wait); !s.ok()) return s;
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     const RankState& s = board_.state(peer);
     // Life first: a rank posts before it leaves.
@@ -84,6 +73,21 @@ Status Watch::check(const Wait& wait) {
 }
 
 void Watch::done() { board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed); }
+
+Status Watch::find_dead(const Wait& wait) {
+  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
+    const bool gone = board_.state(dead).life.load(std::memory_order_acquire) ==
+                      static_cast<uint32_t>(Life::kGone);
+    // A rank that said goodbye has done its part of every operation that it began.
+    if (gone) continue;
+    return board_.raise(
+        {Code::kPeerDied,
+         fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
+                     board_.state(dead).pid.load(), wait.call->to_string(), wait.sequence,
+                     board_.rank())});
+  }
+  return {};
+}
 
 Status Watch::find_mismatch(const Wait& wait) {
   for (int peer = 0; peer < board_.ranks(); ++peer) {
@@ -114,10 +118,22 @@ Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
                 fmt::format("something else (it is at operation {})", theirs));
 }
 
-int Watch::find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const {
+std::vector<Watch::Sight> Watch::look() const {
+  std::vector<Sight> sights;
+  for (int r = 0; r < board_.ranks(); ++r) {
+    const RankState& s = board_.state(r);
+    sights.push_back({.heartbeat = s.heartbeat.load(std::memory_order_relaxed),
+                      .progress = s.progress.load(std::memory_order_relaxed),
+                      .finished = s.finished.load(std::memory_order_relaxed)});
+  }
+  return sights;
+}
+
+int Watch::find_culprit(const Wait& wait, const std::vector<Sight>& before) const {
   const int ranks = board_.ranks();
   const auto moving = [&](int r) {
-    return board_.state(r).heartbeat.load(std::memory_order_relaxed) != heartbeats_before[r];
+    return board_.state(r).heartbeat.load(std::memory_order_relaxed) !=
+           before[static_cast<size_t>(r)].heartbeat;
   };
   const auto inside = [&](int r) {
     return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
@@ -151,11 +167,7 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
 }
 
 Status Watch::stalled(const Wait& wait) {
-  const int ranks = board_.ranks();
-  std::vector<uint64_t> before(static_cast<size_t>(ranks));
-  for (int r = 0; r < ranks; ++r) {
-    before[static_cast<size_t>(r)] = board_.state(r).heartbeat.load(std::memory_order_relaxed);
-  }
+  const std::vector<Sight> before = look();
   // This rank keeps beating meanwhile, or ranks that diagnose at the same time would blame each
   // other.
   const int64_t until = now_ns() + kHeartbeatWindowNs;
@@ -164,7 +176,12 @@ Status Watch::stalled(const Wait& wait) {
     nanosleep(&kHeartbeatPause, nullptr);
     if (board_.has_error()) return board_.error();
   }
-  const int culprit = find_culprit(wait, before.data());
+  // Slow is not dead: somebody moves data, be it for others.
+  const std::vector<Sight> now = look();
+  for (size_t r = 0; r < now.size(); ++r) {
+    if (now[r].progress != before[r].progress || now[r].finished != before[r].finished) return {};
+  }
+  const int culprit = find_culprit(wait, before);
   const std::string why =
       culprit >= 0
           ? describe_stalled(culprit, wait)

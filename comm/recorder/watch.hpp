@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "comm/recorder/board.hpp"
 #include "rondo/status.hpp"
@@ -26,8 +27,9 @@ struct Wait {
 /// Thread rule: check() by the one thread that waits; the rest by any.
 class Watch {
  public:
-  /// `find_dead`: a rank whose process has ended, or -1; may be called by any thread.
-  Watch(const Board& board, std::function<int()> find_dead)
+  /// `find_dead`: the first rank from its argument on whose process has ended, or -1; may be called
+  /// by any thread.
+  Watch(const Board& board, std::function<int(int)> find_dead)
       : board_(board), find_dead_(std::move(find_dead)) {}
 
   /// ok: go on waiting. Anything else has been raised on the board.
@@ -36,18 +38,27 @@ class Watch {
   /// The wait is over: this rank no longer counts as waiting.
   void done();
 
+  /// Whether the process of `peer` has ended.
+  bool has_ended(int peer) const { return find_dead_(peer) == peer; }
+
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
   Status mismatch(int peer, uint64_t sequence, const Call& call);
 
  private:
   Status find_mismatch(const Wait& wait);
+  Status find_dead(const Wait& wait);
   Status stalled(const Wait& wait);
   std::string describe_stalled(int rank, const Wait& wait) const;
-  int find_culprit(const Wait& wait, const uint64_t* heartbeats_before) const;
+  /// How far every rank has come, to be compared with later.
+  struct Sight {
+    uint64_t heartbeat, progress, finished;
+  };
+  std::vector<Sight> look() const;
+  int find_culprit(const Wait& wait, const std::vector<Sight>& before) const;
 
   const Board& board_;
-  std::function<int()> find_dead_;
+  std::function<int(int)> find_dead_;
 };
 
 }  // namespace rondo::recorder

@@ -12,6 +12,10 @@ namespace {
 uint64_t divide_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 uint64_t align_up(uint64_t value, uint64_t align) { return divide_up(value, align) * align; }
 
+// A move that touches peers' buffers. Large enough that nothing is lost by dividing, small enough
+// that a rank soon notices an error and lets go.
+constexpr uint64_t kDirectSliceBytes = uint64_t{1} << 20;
+
 Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
 
 /// How the collective's data is divided: everything of Geometry that channels share.
@@ -145,8 +149,12 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
       cut(g, limits.slot_bytes / limits.element_bytes, std::max(1u, limits.depth / 2),
           limits.min_slice_bytes / limits.element_bytes, align);
     } else {
-      g.slice = g.window = std::max<uint64_t>(g.end - g.begin, 1);
-      g.slices = 1;
+      // One round, because signals count rounds. Its slices are for looking round between them.
+      const uint64_t range = std::max<uint64_t>(g.end - g.begin, 1);
+      g.slice =
+          std::min(range, align_up(divide_up(kDirectSliceBytes, limits.element_bytes), align));
+      g.slices = static_cast<uint32_t>(divide_up(range, g.slice));
+      g.window = g.slice * g.slices;
       g.rounds = (g.end > g.begin || (needs.signals && !empty)) && !schedule.steps.empty() ? 1 : 0;
     }
     program.channels.push_back(g);
@@ -175,6 +183,24 @@ Traffic traffic_of(const Program& program) {
     }
   }
   return traffic;
+}
+
+uint64_t elements_moved(const Program& program, int ranks) {
+  uint64_t moved = 0;
+  if (program.channels.empty()) return moved;
+  for (const Instruction& i : program.instructions) {
+    if (i.action != Action::kMove) continue;
+    const uint64_t length = program.channels[0].chunk_length(static_cast<uint64_t>(i.chunk));
+    for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
+      const Place place = program.operands[i.first + o].place;
+      const bool peers = place == Place::kPeerIn || place == Place::kPeerOut;
+      if (peers || (o >= i.sources && place == Place::kSlot)) moved += length;
+      if (o >= i.sources && place == Place::kPublished) {
+        moved += length * static_cast<uint64_t>(ranks - 1);
+      }
+    }
+  }
+  return moved;
 }
 
 }  // namespace rondo::schedule

@@ -101,6 +101,10 @@ struct Traffic {
   uint64_t elements_fetched;  // read from published slots and peers' buffers
 };
 Traffic traffic_of(const Program& program);
+/// What passes between this rank and the others by what it does: what it sends (a published slot
+/// once for every reader) and what it reads from peers' buffers. What it receives in slots is the
+/// sender's.
+uint64_t elements_moved(const Program& program, int ranks);
 
 /// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
 /// fit the FIFOs: for a ring at most depth - 1, for other schedules at most depth (a schedule that

@@ -78,14 +78,15 @@ struct Plan {
   Algorithm algorithm;
   int channels;
   double predicted_us;
-  uint64_t bytes_sent_per_rank;  // largest over the ranks
+  uint64_t bytes_sent_per_rank;  // as Stats::bytes_sent counts them; largest over the ranks
 };
 
 /// Counters since creation, of this rank.
 struct Stats {
   uint64_t operations;
-  uint64_t bytes_sent;  // payload that left this rank for another: through slots, by reference, or
-                        // written in place
+  /// Payload that this rank moved between itself and others: slots that it filled (once for each
+  /// reader), and what it wrote into or read from others' buffers in place.
+  uint64_t bytes_sent;
 };
 
 /// A group of ranks. Thread rule: one thread at a time per communicator, except abort(), status()
@@ -93,7 +94,9 @@ struct Stats {
 /// independent of each other. Every rank issues the same operations in the same order. Calls check
 /// their arguments before anything moves. The first failure sticks: every later call returns it, on
 /// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
-/// while a peer may still touch its buffers. `in == out` (all_reduce, broadcast, reduce,
+/// while a peer may still touch its buffers. (After a failure it waits for the peers to let go, but
+/// for 0.2 s at most: a peer that is stopped inside an operation on library memory, or on thread
+/// ranks' memory, may touch them when it goes on.) `in == out` (all_reduce, broadcast, reduce,
 /// all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root) and `in == out +
 /// rank * count` (all_gather, gather on the root) are in place; any other overlap is refused.
 class Communicator {

@@ -1,8 +1,11 @@
 // Work handles: progress without the caller, issue order, several outstanding, several
 // communicators from several threads.
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
@@ -167,4 +170,70 @@ TEST_CASE("a communicator can be made again under the same name, and nothing lea
   }));
 }
 
+TEST_CASE("a communicator is gone only when its work has ended") {
+  require_all_ok(run_ranks(How::kThreads, 2, [](int rank) {
+    static const TempDirectory directory;
+    // Another communicator keeps the progress thread alive.
+    Config other;
+    other.name = "other";
+    auto kept = Communicator::create(world_config(directory.path(), rank, 2, other));
+    expect(kept.ok(), kept.status().to_string());
+    expect_ok(kept->barrier_async().wait(), "kept");
+    for (int turn = 0; turn < 40; ++turn) {
+      Config config;
+      config.name = "turn" + std::to_string(turn);
+      auto comm = Communicator::create(world_config(directory.path(), rank, 2, config));
+      expect(comm.ok(), comm.status().to_string());
+      std::vector<Work> works;
+      Buffer data(4096, false);
+      for (int k = 0; k < 5; ++k) {
+        works.push_back(comm->all_reduce_async(data.data(), data.data(), 1024, DataType::kFloat32));
+      }
+      if (turn % 2 == 1) comm->abort("half of them fail");
+      { const Communicator gone = std::move(*comm); }
+      for (const Work& work : works) expect(work.test(), "not ended after the destruction");
+    }
+    expect_ok(kept->barrier(), "kept");
+  }));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The tests' own pthread_create: fails when told to. (Sanitizers have one of their own.)
+std::atomic<bool> no_more_threads{false};
+
+TEST_CASE("no thread to be had is an error, and the communicator goes on without") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    Buffer data(4096, false);
+    no_more_threads = true;
+    const Work work = comm.all_reduce_async(data.data(), data.data(), 1024, DataType::kFloat32);
+    no_more_threads = false;
+    expect(work.test() && work.status().code() == Code::kResourceExhausted,
+           work.status().to_string());
+    expect_ok(comm.barrier_async().wait(), "afterwards");
+  }));
+  const TempDirectory directory;
+  const auto results = run_ranks(How::kForks, 2, [&](int rank) {
+    Config config;
+    config.channels = 3;
+    no_more_threads = rank == 1;
+    auto comm = Communicator::create(world_config(directory.path(), rank, 2, config));
+    expect(!comm.ok(), "created without threads");
+    if (rank == 1) {
+      expect(comm.status().code() == Code::kResourceExhausted, comm.status().to_string());
+    }
+  });
+  require_all_ok(results);
+}
+#endif
+
 }  // namespace rondo::testing
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" __attribute__((visibility("default"))) int pthread_create(
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  if (rondo::testing::no_more_threads) return EAGAIN;
+  static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  return real(thread, attributes, start, argument);
+}
+#endif

@@ -1,9 +1,11 @@
 // What happens when something goes wrong, with real processes: a killed rank, a stopped one, one
 // that leaves, ranks that disagree, an abort. Every survivor must say the same true thing, in time,
 // and nothing may be left behind.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -209,7 +211,7 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
   }
 }
 
-TEST_CASE("a rank that never calls is named at the deadline, and slow is not dead") {
+TEST_CASE("a rank that never calls is named at the deadline") {
   const TempDirectory directory;
   ForkGang gang(3, [&](int rank, Link& link) {
     Config config;
@@ -385,6 +387,142 @@ TEST_CASE("the flight record shows what every rank did last") {
       expect_contains(record, part);
     }
     expect_ok(comm.barrier(), "barrier");
+  }));
+}
+
+TEST_CASE("no rank counts an operation as done that another has given up, direct ones included") {
+  for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kTwoShot}) {
+    INFO(name(algorithm));
+    const TempDirectory directory;
+    auto* done = static_cast<std::atomic<int>*>(
+        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(done != MAP_FAILED);
+    ForkGang gang(3, [&](int rank, Link& link) {
+      Config config;
+      config.timeout = std::chrono::milliseconds{300};
+      auto comm = Communicator::create(world_config(directory.path(), rank, 3, config));
+      expect(comm.ok(), comm.status().to_string());
+      const size_t count = 2 << 20;
+      Buffer in(count * 4, true), out(count * 4, true);
+      link.announce("going");
+      while (comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                              {.algorithm = algorithm})
+                 .ok()) {
+        done[rank].fetch_add(1);
+      }
+    });
+    for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gang.kill(1, SIGSTOP);
+    for (const int rank : {0, 2}) gang.await_end(rank);
+    gang.kill(1, SIGCONT);
+    require_all_ok(gang.join());
+    CHECK(done[1].load() <= done[0].load());
+    CHECK(done[1].load() <= done[2].load());
+    munmap(done, 4096);
+  }
+}
+
+TEST_CASE("after a failure nobody touches the buffers of a rank that has returned") {
+  for (int turn = 0; turn < 6; ++turn) {
+    require_all_ok(run_world(How::kThreads, 2, [&](Communicator& comm) {
+      const size_t bytes = 96 << 20;
+      std::unique_ptr<unsigned char, decltype(&std::free)> in(
+          static_cast<unsigned char*>(std::calloc(bytes, 1)), &std::free);
+      std::unique_ptr<unsigned char, decltype(&std::free)> out(
+          static_cast<unsigned char*>(std::calloc(bytes, 1)), &std::free);
+      expect_ok(comm.barrier(), "barrier");
+      std::thread killer;
+      if (comm.rank() == 1) {
+        killer = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(3 + 4 * turn));
+          comm.abort("enough");
+        });
+      }
+      Status status;
+      while (status.ok()) {
+        status = comm.all_reduce(in.get(), out.get(), bytes / 4, DataType::kFloat32, ReduceOp::kSum,
+                                 {.algorithm = Algorithm::kTwoShotDirect});
+      }
+      expect(status.code() == Code::kAborted, status.to_string());
+      std::memset(out.get(), 0x5a, bytes);
+      if (killer.joinable()) killer.join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      for (size_t i = 0; i < bytes; i += 64) {
+        expect(out.get()[i] == 0x5a, "overwritten at " + std::to_string(i));
+      }
+    }));
+  }
+}
+
+TEST_CASE("a rank that left in time does not hide the death of another") {
+  const TempDirectory directory;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier(), "barrier");
+    link.announce("going");
+    if (rank == 2) link.await("never");
+    if (rank == 0) link.await("on");
+    // A chain from rank 1, which is done at once and leaves, by rank 2 to rank 0.
+    Buffer data(4, false);
+    const Status status = comm->broadcast(data.data(), data.data(), 1, DataType::kFloat32, 1,
+                                          {.algorithm = Algorithm::kRing});
+    if (rank == 1) return expect_ok(status, "from the root");
+    expect(status.code() == Code::kPeerDied, status.to_string());
+    expect_contains(status.message(), "rank 2 (pid");
+  });
+  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
+  gang.await_end(1);
+  gang.kill(2, SIGKILL);
+  gang.await_end(2);
+  const double told = gang.seconds();
+  gang.tell(0, "on");
+  gang.await_end(0);
+  REQUIRE(gang.seconds() - told < 1.0);
+  require_all_ok(without(gang.join(), 2));
+}
+
+TEST_CASE("a forked child's copy of a communicator can go without harm") {
+  for (const int channels : {1, 2}) {
+    Config config;
+    config.channels = channels;
+    require_all_ok(run_world(
+        How::kForks, 2,
+        [](Communicator& comm) {
+          Buffer data(400000, false);
+          expect_ok(
+              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
+              "before");
+          const pid_t child = fork();
+          if (child == 0) {
+            { const Communicator gone = std::move(comm); }
+            _exit(7);
+          }
+          int status = 0;
+          expect_eq(waitpid(child, &status, 0), child, "waitpid");
+          expect(WIFEXITED(status) && WEXITSTATUS(status) == 7, "the child did not end by itself");
+          expect_ok(
+              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
+              "after");
+          expect_ok(comm.barrier(), "barrier");
+        },
+        config));
+  }
+}
+
+TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that works goes on") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    // The root has nothing to do but to wait until the other has pulled everything.
+    const size_t count = size_t{64} << 20;
+    Buffer data(count * 4, true);
+    for (int turn = 0; turn < 3; ++turn) {
+      expect_ok(comm.barrier(), "barrier");
+      expect_ok(comm.broadcast(data.data(), data.data(), count, DataType::kFloat32, 0,
+                               {.algorithm = Algorithm::kOneShotDirect,
+                                .timeout = std::chrono::milliseconds{10}}),
+                "broadcast");
+    }
   }));
 }
 
