@@ -77,8 +77,8 @@ class Receiver {
 /// What a transport can do beyond links.
 struct Capabilities {
   bool publish = false;  // one writer, many readers: publisher() and subscription()
-  bool references =
-      false;  // refer() and resolve(): peers read and write each other's buffers in place
+  /// refer() and resolve(): peers read and write each other's buffers in place.
+  bool references = false;
   bool signals = false;  // signal() and seen()
 };
 

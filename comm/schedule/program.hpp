@@ -39,9 +39,9 @@ struct Instruction {
 struct Geometry {
   uint64_t total;  // all chunks together
   uint64_t block;  // of a chunk (the last ones may be shorter, or empty)
-  uint64_t
-      in_stride;  // distance of chunks in In: block where In holds all chunks, 0 where it holds one
-  uint64_t out_stride;
+  /// Distance of chunks in In: block where In holds all chunks, 0 where it holds one.
+  uint64_t in_stride;
+  uint64_t out_stride;  // likewise in Out
   uint64_t begin, end;  // this channel's range of every block
   uint64_t window;      // of a round
   uint64_t slice;
@@ -70,8 +70,8 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Operand> operands;
   std::vector<Geometry> channels;
-  uint32_t signals =
-      0;  // kSignal instructions times rounds; the same for every channel, with or without elements
+  /// kSignal instructions times rounds; the same for every channel, with or without elements.
+  uint32_t signals = 0;
 };
 
 /// What lowering needs to know about the machinery.
@@ -80,10 +80,10 @@ struct Limits {
   size_t slot_bytes;     // capacity of a slot; 0 when no operand is a slot
   uint32_t depth;        // FIFO depth
   int channels = 1;      // how many channels may share the work
-  uint64_t align =
-      0;  // chunk and channel boundaries are multiples of this many elements; 0: 64 bytes' worth
-  size_t min_slice_bytes =
-      8192;  // a chunk is cut into several slices (to overlap) only down to this
+  /// Boundaries of chunks and channels are multiples of this many elements; 0: 64 bytes' worth.
+  uint64_t align = 0;
+  /// A chunk is cut into several slices (to overlap) only down to this.
+  size_t min_slice_bytes = 8192;
 };
 
 /// The smallest FIFO depth with which lower() accepts the algorithm: 2 where a rank passes on what
@@ -96,8 +96,8 @@ const char* name_of(const Program& program, size_t instruction);
 /// What a rank moves, over all channels and rounds. A published slot counts once, whatever the
 /// number of its readers.
 struct Traffic {
-  uint64_t
-      elements_sent;  // into slots (each destination), published, or written into peers' buffers
+  /// Into slots (each destination), published, or written into peers' buffers.
+  uint64_t elements_sent;
   uint64_t elements_fetched;  // read from published slots and peers' buffers
 };
 Traffic traffic_of(const Program& program);

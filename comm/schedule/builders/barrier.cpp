@@ -1,7 +1,7 @@
 // Barriers: nobody leaves before everybody has come.
 //
-// flat: 1. signal.  2. wait signalled, all peers. No payload; needs a transport with counters.
-// 1 hop.
+// flat: 1. signal.  2. wait signalled, all peers.
+//   1 hop, no payload; needs a transport with counters.
 //
 // A transport without counters gets an all_reduce of one byte instead, of which only the causality
 // matters: a result that holds every rank's contribution cannot exist before every rank has come.
