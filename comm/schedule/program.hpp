@@ -11,8 +11,8 @@
 //
 // of chunk c, which in In lies at c * in_stride and in Out at c * out_stride. A slice of length 0
 // is skipped by both its writer and its readers: lengths depend on (chunk, round, slice) alone, so
-// they agree. Signals and waits happen once per round. A round never has more slices in flight on a
-// link than `slices`, which is why lowering wants FIFO depth for it.
+// they agree. Signals and waits happen once per round. A step hands all its slices over before the
+// next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
 #pragma once
 
 #include <algorithm>
@@ -103,11 +103,10 @@ struct Traffic {
 Traffic traffic_of(const Program& program);
 
 /// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
-/// fit the FIFOs: for a ring at most depth - 1, for other schedules at most depth (a schedule that
-/// uses one link twice per round gets fewer). A barrier ignores `count`: it moves one element at
-/// most. Schedules without slots are one round of one slice. A channel without elements has no
-/// rounds, except that schedules with signals have their one round on every channel (unless count
-/// is 0), so that counters stay equal.
+/// fit the FIFOs: with slots at most depth / 2, but one at least, whatever the schedule. A barrier
+/// ignores `count`: it moves one element at most. Schedules without slots are one round of one
+/// slice. A channel without elements has no rounds, except that schedules with signals have their
+/// one round on every channel (unless count is 0), so that counters stay equal.
 /// kInvalidArgument when a slot cannot hold one element or depth is too small for the schedule.
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits);
 

@@ -1,7 +1,7 @@
 // The link profile: what the machine costs, as a handful of named constants. All that the cost
 // model knows; thresholds between algorithms follow from these numbers and are written nowhere. A
-// profile is built in or read from a file, never measured at start-up: algorithms, and with them
-// bits, would vary from run to run.
+// profile is built in, never measured at start-up: algorithms, and with them bits, would vary from
+// run to run.
 #pragma once
 
 #include <cstddef>
