@@ -21,13 +21,13 @@ class FloatingPointMode {
     if (found_ != 0) _mm_setcsr(_mm_getcsr() & ~kMode);
   }
   ~FloatingPointMode() {
-    if (found_ != 0)
-      _mm_setcsr((_mm_getcsr() & ~kMode) | found_);  // exception flags raised meanwhile stay
+    // Exception flags raised meanwhile stay.
+    if (found_ != 0) _mm_setcsr((_mm_getcsr() & ~kMode) | found_);
   }
 
  private:
-  static constexpr unsigned kMode =
-      0x8000 | 0x6000 | 0x0040;  // flush to zero, rounding control, denormals are zero
+  // Flush to zero, rounding control, denormals are zero.
+  static constexpr unsigned kMode = 0x8000 | 0x6000 | 0x0040;
   unsigned found_;
 
  public:

@@ -17,8 +17,8 @@ class Reducer {
  public:
   struct Options {
     DataType type;
-    bool overlap =
-        true;  // false: everything is issued by finish(), to measure what overlap is worth
+    /// False: everything is issued by finish(), to measure what overlap is worth.
+    bool overlap = true;
   };
 
   /// `gradients`: the flat storage that `layout` describes. Everything is borrowed.

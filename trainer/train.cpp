@@ -193,8 +193,8 @@ Status Run<T>::step(uint64_t number) {
 
   clock_.wait_ns = now_ns();
   Status status = reducer_.finish();
-  const Status loss_status =
-      loss_work.wait();  // also after a failure: its buffer must not be in use
+  // Also after a failure: its buffer must not be in use.
+  const Status loss_status = loss_work.wait();
   if (status.ok()) status = loss_status;
   RONDO_RETURN_IF_ERROR(status);
   clock_.optimizer_ns = now_ns();

@@ -25,13 +25,13 @@ struct MeasureOptions {
   bool check = true;
   bool out_of_place = true;
   bool in_place = true;
-  size_t limit_from_bytes =
-      SIZE_MAX;  // sizes above this are measured against streaming the same memory
+  /// Sizes above this are measured against streaming the same memory.
+  size_t limit_from_bytes = SIZE_MAX;
 };
 
 struct Half {
-  double time_us =
-      0;  // per operation: the slowest rank's mean over a batch, median over the batches
+  /// Per operation: the slowest rank's mean over a batch, median over the batches.
+  double time_us = 0;
   std::optional<uint64_t> wrong;  // elements over all ranks; nothing when not checked
 };
 

@@ -101,8 +101,8 @@ void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
 }
 
 void add_flags(CLI::App& app, Texts& texts, Options& options) {
-  const CLI::Range counts(size_t{0},
-                          size_t{1'000'000'000});  // CLI11 would wrap -1 to a huge number
+  // CLI11 would wrap -1 to a huge number.
+  const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
   app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames))->required();
   app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
       ->capture_default_str();

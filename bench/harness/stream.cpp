@@ -33,8 +33,8 @@ void stream(const void* in, void* out, const Traffic& traffic) {
     sink = _mm_xor_si128(sink, _mm_loadu_si128(source + r));
     sink2 = _mm_xor_si128(sink2, _mm_loadu_si128(source + r + 1));
   }
-  volatile int used =
-      _mm_cvtsi128_si32(_mm_xor_si128(sink, sink2));  // or the reads would be removed
+  // Used, or the reads would be removed.
+  volatile int used = _mm_cvtsi128_si32(_mm_xor_si128(sink, sink2));
   static_cast<void>(used);
   for (size_t w = i; w < writes; ++w) _mm_stream_si128(destination + w, sink);
   _mm_sfence();

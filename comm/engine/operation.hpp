@@ -17,8 +17,8 @@ namespace rondo {
 
 /// What a Work shares with the operation it stands for.
 struct Work::State {
-  std::atomic<bool> ended{
-      false};  // release by whoever ends it, after status and times; acquire by readers
+  /// Release by whoever ends it, after status and times; acquire by readers.
+  std::atomic<bool> ended{false};
   Status status;
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
 
@@ -60,8 +60,8 @@ struct Prepared {
   bool nontemporal;  // results are larger than the caches
   bool direct_only;  // the caller forced it: no falling back to staged
   Plan staged;       // through slots
-  std::unique_ptr<Plan>
-      direct;  // if all ranks offer what it needs; null: staged is as good, or the only one
+  /// If all ranks offer what it needs; null: staged is as good, or the only one.
+  std::unique_ptr<Plan> direct;
 };
 
 enum class Phase : uint8_t { kDeciding, kRunning, kDraining };

@@ -11,8 +11,8 @@
 //
 // of chunk c, which in In lies at c * in_stride and in Out at c * out_stride. A slice of length 0
 // is skipped by both its writer and its readers: lengths depend on (chunk, round, slice) alone, so
-// they agree. Signals and waits happen once per round. A round never has more slices in flight on a
-// link than `slices`, which is why lowering wants FIFO depth for it.
+// they agree. Signals and waits happen once per round. A step hands all its slices over before the
+// next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
 #pragma once
 
 #include <algorithm>
@@ -39,9 +39,9 @@ struct Instruction {
 struct Geometry {
   uint64_t total;  // all chunks together
   uint64_t block;  // of a chunk (the last ones may be shorter, or empty)
-  uint64_t
-      in_stride;  // distance of chunks in In: block where In holds all chunks, 0 where it holds one
-  uint64_t out_stride;
+  /// Distance of chunks in In: block where In holds all chunks, 0 where it holds one.
+  uint64_t in_stride;
+  uint64_t out_stride;  // likewise in Out
   uint64_t begin, end;  // this channel's range of every block
   uint64_t window;      // of a round
   uint64_t slice;
@@ -70,8 +70,8 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Operand> operands;
   std::vector<Geometry> channels;
-  uint32_t signals =
-      0;  // kSignal instructions times rounds; the same for every channel, with or without elements
+  /// kSignal instructions times rounds; the same for every channel, with or without elements.
+  uint32_t signals = 0;
 };
 
 /// What lowering needs to know about the machinery.
@@ -80,10 +80,10 @@ struct Limits {
   size_t slot_bytes;     // capacity of a slot; 0 when no operand is a slot
   uint32_t depth;        // FIFO depth
   int channels = 1;      // how many channels may share the work
-  uint64_t align =
-      0;  // chunk and channel boundaries are multiples of this many elements; 0: 64 bytes' worth
-  size_t min_slice_bytes =
-      8192;  // a chunk is cut into several slices (to overlap) only down to this
+  /// Boundaries of chunks and channels are multiples of this many elements; 0: 64 bytes' worth.
+  uint64_t align = 0;
+  /// A chunk is cut into several slices (to overlap) only down to this.
+  size_t min_slice_bytes = 8192;
 };
 
 /// The smallest FIFO depth with which lower() accepts the algorithm: 2 where a rank passes on what
@@ -96,8 +96,8 @@ const char* name_of(const Program& program, size_t instruction);
 /// What a rank moves, over all channels and rounds. A published slot counts once, whatever the
 /// number of its readers.
 struct Traffic {
-  uint64_t
-      elements_sent;  // into slots (each destination), published, or written into peers' buffers
+  /// Into slots (each destination), published, or written into peers' buffers.
+  uint64_t elements_sent;
   uint64_t elements_fetched;  // read from published slots and peers' buffers
 };
 Traffic traffic_of(const Program& program);
@@ -107,11 +107,10 @@ Traffic traffic_of(const Program& program);
 uint64_t elements_moved(const Program& program, int ranks);
 
 /// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
-/// fit the FIFOs: for a ring at most depth - 1, for other schedules at most depth (a schedule that
-/// uses one link twice per round gets fewer). A barrier ignores `count`: it moves one element at
-/// most. Schedules without slots are one round of one slice. A channel without elements has no
-/// rounds, except that schedules with signals have their one round on every channel (unless count
-/// is 0), so that counters stay equal.
+/// fit the FIFOs: with slots at most depth / 2, but one at least, whatever the schedule. A barrier
+/// ignores `count`: it moves one element at most. Schedules without slots are one round of one
+/// slice. A channel without elements has no rounds, except that schedules with signals have their
+/// one round on every channel (unless count is 0), so that counters stay equal.
 /// kInvalidArgument when a slot cannot hold one element or depth is too small for the schedule.
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits);
 

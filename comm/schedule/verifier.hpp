@@ -48,16 +48,15 @@ struct VerifyReport {
 
 /// Proves, for operations issued one after the other over the same FIFOs without any
 /// synchronisation in between, that
-///  - results hold every rank's contribution exactly once (reductions; finished exactly once, the
-///  same fold everywhere),
-///    or exactly the right rank's data; after a barrier everybody is known to have come;
+///  - results hold every rank's contribution exactly once (reductions: finished exactly once, by
+///    the same fold everywhere), or exactly the right rank's data; after a barrier everybody is
+///    known to have come;
 ///  - everybody comes to the end at this FIFO depth, and no slot is left over;
 ///  - slices and rounds cover every element once, within slots;
 ///  - In is not read after Out, in the same place, was written, and no peer touches a buffer before
-///  it is posted, while another
-///    access conflicts, or after its owner may have returned.
-/// `limits`: element_bytes, slot_bytes and depth are used. kDataError with a sentence that names
-/// rank and step otherwise.
+///    it is posted, while another access conflicts, or after its owner may have returned.
+/// `limits`: element_bytes, slot_bytes and depth are used. Otherwise kDataError, with a sentence
+/// that names rank and step.
 Result<VerifyReport> verify(std::span<const Operation> operations, const Limits& limits);
 
 }  // namespace rondo::schedule

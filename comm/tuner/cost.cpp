@@ -10,8 +10,8 @@
 namespace rondo::tuner {
 namespace {
 
-/// How often the busiest rank of a chain, or of a binary tree, has the data in a slot, one way: from
-/// its children and to its parent, or the other way round.
+/// How often the busiest rank of a chain, or of a binary tree, has the data in a slot, one way:
+/// from its children and to its parent, or the other way round.
 double passes(Algorithm algorithm, double p) {
   if (p <= 2) return 1;
   return algorithm == Algorithm::kRing || p <= 4 ? 2 : 3;
@@ -142,14 +142,14 @@ Terms all_to_all(Algorithm algorithm, double p, double n) {
 Terms barrier(Algorithm algorithm, double p) {
   Terms t = all_reduce(algorithm, p, 1);
   if (algorithm == Algorithm::kFlat) t = {.hops = 1, .peers = p - 2};
-  if (algorithm == Algorithm::kTwoShot)
-    t.hops = 1;  // exchanges once, and so serves and polls every peer
+  // Exchanges once, and so serves and polls every peer.
+  if (algorithm == Algorithm::kTwoShot) t.hops = 1;
   return t;
 }
 
 /// The price of a byte of buffers: between cached and uncached by the part of them that does not
-/// fit half of the cache. Half: slots and everybody else's data want the rest, and replacement is not exact;
-/// the measured bend is there.
+/// fit half of the cache. Half: slots and everybody else's data want the rest, and replacement is
+/// not exact; the measured bend is there.
 double memory_us_per_byte(double buffers, const LinkProfile& profile) {
   const double llc = static_cast<double>(profile.llc_bytes) / 2;
   const double beyond = buffers > llc ? 1 - llc / buffers : 0;

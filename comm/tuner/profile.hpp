@@ -1,7 +1,7 @@
 // The link profile: what the machine costs, as a handful of named constants. All that the cost
 // model knows; thresholds between algorithms follow from these numbers and are written nowhere. A
-// profile is built in or read from a file, never measured at start-up: algorithms, and with them
-// bits, would vary from run to run.
+// profile is built in, never measured at start-up: algorithms, and with them bits, would vary from
+// run to run.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct LinkProfile {
   double alpha_us;     // from one rank's flag to another rank that waits for it: one hop
   double peer_us;      // for each further peer that a rank serves or polls in the same hop
   double slot_us_per_byte;
-  double
-      one_way_us_per_byte;  // a wire carries both ways at once: what it costs more to fill one only
+  /// A wire carries both ways at once: what it costs more to fill one only.
+  double one_way_us_per_byte;
   double memory_cached_us_per_byte;  // while all ranks' buffers fit the cache
   double memory_us_per_byte;         // when they are much larger
   double reduce_us_per_byte;         // gamma: to fold one byte into another, beyond reading it

@@ -54,8 +54,8 @@ TEST_CASE("right results have no wrong elements, in place and out of place") {
                                 Collective::kAllGather, Collective::kBroadcast}) {
     for (bool in_place : {false, true}) {
       for (int ranks : {1, 2, 3, 5}) {
-        if (ranks == 1 && collective == Collective::kBroadcast)
-          continue;  // root 1 is no rank there
+        // Root 1 is no rank there.
+        if (ranks == 1 && collective == Collective::kBroadcast) continue;
         INFO(name(collective) << " in place " << in_place << " ranks " << ranks);
         CHECK(wrong_on_ranks(Fault::kNone, collective, in_place, ranks) ==
               std::vector<uint64_t>(static_cast<size_t>(ranks), 0));

@@ -85,8 +85,8 @@ TEST_CASE("a missing, doubled or misplaced contribution changes a sum") {
       size_t same_rank = 0, same_index = 0;
       for (uint64_t i = 0; i < 4096; ++i) {
         for (int r = 0; r < ranks; ++r) {
-          REQUIRE(sum.contribution(r, i) !=
-                  0);  // so that leaving it out, or adding it twice, shows
+          // So that leaving it out, or adding it twice, shows.
+          REQUIRE(sum.contribution(r, i) != 0);
           same_rank += sum.contribution(r, i) == sum.contribution((r + 1) % ranks, i);
           same_index += sum.contribution(r, i) == sum.contribution(r, i + 1024);
         }

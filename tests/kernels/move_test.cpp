@@ -58,8 +58,8 @@ std::vector<std::byte> pool(DataType type) {
   if (type == DataType::kFloat32) return floating_pool<float>();
   if (type == DataType::kFloat64) return floating_pool<double>();
   std::mt19937 random(7);
-  std::vector<uint16_t> patterns(kPoolBytes /
-                                 2);  // any bits: integers, and 16-bit floats of all kinds
+  // Any bits: integers, and 16-bit floats of all kinds.
+  std::vector<uint16_t> patterns(kPoolBytes / 2);
   for (uint16_t& pattern : patterns) pattern = static_cast<uint16_t>(random());
   return bytes_of(patterns);
 }

@@ -62,8 +62,8 @@ TEST_CASE("fp32 folds left to right, each step as exact arithmetic rounded once"
     const auto value = [&] { return std::bit_cast<float>(static_cast<uint32_t>(random())); };
     const float a = value(), b = value(), c = value();
     if (std::isnan(a) || std::isnan(b) || std::isnan(c)) continue;
-    // Rounding a double to fp32 equals rounding the exact sum, product or quotient: 53 >= 2 * 24
-    // + 2.
+    // Rounding a double to fp32 equals rounding the exact sum, product or quotient, because
+    // 53 >= 2 * 24 + 2.
     const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
     const float sum =
         static_cast<float>(static_cast<double>(static_cast<float>(static_cast<double>(a) + b)) + c);

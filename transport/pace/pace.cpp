@@ -147,8 +147,8 @@ class PacedTransport final : public Transport {
 
   const std::unique_ptr<Transport> inner_;
   Wire wire_;
-  std::mutex
-      mutex_;  // of the two maps: links are made when first asked for, maybe by several threads
+  /// Of the two maps: links are made when first asked for, maybe by several threads.
+  std::mutex mutex_;
   std::map<std::pair<int, int>, PacedSender> senders_;
   std::map<std::pair<int, int>, PacedReceiver> receivers_;
 };

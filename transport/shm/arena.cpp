@@ -31,8 +31,8 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kGiveBack =
-    size_t{256} << 10;  // from here on a fault per page is cheaper than keeping the memory
+// From here on a fault per page is cheaper than keeping the memory.
+constexpr size_t kGiveBack = size_t{256} << 10;
 
 struct Arena {
   explicit Arena(Segment memory) : segment(std::move(memory)), list(segment.bytes()) {}

@@ -22,9 +22,9 @@
 // two-shot all_gather: pushes the own In into every Out. Push and not pull, because one move with N
 // destinations reads its source once, where pulling reads it N times over; (N-1)/N * S bytes
 // written into peers by each rank either way.
-// two-shot reduce: rank r reduces chunk r of every In into the root's Out: all ranks share the work.
-// two-shot gather: everybody pushes its block into the root's Out. one-shot scatter: everybody pulls
-// its block from the root's In.
+// two-shot reduce: rank r reduces chunk r of every In into the root's Out: all share the work.
+// two-shot gather: everybody pushes its block into the root's Out.
+// one-shot scatter: everybody pulls its block from the root's In.
 // two-shot all_to_all: each rank pushes its blocks into all Outs. NOT in place: a fast rank would
 // overwrite a block that a slower one has not sent.
 #include "comm/schedule/builders/parts.hpp"
@@ -59,8 +59,8 @@ void direct_one_shot_all_reduce(Schedule& s) {
 void direct_one_shot_broadcast(Schedule& s) {
   s.chunks = 1;
   if (s.rank == s.root) {
-    s.steps.push_back(
-        signal());  // before the own copy: nobody waits for that, but counters stay equal
+    // Before the own copy: nobody waits for that, but counters stay equal.
+    s.steps.push_back(signal());
     s.steps.push_back(move(0, {in(0)}, {out(0)}));
     wait_for_all(s, Flag::kSignalled);
   } else {

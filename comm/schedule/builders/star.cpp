@@ -1,6 +1,7 @@
 // The star: everybody talks to the root and to nobody else. For all_reduce, reduce and broadcast it
 // is the naive baseline, here to be measured against: the root moves (N-1) * S bytes each way while
-// the others wait. gather and scatter are stars by their nature. S bytes, N ranks.
+// the others wait. (Where messages are small and ranks few, one hop is hard to beat: the cost model
+// then reduces so.) gather and scatter are stars by their nature. S bytes, N ranks.
 //
 // reduce:      1. send to the root; the root folds all in rank order 0..N-1, its own from In.
 // broadcast:   1. the root sends to all.

@@ -1,10 +1,10 @@
 // The tree: ranks are the nodes of a binary heap with the root on top: rank root + v (modulo N) is
-// node v, its children are nodes 2v+1 and 2v+2. The depth is log2(N), where a ring has N-1 hops: for
-// small messages between many ranks. Large ones are pipelined by slices and rounds, and cost an
+// node v, its children are nodes 2v+1 and 2v+2. The depth is log2(N), where a ring has N-1 hops:
+// for small messages between many ranks. Large ones are pipelined by slices and rounds, and cost an
 // inner node two sends and three reads of S bytes, so rings overtake it.
 //
-// reduce:      up: a leaf sends In, an inner node folds its own In and its children's sums and sends
-//              the result, the root folds into Out.
+// reduce:      up: a leaf sends In, an inner node folds its own In and its children's sums and
+//              sends the result, the root folds into Out.
 // broadcast:   down: the root sends In to its children, the others pass on what comes.
 // all_reduce:  up to rank 0, then down: 2 log2(N) hops.
 //

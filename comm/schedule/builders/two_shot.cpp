@@ -12,8 +12,8 @@
 // reduce_scatter is 1 and 2 without the send, all_gather is 2 and 3 without the reduction:
 // (N-1)/N * S bytes, 1 hop.
 //
-// all_to_all is an exchange without anything else: each rank sends block p of its In to rank p, which
-// puts it at block r of its Out. (N-1)/N * S bytes, 1 hop. Chunk r * N + p goes from rank r to rank p.
+// all_to_all is an exchange without anything else: rank r sends block p of its In to rank p, which
+// puts it at block r of its Out. (N-1)/N * S bytes, 1 hop. Chunk r * N + p goes from r to p.
 //
 // The barrier over links is the exchange alone, of one byte, undivided: 1 hop, N-1 messages.
 //

@@ -174,8 +174,8 @@ TEST_CASE("garbage on the socket does not stop a job", "[bootstrap]") {
     if (i == 3) {
       link.await("attack");
       std::mt19937 random(3);
-      std::vector<UniqueFd>
-          held;  // slow ones that never finish their hello, more than are let wait
+      // Slow ones that never finish their hello, more than are let wait.
+      std::vector<UniqueFd> held;
       for (int k = 0; k < 300; ++k) {
         UniqueFd fd = connect_to(place);
         Hello hello = good_hello(1, 3);

@@ -89,8 +89,8 @@ TEST_CASE("bad configurations are refused by value") {
 
 TEST_CASE("memory and descriptors exhausted end in an error on every rank, not in a crash") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const std::vector<int> resources{
-      RLIMIT_NOFILE};  // the sanitizers' own shadow needs the address space
+  // The sanitizers' own shadow needs the address space.
+  const std::vector<int> resources{RLIMIT_NOFILE};
 #else
   const std::vector<int> resources{RLIMIT_NOFILE, RLIMIT_AS};
 #endif

@@ -88,8 +88,8 @@ TEST_CASE("a walk does the same whether or not it is interrupted") {
 }
 
 TEST_CASE("empty slices are skipped and nothing is left out") {
-  const schedule::Program program =
-      lowered(Algorithm::kRing, 3, 20);  // chunks of 16, 4 and 0 elements
+  // Chunks of 16, 4 and 0 elements.
+  const schedule::Program program = lowered(Algorithm::kRing, 3, 20);
   uint64_t elements = 0;
   for (size_t channel = 0; channel < program.channels.size(); ++channel) {
     for (const std::string& entry : walk(program, channel, 0, 1'000'000).log) {

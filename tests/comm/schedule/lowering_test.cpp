@@ -88,8 +88,8 @@ TEST_CASE("the teaching ring and the scheduled ring do the same additions and se
       std::vector<std::vector<double>> inputs(ranks);
       for (size_t r = 0; r < ranks; ++r) {
         for (size_t i = 0; i < count; ++i) {
-          inputs[r].push_back(1.0 /
-                              static_cast<double>(3 + r * 17 + i * 5));  // rounds at every step
+          // Rounds at every step.
+          inputs[r].push_back(1.0 / static_cast<double>(3 + r * 17 + i * 5));
         }
       }
       std::vector<Schedule> schedules;

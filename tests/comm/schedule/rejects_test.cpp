@@ -67,8 +67,8 @@ Operand at(Place place, int chunk, int peer = -1) {
 TEST_CASE("a missing reduction is refused") {
   Operation op = make(Collective::kAllReduce, Algorithm::kRing, 3);
   Instruction& i = op.programs[1].instructions[find(op, 1, "recv_reduce_send")];
-  op.programs[1].operands[i.first + 1] =
-      op.programs[1].operands[i.first];  // the received part only
+  // The received part only.
+  op.programs[1].operands[i.first + 1] = op.programs[1].operands[i.first];
   ++i.first;
   i.sources = 1;
   CHECK_THAT(refusal(op), says("contribution of rank 1 is missing"));

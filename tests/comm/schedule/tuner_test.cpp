@@ -54,8 +54,8 @@ TEST_CASE("the terms count what the schedules do") {
         busiest_reduced = std::max(busiest_reduced, reduced);
       }
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
-      if (collective != Collective::kBroadcast &&
-          collective != Collective::kReduce) {  // where the model adds the way along the chain
+      // For these two the model adds the way along the chain.
+      if (collective != Collective::kBroadcast && collective != Collective::kReduce) {
         CHECK(terms.slot_bytes == Approx(busiest_slots));
       }
       CHECK(terms.reduced_bytes == Approx(busiest_reduced));
@@ -124,8 +124,8 @@ TEST_CASE("the choice follows from the prediction") {
     CHECK(chosen(ar, n, 64 << 20, kEverything, true) == A::kTwoShotDirect);
     CHECK(chosen(ar, n, 8, kLinksOnly) == A::kTwoShot);
   }
-  CHECK(chosen(ar, 2, 64 << 20, kLinksOnly) ==
-        A::kRing);  // the same steps as two-shot: the first of equals
+  // The same steps as two-shot: the first of equals.
+  CHECK(chosen(ar, 2, 64 << 20, kLinksOnly) == A::kRing);
   CHECK(chosen(Collective::kBarrier, 4, 0, kEverything) == A::kFlat);
   CHECK(chosen(Collective::kBarrier, 4, 0, kLinksOnly) == A::kTwoShot);
   CHECK(chosen(Collective::kBroadcast, 4, 64 << 20, kEverything) == A::kOneShotDirect);
