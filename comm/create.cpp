@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/log.hpp"
 #include "comm/topology/topology.hpp"
+#include "kernels/reduce.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/shm/arena.hpp"
 #include "transport/shm/factory.hpp"
@@ -47,6 +49,18 @@ struct Hello {
 static_assert(std::is_trivially_copyable_v<Hello>);
 
 Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+Result<std::chrono::milliseconds> parse_seconds(std::string_view text) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  constexpr double kMost = 1e9;
+  if (error != std::errc{} || end != text.data() + text.size() || !(seconds >= 1e-3) ||
+      seconds > kMost) {
+    return refuse(fmt::format(
+        "RONDO_TIMEOUT is '{}': it must be a number of seconds from 0.001 to 1e9", text));
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
 
 Status check(const Config& config, const std::string& pace) {
   if (config.world_size > kMaxRanks) {
@@ -138,6 +152,13 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
   if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
+  if (settled.timeout == Config{}.timeout) {
+    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
+      auto seconds = parse_seconds(text);
+      if (!seconds.ok()) return seconds.status();
+      settled.timeout = *seconds;
+    }
+  }
   settled.timeout = std::min(settled.timeout, kLongestTimeout);
   settled.bootstrap_timeout = std::min(settled.bootstrap_timeout, kLongestTimeout);
   RONDO_RETURN_IF_ERROR(check(settled, settled.pace));
@@ -186,6 +207,11 @@ Status Communicator::Impl::bring_up(const Config& config) {
   for (int r = 0; r < ranks; ++r) {
     same_process = same_process && bootstrap_.peers()[static_cast<size_t>(r)].same_process;
     CPU_OR(&cpus, &cpus, &(*hellos)[static_cast<size_t>(r)].affinity);
+  }
+  if (const char* rejected = kernels::rejected_instruction_set(); rejected != nullptr) {
+    comm::log(LogLevel::kWarn,
+              fmt::format("RONDO_KERNELS is '{}', which is unknown or not on this CPU: using {}",
+                          rejected, kernels::instruction_set()));
   }
   const int channels = settings.channels > 0 ? settings.channels : 1;
   const int usable = std::clamp(CPU_COUNT(&cpus), 1, std::max(settings.granted_cpus, 1));

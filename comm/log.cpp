@@ -6,23 +6,25 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 namespace rondo {
 
 namespace {
 
-LogLevel level_from_environment() {
+std::optional<LogLevel> level_from_environment() {
   const char* text = std::getenv("RONDO_LOG");
   const std::string_view value = text != nullptr ? text : "warn";
   if (value == "debug") return LogLevel::kDebug;
   if (value == "info") return LogLevel::kInfo;
   if (value == "error") return LogLevel::kError;
   if (value == "off") return LogLevel::kOff;
-  return LogLevel::kWarn;
+  if (value == "warn") return LogLevel::kWarn;
+  return std::nullopt;
 }
 
 struct Logger {
-  std::atomic<LogLevel> level{level_from_environment()};
+  std::atomic<LogLevel> level{LogLevel::kWarn};
   std::mutex mutex;
   std::function<void(LogLevel, std::string_view)> callback;  // guarded by mutex
   spdlog::logger sink{"rondo", std::make_shared<spdlog::sinks::stderr_sink_mt>()};
@@ -30,6 +32,12 @@ struct Logger {
   Logger() {
     sink.set_pattern("[%n] [%l] %v");
     sink.set_level(spdlog::level::trace);
+    if (const auto wanted = level_from_environment()) {
+      level.store(*wanted);
+    } else {
+      sink.warn("RONDO_LOG is '{}': it must be debug, info, warn, error or off; using warn",
+                std::getenv("RONDO_LOG"));
+    }
   }
 };
 

@@ -105,7 +105,8 @@ Parsed parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return {.options = std::nullopt, .exit_code = app.exit(error, std::cout, std::cerr)};
+    return {.options = std::nullopt,
+            .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};
   }
   if (options.steps == 0 && options.epochs == 0) options.steps = 100;
   return {.options = options};

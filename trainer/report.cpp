@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 namespace rondo::trainer {
 namespace {
@@ -50,8 +51,8 @@ Result<Report> Report::open(const Options& options, uint64_t last_step, Json con
   report.config_ = std::move(config);
   report.path_ = options.json;
   if (options.json.empty()) return report;
-  report.file_.open(options.json);
-  if (!report.file_) {
+  // Only tried: what is in the file stays until there is something to put in its place.
+  if (!std::ofstream(options.json, std::ios::app)) {
     return Status(Code::kSystem,
                   "cannot write --json '" + options.json + "': " + std::strerror(errno));
   }
@@ -86,13 +87,20 @@ double Report::median_of(double StepRecord::*field) const {
 Status Report::finish(Json summary) {
   print_line({{"summary", summary}});
   if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
-  if (!file_.is_open()) return {};
+  return write("summary", std::move(summary));
+}
+
+void Report::abandon(const Status& why) { (void)write("error", why.to_string()); }
+
+Status Report::write(const char* ending, Json value) const {
+  if (path_.empty()) return {};
   Json document = {{"program", "rondo-train"}, {"config", config_}, {"steps", Json::array()}};
   for (const StepRecord& step : steps_) document["steps"].push_back(to_json(step));
-  document["summary"] = std::move(summary);
-  file_ << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  file_.close();
-  if (file_) return {};
+  document[ending] = std::move(value);
+  std::ofstream file(path_);
+  file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  file.close();
+  if (file) return {};
   return Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));
 }
 

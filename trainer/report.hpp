@@ -21,7 +21,7 @@ struct StepRecord {
   double samples_per_s;    // of all ranks
   double step_ms;          // = compute + exposed communication + data wait, and what little is left
   double compute_ms;       // forward, backward, optimizer
-  double comm_ms;          // sum of the buckets' all-reduces, from started to ended
+  double comm_ms;          // during which all-reduces were under way, issued and not ended
   double exposed_comm_ms;  // that backward did not hide: what this rank's compute thread waited
   double data_wait_ms;     // until the samples were there
 };
@@ -32,8 +32,8 @@ double median(std::vector<double> values);
 /// One thread.
 class Report {
  public:
-  /// Opens options.json, so that a bad path is known before the work. `config` becomes part of the
-  /// document.
+  /// Tries options.json, so that a bad path is known before the work; the file is written at the
+  /// end. `config` becomes part of the document.
   static Result<Report> open(const Options& options, uint64_t last_step,
                              nlohmann::ordered_json config);
 
@@ -43,14 +43,16 @@ class Report {
   const StepRecord& last() const { return steps_.back(); }
   /// Prints the summary and writes the document.
   Status finish(nlohmann::ordered_json summary);
+  /// Writes the document with what there is so far, and why there is no more.
+  void abandon(const Status& why);
 
  private:
+  Status write(const char* ending, nlohmann::ordered_json value) const;
   void draw_bar(const StepRecord& record);
 
   uint64_t last_step_ = 0, log_every_ = 1;
   bool bar_ = false;
   std::string path_;
-  std::ofstream file_;
   nlohmann::ordered_json config_;
   std::vector<StepRecord> steps_;
 };

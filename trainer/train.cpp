@@ -2,6 +2,8 @@
 // buckets in order.
 #include "trainer/train.hpp"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <chrono>
 #include <cmath>
 #include <new>
@@ -33,6 +35,10 @@ class Run : private BackwardListener {
  public:
   Run(const Options& options, const Corpus& corpus, Communicator& communicator);
   Status run();
+  /// After run() has failed: rank 0's document of what there was until then.
+  void abandon(const Status& why) {
+    if (report_) report_->abandon(why);
+  }
 
  private:
   Status start();
@@ -204,8 +210,8 @@ Status Run<T>::step(uint64_t number) {
   const double loss = loss_.data()[1] / static_cast<double>(order_.global_batch);
   if (!std::isfinite(loss)) {
     return Status(Code::kInvalidArgument, "the loss became " + std::to_string(loss) + " in step " +
-                                              std::to_string(number) + ": lower --lr, now " +
-                                              std::to_string(options_.lr));
+                                              std::to_string(number) +
+                                              fmt::format(": lower --lr, now {}", options_.lr));
   }
   if (reports()) record(loss, loss_work.times());
   return {};
@@ -252,8 +258,12 @@ void Run<T>::record(double loss, const Work::Times& loss_times) {
   trace_.span(kComputeLane, kWait, step_, c.wait_ns, c.optimizer_ns);
   trace_.span(kComputeLane, kOptimizer, step_, c.optimizer_ns, c.end_ns);
   trace_communication(loss_times);
-  int64_t comm_ns = 0;
-  for (const Work::Times& times : reducer_.times()) comm_ns += times.ended_ns - times.started_ns;
+  // They end in issue order; what counts is the time in which at least one is under way.
+  int64_t comm_ns = loss_times.ended_ns - loss_times.issued_ns, until = loss_times.ended_ns;
+  for (const Work::Times& times : reducer_.times()) {
+    comm_ns += std::max<int64_t>(0, times.ended_ns - std::max(until, times.issued_ns));
+    until = std::max(until, times.ended_ns);
+  }
   const int64_t step_ns = c.end_ns - c.begin_ns, exposed_ns = c.optimizer_ns - c.wait_ns;
   report_->add({.step = step_,
                 .epoch = order_.epoch_of(step_),
@@ -335,7 +345,10 @@ Status Run<T>::finish() {
 
 template <class T>
 Status train_with(const Options& options, const Corpus& corpus, Communicator& communicator) try {
-  return Run<T>(options, corpus, communicator).run();
+  Run<T> run(options, corpus, communicator);
+  const Status status = run.run();
+  if (!status.ok()) run.abandon(status);
+  return status;
 } catch (const std::bad_alloc&) {
   return Status(Code::kResourceExhausted,
                 "not enough memory for --layers " + std::to_string(options.layers) + " --width " +

@@ -14,45 +14,56 @@ class RondoBackend final : public Backend {
   std::string name() const override { return "rondo"; }
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
-  Status supports(const Shape&) const override { return {}; }
+  Status supports(const Shape& shape) const override {
+    if (options_.algorithm == Algorithm::kAuto || plan(shape).algorithm != Algorithm::kAuto)
+      return {};
+    return {Code::kUnavailable, "rondo has no " + std::string(rondo::name(shape.collective)) +
+                                    " by " + std::string(rondo::name(options_.algorithm)) +
+                                    ": see the table in comm/schedule/README.md"};
+  }
+  bool supports_in_place(const Shape& shape) const override {
+    const Algorithm a = options_.algorithm;
+    return !(shape.collective == Collective::kAllReduce && a == Algorithm::kOneShotDirect) &&
+           !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
+  }
   Status barrier() override { return communicator_.barrier(); }
 
   Status run(const Operation& operation) override {
     const Shape& shape = operation.shape;
+    const CallOptions call{.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto};
     switch (shape.collective) {
       case Collective::kAllReduce:
         return communicator_.all_reduce(operation.in, operation.out, shape.count, shape.type,
-                                        shape.op);
+                                        shape.op, call);
       case Collective::kReduceScatter:
         return communicator_.reduce_scatter(operation.in, operation.out, shape.count, shape.type,
-                                            shape.op);
+                                            shape.op, call);
       case Collective::kAllGather:
-        return communicator_.all_gather(operation.in, operation.out, shape.count, shape.type);
+        return communicator_.all_gather(operation.in, operation.out, shape.count, shape.type, call);
       case Collective::kBroadcast:
         return communicator_.broadcast(operation.in, operation.out, shape.count, shape.type,
-                                       shape.root);
+                                       shape.root, call);
       case Collective::kReduce:
         return communicator_.reduce(operation.in, operation.out, shape.count, shape.type,
-                                    shape.root, shape.op);
+                                    shape.root, shape.op, call);
       case Collective::kGather:
         return communicator_.gather(operation.in, operation.out, shape.count, shape.type,
-                                    shape.root);
+                                    shape.root, call);
       case Collective::kScatter:
         return communicator_.scatter(operation.in, operation.out, shape.count, shape.type,
-                                     shape.root);
+                                     shape.root, call);
       case Collective::kAllToAll:
-        return communicator_.all_to_all(operation.in, operation.out, shape.count, shape.type);
+        return communicator_.all_to_all(operation.in, operation.out, shape.count, shape.type, call);
       case Collective::kBarrier:
-        return communicator_.barrier();
+        return communicator_.barrier(call);
     }
     return {Code::kInvalidArgument, "unknown collective"};
   }
 
   std::optional<Prediction> predict(const Shape& shape) const override {
-    const Plan plan = communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
-                                         options_.config.algorithm);
-    return Prediction{.algorithm = std::string(rondo::name(plan.algorithm)),
-                      .time_us = plan.predicted_us};
+    const Plan chosen = plan(shape);
+    return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
+                      .time_us = chosen.predicted_us};
   }
 
   void* allocate(size_t bytes) override {
@@ -67,6 +78,11 @@ class RondoBackend final : public Backend {
   }
 
  private:
+  Plan plan(const Shape& shape) const {
+    return communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
+                              options_.algorithm);
+  }
+
   Communicator communicator_;
   RondoOptions options_;
 };

@@ -12,6 +12,7 @@ namespace rondo::bench {
 /// predictions need it.
 struct RondoOptions {
   Config config;
+  Algorithm algorithm = Algorithm::kAuto;  // of what is measured
   bool library_memory = false;
   bool direct = false;
 };

@@ -15,6 +15,7 @@ struct Operation {
   Shape shape;
   const void* in;
   void* out;
+  bool measured = true;  // false: the harness' own, to be done in any way
 };
 
 /// What a library says that it would do, where it can say.
@@ -35,6 +36,8 @@ class Backend {
   /// ok if the library has this collective for this type and operator; otherwise kUnavailable,
   /// naming what is missing.
   virtual Status supports(const Shape& shape) const = 0;
+  /// Whether it can do so in place.
+  virtual bool supports_in_place(const Shape&) const { return true; }
   virtual Status run(const Operation& operation) = 0;
   virtual Status barrier() = 0;
 

@@ -1,5 +1,4 @@
-// Starting ranks as processes of this same program, for `--ranks N` without a launcher. It restarts
-// nothing and prefixes nothing: that is rondo-run's work.
+// Which rank this process is, and starting ranks for `--ranks N` without a launcher.
 #pragma once
 
 #include <optional>
@@ -9,7 +8,8 @@
 
 namespace rondo::bench {
 
-/// Rank and world size as rondo-run or torchrun set them; nothing when neither variable is there.
+/// Rank and world size as rondo-run, torchrun, Open MPI or MPICH set them; nothing when no such
+/// variable is there.
 struct Place {
   int rank, size, local_rank, local_size;
 };
@@ -29,9 +29,8 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-/// Runs this program `ranks` times with the same arguments, RANK etc. and RONDO_RENDEZVOUS set;
-/// only rank 0's stdout is kept. When one fails, the others are given ten seconds to notice and are
-/// then killed. Returns the first failure's exit code, or 0. None of them outlives this process.
-Result<int> start_ranks(int ranks, char** argv);
+/// Becomes rondo-run, which lies beside this program and runs it `ranks` times with the same
+/// arguments. Returns only when that fails.
+Status start_ranks(int ranks, char** argv);
 
 }  // namespace rondo::bench

@@ -16,6 +16,7 @@ std::string pin(int rank, int ranks) {
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
     return "not pinned: the affinity cannot be read";
   const int cpus = CPU_COUNT(&allowed);
+  if (cpus == 1 && ranks > 1) return "bound to one CPU by who started it";
   if (ranks > cpus) {
     return "not pinned: " + std::to_string(ranks) + " ranks on " + std::to_string(cpus) + " CPUs";
   }

@@ -84,7 +84,8 @@ Result<std::vector<double>> exchange(Backend& backend, std::span<const double> m
                     .op = ReduceOp::kSum,
                     .root = 0,
                     .count = mine.size()};
-  RONDO_RETURN_IF_ERROR(backend.run({.shape = shape, .in = mine.data(), .out = all.data()}));
+  RONDO_RETURN_IF_ERROR(
+      backend.run({.shape = shape, .in = mine.data(), .out = all.data(), .measured = false}));
   return all;
 }
 
@@ -160,6 +161,7 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
   std::vector<double> limits;
   for (const bool in_place : {false, true}) {
     if (in_place ? !options.in_place : !options.out_of_place) continue;
+    if (in_place && !backend.supports_in_place(shape)) continue;
     Half half;
     if (options.check && shape.collective != Collective::kBarrier) {
       auto wrong = check(backend, shape, buffers, in_place);

@@ -40,7 +40,8 @@ std::vector<Shape> shapes_of(const Options& options, int ranks) {
   return shapes;
 }
 
-std::string bytes_range(const Sweep& sweep) {
+std::string bytes_range(Collective collective, const Sweep& sweep) {
+  if (collective == Collective::kBarrier) return "none";
   std::string text = format_size(sweep.min) + " to " + format_size(sweep.max);
   if (sweep.min == sweep.max) return text;
   return text + (sweep.factor > 1 ? " by factor " + std::to_string(sweep.factor)
@@ -125,6 +126,13 @@ bool write_json(const std::string& path, const nlohmann::json& document) {
   return !file.fail();
 }
 
+/// Before anything is measured: whether the file can be written. Leaves what is in it.
+bool can_write(const std::string& path) {
+  if (std::ofstream(path, std::ios::app)) return true;
+  spdlog::error("cannot write --json '{}': {}", path, std::strerror(errno));
+  return false;
+}
+
 }  // namespace
 
 int run_rank(const Program& program, const Options& options, Backend& backend,
@@ -139,10 +147,11 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
                         .memory = options.library_memory ? "library" : "plain",
                         .pinning = pinning,
                         .ranks = backend.size(),
-                        .bytes_range = bytes_range(options.sweep),
+                        .bytes_range = bytes_range(options.collective, options.sweep),
                         .iterations = options.iterations,
                         .warmup = options.warmup,
                         .check = options.check};
+  if (first && !options.json_file.empty() && !can_write(options.json_file)) return 1;
   std::vector<Row> rows;
   Status status = check_support(options, backend, shapes);
   if (status.ok()) {

@@ -48,10 +48,7 @@ int run_program(int argc, char** argv) {
     }
     return run_one(options, *launched, directory, args);
   }
-  if (options.ranks > 1) {
-    auto code = start_ranks(options.ranks, argv);
-    return code.ok() ? *code : failed(code.status());
-  }
+  if (options.ranks > 1) return failed(start_ranks(options.ranks, argv));
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
   return run_one(options, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1},

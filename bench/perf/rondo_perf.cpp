@@ -4,7 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,10 +32,13 @@ int run_one(const Options& options, Config config, const Place& place,
             const std::vector<std::string>& args) {
   const std::string pinning = pin(place.local_rank, place.local_size);
   config.pace = options.pace;
-  config.algorithm = options.algorithm;
   auto backend = make_rondo_backend({.config = config,
+                                     .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
                                      .direct = options.library_memory || options.threads});
+  // The ranks have met; an interrupted run leaves nothing behind.
+  std::error_code ignored;
+  if (options.threads && place.rank == 0) std::filesystem::remove_all(config.rendezvous, ignored);
   if (!backend.ok()) return failed(backend.status());
   return run_rank(kProgram, options, **backend, pinning, args);
 }
@@ -74,10 +79,7 @@ int run_program(int argc, char** argv) {
     return run_one(options, Config{}, *launched, args);
   }
   if (options.threads) return run_threads(options, args);
-  if (options.ranks > 1) {
-    auto code = start_ranks(options.ranks, argv);
-    return code.ok() ? *code : failed(code.status());
-  }
+  if (options.ranks > 1) return failed(start_ranks(options.ranks, argv));
   Config alone;
   alone.rank = 0;
   alone.world_size = 1;

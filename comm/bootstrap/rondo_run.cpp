@@ -65,10 +65,19 @@ int main(int argc, char** argv) {
   app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of every line");
   app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");
   app.prefix_command();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   std::vector<std::string> command = app.remaining();
-  if (!command.empty() && command[0] == "--") command.erase(command.begin());
+  if (!command.empty() && command[0] == "--") {
+    command.erase(command.begin());
+  } else if (!command.empty() && command[0].starts_with("-")) {
+    spdlog::error("unknown option {}: see --help", command[0]);
+    return 2;
+  }
   const int ranks = count_ranks(ranks_text);
   if (ranks < 1 || ranks > kMaxRanks) {
     spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one",

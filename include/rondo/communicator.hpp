@@ -24,7 +24,8 @@ struct Config {
   std::string rendezvous;
   /// Tells communicators of one job apart; every rank of this one passes the same.
   std::string name = "world";
-  /// A call fails when nothing at all has moved for this long. Slow is not dead.
+  /// A call fails when nothing at all has moved for this long. Slow is not dead. Left at its
+  /// default, RONDO_TIMEOUT (seconds) goes first.
   std::chrono::milliseconds timeout{600'000};
   /// How long create() waits for the other ranks.
   std::chrono::milliseconds bootstrap_timeout{60'000};
@@ -123,7 +124,8 @@ class Communicator {
   /// in: `count` elements; out: size() blocks of `count`, block r being rank r's in.
   Status all_gather(const void* in, void* out, size_t count, DataType type,
                     const CallOptions& options = {});
-  /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere.
+  /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere. A root does not
+  /// wait for anybody: if ranks disagree about it, it learns so from its next call.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
   /// out on `root` = op over all ranks of in; out is ignored, and may be null, elsewhere.
