@@ -50,6 +50,10 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
     return refuse(
         fmt::format("{}: unknown operator {}", word(r.collective), static_cast<int>(r.op)));
   }
+  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
+    return refuse(
+        fmt::format("{}: there is no {} of {}", word(r.collective), name(r.op), name(r.type)));
+  }
   if (static_cast<int>(options.algorithm) >= kAlgorithms) {
     return refuse(fmt::format("{}: unknown algorithm {}", word(r.collective),
                               static_cast<int>(options.algorithm)));

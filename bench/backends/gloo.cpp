@@ -13,6 +13,7 @@
 #include <gloo/types.h>
 
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace rondo::bench {
@@ -32,9 +33,18 @@ Reduction reduction_of(ReduceOp op) {
     case ReduceOp::kMax:
       return &::gloo::max<T>;
     case ReduceOp::kAvg:
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor:
       break;
   }
   return nullptr;
+}
+
+/// Whether Gloo has an element type for it.
+bool has_type(DataType type) {
+  return type != DataType::kBFloat16 && type != DataType::kBool && type != DataType::kFloat8E4M3 &&
+         type != DataType::kFloat8E5M2;
 }
 
 /// Calls body(T{}) with Gloo's element type.
@@ -51,9 +61,22 @@ auto with_type(DataType type, Body body) {
       return body(int64_t{});
     case DataType::kUint8:
       return body(uint8_t{});
+    case DataType::kInt8:
+      return body(int8_t{});
+    case DataType::kInt16:
+      return body(int16_t{});
+    case DataType::kUint16:
+      return body(uint16_t{});
+    case DataType::kUint32:
+      return body(uint32_t{});
+    case DataType::kUint64:
+      return body(uint64_t{});
     case DataType::kFloat32:
     case DataType::kBFloat16:
-      break;  // bfloat16 is refused by supports()
+    case DataType::kBool:
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2:
+      break;  // all but the first are refused by supports()
   }
   return body(float{});
 }
@@ -76,10 +99,11 @@ class GlooBackend final : public Backend {
               "Gloo is measured at all_reduce, all_gather, broadcast and barrier only, not " +
                   std::string(rondo::name(shape.collective))};
     }
-    if (shape.type == DataType::kBFloat16)
-      return {Code::kUnavailable, "Gloo has no type for bfloat16"};
-    if (reduces(shape.collective) && shape.op == ReduceOp::kAvg) {
-      return {Code::kUnavailable, "Gloo has no operator for avg"};
+    if (!has_type(shape.type)) {
+      return {Code::kUnavailable, "Gloo has no type for " + std::string(rondo::name(shape.type))};
+    }
+    if (reduces(shape.collective) && reduction_of<int32_t>(shape.op) == nullptr) {
+      return {Code::kUnavailable, "Gloo has no operator for " + std::string(rondo::name(shape.op))};
     }
     return {};
   }

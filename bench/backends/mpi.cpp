@@ -25,8 +25,21 @@ MPI_Datatype type_of(DataType type) {
       return MPI_INT64_T;
     case DataType::kUint8:
       return MPI_UINT8_T;
+    case DataType::kInt8:
+      return MPI_INT8_T;
+    case DataType::kInt16:
+      return MPI_INT16_T;
+    case DataType::kUint16:
+      return MPI_UINT16_T;
+    case DataType::kUint32:
+      return MPI_UINT32_T;
+    case DataType::kUint64:
+      return MPI_UINT64_T;
     case DataType::kFloat16:
     case DataType::kBFloat16:
+    case DataType::kBool:  // MPI's logical type has logical operators only
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2:
       break;
   }
   return MPI_DATATYPE_NULL;
@@ -42,6 +55,12 @@ MPI_Op op_of(ReduceOp op) {
       return MPI_MIN;
     case ReduceOp::kMax:
       return MPI_MAX;
+    case ReduceOp::kBand:
+      return MPI_BAND;
+    case ReduceOp::kBor:
+      return MPI_BOR;
+    case ReduceOp::kBxor:
+      return MPI_BXOR;
     case ReduceOp::kAvg:
       break;
   }

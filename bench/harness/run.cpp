@@ -30,6 +30,7 @@ std::vector<Shape> shapes_of(const Options& options, int ranks) {
   std::vector<Shape> shapes;
   for (DataType type : types) {
     for (ReduceOp op : ops) {
+      if (reduces(options.collective) && !supports(type, op)) continue;
       for (int root : roots) {
         for (size_t bytes : sizes) {
           shapes.push_back(shape_of(options.collective, type, op, root, bytes, ranks));
@@ -88,6 +89,11 @@ Status check_support(const Options& options, const Backend& backend,
     return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
                                         " is no rank of a world of " +
                                         std::to_string(backend.size()) + ": choose one with -r"};
+  }
+  if (shapes.empty()) {
+    return {Code::kInvalidArgument, "there is no " + std::string(name(options.ops[0])) + " of " +
+                                        std::string(name(options.types[0])) +
+                                        ": choose others with -o and -d"};
   }
   for (const Shape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
   return {};

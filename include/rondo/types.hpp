@@ -9,8 +9,8 @@
 
 namespace rondo {
 
-/// Stable, append-only. Names on command lines are nccl-tests': float, double, half, bfloat16,
-/// int32, int64, uint8.
+/// Stable, append-only. Names on command lines are nccl-tests', where it has the type. A bool is one
+/// byte: any but zero is true, and results are 0 or 1. The fp8 formats are OCP's.
 enum class DataType : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -19,13 +19,31 @@ enum class DataType : uint8_t {
   kInt32 = 4,
   kInt64 = 5,
   kUint8 = 6,
+  kInt8 = 7,
+  kInt16 = 8,
+  kUint16 = 9,
+  kUint32 = 10,
+  kUint64 = 11,
+  kBool = 12,
+  kFloat8E4M3 = 13,  // "fn": up to 448, no infinity; overflow is NaN
+  kFloat8E5M2 = 14,  // as IEEE's: up to 57344, then infinity
 };
-inline constexpr int kDataTypes = 7;
+inline constexpr int kDataTypes = 15;
 
-/// kAvg is a sum and one division by the number of ranks at the very end (integers truncate towards
-/// zero).
-enum class ReduceOp : uint8_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3, kAvg = 4 };
-inline constexpr int kReduceOps = 5;
+/// Stable, append-only. kAvg is a sum and one division by the number of ranks at the very end
+/// (integers truncate towards zero). On bools a sum and a maximum are "or", a product and a minimum
+/// "and". Not every type has every operator: supports().
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kProd = 1,
+  kMin = 2,
+  kMax = 3,
+  kAvg = 4,
+  kBand = 5,  // bitwise, from here
+  kBor = 6,
+  kBxor = 7,
+};
+inline constexpr int kReduceOps = 8;
 
 enum class Collective : uint8_t {
   kAllReduce = 0,
@@ -96,21 +114,27 @@ enum class Algorithm : uint8_t {
 };
 inline constexpr int kAlgorithms = 9;
 
+/// Bytes of an element; 0 for a value outside the enumeration.
 constexpr size_t size_of(DataType type) {
   switch (type) {
-    case DataType::kFloat32:
-      return 4;
     case DataType::kFloat64:
-      return 8;
-    case DataType::kFloat16:
-      return 2;
-    case DataType::kBFloat16:
-      return 2;
-    case DataType::kInt32:
-      return 4;
     case DataType::kInt64:
+    case DataType::kUint64:
       return 8;
+    case DataType::kFloat32:
+    case DataType::kInt32:
+    case DataType::kUint32:
+      return 4;
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+    case DataType::kInt16:
+    case DataType::kUint16:
+      return 2;
     case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kBool:
+    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E5M2:
       return 1;
   }
   return 0;
@@ -118,12 +142,24 @@ constexpr size_t size_of(DataType type) {
 
 constexpr bool is_floating(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kFloat16 ||
-         type == DataType::kBFloat16;
+         type == DataType::kBFloat16 || type == DataType::kFloat8E4M3 ||
+         type == DataType::kFloat8E5M2;
+}
+
+/// Whether the type has the operator: bits of floating-point numbers are not combined, and bools
+/// have no average. False for values outside the enumerations.
+constexpr bool supports(DataType type, ReduceOp op) {
+  if (static_cast<int>(type) >= kDataTypes || static_cast<int>(op) >= kReduceOps) return false;
+  const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
+  if (bitwise) return !is_floating(type);
+  return type != DataType::kBool || op != ReduceOp::kAvg;
 }
 
 inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
-    "float", "double", "half", "bfloat16", "int32", "int64", "uint8"};
-inline constexpr std::string_view kReduceOpNames[kReduceOps] = {"sum", "prod", "min", "max", "avg"};
+    "float", "double", "half",   "bfloat16", "int32", "int64",  "uint8", "int8",
+    "int16", "uint16", "uint32", "uint64",   "bool",  "f8e4m3", "f8e5m2"};
+inline constexpr std::string_view kReduceOpNames[kReduceOps] = {"sum", "prod", "min", "max",
+                                                                "avg", "band", "bor", "bxor"};
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
     "reduce",     "gather",         "scatter",    "all_to_all"};

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <concepts>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
+#include "kernels/float8.hpp"
 #include "kernels/half.hpp"
 #include "kernels/reduce.hpp"
 
@@ -23,9 +25,12 @@ struct Native {
   static Stored narrow(Folded value) { return value; }
 };
 
+/// The floating types that are folded in fp32, with the layout of those that are converted by it.
 struct Half {
   using Stored = uint16_t;
   using Folded = float;
+  static constexpr int kFractionBits = 10, kBias = 15;
+  static constexpr bool kHasInfinity = true;
   static Folded widen(Stored value) { return float_from_half(value); }
   static Stored narrow(Folded value) { return half_from_float(value); }
 };
@@ -37,28 +42,64 @@ struct BFloat16 {
   static Stored narrow(Folded value) { return bfloat16_from_float(value); }
 };
 
-/// Integers wrap: unsigned arithmetic, where overflow is defined.
+struct E4M3 {
+  using Stored = uint8_t;
+  using Folded = float;
+  static constexpr int kFractionBits = 3, kBias = 7;
+  static constexpr bool kHasInfinity = false;
+  static Folded widen(Stored value) { return float_from_e4m3(value); }
+  static Stored narrow(Folded value) { return e4m3_from_float(value); }
+};
+
+struct E5M2 {
+  using Stored = uint8_t;
+  using Folded = float;
+  static constexpr int kFractionBits = 2, kBias = 15;
+  static constexpr bool kHasInfinity = true;
+  static Folded widen(Stored value) { return float_from_e5m2(value); }
+  static Stored narrow(Folded value) { return e5m2_from_float(value); }
+};
+
+/// A byte, of which any value but zero is true; stored as 0 or 1.
+struct Bool {
+  using Stored = uint8_t;
+  using Folded = bool;
+  static Folded widen(Stored value) { return value != 0; }
+  static Stored narrow(Folded value) { return value ? 1 : 0; }
+};
+
+/// Where integers are added and multiplied, to wrap: unsigned, and not so narrow that the language
+/// would make it a signed int, whose overflow is undefined.
+template <std::integral T>
+using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
+
 struct Sum {
+  static bool apply(bool a, bool b) { return a || b; }
   template <std::floating_point T>
   static T apply(T a, T b) {
     return a + b;
   }
   template <std::integral T>
   static T apply(T a, T b) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
   }
 };
 
+/// A sum whose sources are multiplied by Move's factors first.
+struct ScaledSum : Sum {};
+
+/// A sum that is divided at the end. Different from Sum because integers divide by their sign.
+struct Average : Sum {};
+
 struct Prod {
+  static bool apply(bool a, bool b) { return a && b; }
   template <std::floating_point T>
   static T apply(T a, T b) {
     return a * b;
   }
   template <std::integral T>
   static T apply(T a, T b) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(static_cast<U>(a) * static_cast<U>(b)));
+    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
   }
 };
 
@@ -89,14 +130,53 @@ struct Max {
   }
 };
 
-/// Truly, not by a reciprocal, which rounds twice. Integers truncate towards zero; int64_t holds
+struct BitAnd {
+  template <std::integral T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+
+struct BitOr {
+  template <std::integral T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+
+struct BitXor {
+  template <std::integral T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+/// Truly, not by a reciprocal, which rounds twice. Integers truncate towards zero; 64 bits hold
 /// every divisor.
 template <class T>
 T divide(T value, uint32_t divisor) {
   if constexpr (std::is_floating_point_v<T>) {
     return value / static_cast<T>(divisor);
+  } else if constexpr (std::is_unsigned_v<T>) {
+    return static_cast<T>(static_cast<uint64_t>(value) / divisor);
   } else {
     return static_cast<T>(static_cast<int64_t>(value) / static_cast<int64_t>(divisor));
+  }
+}
+
+/// A factor without its fraction, modulo 2^64. (scalar.cpp)
+uint64_t integer_factor(double factor);
+
+/// A factor as Move defines it, in the type it multiplies. A NaN becomes the ordinary one, whose low
+/// bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get equal bits.
+template <class T>
+T factor_as(double factor) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return factor != 0;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return factor == factor ? static_cast<T>(factor) : std::numeric_limits<T>::quiet_NaN();
+  } else {
+    return static_cast<T>(integer_factor(factor));
   }
 }
 
@@ -107,7 +187,11 @@ inline void fold_one(const Operands& operands, size_t source_at, size_t destinat
   const auto load = [&](uint32_t source) {
     typename E::Stored stored;
     std::memcpy(&stored, operands.sources[source] + source_at, sizeof stored);
-    return E::widen(stored);
+    auto folded = E::widen(stored);
+    if constexpr (std::is_same_v<Op, ScaledSum>) {
+      folded = Prod::apply(folded, factor_as<typename E::Folded>(operands.factors[source]));
+    }
+    return folded;
   };
   typename E::Folded folded = load(0);
   for (uint32_t source = 1; source < operands.source_count; ++source) {
@@ -120,27 +204,81 @@ inline void fold_one(const Operands& operands, size_t source_at, size_t destinat
   }
 }
 
-/// Kernel<E, Op>::move for an element type and every operator, in ReduceOp's order. Average is a
-/// sum with a divisor.
-template <template <class, class> class Kernel, class E>
-inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
-    &Kernel<E, Sum>::move, &Kernel<E, Prod>::move, &Kernel<E, Min>::move, &Kernel<E, Max>::move,
-    &Kernel<E, Sum>::move};
+/// All of a move, one element after the other.
+template <class E, class Op>
+inline void fold_elements(const Move& move) {
+  constexpr size_t kSize = sizeof(typename E::Stored);
+  for (size_t i = 0; i < move.count; ++i) fold_one<E, Op>(move, i * kSize, i * kSize);
+}
 
-/// Kernel<E, Op>::move for every type, in DataType's order, and every operator; null outside the
-/// enumerations.
-template <template <class, class> class Kernel>
+/// What an enumerated type is here.
+template <DataType>
+struct ElementOf;
+template <>
+struct ElementOf<DataType::kFloat32> : std::type_identity<Native<float>> {};
+template <>
+struct ElementOf<DataType::kFloat64> : std::type_identity<Native<double>> {};
+template <>
+struct ElementOf<DataType::kFloat16> : std::type_identity<Half> {};
+template <>
+struct ElementOf<DataType::kBFloat16> : std::type_identity<BFloat16> {};
+template <>
+struct ElementOf<DataType::kInt32> : std::type_identity<Native<int32_t>> {};
+template <>
+struct ElementOf<DataType::kInt64> : std::type_identity<Native<int64_t>> {};
+template <>
+struct ElementOf<DataType::kUint8> : std::type_identity<Native<uint8_t>> {};
+template <>
+struct ElementOf<DataType::kInt8> : std::type_identity<Native<int8_t>> {};
+template <>
+struct ElementOf<DataType::kInt16> : std::type_identity<Native<int16_t>> {};
+template <>
+struct ElementOf<DataType::kUint16> : std::type_identity<Native<uint16_t>> {};
+template <>
+struct ElementOf<DataType::kUint32> : std::type_identity<Native<uint32_t>> {};
+template <>
+struct ElementOf<DataType::kUint64> : std::type_identity<Native<uint64_t>> {};
+template <>
+struct ElementOf<DataType::kBool> : std::type_identity<Bool> {};
+template <>
+struct ElementOf<DataType::kFloat8E4M3> : std::type_identity<E4M3> {};
+template <>
+struct ElementOf<DataType::kFloat8E5M2> : std::type_identity<E5M2> {};
+
+/// Kernel<E, Op>::move, or null if the type lacks the operator, which then is not instantiated.
+template <template <class, class> class Kernel, DataType kType, ReduceOp kOp, class Op>
+constexpr MoveFunction entry() {
+  if constexpr (supports(kType, kOp)) {
+    return &Kernel<typename ElementOf<kType>::type, Op>::move;
+  } else {
+    return nullptr;
+  }
+}
+
+/// Kernel<E, Op>::move for one type and every operator, in ReduceOp's order.
+template <template <class, class> class Kernel, DataType kType>
+inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
+    entry<Kernel, kType, ReduceOp::kSum, Sum>(),
+    entry<Kernel, kType, ReduceOp::kProd, Prod>(),
+    entry<Kernel, kType, ReduceOp::kMin, Min>(),
+    entry<Kernel, kType, ReduceOp::kMax, Max>(),
+    entry<Kernel, kType, ReduceOp::kAvg, Average>(),
+    entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
+    entry<Kernel, kType, ReduceOp::kBor, BitOr>(),
+    entry<Kernel, kType, ReduceOp::kBxor, BitXor>()};
+
+/// Kernel<E, Op>::move for one of the types listed; null for any other, and where supports() is
+/// false.
+template <template <class, class> class Kernel, DataType... kTypes>
 MoveFunction select(DataType type, ReduceOp op) {
-  static constexpr std::array<std::array<MoveFunction, kReduceOps>, kDataTypes> kTable = {
-      kByOperator<Kernel, Native<float>>,
-      kByOperator<Kernel, Native<double>>,
-      kByOperator<Kernel, Half>,
-      kByOperator<Kernel, BFloat16>,
-      kByOperator<Kernel, Native<int32_t>>,
-      kByOperator<Kernel, Native<int64_t>>,
-      kByOperator<Kernel, Native<uint8_t>>};
-  const auto row = static_cast<size_t>(type), column = static_cast<size_t>(op);
-  return row < kTable.size() && column < kTable[0].size() ? kTable[row][column] : nullptr;
+  static constexpr std::array kListed = {kTypes...};
+  static constexpr std::array kTable = {kByOperator<Kernel, kTypes>...};
+  const auto column = static_cast<size_t>(op);
+  if (column >= kReduceOps) return nullptr;
+  for (size_t row = 0; row < kListed.size(); ++row) {
+    if (kListed[row] == type) return kTable[row][column];
+  }
+  return nullptr;
 }
 
 }  // namespace rondo::kernels

@@ -88,6 +88,7 @@ void register_all() {
     add(set, DataType::kFloat32, ReduceOp::kMax, 2, 1);
     add(set, DataType::kBFloat16, ReduceOp::kSum, 2, 1);
     add(set, DataType::kFloat16, ReduceOp::kSum, 2, 1);
+    add(set, DataType::kFloat8E4M3, ReduceOp::kSum, 2, 1);
   }
 }
 

@@ -1,6 +1,6 @@
 // One move by vectors, for the instruction set that foreach_target.h is compiling for: which loop a
-// call takes, how its ends are handled, and how results get round the cache. Knows nothing of types
-// and operators beyond lanes-inl.hpp.
+// call takes, how its ends are handled, how results get round the cache, and which kernels are
+// others by another name. Knows nothing of types and operators beyond lanes-inl.hpp.
 #if defined(RONDO_KERNELS_MOVE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef RONDO_KERNELS_MOVE_INL
 #undef RONDO_KERNELS_MOVE_INL
@@ -35,18 +35,45 @@ struct FixedOperands {
   uint32_t divisor;
 };
 
+template <uint32_t K, uint32_t M>
+HWY_INLINE bool is_shape(const Move& move) {
+  return move.source_count == K && move.destination_count == M;
+}
+
+template <class Op>
+concept Bitwise =
+    std::is_same_v<Op, BitAnd> || std::is_same_v<Op, BitOr> || std::is_same_v<Op, BitXor>;
+
+/// Whether two sources to one and to two destinations have loops of their own. They are most of what
+/// there is to compile, so what is rare goes without; in fp8, conversions take all the time anyway.
+template <class E, class Op>
+constexpr bool has_fixed_shapes() {
+  constexpr bool kFloat8 = sizeof(typename E::Folded) > 2 * sizeof(typename E::Stored);
+  return !kFloat8 && !Bitwise<Op> && !std::is_same_v<Op, ScaledSum>;
+}
+
+template <class L, class Op, class Operands>
+HWY_INLINE typename L::V load(const Operands& operands, uint32_t source, size_t at) {
+  const typename L::V v = L::load(operands.sources[source] + at);
+  if constexpr (std::is_same_v<Op, ScaledSum>) {
+    return L::scale(v, operands.factors[source]);
+  } else {
+    return v;
+  }
+}
+
 /// Folds kUnroll vectors; offsets in bytes. Loads everything before it stores anything: a
 /// destination may be a source.
 template <class L, class Op, int kUnroll, bool kStream, class Operands>
 HWY_INLINE void fold_vectors(const Operands& operands, size_t source_at, size_t destination_at) {
   typename L::V folded[kUnroll];
   for (int u = 0; u < kUnroll; ++u) {
-    folded[u] = L::load(operands.sources[0] + source_at + u * L::kBytes);
+    folded[u] = load<L, Op>(operands, 0, source_at + u * L::kBytes);
   }
   for (uint32_t s = 1; s < operands.source_count; ++s) {
-    const std::byte* source = operands.sources[s] + source_at;
     for (int u = 0; u < kUnroll; ++u) {
-      folded[u] = L::template apply<Op>(folded[u], L::load(source + u * L::kBytes));
+      const auto next = load<L, Op>(operands, s, source_at + u * L::kBytes);
+      folded[u] = L::template apply<Op>(folded[u], next);
     }
   }
   if constexpr (std::is_floating_point_v<hn::TFromD<typename L::D>>) {
@@ -91,13 +118,46 @@ HWY_INLINE void fold_range(const Operands& operands, size_t source_at, size_t de
   }
 }
 
-/// The same for any shape, out of line: for the ends of streamed moves and where two sources are
-/// not the case.
+/// The same for any shape, out of line: where two sources are not the case, where they are scaled,
+/// and for what fold_around_cache does not stream.
 template <class E, class Op>
 HWY_NOINLINE void fold_any(const Move& move, size_t source_at, size_t destination_at,
                            size_t bytes) {
   fold_range<E, Op>(move, source_at, destination_at, bytes);
 }
+
+template <class E, class Op, class Operands>
+HWY_INLINE size_t stream_blocks(const Operands& operands, size_t at, size_t bytes) {
+  using Full = Lanes<E, kFull>;
+  constexpr size_t kBlock = Full::kUnroll * kFull;
+  for (; at + kBlock <= bytes; at += kBlock) {
+    fold_vectors<Full, Op, Full::kUnroll, true>(operands, at, at);
+  }
+  return at;
+}
+
+/// Folds whole blocks from offset `at` on, where every destination starts a cache line, round the
+/// cache; returns where it stopped.
+template <class E, class Op>
+HWY_NOINLINE size_t fold_blocks(const Move& move, size_t at, size_t bytes) {
+  if constexpr (has_fixed_shapes<E, Op>()) {
+    if (is_shape<2, 1>(move)) return stream_blocks<E, Op>(FixedOperands<2, 1>(move), at, bytes);
+    if (is_shape<2, 2>(move)) return stream_blocks<E, Op>(FixedOperands<2, 2>(move), at, bytes);
+  }
+  return stream_blocks<E, Op>(move, at, bytes);
+}
+
+/// The loops of a type and an operator, for those who need not know which these are.
+struct Loops {
+  void (*any)(const Move& move, size_t source_at, size_t destination_at, size_t bytes);
+  size_t (*blocks)(const Move& move, size_t at, size_t bytes);
+  size_t element_bytes;
+};
+
+template <class E, class Op>
+inline constexpr Loops kLoops = {.any = fold_any<E, Op>,
+                                 .blocks = fold_blocks<E, Op>,
+                                 .element_bytes = sizeof(typename E::Stored)};
 
 HWY_INLINE size_t bytes_to_line(const std::byte* pointer) {
   return -reinterpret_cast<uintptr_t>(pointer) % kLine;
@@ -177,111 +237,140 @@ inline HWY_NOINLINE void copy(const Move& move, size_t bytes) {
 }
 
 /// Whether whole elements lead every destination to the start of a cache line at once.
-template <class E>
-HWY_INLINE bool align_together(const Move& move) {
+inline bool align_together(const Move& move, size_t element_bytes) {
   const size_t head = bytes_to_line(move.destinations[0]);
-  if (head % sizeof(typename E::Stored) != 0) return false;
+  if (head % element_bytes != 0) return false;
   for (uint32_t j = 1; j < move.destination_count; ++j) {
     if (bytes_to_line(move.destinations[j]) != head) return false;
   }
   return true;
 }
 
+inline void fold_streamed(const Move& move, const Loops& loops, size_t bytes) {
+  const size_t head = HWY_MIN(bytes_to_line(move.destinations[0]), bytes);
+  loops.any(move, 0, 0, head);
+  const size_t at = loops.blocks(move, head, bytes);
+  loops.any(move, at, at, bytes - at);
+}
+
 /// Destinations that start differently within a line: fold into a tile in L1, then stream the tile
 /// to each of them.
-template <class E, class Op>
-HWY_NOINLINE void fold_tiles(const Move& move, size_t bytes) {
+inline void fold_tiles(const Move& move, const Loops& loops, size_t bytes) {
   alignas(kLine) std::byte tile[kTile];
   std::byte* const tiles[1] = {tile};
-  const Move to_tile = {.sources = move.sources,
-                        .destinations = tiles,
-                        .source_count = move.source_count,
-                        .destination_count = 1,
-                        .count = 0,
-                        .divisor = move.divisor,
-                        .nontemporal = 0};
+  Move to_tile = move;
+  to_tile.destinations = tiles;
+  to_tile.destination_count = 1;
   for (size_t at = 0; at < bytes; at += kTile) {
     const size_t now = HWY_MIN(kTile, bytes - at);
-    fold_any<E, Op>(to_tile, at, 0, now);
+    loops.any(to_tile, at, 0, now);
     for (uint32_t j = 0; j < move.destination_count; ++j) {
       stream_copy(move.destinations[j] + at, tile, now);
     }
   }
-  hwy::FlushStream();
-}
-
-template <class E, class Op, class Operands>
-HWY_NOINLINE void fold_streamed(const Move& move, const Operands& operands, size_t bytes) {
-  using Full = Lanes<E, kFull>;
-  constexpr size_t kBlock = Full::kUnroll * kFull;
-  const size_t head = HWY_MIN(bytes_to_line(move.destinations[0]), bytes);
-  fold_any<E, Op>(move, 0, 0, head);
-  size_t at = head;
-  for (; at + kBlock <= bytes; at += kBlock) {
-    fold_vectors<Full, Op, Full::kUnroll, true>(operands, at, at);
-  }
-  fold_any<E, Op>(move, at, at, bytes - at);
-  hwy::FlushStream();
 }
 
 /// Some destinations round the cache, the others (slots, which a peer reads at once) through it:
 /// fold into those, and stream from the first of them while it is in L1.
-template <class E, class Op>
-HWY_NOINLINE void fold_mixed(const Move& move, size_t bytes) {
+inline void fold_mixed(const Move& move, const Loops& loops, size_t bytes) {
   Move cached = move;
   cached.destinations += move.nontemporal;
   cached.destination_count -= move.nontemporal;
   for (size_t at = 0; at < bytes; at += kTile) {
     const size_t now = HWY_MIN(kTile, bytes - at);
-    fold_any<E, Op>(cached, at, at, now);
+    loops.any(cached, at, at, now);
     for (uint32_t j = 0; j < move.nontemporal; ++j) {
       stream_copy(move.destinations[j] + at, cached.destinations[0] + at, now);
     }
   }
+}
+
+inline HWY_NOINLINE void fold_around_cache(const Move& move, const Loops& loops, size_t bytes) {
+  if (move.nontemporal < move.destination_count) {
+    fold_mixed(move, loops, bytes);
+  } else if (align_together(move, loops.element_bytes)) {
+    fold_streamed(move, loops, bytes);
+  } else {
+    fold_tiles(move, loops, bytes);
+  }
   hwy::FlushStream();
 }
 
-template <class E, class Op, class Operands>
-HWY_INLINE void fold(const Move& move, const Operands& operands, size_t bytes) {
-  if (move.nontemporal == 0 || bytes < kSmallestStreamed) {
-    if constexpr (std::is_same_v<Operands, Move>) {
-      fold_any<E, Op>(move, 0, 0, bytes);
-    } else {
-      fold_range<E, Op>(operands, 0, 0, bytes);
-    }
-  } else if (move.nontemporal < move.destination_count) {
-    fold_mixed<E, Op>(move, bytes);
-  } else if (align_together<E>(move)) {
-    fold_streamed<E, Op>(move, operands, bytes);
-  } else {
-    fold_tiles<E, Op>(move, bytes);
-  }
+HWY_INLINE bool goes_around_cache(const Move& move, size_t bytes) {
+  return move.nontemporal != 0 && bytes >= kSmallestStreamed;
 }
 
 template <class E, class Op>
 struct VectorKernel {
   static void move(const Move& move) {
     const size_t bytes = move.count * sizeof(typename E::Stored);
+    if constexpr (std::is_same_v<Op, Sum>) {
+      if (move.factors != nullptr) return scaled(move, bytes);
+    }
     if (move.source_count == 1 && move.divisor <= 1) return copy(move, bytes);
-    if constexpr (!std::is_floating_point_v<typename E::Folded>) {
-      // There are no vector divisions of integers, and averages of them are rare.
-      if (move.divisor > 1) return divided(move);
+    if (goes_around_cache(move, bytes)) return fold_around_cache(move, kLoops<E, Op>, bytes);
+    if constexpr (has_fixed_shapes<E, Op>()) {
+      if (is_shape<2, 1>(move)) return fold_range<E, Op>(FixedOperands<2, 1>(move), 0, 0, bytes);
+      if (is_shape<2, 2>(move)) return fold_range<E, Op>(FixedOperands<2, 2>(move), 0, 0, bytes);
     }
-    if (move.source_count == 2 && move.destination_count == 1) {
-      fold<E, Op>(move, FixedOperands<2, 1>(move), bytes);
-    } else if (move.source_count == 2 && move.destination_count == 2) {
-      fold<E, Op>(move, FixedOperands<2, 2>(move), bytes);
-    } else {
-      fold<E, Op>(move, move, bytes);
-    }
+    fold_any<E, Op>(move, 0, 0, bytes);
   }
 
  private:
-  static HWY_NOINLINE void divided(const Move& move) {
-    constexpr size_t kSize = sizeof(typename E::Stored);
-    for (size_t i = 0; i < move.count; ++i) fold_one<E, Op>(move, i * kSize, i * kSize);
+  static HWY_NOINLINE void scaled(const Move& move, size_t bytes) {
+    if (goes_around_cache(move, bytes)) return fold_around_cache(move, kLoops<E, ScaledSum>, bytes);
+    fold_any<E, ScaledSum>(move, 0, 0, bytes);
   }
 };
+
+// Kernels that are others by another name.
+
+template <class E>
+struct VectorKernel<E, Average> : VectorKernel<E, Sum> {};
+
+/// Sums and products of signed integers are those of unsigned ones.
+template <std::signed_integral T>
+struct VectorKernel<Native<T>, Sum> : VectorKernel<Native<std::make_unsigned_t<T>>, Sum> {};
+template <std::signed_integral T>
+struct VectorKernel<Native<T>, Prod> : VectorKernel<Native<std::make_unsigned_t<T>>, Prod> {};
+
+/// There are no vector divisions of integers, and averages of them are rare.
+template <std::integral T>
+struct VectorKernel<Native<T>, Average> {
+  static void move(const Move& move) {
+    if (move.divisor <= 1) return VectorKernel<Native<T>, Sum>::move(move);
+    if (move.factors != nullptr) return fold_elements<Native<T>, ScaledSum>(move);
+    fold_elements<Native<T>, Sum>(move);
+  }
+};
+
+/// Bitwise operators work on bytes, however many make an element.
+template <class T, class Op>
+struct BytewiseKernel {
+  static void move(const Move& move) {
+    Move bytes = move;
+    bytes.count *= sizeof(T);
+    VectorKernel<Native<uint8_t>, Op>::move(bytes);
+  }
+};
+template <class T, Bitwise Op>
+requires(!std::is_same_v<T, uint8_t>) struct VectorKernel<Native<T>, Op> : BytewiseKernel<T, Op> {
+};
+
+/// On bools all operators are logical. Scaled ones are rare.
+template <>
+struct VectorKernel<Bool, Sum> {
+  static void move(const Move& move) {
+    if (move.factors != nullptr) return fold_elements<Bool, ScaledSum>(move);
+    VectorKernel<Bool, BitOr>::move(move);
+  }
+};
+template <>
+struct VectorKernel<Bool, Max> : VectorKernel<Bool, BitOr> {};
+template <>
+struct VectorKernel<Bool, Prod> : VectorKernel<Bool, BitAnd> {};
+template <>
+struct VectorKernel<Bool, Min> : VectorKernel<Bool, BitAnd> {};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace rondo::kernels

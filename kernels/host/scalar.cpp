@@ -8,9 +8,14 @@ namespace {
 template <class E, class Op>
 struct ScalarKernel {
   static void move(const Move& move) {
-    constexpr size_t kSize = sizeof(typename E::Stored);
-    if (move.source_count == 1 && move.divisor <= 1) return copy(move, move.count * kSize);
-    for (size_t i = 0; i < move.count; ++i) fold_one<E, Op>(move, i * kSize, i * kSize);
+    if constexpr (std::is_base_of_v<Sum, Op>) {
+      if (move.factors != nullptr) return fold_elements<E, ScaledSum>(move);
+    }
+    if (move.source_count == 1 && move.divisor <= 1) {
+      copy(move, move.count * sizeof(typename E::Stored));
+    } else {
+      fold_elements<E, Op>(move);
+    }
   }
 
  private:
@@ -26,8 +31,19 @@ struct ScalarKernel {
 
 }  // namespace
 
+uint64_t integer_factor(double factor) {
+  if (factor >= -0x1p63 && factor < 0x1p63) {
+    return static_cast<uint64_t>(static_cast<int64_t>(factor));
+  }
+  return factor > 0 && factor < 0x1p64 ? static_cast<uint64_t>(factor) : 0;  // a NaN: 0
+}
+
 MoveFunction scalar_move_function(DataType type, ReduceOp op) {
-  return select<ScalarKernel>(type, op);
+  return select<ScalarKernel, DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,
+                DataType::kBFloat16, DataType::kInt32, DataType::kInt64, DataType::kUint8,
+                DataType::kInt8, DataType::kInt16, DataType::kUint16, DataType::kUint32,
+                DataType::kUint64, DataType::kBool, DataType::kFloat8E4M3, DataType::kFloat8E5M2>(
+      type, op);
 }
 
 }  // namespace rondo::kernels

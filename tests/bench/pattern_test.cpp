@@ -15,7 +15,8 @@ namespace {
 
 constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType::kFloat16,
                                DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
-                               DataType::kUint8};
+                               DataType::kUint8,    DataType::kInt8,    DataType::kInt16,
+                               DataType::kUint16,   DataType::kUint32,  DataType::kUint64};
 
 Shape shape_with(Collective collective, DataType type, ReduceOp op, size_t count) {
   return {.collective = collective, .type = type, .op = op, .root = 0, .count = count};
@@ -32,6 +33,12 @@ uint64_t exact_below(DataType type) {
       return 1 << 8;
     case DataType::kUint8:
       return 255;
+    case DataType::kInt8:
+      return 127;
+    case DataType::kInt16:
+      return 32767;
+    case DataType::kUint16:
+      return 65535;
     case DataType::kInt32:
       return INT32_MAX;
     default:
@@ -143,4 +150,31 @@ TEST_CASE("encoded integers are the type's own numbers") {
   const auto [brain, brain_value] = first_bits(DataType::kBFloat16, ReduceOp::kSum, 2);
   CHECK(std::bit_cast<float>(static_cast<uint32_t>(brain) << 16) ==
         static_cast<float>(brain_value));
+  // OCP's E4M3, bias 7, and E5M2, bias 15
+  const auto [e4m3, e4m3_value] = first_bits(DataType::kFloat8E4M3, ReduceOp::kMax, 2);
+  CHECK((1 + (e4m3 & 7) / 8.0) * std::pow(2.0, ((e4m3 >> 3) & 0xf) - 7) ==
+        static_cast<double>(e4m3_value));
+  const auto [e5m2, e5m2_value] = first_bits(DataType::kFloat8E5M2, ReduceOp::kMax, 2);
+  CHECK((1 + (e5m2 & 3) / 4.0) * std::pow(2.0, ((e5m2 >> 2) & 0x1f) - 15) ==
+        static_cast<double>(e5m2_value));
+}
+
+TEST_CASE("fp8 and bool stay exact as long as a sum of ones does") {
+  for (const auto& [type, most] : {std::pair{DataType::kFloat8E4M3, uint64_t{16}},
+                                   {DataType::kFloat8E5M2, uint64_t{8}},
+                                   {DataType::kBool, uint64_t{1}}}) {
+    for (const int ranks : {1, 2, 3, 5, 8}) {
+      INFO(name(type) << " " << ranks);
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax}) {
+        if (!supports(type, op)) continue;
+        const Pattern pattern(shape_with(Collective::kAllReduce, type, op, 100), ranks);
+        for (uint64_t i = 0; i < 100; ++i) {
+          REQUIRE(pattern.reduced(i) > 0);
+          REQUIRE(pattern.reduced(i) <= most);
+        }
+      }
+      const Pattern product(shape_with(Collective::kAllReduce, type, ReduceOp::kProd, 100), ranks);
+      for (uint64_t i = 0; i < 100; ++i) REQUIRE(product.reduced(i) <= 128);
+    }
+  }
 }

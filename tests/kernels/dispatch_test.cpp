@@ -24,7 +24,8 @@ TEST_CASE("The best instruction set is used unless RONDO_KERNELS names another",
     for (int op = 0; op < kReduceOps; ++op) {
       const auto t = static_cast<DataType>(type);
       const auto o = static_cast<ReduceOp>(op);
-      REQUIRE(move_function(t, o) != nullptr);
+      CHECK((move_function(t, o) != nullptr) == supports(t, o));
+      CHECK((scalar_move_function(t, o) != nullptr) == supports(t, o));
       CHECK(move_function(t, o) == move_function_for(instruction_set(), t, o));
     }
   }
@@ -43,15 +44,30 @@ TEST_CASE("Instruction sets are found by name in any case", "[dispatch]") {
 
 TEST_CASE("Values outside the enumerations have no kernel", "[dispatch]") {
   for (const char* name : instruction_sets()) {
-    for (const int bad : {7, 128, 255}) {
+    for (const int bad : {kDataTypes, 128, 255}) {
       CHECK(move_function_for(name, static_cast<DataType>(bad), ReduceOp::kSum) == nullptr);
     }
-    for (const int bad : {5, 128, 255}) {
+    for (const int bad : {kReduceOps, 128, 255}) {
       CHECK(move_function_for(name, DataType::kFloat32, static_cast<ReduceOp>(bad)) == nullptr);
     }
   }
-  CHECK(move_function(static_cast<DataType>(7), ReduceOp::kSum) == nullptr);
-  CHECK(scalar_move_function(DataType::kUint8, static_cast<ReduceOp>(5)) == nullptr);
+  CHECK(move_function(static_cast<DataType>(kDataTypes), ReduceOp::kSum) == nullptr);
+  CHECK(scalar_move_function(DataType::kUint8, static_cast<ReduceOp>(kReduceOps)) == nullptr);
+}
+
+TEST_CASE("Floats have no bits to combine, bools no average; everything else has everything") {
+  for (int type = 0; type < kDataTypes; ++type) {
+    const auto t = static_cast<DataType>(type);
+    for (const auto op : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
+      CHECK(supports(t, op) == !is_floating(t));
+    }
+    CHECK(supports(t, ReduceOp::kAvg) == (t != DataType::kBool));
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
+      CHECK(supports(t, op));
+    }
+  }
+  CHECK_FALSE(supports(static_cast<DataType>(kDataTypes), ReduceOp::kSum));
+  CHECK_FALSE(supports(DataType::kInt32, static_cast<ReduceOp>(kReduceOps)));
 }
 
 }  // namespace

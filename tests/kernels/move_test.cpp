@@ -2,6 +2,7 @@
 // any NaN counting as equal to any other: types, operators, shapes, in place, counts, alignments,
 // both kinds of store; and touches nothing else.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/float8.hpp"
 #include "kernels/half.hpp"
 #include "kernels/host/targets.hpp"
 #include "tests/harness/catch.hpp"
@@ -78,6 +80,10 @@ bool is_nan(DataType type, const std::byte* at) {
       return std::isnan(float_from_half(load(uint16_t{})));
     case DataType::kBFloat16:
       return std::isnan(float_from_bfloat16(load(uint16_t{})));
+    case DataType::kFloat8E4M3:
+      return std::isnan(float_from_e4m3(load(uint8_t{})));
+    case DataType::kFloat8E5M2:
+      return std::isnan(float_from_e5m2(load(uint8_t{})));
     default:
       return false;
   }
@@ -101,7 +107,11 @@ struct Case {
   size_t count;
   Placement placement;
   uint32_t nontemporal;
+  bool scaled = false;
 };
+
+// Different for every source, some that change nothing, and one that no type holds.
+constexpr double kFactors[] = {0.5, -3, 1, 1.0 / 3, 1e9, 250, 0, -0.75, 0x1p63, 1e300};
 
 // One memory for all regions of a case, run once by the reference and once by the kernel under
 // test, then compared whole: results, sources and the bytes between them.
@@ -147,7 +157,8 @@ class Arena {
               .destination_count = case_.destinations,
               .count = case_.count,
               .divisor = divisor,
-              .nontemporal = case_.nontemporal});
+              .nontemporal = case_.nontemporal,
+              .factors = case_.scaled ? kFactors : nullptr});
   }
 
   // Where the two first differ, or -1.
@@ -190,7 +201,8 @@ void check(const Case& c, const std::vector<std::byte>& values) {
       FAIL(set << " " << name(c.type) << " " << name(c.op) << " sources " << c.sources
                << " destinations " << c.destinations << " in place " << c.in_place << " count "
                << c.count << " placement " << static_cast<int>(c.placement) << " nontemporal "
-               << c.nontemporal << ": differs at byte " << at << " of the arena");
+               << c.nontemporal << " scaled " << c.scaled << ": differs at byte " << at
+               << " of the arena");
     }
   }
   SUCCEED();  // counted
@@ -199,9 +211,10 @@ void check(const Case& c, const std::vector<std::byte>& values) {
 template <class Body>
 void for_each_kernel(Body body) {
   for (int type = 0; type < kDataTypes; ++type) {
-    const std::vector<std::byte> values = pool(static_cast<DataType>(type));
+    const auto t = static_cast<DataType>(type);
+    const std::vector<std::byte> values = pool(t);
     for (int op = 0; op < kReduceOps; ++op) {
-      body(static_cast<DataType>(type), static_cast<ReduceOp>(op), values);
+      if (supports(t, static_cast<ReduceOp>(op))) body(t, static_cast<ReduceOp>(op), values);
     }
   }
 }
@@ -259,7 +272,7 @@ TEST_CASE("Vector kernels equal the reference at every edge of count and alignme
 
 TEST_CASE("Streaming equals the reference over many tiles") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op == ReduceOp::kProd || op == ReduceOp::kMin) return;  // the loops are the same
+    if (op != ReduceOp::kSum && op != ReduceOp::kMax && op != ReduceOp::kAvg) return;  // the same
     for (const Placement placement : kPlacements) {
       for (const uint32_t k : {1u, 2u, 3u}) {
         const uint32_t m = k == 2 ? 1 : 2;
@@ -269,12 +282,33 @@ TEST_CASE("Streaming equals the reference over many tiles") {
   });
 }
 
-// Sums and products of every 16-bit pattern with values that reach ties, denormals and overflow.
-TEST_CASE("16-bit floats round as the reference does, for every pattern") {
-  constexpr size_t kPatterns = 65536;
-  std::vector<uint16_t> all(kPatterns), other(kPatterns), expected(kPatterns), actual(kPatterns);
-  for (size_t i = 0; i < kPatterns; ++i) all[i] = static_cast<uint16_t>(i);
-  const auto run = [&](MoveFunction function, std::vector<uint16_t>& result) {
+TEST_CASE("Scaled sums equal the reference in all shapes, streamed and not") {
+  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    if (op != ReduceOp::kSum && op != ReduceOp::kAvg) return;
+    for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
+      for (uint32_t m = 1; m <= 2; ++m) {
+        for (const Placement placement : kPlacements) {
+          for (uint32_t nontemporal = 0; nontemporal <= m; ++nontemporal) {
+            const int in_place = static_cast<int>(k) - 1 - static_cast<int>(nontemporal);
+            for (const size_t bytes : {17, 700}) {
+              const size_t count = bytes / size_of(type) + k % 3;
+              check({type, op, k, m, std::max(in_place, -1), count, placement, nontemporal, true},
+                    values);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+// Elementwise over patterns of a 16-bit or an 8-bit float: each instruction set against the
+// reference.
+template <class T>
+void check_patterns(DataType type, ReduceOp op, const std::vector<T>& all,
+                    const std::vector<T>& other) {
+  std::vector<T> expected(all.size()), actual(all.size());
+  const auto run = [&](MoveFunction function, std::vector<T>& result) {
     const std::byte* sources[] = {reinterpret_cast<const std::byte*>(all.data()),
                                   reinterpret_cast<const std::byte*>(other.data())};
     std::byte* destinations[] = {reinterpret_cast<std::byte*>(result.data())};
@@ -282,30 +316,85 @@ TEST_CASE("16-bit floats round as the reference does, for every pattern") {
               .destinations = destinations,
               .source_count = 2,
               .destination_count = 1,
-              .count = kPatterns,
-              .divisor = 1,
+              .count = all.size(),
+              .divisor = op == ReduceOp::kAvg ? 3u : 1u,
               .nontemporal = 0});
   };
+  run(scalar_move_function(type, op), expected);
+  for (const char* set : instruction_sets()) {
+    run(move_function_for(set, type, op), actual);
+    size_t wrong = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (actual[i] == expected[i]) continue;
+      const auto* a = reinterpret_cast<const std::byte*>(&actual[i]);
+      const auto* e = reinterpret_cast<const std::byte*>(&expected[i]);
+      wrong += !is_nan(type, a) || !is_nan(type, e);
+    }
+    INFO(set << " " << name(type) << " " << name(op) << " with pattern " << int{other[0]});
+    CHECK(wrong == 0);
+  }
+}
+
+// Sums and products of every 16-bit pattern with values that reach ties, denormals and overflow, and
+// with NaNs, whose payloads must not round to something else.
+TEST_CASE("16-bit floats round as the reference does, for every pattern") {
+  constexpr size_t kPatterns = 65536;
+  std::vector<uint16_t> all(kPatterns), other(kPatterns);
+  for (size_t i = 0; i < kPatterns; ++i) all[i] = static_cast<uint16_t>(i);
   for (const DataType type : {DataType::kFloat16, DataType::kBFloat16}) {
     const auto from_float = type == DataType::kFloat16 ? half_from_float : bfloat16_from_float;
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax}) {
-      for (const float value : {-0.0f, 1.0f, 0.5f, 0.25f, 0.75f, -1.5f, 3.0f, 0x1p-10f, 0x1p-12f,
-                                0x1.8p-14f, 0x1p-24f, 100.0f, 32768.0f, 0x1p-100f, 0x1p100f}) {
-        std::fill(other.begin(), other.end(), from_float(value));
-        run(scalar_move_function(type, op), expected);
-        for (const char* set : instruction_sets()) {
-          run(move_function_for(set, type, op), actual);
-          size_t wrong = 0;
-          for (size_t i = 0; i < kPatterns; ++i) {
-            if (actual[i] == expected[i]) continue;
-            const auto* a = reinterpret_cast<const std::byte*>(&actual[i]);
-            const auto* e = reinterpret_cast<const std::byte*>(&expected[i]);
-            wrong += !is_nan(type, a) || !is_nan(type, e);
-          }
-          INFO(set << " " << name(type) << " " << name(op) << " with " << value);
-          CHECK(wrong == 0);
-        }
+    std::vector<uint16_t> others = {0x7fff, 0xffff, 0x7f81, 0x7c01};
+    for (const float value : {-0.0f, 1.0f, 0.5f, 0.25f, 0.75f, -1.5f, 3.0f, 0x1p-10f, 0x1p-12f,
+                              0x1.8p-14f, 0x1p-24f, 100.0f, 32768.0f, 0x1p-100f, 0x1p100f}) {
+      others.push_back(from_float(value));
+    }
+    for (const ReduceOp op :
+         {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+      for (const uint16_t pattern : others) {
+        std::fill(other.begin(), other.end(), pattern);
+        check_patterns(type, op, all, other);
       }
+    }
+  }
+}
+
+TEST_CASE("fp8 rounds as the reference does, for every pair of patterns") {
+  std::vector<uint8_t> all(256), other(256);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint8_t>(i);
+  for (const DataType type : {DataType::kFloat8E4M3, DataType::kFloat8E5M2}) {
+    for (const ReduceOp op :
+         {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+      for (const uint8_t pattern : all) {
+        std::fill(other.begin(), other.end(), pattern);
+        check_patterns(type, op, all, other);
+      }
+    }
+  }
+}
+
+// A factor that is a NaN with all bits set must not carry a bfloat16's NaN into another value.
+TEST_CASE("A factor that is NaN makes NaN in every floating type") {
+  double factors[] = {std::bit_cast<double>(~uint64_t{0})};
+  for (const DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,
+                              DataType::kBFloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2}) {
+    const std::vector<std::byte> source(64 * size_of(type));
+    std::vector<std::byte> result(source.size());
+    const std::byte* sources[] = {source.data()};
+    std::byte* destinations[] = {result.data()};
+    for (const char* set : instruction_sets()) {
+      std::fill(result.begin(), result.end(), std::byte{});
+      move_function_for(set, type, ReduceOp::kSum)({.sources = sources,
+                                                    .destinations = destinations,
+                                                    .source_count = 1,
+                                                    .destination_count = 1,
+                                                    .count = 64,
+                                                    .divisor = 1,
+                                                    .nontemporal = 0,
+                                                    .factors = factors});
+      size_t others = 0;
+      for (size_t i = 0; i < 64; ++i) others += !is_nan(type, result.data() + i * size_of(type));
+      INFO(set << " " << name(type));
+      CHECK(others == 0);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/float8.hpp"
 #include "kernels/half.hpp"
 #include "kernels/reduce.hpp"
 #include "tests/harness/catch.hpp"
@@ -13,7 +14,8 @@ namespace {
 
 // Reduces one element of each source to one destination.
 template <class T>
-T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divisor = 1) {
+T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divisor = 1,
+         const double* factors = nullptr) {
   std::vector<const std::byte*> sources;
   for (const T& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
   T result{};
@@ -24,8 +26,16 @@ T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divi
                                   .destination_count = 1,
                                   .count = 1,
                                   .divisor = divisor,
-                                  .nontemporal = 0});
+                                  .nontemporal = 0,
+                                  .factors = factors});
   return result;
+}
+
+template <class T>
+T scaled_sum(DataType type, const std::vector<T>& values, const std::vector<double>& factors,
+             uint32_t divisor = 1) {
+  const ReduceOp op = divisor > 1 ? ReduceOp::kAvg : ReduceOp::kSum;
+  return reduce(type, op, values, divisor, factors.data());
 }
 
 template <class T>
@@ -123,9 +133,42 @@ TEST_CASE("16-bit floats are folded in fp32 and rounded once") {
   CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kSum, {0x7bff, 0x7bff}) == 0x7c00);
 }
 
+TEST_CASE("fp8 is folded in fp32 and rounded once") {
+  struct Format {
+    DataType type;
+    uint8_t (*from)(float);
+    float (*to)(uint8_t);
+    float ulp, greatest;  // above 1
+  };
+  const Format e4m3 = {DataType::kFloat8E4M3, e4m3_from_float, float_from_e4m3, 0x1p-3f, 448};
+  const Format e5m2 = {DataType::kFloat8E5M2, e5m2_from_float, float_from_e5m2, 0x1p-2f, 57344};
+  for (const Format& format : {e4m3, e5m2}) {
+    const auto fold = [&](ReduceOp op, const std::vector<float>& values, uint32_t divisor = 1) {
+      std::vector<uint8_t> narrow;
+      for (const float value : values) narrow.push_back(format.from(value));
+      return format.to(reduce(format.type, op, narrow, divisor));
+    };
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2, format.ulp / 2}) == 1 + format.ulp);
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2}) == 1);  // a tie, to even
+    CHECK(fold(ReduceOp::kSum, {1, format.ulp, format.ulp / 2}) == 1 + 2 * format.ulp);
+    CHECK(fold(ReduceOp::kAvg, {1, 2, 3, 4}, 4) == 2.5f);
+    CHECK(fold(ReduceOp::kProd, {3, 0.5f, -4}) == -6);
+    CHECK(fold(ReduceOp::kMin, {3, -7, 4}) == -7);
+    CHECK(fold(ReduceOp::kMax, {3, -7, 4}) == 4);
+    CHECK(std::isnan(fold(ReduceOp::kMax, {3, NAN, 4})));
+    CHECK(std::signbit(fold(ReduceOp::kMin, {0.0f, -0.0f})));
+    CHECK_FALSE(std::signbit(fold(ReduceOp::kMax, {0.0f, -0.0f})));
+    // Overflow is of the result only, not half way.
+    CHECK(fold(ReduceOp::kAvg, {format.greatest, format.greatest}, 2) == format.greatest);
+    const float overflow = fold(ReduceOp::kSum, {format.greatest, format.greatest});
+    CHECK((format.type == DataType::kFloat8E4M3 ? std::isnan(overflow) : std::isinf(overflow)));
+  }
+}
+
 template <class T>
 void check_integers(DataType type) {
   constexpr T kLeast = std::numeric_limits<T>::min(), kMost = std::numeric_limits<T>::max();
+  constexpr auto kAll = static_cast<T>(~T{0});
   CHECK(reduce<T>(type, ReduceOp::kSum, {1, 2, 4}) == 7);
   CHECK(reduce<T>(type, ReduceOp::kSum, {kMost, 1}) == kLeast);
   CHECK(reduce<T>(type, ReduceOp::kProd, {3, 5, 7}) == 105);
@@ -134,16 +177,78 @@ void check_integers(DataType type) {
   CHECK(reduce<T>(type, ReduceOp::kMax, {kLeast, 3, kMost}) == kMost);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {5, 6}, 2) == 5);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, 0}, 3) == kLeast / 3);
-  CHECK(reduce<T>(type, ReduceOp::kAvg, {100, 100}, 4'000'000'000u) == 0);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, 0}, 3) == kMost / 3);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {50, 50}, 4'000'000'000u) == 0);
+  CHECK(reduce<T>(type, ReduceOp::kBand, {kAll, 0x5c, 0x6a}) == 0x48);
+  CHECK(reduce<T>(type, ReduceOp::kBor, {0x41, 0x12, 0}) == 0x53);
+  CHECK(reduce<T>(type, ReduceOp::kBxor, {kAll, 0x35, kAll, 0x0f}) == 0x3a);
+  CHECK(scaled_sum<T>(type, {5, 6, 7}, {2, 1, 3}) == 37);
+  CHECK(scaled_sum<T>(type, {5, 6}, {2.9, 1}) == 16);           // the factor loses its fraction
+  CHECK(scaled_sum<T>(type, {5}, {-1}) == static_cast<T>(-5));  // wraps
+  CHECK(scaled_sum<T>(type, {kMost}, {2}) == static_cast<T>(-2));
+  CHECK(scaled_sum<T>(type, {5, 1}, {NAN, 1}) == 1);
+  CHECK(scaled_sum<T>(type, {5, 1}, {0x1p64, 1}) == 1);
+  CHECK(scaled_sum<T>(type, {5, 7}, {2, 3}, 2) == 15);
 }
 
 TEST_CASE("Integers wrap, and averages truncate towards zero") {
+  check_integers<int8_t>(DataType::kInt8);
+  check_integers<int16_t>(DataType::kInt16);
   check_integers<int32_t>(DataType::kInt32);
   check_integers<int64_t>(DataType::kInt64);
   check_integers<uint8_t>(DataType::kUint8);
+  check_integers<uint16_t>(DataType::kUint16);
+  check_integers<uint32_t>(DataType::kUint32);
+  check_integers<uint64_t>(DataType::kUint64);
   CHECK(reduce<int32_t>(DataType::kInt32, ReduceOp::kAvg, {-5, -2}, 2) == -3);
   CHECK(reduce<int64_t>(DataType::kInt64, ReduceOp::kAvg, {-5, -2}, 4) == -1);
   CHECK(reduce<uint8_t>(DataType::kUint8, ReduceOp::kAvg, {200, 100}, 256) == 0);
+  CHECK(reduce<int8_t>(DataType::kInt8, ReduceOp::kAvg, {-5, -2}, 2) == -3);
+  // What fills 64 bits, and a factor beyond int64_t.
+  CHECK(scaled_sum<uint64_t>(DataType::kUint64, {1}, {0x1p63}) == uint64_t{1} << 63);
+  CHECK(scaled_sum<int8_t>(DataType::kInt8, {1}, {300}) == 44);
+}
+
+TEST_CASE("Bools are true for any byte but zero, and results are 0 or 1") {
+  const auto fold = [](ReduceOp op, const std::vector<uint8_t>& values) {
+    return int{reduce(DataType::kBool, op, values)};
+  };
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBor}) {
+    CHECK(fold(op, {0, 0, 0}) == 0);
+    CHECK(fold(op, {0, 0x80, 0}) == 1);
+    CHECK(fold(op, {2, 4, 0}) == 1);
+    CHECK(fold(op, std::vector<uint8_t>(256, 1)) == 1);  // does not wrap
+  }
+  for (const ReduceOp op : {ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kBand}) {
+    CHECK(fold(op, {1, 2, 4}) == 1);  // no bit in common
+    CHECK(fold(op, {16, 16}) == 1);   // a product of bytes would be 0
+    CHECK(fold(op, {3, 0}) == 0);
+  }
+  CHECK(fold(ReduceOp::kBxor, {1, 2}) == 0);
+  CHECK(fold(ReduceOp::kBxor, {1, 2, 4}) == 1);
+  CHECK(fold(ReduceOp::kBxor, {0, 8}) == 1);
+  CHECK(int{scaled_sum<uint8_t>(DataType::kBool, {2, 0}, {0.5, 1})} == 1);
+  CHECK(int{scaled_sum<uint8_t>(DataType::kBool, {2, 0}, {0, 1})} == 0);
+}
+
+TEST_CASE("A scaled sum multiplies each source by its factor, and then adds") {
+  CHECK(scaled_sum<float>(DataType::kFloat32, {1, 2, 3}, {0.5, 1, -2}) == -3.5f);
+  CHECK(scaled_sum<double>(DataType::kFloat64, {1, 3}, {1.0 / 3, 1}) == 1.0 / 3 + 3);
+  CHECK(scaled_sum<float>(DataType::kFloat32, {8}, {0.25}) == 2);  // one source: no copy
+  CHECK(scaled_sum<float>(DataType::kFloat32, {4, 8}, {0.5, 2}, 3) == 6);
+  // The product is rounded, not fused into the sum: 2^-24 of (1 + 2^-12)^2 is lost.
+  CHECK(scaled_sum<float>(DataType::kFloat32, {-1, 1 + 0x1p-12f}, {1, 1 + 0x1p-12}) == 0x1p-11f);
+  // The factor in fp32, nearest to a third.
+  CHECK(scaled_sum<float>(DataType::kFloat32, {3}, {1.0 / 3}) == 3 * (1.0f / 3));
+  // In fp32: neither the factor nor the products are rounded to the stored type.
+  CHECK(scaled_sum<uint16_t>(DataType::kFloat16, {half_from_float(1), half_from_float(1)},
+                             {1 + 0x1p-11, 0x1p-11}) == half_from_float(1 + 0x1p-10f));
+  CHECK(scaled_sum<uint16_t>(DataType::kBFloat16, {bfloat16_from_float(1), bfloat16_from_float(1)},
+                             {1 + 0x1p-8, 0x1p-8}) == bfloat16_from_float(1 + 0x1p-7f));
+  CHECK(scaled_sum<uint8_t>(DataType::kFloat8E4M3, {e4m3_from_float(1), e4m3_from_float(1)},
+                            {1 + 0x1p-4, 0x1p-4}) == e4m3_from_float(1 + 0x1p-3f));
+  CHECK(scaled_sum<uint8_t>(DataType::kFloat8E5M2, {e5m2_from_float(1), e5m2_from_float(1)},
+                            {1 + 0x1p-3, 0x1p-3}) == e5m2_from_float(1 + 0x1p-2f));
 }
 
 TEST_CASE("A copy keeps every bit") {

@@ -28,6 +28,8 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.all_reduce(in, out, 7, static_cast<DataType>(99)), "unknown data type 99");
     expect_refused(comm.all_reduce(in, out, 7, type, static_cast<ReduceOp>(77)),
                    "unknown operator 77");
+    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kBxor), "no bxor of float");
+    expect_refused(comm.reduce(in, out, 7, DataType::kBool, 0, ReduceOp::kAvg), "no avg of bool");
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
                                    {.algorithm = static_cast<Algorithm>(88)}),
                    "algorithm 88");

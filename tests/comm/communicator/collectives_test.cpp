@@ -234,7 +234,11 @@ TEST_CASE("every type and operator, at odd alignment") {
     INFO(size << " ranks");
     require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
       for (int type = 0; type < kDataTypes; ++type) {
+        const auto t = static_cast<DataType>(type);
+        // world.hpp's numbers are not exact in fp8, and more than 0 and 1.
+        if (t == DataType::kBool || (is_floating(t) && size_of(t) == 1)) continue;
         for (int op = 0; op < kReduceOps; ++op) {
+          if (!supports(t, static_cast<ReduceOp>(op))) continue;
           for (const size_t misalignment : {size_t{0}, size_t{1}}) {
             for (const size_t count : {size_t{3}, size_t{777}, size_t{12345}}) {
               everything(comm, {.count = count,

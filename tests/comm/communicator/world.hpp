@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/float8.hpp"
 #include "kernels/half.hpp"
 #include "rondo/rondo.hpp"
 #include "tests/harness/catch.hpp"
@@ -110,6 +111,15 @@ inline double expected(int size, size_t i, ReduceOp op, DataType type) {
       case ReduceOp::kMax:
         value = std::max(value, next);
         break;
+      case ReduceOp::kBand:
+        value = static_cast<int>(value) & static_cast<int>(next);
+        break;
+      case ReduceOp::kBor:
+        value = static_cast<int>(value) | static_cast<int>(next);
+        break;
+      case ReduceOp::kBxor:
+        value = static_cast<int>(value) ^ static_cast<int>(next);
+        break;
     }
   }
   if (op != ReduceOp::kAvg) return value;
@@ -134,6 +144,22 @@ inline void store(unsigned char* at, DataType type, double value) {
       return put(static_cast<int64_t>(value));
     case DataType::kUint8:
       return put(static_cast<uint8_t>(value));
+    case DataType::kInt8:
+      return put(static_cast<int8_t>(value));
+    case DataType::kInt16:
+      return put(static_cast<int16_t>(value));
+    case DataType::kUint16:
+      return put(static_cast<uint16_t>(value));
+    case DataType::kUint32:
+      return put(static_cast<uint32_t>(value));
+    case DataType::kUint64:
+      return put(static_cast<uint64_t>(value));
+    case DataType::kBool:
+      return put(static_cast<uint8_t>(value != 0));
+    case DataType::kFloat8E4M3:
+      return put(kernels::e4m3_from_float(static_cast<float>(value)));
+    case DataType::kFloat8E5M2:
+      return put(kernels::e5m2_from_float(static_cast<float>(value)));
   }
 }
 
