@@ -62,8 +62,8 @@ def main():
     training_table([("2 ranks", load("train.json")), ("4 ranks, paced", load("train-paced.json")),
                     ("4 paced, no overlap", load("train-paced-no-overlap.json"))])
     print(f"""
-  Communication counts from when an all-reduce starts on rank 0 to when it has ended there, so it holds the wait for ranks whose
-  backward is behind; predictions are for ranks that come at once, each with a core of its own. This machine has {os.cpu_count()}.
+  Communication counts from when an all-reduce is issued on rank 0 to when it has ended there, so it holds the wait for its turn, for
+  a core to run on, and for ranks whose backward is behind; predictions are for ranks that come at once, each with a core of its own. This machine has {os.cpu_count()}.
 """)
     sweep_table("all-reduce, 2 ranks", load("perf.json"))
     print()
