@@ -50,6 +50,10 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
     return refuse(
         fmt::format("{}: unknown operator {}", word(r.collective), static_cast<int>(r.op)));
   }
+  if (options.factor != 1 && (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces)) {
+    return refuse(fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only",
+                              word(r.collective), options.factor));
+  }
   if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
     return refuse(
         fmt::format("{}: there is no {} of {}", word(r.collective), name(r.op), name(r.type)));
@@ -132,6 +136,7 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
   operation.prepared = last_.prepared.get();
   operation.in = last_.in;
   operation.out = last_.out;
+  operation.factor = options.factor;
   operation.timeout_ns = options.timeout.count() > 0
                              ? std::min(options.timeout, kLongestTimeout).count() * 1'000'000
                              : timeout_ns_;

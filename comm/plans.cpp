@@ -19,6 +19,14 @@ constexpr double kNontemporalPart = 0.75;
 
 bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
 
+// Whether the algorithm can fold inputs that are each multiplied by a factor that only their rank
+// knows: not where ranks read each other's. And in one-shot everybody folds its own input as it is
+// and the others' as they were rounded, which small types must not tell apart.
+bool can_scale(DataType type, Algorithm algorithm) {
+  return !is_direct(algorithm) &&
+         !(algorithm == Algorithm::kOneShot && is_floating(type) && size_of(type) < 4);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
@@ -44,6 +52,7 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   prepared->in_bytes = elements(form.in, bytes, ranks);
   prepared->out_bytes = elements(form.out, bytes, ranks);
   prepared->function = kernels::move_function(call.type, call.op);
+  prepared->scaled = call.op == ReduceOp::kScaledSum;
   prepared->divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
   const double touched = static_cast<double>((prepared->in_bytes + prepared->out_bytes) * ranks);
   // In place the result's lines have just been read: writing around the cache would gain nothing.
@@ -52,9 +61,16 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
       touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
   prepared->direct_only = false;
 
+  if (prepared->scaled && !can_scale(call.type, call.algorithm)) {
+    return Status(Code::kUnavailable,
+                  fmt::format("there is no scaled sum of {} by {}: ranks would read each other's "
+                              "inputs unscaled, or round them differently",
+                              name(call.type), name(call.algorithm)));
+  }
   Algorithm forced = call.algorithm;
   if (forced == Algorithm::kAuto && limits_.ranks > 1 && limits_.algorithm != Algorithm::kAuto &&
-      schedule::has(call.collective, limits_.algorithm)) {
+      schedule::has(call.collective, limits_.algorithm) &&
+      (!prepared->scaled || can_scale(call.type, limits_.algorithm))) {
     forced = limits_.algorithm;  // the communicator's, for every operation that has it
   }
   RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
@@ -116,6 +132,10 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
   const auto choose = [&](bool references) {
     tuner::Available available = limits_.available;
     available.references = available.references && references;
+    if (prepared.scaled) {
+      available.references = false;
+      available.publish = available.publish && can_scale(call.type, Algorithm::kOneShot);
+    }
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile)
         .algorithm;

@@ -33,6 +33,7 @@ Reduction reduction_of(ReduceOp op) {
     case ReduceOp::kMax:
       return &::gloo::max<T>;
     case ReduceOp::kAvg:
+    case ReduceOp::kScaledSum:
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:

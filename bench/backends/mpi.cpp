@@ -62,6 +62,7 @@ MPI_Op op_of(ReduceOp op) {
     case ReduceOp::kBxor:
       return MPI_BXOR;
     case ReduceOp::kAvg:
+    case ReduceOp::kScaledSum:
       break;
   }
   return MPI_OP_NULL;

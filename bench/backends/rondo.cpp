@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "bench/harness/pattern.hpp"
+
 namespace rondo::bench {
 namespace {
 
@@ -30,7 +32,9 @@ class RondoBackend final : public Backend {
 
   Status run(const Operation& operation) override {
     const Shape& shape = operation.shape;
-    const CallOptions call{.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto};
+    const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
+    const CallOptions call{.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto,
+                           .factor = scaled ? kFactor : 1};
     switch (shape.collective) {
       case Collective::kAllReduce:
         return communicator_.all_reduce(operation.in, operation.out, shape.count, shape.type,

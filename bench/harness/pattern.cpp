@@ -101,10 +101,12 @@ Pattern::Pattern(const Shape& shape, int ranks)
     : shape_(shape), ranks_(ranks), range_(1), stride_(1) {
   const uint64_t limit = exact_limit(shape.type);
   const auto n = static_cast<uint64_t>(ranks);
-  const bool sums =
-      reduces(shape.collective) && (shape.op == ReduceOp::kSum || shape.op == ReduceOp::kAvg);
+  const bool scaled = shape.op == ReduceOp::kScaledSum;
+  const bool sums = reduces(shape.collective) &&
+                    (shape.op == ReduceOp::kSum || shape.op == ReduceOp::kAvg || scaled);
   range_ = limit;
-  if (sums) range_ = limit > n ? std::max<uint64_t>((limit - n) / n, 1) : 1;
+  const uint64_t most = scaled ? limit / static_cast<uint64_t>(kFactor) : limit;
+  if (sums) range_ = most > n ? std::max<uint64_t>((most - n) / n, 1) : 1;
   range_ = std::min<uint64_t>(range_, 1 << 16);  // hashed() has 16 bits to spread
   stride_ = (n + 6) / 7;  // seven factors of at most 4 stay below half's largest value
 }
@@ -146,6 +148,7 @@ uint64_t Pattern::reduced(uint64_t index) const {
     switch (shape_.op) {
       case ReduceOp::kSum:
       case ReduceOp::kAvg:
+      case ReduceOp::kScaledSum:
         result += value;
         break;
       case ReduceOp::kProd:
@@ -169,6 +172,7 @@ uint64_t Pattern::reduced(uint64_t index) const {
     }
   }
   if (shape_.type == DataType::kBool) return result != 0 ? 1 : 0;
+  if (shape_.op == ReduceOp::kScaledSum) return result * static_cast<uint64_t>(kFactor);
   if (shape_.op != ReduceOp::kAvg) return result;
   if (shape_.type == DataType::kUint8) result &= 0xff;  // the sum wraps before it is divided
   return result / static_cast<uint64_t>(ranks_);

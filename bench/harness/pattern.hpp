@@ -15,6 +15,9 @@
 
 namespace rondo::bench {
 
+/// What every rank passes as its factor to a scaled sum.
+inline constexpr double kFactor = 2;
+
 class Pattern {
  public:
   Pattern(const Shape& shape, int ranks);

@@ -25,6 +25,7 @@ HostEngine::HostEngine(transport::Transport& transport, const recorder::Board& b
     if (publishes) subscriptions_[p] = &transport.subscription(channel, peer);
   }
   located_.resize(2 * (n + 1));
+  factors_.resize(n + 1);
 }
 
 void HostEngine::start(const Operation& operation) {
@@ -206,11 +207,17 @@ void HostEngine::compute(const SliceMove& move) {
                                           results[nontemporal].place == Place::kPeerOut)) {
       ++nontemporal;
     }
-  } else if (prepared.in_place && instruction.sources == 1 && divisor == 1) {
+  } else if (prepared.in_place && instruction.sources == 1 && divisor == 1 && !prepared.scaled) {
     // A copy of In onto itself is no access at all (schedule.hpp).
     const auto end = std::remove(to, to + destinations, from[0]);
     destinations = static_cast<uint32_t>(end - to);
     if (destinations == 0) return;
+  }
+  bool scales = false;
+  for (uint32_t i = 0; prepared.scaled && i < instruction.sources; ++i) {
+    const bool own = move.operands[i].place == Place::kIn;
+    factors_[i] = own ? operation_->factor : 1;
+    scales = scales || own;
   }
   prepared.function({.sources = from,
                      .destinations = to,
@@ -218,7 +225,8 @@ void HostEngine::compute(const SliceMove& move) {
                      .destination_count = destinations,
                      .count = move.length,
                      .divisor = divisor,
-                     .nontemporal = nontemporal});
+                     .nontemporal = nontemporal,
+                     .factors = scales ? factors_.data() : nullptr});
 }
 
 Progress HostEngine::try_move(const SliceMove& move) {

@@ -57,6 +57,7 @@ struct Prepared {
   size_t element_bytes, in_bytes, out_bytes;
   kernels::MoveFunction function;
   uint32_t divisor;  // in finishing moves
+  bool scaled;       // In is multiplied by Operation::factor wherever it is read
   bool nontemporal;  // results are larger than the caches
   bool direct_only;  // the caller forced it: no falling back to staged
   Plan staged;       // through slots
@@ -73,6 +74,7 @@ struct Operation {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t timeout_ns = 0;
+  double factor = 1;                           // kScaledSum only
   std::shared_ptr<Work::State> work;           // asynchronous ones only
   std::shared_ptr<const Prepared> keep_alive;  // likewise
 

@@ -77,7 +77,8 @@ void Runner::begin(Operation& operation) {
   operation.in_reference = {};
   operation.out_reference = {};
   // Referring costs a look at the arena: only where references may be used.
-  const bool large = operation.prepared->in_bytes >= kReferenceBytes && references_;
+  const bool large =
+      operation.prepared->in_bytes >= kReferenceBytes && references_ && !operation.prepared->scaled;
   if (large || operation.prepared->direct != nullptr) {
     if (operation.in != nullptr)
       operation.in_reference = transport_.refer(operation.in, operation.prepared->in_bytes);

@@ -47,6 +47,9 @@ struct Config {
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
   std::chrono::milliseconds timeout{0};    // 0: the communicator's
+  /// kScaledSum only: what this rank's input is multiplied by, in the type that it is folded in,
+  /// before anything is added. May differ from rank to rank.
+  double factor = 1;
 
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };

@@ -42,8 +42,9 @@ enum class ReduceOp : uint8_t {
   kBand = 5,  // bitwise, from here
   kBor = 6,
   kBxor = 7,
+  kScaledSum = 8,  // each rank's input times its own CallOptions::factor, then summed
 };
-inline constexpr int kReduceOps = 8;
+inline constexpr int kReduceOps = 9;
 
 enum class Collective : uint8_t {
   kAllReduce = 0,
@@ -158,8 +159,8 @@ constexpr bool supports(DataType type, ReduceOp op) {
 inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
     "float", "double", "half",   "bfloat16", "int32", "int64",  "uint8", "int8",
     "int16", "uint16", "uint32", "uint64",   "bool",  "f8e4m3", "f8e5m2"};
-inline constexpr std::string_view kReduceOpNames[kReduceOps] = {"sum", "prod", "min", "max",
-                                                                "avg", "band", "bor", "bxor"};
+inline constexpr std::string_view kReduceOpNames[kReduceOps] = {
+    "sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "mulsum"};
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
     "reduce",     "gather",         "scatter",    "all_to_all"};

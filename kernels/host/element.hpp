@@ -265,7 +265,8 @@ inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
     entry<Kernel, kType, ReduceOp::kAvg, Average>(),
     entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
     entry<Kernel, kType, ReduceOp::kBor, BitOr>(),
-    entry<Kernel, kType, ReduceOp::kBxor, BitXor>()};
+    entry<Kernel, kType, ReduceOp::kBxor, BitXor>(),
+    entry<Kernel, kType, ReduceOp::kScaledSum, Sum>()};  // its factors come with the Move
 
 /// Kernel<E, Op>::move for one of the types listed; null for any other, and where supports() is
 /// false.

@@ -29,6 +29,8 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.all_reduce(in, out, 7, type, static_cast<ReduceOp>(77)),
                    "unknown operator 77");
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kBxor), "no bxor of float");
+    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.factor = 0.5}),
+                   "a factor of 0.5");
     expect_refused(comm.reduce(in, out, 7, DataType::kBool, 0, ReduceOp::kAvg), "no avg of bool");
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
                                    {.algorithm = static_cast<Algorithm>(88)}),

@@ -99,6 +99,7 @@ inline double expected(int size, size_t i, ReduceOp op, DataType type) {
     const double next = contribution(rank, i, op);
     switch (op) {
       case ReduceOp::kSum:
+      case ReduceOp::kScaledSum:  // with a factor of 1
       case ReduceOp::kAvg:
         value += next;
         break;
