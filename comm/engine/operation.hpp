@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/recorder/board.hpp"
@@ -22,8 +23,8 @@ struct Work::State {
   Status status;
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
 
-  void end(const Status& result, int64_t now_ns) {
-    status = result;
+  void end(Status result, int64_t now_ns) {
+    status = std::move(result);
     ended_ns.store(now_ns, std::memory_order_relaxed);
     ended.store(true, std::memory_order_release);
     ended.notify_all();

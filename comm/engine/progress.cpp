@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "comm/recorder/clock.hpp"
 #include "kernels/floating_point.hpp"
@@ -97,7 +98,7 @@ void Queue::end_first(Status status) {
     // as it is.
     size_.store(operations_.size(), std::memory_order_release);
   }
-  ended->work->end(status, recorder::now_ns());
+  ended->work->end(std::move(status), recorder::now_ns());
   const std::lock_guard<std::mutex> lock(mutex_);
   ending_ = false;
   emptied_.notify_all();
