@@ -31,8 +31,8 @@ class HostEngine {
   /// Prepares for an operation whose plan has been chosen. It must outlive the calls that follow.
   void start(const Operation& operation);
 
-  /// Walks on; see advance() in interpreter.hpp.
-  Progress advance(uint32_t budget);
+  /// Walks on, for a moment: see advance() in interpreter.hpp.
+  Progress advance();
   /// Whether no peer may still read In by reference.
   bool drained();
 

@@ -10,9 +10,6 @@
 namespace rondo::engine {
 
 namespace {
-// Moves before a runner looks round: long enough not to matter, short enough that nothing else
-// starves, and that others see within moments that this rank works or that it has noticed an error.
-constexpr uint32_t kBudget = 16;
 // How long a rank that fails waits for the others to let go of its buffers. Those that live answer
 // within moments; one that is stopped never does.
 constexpr int64_t kLetGoNs = 200'000'000;
@@ -211,7 +208,7 @@ Progress Runner::step(Operation& operation) {
     if (decided != Progress::kProgressed) return decided;
   }
   if (operation.phase == Phase::kRunning) {
-    const Progress walked = engines_[0]->advance(kBudget);
+    const Progress walked = engines_[0]->advance();
     if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
     if (walked == Progress::kProgressed) {
       board_.progressed();

@@ -8,10 +8,6 @@
 
 namespace rondo::engine {
 
-namespace {
-constexpr uint32_t kBudget = 16;
-}
-
 Workers::Workers(const std::vector<std::unique_ptr<HostEngine>>& engines,
                  const recorder::Board& board, const WaitPolicy& policy)
     : engines_(engines), board_(board), policy_(policy) {
@@ -75,7 +71,7 @@ void Workers::walk(HostEngine& engine, size_t channel) {
   const kernels::FloatingPointMode guard;
   Waiter waiter(policy_, board_);
   while (!give_up_.load(std::memory_order_relaxed)) {
-    switch (engine.advance(kBudget)) {
+    switch (engine.advance()) {
       case Progress::kProgressed:
         board_.progressed();
         waiter.reset();
