@@ -4,7 +4,7 @@
 
 namespace rondo::engine {
 
-using schedule::Operand;
+using schedule::Location;
 using schedule::Place;
 
 namespace {
@@ -43,11 +43,8 @@ void HostEngine::start(const Operation& operation) {
   program_ = {.instructions = program.instructions.data(),
               .operands = program.operands.data(),
               .instruction_count = static_cast<uint32_t>(program.instructions.size())};
-  const size_t element = operation.prepared->element_bytes;
   in_ = const_cast<std::byte*>(operation.in);
   out_ = operation.out;
-  in_stride_ = geometry_->in_stride * element;
-  out_stride_ = geometry_->out_stride * element;
   may_refer_ =
       operation.in_reference.kind != transport::Reference::kNone && !operation.prepared->in_place;
   cursor_ = {};
@@ -90,25 +87,25 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
 }
 
 Progress HostEngine::locate(const SliceMove& move, size_t bytes) {
-  const uint64_t offset = move.offset * operation_->prepared->element_bytes;
+  const uint64_t element = operation_->prepared->element_bytes;
   const uint32_t sources = move.instruction->sources;
   const uint32_t operands = sources + move.instruction->destinations;
   for (uint32_t i = 0; i < operands; ++i) {
-    const Operand& operand = move.operands[i];
-    const auto chunk = static_cast<uint64_t>(operand.chunk);
+    const Location& operand = move.operands[i];
+    const uint64_t offset = (operand.offset + move.offset) * element;
     const auto peer = static_cast<size_t>(operand.peer);
     switch (operand.place) {
       case Place::kIn:
-        located_[i] = in_ + (chunk * in_stride_ + offset);
+        located_[i] = in_ + offset;
         break;
       case Place::kOut:
-        located_[i] = out_ + (chunk * out_stride_ + offset);
+        located_[i] = out_ + offset;
         break;
       case Place::kPeerIn:
-        located_[i] = peers_.in[peer] + (chunk * in_stride_ + offset);
+        located_[i] = peers_.in[peer] + offset;
         break;
       case Place::kPeerOut:
-        located_[i] = peers_.out[peer] + (chunk * out_stride_ + offset);
+        located_[i] = peers_.out[peer] + offset;
         break;
       case Place::kSlot:
         if (i < sources) {
@@ -146,11 +143,10 @@ bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
 }
 
 Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
-  const Operand& from = move.operands[0];
-  const Operand& to = move.operands[1];
+  const Location& from = move.operands[0];
+  const Location& to = move.operands[1];
   transport::Reference reference = operation_->in_reference;
-  reference.offset += (static_cast<uint64_t>(from.chunk) * geometry_->in_stride + move.offset) *
-                      operation_->prepared->element_bytes;
+  reference.offset += (from.offset + move.offset) * operation_->prepared->element_bytes;
   const bool publishes = to.place == Place::kPublished;
   transport::Sender* sender = publishes ? publisher_ : senders_[static_cast<size_t>(to.peer)];
   const int reader = publishes ? (rank_ == 0 ? 1 : 0) : to.peer;
@@ -167,9 +163,9 @@ Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
 }
 
 Progress HostEngine::publish(const SliceMove& move, size_t bytes) {
-  const Operand* operands = move.operands + move.instruction->sources;
+  const Location* operands = move.operands + move.instruction->sources;
   for (; published_ < move.instruction->destinations; ++published_) {
-    const Operand& operand = operands[published_];
+    const Location& operand = operands[published_];
     if (operand.place == Place::kSlot) {
       if (!senders_[static_cast<size_t>(operand.peer)]->try_publish(bytes, operation_->tag)) {
         return blocked(operand.peer);
@@ -190,7 +186,7 @@ Progress HostEngine::publish(const SliceMove& move, size_t bytes) {
 
 void HostEngine::release(const SliceMove& move) {
   for (uint32_t i = 0; i < move.instruction->sources; ++i) {
-    const Operand& operand = move.operands[i];
+    const Location& operand = move.operands[i];
     if (operand.place == Place::kSlot) {
       receivers_[static_cast<size_t>(operand.peer)]->release();
       board_.ring(operand.peer);
@@ -211,7 +207,7 @@ void HostEngine::compute(const SliceMove& move) {
   uint32_t nontemporal = 0;
   if (prepared.nontemporal) {
     // Results lead a move's destinations; slots follow, and stay in the cache for their readers.
-    const Operand* results = move.operands + instruction.sources;
+    const Location* results = move.operands + instruction.sources;
     while (nontemporal < destinations && (results[nontemporal].place == Place::kOut ||
                                           results[nontemporal].place == Place::kPeerOut)) {
       ++nontemporal;

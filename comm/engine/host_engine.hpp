@@ -107,7 +107,6 @@ class HostEngine {
   ProgramView program_{};
   Cursor cursor_;
   std::byte *in_ = nullptr, *out_ = nullptr;  // in_ is only ever read
-  uint64_t in_stride_ = 0, out_stride_ = 0;   // bytes
   bool may_refer_ = false;                    // In may be sent by reference
   std::vector<double> factors_;               // of the sources of the current move
   std::vector<std::byte*> located_;  // operands of the current move: sources, then destinations

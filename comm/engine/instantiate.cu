@@ -27,13 +27,12 @@ struct DeviceEngine {
   const DeviceChannel& channel;
   uint64_t consumed = 0;
 
-  __device__ const float* source(const schedule::Operand& operand, uint64_t offset) const {
-    const uint64_t chunk = static_cast<uint64_t>(operand.chunk);
+  __device__ const float* source(const schedule::Location& operand, uint64_t offset) const {
     switch (operand.place) {
       case schedule::Place::kIn:
-        return channel.in + chunk * channel.geometry.in_stride + offset;
+        return channel.in + operand.offset + offset;
       case schedule::Place::kOut:
-        return channel.out + chunk * channel.geometry.out_stride + offset;
+        return channel.out + operand.offset + offset;
       default:
         return channel.slots_in[operand.peer];
     }
@@ -42,7 +41,7 @@ struct DeviceEngine {
   __device__ Progress try_move(const SliceMove& move) {
     const schedule::Instruction& instruction = *move.instruction;
     for (uint32_t i = 0; i < instruction.sources; ++i) {
-      const schedule::Operand& operand = move.operands[i];
+      const schedule::Location& operand = move.operands[i];
       if (operand.place == schedule::Place::kSlot && channel.ready[operand.peer] <= consumed)
         return Progress::kBlocked;
     }
@@ -51,10 +50,9 @@ struct DeviceEngine {
       for (uint32_t i = 1; i < instruction.sources; ++i)
         sum += source(move.operands[i], move.offset)[e];
       for (uint32_t j = 0; j < instruction.destinations; ++j) {
-        const schedule::Operand& to = move.operands[instruction.sources + j];
+        const schedule::Location& to = move.operands[instruction.sources + j];
         if (to.place == schedule::Place::kOut) {
-          channel.out[static_cast<uint64_t>(to.chunk) * channel.geometry.out_stride + move.offset +
-                      e] = sum;
+          channel.out[to.offset + move.offset + e] = sum;
         } else {
           channel.slots_out[to.peer][e] = sum;
         }

@@ -32,16 +32,16 @@ struct Cursor {
 /// A program without its containers, as the device sees it too.
 struct ProgramView {
   const schedule::Instruction* instructions;
-  const schedule::Operand* operands;
+  const schedule::Location* operands;
   uint32_t instruction_count;
 };
 
 /// One slice of one move: which operands, where in the chunk, how much.
 struct SliceMove {
   const schedule::Instruction* instruction;
-  const schedule::Operand* operands;  // sources, then destinations
-  uint64_t offset;                    // elements, inside the chunk
-  uint64_t length;                    // elements, > 0
+  const schedule::Location* operands;  // sources, then destinations
+  uint64_t offset;                     // elements, inside the chunk
+  uint64_t length;                     // elements, > 0
 };
 
 /// Walks until blocked, done, failed, or `budget` moves have been made. The Engine has:
@@ -57,8 +57,8 @@ RONDO_HOST_DEVICE Progress advance(const ProgramView& program, const schedule::G
     switch (instruction.action) {
       case schedule::Action::kMove:
         for (; cursor.slice < geometry.slices; ++cursor.slice) {
-          const uint64_t length = geometry.slice_length(static_cast<uint64_t>(instruction.chunk),
-                                                        cursor.round, cursor.slice);
+          const uint64_t length =
+              geometry.slice_length(instruction.length, cursor.round, cursor.slice);
           if (length == 0) continue;  // nobody sends or awaits it: lengths are the same for all
           if (budget == 0) return Progress::kProgressed;
           const Progress made =

@@ -50,6 +50,16 @@ Builder builder(Collective collective, Algorithm algorithm) {
       {C::kScatter, A::kOneShotDirect, direct_one_shot_scatter},
       {C::kAllToAll, A::kTwoShot, two_shot_all_to_all},
       {C::kAllToAll, A::kTwoShotDirect, direct_two_shot_all_to_all},
+      // The _v forms are the same steps: only lowering knows how long a chunk is.
+      {C::kAllGatherV, A::kRing, ring_all_gather},
+      {C::kAllGatherV, A::kOneShot, one_shot_all_gather},
+      {C::kAllGatherV, A::kTwoShot, two_shot_all_gather},
+      {C::kAllGatherV, A::kTwoShotDirect, direct_two_shot_all_gather},
+      {C::kReduceScatterV, A::kRing, ring_reduce_scatter},
+      {C::kReduceScatterV, A::kTwoShot, two_shot_reduce_scatter},
+      {C::kReduceScatterV, A::kTwoShotDirect, direct_two_shot_reduce_scatter},
+      // Not direct: a rank does not know where its peers want their blocks.
+      {C::kAllToAllV, A::kTwoShot, two_shot_all_to_all},
       {C::kBarrier, A::kRing, ring_all_reduce},
       {C::kBarrier, A::kOneShot, one_shot_all_reduce},
       {C::kBarrier, A::kTwoShot, exchange_barrier},
@@ -110,8 +120,13 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
 }
 
 bool is_in_place_safe(Collective collective, Algorithm algorithm) {
-  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
+  return collective != Collective::kAllToAllV &&
+         !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
          !(collective == Collective::kAllToAll && algorithm == Algorithm::kTwoShotDirect);
+}
+
+bool folds_in_rank_order(Algorithm algorithm) {
+  return algorithm != Algorithm::kRing && algorithm != Algorithm::kTree;
 }
 
 Needs needs_of(Algorithm algorithm) {

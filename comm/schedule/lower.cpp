@@ -1,7 +1,9 @@
 // Lowering: from a schedule over symbolic chunks to a program of element ranges, rounds and slices.
 // Pure arithmetic, and the same on every rank: nothing here may depend on the rank, or writer and
 // reader would disagree about a slot.
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "comm/schedule/program.hpp"
@@ -18,9 +20,31 @@ constexpr uint64_t kDirectSliceBytes = uint64_t{1} << 20;
 
 Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
 
+uint64_t sum(const std::vector<uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+uint64_t longest(const std::vector<uint64_t>& counts) {
+  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+}
+
 /// How the collective's data is divided: everything of Geometry that channels share.
-Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_bytes, uint64_t align) {
+Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_bytes, uint64_t align,
+                        const Layout& layout) {
   Geometry g{};
+  if (is_varying(s.collective)) {
+    const Form form = form_of(s.collective);
+    const auto ranks = static_cast<size_t>(s.ranks);
+    const size_t ins = form.in == Holds::kEach ? ranks : 0;
+    const size_t outs = form.out == Holds::kEach ? ranks : 0;
+    if (layout.in_counts.size() != ins || layout.in_offsets.size() != ins ||
+        layout.out_counts.size() != outs || layout.out_offsets.size() != outs) {
+      return refuse(std::string(name(s.collective)) +
+                    ": the layout has not one block for every rank");
+    }
+    g.total = sum(layout.in_counts) + sum(layout.out_counts);
+    g.block = std::max(longest(layout.in_counts), longest(layout.out_counts));
+    return g;
+  }
   const auto chunks = static_cast<uint64_t>(s.chunks);
   // One element less than the largest size, aligned, keeps every later sum of offsets in range.
   const uint64_t most = (std::numeric_limits<uint64_t>::max() / 2) / element_bytes - chunks * align;
@@ -36,9 +60,33 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
   // A block that the caller lays out is exact; one that only divides the work is a multiple of
   // cache lines, and none of them is longer than everything.
   g.block = blocks ? count : std::min(count, align_up(divide_up(count, chunks), align));
-  g.in_stride = form.in == Holds::kOne ? 0 : g.block;
-  g.out_stride = form.out == Holds::kOne ? 0 : g.block;
   return g;
+}
+
+/// Elements of chunk `chunk`.
+uint64_t length_of(const Schedule& s, const Geometry& g, const Layout& layout, int chunk) {
+  const auto c = static_cast<uint64_t>(chunk), ranks = static_cast<uint64_t>(s.ranks);
+  switch (s.collective) {
+    case Collective::kAllGatherV:
+      return layout.out_counts[c];
+    case Collective::kReduceScatterV:
+      return layout.in_counts[c];
+    case Collective::kAllToAllV:
+      return chunk / s.ranks == s.rank ? layout.in_counts[c % ranks] : layout.out_counts[c / ranks];
+    default:
+      return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
+  }
+}
+
+/// Where the chunk of an operand begins in its buffer.
+uint64_t offset_of(const Schedule& s, const Geometry& g, const Layout& layout, const Operand& o) {
+  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
+  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+  const Form form = form_of(s.collective);
+  if ((!in && !out) || (in ? form.in : form.out) == Holds::kOne) return 0;
+  const auto block = static_cast<uint64_t>(o.chunk);
+  if (!is_varying(s.collective)) return block * g.block;
+  return in ? layout.in_offsets[block] : layout.out_offsets[block];
 }
 
 /// Cuts a channel's range into slices and rounds. `most`: elements that a slot holds; `slices`:
@@ -59,9 +107,22 @@ void cut(Geometry& g, uint64_t most, uint32_t slices, uint64_t min_slice, uint64
   g.rounds = divide_up(range, g.window);
 }
 
-void flatten(const Schedule& s, Program& program) {
+/// all_to_all_v: what is alike on ranks that know nothing of each other's counts.
+void cut_alike(Geometry& g, uint64_t most, uint32_t slices, uint64_t align) {
+  const uint64_t unit = std::min(align, most);
+  g.slice = most / unit * unit;
+  g.slices = slices;
+  g.window = g.slice * g.slices;
+  g.rounds = divide_up(g.end - g.begin, g.window);
+}
+
+void flatten(const Schedule& s, const Geometry& g, const Layout& layout, Program& program) {
   program.instructions.reserve(s.steps.size());
+  const auto locate = [&](const Operand& o) {
+    program.operands.push_back({o, offset_of(s, g, layout, o)});
+  };
   for (const Step& step : s.steps) {
+    const bool moves = step.action == Action::kMove;
     program.instructions.push_back({.action = step.action,
                                     .flag = step.flag,
                                     .finishes = step.finishes,
@@ -69,10 +130,10 @@ void flatten(const Schedule& s, Program& program) {
                                     .destinations = static_cast<uint16_t>(step.destinations.size()),
                                     .peer = step.peer,
                                     .chunk = step.chunk,
-                                    .first = static_cast<uint32_t>(program.operands.size())});
-    auto& operands = program.operands;
-    operands.insert(operands.end(), step.sources.begin(), step.sources.end());
-    operands.insert(operands.end(), step.destinations.begin(), step.destinations.end());
+                                    .first = static_cast<uint32_t>(program.operands.size()),
+                                    .length = moves ? length_of(s, g, layout, step.chunk) : 0});
+    std::for_each(step.sources.begin(), step.sources.end(), locate);
+    std::for_each(step.destinations.begin(), step.destinations.end(), locate);
   }
 }
 
@@ -124,20 +185,23 @@ const char* name_of(const Program& program, size_t instruction) {
                       .destinations = {first + i.sources, first + i.sources + i.destinations}});
 }
 
-Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits) {
+Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits,
+                      const Layout& layout) {
   const Needs needs = needs_of(schedule.algorithm);
   const bool slots = schedule.ranks > 1 && !needs.signals;
   RONDO_RETURN_IF_ERROR(check(schedule, limits, slots));
   const uint64_t align =
       limits.align != 0 ? limits.align : std::max<uint64_t>(1, 64 / limits.element_bytes);
-  Result<Geometry> divided = divide(schedule, count, limits.element_bytes, align);
+  Result<Geometry> divided = divide(schedule, count, limits.element_bytes, align, layout);
   if (!divided.ok()) return divided.status();
 
   Program program;
-  flatten(schedule, program);
+  flatten(schedule, *divided, layout, program);
   const bool empty = divided->total == 0;
+  const bool alone = schedule.collective == Collective::kAllToAllV;  // see program.hpp
   const auto channels = static_cast<uint64_t>(limits.channels);
-  const uint64_t share = align_up(divide_up(divided->block, channels), align);
+  const uint64_t share =
+      alone ? divided->block : align_up(divide_up(divided->block, channels), align);
   for (uint64_t c = 0; c < channels; ++c) {
     Geometry g = *divided;
     g.begin = c >= divide_up(g.block, std::max<uint64_t>(share, 1)) ? g.block : c * share;
@@ -146,8 +210,13 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
       // Half of a FIFO per round: the other half lets a rank run ahead of its reader, and keeps
       // `slices` below the depth, without which everybody who passes data on could wait for
       // everybody else.
-      cut(g, limits.slot_bytes / limits.element_bytes, std::max(1u, limits.depth / 2),
-          limits.min_slice_bytes / limits.element_bytes, align);
+      const uint64_t most = limits.slot_bytes / limits.element_bytes;
+      const uint32_t slices = std::max(1u, limits.depth / 2);
+      if (alone) {
+        cut_alike(g, most, slices, align);
+      } else {
+        cut(g, most, slices, limits.min_slice_bytes / limits.element_bytes, align);
+      }
     } else {
       // One round, because signals count rounds. Its slices are for looking round between them.
       const uint64_t range = std::max<uint64_t>(g.end - g.begin, 1);
@@ -167,18 +236,16 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
 
 Traffic traffic_of(const Program& program) {
   Traffic traffic{};
-  if (program.channels.empty()) return traffic;
   for (const Instruction& i : program.instructions) {
     if (i.action != Action::kMove) continue;
-    const uint64_t length = program.channels[0].chunk_length(static_cast<uint64_t>(i.chunk));
     for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
       const Place place = program.operands[i.first + o].place;
       const bool peers =
           place == Place::kPublished || place == Place::kPeerIn || place == Place::kPeerOut;
       if (o < i.sources) {
-        traffic.elements_fetched += peers ? length : 0;
+        traffic.elements_fetched += peers ? i.length : 0;
       } else {
-        traffic.elements_sent += peers || place == Place::kSlot ? length : 0;
+        traffic.elements_sent += peers || place == Place::kSlot ? i.length : 0;
       }
     }
   }
@@ -187,16 +254,14 @@ Traffic traffic_of(const Program& program) {
 
 uint64_t elements_moved(const Program& program, int ranks) {
   uint64_t moved = 0;
-  if (program.channels.empty()) return moved;
   for (const Instruction& i : program.instructions) {
     if (i.action != Action::kMove) continue;
-    const uint64_t length = program.channels[0].chunk_length(static_cast<uint64_t>(i.chunk));
     for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
       const Place place = program.operands[i.first + o].place;
       const bool peers = place == Place::kPeerIn || place == Place::kPeerOut;
-      if (peers || (o >= i.sources && place == Place::kSlot)) moved += length;
+      if (peers || (o >= i.sources && place == Place::kSlot)) moved += i.length;
       if (o >= i.sources && place == Place::kPublished) {
-        moved += length * static_cast<uint64_t>(ranks - 1);
+        moved += i.length * static_cast<uint64_t>(ranks - 1);
       }
     }
   }

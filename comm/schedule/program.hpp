@@ -9,9 +9,9 @@
 //        begin + round * window + s * slice  ..  at most slice more, cut at the window, at end and
 //        at the chunk's own length
 //
-// of chunk c, which in In lies at c * in_stride and in Out at c * out_stride. A slice of length 0
-// is skipped by both its writer and its readers: lengths depend on (chunk, round, slice) alone, so
-// they agree. Signals and waits happen once per round. A step hands all its slices over before the
+// of the move's chunk, whose length stands in the instruction and whose beginning in each operand. A
+// slice of length 0 is skipped by both its writer and its readers: lengths depend on (chunk, round,
+// slice) alone, so they agree. Signals and waits happen once per round. A step hands all its slices over before the
 // next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
 #pragma once
 
@@ -23,6 +23,20 @@
 
 namespace rondo::schedule {
 
+/// How the data of a _v collective is laid out, in elements, as one rank knows it: the blocks of
+/// every buffer that has one for each rank. Empty for all other collectives.
+struct Layout {
+  std::vector<uint64_t> in_counts, in_offsets;    // [rank] reduce_scatter_v, all_to_all_v
+  std::vector<uint64_t> out_counts, out_offsets;  // [rank] all_gather_v, all_to_all_v
+
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+/// An operand made concrete: its chunk begins `offset` elements into the buffer (slots: 0).
+struct Location : Operand {
+  uint64_t offset = 0;
+};
+
 /// One step of a program. Sources are operands [first, first + sources), destinations follow them.
 struct Instruction {
   Action action;
@@ -33,34 +47,27 @@ struct Instruction {
   int32_t peer;
   int32_t chunk;
   uint32_t first;
+  uint64_t length;  // elements of the chunk
 };
 
 /// Elements of one channel's part. All counts are elements.
 struct Geometry {
-  uint64_t total;  // all chunks together
-  uint64_t block;  // of a chunk (the last ones may be shorter, or empty)
-  /// Distance of chunks in In: block where In holds all chunks, 0 where it holds one.
-  uint64_t in_stride;
-  uint64_t out_stride;  // likewise in Out
+  uint64_t total;       // all chunks together (all_to_all_v: what this rank sends and gets)
+  uint64_t block;       // of the longest chunk
   uint64_t begin, end;  // this channel's range of every block
   uint64_t window;      // of a round
   uint64_t slice;
   uint32_t slices;
   uint64_t rounds;
 
-  /// Elements of chunk c.
-  constexpr uint64_t chunk_length(uint64_t c) const {
-    const uint64_t start = c * block;
-    return start >= total ? 0 : std::min(block, total - start);
-  }
-  /// Where (round, s) starts inside a chunk, and how many elements it has in chunk c.
+  /// Where (round, s) starts inside a chunk, and how many elements it has in one of `length`.
   constexpr uint64_t slice_begin(uint64_t round, uint32_t s) const {
     return begin + round * window + s * slice;
   }
-  constexpr uint64_t slice_length(uint64_t c, uint64_t round, uint32_t s) const {
+  constexpr uint64_t slice_length(uint64_t length, uint64_t round, uint32_t s) const {
     const uint64_t from = slice_begin(round, s);
-    const uint64_t to = std::min(std::min(from + slice, begin + (round + 1) * window),
-                                 std::min(end, chunk_length(c)));
+    const uint64_t to =
+        std::min(std::min(from + slice, begin + (round + 1) * window), std::min(end, length));
     return to > from ? to - from : 0;
   }
 };
@@ -68,7 +75,7 @@ struct Geometry {
 /// One channel of one rank. Instructions and operands are shared by the channels.
 struct Program {
   std::vector<Instruction> instructions;
-  std::vector<Operand> operands;
+  std::vector<Location> operands;
   std::vector<Geometry> channels;
   /// kSignal instructions times rounds; the same for every channel, with or without elements.
   uint32_t signals = 0;
@@ -111,7 +118,11 @@ uint64_t elements_moved(const Program& program, int ranks);
 /// ignores `count`: it moves one element at most. Schedules without slots are one round of one
 /// slice. A channel without elements has no rounds, except that schedules with signals have their
 /// one round on every channel (unless count is 0), so that counters stay equal.
+/// A _v collective is lowered by its layout and ignores `count`. Ranks of an all_to_all_v know their
+/// own counts only: slices are as large as slots whatever they are, one channel does the work, and
+/// ranks may differ in rounds.
 /// kInvalidArgument when a slot cannot hold one element or depth is too small for the schedule.
-Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits);
+Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits,
+                      const Layout& layout = {});
 
 }  // namespace rondo::schedule

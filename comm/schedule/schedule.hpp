@@ -59,10 +59,10 @@ struct Step {
 /// all_to_all, whose chunk from * N + to is block `to` of rank `from`'s In and block `from` of rank
 /// `to`'s Out.
 constexpr int block_in(Collective collective, int chunk, int ranks) {
-  return collective == Collective::kAllToAll ? chunk % ranks : chunk;
+  return base_of(collective) == Collective::kAllToAll ? chunk % ranks : chunk;
 }
 constexpr int block_out(Collective collective, int chunk, int ranks) {
-  return collective == Collective::kAllToAll ? chunk / ranks : chunk;
+  return base_of(collective) == Collective::kAllToAll ? chunk / ranks : chunk;
 }
 
 /// One rank's part.
@@ -85,8 +85,13 @@ bool has(Collective collective, Algorithm algorithm);
 
 /// Whether the algorithm may be used when In and Out are in place (see communicator.hpp).
 /// kOneShotDirect all_reduce may not: a fast rank would overwrite its In while slower ones still
-/// read it. Nor may kTwoShotDirect all_to_all.
+/// read it. Nor may kTwoShotDirect all_to_all, nor any all_to_all_v, whose blocks differ in size.
 bool is_in_place_safe(Collective collective, Algorithm algorithm);
+
+/// Whether every reduction by this algorithm folds the ranks' contributions in rank order 0..N-1, at
+/// once and in one place: then the bits do not depend on where an element stands. The verifier
+/// reports it (VerifyReport::rank_order).
+bool folds_in_rank_order(Algorithm algorithm);
 
 /// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send",
 /// "publish", "copy", "reduce", ...

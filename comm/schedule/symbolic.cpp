@@ -23,11 +23,15 @@ SymbolicChannel::SymbolicChannel(std::span<const Operation> operations, size_t c
       report_(report),
       values_(ranks()),
       shared_(operations.size()),
+      indices_(operations.size()),
       cursors_(at(ranks())),
       links_(at(ranks()) * at(ranks())),
       published_(at(ranks())) {
   bool clocks = false;
   for (size_t k = 0; k < operations.size(); ++k) {
+    for (int r = 0; has_channel(k) && r < ranks(); ++r) {
+      indices_[k] = std::max(indices_[k], geometry(k, r).rounds * geometry(k, r).slices);
+    }
     for (const Program& program : operations[k].programs) {
       for (const Instruction& i : program.instructions) clocks |= i.action != Action::kMove;
       const auto& operands = program.operands;
@@ -40,6 +44,10 @@ SymbolicChannel::SymbolicChannel(std::span<const Operation> operations, size_t c
 
 uint64_t SymbolicChannel::chunks(size_t op) const {
   const Geometry& g = geometry(op);
+  const auto n = static_cast<uint64_t>(ranks());
+  if (is_varying(operations_[op].collective)) {
+    return operations_[op].collective == Collective::kAllToAllV ? n * n : n;
+  }
   return g.total == 0 ? 0 : (g.total - 1) / g.block + 1;
 }
 
@@ -147,7 +155,7 @@ Status SymbolicChannel::enter(int rank) {
   Cursor& at_rank = cursors_[at(rank)];
   for (; at_rank.op < operations_.size(); ++at_rank.op) {
     if (clocks_) clocks_->start(rank, at_rank.op);
-    if (has_channel(at_rank.op) && geometry(at_rank.op).rounds > 0 &&
+    if (has_channel(at_rank.op) && geometry(at_rank.op, rank).rounds > 0 &&
         !operations_[at_rank.op].programs[at(rank)].instructions.empty()) {
       break;
     }
@@ -182,7 +190,7 @@ Result<bool> SymbolicChannel::advance(int rank) {
 void SymbolicChannel::next(int rank) {
   Cursor& cursor = cursors_[at(rank)];
   const Program& program = operations_[cursor.op].programs[at(rank)];
-  const Geometry& g = geometry(cursor.op);
+  const Geometry& g = geometry(cursor.op, rank);
   const bool repeated = program.instructions[cursor.instruction].action == Action::kMove;
   if (repeated && ++cursor.slice < g.slices) return;
   cursor.slice = 0;
@@ -228,8 +236,8 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
   const Instruction& i = program.instructions[cursor.instruction];
   if (i.action == Action::kSignal) return false;
   if (i.action == Action::kWait) return wait_blocked(rank, i, why);
-  const Geometry& g = geometry(cursor.op);
-  if (g.slice_length(static_cast<uint64_t>(i.chunk), cursor.round, cursor.slice) == 0) return false;
+  const Geometry& g = geometry(cursor.op, rank);
+  if (g.slice_length(i.length, cursor.round, cursor.slice) == 0) return false;
   for (uint32_t n = 0; n < uint32_t{i.sources} + i.destinations; ++n) {
     const Operand& o = program.operands[i.first + n];
     if (!in_slot(o)) continue;
@@ -251,9 +259,8 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
 
 Status SymbolicChannel::move(int rank, const Program& program, const Instruction& i) {
   const Cursor& cursor = cursors_[at(rank)];
-  const Geometry& g = geometry(cursor.op);
-  const uint64_t length =
-      g.slice_length(static_cast<uint64_t>(i.chunk), cursor.round, cursor.slice);
+  const Geometry& g = geometry(cursor.op, rank);
+  const uint64_t length = g.slice_length(i.length, cursor.round, cursor.slice);
   if (length == 0) return {};
   const uint64_t index = cursor.round * g.slices + cursor.slice;
   ++report_.moves;
@@ -364,9 +371,10 @@ Status SymbolicChannel::check_results() {
     const Geometry& g = geometry(k);
     for (int r = 0; r < ranks(); ++r) {
       for (const int c : chunks_of(k, r, true)) {
+        const uint64_t length = chunk_length(operations_[k], c);
         for (uint64_t i = 0; i < indices(k); ++i) {
           const auto slice = static_cast<uint32_t>(i % g.slices);
-          if (g.slice_length(static_cast<uint64_t>(c), i / g.slices, slice) == 0) continue;
+          if (geometry(k, r).slice_length(length, i / g.slices, slice) == 0) continue;
           RONDO_RETURN_IF_ERROR(check_result(k, r, c, i));
         }
       }
@@ -388,7 +396,7 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
   }
   const Form form = form_of(operation.collective);
   if (!form.reduces) {
-    const bool exchanged = operation.collective == Collective::kAllToAll;
+    const bool exchanged = form.in == Holds::kEach && form.out == Holds::kEach;
     const int source = form.only_root_reads ? operation.root : exchanged ? chunk / ranks() : chunk;
     if (values_.only(value, source)) return {};
     return refuse("Out does not hold the data of rank " + std::to_string(source));

@@ -52,8 +52,9 @@ class SymbolicChannel {
   };
 
   int ranks() const { return static_cast<int>(operations_[0].programs.size()); }
-  const Geometry& geometry(size_t op) const {
-    return operations_[op].programs[0].channels[channel_];
+  /// Ranks of an all_to_all_v differ in rounds, and in nothing that matters here.
+  const Geometry& geometry(size_t op, int rank = 0) const {
+    return operations_[op].programs[static_cast<size_t>(rank)].channels[channel_];
   }
   bool has_channel(size_t op) const {
     return operations_[op].programs[0].channels.size() > channel_;
@@ -62,7 +63,9 @@ class SymbolicChannel {
   uint64_t blocks(size_t op) const;  // of the larger buffer
   /// The chunks that `rank`'s Out, or In, holds.
   std::vector<int> chunks_of(size_t op, int rank, bool out) const;
-  uint64_t indices(size_t op) const { return geometry(op).rounds * geometry(op).slices; }
+  uint64_t indices(size_t op) const {
+    return indices_[op];
+  }  // rounds * slices, the most of any rank
   /// Where chunk `chunk` of In or Out lies among the cells of a rank; one place for both where they
   /// overlap.
   size_t cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const;
@@ -101,6 +104,7 @@ class SymbolicChannel {
   Values values_;
   std::unique_ptr<Clocks> clocks_;  // only where peers' buffers or counters are used
   std::vector<bool> shared_;        // [op] whether peers touch buffers
+  std::vector<uint64_t> indices_;   // [op]
   std::vector<Cursor> cursors_;     // [rank]
   std::vector<Fifo> links_;         // [from * ranks + to]
   std::vector<Fifo> published_;     // [from]

@@ -4,6 +4,7 @@
 #include "comm/schedule/verifier.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "comm/schedule/symbolic.hpp"
@@ -14,10 +15,57 @@ namespace {
 std::string text(uint64_t value) { return std::to_string(value); }
 Status wrong(const std::string& what) { return {Code::kDataError, what}; }
 
+bool same_slices(const Geometry& a, const Geometry& b) {
+  return a.window == b.window && a.slice == b.slice && a.slices == b.slices;
+}
 bool same(const Geometry& a, const Geometry& b) {
-  return a.total == b.total && a.block == b.block && a.in_stride == b.in_stride &&
-         a.out_stride == b.out_stride && a.begin == b.begin && a.end == b.end &&
-         a.window == b.window && a.slice == b.slice && a.slices == b.slices && a.rounds == b.rounds;
+  return a.total == b.total && a.block == b.block && a.begin == b.begin && a.end == b.end &&
+         same_slices(a, b) && a.rounds == b.rounds;
+}
+
+uint64_t sum(const std::vector<uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+uint64_t longest(const std::vector<uint64_t>& counts) {
+  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+}
+
+/// Where block `block` of `rank`'s buffer begins, as the collective is defined.
+uint64_t block_offset(const Operation& op, int rank, bool out, int block) {
+  const Form form = form_of(op.collective);
+  if ((out ? form.out : form.in) == Holds::kOne) return 0;
+  const auto b = static_cast<size_t>(block);
+  if (!is_varying(op.collective)) return b * op.programs[0].channels[0].block;
+  const Layout& layout = op.layouts[static_cast<size_t>(rank)];
+  return out ? layout.out_offsets[b] : layout.in_offsets[b];
+}
+
+/// What the ranks say about the layout of a _v collective must fit together.
+Status check_layouts(const Operation& op) {
+  const size_t ranks = op.programs.size();
+  if (op.layouts.size() != (is_varying(op.collective) ? ranks : 0)) {
+    return wrong(text(op.layouts.size()) + " layouts for " + text(ranks) + " ranks");
+  }
+  const Form form = form_of(op.collective);
+  for (size_t r = 0; r < op.layouts.size(); ++r) {
+    const Layout& layout = op.layouts[r];
+    const size_t ins = form.in == Holds::kEach ? ranks : 0;
+    const size_t outs = form.out == Holds::kEach ? ranks : 0;
+    if (layout.in_counts.size() != ins || layout.in_offsets.size() != ins ||
+        layout.out_counts.size() != outs || layout.out_offsets.size() != outs) {
+      return wrong("the layout of rank " + text(r) + " has not one block for every rank");
+    }
+    if (op.collective != Collective::kAllToAllV) {
+      if (layout == op.layouts[0]) continue;
+      return wrong("rank " + text(r) + " has another layout than rank 0");
+    }
+    for (size_t p = 0; p < ranks; ++p) {
+      if (layout.in_counts[p] == op.layouts[p].out_counts[r]) continue;
+      return wrong("rank " + text(r) + " sends rank " + text(p) + " " + text(layout.in_counts[p]) +
+                   " elements, but that expects " + text(op.layouts[p].out_counts[r]));
+    }
+  }
+  return {};
 }
 
 bool uses_slots(const Program& program) {
@@ -27,7 +75,15 @@ bool uses_slots(const Program& program) {
 }
 
 /// The division of the data that all channels share.
-Status check_division(const Operation& op, const Geometry& g) {
+Status check_division(const Operation& op, size_t rank, const Geometry& g) {
+  if (is_varying(op.collective)) {
+    const Layout& layout = op.layouts[rank];
+    const uint64_t total = sum(layout.in_counts) + sum(layout.out_counts);
+    const uint64_t block = std::max(longest(layout.in_counts), longest(layout.out_counts));
+    if (g.total == total && g.block == block) return {};
+    return wrong("the geometry has " + text(g.total) + " elements in chunks of at most " +
+                 text(g.block) + ", but the layout has " + text(total) + " and " + text(block));
+  }
   const uint64_t ranks = op.programs.size();
   const Form form = form_of(op.collective);
   const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
@@ -46,11 +102,6 @@ Status check_division(const Operation& op, const Geometry& g) {
   }
   if (g.total > 0 && (g.block == 0 || (g.total - 1) / g.block >= most_chunks)) {
     return wrong("more than " + text(most_chunks) + " chunks of " + text(g.block) + " elements");
-  }
-  if (g.in_stride != (form.in == Holds::kOne ? 0 : g.block) ||
-      g.out_stride != (form.out == Holds::kOne ? 0 : g.block)) {
-    return wrong("chunks lie " + text(g.in_stride) + " elements apart in In and " +
-                 text(g.out_stride) + " in Out, which does not fit chunks of " + text(g.block));
   }
   return {};
 }
@@ -112,20 +163,25 @@ Status check_geometry(const Operation& op, const std::string& what, const Limits
   // One rank alone has no barrier to keep.
   const bool nothing_to_do = op.programs.size() == 1 && op.collective == Collective::kBarrier;
   bool slots = false;
+  for (const Program& program : op.programs) slots = slots || uses_slots(program);
+  const bool own_rounds = op.collective == Collective::kAllToAllV;
   for (size_t r = 0; r < op.programs.size(); ++r) {
-    const std::vector<Geometry>& other = op.programs[r].channels;
-    if (!std::equal(channels.begin(), channels.end(), other.begin(), other.end(), same)) {
+    const std::vector<Geometry>& own = op.programs[r].channels;
+    if (!std::equal(channels.begin(), channels.end(), own.begin(), own.end(),
+                    own_rounds ? same_slices : same)) {
       return wrong(what + "rank " + text(r) + " has another geometry than rank 0");
     }
-    slots = slots || uses_slots(op.programs[r]);
+    if (r > 0 && !own_rounds) continue;
+    for (size_t c = 0; c < own.size(); ++c) {
+      RONDO_RETURN_IF_ERROR(check_division(op, r, own[c]));
+      if (nothing_to_do) continue;
+      const std::string where = what + (r > 0 ? "rank " + text(r) + ", " : "");
+      RONDO_RETURN_IF_ERROR(
+          check_channel(own[c], where + "channel " + text(c) + " ", slots, limits));
+    }
+    RONDO_RETURN_IF_ERROR(check_tiling(own));
   }
-  for (size_t c = 0; c < channels.size(); ++c) {
-    RONDO_RETURN_IF_ERROR(check_division(op, channels[c]));
-    if (nothing_to_do) continue;
-    RONDO_RETURN_IF_ERROR(
-        check_channel(channels[c], what + "channel " + text(c) + " ", slots, limits));
-  }
-  return check_tiling(channels);
+  return {};
 }
 
 /// Which chunk an operand of a move of `chunk` must name.
@@ -148,7 +204,7 @@ std::string operand_fault(Collective collective, const Operand& o, bool destinat
     return "is about chunk " + std::to_string(chunk) + ", but has an operand of chunk " +
            std::to_string(o.chunk);
   }
-  if (collective == Collective::kAllToAll) {
+  if (base_of(collective) == Collective::kAllToAll) {
     const int owner = own ? rank : o.peer;
     const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
     const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
@@ -161,8 +217,19 @@ std::string operand_fault(Collective collective, const Operand& o, bool destinat
   return {};
 }
 
+/// Whether the operand begins where its block does; empty: it does.
+std::string offset_fault(const Operation& op, const Location& o, int rank) {
+  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
+  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+  const bool own = o.place == Place::kIn || o.place == Place::kOut;
+  const uint64_t expected = in || out ? block_offset(op, own ? rank : o.peer, out, o.chunk) : 0;
+  if (o.offset == expected) return "";
+  return "has block " + std::to_string(o.chunk) + " at element " + text(o.offset) +
+         " of a buffer in which it begins at " + text(expected);
+}
+
 /// Two equal operands on one side would take two slots in one move, or fold a contribution twice.
-bool repeats(std::span<const Operand> operands) {
+bool repeats(std::span<const Location> operands) {
   if (operands.size() < 2) return false;
   std::vector<std::pair<Place, int32_t>> keys;
   keys.reserve(operands.size());
@@ -188,11 +255,23 @@ std::string instruction_fault(const Operation& op, int rank, const Instruction& 
     return "moves " + text(i.sources) + " sources to " + text(i.destinations) +
            " destinations of chunk " + std::to_string(i.chunk) + ", which is no move";
   }
-  const std::span<const Operand> all(program.operands.data() + i.first,
-                                     size_t{i.sources} + i.destinations);
+  const int most =
+      form_of(op.collective).in == Holds::kEach && form_of(op.collective).out == Holds::kEach
+          ? ranks * ranks
+          : ranks;
+  if (i.chunk >= most) {
+    return "is about chunk " + std::to_string(i.chunk) + " of " + std::to_string(most);
+  }
+  const std::span<const Location> all(program.operands.data() + i.first,
+                                      size_t{i.sources} + i.destinations);
   for (size_t o = 0; o < all.size(); ++o) {
     std::string fault = operand_fault(op.collective, all[o], o >= i.sources, rank, ranks, i.chunk);
+    if (fault.empty()) fault = offset_fault(op, all[o], rank);
     if (!fault.empty()) return fault;
+  }
+  if (i.length != chunk_length(op, i.chunk)) {
+    return "moves " + text(i.length) + " elements of chunk " + std::to_string(i.chunk) +
+           ", which has " + text(chunk_length(op, i.chunk));
   }
   if (repeats(all.first(i.sources)) || repeats(all.subspan(i.sources))) {
     return "names the same place twice";
@@ -226,6 +305,8 @@ Status check_form(std::span<const Operation> operations, const Limits& limits) {
       return wrong(what + "programs for " + text(op.programs.size()) +
                    " ranks, but operation 0 has " + text(operations[0].programs.size()));
     }
+    if (const Status status = check_layouts(op); !status.ok())
+      return wrong(what + status.message());
     RONDO_RETURN_IF_ERROR(check_geometry(op, what, limits));
     for (size_t r = 0; r < op.programs.size(); ++r) {
       for (size_t i = 0; i < op.programs[r].instructions.size(); ++i) {
@@ -243,6 +324,22 @@ Status check_form(std::span<const Operation> operations, const Limits& limits) {
 
 }  // namespace
 
+uint64_t chunk_length(const Operation& op, int chunk) {
+  const auto c = static_cast<size_t>(chunk), ranks = op.programs.size();
+  switch (op.collective) {
+    case Collective::kAllGatherV:
+      return op.layouts[0].out_counts[c];
+    case Collective::kReduceScatterV:
+      return op.layouts[0].in_counts[c];
+    case Collective::kAllToAllV:
+      return op.layouts[c / ranks].in_counts[c % ranks];
+    default:
+      break;
+  }
+  const Geometry& g = op.programs[0].channels[0];
+  return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
+}
+
 Result<Operation> make_operation(const Shape& shape, const Limits& limits) {
   if (shape.in_place && !is_in_place_safe(shape.collective, shape.algorithm)) {
     return Status(Code::kUnavailable, std::string(name(shape.algorithm)) + " " +
@@ -253,11 +350,14 @@ Result<Operation> make_operation(const Shape& shape, const Limits& limits) {
                .root = shape.root,
                .in_place = shape.in_place,
                .count = shape.count,
-               .programs = {}};
+               .programs = {},
+               .layouts = shape.layouts};
   for (int r = 0; r < shape.ranks; ++r) {
     Result<Schedule> s = build(shape.collective, shape.algorithm, shape.ranks, r, shape.root);
     if (!s.ok()) return s.status();
-    Result<Program> program = lower(*s, shape.count, limits);
+    const bool varies = is_varying(shape.collective);
+    Result<Program> program =
+        lower(*s, shape.count, limits, varies ? shape.layouts[static_cast<size_t>(r)] : Layout{});
     if (!program.ok()) return program.status();
     op.programs.push_back(std::move(*program));
   }

@@ -24,6 +24,7 @@ struct Operation {
   bool in_place = false;  // In and Out overlap as communicator.hpp allows for the collective
   uint64_t count = 0;     // the collective's own argument
   std::vector<Program> programs;  // [rank]
+  std::vector<Layout> layouts{};  // [rank], of a _v collective
 };
 
 /// What is to be built and lowered for all ranks.
@@ -34,7 +35,11 @@ struct Shape {
   int root = 0;
   bool in_place = false;
   uint64_t count = 0;
+  std::vector<Layout> layouts{};  // [rank], of a _v collective
 };
+
+/// Elements of chunk `chunk`, as the collective is defined.
+uint64_t chunk_length(const Operation& op, int chunk);
 
 /// build() and lower() for every rank. Refuses in place where the algorithm is not safe so.
 Result<Operation> make_operation(const Shape& shape, const Limits& limits);

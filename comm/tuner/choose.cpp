@@ -16,6 +16,10 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
   if (needs.publish && !available.publish) return "no slots with several readers";
   if (needs.references && !available.references) return "peers' buffers are not mapped";
   if (needs.signals && !available.signals) return "no counters";
+  if (available.rank_order_only && form_of(collective).reduces &&
+      !schedule::folds_in_rank_order(algorithm)) {
+    return "does not fold in rank order";
+  }
   if (in_place && !schedule::is_in_place_safe(collective, algorithm)) return "not safe in place";
   return nullptr;
 }

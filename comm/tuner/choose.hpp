@@ -13,6 +13,8 @@ struct Available {
   bool publish = false;     // one writer, many readers
   bool references = false;  // peers' buffers are mapped
   bool signals = false;     // counters
+  /// Reductions must fold in rank order (Config::reproducible).
+  bool rank_order_only = false;
 };
 
 struct Choice {
@@ -21,7 +23,8 @@ struct Choice {
 };
 
 /// `bytes` as in predict_us. Of equal predictions the first in the order of Algorithm wins. The
-/// ring needs nothing, so there always is a choice.
+/// ring, and where it may not be used two-shot or the star, need nothing, so there always is a
+/// choice.
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
               bool in_place, const LinkProfile& profile);
 

@@ -165,7 +165,7 @@ Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t b
   if (!schedule::has(collective, algorithm)) return {};
   if (ranks == 1)
     return collective == Collective::kBarrier ? Terms{} : Terms{.memory_bytes = 2 * n};
-  switch (collective) {
+  switch (base_of(collective)) {
     case Collective::kAllReduce:
       return all_reduce(algorithm, p, n);
     case Collective::kReduceScatter:
@@ -181,10 +181,9 @@ Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t b
       return star(algorithm, p, n);
     case Collective::kAllToAll:
       return all_to_all(algorithm, p, n);
-    case Collective::kBarrier:
+    default:
       return barrier(algorithm, p);
   }
-  return {};
 }
 
 double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,

@@ -56,8 +56,26 @@ enum class Collective : uint8_t {
   kGather = 6,
   kScatter = 7,
   kAllToAll = 8,
+  kAllGatherV = 9,  // _v: blocks of different sizes
+  kReduceScatterV = 10,
+  kAllToAllV = 11,
 };
-inline constexpr int kCollectives = 9;
+inline constexpr int kCollectives = 12;
+
+/// The collective of which this is the _v form; itself, where it is none.
+constexpr Collective base_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGatherV:
+      return Collective::kAllGather;
+    case Collective::kReduceScatterV:
+      return Collective::kReduceScatter;
+    case Collective::kAllToAllV:
+      return Collective::kAllToAll;
+    default:
+      return collective;
+  }
+}
+constexpr bool is_varying(Collective collective) { return base_of(collective) != collective; }
 
 /// What a buffer of a collective holds: `count` elements that all ranks share in, one block of
 /// `count`, which belongs to one rank, or a block for every rank.
@@ -68,7 +86,7 @@ struct Form {
   bool only_root_reads, only_root_writes;  // In, or Out, is used on the root alone
 };
 constexpr Form form_of(Collective collective) {
-  switch (collective) {
+  switch (base_of(collective)) {
     case Collective::kAllReduce:
       return {Holds::kAll, Holds::kAll, true, false, false};
     case Collective::kReduceScatter:
@@ -85,7 +103,7 @@ constexpr Form form_of(Collective collective) {
       return {Holds::kEach, Holds::kOne, false, true, false};
     case Collective::kAllToAll:
       return {Holds::kEach, Holds::kEach, false, false, false};
-    case Collective::kBarrier:
+    default:  // barrier
       break;
   }
   return {Holds::kNothing, Holds::kNothing, false, false, false};
@@ -162,8 +180,9 @@ inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
 inline constexpr std::string_view kReduceOpNames[kReduceOps] = {
     "sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "mulsum"};
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
-    "reduce",     "gather",         "scatter",    "all_to_all"};
+    "all_reduce", "reduce_scatter", "all_gather",       "broadcast",
+    "barrier",    "reduce",         "gather",           "scatter",
+    "all_to_all", "all_gather_v",   "reduce_scatter_v", "all_to_all_v"};
 inline constexpr std::string_view kAlgorithmNames[kAlgorithms] = {
     "auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct",
     "flat", "tree", "star"};

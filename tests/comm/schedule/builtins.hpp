@@ -2,7 +2,9 @@
 // tests are.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,9 +58,48 @@ inline std::string describe(const Shape& s, const Limits& limits) {
          std::to_string(limits.depth) + ", channels " + std::to_string(limits.channels);
 }
 
+/// Blocks of about `count` elements, some of them empty, in an order of their own and with gaps.
+inline std::pair<std::vector<uint64_t>, std::vector<uint64_t>> uneven(
+    int ranks, const std::function<uint64_t(uint64_t)>& count) {
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<uint64_t> counts(n), offsets(n);
+  for (size_t b = 0; b < n; ++b) counts[b] = count(b);
+  uint64_t at = 1;
+  for (size_t b = n; b-- > 0; at += counts[b] + b % 2) offsets[b] = at;
+  return {counts, offsets};
+}
+
+/// The shape, with layouts if it is a _v collective: blocks are as large as `count` or a bit larger
+/// (one element more at most where count is small), or empty.
+inline Shape laid_out(Shape shape) {
+  if (!is_varying(shape.collective)) return shape;
+  const auto n = static_cast<uint64_t>(shape.ranks);
+  const uint64_t count = shape.count;
+  const auto block = [&](uint64_t from, uint64_t to) -> uint64_t {
+    const uint64_t kind = (from * 3 + to * 5) % 7;
+    return kind == 1 ? 0 : count + (kind == 2 ? 1 : 0) + (kind == 3 ? count / 2 : 0);
+  };
+  shape.layouts.clear();
+  for (uint64_t r = 0; r < n; ++r) {
+    Layout layout;
+    if (shape.collective != Collective::kAllGatherV) {
+      std::tie(layout.in_counts, layout.in_offsets) = uneven(shape.ranks, [&](uint64_t b) {
+        return shape.collective == Collective::kAllToAllV ? block(r, b) : block(b, 0);
+      });
+    }
+    if (shape.collective != Collective::kReduceScatterV) {
+      std::tie(layout.out_counts, layout.out_offsets) = uneven(shape.ranks, [&](uint64_t b) {
+        return shape.collective == Collective::kAllToAllV ? block(b, r) : block(b, 0);
+      });
+    }
+    shape.layouts.push_back(std::move(layout));
+  }
+  return shape;
+}
+
 inline Operation operation(const Shape& shape, const Limits& limits) {
   INFO(describe(shape, limits));
-  Result<Operation> made = make_operation(shape, limits);
+  Result<Operation> made = make_operation(laid_out(shape), limits);
   if (!made.ok()) FAIL(made.status().to_string());
   return std::move(*made);
 }

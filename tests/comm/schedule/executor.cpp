@@ -69,11 +69,39 @@ class Execution {
 
  private:
   // Said anew, not taken from form_of(): that is what is tested.
+  bool is(Collective one, Collective other) const {
+    return op_.collective == one || op_.collective == other;
+  }
   bool one_in() const {
-    return op_.collective == Collective::kAllGather || op_.collective == Collective::kGather;
+    return is(Collective::kAllGather, Collective::kGather) ||
+           op_.collective == Collective::kAllGatherV;
   }
   bool one_out() const {
-    return op_.collective == Collective::kReduceScatter || op_.collective == Collective::kScatter;
+    return is(Collective::kReduceScatter, Collective::kScatter) ||
+           op_.collective == Collective::kReduceScatterV;
+  }
+  bool exchanges() const { return is(Collective::kAllToAll, Collective::kAllToAllV); }
+  bool blocks() const { return one_in() || one_out() || exchanges(); }
+
+  /// Elements that rank `from` has for rank `to`, and where they begin in its In and in that rank's
+  /// Out. Where In or Out is a single block, or undivided, it begins at 0.
+  uint64_t count(size_t from, size_t to) const {
+    if (op_.collective == Collective::kAllGatherV) return op_.layouts[0].out_counts[from];
+    if (op_.collective == Collective::kReduceScatterV) return op_.layouts[0].in_counts[to];
+    if (op_.collective == Collective::kAllToAllV) return op_.layouts[from].in_counts[to];
+    return op_.count;
+  }
+  uint64_t in_offset(size_t from, size_t to) const {
+    if (one_in()) return 0;
+    const bool varies =
+        op_.collective == Collective::kReduceScatterV || op_.collective == Collective::kAllToAllV;
+    return varies ? op_.layouts[from].in_offsets[to] : to * op_.count;
+  }
+  uint64_t out_offset(size_t from, size_t to) const {
+    if (one_out()) return 0;
+    const bool varies =
+        op_.collective == Collective::kAllGatherV || op_.collective == Collective::kAllToAllV;
+    return varies ? op_.layouts[to].out_offsets[from] : from * op_.count;
   }
   bool reads(size_t rank) const {
     return static_cast<int>(rank) == op_.root ||
@@ -86,16 +114,18 @@ class Execution {
 
   void lay_out(Rank& r, size_t id) {
     r.id = id;
-    const uint64_t all =
-        op_.collective == Collective::kAllToAll ? g_.block * ranks_.size() : g_.total;
-    r.in_size = one_in() ? g_.block : all;
-    r.out_size = one_out() ? g_.block : all;
+    r.in_size = r.out_size = blocks() ? 0 : g_.total;
+    for (size_t p = 0; blocks() && p < ranks_.size(); ++p) {
+      r.in_size = std::max(r.in_size, in_offset(id, p) + count(id, p));
+      r.out_size = std::max(r.out_size, out_offset(p, id) + count(p, id));
+    }
     r.out_base = r.in_size;
     if (op_.in_place) {
-      r.out_base = one_out() ? id * g_.block : 0;
-      r.in_base = one_in() ? id * g_.block : 0;
+      r.out_base = one_out() ? in_offset(id, id) : 0;
+      r.in_base = one_in() ? out_offset(id, id) : 0;
     }
-    r.memory.resize(op_.in_place ? std::max(r.in_size, r.out_size) : r.in_size + r.out_size);
+    r.memory.resize(op_.in_place ? std::max(r.in_base + r.in_size, r.out_base + r.out_size)
+                                 : r.in_size + r.out_size);
     poison(r);
   }
 
@@ -124,7 +154,7 @@ class Execution {
     const Program& program = op_.programs[r.id];
     if (r.ended) return false;
     if (!r.started) return start(r), true;
-    if (r.round >= g_.rounds || program.instructions.empty()) return end(r), true;
+    if (r.round >= program.channels[0].rounds || program.instructions.empty()) return end(r), true;
     const Instruction& i = program.instructions[r.instruction];
     if (!execute(r, program, i)) return false;
     if (i.action == Action::kMove && ++r.slice < g_.slices) return true;
@@ -143,7 +173,7 @@ class Execution {
       return i.flag == Flag::kPosted ? peer.started : peer.signals >= r.signals;
     }
     if (i.chunk < 0) return fault("no chunk");
-    const uint64_t length = g_.slice_length(static_cast<uint64_t>(i.chunk), r.round, r.slice);
+    const uint64_t length = g_.slice_length(i.length, r.round, r.slice);
     if (length == 0) return true;
     for (uint32_t n = 0; n < uint32_t{i.sources} + i.destinations; ++n) {
       const Operand& o = program.operands[i.first + n];
@@ -197,19 +227,18 @@ class Execution {
 
   /// Where `length` elements of a buffer operand begin in its owner's memory; nothing when that is
   /// out of bounds.
-  std::optional<size_t> place(const Rank& r, const Operand& o, uint64_t length, size_t* owner) {
+  std::optional<size_t> place(const Rank& r, const Location& o, uint64_t length, size_t* owner) {
     const bool peers = o.place == Place::kPeerIn || o.place == Place::kPeerOut;
     if (peers && !is_peer(r, o.peer)) return std::nullopt;
     *owner = peers ? static_cast<size_t>(o.peer) : r.id;
     const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
     const Rank& rank = ranks_[*owner];
-    const uint64_t offset = static_cast<uint64_t>(o.chunk) * (out ? g_.out_stride : g_.in_stride) +
-                            g_.slice_begin(r.round, r.slice);
+    const uint64_t offset = o.offset + g_.slice_begin(r.round, r.slice);
     if (o.chunk < 0 || offset + length > (out ? rank.out_size : rank.in_size)) return std::nullopt;
     return offset + (out ? rank.out_base : rank.in_base);
   }
 
-  std::optional<Data> read(Rank& r, const Operand& o, uint64_t length) {
+  std::optional<Data> read(Rank& r, const Location& o, uint64_t length) {
     if (in_fifo(o)) {
       auto& queue = fifo(o, static_cast<size_t>(o.peer), r.id);
       if (queue.empty()) return fault("two slots taken at once"), std::nullopt;
@@ -225,7 +254,7 @@ class Execution {
     return Data(begin, begin + static_cast<std::ptrdiff_t>(length));
   }
 
-  void write(Rank& r, const Operand& o, const Data& data) {
+  void write(Rank& r, const Location& o, const Data& data) {
     if (in_fifo(o)) {
       for (size_t to = 0; to < ranks_.size(); ++to) {
         const bool reader =
@@ -244,28 +273,51 @@ class Execution {
               ranks_[owner].memory.begin() + static_cast<std::ptrdiff_t>(*at));
   }
 
-  uint64_t expected(size_t rank, uint64_t i) const {
-    if (op_.collective == Collective::kBroadcast)
-      return contribution(static_cast<size_t>(op_.root), i);
-    if (one_in()) return contribution(i / g_.block, i % g_.block);
-    const uint64_t position = one_out() ? rank * g_.block + i : i;
-    if (op_.collective == Collective::kScatter)
-      return contribution(static_cast<size_t>(op_.root), position);
-    if (op_.collective == Collective::kAllToAll)
-      return contribution(i / g_.block, rank * g_.block + i % g_.block);
+  uint64_t sum(uint64_t position) const {
     uint64_t sum = 0;
     for (size_t r = 0; r < ranks_.size(); ++r) sum += contribution(r, position);
     return 3 * sum;
   }
 
-  std::string check() const {
-    if (op_.collective == Collective::kBarrier) return {};
-    for (const Rank& r : ranks_) {
-      for (uint64_t i = 0; writes(r.id) && i < r.out_size; ++i) {
-        if (r.result[i] != expected(r.id, i)) return "wrong result";
+  /// Element `i` of what `rank` gets from `from`.
+  uint64_t expected(size_t from, size_t rank, uint64_t i) const {
+    const auto root = static_cast<size_t>(op_.root);
+    switch (op_.collective) {
+      case Collective::kBroadcast:
+        return contribution(root, i);
+      case Collective::kScatter:
+        return contribution(root, in_offset(root, rank) + i);
+      case Collective::kAllReduce:
+      case Collective::kReduce:
+        return sum(i);
+      case Collective::kReduceScatter:
+      case Collective::kReduceScatterV:
+        return sum(in_offset(from, rank) + i);
+      default:
+        return contribution(from, in_offset(from, rank) + i);
+    }
+  }
+
+  bool right(const Rank& r) const {
+    if (!blocks() || one_out()) {
+      for (uint64_t i = 0; i < r.out_size; ++i) {
+        if (r.result[i] != expected(0, r.id, i)) return false;
+      }
+      return true;
+    }
+    for (size_t from = 0; from < ranks_.size(); ++from) {
+      for (uint64_t i = 0; i < count(from, r.id); ++i) {
+        if (r.result[out_offset(from, r.id) + i] != expected(from, r.id, i)) return false;
       }
     }
-    return {};
+    return true;
+  }
+
+  std::string check() const {
+    if (op_.collective == Collective::kBarrier) return {};
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(),
+                                 [this](const Rank& r) { return !writes(r.id) || right(r); });
+    return all ? "" : "wrong result";
   }
 
   const Operation& op_;

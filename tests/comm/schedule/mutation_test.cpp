@@ -16,19 +16,34 @@ using Random = std::mt19937_64;
 size_t below(Random& random, size_t n) { return static_cast<size_t>(random() % n); }
 
 /// Gives an instruction operands of its own, so that changing them does not change another's.
-std::span<Operand> own_operands(Program& p, Instruction& i) {
+std::span<Location> own_operands(Program& p, Instruction& i) {
   const size_t size = size_t{i.sources} + i.destinations;
-  const std::vector<Operand> copy(p.operands.begin() + i.first,
-                                  p.operands.begin() + i.first + static_cast<std::ptrdiff_t>(size));
+  const std::vector<Location> copy(
+      p.operands.begin() + i.first,
+      p.operands.begin() + i.first + static_cast<std::ptrdiff_t>(size));
   i.first = static_cast<uint32_t>(p.operands.size());
   p.operands.insert(p.operands.end(), copy.begin(), copy.end());
   return {p.operands.data() + i.first, size};
 }
 
+/// Where block `o.chunk` begins in the buffer of `o`.
+uint64_t begin_of(const Operation& op, const Location& o, int rank) {
+  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
+  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+  const Form form = form_of(op.collective);
+  if ((!in && !out) || (in ? form.in : form.out) == Holds::kOne) return 0;
+  const auto block = static_cast<size_t>(o.chunk);
+  if (!is_varying(op.collective)) return block * op.programs[0].channels[0].block;
+  const bool own = o.place == Place::kIn || o.place == Place::kOut;
+  const Layout& layout = op.layouts[static_cast<size_t>(own ? rank : std::max(o.peer, 0))];
+  return in ? layout.in_offsets[block] : layout.out_offsets[block];
+}
+
 /// Changes one thing in the program of one rank; what, in words.
 std::string mutate(Operation& op, Random& random) {
   const auto ranks = static_cast<int>(op.programs.size());
-  Program& p = op.programs[below(random, op.programs.size())];
+  const size_t rank = below(random, op.programs.size());
+  Program& p = op.programs[rank];
   auto& steps = p.instructions;
   if (steps.empty()) return "nothing";
   const size_t at = below(random, steps.size()), other = below(random, steps.size());
@@ -36,7 +51,7 @@ std::string mutate(Operation& op, Random& random) {
   Instruction& i = *here;
   const bool moves = i.action == Action::kMove;
   const std::string where = " in step " + std::to_string(at);
-  switch (below(random, 9)) {
+  switch (below(random, 11)) {
     case 0:
       steps.erase(here);
       return "dropped step" + where;
@@ -51,27 +66,31 @@ std::string mutate(Operation& op, Random& random) {
         return i.peer = static_cast<int>(below(random, op.programs.size())), "another peer" + where;
       const int chunk = static_cast<int>(below(random, op.programs.size()));
       i.chunk = chunk;
-      for (Operand& o : own_operands(p, i)) o.chunk = chunk;
+      i.length = chunk_length(op, chunk);
+      for (Location& o : own_operands(p, i)) {
+        o.chunk = chunk;
+        o.offset = begin_of(op, o, static_cast<int>(rank));
+      }
       return "another chunk" + where;
     }
     case 4: {
       if (!moves)
         return i.flag = i.flag == Flag::kPosted ? Flag::kSignalled : Flag::kPosted,
                "another flag" + where;
-      const std::span<Operand> all = own_operands(p, i);
+      const std::span<Location> all = own_operands(p, i);
       std::swap(all[below(random, all.size())], all[below(random, all.size())]);
       return "swapped operands" + where;
     }
     case 5: {
       if (!moves) return i.action = Action::kSignal, "signal" + where;
-      const std::span<Operand> all = own_operands(p, i);
+      const std::span<Location> all = own_operands(p, i);
       all[below(random, all.size())].peer =
           static_cast<int>(below(random, op.programs.size() + 1)) - (ranks > 2 ? 0 : 1);
       return "another peer" + where;
     }
     case 6: {
       if (!moves) return "nothing";
-      const std::span<Operand> all = own_operands(p, i);
+      const std::span<Location> all = own_operands(p, i);
       all[below(random, all.size())].place = static_cast<Place>(below(random, 6));
       return "another place" + where;
     }
@@ -80,6 +99,16 @@ std::string mutate(Operation& op, Random& random) {
       if (i.destinations > 1) return --i.destinations, "without the last destination" + where;
       return "nothing";
     }
+    case 8: {
+      if (!moves) return "nothing";
+      const std::span<Location> all = own_operands(p, i);
+      all[below(random, all.size())].offset += below(random, 2) == 0 ? 1 : 16;
+      return "another offset" + where;
+    }
+    case 9:
+      if (!moves || i.length == 0) return "nothing";
+      --i.length;
+      return "a shorter chunk" + where;
     default:
       i.finishes = !i.finishes;
       return "finishes" + where;

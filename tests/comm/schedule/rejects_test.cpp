@@ -171,9 +171,14 @@ TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
   CHECK_THAT(broken([](Geometry& g) { g.end -= 4; }), says("end at element 36 of chunks of 40"));
   CHECK_THAT(broken([](Geometry& g) { g.begin += 4, g.rounds = 3; }), says("leave a gap"));
   CHECK_THAT(broken([](Geometry& g) { g.total += 1; }), says("the collective has 120"));
-  CHECK_THAT(broken([](Geometry& g) { g.in_stride = 39; }), says("39 elements apart in In"));
   CHECK_THAT(broken([](Geometry& g) { g.block = 30; }), says("more than 3 chunks of 30"));
   Operation op = good;
+  op.programs[1].operands[op.programs[1].instructions[0].first].offset += 1;
+  CHECK_THAT(refusal(op), says("at element 1 of a buffer in which it begins at 0"));
+  op = good;
+  op.programs[1].instructions[1].length -= 1;
+  CHECK_THAT(refusal(op), says("moves 39 elements of chunk"));
+  op = good;
   op.programs[2].channels[0].slice = 8;
   CHECK_THAT(refusal(op), says("rank 2 has another geometry than rank 0"));
 
@@ -183,6 +188,30 @@ TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
     program.channels[1].begin -= 4;
   }
   CHECK_THAT(refusal(op), says("channels overlap"));
+}
+
+TEST_CASE("layouts of _v collectives that do not fit together are refused") {
+  const Limits limits = tiny(2);
+  const auto made = [&](Collective collective) {
+    return operation(
+        {.collective = collective, .algorithm = Algorithm::kTwoShot, .ranks = 3, .count = 20},
+        limits);
+  };
+  Operation op = made(Collective::kAllGatherV);
+  CHECK(verdict({op}, limits).ok());
+  op.layouts[1].out_counts[2] += 1;
+  CHECK_THAT(verdict({op}, limits).message(), says("rank 1 has another layout than rank 0"));
+  op = made(Collective::kReduceScatterV);
+  CHECK(verdict({op}, limits).ok());
+  for (Layout& layout : op.layouts) layout.in_offsets[1] += 3;
+  CHECK_THAT(verdict({op}, limits).message(), says("of a buffer in which it begins at"));
+  op = made(Collective::kAllToAllV);
+  CHECK(verdict({op}, limits).ok());
+  op.layouts[0].in_counts[2] += 1;
+  CHECK_THAT(verdict({op}, limits).message(), says("rank 0 sends rank 2"));
+  op = made(Collective::kAllToAllV);
+  op.layouts.pop_back();
+  CHECK_THAT(verdict({op}, limits).message(), says("2 layouts for 3 ranks"));
 }
 
 TEST_CASE("in-place hazards are refused") {
