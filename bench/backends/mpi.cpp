@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rondo::bench {
 namespace {
@@ -126,6 +128,7 @@ class MpiBackend final : public Backend {
     const auto block = static_cast<size_t>(rank_) * bytes;
     const auto* in = static_cast<const std::byte*>(operation.in);
     auto* out = static_cast<std::byte*>(operation.out);
+    if (is_varying(shape.collective)) return run_varying(operation);
     switch (shape.collective) {
       case Collective::kAllReduce:
         return to_status(MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, count, type,
@@ -153,13 +156,49 @@ class MpiBackend final : public Backend {
       case Collective::kAllToAll:
         return to_status(MPI_Alltoall(in == out ? MPI_IN_PLACE : in, count, type, out, count, type,
                                       MPI_COMM_WORLD));
-      case Collective::kBarrier:
+      default:
         return barrier();
     }
-    return {Code::kInvalidArgument, "unknown collective"};
   }
 
  private:
+  Status run_varying(const Operation& operation) {
+    const Shape& shape = operation.shape;
+    const MPI_Datatype type = type_of(shape.type);
+    if (laid_out_for_ != shape.count) {
+      const std::vector<size_t> counts = block_counts(shape, rank_, size_);
+      counts_.assign(counts.begin(), counts.end());
+      offsets_.assign(counts_.size(), 0);
+      std::partial_sum(counts_.begin(), counts_.end() - 1, offsets_.begin() + 1);
+      laid_out_for_ = shape.count;
+    }
+    const auto own = static_cast<size_t>(rank_);
+    const size_t block = static_cast<size_t>(offsets_[own]) * size_of(shape.type);
+    const auto* in = static_cast<const std::byte*>(operation.in);
+    auto* out = static_cast<std::byte*>(operation.out);
+    switch (shape.collective) {
+      case Collective::kAllGatherV:
+        return to_status(MPI_Allgatherv(in == out + block ? MPI_IN_PLACE : in, counts_[own], type,
+                                        out, counts_.data(), offsets_.data(), type,
+                                        MPI_COMM_WORLD));
+      case Collective::kAllToAllV:
+        return to_status(MPI_Alltoallv(in, counts_.data(), offsets_.data(), type, out,
+                                       counts_.data(), offsets_.data(), type, MPI_COMM_WORLD));
+      default:
+        break;
+    }
+    if (out != in + block) {
+      return to_status(
+          MPI_Reduce_scatter(in, out, counts_.data(), type, op_of(shape.op), MPI_COMM_WORLD));
+    }
+    void* whole = const_cast<std::byte*>(in);
+    RONDO_RETURN_IF_ERROR(to_status(MPI_Reduce_scatter(MPI_IN_PLACE, whole, counts_.data(), type,
+                                                       op_of(shape.op), MPI_COMM_WORLD)));
+    if (whole != out)
+      std::memcpy(out, whole, static_cast<size_t>(counts_[own]) * size_of(shape.type));
+    return {};
+  }
+
   /// In place MPI leaves the result in the first block; the harness' place for it is block `rank`.
   Status reduce_scatter(const Operation& operation, bool in_place) {
     const Shape& shape = operation.shape;
@@ -179,6 +218,9 @@ class MpiBackend final : public Backend {
 
   int rank_ = 0;
   int size_ = 1;
+  // Of the last _v collective; one is measured at a time.
+  size_t laid_out_for_ = ~size_t{0};
+  std::vector<int> counts_, offsets_;
 };
 
 }  // namespace

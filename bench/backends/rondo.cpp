@@ -2,6 +2,7 @@
 #include "bench/backends/rondo.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "bench/harness/pattern.hpp"
 
@@ -35,6 +36,10 @@ class RondoBackend final : public Backend {
     const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
     const CallOptions call{.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto,
                            .factor = scaled ? kFactor : 1};
+    if (is_varying(shape.collective) && counts_.shape_count != shape.count) {
+      counts_ = {.shape_count = shape.count, .counts = block_counts(shape, rank(), size())};
+    }
+    const std::vector<size_t>& counts = counts_.counts;
     switch (shape.collective) {
       case Collective::kAllReduce:
         return communicator_.all_reduce(operation.in, operation.out, shape.count, shape.type,
@@ -58,6 +63,15 @@ class RondoBackend final : public Backend {
                                      shape.root, call);
       case Collective::kAllToAll:
         return communicator_.all_to_all(operation.in, operation.out, shape.count, shape.type, call);
+      case Collective::kAllGatherV:
+        return communicator_.all_gather_v(operation.in, operation.out, counts, {}, shape.type,
+                                          call);
+      case Collective::kReduceScatterV:
+        return communicator_.reduce_scatter_v(operation.in, operation.out, counts, {}, shape.type,
+                                              shape.op, call);
+      case Collective::kAllToAllV:
+        return communicator_.all_to_all_v(operation.in, counts, {}, operation.out, counts, {},
+                                          shape.type, call);
       case Collective::kBarrier:
         return communicator_.barrier(call);
     }
@@ -89,6 +103,10 @@ class RondoBackend final : public Backend {
 
   Communicator communicator_;
   RondoOptions options_;
+  struct {
+    size_t shape_count = ~size_t{0};
+    std::vector<size_t> counts;
+  } counts_;  // of the last _v collective; one is measured at a time
 };
 
 }  // namespace

@@ -89,7 +89,8 @@ Result<Rounds> compare_size(Backend& mpi, const std::vector<Contender>& contende
                                           " wrong elements at " +
                                           std::to_string(size_bytes(shape, mpi.size())) + " bytes");
     }
-    operations.push_back(operation_on(shape, contender.buffers, options.in_place, backend.rank()));
+    operations.push_back(
+        operation_on(shape, contender.buffers, options.in_place, backend.rank(), backend.size()));
     auto chosen = choose_iterations(backend, operations.back(), options.batch_ms * 1e3);
     if (!chosen.ok()) return chosen.status();
     iterations.push_back(*chosen);

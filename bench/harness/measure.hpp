@@ -44,7 +44,8 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
                          const MeasureOptions& options);
 
 /// The operation on these buffers, in place or not.
-Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank);
+Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
+                       int ranks);
 
 /// Fills, runs once and compares, input included where it must survive: wrong elements over all
 /// ranks.

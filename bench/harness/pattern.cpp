@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 namespace rondo::bench {
 namespace {
@@ -99,6 +101,10 @@ size_t count_wrong(DataType type, size_t count, const void* buffer, Value value)
 
 Pattern::Pattern(const Shape& shape, int ranks)
     : shape_(shape), ranks_(ranks), range_(1), stride_(1) {
+  for (int r = 0; is_varying(shape.collective) && r < ranks; ++r) {
+    const std::vector<size_t> counts = block_counts(shape, r, ranks);
+    std::partial_sum(counts.begin(), counts.end(), std::back_inserter(ends_.emplace_back()));
+  }
   const uint64_t limit = exact_limit(shape.type);
   const auto n = static_cast<uint64_t>(ranks);
   const bool scaled = shape.op == ReduceOp::kScaledSum;
@@ -178,7 +184,15 @@ uint64_t Pattern::reduced(uint64_t index) const {
   return result / static_cast<uint64_t>(ranks_);
 }
 
+std::pair<size_t, uint64_t> Pattern::block_of(int rank, uint64_t index) const {
+  const std::vector<uint64_t>& ends = ends_[static_cast<size_t>(rank)];
+  const auto block =
+      static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
+  return {block, block == 0 ? index : index - ends[block - 1]};
+}
+
 uint64_t Pattern::expected(int rank, uint64_t index) const {
+  const auto own = static_cast<size_t>(rank);
   switch (shape_.collective) {
     case Collective::kAllReduce:
       return reduced(index);
@@ -198,14 +212,37 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
     case Collective::kAllToAll:
       return contribution(static_cast<int>(index / shape_.count),
                           static_cast<uint64_t>(rank) * shape_.count + index % shape_.count);
+    case Collective::kAllGatherV: {
+      const auto [block, at] = block_of(rank, index);
+      return contribution(static_cast<int>(block), at);
+    }
+    case Collective::kReduceScatterV:
+      return reduced((own == 0 ? 0 : ends_[own][own - 1]) + index);
+    case Collective::kAllToAllV: {
+      const auto [from, at] = block_of(rank, index);
+      const uint64_t begin = own == 0 ? 0 : ends_[from][own - 1];
+      return contribution(static_cast<int>(from), begin + at);
+    }
     case Collective::kBarrier:
       break;
   }
   return 0;
 }
 
+// Of a block that is smaller than the largest, only what there is: in place, others' data follow.
+size_t Pattern::in_count(int rank) const {
+  const bool own = is_varying(shape_.collective) && form_of(shape_.collective).in == Holds::kOne;
+  return own ? block_counts(shape_, rank, ranks_)[static_cast<size_t>(rank)]
+             : in_elements(shape_, ranks_);
+}
+size_t Pattern::out_count(int rank) const {
+  const bool own = is_varying(shape_.collective) && form_of(shape_.collective).out == Holds::kOne;
+  return own ? block_counts(shape_, rank, ranks_)[static_cast<size_t>(rank)]
+             : out_elements(shape_, ranks_);
+}
+
 void Pattern::fill_input(int rank, void* in) const {
-  const size_t count = in_elements(shape_, ranks_);
+  const size_t count = in_count(rank);
   if (!reads(shape_, rank)) {
     if (count > 0) std::memset(in, 0, count * size_of(shape_.type));
     return;
@@ -220,13 +257,13 @@ void Pattern::fill_input(int rank, void* in) const {
 }
 
 size_t Pattern::wrong_output(int rank, const void* out) const {
-  return count_wrong(shape_.type, out_elements(shape_, ranks_), out,
+  return count_wrong(shape_.type, out_count(rank), out,
                      [&](uint64_t i) { return expected(rank, i); });
 }
 
 size_t Pattern::wrong_input(int rank, const void* in) const {
   const bool cleared = !reads(shape_, rank);
-  return count_wrong(shape_.type, in_elements(shape_, ranks_), in,
+  return count_wrong(shape_.type, in_count(rank), in,
                      [&](uint64_t i) { return cleared ? 0 : contribution(rank, i); });
 }
 

@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "bench/harness/shape.hpp"
 
@@ -37,10 +39,15 @@ class Pattern {
 
  private:
   uint64_t hashed(int rank, uint64_t index) const;
+  size_t in_count(int rank) const;
+  size_t out_count(int rank) const;
+  /// Which block of `rank`'s buffer holds element `index`, and where in it.
+  std::pair<size_t, uint64_t> block_of(int rank, uint64_t index) const;
 
   Shape shape_;
   int ranks_;
-  uint64_t range_;   // hashed values lie in [1, range_]
+  std::vector<std::vector<uint64_t>> ends_;  // [rank][block], of a buffer with a block per rank
+  uint64_t range_;                           // hashed values lie in [1, range_]
   uint64_t stride_;  // products: one rank in stride_ contributes something else than 1
 };
 

@@ -2,6 +2,7 @@
 #include "bench/harness/shape.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace rondo::bench {
 
@@ -14,12 +15,44 @@ Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size
   return {.collective = collective, .type = type, .op = op, .root = root, .count = count};
 }
 
+namespace {
+
+size_t elements_of(Holds holds, const Shape& shape, int ranks) {
+  const size_t all = elements(holds, shape.count, static_cast<size_t>(ranks));
+  if (holds != Holds::kOne || !is_varying(shape.collective)) return all;
+  return block_counts(shape, 0, ranks).back();  // the largest
+}
+
+}  // namespace
+
+std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks) {
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<size_t> counts(n, shape.count);
+  if (!is_varying(shape.collective)) return counts;
+  // 1 + 3 + ... + (2b + 1) = (b + 1)^2, of n^2 parts.
+  const double part = static_cast<double>(shape.count) / static_cast<double>(ranks);
+  const auto end = [&](size_t b) {
+    return b == n ? n * shape.count : static_cast<size_t>(part * static_cast<double>(b * b));
+  };
+  const size_t turn = shape.collective == Collective::kAllToAllV ? static_cast<size_t>(rank) : 0;
+  for (size_t b = 0; b < n; ++b) {
+    const size_t step = (b + turn) % n;
+    counts[b] = end(step + 1) - end(step);
+  }
+  return counts;
+}
+
+size_t own_block_begin(const Shape& shape, int rank, int ranks) {
+  const std::vector<size_t> counts = block_counts(shape, rank, ranks);
+  return std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+}
+
 size_t in_elements(const Shape& shape, int ranks) {
-  return elements(form_of(shape.collective).in, shape.count, static_cast<size_t>(ranks));
+  return elements_of(form_of(shape.collective).in, shape, ranks);
 }
 
 size_t out_elements(const Shape& shape, int ranks) {
-  return elements(form_of(shape.collective).out, shape.count, static_cast<size_t>(ranks));
+  return elements_of(form_of(shape.collective).out, shape, ranks);
 }
 
 size_t size_bytes(const Shape& shape, int ranks) {
@@ -32,7 +65,7 @@ double alg_bandwidth(const Shape& shape, int ranks, double time_us) {
 
 double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
-  switch (collective) {
+  switch (base_of(collective)) {
     case Collective::kAllReduce:
       return 2 * (n - 1) / n;
     case Collective::kReduceScatter:
@@ -44,15 +77,21 @@ double bus_factor(Collective collective, int ranks) {
     case Collective::kBroadcast:
     case Collective::kReduce:
       return 1;
-    case Collective::kBarrier:
+    default:  // barrier
       return 0;
   }
-  return 0;
 }
 
 Traffic least_traffic(const Shape& shape, int rank, int ranks) {
-  const size_t in = in_elements(shape, ranks) * size_of(shape.type);
-  const size_t out = out_elements(shape, ranks) * size_of(shape.type);
+  size_t in = in_elements(shape, ranks) * size_of(shape.type);
+  size_t out = out_elements(shape, ranks) * size_of(shape.type);
+  if (is_varying(shape.collective)) {
+    const Form form = form_of(shape.collective);
+    const size_t own =
+        block_counts(shape, rank, ranks)[static_cast<size_t>(rank)] * size_of(shape.type);
+    if (form.in == Holds::kOne) in = own;
+    if (form.out == Holds::kOne) out = own;
+  }
   return {.reads = reads(shape, rank) ? in : 0, .writes = writes(shape, rank) ? out : 0};
 }
 

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "rondo/types.hpp"
 
 namespace rondo::bench {
 
 /// `count` is the collective's parameter: elements per rank for all_reduce, broadcast and reduce,
-/// elements of one block for those with blocks, 0 for barrier.
+/// elements of one block for those with blocks (of an average one, for _v collectives), 0 for
+/// barrier.
 struct Shape {
   Collective collective;
   DataType type;
@@ -33,7 +35,14 @@ constexpr bool writes(const Shape& shape, int rank) {
 Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
                int ranks);
 
-/// Elements of the input and output buffer of one rank, out of place.
+/// Elements of each block that `rank` has: `count` for each rank or, in _v collectives, as much in all
+/// in the proportions 1 : 3 : 5 : ... (all_to_all_v: beginning with another one on every rank, so
+/// that what one sends is what the other expects).
+std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks);
+/// Elements before block `rank` in this rank's buffer with a block for every rank.
+size_t own_block_begin(const Shape& shape, int rank, int ranks);
+
+/// Elements of the input and output buffer of one rank, out of place; the most of any rank.
 size_t in_elements(const Shape& shape, int ranks);
 size_t out_elements(const Shape& shape, int ranks);
 
