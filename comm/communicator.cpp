@@ -15,111 +15,37 @@
 
 namespace rondo {
 
-namespace {
+using comm::Request;
+using engine::Transfer;
+using C = Collective;
 
-using Request = Communicator::Impl::Request;
+namespace {
 
 Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
-std::string_view word(Collective collective) { return name(collective); }
-
-bool reads(const Request& r, int rank) {
-  return !form_of(r.collective).only_root_reads || rank == r.root;
-}
-bool writes(const Request& r, int rank) {
-  return !form_of(r.collective).only_root_writes || rank == r.root;
+/// A Work that has already ended.
+Work ended(std::shared_ptr<Work::State> state, Status status) {
+  state->end(std::move(status), recorder::now_ns());
+  return Work(std::move(state));
 }
 
-// Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
-bool is_in_place(const Request& r, int rank) {
-  if (!reads(r, rank) || !writes(r, rank)) return false;
-  const Form form = form_of(r.collective);
-  const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
-  const size_t offset = static_cast<size_t>(rank) * r.count * size_of(r.type);
-  const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
-  const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
-  return out + (wide_out ? offset : 0) == in + (wide_in ? offset : 0);
-}
-
-Status check_values(const Request& r, const CallOptions& options, int size) {
-  if (static_cast<int>(r.type) >= kDataTypes) {
-    return refuse(
-        fmt::format("{}: unknown data type {}", word(r.collective), static_cast<int>(r.type)));
-  }
-  if (static_cast<int>(r.op) >= kReduceOps) {
-    return refuse(
-        fmt::format("{}: unknown operator {}", word(r.collective), static_cast<int>(r.op)));
-  }
-  if (options.factor != 1 && (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces)) {
-    return refuse(fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only",
-                              word(r.collective), options.factor));
-  }
-  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
-    return refuse(
-        fmt::format("{}: there is no {} of {}", word(r.collective), name(r.op), name(r.type)));
-  }
-  if (static_cast<int>(options.algorithm) >= kAlgorithms) {
-    return refuse(fmt::format("{}: unknown algorithm {}", word(r.collective),
-                              static_cast<int>(options.algorithm)));
-  }
-  if (options.timeout.count() < 0) {
-    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own",
-                              word(r.collective), options.timeout.count()));
-  }
-  if (r.root < 0 || r.root >= size) {
-    return refuse(
-        fmt::format("{}: root {} is not one of the {} ranks", word(r.collective), r.root, size));
-  }
-  const size_t most =
-      std::numeric_limits<size_t>::max() / 2 / size_of(r.type) / static_cast<size_t>(size);
-  if (r.count > most) {
-    return refuse(fmt::format("{}: count {} of {} on {} ranks overflows the address space",
-                              word(r.collective), r.count, name(r.type), size));
-  }
-  return {};
-}
-
-Status check_buffers(const Request& r, int rank, int size) {
-  if (r.count == 0 || r.collective == Collective::kBarrier) return {};
-  if (reads(r, rank) && r.in == nullptr) {
-    return refuse(
-        fmt::format("{}: the input pointer is null but count is {}", word(r.collective), r.count));
-  }
-  if (writes(r, rank) && r.out == nullptr) {
-    return refuse(
-        fmt::format("{}: the output pointer is null but count is {}", word(r.collective), r.count));
-  }
-  if (!reads(r, rank) || !writes(r, rank) || is_in_place(r, rank)) return {};
-  const Form form = form_of(r.collective);
-  const size_t bytes = r.count * size_of(r.type), ranks = static_cast<size_t>(size);
-  const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
-  const size_t in_bytes = elements(form.in, bytes, ranks),
-               out_bytes = elements(form.out, bytes, ranks);
-  if (in + in_bytes <= out || out + out_bytes <= in) return {};
-  return refuse(
-      fmt::format("{}: input [{:#x}, +{}) and output [{:#x}, +{}) overlap without being in place",
-                  word(r.collective), in, in_bytes, out, out_bytes));
+std::shared_ptr<Work::State> issued() {
+  auto state = std::make_shared<Work::State>();
+  state->issued_ns.store(recorder::now_ns(), std::memory_order_relaxed);
+  return state;
 }
 
 }  // namespace
 
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
-  RONDO_RETURN_IF_ERROR(check_values(request, options, size()));
-  RONDO_RETURN_IF_ERROR(check_buffers(request, rank(), size()));
-  const comm::Shape shape{.call = {.collective = request.collective,
-                                   .type = request.type,
-                                   .op = request.op,
-                                   .algorithm = options.algorithm,
-                                   .root = request.root,
-                                   .count = request.count},
-                          .in_place = is_in_place(request, rank())};
-  auto found = plans_->find(shape);
+  RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
+  auto found = plans_->find(comm::shape_of(request, options, rank()));
   if (!found.ok()) return found.status();
   last_ = {.request = request,
            .options = options,
            .prepared = *found,
-           .in = static_cast<const std::byte*>(reads(request, rank()) ? request.in : nullptr),
-           .out = static_cast<std::byte*>(writes(request, rank()) ? request.out : nullptr)};
+           .in = static_cast<const std::byte*>(comm::reads(request, rank()) ? request.in : nullptr),
+           .out = static_cast<std::byte*>(comm::writes(request, rank()) ? request.out : nullptr)};
   if (request.collective == Collective::kBarrier) {
     last_.in = &barrier_in_;
     last_.out = &barrier_out_;
@@ -127,23 +53,73 @@ Status Communicator::Impl::resolve(const Request& request, const CallOptions& op
   return {};
 }
 
+int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
+  return options.timeout.count() > 0
+             ? std::min(options.timeout, kLongestTimeout).count() * 1'000'000
+             : timeout_ns_;
+}
+
 Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
                                    engine::Operation& operation) {
   if (board_->has_error()) return board_->error();
-  if (!last_.prepared || last_.request != request || last_.options != options) {
+  if (!last_.prepared || !(last_.request == request) || last_.options != options) {
     RONDO_RETURN_IF_ERROR(resolve(request, options));
   }
   operation.prepared = last_.prepared.get();
   operation.in = last_.in;
   operation.out = last_.out;
   operation.factor = options.factor;
-  operation.timeout_ns = options.timeout.count() > 0
-                             ? std::min(options.timeout, kLongestTimeout).count() * 1'000'000
-                             : timeout_ns_;
+  operation.timeout_ns = timeout_of(options);
+  return {};
+}
+
+Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& options) const {
+  if (board_->has_error()) return board_->error();
+  const char* const word = transfer.sends ? "send" : "recv";
+  if (transfer.peer < 0 || transfer.peer >= size()) {
+    return refuse(
+        fmt::format("{}: rank {} is not one of the {} ranks", word, transfer.peer, size()));
+  }
+  if (static_cast<int>(transfer.type) >= kDataTypes) {
+    return refuse(fmt::format("{}: unknown data type {}", word, static_cast<int>(transfer.type)));
+  }
+  constexpr uint64_t kMostCount = uint64_t{1} << 50;  // counts travel in tags (lanes.cpp)
+  if (transfer.count > kMostCount) {
+    return refuse(fmt::format("{}: count {} overflows the address space", word, transfer.count));
+  }
+  if (transfer.buffer == nullptr && transfer.count > 0) {
+    return refuse(fmt::format("{}: the buffer is null but count is {}", word, transfer.count));
+  }
+  if (options.algorithm != Algorithm::kAuto || options.factor != 1) {
+    return refuse(fmt::format("{}: algorithms and factors are for collectives", word));
+  }
+  transfer.timeout_ns = timeout_of(options);
+  return {};
+}
+
+Result<std::unique_ptr<engine::Operation>> Communicator::Impl::make_operation(
+    const Request& request, const CallOptions& options) {
+  auto operation = std::make_unique<engine::Operation>();
+  RONDO_RETURN_IF_ERROR(prepare(request, options, *operation));
+  operation->keep_alive = last_.prepared;
+  return operation;
+}
+
+Status Communicator::Impl::need_progress() {
+  if (progress_) return {};
+  auto thread = engine::ProgressThread::shared();
+  if (!thread.ok()) return thread.status();
+  progress_ = *thread;
   return {};
 }
 
 Status Communicator::Impl::run(const Request& request, const CallOptions& options) {
+  if (group_) {
+    auto operation = make_operation(request, options);
+    if (!operation.ok()) return group_->error = operation.status();
+    group_->operations.push_back(std::move(*operation));
+    return {};
+  }
   // Behind asynchronous operations a blocking one takes its turn in the queue.
   if (!queue_->empty()) return start(request, options).wait();
   RONDO_RETURN_IF_ERROR(prepare(request, options, blocking_));
@@ -151,36 +127,135 @@ Status Communicator::Impl::run(const Request& request, const CallOptions& option
 }
 
 Work Communicator::Impl::start(const Request& request, const CallOptions& options) {
-  auto state = std::make_shared<Work::State>();
-  state->issued_ns.store(recorder::now_ns(), std::memory_order_relaxed);
-  auto operation = std::make_unique<engine::Operation>();
-  if (Status status = prepare(request, options, *operation); !status.ok()) {
-    state->end(status, recorder::now_ns());
+  auto state = issued();
+  auto operation = make_operation(request, options);
+  Status status = operation.ok() ? need_progress() : operation.status();
+  if (!status.ok()) {
+    if (group_) group_->error = status;
+    return ended(std::move(state), std::move(status));
+  }
+  (*operation)->work = state;
+  if (group_) {
+    group_->operations.push_back(std::move(*operation));
+    group_->asynchronous = true;
     return Work(std::move(state));
   }
-  if (!progress_) {
-    auto thread = engine::ProgressThread::shared();
-    if (!thread.ok()) {
-      state->end(thread.status(), recorder::now_ns());
-      return Work(std::move(state));
-    }
-    progress_ = *thread;
-  }
-  operation->work = state;
-  operation->keep_alive = last_.prepared;
-  queue_->push(std::move(operation));
+  queue_->push(std::move(*operation));
   progress_->look_after(queue_);
   return Work(std::move(state));
 }
 
+Status Communicator::Impl::run(Transfer transfer, const CallOptions& options) {
+  Status status = prepare(transfer, options);
+  if (group_) {
+    if (!status.ok()) return group_->error = status;
+    group_->transfers.push_back(std::move(transfer));
+    return {};
+  }
+  RONDO_RETURN_IF_ERROR(status);
+  if (transfer.peer == rank()) {
+    return refuse(
+        fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
+                    "the recv into one group, or use the asynchronous calls",
+                    transfer.sends ? "send to" : "recv from"));
+  }
+  if (!queue_->empty()) return start(std::move(transfer), options).wait();
+  runner_->lanes().push(std::move(transfer));
+  return runner_->run({});
+}
+
+Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
+  auto state = issued();
+  Status status = prepare(transfer, options);
+  if (status.ok()) status = need_progress();
+  if (!status.ok()) {
+    if (group_) group_->error = status;
+    return ended(std::move(state), std::move(status));
+  }
+  transfer.work = state;
+  if (group_) {
+    group_->transfers.push_back(std::move(transfer));
+    group_->asynchronous = true;
+    return Work(std::move(state));
+  }
+  queue_->push(std::move(transfer));
+  progress_->look_after(queue_);
+  return Work(std::move(state));
+}
+
+Status Communicator::Impl::group_start() {
+  if (group_) return refuse("group_start inside a group: call group_end first");
+  group_.emplace();
+  return {};
+}
+
+Status Communicator::Impl::group_end() {
+  if (!group_) return refuse("group_end without group_start");
+  Group group = std::move(*group_);
+  group_.reset();
+  const auto to_self = [&](bool sends) {
+    return std::count_if(group.transfers.begin(), group.transfers.end(), [&](const Transfer& t) {
+      return t.peer == rank() && t.sends == sends && !t.work;
+    });
+  };
+  Status error = group.error;
+  if (error.ok() && board_->has_error()) error = board_->error();
+  if (error.ok() && !group.asynchronous && to_self(true) != to_self(false)) {
+    error = refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
+                               rank(), to_self(true), to_self(false)));
+  }
+  const bool queued = group.asynchronous || !queue_->empty();
+  if (error.ok() && queued) error = need_progress();
+  if (!error.ok()) {  // nothing of it has begun
+    const int64_t now = recorder::now_ns();
+    for (auto& operation : group.operations) {
+      if (operation->work) operation->work->end(error, now);
+    }
+    for (Transfer& transfer : group.transfers) {
+      if (transfer.work) transfer.work->end(error, now);
+    }
+    return error;
+  }
+  if (!queued) {
+    for (Transfer& transfer : group.transfers) runner_->lanes().push(std::move(transfer));
+    return runner_->run(group.operations);
+  }
+  std::vector<Work> blocking;
+  const auto work_for = [&](std::shared_ptr<Work::State>& state) {
+    if (state) return;
+    state = issued();
+    blocking.emplace_back(state);
+  };
+  for (Transfer& transfer : group.transfers) {
+    work_for(transfer.work);
+    queue_->push(std::move(transfer));
+  }
+  for (auto& operation : group.operations) {
+    work_for(operation->work);
+    queue_->push(std::move(operation));
+  }
+  progress_->look_after(queue_);
+  for (Work& work : blocking) {
+    Status status = work.wait();
+    if (error.ok()) error = std::move(status);
+  }
+  return error;
+}
+
 Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
                               Algorithm algorithm) {
-  const comm::Shape shape{.call = {.collective = collective,
-                                   .type = type,
-                                   .op = ReduceOp::kSum,
-                                   .algorithm = algorithm,
-                                   .root = 0,
-                                   .count = count}};
+  Request request{.collective = collective, .count = count, .type = type};
+  if (is_varying(collective)) {
+    const std::vector<size_t> counts(static_cast<size_t>(size()), count);
+    const Form form = form_of(collective);
+    const std::span<const size_t> none;
+    request.layout = comm::make_layout(form.in == Holds::kEach ? counts : none, {},
+                                       form.out == Holds::kEach ? counts : none, {});
+  }
+  const CallOptions options{.algorithm = algorithm};
+  if (!comm::check_values(request, options, size()).ok()) return {};
+  comm::Shape shape = comm::shape_of(request, options, rank());
+  shape.in_place = false;
   auto found = plans_->find(shape);
   if (!found.ok()) return {};
   const engine::Prepared& prepared = **found;
@@ -250,158 +325,231 @@ Plan Communicator::plan(Collective collective, size_t count, DataType type, bool
   return impl_->plan(collective, count, type, direct, algorithm);
 }
 
+// Every collective: the request, then the blocking and the asynchronous call.
+
+namespace {
+Request all_reduce_request(const void* in, void* out, size_t count, DataType type, ReduceOp op) {
+  return {C::kAllReduce, in, out, count, type, op};
+}
+}  // namespace
 Status Communicator::all_reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
                                 const CallOptions& options) {
-  return impl_->run({.collective = Collective::kAllReduce,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .op = op},
-                    options);
+  return impl_->run(all_reduce_request(in, out, count, type, op), options);
 }
-Status Communicator::reduce_scatter(const void* in, void* out, size_t count, DataType type,
-                                    ReduceOp op, const CallOptions& options) {
-  return impl_->run({.collective = Collective::kReduceScatter,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .op = op},
-                    options);
-}
-Status Communicator::all_gather(const void* in, void* out, size_t count, DataType type,
-                                const CallOptions& options) {
-  return impl_->run(
-      {.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type},
-      options);
-}
-Status Communicator::broadcast(const void* in, void* out, size_t count, DataType type, int root,
-                               const CallOptions& options) {
-  return impl_->run({.collective = Collective::kBroadcast,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .root = root},
-                    options);
-}
-Status Communicator::reduce(const void* in, void* out, size_t count, DataType type, int root,
-                            ReduceOp op, const CallOptions& options) {
-  return impl_->run({.collective = Collective::kReduce,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .op = op,
-                     .root = root},
-                    options);
-}
-Status Communicator::gather(const void* in, void* out, size_t count, DataType type, int root,
-                            const CallOptions& options) {
-  return impl_->run({.collective = Collective::kGather,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .root = root},
-                    options);
-}
-Status Communicator::scatter(const void* in, void* out, size_t count, DataType type, int root,
-                             const CallOptions& options) {
-  return impl_->run({.collective = Collective::kScatter,
-                     .in = in,
-                     .out = out,
-                     .count = count,
-                     .type = type,
-                     .root = root},
-                    options);
-}
-Status Communicator::all_to_all(const void* in, void* out, size_t count, DataType type,
-                                const CallOptions& options) {
-  return impl_->run(
-      {.collective = Collective::kAllToAll, .in = in, .out = out, .count = count, .type = type},
-      options);
-}
-Status Communicator::barrier(const CallOptions& options) {
-  return impl_->run({.collective = Collective::kBarrier}, options);
-}
-
 Work Communicator::all_reduce_async(const void* in, void* out, size_t count, DataType type,
                                     ReduceOp op, const CallOptions& options) {
-  return impl_->start({.collective = Collective::kAllReduce,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .op = op},
-                      options);
+  return impl_->start(all_reduce_request(in, out, count, type, op), options);
+}
+
+namespace {
+Request reduce_scatter_request(const void* in, void* out, size_t count, DataType type,
+                               ReduceOp op) {
+  return {C::kReduceScatter, in, out, count, type, op};
+}
+}  // namespace
+Status Communicator::reduce_scatter(const void* in, void* out, size_t count, DataType type,
+                                    ReduceOp op, const CallOptions& options) {
+  return impl_->run(reduce_scatter_request(in, out, count, type, op), options);
 }
 Work Communicator::reduce_scatter_async(const void* in, void* out, size_t count, DataType type,
                                         ReduceOp op, const CallOptions& options) {
-  return impl_->start({.collective = Collective::kReduceScatter,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .op = op},
-                      options);
+  return impl_->start(reduce_scatter_request(in, out, count, type, op), options);
+}
+
+namespace {
+Request all_gather_request(const void* in, void* out, size_t count, DataType type) {
+  return {C::kAllGather, in, out, count, type};
+}
+}  // namespace
+Status Communicator::all_gather(const void* in, void* out, size_t count, DataType type,
+                                const CallOptions& options) {
+  return impl_->run(all_gather_request(in, out, count, type), options);
 }
 Work Communicator::all_gather_async(const void* in, void* out, size_t count, DataType type,
                                     const CallOptions& options) {
-  return impl_->start(
-      {.collective = Collective::kAllGather, .in = in, .out = out, .count = count, .type = type},
-      options);
+  return impl_->start(all_gather_request(in, out, count, type), options);
+}
+
+namespace {
+Request broadcast_request(const void* in, void* out, size_t count, DataType type, int root) {
+  return {C::kBroadcast, in, out, count, type, ReduceOp::kSum, root};
+}
+}  // namespace
+Status Communicator::broadcast(const void* in, void* out, size_t count, DataType type, int root,
+                               const CallOptions& options) {
+  return impl_->run(broadcast_request(in, out, count, type, root), options);
 }
 Work Communicator::broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
                                    const CallOptions& options) {
-  return impl_->start({.collective = Collective::kBroadcast,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .root = root},
-                      options);
+  return impl_->start(broadcast_request(in, out, count, type, root), options);
+}
+
+namespace {
+Request reduce_request(const void* in, void* out, size_t count, DataType type, int root,
+                       ReduceOp op) {
+  return {C::kReduce, in, out, count, type, op, root};
+}
+}  // namespace
+Status Communicator::reduce(const void* in, void* out, size_t count, DataType type, int root,
+                            ReduceOp op, const CallOptions& options) {
+  return impl_->run(reduce_request(in, out, count, type, root, op), options);
 }
 Work Communicator::reduce_async(const void* in, void* out, size_t count, DataType type, int root,
                                 ReduceOp op, const CallOptions& options) {
-  return impl_->start({.collective = Collective::kReduce,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .op = op,
-                       .root = root},
-                      options);
+  return impl_->start(reduce_request(in, out, count, type, root, op), options);
+}
+
+namespace {
+Request gather_request(const void* in, void* out, size_t count, DataType type, int root) {
+  return {C::kGather, in, out, count, type, ReduceOp::kSum, root};
+}
+}  // namespace
+Status Communicator::gather(const void* in, void* out, size_t count, DataType type, int root,
+                            const CallOptions& options) {
+  return impl_->run(gather_request(in, out, count, type, root), options);
 }
 Work Communicator::gather_async(const void* in, void* out, size_t count, DataType type, int root,
                                 const CallOptions& options) {
-  return impl_->start({.collective = Collective::kGather,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .root = root},
-                      options);
+  return impl_->start(gather_request(in, out, count, type, root), options);
+}
+
+namespace {
+Request scatter_request(const void* in, void* out, size_t count, DataType type, int root) {
+  return {C::kScatter, in, out, count, type, ReduceOp::kSum, root};
+}
+}  // namespace
+Status Communicator::scatter(const void* in, void* out, size_t count, DataType type, int root,
+                             const CallOptions& options) {
+  return impl_->run(scatter_request(in, out, count, type, root), options);
 }
 Work Communicator::scatter_async(const void* in, void* out, size_t count, DataType type, int root,
                                  const CallOptions& options) {
-  return impl_->start({.collective = Collective::kScatter,
-                       .in = in,
-                       .out = out,
-                       .count = count,
-                       .type = type,
-                       .root = root},
-                      options);
+  return impl_->start(scatter_request(in, out, count, type, root), options);
+}
+
+namespace {
+Request all_to_all_request(const void* in, void* out, size_t count, DataType type) {
+  return {C::kAllToAll, in, out, count, type};
+}
+}  // namespace
+Status Communicator::all_to_all(const void* in, void* out, size_t count, DataType type,
+                                const CallOptions& options) {
+  return impl_->run(all_to_all_request(in, out, count, type), options);
 }
 Work Communicator::all_to_all_async(const void* in, void* out, size_t count, DataType type,
                                     const CallOptions& options) {
+  return impl_->start(all_to_all_request(in, out, count, type), options);
+}
+
+namespace {
+Request all_gather_v_request(const void* in, void* out, std::span<const size_t> counts,
+                             std::span<const size_t> offsets, DataType type) {
+  return {.collective = C::kAllGatherV,
+          .in = in,
+          .out = out,
+          .type = type,
+          .layout = comm::make_layout({}, {}, counts, offsets)};
+}
+}  // namespace
+Status Communicator::all_gather_v(const void* in, void* out, std::span<const size_t> counts,
+                                  std::span<const size_t> offsets, DataType type,
+                                  const CallOptions& options) {
+  return impl_->run(all_gather_v_request(in, out, counts, offsets, type), options);
+}
+Work Communicator::all_gather_v_async(const void* in, void* out, std::span<const size_t> counts,
+                                      std::span<const size_t> offsets, DataType type,
+                                      const CallOptions& options) {
+  return impl_->start(all_gather_v_request(in, out, counts, offsets, type), options);
+}
+
+namespace {
+Request reduce_scatter_v_request(const void* in, void* out, std::span<const size_t> counts,
+                                 std::span<const size_t> offsets, DataType type, ReduceOp op) {
+  return {.collective = C::kReduceScatterV,
+          .in = in,
+          .out = out,
+          .type = type,
+          .op = op,
+          .layout = comm::make_layout(counts, offsets, {}, {})};
+}
+}  // namespace
+Status Communicator::reduce_scatter_v(const void* in, void* out, std::span<const size_t> counts,
+                                      std::span<const size_t> offsets, DataType type, ReduceOp op,
+                                      const CallOptions& options) {
+  return impl_->run(reduce_scatter_v_request(in, out, counts, offsets, type, op), options);
+}
+Work Communicator::reduce_scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
+                                          std::span<const size_t> offsets, DataType type,
+                                          ReduceOp op, const CallOptions& options) {
+  return impl_->start(reduce_scatter_v_request(in, out, counts, offsets, type, op), options);
+}
+
+namespace {
+Request all_to_all_v_request(const void* in, std::span<const size_t> in_counts,
+                             std::span<const size_t> in_offsets, void* out,
+                             std::span<const size_t> out_counts,
+                             std::span<const size_t> out_offsets, DataType type) {
+  return {.collective = C::kAllToAllV,
+          .in = in,
+          .out = out,
+          .type = type,
+          .layout = comm::make_layout(in_counts, in_offsets, out_counts, out_offsets)};
+}
+}  // namespace
+Status Communicator::all_to_all_v(const void* in, std::span<const size_t> in_counts,
+                                  std::span<const size_t> in_offsets, void* out,
+                                  std::span<const size_t> out_counts,
+                                  std::span<const size_t> out_offsets, DataType type,
+                                  const CallOptions& options) {
+  return impl_->run(
+      all_to_all_v_request(in, in_counts, in_offsets, out, out_counts, out_offsets, type), options);
+}
+Work Communicator::all_to_all_v_async(const void* in, std::span<const size_t> in_counts,
+                                      std::span<const size_t> in_offsets, void* out,
+                                      std::span<const size_t> out_counts,
+                                      std::span<const size_t> out_offsets, DataType type,
+                                      const CallOptions& options) {
   return impl_->start(
-      {.collective = Collective::kAllToAll, .in = in, .out = out, .count = count, .type = type},
-      options);
+      all_to_all_v_request(in, in_counts, in_offsets, out, out_counts, out_offsets, type), options);
+}
+
+Status Communicator::barrier(const CallOptions& options) {
+  return impl_->run(Request{C::kBarrier}, options);
 }
 Work Communicator::barrier_async(const CallOptions& options) {
-  return impl_->start({.collective = Collective::kBarrier}, options);
+  return impl_->start(Request{C::kBarrier}, options);
 }
+
+namespace {
+Transfer send_of(const void* buffer, size_t count, DataType type, int peer) {
+  // Only read by the sending end (lanes.hpp).
+  auto* const bytes = static_cast<std::byte*>(const_cast<void*>(buffer));
+  return {
+      .sends = true, .peer = peer, .buffer = bytes, .count = count, .type = type, .timeout_ns = 0};
+}
+Transfer recv_of(void* buffer, size_t count, DataType type, int peer) {
+  auto* const bytes = static_cast<std::byte*>(buffer);
+  return {
+      .sends = false, .peer = peer, .buffer = bytes, .count = count, .type = type, .timeout_ns = 0};
+}
+}  // namespace
+Status Communicator::send(const void* buffer, size_t count, DataType type, int peer,
+                          const CallOptions& options) {
+  return impl_->run(send_of(buffer, count, type, peer), options);
+}
+Work Communicator::send_async(const void* buffer, size_t count, DataType type, int peer,
+                              const CallOptions& options) {
+  return impl_->start(send_of(buffer, count, type, peer), options);
+}
+Status Communicator::recv(void* buffer, size_t count, DataType type, int peer,
+                          const CallOptions& options) {
+  return impl_->run(recv_of(buffer, count, type, peer), options);
+}
+Work Communicator::recv_async(void* buffer, size_t count, DataType type, int peer,
+                              const CallOptions& options) {
+  return impl_->start(recv_of(buffer, count, type, peer), options);
+}
+Status Communicator::group_start() { return impl_->group_start(); }
+Status Communicator::group_end() { return impl_->group_end(); }
 
 }  // namespace rondo

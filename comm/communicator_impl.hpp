@@ -7,7 +7,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/engine/progress.hpp"
@@ -15,6 +17,7 @@
 #include "comm/plans.hpp"
 #include "comm/recorder/board.hpp"
 #include "comm/recorder/watch.hpp"
+#include "comm/request.hpp"
 #include "rondo/communicator.hpp"
 #include "transport/shm/segment.hpp"
 
@@ -25,24 +28,17 @@ inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(
 
 class Communicator::Impl {
  public:
-  /// What a call asks for, before it is checked.
-  struct Request {
-    Collective collective;
-    const void* in = nullptr;
-    void* out = nullptr;
-    size_t count = 0;
-    DataType type = DataType::kUint8;
-    ReduceOp op = ReduceOp::kSum;
-    int root = 0;
-
-    friend bool operator==(const Request&, const Request&) = default;
-  };
-
   static Result<std::unique_ptr<Impl>> create(const Config& config);
   ~Impl();
 
-  Status run(const Request& request, const CallOptions& options);
-  Work start(const Request& request, const CallOptions& options);
+  Status run(const comm::Request& request, const CallOptions& options);
+  Work start(const comm::Request& request, const CallOptions& options);
+  /// One end of a message.
+  Status run(engine::Transfer transfer, const CallOptions& options);
+  Work start(engine::Transfer transfer, const CallOptions& options);
+  Status group_start();
+  Status group_end();
+  Result<std::optional<Config>> split(int color, int key);
   Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm);
 
   int rank() const { return board_->rank(); }
@@ -56,9 +52,16 @@ class Communicator::Impl {
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
   Status bring_up(const Config& config);
   /// Checks the arguments, finds the plan, and remembers both in last_.
-  Status resolve(const Request& request, const CallOptions& options);
+  Status resolve(const comm::Request& request, const CallOptions& options);
   /// The same, unless the call repeats the last one; then fills in what was asked.
-  Status prepare(const Request& request, const CallOptions& options, engine::Operation& operation);
+  Status prepare(const comm::Request& request, const CallOptions& options,
+                 engine::Operation& operation);
+  Status prepare(engine::Transfer& transfer, const CallOptions& options) const;
+  Result<std::unique_ptr<engine::Operation>> make_operation(const comm::Request& request,
+                                                            const CallOptions& options);
+  int64_t timeout_of(const CallOptions& options) const;
+  /// The progress thread, from now on.
+  Status need_progress();
 
   const pid_t owner_ = getpid();
   comm::Bootstrap bootstrap_;
@@ -73,7 +76,7 @@ class Communicator::Impl {
   int64_t timeout_ns_ = 0;
 
   struct Resolved {
-    Request request;
+    comm::Request request;
     CallOptions options;
     std::shared_ptr<const engine::Prepared> prepared;
     const std::byte* in;
@@ -82,6 +85,17 @@ class Communicator::Impl {
   Resolved last_{};                         // most programs repeat themselves
   engine::Operation blocking_;              // the operation of blocking calls, reused
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
+
+  /// The calls since group_start(), which group_end() carries out.
+  struct Group {
+    std::vector<std::unique_ptr<engine::Operation>> operations;
+    std::vector<engine::Transfer> transfers;
+    bool asynchronous = false;  // some caller holds a Work
+    Status error;               // of the first call that was refused
+  };
+  std::optional<Group> group_;
+  Config config_;        // as it was settled, for communicators made from this one
+  uint64_t splits_ = 0;  // so far
 };
 
 }  // namespace rondo

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <system_error>
 #include <type_traits>
 
@@ -39,6 +40,7 @@ struct Hello {
   int32_t channels;
   uint32_t slots;
   uint32_t algorithm;
+  uint32_t reproducible;
   uint64_t slot_bytes;
   uint64_t llc_bytes;
   uint64_t arena_bytes;  // 0: none
@@ -171,6 +173,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout);
   if (!bootstrap.ok()) return bootstrap.status();
   std::unique_ptr<Impl> impl(new Impl(std::move(*bootstrap)));
+  impl->config_ = settled;
+  impl->config_.rendezvous = identity->rendezvous;
   if (Status status = impl->bring_up(settled); !status.ok()) {
     impl->bootstrap_.fail(status);
     return status;
@@ -186,6 +190,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   own.channels = config.channels;
   own.slots = static_cast<uint32_t>(config.slots);
   own.algorithm = static_cast<uint32_t>(config.algorithm);
+  own.reproducible = config.reproducible ? 1 : 0;
   own.slot_bytes = config.slot_bytes;
   own.llc_bytes = topology::host().llc_bytes;
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
@@ -229,7 +234,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
   const transport::shm::Shape shape{
       .ranks = ranks,
-      .channels = channels,
+      .channels = channels + 1,  // the last one is for point-to-point messages
       .depth = depth,
       // The pace keeps a message's due time in the slot, behind the payload.
       .slot_bytes = slot_bytes + (pace.empty() ? 0 : kPaceTrailerBytes),
@@ -261,23 +266,27 @@ Status Communicator::Impl::bring_up(const Config& config) {
       *board_, [this](int first) { return bootstrap_.find_dead(first); });
   engine::register_for_wakeups();
   const transport::Capabilities can = transport_->capabilities();
-  plans_ = std::make_unique<comm::Plans>(comm::PlanLimits{
-      .ranks = ranks,
-      .rank = rank,
-      .channels = channels,
-      .depth = depth,
-      .publish_depth = shape.publish_depth,
-      .slot_bytes = slot_bytes,
-      .publish_slot_bytes = shape.publish_slot_bytes,
-      .profile = profile,
-      .available = {.publish = can.publish, .references = can.references, .signals = can.signals},
-      .algorithm = static_cast<Algorithm>(settings.algorithm)});
+  plans_ = std::make_unique<comm::Plans>(
+      comm::PlanLimits{.ranks = ranks,
+                       .rank = rank,
+                       .channels = channels,
+                       .depth = depth,
+                       .publish_depth = shape.publish_depth,
+                       .slot_bytes = slot_bytes,
+                       .publish_slot_bytes = shape.publish_slot_bytes,
+                       .profile = profile,
+                       .available = {.publish = can.publish,
+                                     .references = can.references,
+                                     .signals = can.signals,
+                                     .rank_order_only = settings.reproducible != 0},
+                       .algorithm = static_cast<Algorithm>(settings.algorithm)});
   const bool paced = !pace.empty();
   const engine::RunnerOptions options{
       .channels = channels,
       .blocking = engine::wait_policy(ranks * channels, usable, paced),
       // Beside every progress thread its rank computes.
-      .progressing = engine::wait_policy(2 * ranks * channels, usable, paced)};
+      .progressing = engine::wait_policy(2 * ranks * channels, usable, paced),
+      .cache_bytes = settings.llc_bytes / 2};
   try {
     runner_ = std::make_shared<engine::Runner>(*transport_, *board_, *watch_, options);
   } catch (const std::system_error& error) {
@@ -294,6 +303,69 @@ Status Communicator::Impl::bring_up(const Config& config) {
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();
   return {};
+}
+
+std::future<Result<Communicator>> Communicator::create_async(const Config& config) {
+  try {
+    return std::async(std::launch::async, [config] { return create(config); });
+  } catch (const std::system_error& error) {
+    std::promise<Result<Communicator>> refused;
+    refused.set_value(Status(
+        Code::kResourceExhausted,
+        fmt::format("no thread to create a communicator in the background: {}", error.what())));
+    return refused.get_future();
+  }
+}
+
+Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
+  if (group_) return refuse("split inside a group: call group_end first");
+  struct Choice {
+    int32_t color, key;
+  };
+  const Choice own{.color = color, .key = key};
+  std::vector<Choice> all(static_cast<size_t>(size()));
+  RONDO_RETURN_IF_ERROR(run({.collective = Collective::kAllGather,
+                             .in = &own,
+                             .out = all.data(),
+                             .count = sizeof(own) / sizeof(int32_t),
+                             .type = DataType::kInt32},
+                            {}));
+  const uint64_t number = ++splits_;
+  // After the exchange: a rank that is refused keeps nobody waiting.
+  if (color < kNoColor) {
+    return refuse(fmt::format("split: color {} is negative; kNoColor is {}", color, kNoColor));
+  }
+  if (color == kNoColor) return std::optional<Config>();
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)].color == color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
+  });
+  Config config = config_;
+  config.world_size = static_cast<int>(members.size());
+  config.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  // Names are short: what grows with every split of a split is hashed.
+  config.name =
+      fmt::format("split-{:016x}-{}-{}", std::hash<std::string>{}(config_.name), number, color);
+  return std::optional<Config>(std::move(config));
+}
+
+Result<std::optional<Communicator>> Communicator::split(int color, int key) {
+  auto config = impl_->split(color, key);
+  if (!config.ok()) return config.status();
+  if (!*config) return std::optional<Communicator>();
+  auto made = create(**config);
+  if (!made.ok()) return made.status();
+  return std::optional<Communicator>(std::move(*made));
+}
+
+Result<Communicator> Communicator::duplicate() {
+  auto same = split(0, 0);
+  if (!same.ok()) return same.status();
+  return std::move(**same);
 }
 
 }  // namespace rondo

@@ -27,9 +27,26 @@ bool can_scale(DataType type, Algorithm algorithm) {
          !(algorithm == Algorithm::kOneShot && is_floating(type) && size_of(type) < 4);
 }
 
+// Elements from the beginning of a buffer to the end of its last block.
+uint64_t extent(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& offsets) {
+  uint64_t end = 0;
+  for (size_t b = 0; b < counts.size(); ++b) {
+    if (counts[b] > 0) end = std::max(end, offsets[b] + counts[b]);
+  }
+  return end;
+}
+
+// What the cost model calls the bytes of an operation: of one block, where there are blocks.
+uint64_t model_bytes(const recorder::Call& call, size_t ranks) {
+  const uint64_t count =
+      is_varying(call.collective) ? (call.count + ranks - 1) / ranks : call.count;
+  return count * size_of(call.type);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
+  if (is_varying(shape.call.collective)) return prepare(shape);
   const auto known = prepared_.find(shape);
   if (known != prepared_.end()) return known->second;
   auto made = prepare(shape);
@@ -51,6 +68,17 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   const Form form = form_of(call.collective);
   prepared->in_bytes = elements(form.in, bytes, ranks);
   prepared->out_bytes = elements(form.out, bytes, ranks);
+  if (is_varying(call.collective)) {
+    const schedule::Layout& layout = shape.layout;
+    const auto rank = static_cast<size_t>(limits_.rank);
+    const uint64_t in = form.in == Holds::kOne ? layout.out_counts[rank]
+                                               : extent(layout.in_counts, layout.in_offsets);
+    const uint64_t out = form.out == Holds::kOne ? layout.in_counts[rank]
+                                                 : extent(layout.out_counts, layout.out_offsets);
+    prepared->in_bytes = in * prepared->element_bytes;
+    prepared->out_bytes = out * prepared->element_bytes;
+    prepared->layout = layout;
+  }
   prepared->function = kernels::move_function(call.type, call.op);
   prepared->scaled = call.op == ReduceOp::kScaledSum;
   prepared->divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
@@ -67,9 +95,18 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
                               "inputs unscaled, or round them differently",
                               name(call.type), name(call.algorithm)));
   }
+  const bool rounds = is_floating(call.type) && size_of(call.type) < 4;
+  if (prepared->scaled && limits_.available.rank_order_only && rounds) {
+    return Status(
+        Code::kUnavailable,
+        fmt::format("there is no reproducible scaled sum of {}: a rank folds its own input "
+                    "as it is, and others' as they were rounded",
+                    name(call.type)));
+  }
   Algorithm forced = call.algorithm;
   if (forced == Algorithm::kAuto && limits_.ranks > 1 && limits_.algorithm != Algorithm::kAuto &&
       schedule::has(call.collective, limits_.algorithm) &&
+      in_allowed_order(call.collective, limits_.algorithm) &&
       (!prepared->scaled || can_scale(call.type, limits_.algorithm))) {
     forced = limits_.algorithm;  // the communicator's, for every operation that has it
   }
@@ -88,14 +125,20 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int ra
                       {.element_bytes = size_of(call.type),
                        .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
                        .depth = publishes ? limits_.publish_depth : limits_.depth,
-                       .channels = limits_.channels});
+                       .channels = limits_.channels},
+                      shape.layout);
   if (!program.ok()) return program.status();
-  return engine::Plan{
-      .algorithm = algorithm,
-      .program = std::move(*program),
-      .direct = is_direct(algorithm),
-      .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
-                                        call.count * size_of(call.type), limits_.profile)};
+  return engine::Plan{.algorithm = algorithm,
+                      .program = std::move(*program),
+                      .direct = is_direct(algorithm),
+                      .predicted_us = tuner::predict_us(
+                          call.collective, algorithm, limits_.ranks,
+                          model_bytes(call, static_cast<size_t>(limits_.ranks)), limits_.profile)};
+}
+
+bool Plans::in_allowed_order(Collective collective, Algorithm algorithm) const {
+  return !limits_.available.rank_order_only || limits_.ranks == 1 || !form_of(collective).reduces ||
+         schedule::folds_in_rank_order(algorithm);
 }
 
 Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const {
@@ -103,6 +146,11 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   const std::string_view what = name(shape.call.collective), how = name(forced);
   if (!schedule::has(shape.call.collective, forced)) {
     return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
+  }
+  if (!in_allowed_order(shape.call.collective, forced)) {
+    return {Code::kUnavailable,
+            fmt::format("{} by {} does not fold in rank order, as a reproducible communicator must",
+                        what, how)};
   }
   const tuner::Available& can = limits_.available;
   if (limits_.ranks > 1 &&
@@ -128,7 +176,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
 
 Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
   const recorder::Call& call = shape.call;
-  const uint64_t bytes = call.count * size_of(call.type);
+  const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));
   const auto choose = [&](bool references) {
     tuner::Available available = limits_.available;
     available.references = available.references && references;
@@ -137,7 +185,9 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
       available.publish = available.publish && can_scale(call.type, Algorithm::kOneShot);
     }
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
-    return tuner::choose(call.collective, limits_.ranks, bytes, available, true, limits_.profile)
+    const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
+    return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place,
+                         limits_.profile)
         .algorithm;
   };
   auto staged = make(shape, choose(false), limits_.rank);

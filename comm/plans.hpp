@@ -25,6 +25,7 @@ struct PlanLimits {
 struct Shape {
   recorder::Call call;  // algorithm: CallOptions::algorithm
   bool in_place = false;
+  schedule::Layout layout{};  // of a _v collective
 
   friend bool operator==(const Shape&, const Shape&) = default;
 };
@@ -34,6 +35,7 @@ class Plans {
  public:
   explicit Plans(const PlanLimits& limits) : limits_(limits) {}
 
+  /// Those of _v collectives are made anew every time: their counts hardly repeat.
   /// Errors: kUnavailable (a forced algorithm cannot do it), kInvalidArgument (slots too small).
   Result<std::shared_ptr<const engine::Prepared>> find(const Shape& shape);
 
@@ -50,6 +52,7 @@ class Plans {
   };
   Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
   Result<engine::Plan> make(const Shape& shape, Algorithm algorithm, int rank) const;
+  bool in_allowed_order(Collective collective, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 

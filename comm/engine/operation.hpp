@@ -57,11 +57,12 @@ struct Prepared {
   uint64_t hash;  // of call
   size_t element_bytes, in_bytes, out_bytes;
   kernels::MoveFunction function;
-  uint32_t divisor;  // in finishing moves
-  bool scaled;       // In is multiplied by Operation::factor wherever it is read
-  bool nontemporal;  // results are larger than the caches
-  bool direct_only;  // the caller forced it: no falling back to staged
-  Plan staged;       // through slots
+  uint32_t divisor;         // in finishing moves
+  bool scaled;              // In is multiplied by Operation::factor wherever it is read
+  bool nontemporal;         // results are larger than the caches
+  schedule::Layout layout;  // of a _v collective
+  bool direct_only;         // the caller forced it: no falling back to staged
+  Plan staged;              // through slots
   /// If all ranks offer what it needs; null: staged is as good, or the only one.
   std::unique_ptr<Plan> direct;
 };

@@ -70,67 +70,114 @@ void ProgressThread::loop() {
 void Queue::push(std::unique_ptr<Operation> operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   operations_.push_back(std::move(operation));
-  size_.store(operations_.size(), std::memory_order_release);
+  size_.fetch_add(1, std::memory_order_release);
+}
+
+void Queue::push(Transfer transfer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  incoming_.push_back(std::move(transfer));
+  size_.fetch_add(1, std::memory_order_release);
 }
 
 void Queue::wake() {
   // While it is not empty, the communicator, and so the board, is there: see drain().
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!operations_.empty()) runner_.board().wake(runner_.board().rank());
+  if (!empty()) runner_.board().wake(runner_.board().rank());
 }
 
 void Queue::drain() {
   std::unique_lock<std::mutex> lock(mutex_);
-  emptied_.wait(lock, [&] { return operations_.empty() && !ending_; });
+  emptied_.wait(lock, [&] { return empty() && !ending_; });
 }
 
-// By value: once the queue is empty its runner belongs to others again.
-void Queue::end_first(Status status) {
-  waiter_.reset();
+void Queue::take_incoming() {
+  std::vector<Transfer> incoming;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    incoming.swap(incoming_);
+  }
+  for (Transfer& transfer : incoming) {
+    transfer.work->started_ns.store(recorder::now_ns(), std::memory_order_relaxed);
+    runner_.lanes().push(std::move(transfer));
+  }
+}
+
+// The count first: who waited for a Work finds the queue as it is. Release: pairs with empty().
+void Queue::end(std::unique_ptr<Operation> operation, std::vector<Transfer> transfers,
+                const Status& status) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+    size_.fetch_sub(transfers.size() + (operation ? 1 : 0), std::memory_order_release);
+  }
+  if (operation) operation->work->end(status, recorder::now_ns());
+  for (Transfer& transfer : transfers) transfer.work->end(status, recorder::now_ns());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ending_ = false;
+  emptied_.notify_all();
+}
+
+void Queue::end_first(const Status& status) {
   begun_ = false;
   std::unique_ptr<Operation> ended;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended = std::move(operations_.front());
     operations_.pop_front();
-    ending_ = true;
-    // Release: pairs with empty(). Before the Work ends, so that who waited for it finds the queue
-    // as it is.
-    size_.store(operations_.size(), std::memory_order_release);
   }
-  ended->work->end(std::move(status), recorder::now_ns());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ending_ = false;
-  emptied_.notify_all();
+  end(std::move(ended), {}, status);
+}
+
+// Everything ends. By value: once the queue is empty its runner belongs to others again.
+void Queue::fail(Status status) {
+  waiter_.reset();
+  begun_ = false;
+  take_incoming();
+  end(nullptr, runner_.lanes().take_pending(), status);
+  while (true) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (operations_.empty()) return;
+    }
+    end_first(status);
+  }
 }
 
 void Queue::advance(bool alone) {
   if (empty()) return;
+  take_incoming();
   Operation* first;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    first = operations_.front().get();
+    first = operations_.empty() ? nullptr : operations_.front().get();
   }
-  if (!begun_) {
-    if (Status error = runner_.board().error(); !error.ok()) return end_first(error);
+  if (!waiter_ || !begun_) {
+    if (Status error = runner_.board().error(); !error.ok()) return fail(std::move(error));
+  }
+  if (!waiter_) waiter_.emplace(runner_.progressing_policy(), runner_.board());
+  if (first != nullptr && !begun_) {
     begun_ = true;
-    waiter_.emplace(runner_.progressing_policy(), runner_.board());
     first->work->started_ns.store(recorder::now_ns(), std::memory_order_relaxed);
     runner_.begin(*first);
   }
-  switch (runner_.step(*first)) {
-    case Progress::kDone:
-      runner_.moved(*waiter_);
-      return end_first({});
-    case Progress::kFailed:
-      return end_first(runner_.failure());
-    case Progress::kProgressed:
-      runner_.moved(*waiter_);
-      return;
-    case Progress::kBlocked:
-      if (!runner_.wait_a_little(*first, *waiter_, alone)) end_first(runner_.failure());
-      return;
+  const Progress lanes = runner_.step_lanes();
+  if (lanes == Progress::kFailed) return fail(runner_.failure());
+  const Progress stepped = first != nullptr ? runner_.step(*first) : Progress::kBlocked;
+  if (stepped == Progress::kFailed) {
+    // Not every failure is the communicator's (Runner::decide).
+    if (runner_.board().has_error()) return fail(runner_.failure());
+    waiter_.reset();
+    return end_first(runner_.failure());
   }
+  std::vector<Transfer> ended = runner_.lanes().take_ended();
+  if (ended.empty() && lanes != Progress::kProgressed && stepped == Progress::kBlocked) {
+    if (!runner_.wait_a_little(first, *waiter_, alone)) fail(runner_.failure());
+    return;
+  }
+  runner_.moved(*waiter_);
+  if (lanes == Progress::kDone && (first == nullptr || stepped == Progress::kDone)) waiter_.reset();
+  if (!ended.empty()) end(nullptr, std::move(ended), {});
+  if (stepped == Progress::kDone) end_first({});
 }
 
 }  // namespace rondo::engine

@@ -18,13 +18,15 @@
 
 namespace rondo::engine {
 
-/// The asynchronous operations of one communicator, in issue order. Thread rule: push() and drain()
+/// The asynchronous operations of one communicator, in issue order, and its asynchronous
+/// point-to-point messages, which move beside them. Thread rule: push() and drain()
 /// by the communicator's thread, advance() by the progress thread, empty() by any.
 class Queue {
  public:
   explicit Queue(Runner& runner) : runner_(runner) {}
 
   void push(std::unique_ptr<Operation> operation);
+  void push(Transfer transfer);
   /// Acquire: once it is true the runner is the caller's again.
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
   /// Waits until everything has ended, well or badly. Bounded by the operations' own deadlines.
@@ -33,20 +35,25 @@ class Queue {
   /// Wakes the progress thread if it sleeps over this queue. Any thread.
   void wake();
 
-  /// Moves the first operation a bit. `alone`: no other queue has work, so waiting may sleep.
+  /// Moves the first operation, and the messages, a bit. `alone`: no other queue has work, so waiting may sleep.
   void advance(bool alone);
 
  private:
-  void end_first(Status status);
+  void take_incoming();
+  void end(std::unique_ptr<Operation> operation, std::vector<Transfer> transfers,
+           const Status& status);
+  void end_first(const Status& status);
+  void fail(Status status);
 
   Runner& runner_;  // used only while the queue is not empty
   std::mutex mutex_;
   std::condition_variable emptied_;
   std::deque<std::unique_ptr<Operation>>
-      operations_;       // guarded by mutex_; the front is the progress thread's
+      operations_;                  // guarded by mutex_; the front is the progress thread's
+  std::vector<Transfer> incoming_;  // guarded by mutex_; on their way to the lanes
   bool ending_ = false;  // guarded by mutex_: an operation has left, but its Work has not ended
-  std::atomic<size_t> size_{0};
-  bool begun_ = false;            // progress thread only
+  std::atomic<size_t> size_{0};  // operations and messages that have not left; changes under mutex_
+  bool begun_ = false;           // progress thread only
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
 };
 

@@ -18,7 +18,7 @@ constexpr timespec kLetGoPause{0, 1'000'000};
 }  // namespace
 
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank) {
-  switch (collective) {
+  switch (base_of(collective)) {
     case Collective::kAllReduce:
       return {.in = true, .out = algorithm == Algorithm::kTwoShotDirect};
     case Collective::kReduceScatter:
@@ -35,10 +35,9 @@ Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank)
       return {.in = rank == root, .out = false};
     case Collective::kAllToAll:
       return {.in = false, .out = true};
-    case Collective::kBarrier:
+    default:  // barrier
       return {.in = false, .out = false};
   }
-  return {};
 }
 
 Runner::Runner(transport::Transport& transport, recorder::Board& board, recorder::Watch& watch,
@@ -47,7 +46,8 @@ Runner::Runner(transport::Transport& transport, recorder::Board& board, recorder
       board_(board),
       watch_(watch),
       options_(options),
-      references_(transport.capabilities().references) {
+      references_(transport.capabilities().references),
+      lanes_(transport, board, options.channels, options.cache_bytes) {
   peers_.in.resize(static_cast<size_t>(board.ranks()));
   peers_.out.resize(static_cast<size_t>(board.ranks()));
   for (int channel = 0; channel < options.channels; ++channel) {
@@ -57,7 +57,7 @@ Runner::Runner(transport::Transport& transport, recorder::Board& board, recorder
 }
 
 uint64_t Runner::bytes_sent() const {
-  uint64_t sum = 0;
+  uint64_t sum = lanes_.bytes_sent();
   for (const auto& engine : engines_) sum += engine->bytes_sent();
   return sum;
 }
@@ -67,6 +67,7 @@ void Runner::begin(Operation& operation) {
   sequence_.store(sequence,
                   std::memory_order_relaxed);  // one writer at a time; read by stats() only
   operation.sequence = sequence;
+  current_ = &operation;
   // Over all calls so far: a disagreement that went unnoticed (two roots that both only send) is
   // found by the next operation.
   history_ = (history_ ^ operation.prepared->hash) * 0x9e3779b97f4a7c15u + sequence;
@@ -81,6 +82,10 @@ void Runner::begin(Operation& operation) {
       operation.in_reference = transport_.refer(operation.in, operation.prepared->in_bytes);
     if (operation.out != nullptr)
       operation.out_reference = transport_.refer(operation.out, operation.prepared->out_bytes);
+  }
+  if (operation.prepared->call.collective == Collective::kAllToAllV) {
+    const schedule::Layout& layout = operation.prepared->layout;
+    board_.post_counts(sequence, layout.in_counts, layout.out_counts);
   }
   board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference);
   deciding_on_ = -1;
@@ -139,8 +144,7 @@ Progress Runner::decide(Operation& operation) {
     const auto posted = board_.read(peer, operation.sequence);
     // Already past it: only a rank that went through slots can be.
     if (!posted) return fall_back(peer);
-    if (posted->call != call)
-      return fail(operation, watch_.mismatch(peer, operation.sequence, call));
+    if (posted->call != call) return fail(watch_.mismatch(peer, operation.sequence, call));
     if (needed.in)
       peers_.in[p] = transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
     if (needed.out)
@@ -152,26 +156,32 @@ Progress Runner::decide(Operation& operation) {
   return choose(operation, operation.prepared->direct.get());
 }
 
-Progress Runner::fail(const Operation& operation, Status status) {
+Progress Runner::fail(Status status) {
   failure_ = std::move(status);
   if (workers_) workers_->stop();
   board_.give_up();
-  await_peers(operation);
+  await_peers();
   return Progress::kFailed;
 }
 
 // Peers may be inside a move that reads or writes this rank's buffers. They look for an error
 // between moves, which are slices, and give up; then the caller can have its buffers back.
-void Runner::await_peers(const Operation& operation) {
-  if (operation.in_reference.kind == transport::Reference::kNone &&
-      operation.out_reference.kind == transport::Reference::kNone) {
-    return;
-  }
+void Runner::await_peers() {
+  const auto referred = [](const transport::Reference& r) {
+    return r.kind != transport::Reference::kNone;
+  };
+  const bool offers = current_ != nullptr &&
+                      (referred(current_->in_reference) || referred(current_->out_reference));
+  if (!offers && !lanes_.is_read()) return;
   const int64_t until = recorder::now_ns() + kLetGoNs;
   nanosleep(&kLetGoPause, nullptr);
+  const auto may_touch = [&](int peer) {
+    return (offers && board_.may_touch(peer, current_->sequence)) ||
+           (lanes_.is_read() && !board_.has_given_up(peer));
+  };
   for (int peer = 0; peer < board_.ranks(); ++peer) {
-    while (peer != board_.rank() && board_.may_touch(peer, operation.sequence) &&
-           !watch_.has_ended(peer) && recorder::now_ns() < until) {
+    while (peer != board_.rank() && may_touch(peer) && !watch_.has_ended(peer) &&
+           recorder::now_ns() < until) {
       nanosleep(&kLetGoPause, nullptr);
     }
   }
@@ -179,15 +189,19 @@ void Runner::await_peers(const Operation& operation) {
 
 Progress Runner::engine_failed(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
+  if (Status uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
+      !uneven.ok()) {
+    return fail(std::move(uneven));
+  }
   if (engine.mismatch()) {
-    return fail(operation, watch_.mismatch(peer, operation.sequence, operation.prepared->call));
+    return fail(watch_.mismatch(peer, operation.sequence, operation.prepared->call));
   }
   const Status status(
       Code::kSystem,
       fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
                   "shared memory was overwritten, or the ranks run different versions of rondo",
                   board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence));
-  return fail(operation, board_.raise(status));
+  return fail(board_.raise(status));
 }
 
 // Whether a peer has failed that may have had its buffers back while this rank still used them.
@@ -197,8 +211,16 @@ bool Runner::gave_up(const Operation& operation) const {
 }
 
 Progress Runner::finish(Operation& operation) {
-  if (gave_up(operation)) return fail(operation, board_.error());
+  if (gave_up(operation)) return fail(board_.error());
+  // Of two ranks that disagree about what passes between them, and have nothing to wait for, the
+  // later one sees what the other has posted.
+  const recorder::Call& call = operation.prepared->call;
+  for (int peer = 0; call.collective == Collective::kAllToAllV && peer < board_.ranks(); ++peer) {
+    Status uneven = watch_.find_uneven(peer, operation.sequence, call);
+    if (!uneven.ok()) return fail(std::move(uneven));
+  }
   board_.finish(operation.sequence);
+  current_ = nullptr;
   return Progress::kDone;
 }
 
@@ -212,7 +234,7 @@ Progress Runner::step(Operation& operation) {
     if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
     if (walked == Progress::kProgressed) {
       board_.progressed();
-      return gave_up(operation) ? fail(operation, board_.error()) : walked;
+      return gave_up(operation) ? fail(board_.error()) : walked;
     }
     if (walked == Progress::kBlocked) return walked;
     if (workers_) {
@@ -229,22 +251,62 @@ Progress Runner::step(Operation& operation) {
   return finish(operation);
 }
 
-bool Runner::wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep) {
-  const HostEngine& engine = *engines_[0];
-  while (waiter.spin()) {
-    if (!may_sleep || engine.may_go_on()) return true;
+Progress Runner::step_lanes() {
+  const Progress progress = lanes_.advance();
+  if (progress == Progress::kFailed) return fail(board_.raise(lanes_.failure()));
+  if (progress == Progress::kProgressed) board_.progressed();
+  return progress;
+}
+
+// A message that waits for a rank that has left will wait for ever, unless all it needs lies in slots
+// already: so once more, after the rank has been seen to be gone.
+Status Runner::find_abandoned(bool* moved) {
+  for (const int peer : lanes_.peers()) {
+    if (!board_.has_left(peer)) continue;
+    const Progress progress = step_lanes();
+    *moved = progress == Progress::kProgressed || progress == Progress::kDone;
+    if (*moved) return {};
+    if (progress == Progress::kFailed) return failure_;
+    return watch_.abandoned(peer, lanes_.first().to_string());
   }
-  if (!waiter.idle(engine.ready_at_ns(), may_sleep)) return true;
-  const recorder::Wait wait{.sequence = operation.sequence,
-                            .call = &operation.prepared->call,
-                            .peer = blocked_on(),
-                            .step = engine.cursor().step,
-                            .round = engine.cursor().round,
-                            .since_ns = waiter.start_ns(),
-                            .timeout_ns = operation.timeout_ns};
+  return {};
+}
+
+bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep) {
+  const HostEngine& engine = *engines_[0];
+  const bool lanes = !lanes_.empty();
+  while (waiter.spin()) {
+    if (!may_sleep || lanes || engine.may_go_on()) return true;
+  }
+  int64_t ready_at_ns = operation != nullptr ? engine.ready_at_ns() : lanes_.ready_at_ns();
+  if (operation != nullptr && lanes) ready_at_ns = 0;  // either may be first
+  if (!waiter.idle(ready_at_ns, may_sleep)) return true;
+  recorder::Wait wait{.sequence = recorder::kNoSequence,
+                      .call = nullptr,
+                      .peer = -1,
+                      .step = 0,
+                      .round = 0,
+                      .since_ns = waiter.start_ns(),
+                      .timeout_ns = 0};
+  if (operation != nullptr) {
+    wait.sequence = operation->sequence;
+    wait.call = &operation->prepared->call;
+    wait.peer = blocked_on();
+    wait.step = engine.cursor().step;
+    wait.round = engine.cursor().round;
+    wait.timeout_ns = operation->timeout_ns;
+  } else {
+    const Transfer& first = lanes_.first();
+    wait.transfer = first.to_string();
+    wait.peer = first.peer;
+    wait.timeout_ns = first.timeout_ns;
+  }
+  bool moved = false;
   Status status = watch_.check(wait);
+  if (status.ok() && lanes) status = find_abandoned(&moved);
+  if (moved) this->moved(waiter);
   if (status.ok()) return true;
-  (void)fail(operation, std::move(status));
+  (void)fail(std::move(status));
   return false;
 }
 
@@ -277,10 +339,41 @@ Status Runner::run(Operation& operation) {
         moved(waiter);
         break;
       case Progress::kBlocked:
-        if (!wait_a_little(operation, waiter, true)) return failure_;
+        if (!wait_a_little(&operation, waiter, true)) return failure_;
         break;
     }
   }
+}
+
+Status Runner::run(std::span<const std::unique_ptr<Operation>> operations) {
+  const kernels::FloatingPointMode guard;
+  Waiter waiter(options_.blocking, board_);
+  size_t next = 0;
+  bool begun = false, failed = false;
+  while (!failed) {
+    const Progress lanes = step_lanes();
+    Operation* const operation = next < operations.size() ? operations[next].get() : nullptr;
+    if (operation == nullptr && lanes == Progress::kDone) break;
+    Progress stepped = Progress::kBlocked;
+    if (operation != nullptr && lanes != Progress::kFailed) {
+      if (!begun) begin(*operation);
+      stepped = step(*operation);
+      begun = stepped != Progress::kDone;
+      if (stepped == Progress::kDone) ++next;
+    }
+    if (lanes == Progress::kFailed || stepped == Progress::kFailed) {
+      failed = true;
+    } else if (lanes == Progress::kProgressed || stepped != Progress::kBlocked) {
+      moved(waiter);
+    } else {
+      failed = !wait_a_little(operation, waiter, true);
+    }
+  }
+  (void)lanes_.take_ended();
+  (void)lanes_.take_pending();
+  if (failed) return failure_;
+  moved(waiter);
+  return {};
 }
 
 }  // namespace rondo::engine

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/engine/host_engine.hpp"
+#include "comm/engine/lanes.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/engine/wait.hpp"
 #include "comm/engine/workers.hpp"
@@ -17,6 +19,7 @@ struct RunnerOptions {
   int channels = 1;
   WaitPolicy blocking{};     // for waits in the caller's thread
   WaitPolicy progressing{};  // for waits in the progress thread, beside which the caller computes
+  size_t cache_bytes = 0;    // see Lanes
 };
 
 /// Thread rule: one thread at a time, apart from bytes_sent() and operations().
@@ -27,15 +30,21 @@ class Runner {
 
   /// Carries an operation out in the calling thread; blocks until it has ended or failed.
   Status run(Operation& operation);
+  /// The same for several, in this order, and for all messages that the lanes hold, all at once.
+  Status run(std::span<const std::unique_ptr<Operation>> operations);
+  Lanes& lanes() { return lanes_; }
 
   /// The same in pieces: begin() once, then step() until it says kDone or kFailed (then failure()
   /// says why).
   void begin(Operation& operation);
   Progress step(Operation& operation);
   const Status& failure() const { return failure_; }
-  /// After step() said kBlocked: lets time pass, and looks after the ranks when that is due.
-  /// `may_sleep`: nothing else needs this thread. False: failed.
-  bool wait_a_little(const Operation& operation, Waiter& waiter, bool may_sleep);
+  /// The lanes' part of a step. kDone: they are empty. kFailed: failure() says why.
+  Progress step_lanes();
+  /// When nothing moves, neither `operation` (null: there is none) nor the lanes: lets time pass, and
+  /// looks after the ranks when that is due. `may_sleep`: nothing else needs this thread. False:
+  /// failed.
+  bool wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep);
 
   /// After step() said kDone or kProgressed, at the end of a wait.
   void moved(Waiter& waiter);
@@ -48,8 +57,9 @@ class Runner {
  private:
   Progress decide(Operation& operation);
   Progress choose(Operation& operation, const Plan* plan);
-  Progress fail(const Operation& operation, Status status);
-  void await_peers(const Operation& operation);
+  Progress fail(Status status);
+  void await_peers();
+  Status find_abandoned(bool* moved);
   int blocked_on() const;
   Progress engine_failed(const Operation& operation, const HostEngine& engine);
   bool gave_up(const Operation& operation) const;
@@ -62,10 +72,12 @@ class Runner {
   const bool references_;  // the transport's
   PeerBuffers peers_;
   std::vector<std::unique_ptr<HostEngine>> engines_;
+  Lanes lanes_;
   std::unique_ptr<Workers> workers_;  // channels 1.. ; null with one channel
   std::atomic<uint64_t> sequence_{0};
-  uint64_t history_ = 0;  // hash of every call so far
-  int deciding_on_ = -1;  // >= 0: blocked because this peer has not posted yet
+  uint64_t history_ = 0;                // hash of every call so far
+  const Operation* current_ = nullptr;  // begun and not finished
+  int deciding_on_ = -1;                // >= 0: blocked because this peer has not posted yet
   Status failure_;
 };
 

@@ -28,21 +28,28 @@ constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et 
 // A finder that dies between claiming and writing must not hide the error for ever.
 constexpr int64_t kErrorWriteLimitNs = 100'000'000;
 
+constexpr uint64_t kCountsKept = 2;
+// Words of one Counts, on cache lines of its own.
+constexpr size_t counts_words(int ranks) {
+  return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
+}
+
 }  // namespace
 
 uint64_t Call::hash() const {
   const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(type) << 8 |
                          static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
                          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
-  return mix(mix(shape + 0x9e3779b97f4a7c15u) + count);
+  return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
 }
 
 std::string Call::to_string() const {
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
-    text += fmt::format("({}{}{}, count {}", name(type), reduces ? ", " : "",
-                        reduces ? name(op) : "", count);
+    text += fmt::format("({}{}{}", name(type), reduces ? ", " : "", reduces ? name(op) : "");
+    if (collective != Collective::kAllToAllV) text += fmt::format(", count {}", count);
+    if (layout != 0) text += fmt::format(" in all, counts and offsets #{:08x}", layout >> 32);
     if (is_rooted(collective)) text += fmt::format(", root {}", root);
     text += ")";
   }
@@ -53,7 +60,8 @@ std::string Call::to_string() const {
 size_t Board::bytes_needed(int ranks) {
   return sizeof(Header) + sizeof(ErrorRecord) +
          static_cast<size_t>(ranks) *
-             (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord));
+             (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
+              kCountsKept * counts_words(ranks) * sizeof(uint64_t));
 }
 
 Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) {
@@ -67,6 +75,8 @@ Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) 
   doorbells_ = reinterpret_cast<Doorbell*>(at);
   at += sizeof(Doorbell) * static_cast<size_t>(ranks);
   records_ = reinterpret_cast<OperationRecord*>(at);
+  at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
+  counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
   own_ = states_ + rank;
   own_records_ = records(rank);
   own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
@@ -84,6 +94,7 @@ std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
   const uint64_t arenas = r.arenas.load(std::memory_order_acquire);
   const uint64_t in_offset = r.in_offset.load(std::memory_order_acquire);
   const uint64_t out_offset = r.out_offset.load(std::memory_order_acquire);
+  const uint64_t layout = r.layout.load(std::memory_order_acquire);
   if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Posted posted;
   posted.call = {.collective = static_cast<Collective>(shape & 0xff),
@@ -91,7 +102,8 @@ std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
                  .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
                  .root = static_cast<int32_t>(shape >> 32),
-                 .count = count};
+                 .count = count,
+                 .layout = layout};
   posted.in = {.kind = static_cast<uint32_t>(kinds),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};
@@ -99,6 +111,37 @@ std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
                 .arena = static_cast<uint32_t>(arenas >> 32),
                 .offset = out_offset};
   return posted;
+}
+
+std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
+  const uint64_t entry = static_cast<uint64_t>(peer) * kCountsKept + sequence % kCountsKept;
+  return counts_ + entry * counts_words(ranks_);
+}
+
+void Board::post_counts(uint64_t sequence, std::span<const uint64_t> sends,
+                        std::span<const uint64_t> expects) const {
+  std::atomic<uint64_t>* const row = counts(rank_, sequence);
+  // As in post(): 0 while it is being written.
+  row[0].store(0, std::memory_order_relaxed);
+  const auto n = static_cast<size_t>(ranks_);
+  for (size_t p = 0; p < n; ++p) row[1 + p].store(sends[p], std::memory_order_release);
+  for (size_t p = 0; p < n; ++p) row[1 + n + p].store(expects[p], std::memory_order_release);
+  row[0].store(sequence, std::memory_order_release);
+}
+
+std::optional<uint64_t> Board::read_count(int peer, uint64_t sequence, size_t index) const {
+  const std::atomic<uint64_t>* const row = counts(peer, sequence);
+  if (row[0].load(std::memory_order_acquire) != sequence) return std::nullopt;
+  const uint64_t value = row[1 + index].load(std::memory_order_acquire);
+  if (row[0].load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  return value;
+}
+
+std::optional<Board::Exchange> Board::exchange(int from, int to, uint64_t sequence) const {
+  const auto sends = read_count(from, sequence, static_cast<size_t>(to));
+  const auto expects = read_count(to, sequence, static_cast<size_t>(ranks_ + from));
+  if (!sends || !expects) return std::nullopt;
+  return Exchange{.sends = *sends, .expects = *expects};
 }
 
 void Board::wake(int peer) const {

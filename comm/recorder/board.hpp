@@ -11,12 +11,14 @@
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
+//   Counts[ranks][2]                   that rank: what its last two all_to_all_v's exchange
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "rondo/status.hpp"
@@ -35,7 +37,8 @@ struct Call {
   ReduceOp op;
   Algorithm algorithm;  // as forced by the caller; kAuto otherwise
   int32_t root;
-  uint64_t count;
+  uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
+  uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
 
   friend bool operator==(const Call&, const Call&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash
@@ -61,7 +64,7 @@ struct alignas(64) OperationRecord {
   std::atomic<uint64_t> arenas;  // likewise
   std::atomic<uint64_t> in_offset;
   std::atomic<uint64_t> out_offset;
-  std::atomic<uint64_t> unused;
+  std::atomic<uint64_t> layout;
 };
 static_assert(sizeof(OperationRecord) == 64);
 
@@ -122,6 +125,7 @@ class Board {
     r.arenas.store(pair(in.arena, out.arena), std::memory_order_release);
     r.in_offset.store(in.offset, std::memory_order_release);
     r.out_offset.store(out.offset, std::memory_order_release);
+    r.layout.store(call.layout, std::memory_order_release);
     r.sequence.store(
         sequence, std::memory_order_release);  // pairs with the acquire in has_posted() and read()
     own_->posted.store(sequence, std::memory_order_release);
@@ -136,6 +140,13 @@ class Board {
   }
   /// This rank touches no peer's buffer any more. Release: its last accesses come before.
   void give_up() const { own_->given_up.store(1, std::memory_order_release); }
+  bool has_given_up(int peer) const {
+    return states_[peer].given_up.load(std::memory_order_acquire) != 0;
+  }
+  /// Whether `peer` has said goodbye. Acquire: everything that it sent before is there.
+  bool has_left(int peer) const {
+    return states_[peer].life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone);
+  }
   /// Whether `peer`, inside operation `sequence`, may still touch this rank's buffers.
   bool may_touch(int peer, uint64_t sequence) const {
     const RankState& s = states_[peer];
@@ -153,6 +164,17 @@ class Board {
   }
   /// That operation of `peer`, unless it has not begun or is too long ago.
   std::optional<Posted> read(int peer, uint64_t sequence) const;
+
+  /// Before post() of an all_to_all_v: the elements that this rank sends to, and expects of, every
+  /// rank.
+  void post_counts(uint64_t sequence, std::span<const uint64_t> sends,
+                   std::span<const uint64_t> expects) const;
+  /// What `from` sends to `to` as each of the two has said; nothing where one of them has not, or
+  /// too long ago.
+  struct Exchange {
+    uint64_t sends, expects;
+  };
+  std::optional<Exchange> exchange(int from, int to, uint64_t sequence) const;
 
   RankState& state(int peer) const { return states_[peer]; }
   Doorbell& doorbell(int peer) const { return doorbells_[peer]; }
@@ -193,6 +215,9 @@ class Board {
     return records_ + static_cast<uint64_t>(peer) * kHistory;
   }
   Status read_error() const;
+  /// Sequence, then what is sent by destination, then what is expected by source.
+  std::atomic<uint64_t>* counts(int peer, uint64_t sequence) const;
+  std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
   int ranks_, rank_;
   ErrorRecord* error_;
@@ -201,6 +226,7 @@ class Board {
   OperationRecord* records_;
   RankState* own_;
   OperationRecord* own_records_;
+  std::atomic<uint64_t>* counts_;
 };
 
 }  // namespace rondo::recorder

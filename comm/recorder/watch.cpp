@@ -44,6 +44,10 @@ std::string process_state(int pid) {
 
 }  // namespace
 
+std::string Wait::what() const {
+  return call != nullptr ? fmt::format("{} (operation {})", call->to_string(), sequence) : transfer;
+}
+
 Status Watch::check(const Wait& wait) {
   RankState& own = board_.state(board_.rank());
   // Relaxed: read by other ranks for diagnosis only.
@@ -53,9 +57,11 @@ Status Watch::check(const Wait& wait) {
   own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
 
   if (board_.has_error()) return board_.error();
-  if (Status s = find_mismatch(wait); !s.ok()) return s;
+  if (wait.call != nullptr) {
+    if (Status s = find_mismatch(wait); !s.ok()) return s;
+  }
   if (Status s = find_dead(wait); !s.ok()) return s;
-  for (int peer = 0; peer < board_.ranks(); ++peer) {
+  for (int peer = 0; wait.call != nullptr && peer < board_.ranks(); ++peer) {
     const RankState& s = board_.state(peer);
     // Life first: a rank posts before it leaves.
     if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
@@ -81,10 +87,8 @@ Status Watch::find_dead(const Wait& wait) {
     // A rank that said goodbye has done its part of every operation that it began.
     if (gone) continue;
     return board_.raise(
-        {Code::kPeerDied,
-         fmt::format("rank {} (pid {}) ended during {} (operation {}); found by rank {}", dead,
-                     board_.state(dead).pid.load(), wait.call->to_string(), wait.sequence,
-                     board_.rank())});
+        {Code::kPeerDied, fmt::format("rank {} (pid {}) ended during {}; found by rank {}", dead,
+                                      board_.state(dead).pid.load(), wait.what(), board_.rank())});
   }
   return {};
 }
@@ -94,6 +98,30 @@ Status Watch::find_mismatch(const Wait& wait) {
     if (peer == board_.rank()) continue;
     const auto posted = board_.read(peer, wait.sequence);
     if (posted && posted->call != *wait.call) return mismatch(peer, wait.sequence, *wait.call);
+    if (Status s = find_uneven(peer, wait.sequence, *wait.call); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status Watch::abandoned(int peer, const std::string& transfer) {
+  return board_.raise(
+      {Code::kPeerDied,
+       fmt::format("rank {} left the communicator while rank {} is in {}: destroy a "
+                   "communicator only when every rank has finished",
+                   peer, board_.rank(), transfer)});
+}
+
+Status Watch::find_uneven(int peer, uint64_t sequence, const Call& call) {
+  if (call.collective != Collective::kAllToAllV) return {};
+  for (const bool ours : {true, false}) {
+    const int from = ours ? board_.rank() : peer, to = ours ? peer : board_.rank();
+    const auto exchange = board_.exchange(from, to, sequence);
+    if (!exchange || exchange->sends == exchange->expects) continue;
+    return board_.raise(
+        {Code::kMismatch,
+         fmt::format("the ranks disagree about operation {}, {}: rank {} sends {} elements to rank "
+                     "{}, which expects {} from it",
+                     sequence, call.to_string(), from, exchange->sends, to, exchange->expects)});
   }
   return {};
 }
@@ -112,6 +140,7 @@ Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
     if (ours && theirs && ours->call != theirs->call) {
       return report(at, ours->call.to_string(), theirs->call.to_string());
     }
+    if (ours && theirs) RONDO_RETURN_IF_ERROR(find_uneven(peer, at, ours->call));
   }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
   return report(sequence, call.to_string(),
@@ -189,10 +218,9 @@ Status Watch::stalled(const Wait& wait) {
                 "all ranks wait for each other: this is a bug in rondo or in the order of calls");
   return board_.raise(
       {Code::kTimeout,
-       fmt::format(
-           "{} (operation {}) has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
-           wait.call->to_string(), wait.sequence,
-           static_cast<double>(now_ns() - wait.since_ns) * 1e-9, board_.rank(), wait.peer, why)});
+       fmt::format("{} has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
+                   wait.what(), static_cast<double>(now_ns() - wait.since_ns) * 1e-9, board_.rank(),
+                   wait.peer, why)});
 }
 
 }  // namespace rondo::recorder

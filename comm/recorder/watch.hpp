@@ -15,14 +15,21 @@ namespace rondo::recorder {
 
 /// One wait, as the watch needs to know it.
 struct Wait {
+  /// Of the collective; null and kNoSequence: point-to-point messages only.
   uint64_t sequence;
   const Call* call;
-  int peer;  // blocked on
+  std::string transfer{};  // of them, the first
+  int peer;                // blocked on
   uint32_t step;
   uint64_t round;
   int64_t since_ns;    // when anything last moved
   int64_t timeout_ns;  // the stall deadline
+
+  /// "all_reduce(...) (operation 7)".
+  std::string what() const;
 };
+/// Later than every operation: a rank that point-to-point messages wait for is never through.
+inline constexpr uint64_t kNoSequence = ~uint64_t{0};
 
 /// Thread rule: check() by the one thread that waits; the rest by any.
 class Watch {
@@ -44,6 +51,11 @@ class Watch {
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
   Status mismatch(int peer, uint64_t sequence, const Call& call);
+  /// The error, raised on the board, for a message that waits for a rank that has left.
+  Status abandoned(int peer, const std::string& transfer);
+  /// The error, raised on the board, if this rank and `peer` disagree about what passes between them
+  /// in an all_to_all_v; else ok.
+  Status find_uneven(int peer, uint64_t sequence, const Call& call);
 
  private:
   Status find_mismatch(const Wait& wait);

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "rondo/status.hpp"
@@ -41,6 +44,9 @@ struct Config {
   std::string pace;
   /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
+  /// Reductions fold the ranks' elements in rank order 0..N-1, so that results are the same bits
+  /// whatever the size, position, algorithm, channels or memory (see comm/README.md for the price).
+  bool reproducible = false;
 };
 
 /// What one call may override.
@@ -109,6 +115,18 @@ class Communicator {
   /// the error.
   static Result<Communicator> create(const Config& config = {});
 
+  /// Creation without waiting: the communicator, or why there is none, when it is ready. Dropping
+  /// the future waits for it, at most Config::bootstrap_timeout.
+  static std::future<Result<Communicator>> create_async(const Config& config = {});
+
+  /// A communicator for each color, of the ranks that pass it, ordered by key, then by rank here;
+  /// nothing for a rank that passes kNoColor. Every rank of this one calls it. Settings are this
+  /// communicator's. Blocks as create() does.
+  Result<std::optional<Communicator>> split(int color, int key);
+  static constexpr int kNoColor = -1;
+  /// Another communicator of the same ranks, whose operations are independent of this one's.
+  Result<Communicator> duplicate();
+
   /// Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,
   /// unless one has failed.
   ~Communicator();
@@ -144,8 +162,43 @@ class Communicator {
   /// in, out: size() blocks of `count`; block r of out is block rank() of rank r's in.
   Status all_to_all(const void* in, void* out, size_t count, DataType type,
                     const CallOptions& options = {});
+  /// As all_gather, with blocks of different sizes: out holds counts[r] elements from rank r,
+  /// beginning at element offsets[r]; no offsets: one after the other. counts and offsets have an
+  /// entry for every rank and are the same on every rank. in: counts[rank()] elements; in place it
+  /// is its own block. Calls of _v collectives are prepared anew each time, unless they repeat the
+  /// last call.
+  Status all_gather_v(const void* in, void* out, std::span<const size_t> counts,
+                      std::span<const size_t> offsets, DataType type,
+                      const CallOptions& options = {});
+  /// As reduce_scatter, likewise: in holds counts[r] elements for rank r at element offsets[r].
+  Status reduce_scatter_v(const void* in, void* out, std::span<const size_t> counts,
+                          std::span<const size_t> offsets, DataType type,
+                          ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  /// As all_to_all: in_counts[r] elements, at element in_offsets[r] of in, go to rank r, and
+  /// out_counts[r] come from it, to element out_offsets[r] of out. Each rank gives its own counts;
+  /// what one sends is what the other expects. Never in place.
+  Status all_to_all_v(const void* in, std::span<const size_t> in_counts,
+                      std::span<const size_t> in_offsets, void* out,
+                      std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
+                      DataType type, const CallOptions& options = {});
   /// Nobody leaves before everybody has come.
   Status barrier(const CallOptions& options = {});
+
+  /// One message. The k-th send to a peer meets its k-th recv from this rank, whatever else either
+  /// of them does in between; count and type must be the same. send() returns when the buffer may be
+  /// used again, which can be before the peer has called recv() (small messages) or not (others):
+  /// two ranks that first send to each other need a group, or the asynchronous calls.
+  Status send(const void* buffer, size_t count, DataType type, int peer,
+              const CallOptions& options = {});
+  Status recv(void* buffer, size_t count, DataType type, int peer, const CallOptions& options = {});
+
+  /// From group_start() on, calls are collected: blocking ones return at once, ok unless their
+  /// arguments are refused. group_end() carries them out, messages all at once and beside the
+  /// collectives, collectives in their order, and returns when the blocking ones have ended. In
+  /// whatever order ranks put the same calls into their groups, they cannot wait for each other in a
+  /// circle. A refused call spoils the group: group_end() returns its error and does nothing.
+  Status group_start();
+  Status group_end();
 
   /// The same, at once back: rondo's progress thread carries them out, in issue order. An error in
   /// the arguments comes back as a Work that has already ended with it.
@@ -165,7 +218,22 @@ class Communicator {
                      const CallOptions& options = {});
   Work all_to_all_async(const void* in, void* out, size_t count, DataType type,
                         const CallOptions& options = {});
+  Work all_gather_v_async(const void* in, void* out, std::span<const size_t> counts,
+                          std::span<const size_t> offsets, DataType type,
+                          const CallOptions& options = {});
+  Work reduce_scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
+                              std::span<const size_t> offsets, DataType type,
+                              ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work all_to_all_v_async(const void* in, std::span<const size_t> in_counts,
+                          std::span<const size_t> in_offsets, void* out,
+                          std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
+                          DataType type, const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
+  /// Messages do not wait for collectives, nor for messages to or from others.
+  Work send_async(const void* buffer, size_t count, DataType type, int peer,
+                  const CallOptions& options = {});
+  Work recv_async(void* buffer, size_t count, DataType type, int peer,
+                  const CallOptions& options = {});
 
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread.
@@ -174,7 +242,7 @@ class Communicator {
   Status status() const;
 
   /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on
-  /// every rank.
+  /// every rank. _v collectives: as if every block were of `count` elements.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto) const;
   Stats stats() const;

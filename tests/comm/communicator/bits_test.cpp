@@ -3,7 +3,9 @@
 // float64 reference.
 #include <cmath>
 #include <random>
+#include <tuple>
 
+#include "kernels/reduce.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -82,6 +84,214 @@ TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
         CHECK(value == first_run);
       }
     }
+  }
+}
+
+namespace {
+
+/// Random bits of a type, but finite and of moderate size, so that order and rounding show.
+std::vector<unsigned char> random_elements(int rank, size_t count, DataType type) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(type));
+  std::uniform_real_distribution<double> wide(-1.0, 1.0);
+  std::vector<unsigned char> bytes(count * size_of(type));
+  for (size_t i = 0; i < count; ++i) {
+    const double value = is_floating(type)
+                             ? wide(random) * std::exp2(static_cast<double>(random() % 8) - 4)
+                             : static_cast<double>(random() % 100);
+    store(bytes.data() + i * size_of(type), type, value);
+  }
+  return bytes;
+}
+
+/// The definition: a left fold in rank order, one rounding, one division.
+std::vector<unsigned char> reference(int size, size_t count, DataType type, ReduceOp op) {
+  std::vector<std::vector<unsigned char>> inputs;
+  std::vector<const std::byte*> sources;
+  for (int r = 0; r < size; ++r) inputs.push_back(random_elements(r, count, type));
+  for (const auto& input : inputs)
+    sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  std::vector<unsigned char> result(count * size_of(type));
+  std::byte* const to = reinterpret_cast<std::byte*>(result.data());
+  kernels::scalar_move_function(
+      type, op)({.sources = sources.data(),
+                 .destinations = &to,
+                 .source_count = static_cast<uint32_t>(size),
+                 .destination_count = 1,
+                 .count = count,
+                 .divisor = op == ReduceOp::kAvg ? static_cast<uint32_t>(size) : 1,
+                 .nontemporal = 0});
+  return result;
+}
+
+struct Way {
+  DataType type;
+  ReduceOp op;
+  Algorithm algorithm;
+  size_t count, misalignment;
+  bool library, in_place;
+};
+
+/// all_reduce, reduce and reduce_scatter, each compared with the reference; how many were done.
+int fold_every_way(Communicator& comm, const Way& w) {
+  const size_t element = size_of(w.type), bytes = w.count * element;
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const std::vector<unsigned char> wanted = reference(comm.size(), w.count, w.type, w.op);
+  const std::vector<unsigned char> own = random_elements(comm.rank(), w.count, w.type);
+  const std::string what = std::to_string(w.count) + " " + std::string(name(w.type)) + " " +
+                           std::string(name(w.op)) + " by " + std::string(name(w.algorithm)) +
+                           (w.library ? " library" : "") + (w.in_place ? " in place" : "");
+  int done = 0;
+  const auto judge = [&](const Status& status, const unsigned char* got, size_t first,
+                         size_t count) {
+    if (w.algorithm != Algorithm::kAuto && !status.ok()) return;
+    expect_ok(status, what);
+    ++done;
+    expect(std::memcmp(got, wanted.data() + first * element, count * element) == 0,
+           what + ": other bits than a fold in rank order");
+  };
+  Buffer in(bytes, w.library, w.misalignment), other(bytes, w.library, w.misalignment);
+  Buffer& out = w.in_place ? in : other;
+  const CallOptions options{.algorithm = w.algorithm};
+  std::memcpy(in.data(), own.data(), bytes);
+  Status status = comm.all_reduce(in.data(), out.data(), w.count, w.type, w.op, options);
+  judge(status, out.data(), 0, w.count);
+  std::memcpy(in.data(), own.data(), bytes);
+  status = comm.reduce(in.data(), out.data(), w.count, w.type, comm.size() - 1, w.op, options);
+  if (r + 1 == n) judge(status, out.data(), 0, w.count);
+  std::memcpy(in.data(), own.data(), bytes);
+  const size_t part = w.count / n;
+  unsigned char* to = w.in_place ? in.data() + r * part * element : out.data();
+  status = comm.reduce_scatter(in.data(), to, part, w.type, w.op, options);
+  judge(status, to, r * part, part);
+  return done;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "reproducible: the same bits whatever the size, place, algorithm, channels and transport") {
+  for (int size = 2; size <= 8; ++size) {
+    for (const auto& [slot_bytes, channels, pace] : {std::tuple<size_t, int, const char*>{0, 1, ""},
+                                                     {64, 1, ""},
+                                                     {448, 3, ""},
+                                                     {0, 1, "inf,1us"}}) {
+      Config config;
+      config.reproducible = true;
+      config.slot_bytes = slot_bytes;
+      config.channels = channels;
+      config.pace = pace;
+      INFO(size << " ranks, slots of " << slot_bytes << ", " << channels << " channels " << pace);
+      require_all_ok(run_world(
+          size < 5 ? How::kForks : How::kThreads, size,
+          [&](Communicator& comm) {
+            int done = 0;
+            for (const DataType type :
+                 {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBFloat16,
+                  DataType::kFloat8E4M3, DataType::kInt32}) {
+              const bool wide = type == DataType::kFloat32 || type == DataType::kBFloat16;
+              for (int a = 0; a < kAlgorithms; ++a) {
+                const auto algorithm = static_cast<Algorithm>(a);
+                if (!wide && algorithm != Algorithm::kAuto) continue;
+                for (const size_t count : {size_t{1}, size_t{77}, size_t{1000}, size_t{9001}}) {
+                  const bool odd = count % 2 == 1;
+                  done += fold_every_way(
+                      comm, {type, count == 77 ? ReduceOp::kAvg : ReduceOp::kSum, algorithm, count,
+                             odd ? size_t{1} : size_t{0}, (a + size) % 2 == 0, count == 1000});
+                }
+              }
+            }
+            expect(done > 60, "only " + std::to_string(done) + " were done");
+          },
+          config));
+    }
+  }
+}
+
+TEST_CASE("reproducible: what cannot be is refused by name") {
+  Config config;
+  config.reproducible = true;
+  config.algorithm = Algorithm::kRing;  // gives way where it would not be reproducible
+  require_all_ok(run_world(
+      How::kForks, 3,
+      [](Communicator& comm) {
+        std::vector<float> data(1000, 1.0f);
+        const auto refused = [&](const Status& status, const std::string& words) {
+          expect(status.code() == Code::kUnavailable, status.to_string());
+          expect(status.message().find(words) != std::string::npos, status.to_string());
+        };
+        for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
+          refused(comm.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32,
+                                  ReduceOp::kSum, {.algorithm = algorithm}),
+                  "does not fold in rank order");
+        }
+        refused(comm.all_reduce(data.data(), data.data(), 1000, DataType::kBFloat16,
+                                ReduceOp::kScaledSum, {.factor = 0.5}),
+                "no reproducible scaled sum");
+        expect_ok(comm.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32), "sum");
+        expect(comm.plan(Collective::kAllReduce, 1000, DataType::kFloat32).algorithm !=
+                   Algorithm::kRing,
+               "a ring");
+        expect(comm.plan(Collective::kAllGather, 1000, DataType::kFloat32).algorithm ==
+                   Algorithm::kRing,
+               "no ring");
+      },
+      config));
+}
+
+TEST_CASE(
+    "a ring of small floats rounds once per hop: within the stated bound of the float64 sum") {
+  for (const int size : {2, 3, 5, 8}) {
+    require_all_ok(run_world(How::kThreads, size, [](Communicator& comm) {
+      for (const auto& [type, unit] : {std::pair{DataType::kFloat16, std::ldexp(1.0, -11)},
+                                       std::pair{DataType::kBFloat16, std::ldexp(1.0, -8)},
+                                       std::pair{DataType::kFloat8E5M2, std::ldexp(1.0, -3)},
+                                       std::pair{DataType::kFloat8E4M3, std::ldexp(1.0, -4)}}) {
+        const size_t count = 3001, element = size_of(type);
+        const int n = comm.size();
+        std::vector<double> exact(count, 0.0), magnitude(count, 0.0);
+        const auto load = [&](const unsigned char* at) {
+          if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
+            uint16_t bits;
+            std::memcpy(&bits, at, 2);
+            return static_cast<double>(type == DataType::kFloat16
+                                           ? kernels::float_from_half(bits)
+                                           : kernels::float_from_bfloat16(bits));
+          }
+          return static_cast<double>(type == DataType::kFloat8E4M3 ? kernels::float_from_e4m3(*at)
+                                                                   : kernels::float_from_e5m2(*at));
+        };
+        for (int r = 0; r < n; ++r) {
+          const auto values = random_elements(r, count, type);
+          for (size_t i = 0; i < count; ++i) {
+            const double value = load(values.data() + i * element);
+            exact[i] += value;
+            magnitude[i] += std::abs(value);
+          }
+        }
+        std::vector<unsigned char> in = random_elements(comm.rank(), count, type), out(in.size());
+        expect_ok(comm.all_reduce(in.data(), out.data(), count, type, ReduceOp::kSum,
+                                  {.algorithm = Algorithm::kRing}),
+                  "ring");
+        // kernels/README.md: N - 1 roundings, each of at most half a unit in the last place of a
+        // partial sum that the ones before may have made larger, and at least one of the smallest
+        // steps of the type.
+        const double smallest = type == DataType::kFloat8E4M3   ? std::ldexp(1.0, -9)
+                                : type == DataType::kFloat8E5M2 ? std::ldexp(1.0, -16)
+                                                                : std::ldexp(1.0, -24);
+        const double growth = std::pow(1 + unit, n - 1) - 1;
+        double worst = 0;
+        for (size_t i = 0; i < count; ++i) {
+          const double error = std::abs(load(out.data() + i * element) - exact[i]);
+          const double bound = growth * magnitude[i] + (n - 1) * smallest;
+          expect(error <= bound, std::string(name(type)) + ": element " + std::to_string(i) +
+                                     " is off by " + std::to_string(error) + ", more than " +
+                                     std::to_string(bound));
+          worst = std::max(worst, error / bound);
+        }
+        // The bound is no wall far away.
+        expect(worst > 0.1, std::string(name(type)) + ": the bound is never approached");
+      }
+    }));
   }
 }
 

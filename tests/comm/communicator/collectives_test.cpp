@@ -2,6 +2,8 @@
 // alignment, in and out of place, plain and library memory, every algorithm, threads and processes,
 // many rounds through tiny slots, several channels.
 #include <atomic>
+#include <span>
+#include <utility>
 
 #include "tests/comm/communicator/world.hpp"
 
@@ -186,6 +188,100 @@ void all_to_all(Communicator& comm, const Case& c) {
   }
 }
 
+// Blocks of about `count` elements, some of them empty; what rank `from` has for rank `to`.
+size_t block(size_t count, size_t from, size_t to) {
+  const size_t kind = (from * 3 + to * 5 + 1) % 4;
+  return kind == 1 ? 0 : count + kind;
+}
+
+struct Blocks {
+  std::vector<size_t> counts, offsets;
+  size_t all = 0;  // elements from the first to the end of the last, gaps included
+};
+
+// One after the other, or with gaps and the last rank's block first; then offsets must be given.
+Blocks blocks(int size, bool apart, const std::function<size_t(size_t)>& count) {
+  const auto n = static_cast<size_t>(size);
+  Blocks b{.counts = std::vector<size_t>(n), .offsets = std::vector<size_t>(n)};
+  for (size_t k = 0; k < n; ++k) {
+    const size_t r = apart ? n - 1 - k : k;
+    b.counts[r] = count(r);
+    b.offsets[r] = b.all;
+    b.all += b.counts[r] + (apart ? r % 2 : 0);
+  }
+  return b;
+}
+
+// The offsets as the caller passes them: none where blocks lie one after the other.
+std::span<const size_t> offsets(const Blocks& b, bool apart) {
+  return apart ? std::span<const size_t>(b.offsets) : std::span<const size_t>();
+}
+
+void all_gather_v(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kAllGatherV, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const bool apart = c.count % 2 == 1;
+  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, k, 0); });
+  const size_t element = size_of(c.type);
+  Buffer in(b.counts[r] * element, c.library, c.misalignment);
+  Buffer out(b.all * element, c.library, c.misalignment);
+  fill(in, 0, b.counts[r], c.type, c.op, comm.rank());
+  if (c.in_place) fill(out, b.offsets[r], b.counts[r], c.type, c.op, comm.rank());
+  const void* from = c.in_place ? out.data() + b.offsets[r] * element : in.data();
+  const Status status = comm.all_gather_v(from, out.data(), b.counts, offsets(b, apart), c.type,
+                                          {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  for (size_t rank = 0; rank < n; ++rank) {
+    check(
+        out, b.offsets[rank], b.counts[rank], c.type,
+        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
+  }
+}
+
+void reduce_scatter_v(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kReduceScatterV, comm);
+  const auto r = static_cast<size_t>(comm.rank());
+  const bool apart = c.count % 2 == 0;
+  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, 0, k); });
+  const size_t element = size_of(c.type), bytes = b.counts[r] * element;
+  Buffer in(b.all * element, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
+  fill(in, 0, b.all, c.type, c.op, comm.rank());
+  unsigned char* to = c.in_place ? in.data() + b.offsets[r] * element : out.data();
+  const Status status = comm.reduce_scatter_v(in.data(), to, b.counts, offsets(b, apart), c.type,
+                                              c.op, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  if (c.in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
+  check(
+      out, 0, b.counts[r], c.type,
+      [&](size_t i) { return expected(comm.size(), b.offsets[r] + i, c.op, c.type); }, what);
+}
+
+void all_to_all_v(Communicator& comm, const Case& c) {
+  const std::string what = c.to_string(Collective::kAllToAllV, comm);
+  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
+  const bool apart = c.count % 2 == 1;
+  const auto in_blocks = [&](size_t rank) {
+    return blocks(comm.size(), apart, [&](size_t to) { return block(c.count, rank, to); });
+  };
+  const Blocks ins = in_blocks(r);
+  const Blocks outs =
+      blocks(comm.size(), !apart, [&](size_t from) { return block(c.count, from, r); });
+  const size_t element = size_of(c.type);
+  Buffer in(ins.all * element, c.library, c.misalignment);
+  Buffer out(outs.all * element, c.library, c.misalignment);
+  fill(in, 0, ins.all, c.type, c.op, comm.rank());
+  const Status status =
+      comm.all_to_all_v(in.data(), ins.counts, offsets(ins, apart), out.data(), outs.counts,
+                        offsets(outs, !apart), c.type, {.algorithm = c.algorithm});
+  if (!carried_out(status, c, what)) return;
+  for (size_t from = 0; from < n; ++from) {
+    const size_t first = in_blocks(from).offsets[r];
+    check(
+        out, outs.offsets[from], outs.counts[from], c.type,
+        [&](size_t i) { return contribution(static_cast<int>(from), first + i, c.op); }, what);
+  }
+}
+
 void everything(Communicator& comm, const Case& c) {
   all_reduce(comm, c);
   reduce_scatter(comm, c);
@@ -195,6 +291,9 @@ void everything(Communicator& comm, const Case& c) {
   gather(comm, c);
   scatter(comm, c);
   all_to_all(comm, c);
+  all_gather_v(comm, c);
+  reduce_scatter_v(comm, c);
+  all_to_all_v(comm, c);
 }
 
 // Around the number of ranks, vector widths, inline payloads, slots and thresholds between
@@ -385,6 +484,45 @@ TEST_CASE("a paced communicator is slower, not different") {
           expect_ok(comm.barrier(), "barrier");
         },
         config));
+  }
+}
+
+TEST_CASE("_v collectives whose counts do not fit together name both, on every rank") {
+  for (const int size : {2, 3, 5}) {
+    // Too little, too much, something for nothing, nothing for something.
+    for (const auto& [sends, expects] :
+         {std::pair<size_t, size_t>{10, 12}, {500000, 499999}, {7, 0}, {0, 9}}) {
+      INFO(size << " ranks, " << sends << " for " << expects);
+      const auto results = run_world(How::kForks, size, [&](Communicator& comm) {
+        const auto n = static_cast<size_t>(comm.size());
+        std::vector<size_t> ins(n, 3), outs(n, 3);
+        if (comm.rank() == 0) ins[1] = sends;
+        if (comm.rank() == 1) outs[0] = expects;
+        std::vector<float> in(600000 + 3 * n), out(600000 + 3 * n);
+        Status status =
+            comm.all_to_all_v(in.data(), ins, {}, out.data(), outs, {}, DataType::kFloat32);
+        // Who has nothing to wait for learns it from a later call.
+        for (int turn = 0; turn < 20 && status.ok(); ++turn) status = comm.barrier();
+        expect(status.code() == Code::kMismatch, status.to_string());
+        expect(status.message().find("rank 0 sends " + std::to_string(sends) +
+                                     " elements to rank 1, which expects " +
+                                     std::to_string(expects)) != std::string::npos,
+               status.to_string());
+      });
+      require_all_ok(results);
+      for (const RankResult& result : results) CHECK(result.seconds < 3);
+    }
+    require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
+      const auto n = static_cast<size_t>(comm.size());
+      std::vector<size_t> counts(n, 4);
+      std::vector<float> data(8 * n);
+      if (comm.rank() == 1) counts[0] = 5;
+      Status status =
+          comm.reduce_scatter_v(data.data(), data.data() + 6 * n, counts, {}, DataType::kFloat32);
+      for (int turn = 0; turn < 20 && status.ok(); ++turn) status = comm.barrier();
+      expect(status.code() == Code::kMismatch, status.to_string());
+      expect(status.message().find("reduce_scatter_v") != std::string::npos, status.to_string());
+    }));
   }
 }
 

@@ -1,0 +1,234 @@
+#include "comm/request.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace rondo::comm {
+
+namespace {
+
+Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+std::string_view word(const Request& r) { return name(r.collective); }
+
+/// Bytes of a call's larger buffer must stay below this, so that no sum of offsets overflows.
+constexpr size_t kMostBytes = std::numeric_limits<size_t>::max() / 2;
+
+std::vector<uint64_t> offsets_of(std::span<const size_t> counts, std::span<const size_t> offsets) {
+  if (!offsets.empty()) return {offsets.begin(), offsets.end()};
+  std::vector<uint64_t> sums;
+  uint64_t sum = 0;
+  for (const size_t count : counts) {
+    sums.push_back(sum);
+    // Too much stays too much, and is refused: check_blocks().
+    sum = count > kMostBytes - std::min(sum, uint64_t{kMostBytes}) ? kMostBytes : sum + count;
+  }
+  return sums;
+}
+
+/// The range of bytes that a buffer takes, from its pointer on.
+struct Span {
+  size_t begin = 0, end = 0;
+};
+
+Span span_of(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& offsets,
+             size_t element) {
+  Span span{.begin = kMostBytes, .end = 0};
+  for (size_t b = 0; b < counts.size(); ++b) {
+    if (counts[b] == 0) continue;
+    span.begin = std::min(span.begin, offsets[b] * element);
+    span.end = std::max(span.end, (offsets[b] + counts[b]) * element);
+  }
+  return span.end == 0 ? Span{} : span;
+}
+
+Span span_of(const Request& r, bool out, int rank, int size) {
+  const Form form = form_of(r.collective);
+  const Holds holds = out ? form.out : form.in;
+  const size_t element = size_of(r.type);
+  if (!is_varying(r.collective)) {
+    return {.begin = 0, .end = elements(holds, r.count * element, static_cast<size_t>(size))};
+  }
+  const schedule::Layout& l = *r.layout;
+  if (holds == Holds::kOne) {
+    return {.begin = 0,
+            .end = (out ? l.in_counts : l.out_counts)[static_cast<size_t>(rank)] * element};
+  }
+  return out ? span_of(l.out_counts, l.out_offsets, element)
+             : span_of(l.in_counts, l.in_offsets, element);
+}
+
+/// One buffer's blocks. `apart`: they are written, and must not overlap.
+Status check_blocks(const Request& r, const char* what, const std::vector<uint64_t>& counts,
+                    const std::vector<uint64_t>& offsets, int size, bool apart) {
+  const auto ranks = static_cast<size_t>(size);
+  if (counts.size() != ranks || offsets.size() != ranks) {
+    return refuse(fmt::format("{}: {} counts and {} offsets of {} blocks for {} ranks", word(r),
+                              counts.size(), offsets.size(), what, size));
+  }
+  const size_t most = kMostBytes / size_of(r.type);
+  std::vector<size_t> order;
+  for (size_t b = 0; b < ranks; ++b) {
+    if (counts[b] > most || offsets[b] > most - counts[b]) {
+      return refuse(fmt::format("{}: {} block {} of {} {} at offset {} overflows the address space",
+                                word(r), what, b, counts[b], name(r.type), offsets[b]));
+    }
+    if (counts[b] > 0) order.push_back(b);
+  }
+  if (!apart) return {};
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const size_t a = order[i - 1], b = order[i];
+    if (offsets[a] + counts[a] > offsets[b]) {
+      return refuse(fmt::format("{}: {} blocks {} and {} overlap at element {}", word(r), what, a,
+                                b, offsets[b]));
+    }
+  }
+  return {};
+}
+
+Status check_layout(const Request& r, int rank, int size) {
+  if (!is_varying(r.collective)) return {};
+  const schedule::Layout& l = *r.layout;
+  const Form form = form_of(r.collective);
+  if (form.in == Holds::kEach) {
+    RONDO_RETURN_IF_ERROR(check_blocks(r, "input", l.in_counts, l.in_offsets, size, false));
+  }
+  if (form.out == Holds::kEach) {
+    RONDO_RETURN_IF_ERROR(check_blocks(r, "output", l.out_counts, l.out_offsets, size, true));
+  }
+  const auto own = static_cast<size_t>(rank);
+  if (r.collective == Collective::kAllToAllV && l.in_counts[own] != l.out_counts[own]) {
+    return refuse(fmt::format("{}: rank {} sends itself {} elements but expects {}", word(r), rank,
+                              l.in_counts[own], l.out_counts[own]));
+  }
+  return {};
+}
+
+// Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
+bool is_in_place(const Request& r, int rank) {
+  if (!reads(r, rank) || !writes(r, rank) || r.collective == Collective::kAllToAllV) return false;
+  const Form form = form_of(r.collective);
+  const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
+  const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
+  const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
+  const auto own = static_cast<size_t>(rank);
+  size_t offset = own * r.count;
+  if (is_varying(r.collective))
+    offset = (wide_in ? r.layout->in_offsets : r.layout->out_offsets)[own];
+  offset *= size_of(r.type);
+  return out + (wide_out ? offset : 0) == in + (wide_in ? offset : 0);
+}
+
+Status check_buffers(const Request& r, int rank, int size) {
+  if (r.collective == Collective::kBarrier) return {};
+  const Span in = span_of(r, false, rank, size), out = span_of(r, true, rank, size);
+  if (reads(r, rank) && r.in == nullptr && in.end > 0) {
+    return refuse(fmt::format("{}: the input pointer is null but holds {} bytes", word(r), in.end));
+  }
+  if (writes(r, rank) && r.out == nullptr && out.end > 0) {
+    return refuse(
+        fmt::format("{}: the output pointer is null but holds {} bytes", word(r), out.end));
+  }
+  if (!reads(r, rank) || !writes(r, rank) || in.end == 0 || out.end == 0) return {};
+  if (is_in_place(r, rank)) return {};
+  const auto from = reinterpret_cast<uintptr_t>(r.in), to = reinterpret_cast<uintptr_t>(r.out);
+  if (from + in.end <= to + out.begin || to + out.end <= from + in.begin) return {};
+  return refuse(fmt::format(
+      "{}: input [{:#x}, +{}) and output [{:#x}, +{}) overlap without being in place", word(r),
+      from + in.begin, in.end - in.begin, to + out.begin, out.end - out.begin));
+}
+
+}  // namespace
+
+std::shared_ptr<const schedule::Layout> make_layout(std::span<const size_t> in_counts,
+                                                    std::span<const size_t> in_offsets,
+                                                    std::span<const size_t> out_counts,
+                                                    std::span<const size_t> out_offsets) {
+  return std::make_shared<const schedule::Layout>(
+      schedule::Layout{.in_counts = {in_counts.begin(), in_counts.end()},
+                       .in_offsets = offsets_of(in_counts, in_offsets),
+                       .out_counts = {out_counts.begin(), out_counts.end()},
+                       .out_offsets = offsets_of(out_counts, out_offsets)});
+}
+
+bool reads(const Request& request, int rank) {
+  return !form_of(request.collective).only_root_reads || rank == request.root;
+}
+bool writes(const Request& request, int rank) {
+  return !form_of(request.collective).only_root_writes || rank == request.root;
+}
+
+Status check_values(const Request& r, const CallOptions& options, int size) {
+  if (static_cast<int>(r.type) >= kDataTypes) {
+    return refuse(fmt::format("{}: unknown data type {}", word(r), static_cast<int>(r.type)));
+  }
+  if (static_cast<int>(r.op) >= kReduceOps) {
+    return refuse(fmt::format("{}: unknown operator {}", word(r), static_cast<int>(r.op)));
+  }
+  if (options.factor != 1 && (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces)) {
+    return refuse(fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r),
+                              options.factor));
+  }
+  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
+    return refuse(fmt::format("{}: there is no {} of {}", word(r), name(r.op), name(r.type)));
+  }
+  if (static_cast<int>(options.algorithm) >= kAlgorithms) {
+    return refuse(
+        fmt::format("{}: unknown algorithm {}", word(r), static_cast<int>(options.algorithm)));
+  }
+  if (options.timeout.count() < 0) {
+    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word(r),
+                              options.timeout.count()));
+  }
+  if (r.root < 0 || r.root >= size) {
+    return refuse(fmt::format("{}: root {} is not one of the {} ranks", word(r), r.root, size));
+  }
+  const size_t most = kMostBytes / size_of(r.type) / static_cast<size_t>(size);
+  if (r.count > most) {
+    return refuse(fmt::format("{}: count {} of {} on {} ranks overflows the address space", word(r),
+                              r.count, name(r.type), size));
+  }
+  return {};
+}
+
+Status check(const Request& request, const CallOptions& options, int rank, int size) {
+  RONDO_RETURN_IF_ERROR(check_values(request, options, size));
+  RONDO_RETURN_IF_ERROR(check_layout(request, rank, size));
+  return check_buffers(request, rank, size);
+}
+
+Shape shape_of(const Request& request, const CallOptions& options, int rank) {
+  Shape shape{.call = {.collective = request.collective,
+                       .type = request.type,
+                       .op = request.op,
+                       .algorithm = options.algorithm,
+                       .root = request.root,
+                       .count = request.count},
+              .in_place = is_in_place(request, rank)};
+  if (!is_varying(request.collective)) return shape;
+  shape.layout = *request.layout;
+  if (request.collective == Collective::kAllToAllV) return shape;  // ranks differ
+  const schedule::Layout& l = shape.layout;
+  shape.call.count = 0;
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  const auto mix = [&hash](const std::vector<uint64_t>& numbers) {
+    for (const uint64_t number : numbers)
+      hash = (hash ^ number) * 0xff51afd7ed558ccdu + (hash >> 29);
+  };
+  for (const auto* counts : {&l.in_counts, &l.out_counts}) {
+    for (const uint64_t count : *counts) shape.call.count += count;
+    mix(*counts);
+  }
+  mix(l.in_offsets);
+  mix(l.out_offsets);
+  shape.call.layout = hash | 1;  // 0 is for calls without one
+  return shape;
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,334 @@
+// Point-to-point messages and groups: any order, between any ranks, without deadlock; beside
+// collectives; and what happens when the two ends do not fit, or one of them is gone.
+#include <signal.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+constexpr How kHows[] = {How::kThreads, How::kForks};
+
+/// What rank `from` sends rank `to` as its message number `k`: `count` numbers.
+int32_t number(int from, int to, size_t k, size_t i) {
+  return static_cast<int32_t>(from * 1000003 + to * 10007 + static_cast<int>(k * 101 + i));
+}
+
+std::vector<int32_t> message(int from, int to, size_t k, size_t count) {
+  std::vector<int32_t> numbers(count);
+  for (size_t i = 0; i < count; ++i) numbers[i] = number(from, to, k, i);
+  return numbers;
+}
+
+struct Box {
+  Box(size_t size, bool library) : count(size), buffer(size * 4, library) {}
+  size_t count;
+  Buffer buffer;
+  void put(const std::vector<int32_t>& numbers) {
+    if (count > 0) std::memcpy(buffer.data(), numbers.data(), count * 4);
+  }
+  void expect_is(const std::vector<int32_t>& numbers, const std::string& what) {
+    expect(count == 0 || std::memcmp(buffer.data(), numbers.data(), count * 4) == 0,
+           what + ": another message than was sent");
+    buffer.check_guards(what);
+  }
+};
+
+// Nothing, inside a header line, a slot, several slots, beyond the FIFO.
+constexpr size_t kCounts[] = {0, 1, 14, 15, 1000, 32768, 32769, 300007};
+
+std::string between(int from, int to, size_t count) {
+  return std::to_string(count) + " from rank " + std::to_string(from) + " to rank " +
+         std::to_string(to);
+}
+
+}  // namespace
+
+TEST_CASE("a message arrives, whatever its size, in both kinds of memory") {
+  for (const How how : kHows) {
+    for (const int size : {2, 3, 5}) {
+      require_all_ok(run_world(how, size, [](Communicator& comm) {
+        const int n = comm.size(), r = comm.rank();
+        size_t k = 0;
+        for (const size_t count : kCounts) {
+          for (const bool library : {false, true}) {
+            ++k;
+            // Round the ring; the first rank starts.
+            Box box(count, library);
+            const int next = (r + 1) % n, prev = (r + n - 1) % n;
+            if (r == 0) {
+              box.put(message(0, 0, k, count));
+              expect_ok(comm.send(box.buffer.data(), count, DataType::kInt32, next), "send");
+            }
+            Box got(count, library);
+            expect_ok(comm.recv(got.buffer.data(), count, DataType::kInt32, prev), "recv");
+            got.expect_is(message(0, 0, k, count), between(prev, r, count));
+            if (r != 0) {
+              expect_ok(comm.send(got.buffer.data(), count, DataType::kInt32, next), "send");
+            }
+          }
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("in a group everybody sends to everybody, itself included, in any order") {
+  for (const How how : kHows) {
+    for (const int size : {1, 2, 3, 4, 7}) {
+      for (const bool asynchronous : {false, true}) {
+        require_all_ok(run_world(how, size, [&](Communicator& comm) {
+          const int n = comm.size(), r = comm.rank();
+          std::mt19937 random(static_cast<unsigned>(r) + 5);
+          for (const size_t count : kCounts) {
+            // Three messages for each pair, each rank's calls in an order of its own; those to one
+            // peer stay in theirs.
+            constexpr size_t kEach = 3;
+            std::vector<std::unique_ptr<Box>> out, in;
+            struct Call {
+              bool sends;
+              int peer;
+            };
+            std::vector<Call> calls;
+            for (int p = 0; p < n; ++p) {
+              for (size_t k = 0; k < kEach; ++k) {
+                out.push_back(std::make_unique<Box>(count + k, k == 1));
+                out.back()->put(message(r, p, k, count + k));
+                in.push_back(std::make_unique<Box>(count + k, k == 2));
+                calls.push_back({true, p});
+                calls.push_back({false, p});
+              }
+            }
+            std::shuffle(calls.begin(), calls.end(), random);
+            std::vector<size_t> sent(static_cast<size_t>(n)), received(static_cast<size_t>(n));
+            std::vector<Work> works;
+            if (!asynchronous) expect_ok(comm.group_start(), "group_start");
+            for (const Call& call : calls) {
+              const auto p = static_cast<size_t>(call.peer);
+              Box& box = call.sends ? *out[p * kEach + sent[p]++] : *in[p * kEach + received[p]++];
+              if (call.sends && asynchronous) {
+                works.push_back(
+                    comm.send_async(box.buffer.data(), box.count, DataType::kInt32, call.peer));
+              } else if (asynchronous) {
+                works.push_back(
+                    comm.recv_async(box.buffer.data(), box.count, DataType::kInt32, call.peer));
+              } else if (call.sends) {
+                expect_ok(comm.send(box.buffer.data(), box.count, DataType::kInt32, call.peer),
+                          "send");
+              } else {
+                expect_ok(comm.recv(box.buffer.data(), box.count, DataType::kInt32, call.peer),
+                          "recv");
+              }
+            }
+            if (!asynchronous) expect_ok(comm.group_end(), "group_end");
+            for (Work& work : works) expect_ok(work.wait(), "work");
+            for (int p = 0; p < n; ++p) {
+              for (size_t k = 0; k < kEach; ++k) {
+                in[static_cast<size_t>(p) * kEach + k]->expect_is(message(p, r, k, count + k),
+                                                                  between(p, r, count + k));
+              }
+            }
+          }
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("a group holds several collectives and messages, and order does not matter") {
+  for (const How how : kHows) {
+    for (const int size : {2, 3, 5}) {
+      for (const int kind : {0, 1, 2}) {  // blocking, asynchronous, mixed
+        require_all_ok(run_world(how, size, [&](Communicator& comm) {
+          const int n = comm.size(), r = comm.rank();
+          const size_t count = 200003;
+          for (int turn = 0; turn < 4; ++turn) {
+            const int next = (r + 1) % n, prev = (r + n - 1) % n;
+            std::vector<int32_t> sum(count, r + 1), all(static_cast<size_t>(n)), own{r};
+            const std::vector<int32_t> out = message(r, next, 0, count);
+            std::vector<int32_t> in(count);
+            std::vector<Work> works;
+            const auto messages = [&] {
+              if (kind == 0) {
+                expect_ok(comm.send(out.data(), count, DataType::kInt32, next), "send");
+                expect_ok(comm.recv(in.data(), count, DataType::kInt32, prev), "recv");
+              } else {
+                works.push_back(comm.send_async(out.data(), count, DataType::kInt32, next));
+                works.push_back(comm.recv_async(in.data(), count, DataType::kInt32, prev));
+              }
+            };
+            expect_ok(comm.group_start(), "group_start");
+            // Some ranks issue their messages first, some between, some last.
+            if ((r + turn) % 3 == 0) messages();
+            if (kind == 1) {
+              works.push_back(
+                  comm.all_reduce_async(sum.data(), sum.data(), count, DataType::kInt32));
+            } else {
+              expect_ok(comm.all_reduce(sum.data(), sum.data(), count, DataType::kInt32), "sum");
+            }
+            if ((r + turn) % 3 == 1) messages();
+            expect_ok(comm.all_gather(own.data(), all.data(), 1, DataType::kInt32), "all_gather");
+            if ((r + turn) % 3 == 2) messages();
+            expect_eq(sum[count - 1], r + 1, "nothing has moved before group_end");
+            expect_ok(comm.group_end(), "group_end");
+            if (kind != 1) expect_eq(sum[count - 1], n * (n + 1) / 2, "sum");
+            for (Work& work : works) expect_ok(work.wait(), "work");
+            expect_eq(sum[count - 1], n * (n + 1) / 2, "sum");
+            expect(in == message(prev, r, 0, count), "another message");
+            for (int p = 0; p < n; ++p) expect_eq(all[static_cast<size_t>(p)], p, "gathered");
+          }
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("messages through tiny slots, over a pace, and beside asynchronous collectives") {
+  for (const std::string pace : {"", "1GB/s,20us"}) {
+    Config config;
+    config.slots = 2;
+    config.slot_bytes = pace.empty() ? 64 : 4096;
+    config.pace = pace;
+    require_all_ok(run_world(
+        How::kForks, 3,
+        [](Communicator& comm) {
+          const int n = comm.size(), r = comm.rank();
+          const size_t count = 5000;
+          std::vector<int32_t> sum(count, 1);
+          Work work = comm.all_reduce_async(sum.data(), sum.data(), count, DataType::kInt32);
+          const std::vector<int32_t> out = message(r, (r + 1) % n, 0, count);
+          std::vector<int32_t> in(count);
+          // Blocking: each waits for its own counterpart only. Rank 0 receives first.
+          if (r == 0) expect_ok(comm.recv(in.data(), count, DataType::kInt32, n - 1), "recv");
+          expect_ok(comm.send(out.data(), count, DataType::kInt32, (r + 1) % n), "send");
+          if (r != 0) expect_ok(comm.recv(in.data(), count, DataType::kInt32, r - 1), "recv");
+          expect_ok(work.wait(), "all_reduce");
+          expect(in == message((r + n - 1) % n, r, 0, count), "another message");
+          expect_eq(sum[0], n, "sum");
+        },
+        config));
+  }
+}
+
+TEST_CASE("ends that do not fit are told apart, on every rank") {
+  for (const How how : kHows) {
+    for (const int size : {2, 3}) {
+      const auto disagree = [&](size_t sends, size_t expects, DataType type,
+                                const std::string& words) {
+        require_all_ok(run_world(how, size, [&](Communicator& comm) {
+          std::vector<int64_t> data(1000);
+          Status status;
+          if (comm.rank() == 0) status = comm.send(data.data(), sends, DataType::kInt32, 1);
+          if (comm.rank() == 1) status = comm.recv(data.data(), expects, type, 0);
+          for (int turn = 0; turn < 100 && status.ok(); ++turn) status = comm.barrier();
+          expect(status.code() == Code::kMismatch, status.to_string());
+          expect(status.message().find(words) != std::string::npos, status.to_string());
+        }));
+      };
+      disagree(10, 12, DataType::kInt32, "rank 0 sends 10 int32 to rank 1, which expects 12 int32");
+      disagree(0, 12, DataType::kInt32, "rank 0 sends 0 int32 to rank 1, which expects 12 int32");
+      disagree(10, 0, DataType::kInt32, "rank 0 sends 10 int32 to rank 1, which expects 0 int32");
+      disagree(10, 10, DataType::kInt64, "rank 0 sends 10 int32 to rank 1, which expects 10 int64");
+    }
+  }
+}
+
+TEST_CASE("calls that make no sense are refused, and nothing is lost") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    std::vector<int32_t> data(8, 1);
+    const auto refused = [](const Status& status, const std::string& words) {
+      expect(status.code() == Code::kInvalidArgument, status.to_string());
+      expect(status.message().find(words) != std::string::npos, status.to_string());
+    };
+    refused(comm.send(data.data(), 8, DataType::kInt32, 2), "rank 2 is not one of the 2");
+    refused(comm.recv(data.data(), 8, DataType::kInt32, -1), "rank -1");
+    refused(comm.send(nullptr, 8, DataType::kInt32, 0), "null");
+    refused(comm.send(data.data(), 8, static_cast<DataType>(99), 0), "unknown data type 99");
+    refused(comm.send(data.data(), ~size_t{0}, DataType::kInt32, 0), "overflows");
+    refused(comm.recv(data.data(), 8, DataType::kInt32, comm.rank()), "waits for ever");
+    refused(comm.group_end(), "without group_start");
+    expect_ok(comm.group_start(), "group_start");
+    refused(comm.group_start(), "inside a group");
+    expect_ok(comm.send(data.data(), 8, DataType::kInt32, comm.rank()), "send");
+    refused(comm.group_end(), "sends itself 1 messages and receives 0");
+    expect_ok(comm.group_start(), "group_start");
+    Work work = comm.all_reduce_async(data.data(), data.data(), 8, DataType::kInt32);
+    refused(comm.send(data.data(), 8, DataType::kInt32, 7), "rank 7");
+    refused(comm.group_end(), "rank 7");
+    refused(work.wait(), "rank 7");
+    // The communicator works on.
+    expect_ok(comm.all_reduce(data.data(), data.data(), 8, DataType::kInt32), "all_reduce");
+    expect_eq(data[0], 2, "sum");
+  }));
+}
+
+TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messages") {
+  for (const int size : {2, 3, 5}) {
+    for (const bool library : {false, true}) {
+      const TempDirectory directory;
+      ForkGang gang(size, [&](int rank, Link& link) {
+        auto comm = Communicator::create(world_config(directory.path(), rank, size));
+        expect(comm.ok(), comm.status().to_string());
+        Buffer data(8 << 20, library);
+        link.announce("ready");
+        Status status;
+        if (rank == 0) {
+          link.await("never");
+        } else {
+          // One waits for data, the others for room.
+          expect_ok(comm->group_start(), "group_start");
+          if (rank == 1) (void)comm->recv(data.data(), 1 << 20, DataType::kInt32, 0);
+          (void)comm->send(data.data() + (4 << 20), 1 << 20, DataType::kInt32, 0);
+          status = comm->group_end();
+        }
+        expect(status.code() == Code::kPeerDied, status.to_string());
+        expect(status.message().find("rank 0") != std::string::npos, status.to_string());
+      });
+      for (int r = 0; r < size; ++r) gang.await(r, "ready");
+      gang.kill(0, SIGKILL);
+      const double killed = gang.seconds();
+      const auto results = gang.join();
+      for (int r = 1; r < size; ++r) {
+        INFO(results[static_cast<size_t>(r)].message);
+        CHECK(results[static_cast<size_t>(r)].ok);
+        CHECK(results[static_cast<size_t>(r)].seconds - killed < 1);
+      }
+    }
+  }
+  // What was sent before leaving arrives; what never was is missed.
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    int32_t value = 7;
+    if (comm.rank() == 0) {
+      expect_ok(comm.send(&value, 1, DataType::kInt32, 1), "send");
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    value = 0;
+    expect_ok(comm.recv(&value, 1, DataType::kInt32, 0), "recv");
+    expect_eq(value, 7, "value");
+    const Status status = comm.recv(&value, 1, DataType::kInt32, 0);
+    expect(status.code() == Code::kPeerDied, status.to_string());
+    expect(status.message().find("rank 0 left") != std::string::npos, status.to_string());
+  }));
+  Config config;
+  config.timeout = std::chrono::milliseconds(300);
+  require_all_ok(run_world(
+      How::kForks, 3,
+      [](Communicator& comm) {
+        int32_t value = 0;
+        if (comm.rank() == 2) {
+          while (comm.status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        const Status status = comm.recv(&value, 1, DataType::kInt32, comm.rank() + 1);
+        expect(status.code() == Code::kTimeout, status.to_string());
+        expect(status.message().find("rank 2") != std::string::npos, status.to_string());
+      },
+      config));
+}
+
+}  // namespace rondo::testing

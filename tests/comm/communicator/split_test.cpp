@@ -1,0 +1,135 @@
+// Communicators made from communicators: by color, over subsets, duplicates, several levels, and
+// without waiting.
+#include <thread>
+
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+constexpr How kHows[] = {How::kThreads, How::kForks};
+
+/// The sum of the members' numbers, by an all-reduce over `comm`.
+int32_t total(Communicator& comm, int32_t own) {
+  int32_t sum = 0;
+  expect_ok(comm.all_reduce(&own, &sum, 1, DataType::kInt32), "all_reduce");
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a split by color makes independent communicators, ordered by key") {
+  for (const How how : kHows) {
+    for (const int size : {1, 2, 3, 4, 5, 7}) {
+      require_all_ok(run_world(how, size, [](Communicator& comm) {
+        const int n = comm.size(), r = comm.rank();
+        // Odd and even ranks, the last first; one rank stands aside.
+        const int color = r == 3 ? Communicator::kNoColor : r % 2;
+        auto part = comm.split(color, -r);
+        expect(part.ok(), part.status().to_string());
+        expect_eq((*part).has_value(), r != 3, "whether there is a communicator");
+        if (r != 3) {
+          int members = 0, before = 0, sum = 0;
+          for (int p = 0; p < n; ++p) {
+            if (p == 3 || p % 2 != color) continue;
+            ++members;
+            before += p > r;
+            sum += p;
+          }
+          Communicator& own = **part;
+          expect_eq(own.size(), members, "size");
+          expect_eq(own.rank(), before, "rank");
+          for (int turn = 0; turn < 50; ++turn) expect_eq(total(own, r), sum, "sum");
+        }
+        expect_eq(total(comm, 1), n, "the parent works on");
+      }));
+    }
+  }
+}
+
+TEST_CASE("splits of splits, many at once, and a duplicate beside its original") {
+  require_all_ok(run_world(How::kForks, 4, [](Communicator& comm) {
+    auto half = comm.split(comm.rank() / 2, 0);
+    expect(half.ok() && *half, "half");
+    auto single = (*half)->split((*half)->rank(), 0);
+    expect(single.ok() && *single, "single");
+    expect_eq((*single)->size(), 1, "size of a quarter");
+    auto same = comm.duplicate();
+    expect(same.ok(), same.status().to_string());
+    expect_eq(same->rank(), comm.rank(), "rank");
+    std::vector<int32_t> a(300000, 1), b(300000, 2);
+    Work first = comm.all_reduce_async(a.data(), a.data(), a.size(), DataType::kInt32);
+    Work second = same->all_reduce_async(b.data(), b.data(), b.size(), DataType::kInt32);
+    // In another order on every second rank: the two are independent.
+    expect_ok((comm.rank() % 2 == 0 ? first : second).wait(), "work");
+    expect_ok((comm.rank() % 2 == 0 ? second : first).wait(), "work");
+    expect_eq(a[0], 4, "sum");
+    expect_eq(b[0], 8, "sum");
+    expect_eq(total(**half, comm.rank()), comm.rank() < 2 ? 1 : 5, "half");
+    for (int turn = 0; turn < 20; ++turn) {
+      auto again = comm.duplicate();
+      expect(again.ok(), again.status().to_string());
+      expect_eq(total(*again, 1), 4, "duplicate");
+    }
+  }));
+}
+
+TEST_CASE("a negative color is refused where it was given, and holds nobody up") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    auto part = comm.split(comm.rank() == 1 ? -5 : 0, 0);
+    if (comm.rank() == 1) {
+      expect(part.status().code() == Code::kInvalidArgument, part.status().to_string());
+      expect(part.status().message().find("-5") != std::string::npos, part.status().to_string());
+    } else {
+      expect(part.ok(), part.status().to_string());
+      expect_eq((*part)->size(), 2, "size");
+    }
+    expect_eq(total(comm, 1), 3, "the parent works on");
+  }));
+}
+
+TEST_CASE("a communicator over a subset of the job's processes needs only those") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 5, [&](int rank) {
+    if (rank % 2 == 1) return;
+    Config config = world_config(directory.path(), rank / 2, 3);
+    config.name = "even";
+    auto comm = Communicator::create(config);
+    expect(comm.ok(), comm.status().to_string());
+    expect_eq(total(*comm, rank), 6, "sum");
+  }));
+}
+
+TEST_CASE("creation need not wait") {
+  for (const How how : kHows) {
+    const TempDirectory directory;
+    require_all_ok(run_ranks(how, 3, [&](int rank) {
+      std::vector<std::future<Result<Communicator>>> coming;
+      for (int k = 0; k < 3; ++k) {
+        // Each rank asks for them in an order of its own: in turn they could not come about.
+        Config config = world_config(directory.path(), rank, 3);
+        config.name = "world-" + std::to_string((k + rank) % 3);
+        coming.push_back(Communicator::create_async(config));
+      }
+      std::vector<std::unique_ptr<Communicator>> worlds(3);
+      for (size_t k = 0; k < 3; ++k) {
+        auto comm = coming[k].get();
+        expect(comm.ok(), comm.status().to_string());
+        worlds[(k + static_cast<size_t>(rank)) % 3] =
+            std::make_unique<Communicator>(std::move(*comm));
+      }
+      for (auto& world : worlds) expect_eq(total(*world, rank), 3, "sum");
+    }));
+  }
+  // Nobody else comes: the caller is not held up, and hears in the end.
+  const TempDirectory directory;
+  Config config = world_config(directory.path(), 0, 2);
+  config.bootstrap_timeout = std::chrono::milliseconds(300);
+  auto lonely = Communicator::create_async(config);
+  CHECK(lonely.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout);
+  const auto comm = lonely.get();
+  CHECK(!comm.ok());
+  CHECK(comm.status().message().find("rank 1") != std::string::npos);
+}
+
+}  // namespace rondo::testing
