@@ -275,6 +275,7 @@ Status Runner::find_abandoned(bool* moved) {
 bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep) {
   const HostEngine& engine = *engines_[0];
   const bool lanes = !lanes_.empty();
+  RONDO_CHECK(operation != nullptr || lanes, "nothing to wait for on rank %d", board_.rank());
   while (waiter.spin()) {
     if (!may_sleep || lanes || engine.may_go_on()) return true;
   }

@@ -2,6 +2,9 @@
 // nothing: the communicator works on afterwards.
 #include <sys/resource.h>
 
+#include <cstdlib>
+#include <thread>
+
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -21,8 +24,10 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     Buffer a(4096, false), b(4096, false);
     unsigned char *in = a.data(), *out = b.data();
     const auto type = DataType::kFloat32;
-    expect_refused(comm.all_reduce(nullptr, out, 7, type), "input pointer is null but count is 7");
-    expect_refused(comm.all_reduce(in, nullptr, 7, type), "output pointer is null but count is 7");
+    expect_refused(comm.all_reduce(nullptr, out, 7, type),
+                   "input pointer is null but holds 28 bytes");
+    expect_refused(comm.all_reduce(in, nullptr, 7, type),
+                   "output pointer is null but holds 28 bytes");
     expect_refused(comm.all_reduce(in, out, SIZE_MAX / 2, type), "overflows");
     expect_refused(comm.reduce_scatter(in, out, SIZE_MAX / 12, type), "overflows");
     expect_refused(comm.all_reduce(in, out, 7, static_cast<DataType>(99)), "unknown data type 99");
@@ -39,6 +44,17 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.broadcast(in, out, 7, type, -1), "root -1");
     expect_refused(comm.all_reduce(in, in + 4, 100, type), "overlap");
     expect_refused(comm.all_gather(in, in + 4, 100, type), "overlap");
+    const std::vector<size_t> two{3, 4}, one{3}, huge{3, SIZE_MAX}, gap{0, 2};
+    expect_refused(comm.all_gather_v(in, out, one, {}, type), "1 counts and 1 offsets");
+    expect_refused(comm.all_gather_v(in, out, two, one, type), "2 counts and 1 offsets");
+    expect_refused(comm.reduce_scatter_v(in, out, huge, {}, type), "overflows");
+    expect_refused(comm.all_gather_v(in, out, two, huge, type), "overflows");
+    expect_refused(comm.all_gather_v(in, out, two, gap, type), "blocks 0 and 1 overlap");
+    expect_refused(comm.all_gather_v(nullptr, out, two, {}, type), "input pointer is null");
+    expect_refused(comm.reduce_scatter_v(in, in + 4, two, {}, type), "overlap");
+    expect_refused(comm.all_to_all_v(in, two, {}, in, two, {}, type), "overlap");
+    const std::vector<size_t> other{5, 5};
+    expect_refused(comm.all_to_all_v(in, two, {}, out, other, {}, type), "sends itself");
     expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");
     expect_refused(
         comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}),
@@ -117,5 +133,56 @@ TEST_CASE("memory and descriptors exhausted end in an error on every rank, not i
     require_all_ok(results);
   }
 }
+
+TEST_CASE("endless timeouts are long ones") {
+  Config config;
+  config.timeout = std::chrono::milliseconds::max();
+  require_all_ok(run_world(
+      How::kForks, 2,
+      [](Communicator& comm) {
+        int32_t value = 1;
+        // Long enough for a slow wait's checks, which compare with the deadline.
+        if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32), "all_reduce");
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32, ReduceOp::kSum,
+                                  {.timeout = std::chrono::milliseconds::max()}),
+                  "all_reduce");
+        expect_eq(value, 4, "value");
+      },
+      config));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("where one rank cannot map the library memory of another, all of them go through slots") {
+  for (const int size : {2, 3, 5}) {
+    const TempDirectory directory;
+    require_all_ok(run_ranks(How::kForks, size, [&](int rank) {
+      if (rank == 1) {
+        // Room for the program and the FIFOs, not for an arena.
+        const rlimit limit{size_t{2} << 30, size_t{2} << 30};
+        expect(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+      }
+      auto comm = Communicator::create(world_config(directory.path(), rank, size));
+      expect(comm.ok(), comm.status().to_string());
+      const size_t count = 50021;
+      void* const memory = rank == 1 ? std::malloc(count * 4) : alloc(count * 4);
+      expect(memory != nullptr, "no memory");
+      auto* const values = static_cast<int32_t*>(memory);
+      for (int turn = 0; turn < 3; ++turn) {
+        for (size_t i = 0; i < count; ++i) values[i] = rank + static_cast<int32_t>(i);
+        expect_ok(comm->all_reduce(values, values, count, DataType::kInt32), "all_reduce");
+        for (size_t i = 0; i < count; ++i) {
+          expect_eq(values[i], size * (size - 1) / 2 + size * static_cast<int32_t>(i), "element");
+        }
+      }
+      const Status direct =
+          comm->all_reduce(values, values, count, DataType::kInt32, ReduceOp::kSum,
+                           {.algorithm = Algorithm::kTwoShotDirect});
+      expect(direct.code() == Code::kUnavailable, "direct: " + direct.to_string());
+    }));
+  }
+}
+#endif
 
 }  // namespace rondo::testing

@@ -39,7 +39,11 @@ struct Box {
 };
 
 // Nothing, inside a header line, a slot, several slots, beyond the FIFO.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kCounts[] = {0, 15, 1000, 66000};
+#else
 constexpr size_t kCounts[] = {0, 1, 14, 15, 1000, 32768, 32769, 300007};
+#endif
 
 std::string between(int from, int to, size_t count) {
   return std::to_string(count) + " from rank " + std::to_string(from) + " to rank " +
