@@ -17,3 +17,11 @@ if(RONDO_SANITIZE)
     "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RONDO_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(rondo_options INTERFACE -fsanitize=${RONDO_SANITIZE})
 endif()
+
+# rondo_slow_to_compile(SOURCE...): sources that are little but calls into large header-only libraries (flags, JSON), which
+# take three times as long to compile when they are optimised and watched at once.
+function(rondo_slow_to_compile)
+  if(RONDO_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O0)
+  endif()
+endfunction()

@@ -11,8 +11,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr How kHows[] = {How::kThreads, How::kForks};
-
 /// What rank `from` sends rank `to` as its message number `k`: `count` numbers.
 int32_t number(int from, int to, size_t k, size_t i) {
   return static_cast<int32_t>(from * 1000003 + to * 10007 + static_cast<int>(k * 101 + i));
@@ -39,11 +37,9 @@ struct Box {
 };
 
 // Nothing, inside a header line, a slot, several slots, beyond the FIFO.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kCounts[] = {0, 15, 1000, 66000};
-#else
-constexpr size_t kCounts[] = {0, 1, 14, 15, 1000, 32768, 32769, 300007};
-#endif
+const std::vector<size_t> kCounts =
+    kSanitized ? std::vector<size_t>{0, 15, 1000, 66000}
+               : std::vector<size_t>{0, 1, 14, 15, 1000, 32768, 32769, 300007};
 
 std::string between(int from, int to, size_t count) {
   return std::to_string(count) + " from rank " + std::to_string(from) + " to rank " +

@@ -7,8 +7,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr How kHows[] = {How::kThreads, How::kForks};
-
 /// The sum of the members' numbers, by an all-reduce over `comm`.
 int32_t total(Communicator& comm, int32_t own) {
   int32_t sum = 0;

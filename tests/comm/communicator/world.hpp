@@ -17,6 +17,19 @@
 
 namespace rondo::testing {
 
+/// Sanitized builds are ten times as slow: tests that try everything try less there. TSan sees
+/// threads; it has no use for processes.
+#if defined(__SANITIZE_THREAD__)
+inline const std::vector<How> kHows{How::kThreads};
+inline constexpr bool kSanitized = true;
+#elif defined(__SANITIZE_ADDRESS__)
+inline const std::vector<How> kHows{How::kThreads, How::kForks};
+inline constexpr bool kSanitized = true;
+#else
+inline const std::vector<How> kHows{How::kThreads, How::kForks};
+inline constexpr bool kSanitized = false;
+#endif
+
 /// `config` completed for one rank of a world that meets in `directory`.
 inline Config world_config(const std::string& directory, int rank, int size, Config config = {}) {
   config.rank = rank;
