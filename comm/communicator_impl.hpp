@@ -49,7 +49,9 @@ class Communicator::Impl {
   int size() const { return board_->ranks(); }
   Status status() const { return board_->error(); }
   void abort(const std::string& reason);
-  Stats stats() const { return {runner_->operations(), runner_->bytes_sent()}; }
+  Stats stats() const {
+    return {runner_->operations(), runner_->bytes_sent(), segment_.bytes()};
+  }
   std::string flight_record() const { return board_->to_string(); }
 
  private:

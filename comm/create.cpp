@@ -13,6 +13,7 @@
 
 #include "comm/bootstrap/environment.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/link_profile.hpp"
 #include "comm/log.hpp"
 #include "comm/topology/topology.hpp"
 #include "kernels/reduce.hpp"
@@ -215,16 +216,13 @@ Status Communicator::Impl::bring_up(const Config& config) {
   }
   const int channels = settings.channels > 0 ? settings.channels : 1;
   const int usable = std::clamp(CPU_COUNT(&cpus), 1, std::max(settings.granted_cpus, 1));
-  const bool oversubscribed = ranks * channels > usable;
-
-  tuner::LinkProfile profile =
-      oversubscribed ? tuner::oversubscribed_profile(usable) : tuner::shared_memory_profile();
-  transport::PaceOptions pacing{};
-  if (!pace.empty()) {
-    pacing = *transport::parse_pace(pace);  // rank 0 has checked it
-    profile = tuner::wire_profile(pacing.bytes_per_second, pacing.latency_seconds);
-  }
-  profile.llc_bytes = settings.llc_bytes;
+  const comm::Surroundings where{.ranks = ranks,
+                                 .channels = channels,
+                                 .cpus = usable,
+                                 .llc_bytes = settings.llc_bytes,
+                                 .pace = pace};
+  const bool oversubscribed = comm::is_oversubscribed(where);
+  const tuner::LinkProfile profile = *comm::link_profile(where);  // rank 0 has checked the pace
   const uint32_t depth = settings.slots > 0 ? settings.slots : profile.slots;
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
   const transport::shm::Shape shape{
@@ -255,8 +253,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   auto transport = transport::shm::create(shape, rank, segment_.base() + board_bytes,
                                           std::move(*arenas), same_process);
   if (!transport.ok()) return transport.status();
-  transport_ =
-      pace.empty() ? std::move(*transport) : transport::pace(std::move(*transport), pacing);
+  transport_ = pace.empty() ? std::move(*transport)
+                            : transport::pace(std::move(*transport), *transport::parse_pace(pace));
   watch_ = std::make_unique<recorder::Watch>(
       *board_, [this](int first) { return bootstrap_.find_dead(first); });
   engine::register_for_wakeups();
