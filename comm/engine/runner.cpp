@@ -237,6 +237,9 @@ bool Runner::wait_a_little(const Operation& operation, Waiter& waiter, bool may_
   if (!waiter.idle(engine.ready_at_ns(), may_sleep)) return true;
   const recorder::Wait wait{.sequence = operation.sequence,
                             .call = &operation.prepared->call,
+                            .algorithm = operation.phase == Phase::kDeciding
+                                             ? Algorithm::kAuto
+                                             : operation.plan->algorithm,
                             .peer = blocked_on(),
                             .step = engine.cursor().step,
                             .round = engine.cursor().round,

@@ -17,7 +17,8 @@ namespace rondo::recorder {
 struct Wait {
   uint64_t sequence;
   const Call* call;
-  int peer;  // blocked on
+  Algorithm algorithm;  // by which it is done; kAuto: not yet decided
+  int peer;             // blocked on
   uint32_t step;
   uint64_t round;
   int64_t since_ns;    // when anything last moved
