@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,6 +164,7 @@ class Job {
 
     setenv("RANK", std::to_string(rank).c_str(), 1);
     setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    name_terminal(err_read.get());
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
@@ -186,6 +188,16 @@ class Job {
     if (got == sizeof error) {
       const bool missing = error == ENOENT || error == ENOTDIR;
       cannot_start(rank, options_.command[0], error, missing ? kNotFoundExit : kNotExecutableExit);
+    }
+  }
+
+  /// For rondo::stderr_is_terminal(): which pipe leads to the terminal, if there is one.
+  static void name_terminal(int pipe) {
+    struct stat facts {};
+    if (isatty(STDERR_FILENO) == 1 && fstat(pipe, &facts) == 0) {
+      setenv("RONDO_TERMINAL", std::to_string(facts.st_ino).c_str(), 1);
+    } else {
+      unsetenv("RONDO_TERMINAL");
     }
   }
 
