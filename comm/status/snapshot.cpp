@@ -128,7 +128,7 @@ std::string row_of(const RankSnapshot& rank) {
     operation += fmt::format(" by {}", name(rank.algorithm));
   }
   return fmt::format(
-      "{:>4}  {:>8}  {:<24}  {:>10}  {:<24}  {:>6}  {:>5}  {:>8}  {}", rank.rank, rank.pid,
+      "{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}", rank.rank, rank.pid,
       rank.process.empty() ? to_string(rank.doing)
                            : fmt::format("{} ({})", to_string(rank.doing), rank.process),
       rank.begun, step, round, peer, wait, operation);
@@ -197,7 +197,7 @@ std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
 std::string to_text(const Snapshot& snapshot) {
   std::string text = fmt::format("communicator \"{}\" of {} rank{}\n", snapshot.communicator,
                                  snapshot.ranks.size(), snapshot.ranks.size() > 1 ? "s" : "");
-  text += fmt::format("{:>4}  {:>8}  {:<24}  {:>10}  {:<24}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
+  text += fmt::format("{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
                       "pid", "does", "operation", "step", "round", "peer", "for", "what");
   for (const RankSnapshot& rank : snapshot.ranks) text += row_of(rank) + "\n";
   for (const std::string& chain : waiting_chains(snapshot)) text += chain + "\n";
