@@ -45,7 +45,10 @@ class Communicator::Impl {
   int size() const { return board_->ranks(); }
   Status status() const { return board_->error(); }
   void abort(const std::string& reason);
-  Stats stats() const { return {runner_->operations(), runner_->bytes_sent()}; }
+  Stats stats() const {
+    return {runner_->operations(), runner_->bytes_sent(),
+            board_segment_.bytes() + segment_.bytes()};
+  }
   std::string flight_record() const { return board_->to_string(); }
 
  private:
@@ -65,7 +68,8 @@ class Communicator::Impl {
 
   const pid_t owner_ = getpid();
   comm::Bootstrap bootstrap_;
-  transport::Segment segment_;  // the board, then the transport's FIFOs
+  transport::Segment board_segment_;
+  transport::Segment segment_;  // the transport's FIFOs
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<recorder::Board> board_;
   std::unique_ptr<recorder::Watch> watch_;

@@ -14,7 +14,9 @@
 
 #include "comm/bootstrap/environment.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/link_profile.hpp"
 #include "comm/log.hpp"
+#include "comm/status/socket.hpp"
 #include "comm/topology/topology.hpp"
 #include "kernels/reduce.hpp"
 #include "transport/pace/pace.hpp"
@@ -146,7 +148,19 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
   return arenas;
 }
 
-size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+// Memory that rank 0 makes and all ranks map.
+Result<transport::Segment> share_segment(comm::Bootstrap& bootstrap, const char* name,
+                                         size_t least_bytes) {
+  const size_t bytes = (least_bytes + 4095) / 4096 * 4096;
+  Result<transport::Segment> made = transport::Segment{};
+  if (bootstrap.rank() == 0) {
+    made = transport::Segment::create(name, bytes);
+    if (!made.ok()) return made;
+  }
+  auto fd = bootstrap.broadcast_fd(bootstrap.rank() == 0 ? made->fd() : -1);
+  if (!fd.ok()) return fd.status();
+  return bootstrap.rank() == 0 ? std::move(made) : transport::Segment::map(std::move(*fd), bytes);
+}
 
 }  // namespace
 
@@ -220,16 +234,13 @@ Status Communicator::Impl::bring_up(const Config& config) {
   }
   const int channels = settings.channels > 0 ? settings.channels : 1;
   const int usable = std::clamp(CPU_COUNT(&cpus), 1, std::max(settings.granted_cpus, 1));
-  const bool oversubscribed = ranks * channels > usable;
-
-  tuner::LinkProfile profile =
-      oversubscribed ? tuner::oversubscribed_profile(usable) : tuner::shared_memory_profile();
-  transport::PaceOptions pacing{};
-  if (!pace.empty()) {
-    pacing = *transport::parse_pace(pace);  // rank 0 has checked it
-    profile = tuner::wire_profile(pacing.bytes_per_second, pacing.latency_seconds);
-  }
-  profile.llc_bytes = settings.llc_bytes;
+  const comm::Surroundings where{.ranks = ranks,
+                                 .channels = channels,
+                                 .cpus = usable,
+                                 .llc_bytes = settings.llc_bytes,
+                                 .pace = pace};
+  const bool oversubscribed = comm::is_oversubscribed(where);
+  const tuner::LinkProfile profile = *comm::link_profile(where);  // rank 0 has checked the pace
   const uint32_t depth = settings.slots > 0 ? settings.slots : profile.slots;
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
   const transport::shm::Shape shape{
@@ -241,27 +252,20 @@ Status Communicator::Impl::bring_up(const Config& config) {
       .publish_depth = depth,
       .publish_slot_bytes = slot_bytes};
 
-  const size_t board_bytes = round_up(recorder::Board::bytes_needed(ranks));
-  const size_t bytes = board_bytes + round_up(transport::shm::bytes_needed(shape));
-  Result<transport::Segment> segment = transport::Segment{};
-  if (rank == 0) {
-    segment = transport::Segment::create("rondo", bytes);
-    if (!segment.ok()) return segment.status();
-  }
-  auto fd = bootstrap_.broadcast_fd(rank == 0 ? segment->fd() : -1);
-  if (!fd.ok()) return fd.status();
-  if (rank != 0) {
-    segment = transport::Segment::map(std::move(*fd), bytes);
-    if (!segment.ok()) return segment.status();
-  }
-  segment_ = std::move(*segment);
+  // Apart from each other, so that who keeps a board to look at keeps no slots.
+  auto board = share_segment(bootstrap_, status::kBoardName, recorder::Board::bytes_needed(ranks));
+  if (!board.ok()) return board.status();
+  board_segment_ = std::move(*board);
+  auto slots = share_segment(bootstrap_, "rondo", transport::shm::bytes_needed(shape));
+  if (!slots.ok()) return slots.status();
+  segment_ = std::move(*slots);
 
-  board_ = std::make_unique<recorder::Board>(segment_.base(), ranks, rank);
-  auto transport = transport::shm::create(shape, rank, segment_.base() + board_bytes,
-                                          std::move(*arenas), same_process);
+  board_ = std::make_unique<recorder::Board>(board_segment_.base(), ranks, rank, config.name);
+  auto transport =
+      transport::shm::create(shape, rank, segment_.base(), std::move(*arenas), same_process);
   if (!transport.ok()) return transport.status();
-  transport_ =
-      pace.empty() ? std::move(*transport) : transport::pace(std::move(*transport), pacing);
+  transport_ = pace.empty() ? std::move(*transport)
+                            : transport::pace(std::move(*transport), *transport::parse_pace(pace));
   watch_ = std::make_unique<recorder::Watch>(
       *board_, [this](int first) { return bootstrap_.find_dead(first); });
   engine::register_for_wakeups();
@@ -302,6 +306,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();
+  if (rank == 0) status::announce_board(board_segment_.fd());
   return {};
 }
 

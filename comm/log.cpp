@@ -2,11 +2,14 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <string>
 
 namespace rondo {
 
@@ -67,6 +70,15 @@ void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) 
 }
 
 void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
+
+bool stderr_is_terminal() {
+  if (isatty(STDERR_FILENO) == 1) return true;
+  // As long as stderr is the pipe that rondo-run has named, and not some file.
+  const char* pipe = std::getenv("RONDO_TERMINAL");
+  struct stat facts {};
+  return pipe != nullptr && fstat(STDERR_FILENO, &facts) == 0 && S_ISFIFO(facts.st_mode) &&
+         std::to_string(facts.st_ino) == pipe;
+}
 
 namespace comm {
 

@@ -1,13 +1,13 @@
 // See report.hpp.
 #include "trainer/report.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+
+#include "rondo/log.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -47,7 +47,7 @@ Result<Report> Report::open(const Options& options, uint64_t last_step, Json con
   Report report;
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;
-  report.bar_ = options.log_every != 1 && isatty(STDERR_FILENO) == 1;
+  report.bar_ = options.log_every != 1 && stderr_is_terminal();
   report.config_ = std::move(config);
   report.path_ = options.json;
   if (options.json.empty()) return report;
@@ -72,10 +72,11 @@ void Report::draw_bar(const StepRecord& record) {
   const bool moved = filled != kWidth * (record.step - 1) / last_step_ || record.step == 1;
   if (!moved && record.step != last_step_) return;
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
-  std::fprintf(stderr, "\r[%s] step %llu of %llu, loss %.4f%s", bar.c_str(),
+  // Ends in a carriage return, so that the next one replaces it, also through rondo-run.
+  std::fprintf(stderr, "\033[K[%s] step %llu of %llu, loss %.4f%s", bar.c_str(),
                static_cast<unsigned long long>(record.step),
                static_cast<unsigned long long>(last_step_), record.loss,
-               record.step == last_step_ ? "\n" : "");
+               record.step == last_step_ ? "\n" : "\r");
 }
 
 double Report::median_of(double StepRecord::*field) const {

@@ -4,15 +4,31 @@
 #include <utility>
 #include <vector>
 
+#include "bench/harness/machine.hpp"
 #include "bench/harness/pattern.hpp"
 
 namespace rondo::bench {
 namespace {
 
-class RondoBackend final : public Backend {
+class RondoBackend final : public AbortableBackend {
  public:
   RondoBackend(Communicator communicator, const RondoOptions& options)
       : communicator_(std::move(communicator)), options_(options) {}
+
+  /// After all ranks have come, and before anything else takes memory.
+  Status look_at_memory() {
+    RONDO_RETURN_IF_ERROR(communicator_.barrier());
+    const size_t now = private_memory_bytes(), before = options_.private_bytes_before;
+    memory_ = {.shared_bytes =
+                   communicator_.stats().shared_bytes / static_cast<size_t>(communicator_.size()),
+               .private_bytes = (now > before ? now - before : 0) /
+                                static_cast<size_t>(options_.ranks_in_process)};
+    // Nobody goes on, and takes memory, before all have looked.
+    return communicator_.barrier();
+  }
+
+  std::optional<MemoryUse> memory() const override { return memory_; }
+  void abort(const std::string& reason) override { communicator_.abort(reason); }
 
   std::string name() const override { return "rondo"; }
   int rank() const override { return communicator_.rank(); }
@@ -107,15 +123,17 @@ class RondoBackend final : public Backend {
     size_t shape_count = ~size_t{0};
     std::vector<size_t> counts;
   } counts_;  // of the last _v collective; one is measured at a time
+  MemoryUse memory_{};
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_rondo_backend(const RondoOptions& options) {
+Result<std::unique_ptr<AbortableBackend>> make_rondo_backend(const RondoOptions& options) {
   auto communicator = Communicator::create(options.config);
   if (!communicator.ok()) return communicator.status();
-  return std::unique_ptr<Backend>(
-      std::make_unique<RondoBackend>(std::move(communicator).value(), options));
+  auto backend = std::make_unique<RondoBackend>(std::move(communicator).value(), options);
+  RONDO_RETURN_IF_ERROR(backend->look_at_memory());
+  return std::unique_ptr<AbortableBackend>(std::move(backend));
 }
 
 }  // namespace rondo::bench

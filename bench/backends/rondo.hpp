@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "bench/harness/backend.hpp"
 #include "rondo/rondo.hpp"
@@ -15,9 +16,19 @@ struct RondoOptions {
   Algorithm algorithm = Algorithm::kAuto;  // of what is measured
   bool library_memory = false;
   bool direct = false;
+  /// For what memory() says: ranks of this process, and its own memory before any of them came.
+  int ranks_in_process = 1;
+  size_t private_bytes_before = 0;
+};
+
+/// A Backend that another thread may ask to give up.
+class AbortableBackend : public Backend {
+ public:
+  /// Every pending and later call of every rank fails with this reason. Any thread.
+  virtual void abort(const std::string& reason) = 0;
 };
 
 /// Blocks until all ranks have come.
-Result<std::unique_ptr<Backend>> make_rondo_backend(const RondoOptions& options);
+Result<std::unique_ptr<AbortableBackend>> make_rondo_backend(const RondoOptions& options);
 
 }  // namespace rondo::bench

@@ -24,6 +24,13 @@ struct Prediction {
   double time_us;
 };
 
+/// What the library's ranks take in memory to be able to communicate, per rank. Buffers and memory
+/// that the library hands out do not count.
+struct MemoryUse {
+  size_t shared_bytes;   // its part of what ranks share, touched or not
+  size_t private_bytes;  // of its process alone
+};
+
 /// Not thread-safe: one rank, one thread. Every rank issues the same operations in the same order.
 class Backend {
  public:
@@ -42,6 +49,7 @@ class Backend {
   virtual Status barrier() = 0;
 
   virtual std::optional<Prediction> predict(const Shape&) const { return std::nullopt; }
+  virtual std::optional<MemoryUse> memory() const { return std::nullopt; }
 
   /// The memory to measure with; null when there is none. malloc unless the library has memory of
   /// its own to offer.

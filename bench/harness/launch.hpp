@@ -30,7 +30,7 @@ class TemporaryDirectory {
 };
 
 /// Becomes rondo-run, which lies beside this program and runs it `ranks` times with the same
-/// arguments. Returns only when that fails.
-Status start_ranks(int ranks, char** argv);
+/// arguments, behind `collective` where that is given. Returns only when that fails.
+Status start_ranks(int ranks, char** argv, const std::string& collective = {});
 
 }  // namespace rondo::bench

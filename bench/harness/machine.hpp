@@ -11,6 +11,10 @@ namespace rondo::bench {
 /// `ranks`, and says in a few words what was done. Oversubscribed ranks are left to the scheduler.
 std::string pin(int rank, int ranks);
 
+/// Memory that this process has touched and shares with nobody, in bytes; 0 where the system does
+/// not tell.
+size_t private_memory_bytes();
+
 /// Largest cache of CPU 0 in bytes; 32 MiB where the system does not tell.
 size_t last_level_cache_bytes();
 

@@ -16,6 +16,10 @@ namespace {
 constexpr size_t kBatches = 11;
 constexpr double kDefaultTotalUs = 100'000;
 constexpr double kEstimateUs = 500;
+// Of the pass in which operations are timed one by one: as many as last about this long, so many at
+// the most.
+constexpr double kSpreadTotalUs = 20'000;
+constexpr size_t kMostSamples = 1000;
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,7 +73,43 @@ Result<Timing> time_shape(Backend& backend, const Operation& operation, const Bu
   return timing;
 }
 
+/// Apart from the main number's batches, which no clock may disturb.
+Result<Spread> time_singly(Backend& backend, const Operation& operation, size_t operations) {
+  std::vector<double> times(operations);
+  RONDO_RETURN_IF_ERROR(backend.barrier());
+  for (double& time : times) {
+    const auto start = Clock::now();
+    RONDO_RETURN_IF_ERROR(backend.run(operation));
+    time = microseconds_since(start);
+  }
+  auto slowest = slowest_of(backend, times);
+  if (!slowest.ok()) return slowest.status();
+  return spread_of(std::move(*slowest));
+}
+
+size_t samples_for(double time_us, size_t iterations) {
+  if (iterations > 0) return std::min(iterations, kMostSamples);
+  const double fitting = kSpreadTotalUs / std::max(time_us, 1e-3);
+  return static_cast<size_t>(
+      std::clamp(fitting, static_cast<double>(kBatches), static_cast<double>(kMostSamples)));
+}
+
 }  // namespace
+
+Spread spread_of(std::vector<double> times_us) {
+  std::sort(times_us.begin(), times_us.end());
+  const size_t n = times_us.size();
+  const auto percentile = [&](size_t percent) { return times_us[(n * percent + 99) / 100 - 1]; };
+  double sum = 0;
+  for (const double time : times_us) sum += time;
+  return {.samples = n,
+          .min = times_us.front(),
+          .median = median(times_us),
+          .mean = sum / static_cast<double>(n),
+          .p95 = percentile(95),
+          .p99 = percentile(99),
+          .max = times_us.back()};
+}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -165,16 +205,19 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
     if (in_place && shape.collective == Collective::kAllToAllV) continue;  // no library's can be
     if (in_place && !backend.supports_in_place(shape)) continue;
     Half half;
-    if (options.check && shape.collective != Collective::kBarrier) {
+    for (size_t i = 0; i < options.checks && shape.collective != Collective::kBarrier; ++i) {
       auto wrong = check(backend, shape, buffers, in_place);
       if (!wrong.ok()) return wrong.status();
-      half.wrong = *wrong;
+      half.wrong = half.wrong.value_or(0) + *wrong;
     }
     const Operation operation =
         operation_on(shape, buffers, in_place, backend.rank(), backend.size());
     auto timing = time_shape(backend, operation, buffers, options);
     if (!timing.ok()) return timing.status();
     half.time_us = timing->time_us;
+    auto spread = time_singly(backend, operation, samples_for(timing->time_us, options.iterations));
+    if (!spread.ok()) return spread.status();
+    half.spread = *spread;
     if (timing->limit_us) limits.push_back(*timing->limit_us);
     (in_place ? measured.in_place : measured.out_of_place) = half;
   }

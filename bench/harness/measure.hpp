@@ -22,17 +22,25 @@ struct Buffers {
 struct MeasureOptions {
   size_t iterations = 0;  // timed operations; 0: as many as take about a tenth of a second
   size_t warmup = 5;      // operations before each timing
-  bool check = true;
+  size_t checks = 1;      // operations whose results are compared, 0: none
   bool out_of_place = true;
   bool in_place = true;
   /// Sizes above this are measured against streaming the same memory.
   size_t limit_from_bytes = SIZE_MAX;
 };
 
+/// Operations that were timed one by one, each by its slowest rank; microseconds. Percentiles are
+/// nearest ranks: of fewer than 100 samples p99 is the maximum.
+struct Spread {
+  size_t samples;
+  double min, median, mean, p95, p99, max;
+};
+
 struct Half {
   /// Per operation: the slowest rank's mean over a batch, median over the batches.
   double time_us = 0;
   std::optional<uint64_t> wrong;  // elements over all ranks; nothing when not checked
+  std::optional<Spread> spread{};
 };
 
 struct Measured {
@@ -64,6 +72,9 @@ Result<double> time_batch(Backend& backend, const Operation& operation, size_t i
 
 /// Every rank's `mine`, concatenated in rank order, on every rank; through the backend itself.
 Result<std::vector<double>> exchange(Backend& backend, std::span<const double> mine);
+
+/// REQUIRES: not empty.
+Spread spread_of(std::vector<double> times_us);
 
 /// REQUIRES: not empty.
 double median(std::vector<double> values);

@@ -5,15 +5,30 @@
 #include <iostream>
 #include <sstream>
 
+#include "bench/harness/nccl_flags.hpp"
+
 namespace rondo::bench {
 namespace {
+
+constexpr struct {
+  std::string_view program;
+  Collective collective;
+} kNcclPrograms[] = {
+    {"all_reduce_perf", Collective::kAllReduce},
+    {"all_gather_perf", Collective::kAllGather},
+    {"reduce_perf", Collective::kReduce},
+    {"reduce_scatter_perf", Collective::kReduceScatter},
+    {"broadcast_perf", Collective::kBroadcast},
+    {"alltoall_perf", Collective::kAllToAll},
+    {"gather_perf", Collective::kGather},
+    {"scatter_perf", Collective::kScatter},
+};
 
 struct Texts {
   std::string collective, min = "32M", max = "32M", step = "1M", type = "float", op = "sum",
                           root = "0";
   std::string algorithm = "auto", memory = "plain", device = "cpu";
   size_t factor = 1;
-  int check = 1;
 };
 
 template <size_t N>
@@ -61,11 +76,13 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
 }
 
 void read_options(const Texts& texts, Options& options) {
-  const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
-  if (!collective) {
-    refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
+  if (!texts.collective.empty()) {
+    const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
+    if (!collective) {
+      refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
+    }
+    options.collective = *collective;
   }
-  options.collective = *collective;
   read_sweep(texts, options.sweep);
   const auto types = parse_several<DataType>(texts.type, kDataTypeNames);
   if (!types) refuse("-d", texts.type, "is none of: " + join(kDataTypeNames) + ", all");
@@ -77,7 +94,6 @@ void read_options(const Texts& texts, Options& options) {
   if (!options.all_roots && !CLI::detail::lexical_cast(texts.root, options.root)) {
     refuse("-r", texts.root, "is neither a rank nor all");
   }
-  options.check = texts.check == 1;
   const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
@@ -95,15 +111,19 @@ void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
+  app.add_flag("--topology", options.topology,
+               "instead of measuring, print what hwloc sees and the link profile for --ranks");
   app.add_option("--device", texts.device, "where buffers live")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
 }
 
-void add_flags(CLI::App& app, Texts& texts, Options& options) {
+void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& options) {
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
-  app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames))->required();
+  if (!program.collective) {
+    app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames));
+  }
   app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
       ->capture_default_str();
   app.add_option("-e,--maxbytes", texts.max, "largest size")->capture_default_str();
@@ -122,26 +142,41 @@ void add_flags(CLI::App& app, Texts& texts, Options& options) {
       ->capture_default_str();
   app.add_option("-o,--op", texts.op, join(kReduceOpNames) + " or all")->capture_default_str();
   app.add_option("-r,--root", texts.root, "a rank or all, for broadcast")->capture_default_str();
-  app.add_option("-c,--check", texts.check, "1: compare every result, 0: do not")
-      ->check(CLI::IsMember({0, 1}))
+  app.add_option("-c,--check", options.checks,
+                 "so many operations per row and half have their results compared; 0: none")
+      ->check(counts)
       ->capture_default_str();
   app.add_option("--ranks", options.ranks,
                  "start this many ranks; without it: the launcher's, or one")
       ->check(CLI::Range(1, 1024));
-  app.add_option("-J,--json", options.json_file, "write the results there as JSON");
+  app.add_option("-J,--json,--output_file", options.json_file, "write the results there as JSON");
 }
 
 }  // namespace
+
+std::optional<Collective> collective_named(std::string_view program) {
+  for (const auto& known : kNcclPrograms) {
+    if (known.program == program) return known.collective;
+  }
+  return std::nullopt;
+}
 
 Parsed parse_options(const Program& program, int argc, const char* const* argv) {
   CLI::App app(program.description, program.name);
   Texts texts;
   Options options;
-  add_flags(app, texts, options);
+  NcclFlags nccl;
+  add_flags(app, program, texts, options);
+  add_nccl_flags(app, program.is_rondo, nccl, options);
   if (program.is_rondo) add_rondo_flags(app, texts, options);
   try {
     app.parse(argc, argv);
+    if (program.collective) options.collective = *program.collective;
+    if (!program.collective && texts.collective.empty() && !options.topology) {
+      throw CLI::RequiredError("COLLECTIVE");
+    }
     read_options(texts, options);
+    read_nccl_flags(nccl, options);
   } catch (const CLI::ParseError& error) {
     return {.options = std::nullopt,
             .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};

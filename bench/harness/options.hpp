@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/harness/size.hpp"
@@ -15,7 +16,9 @@ namespace rondo::bench {
 struct Program {
   std::string name;  // "rondo-perf"
   std::string description;
-  bool is_rondo = false;  // --threads, --algorithm, --memory, --pace, --device
+  bool is_rondo = false;  // --threads, --algorithm, --memory, --pace, --device, --topology
+  /// What the program's name says, as all_reduce_perf does: then the command line does not.
+  std::optional<Collective> collective{};
 };
 
 struct Options {
@@ -27,14 +30,23 @@ struct Options {
   std::vector<ReduceOp> ops = {ReduceOp::kSum};
   int root = 0;
   bool all_roots = false;
-  bool check = true;
+  size_t checks = 1;
   int ranks = 0;  // 0: not given
   bool threads = false;
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
   std::string pace;
   std::string json_file;
+  bool stats = false;     // a line of statistics under every row
+  size_t cycles = 1;      // how often all rows are measured
+  size_t unalign = 0;     // elements by which buffers are shifted
+  double timeout_s = 0;   // 0: the library's own
+  bool topology = false;  // print the machine instead of measuring
+  bool progress = false;  // draw a bar on stderr
 };
+
+/// The collective that a program of this name measures: nccl-tests' names, such as "alltoall_perf".
+std::optional<Collective> collective_named(std::string_view program);
 
 /// The options, or the exit code with which the program has to end at once: 0 after --help, which
 /// has been printed to stdout, 2 after a mistake, which has been named on stderr.

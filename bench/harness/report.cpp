@@ -8,6 +8,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kMiB = 1 << 20;
+
 /// `value` in at most `width` characters, with two decimals if they fit, as nccl-tests shrinks its
 /// columns.
 std::string fit(double value, int width) {
@@ -52,10 +54,20 @@ std::string efficiency(const Row& row, const std::optional<Half>& half) {
 
 json half_json(const Row& row, const std::optional<Half>& half) {
   if (!half) return nullptr;
-  return {{"time", half->time_us},
-          {"alg_bw", alg_bandwidth(row.shape, row.ranks, half->time_us)},
-          {"bus_bw", bus_bandwidth(row, *half)},
-          {"nwrong", half->wrong ? json(*half->wrong) : json(nullptr)}};
+  json result = {{"time", half->time_us},
+                 {"alg_bw", alg_bandwidth(row.shape, row.ranks, half->time_us)},
+                 {"bus_bw", bus_bandwidth(row, *half)},
+                 {"nwrong", half->wrong ? json(*half->wrong) : json(nullptr)}};
+  if (const auto& spread = half->spread) {
+    result.update({{"time_min", spread->min},
+                   {"time_median", spread->median},
+                   {"time_mean", spread->mean},
+                   {"time_p95", spread->p95},
+                   {"time_p99", spread->p99},
+                   {"time_max", spread->max},
+                   {"time_samples", spread->samples}});
+  }
+  return result;
 }
 
 }  // namespace
@@ -66,9 +78,14 @@ void print_heading(std::FILE* out, const Heading& heading) {
   const std::string iterations =
       heading.iterations == 0 ? "as many as take 100 ms" : std::to_string(heading.iterations);
   std::fprintf(
-      out, "# ranks: %d (%s), memory: %s, bytes: %s, iterations: %s, warm-up: %zu, check: %d\n",
+      out, "# ranks: %d (%s), memory: %s, bytes: %s, iterations: %s, warm-up: %zu, check: %zu\n",
       heading.ranks, heading.pinning.c_str(), heading.memory.c_str(), heading.bytes_range.c_str(),
-      iterations.c_str(), heading.warmup, heading.check ? 1 : 0);
+      iterations.c_str(), heading.warmup, heading.checks);
+  if (const auto& use = heading.memory_use) {
+    std::fprintf(out, "# communicator, per rank: %.2f MiB of shared memory, %.2f MiB of its own\n",
+                 static_cast<double>(use->shared_bytes) / kMiB,
+                 static_cast<double>(use->private_bytes) / kMiB);
+  }
   std::fprintf(out, "#\n# %88s %34s\n", "out-of-place", "in-place");
   constexpr const char* kRow =
       "#%11s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s  %15s  %9s  %9s  %6s  "
@@ -92,6 +109,21 @@ void print_row(std::FILE* out, const Row& row) {
                row.measured.limit_us ? fit(*row.measured.limit_us, 9).c_str() : "-",
                efficiency(row, row.measured.out_of_place).c_str(),
                efficiency(row, row.measured.in_place).c_str());
+  std::fflush(out);
+}
+
+void print_stats(std::FILE* out, const Row& row) {
+  const auto print = [&](const char* half_name, const std::optional<Half>& half) {
+    if (!half || !half->spread) return;
+    const Spread& s = *half->spread;
+    std::fprintf(
+        out, "#   %-12s  %zu operations: min %s, median %s, mean %s, p95 %s, p99 %s, max %s us\n",
+        half_name, s.samples, fit(s.min, 9).c_str(), fit(s.median, 9).c_str(),
+        fit(s.mean, 9).c_str(), fit(s.p95, 9).c_str(), fit(s.p99, 9).c_str(),
+        fit(s.max, 9).c_str());
+  };
+  print("out-of-place", row.measured.out_of_place);
+  print("in-place", row.measured.in_place);
   std::fflush(out);
 }
 
@@ -145,25 +177,31 @@ json to_json(const Row& row, const std::string& backend) {
 
 json to_json(const Heading& heading, const std::vector<Row>& rows,
              const std::vector<std::string>& args, const std::string& start_time,
-             const std::string& end_time) {
+             const std::string& end_time, const std::string& error) {
   json results = json::array();
   for (const Row& row : rows) results.push_back(to_json(row, heading.backend));
-  return {{"program", heading.program},
-          {"backend", heading.backend},
-          {"start_time", start_time},
-          {"args", args},
-          {"config",
-           {{"collective", heading.collective},
-            {"ranks", heading.ranks},
-            {"memory", heading.memory},
-            {"pinning", heading.pinning},
-            {"iterations", heading.iterations},
-            {"warmup", heading.warmup},
-            {"check", heading.check}}},
-          {"results", results},
-          {"out_of_bounds", wrong_elements(rows)},
-          {"average_bus_bandwidth", average_bus_bandwidth(rows)},
-          {"end_time", end_time}};
+  json document = {{"program", heading.program},
+                   {"backend", heading.backend},
+                   {"start_time", start_time},
+                   {"args", args},
+                   {"config",
+                    {{"collective", heading.collective},
+                     {"ranks", heading.ranks},
+                     {"memory", heading.memory},
+                     {"pinning", heading.pinning},
+                     {"iterations", heading.iterations},
+                     {"warmup", heading.warmup},
+                     {"check", heading.checks}}},
+                   {"results", results},
+                   {"out_of_bounds", wrong_elements(rows)},
+                   {"average_bus_bandwidth", average_bus_bandwidth(rows)},
+                   {"end_time", end_time}};
+  if (const auto& use = heading.memory_use) {
+    document["config"]["memory_per_rank"] = {{"shared_bytes", use->shared_bytes},
+                                             {"private_bytes", use->private_bytes}};
+  }
+  if (!error.empty()) document["error"] = error;
+  return document;
 }
 
 }  // namespace rondo::bench

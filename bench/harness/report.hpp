@@ -24,12 +24,14 @@ struct Heading {
   std::string program, backend, collective, memory, pinning;
   int ranks;
   std::string bytes_range;  // "8 .. 64K, factor 2"
-  size_t iterations, warmup;
-  bool check;
+  size_t iterations, warmup, checks;
+  std::optional<MemoryUse> memory_use;
 };
 
 void print_heading(std::FILE* out, const Heading& heading);
 void print_row(std::FILE* out, const Row& row);
+/// The spread of single operations, as a comment.
+void print_stats(std::FILE* out, const Row& row);
 void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective);
 
 /// Wrong elements over all rows.
@@ -39,9 +41,9 @@ double average_bus_bandwidth(const std::vector<Row>& rows);
 
 /// One element of results[].
 nlohmann::json to_json(const Row& row, const std::string& backend);
-/// The whole document.
+/// The whole document. `error`: why there are no more rows; empty: nothing went wrong.
 nlohmann::json to_json(const Heading& heading, const std::vector<Row>& rows,
                        const std::vector<std::string>& args, const std::string& start_time,
-                       const std::string& end_time);
+                       const std::string& end_time, const std::string& error = {});
 
 }  // namespace rondo::bench

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
-#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "bench/harness/json_file.hpp"
 #include "bench/harness/machine.hpp"
+#include "bench/harness/progress_bar.hpp"
 #include "bench/harness/report.hpp"
 
 namespace rondo::bench {
@@ -99,10 +101,19 @@ Status check_support(const Options& options, const Backend& backend,
   return {};
 }
 
+/// `begins` is called before each row, `ends` after it.
+struct RowCalls {
+  std::function<void(const Shape&)> begins;
+  std::function<void(const Row&)> ends;
+};
+
 Status measure_rows(const Options& options, Backend& backend, const std::vector<Shape>& shapes,
-                    bool print, std::vector<Row>& rows) {
+                    const RowCalls& calls, std::vector<Row>& rows) {
+  const auto shift = [&](const Shape& shape) { return options.unalign * size_of(shape.type); };
   size_t bytes = 64;
-  for (const Shape& shape : shapes) bytes = std::max(bytes, size_bytes(shape, backend.size()));
+  for (const Shape& shape : shapes) {
+    bytes = std::max(bytes, size_bytes(shape, backend.size()) + shift(shape));
+  }
   const Memory memory(backend, bytes);
   if (!memory.ok()) {
     return {Code::kResourceExhausted, "no memory for two buffers of " + std::to_string(bytes) +
@@ -110,33 +121,26 @@ Status measure_rows(const Options& options, Backend& backend, const std::vector<
   }
   const MeasureOptions how{.iterations = options.iterations,
                            .warmup = options.warmup,
-                           .check = options.check,
+                           .checks = options.checks,
                            .limit_from_bytes = last_level_cache_bytes()};
-  for (const Shape& shape : shapes) {
-    auto measured = measure(backend, shape, memory.buffers(), how);
+  for (size_t i = 0; i < options.cycles * shapes.size(); ++i) {
+    const Shape& shape = shapes[i % shapes.size()];
+    calls.begins(shape);
+    const Buffers shifted{.in = static_cast<std::byte*>(memory.buffers().in) + shift(shape),
+                          .out = static_cast<std::byte*>(memory.buffers().out) + shift(shape)};
+    auto measured = measure(backend, shape, shifted, how);
     if (!measured.ok()) return measured.status();
     rows.push_back({.shape = shape,
                     .ranks = backend.size(),
                     .measured = *measured,
                     .prediction = backend.predict(shape)});
-    if (print) print_row(stdout, rows.back());
+    calls.ends(rows.back());
   }
   return {};
 }
 
-bool write_json(const std::string& path, const nlohmann::json& document) {
-  std::ofstream file(path);
-  file << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-  file.close();
-  if (file.fail()) spdlog::error("cannot write {}: {}", path, std::strerror(errno));
-  return !file.fail();
-}
-
-/// Before anything is measured: whether the file can be written. Leaves what is in it.
-bool can_write(const std::string& path) {
-  if (std::ofstream(path, std::ios::app)) return true;
-  spdlog::error("cannot write --json '{}': {}", path, std::strerror(errno));
-  return false;
+std::string text_of(const Shape& shape, int ranks) {
+  return format_size(size_bytes(shape, ranks)) + " of " + std::string(name(shape.type));
 }
 
 }  // namespace
@@ -156,23 +160,41 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
                         .bytes_range = bytes_range(options.collective, options.sweep),
                         .iterations = options.iterations,
                         .warmup = options.warmup,
-                        .check = options.check};
-  if (first && !options.json_file.empty() && !can_write(options.json_file)) return 1;
+                        .checks = options.checks,
+                        .memory_use = backend.memory()};
+  JsonFile json(first ? options.json_file : "");
+  if (!json.open()) return 1;
   std::vector<Row> rows;
+  const auto write_json = [&](const std::string& error) {
+    return json.write(to_json(heading, rows, args, start_time, now(), error));
+  };
+  ProgressBar bar(first && options.progress, options.cycles * shapes.size());
+  const RowCalls calls{.begins =
+                           [&](const Shape& shape) {
+                             bar.draw(rows.size(), text_of(shape, backend.size()));
+                             if (json.wants_interim())
+                               (void)write_json("the run has not come to its end");
+                           },
+                       .ends =
+                           [&](const Row& row) {
+                             if (!first) return;
+                             bar.erase();
+                             print_row(stdout, row);
+                             if (options.stats) print_stats(stdout, row);
+                           }};
   Status status = check_support(options, backend, shapes);
   if (status.ok()) {
     if (first) print_heading(stdout, heading);
-    status = measure_rows(options, backend, shapes, first, rows);
+    status = measure_rows(options, backend, shapes, calls, rows);
   }
+  bar.erase();
   if (!status.ok()) {
     spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+    (void)write_json(status.to_string());
     return 1;
   }
   if (first) print_footer(stdout, rows, collective);
-  if (first && !options.json_file.empty() &&
-      !write_json(options.json_file, to_json(heading, rows, args, start_time, now()))) {
-    return 1;
-  }
+  if (!write_json("")) return 1;
   return wrong_elements(rows) == 0 ? 0 : 1;
 }
 

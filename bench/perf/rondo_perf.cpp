@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -14,49 +15,74 @@
 #include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "bench/perf/stop.hpp"
 
 namespace rondo::bench {
 namespace {
 
-const Program kProgram{
-    .name = "rondo-perf",
-    .description = "Times rondo's collectives, checks their results, prints nccl-tests' table.",
-    .is_rondo = true};
+constexpr const char* kDescription =
+    "Times rondo's collectives, checks their results, prints nccl-tests' table.";
+
+/// What all ranks of this process share.
+struct Context {
+  Program program;
+  Options options;
+  std::vector<std::string> args;
+  StopOnSignal& stop;
+  size_t private_bytes_before;
+};
 
 int failed(const Status& status) {
   spdlog::error("{}", status.to_string());
   return 1;
 }
 
-int run_one(const Options& options, Config config, const Place& place,
-            const std::vector<std::string>& args) {
-  const std::string pinning = pin(place.local_rank, place.local_size);
+Config config_for(const Options& options) {
+  Config config;
   config.pace = options.pace;
+  if (options.timeout_s > 0) {
+    config.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
+  }
+  return config;
+}
+
+int run_one(const Context& context, const Config& config, const Place& place) {
+  const Options& options = context.options;
+  const std::string pinning = pin(place.local_rank, place.local_size);
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
-                                     .direct = options.library_memory || options.threads});
+                                     .direct = options.library_memory || options.threads,
+                                     .ranks_in_process = options.threads ? place.size : 1,
+                                     .private_bytes_before = context.private_bytes_before});
   // The ranks have met; an interrupted run leaves nothing behind.
   std::error_code ignored;
   if (options.threads && place.rank == 0) std::filesystem::remove_all(config.rendezvous, ignored);
   if (!backend.ok()) return failed(backend.status());
-  return run_rank(kProgram, options, **backend, pinning, args);
+  // One of a process is enough: all ranks learn of it.
+  const bool listens = place.local_rank == 0 || !options.threads;
+  if (listens) {
+    context.stop.on_signal([&](const std::string& reason) { (*backend)->abort(reason); });
+  }
+  const int code = run_rank(context.program, options, **backend, pinning, context.args);
+  if (listens) context.stop.forget();
+  return code;
 }
 
-int run_threads(const Options& options, const std::vector<std::string>& args) {
-  const int ranks = std::max(options.ranks, 1);
+int run_threads(const Context& context) {
+  const int ranks = std::max(context.options.ranks, 1);
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
   std::vector<int> codes(static_cast<size_t>(ranks), 0);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      Config config;
+      Config config = config_for(context.options);
       config.rank = rank;
       config.world_size = ranks;
       config.rendezvous = directory->path();
       const Place place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-      codes[static_cast<size_t>(rank)] = run_one(options, config, place, args);
+      codes[static_cast<size_t>(rank)] = run_one(context, config, place);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -64,10 +90,21 @@ int run_threads(const Options& options, const std::vector<std::string>& args) {
 }
 
 int run_program(int argc, char** argv) {
-  const Parsed parsed = parse_options(kProgram, argc, argv);
+  // As nccl-tests names its programs: all_reduce_perf and the like are links to this one.
+  const std::string called = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "";
+  Program program{.name = "rondo-perf",
+                  .description = kDescription,
+                  .is_rondo = true,
+                  .collective = collective_named(called)};
+  if (program.collective) program.name = called;
+  const Parsed parsed = parse_options(program, argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const Options& options = *parsed.options;
-  const std::vector<std::string> args(argv, argv + argc);
+  Options options = *parsed.options;
+  options.progress = stderr_is_terminal();
+  if (options.topology) {
+    const std::string report = topology_report(std::max(options.ranks, 1), config_for(options));
+    return std::fputs(report.c_str(), stdout) < 0 ? 1 : 0;
+  }
   auto place = place_from_environment();
   if (!place.ok()) return failed(place.status());
   if (const auto& launched = *place) {
@@ -76,14 +113,22 @@ int run_program(int argc, char** argv) {
                                                  std::to_string(launched->size) +
                                                  ": leave out --ranks and --threads"});
     }
-    return run_one(options, Config{}, *launched, args);
+  } else if (!options.threads && options.ranks > 1) {
+    const std::string collective(program.collective ? name(*program.collective) : "");
+    return failed(start_ranks(options.ranks, argv, collective));
   }
-  if (options.threads) return run_threads(options, args);
-  if (options.ranks > 1) return failed(start_ranks(options.ranks, argv));
-  Config alone;
+  StopOnSignal stop;
+  const Context context{.program = program,
+                        .options = options,
+                        .args = {argv, argv + argc},
+                        .stop = stop,
+                        .private_bytes_before = private_memory_bytes()};
+  if (*place) return run_one(context, config_for(options), **place);
+  if (options.threads) return run_threads(context);
+  Config alone = config_for(options);
   alone.rank = 0;
   alone.world_size = 1;
-  return run_one(options, alone, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1}, args);
+  return run_one(context, alone, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1});
 }
 
 }  // namespace

@@ -7,10 +7,12 @@
 #include <signal.h>
 #include <sodium.h>
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,10 +21,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
 #include "comm/bootstrap/output_lines.hpp"
+#include "comm/status/socket.hpp"
 #include "transport/shm/unique_fd.hpp"
 
 namespace rondo::run {
@@ -39,7 +43,7 @@ constexpr int kLauncherExit = 125;  // as timeout(1): the launcher itself failed
 sigset_t handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
   return set;
 }
 
@@ -49,7 +53,7 @@ class MeetingPlace {
   MeetingPlace() {
     const char* base = std::getenv("XDG_RUNTIME_DIR");
     path_ = std::string(base != nullptr && access(base, W_OK) == 0 ? base : "/tmp") +
-            "/rondo-run-XXXXXX";
+            "/rondo-run-" + std::to_string(getpid()) + "-XXXXXX";  // rondo-status looks for it
     if (mkdtemp(path_.data()) == nullptr) {
       spdlog::error("cannot create a directory {}: {}", path_, std::strerror(errno));
       path_.clear();
@@ -96,6 +100,7 @@ class Job {
 
   JobResult run() {
     if (place_.path().empty() || !signals_.valid()) return {.exit_code = kLauncherExit};
+    open_desk();
     start_all();
     while (running_ > 0) turn();
     leave_nothing();
@@ -121,6 +126,22 @@ class Job {
     for (int rank = 0; rank < options_.ranks && !stopping_; ++rank) start(rank);
   }
 
+  /// Without it the job runs all the same.
+  void open_desk() {
+    const status::Job job{.pid = getpid(),
+                          .ranks = options_.ranks,
+                          .started_s = std::time(nullptr),
+                          .command = fmt::format("{}", fmt::join(options_.command, " "))};
+    auto desk = status::Desk::open(place_.path(), job);
+    if (desk.ok()) {
+      desk_.emplace(std::move(*desk));
+      setenv(status::kSocketVariable, desk_->path().c_str(), 1);
+    } else {
+      unsetenv(status::kSocketVariable);
+      spdlog::warn("rondo-status will not find this job: {}", desk.status().message());
+    }
+  }
+
   void set_common_environment() {
     const std::string ranks = std::to_string(options_.ranks);
     setenv("WORLD_SIZE", ranks.c_str(), 1);
@@ -143,6 +164,7 @@ class Job {
 
     setenv("RANK", std::to_string(rank).c_str(), 1);
     setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    name_terminal(err_read.get());
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
@@ -166,6 +188,16 @@ class Job {
     if (got == sizeof error) {
       const bool missing = error == ENOENT || error == ENOTDIR;
       cannot_start(rank, options_.command[0], error, missing ? kNotFoundExit : kNotExecutableExit);
+    }
+  }
+
+  /// For rondo::stderr_is_terminal(): which pipe leads to the terminal, if there is one.
+  static void name_terminal(int pipe) {
+    struct stat facts {};
+    if (isatty(STDERR_FILENO) == 1 && fstat(pipe, &facts) == 0) {
+      setenv("RONDO_TERMINAL", std::to_string(facts.st_ino).c_str(), 1);
+    } else {
+      unsetenv("RONDO_TERMINAL");
     }
   }
 
@@ -215,8 +247,9 @@ class Job {
     check_time();
   }
 
-  /// Sinks and streams, in this order after the signals.
+  /// The desk, sinks and streams, in this order after the signals.
   void watch(std::vector<pollfd>& watched) {
+    watched.push_back({desk_ ? desk_->fd() : -1, POLLIN, 0});
     for (Sink* sink : {&stdout_, &stderr_}) {
       watched.push_back({sink->has_work() ? sink->fd() : -1, POLLOUT, 0});
     }
@@ -226,10 +259,11 @@ class Job {
   }
 
   void serve(const std::vector<pollfd>& watched) {
-    if (watched[1].revents != 0) stdout_.write_some();
-    if (watched[2].revents != 0) stderr_.write_some();
+    if (watched[1].revents != 0) desk_->serve();
+    if (watched[2].revents != 0) stdout_.write_some();
+    if (watched[3].revents != 0) stderr_.write_some();
     for (size_t i = 0; i < streams_.size(); ++i) {
-      if (watched[i + 3].revents != 0) read_stream(streams_[i]);
+      if (watched[i + 4].revents != 0) read_stream(streams_[i]);
     }
   }
 
@@ -247,6 +281,13 @@ class Job {
     while (read(signals_.get(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
+      if (signal == SIGUSR1) {
+        if (desk_) {
+          desk_->serve();  // a communicator may have been announced this very moment
+          stderr_.push(desk_->flight_records());
+        }
+        continue;
+      }
       spdlog::warn("passing {} on to all ranks", strsignal(signal));
       const bool again = interrupted_;
       interrupted_ = true;
@@ -368,6 +409,7 @@ class Job {
 
   const JobOptions& options_;
   MeetingPlace place_;
+  std::optional<status::Desk> desk_;
   UniqueFd signals_;
   Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
   std::vector<Stream> streams_;

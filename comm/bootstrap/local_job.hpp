@@ -28,8 +28,8 @@ struct JobResult {
 /// REQUIRES: prepare_process() was called, and no other threads or children exist.
 JobResult run_job(const JobOptions& options);
 
-/// SIGINT, SIGTERM, SIGHUP and SIGCHLD reach run_job() through a descriptor; orphans of ranks
-/// become this process's children.
+/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD reach run_job() through a descriptor; orphans of
+/// ranks become this process's children.
 void prepare_process();
 
 }  // namespace rondo::run

@@ -30,6 +30,10 @@ void LinePrefixer::feed(std::string_view bytes) {
     const size_t end = bytes.find('\n');
     partial_.append(bytes.substr(0, end));
     if (end == std::string_view::npos) {
+      if (terminal_ && partial_.ends_with('\r')) {
+        sink_->push(prefix_ + partial_);
+        partial_.clear();
+      }
       if (partial_.size() >= kLongestLine) finish();
       return;
     }

@@ -3,6 +3,8 @@
 // from its signals and deadlines.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -32,7 +34,8 @@ class Sink {
 /// Cuts one stream of one rank into lines.
 class LinePrefixer {
  public:
-  LinePrefixer(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
+  LinePrefixer(std::string prefix, Sink& sink)
+      : prefix_(std::move(prefix)), sink_(&sink), terminal_(isatty(sink.fd()) == 1) {}
   void feed(std::string_view bytes);
   /// The end: what is left becomes a line.
   void finish();
@@ -41,6 +44,7 @@ class LinePrefixer {
   static constexpr size_t kLongestLine = 1 << 20;  // longer ones are cut, lest they fill the memory
   std::string prefix_;
   Sink* sink_;
+  bool terminal_;  // then what ends in a carriage return, as progress bars do, goes out at once
   std::string partial_;
 };
 

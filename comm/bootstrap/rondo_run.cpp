@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
   }
   CLI::App app(
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
-      "Starts PROGRAM as N ranks on this host; the first one that fails stops all.");
+      "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
+      "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
   std::string ranks_text;
   int max_restarts = 0;
   double timeout_s = 0;

@@ -284,6 +284,7 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
   if (!waiter.idle(ready_at_ns, may_sleep)) return true;
   recorder::Wait wait{.sequence = recorder::kNoSequence,
                       .call = nullptr,
+                      .algorithm = Algorithm::kAuto,
                       .peer = -1,
                       .step = 0,
                       .round = 0,
@@ -292,6 +293,7 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
   if (operation != nullptr) {
     wait.sequence = operation->sequence;
     wait.call = &operation->prepared->call;
+    if (operation->phase != Phase::kDeciding) wait.algorithm = operation->plan->algorithm;
     wait.peer = blocked_on();
     wait.step = engine.cursor().step;
     wait.round = engine.cursor().round;

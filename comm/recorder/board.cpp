@@ -15,10 +15,6 @@ namespace rondo::recorder {
 
 namespace {
 
-struct alignas(128) Header {
-  uint64_t unused;
-};
-
 constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et al., 2014)
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -57,17 +53,19 @@ std::string Call::to_string() const {
   return text;
 }
 
-size_t Board::bytes_needed(int ranks) {
+size_t BoardView::bytes_needed(int ranks) {
   return sizeof(Header) + sizeof(ErrorRecord) +
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
               kCountsKept * counts_words(ranks) * sizeof(uint64_t));
 }
 
-Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) {
+BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks
   // may already be using it.
-  std::byte* at = base + sizeof(Header);
+  std::byte* at = const_cast<std::byte*>(base);
+  header_ = reinterpret_cast<Header*>(at);
+  at += sizeof(Header);
   error_ = reinterpret_cast<ErrorRecord*>(at);
   at += sizeof(ErrorRecord);
   states_ = reinterpret_cast<RankState*>(at);
@@ -77,14 +75,24 @@ Board::Board(std::byte* base, int ranks, int rank) : ranks_(ranks), rank_(rank) 
   records_ = reinterpret_cast<OperationRecord*>(at);
   at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
   counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
+}
+
+Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
+    : BoardView(base, ranks), rank_(rank) {
   own_ = states_ + rank;
   own_records_ = records(rank);
   own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
   own_->waiting_for.store(-1, std::memory_order_relaxed);
   own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+  if (rank != 0) return;
+  header_->version = Header::kVersion;
+  header_->ranks = static_cast<uint32_t>(ranks);
+  name.copy(header_->name, sizeof(header_->name) - 1);
+  // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
+  header_->magic.store(Header::kMagic, std::memory_order_release);
 }
 
-std::optional<Posted> Board::read(int peer, uint64_t sequence) const {
+std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
   const OperationRecord& r = records(peer)[sequence % kHistory];
   if (r.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
   // Acquire on every word keeps the second look at the sequence behind it: see post().
@@ -172,7 +180,7 @@ Status Board::raise(const Status& status) const {
   return read_error();
 }
 
-Status Board::read_error() const {
+Status BoardView::read_error() const {
   const int64_t start = now_ns();
   // Acquire: pairs with the store of kWritten in raise(), so that code and message are whole.
   while (error_->state.load(std::memory_order_acquire) == ErrorRecord::kWriting) {
@@ -187,7 +195,7 @@ Status Board::read_error() const {
   return {code == Code::kOk ? Code::kSystem : code, text};
 }
 
-std::string Board::to_string() const {
+std::string BoardView::to_string() const {
   std::string text;
   for (int peer = 0; peer < ranks_; ++peer) {
     const RankState& s = states_[peer];

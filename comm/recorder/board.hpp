@@ -5,7 +5,7 @@
 // Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
 //   what                               writer
-//   Header                             nobody
+//   Header                             rank 0, once
 //   ErrorRecord                        the first finder of an error, who claims it by
 //                                      compare-and-swap
 //   RankState[ranks]                   that rank
@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
@@ -54,6 +55,17 @@ struct Posted {
   transport::Reference in, out;
 };
 
+/// For readers that are no rank, such as rondo-status: whether and which board this is.
+struct alignas(128) Header {
+  static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
+  static constexpr uint32_t kVersion = 1;                 // of everything that the board holds
+  std::atomic<uint64_t> magic;                            // written last
+  uint32_t version;
+  uint32_t ranks;
+  char name[112];  // of the communicator, ends in 0; cut where it is longer
+};
+static_assert(sizeof(Header) == 128);
+
 /// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but
 /// defined values, which the sequence word then exposes.
 struct alignas(64) OperationRecord {
@@ -81,6 +93,9 @@ struct alignas(128) RankState {
   std::atomic<uint32_t> life;  // Life
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> given_up;  // 1: it failed, and touches no peer's buffer any more
+  // While waiting_for names a rank, also:
+  std::atomic<int64_t> waiting_since_ns;  // CLOCK_MONOTONIC, when anything last moved
+  std::atomic<uint32_t> algorithm;        // Algorithm of the operation; kAuto: not yet decided
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
@@ -98,18 +113,58 @@ struct alignas(128) ErrorRecord {
 };
 static_assert(sizeof(ErrorRecord) == 1024);
 
-/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
-/// advances this rank's operations (one thread at a time); everything else may be called by any
-/// thread.
-class Board {
+/// The board as anybody may read it, rank or not. It may change under the reader, who sees single
+/// facts and no moment's truth. Thread-safe.
+class BoardView {
  public:
   static size_t bytes_needed(int ranks);
 
-  /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
-  /// outlives the Board.
-  Board(std::byte* base, int ranks, int rank);
+  /// REQUIRES: `base` holds the bytes_needed(ranks) bytes of a board, and outlives the view.
+  BoardView(const std::byte* base, int ranks);
 
   int ranks() const { return ranks_; }
+  const RankState& state(int peer) const { return states_[peer]; }
+
+  /// That operation of `peer`, unless it has not begun or is too long ago.
+  std::optional<Posted> read(int peer, uint64_t sequence) const;
+
+  /// The error all ranks report, or ok.
+  Status error() const {
+    return error_->state.load(std::memory_order_relaxed) == ErrorRecord::kNone ? Status()
+                                                                               : read_error();
+  }
+  bool has_error() const {
+    return error_->state.load(std::memory_order_relaxed) != ErrorRecord::kNone;
+  }
+
+  /// The last operations of every rank, as text.
+  std::string to_string() const;
+
+ protected:
+  OperationRecord* records(int peer) const {
+    return records_ + static_cast<uint64_t>(peer) * kHistory;
+  }
+  Status read_error() const;
+
+  // Not const: Board writes through them. A mere view does not.
+  int ranks_;
+  Header* header_;
+  ErrorRecord* error_;
+  RankState* states_;
+  Doorbell* doorbells_;
+  OperationRecord* records_;
+  std::atomic<uint64_t>* counts_;
+};
+
+/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
+/// advances this rank's operations (one thread at a time); everything else may be called by any
+/// thread.
+class Board : public BoardView {
+ public:
+  /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
+  /// outlives the Board. `name`: the communicator's, for who reads the board from outside.
+  Board(std::byte* base, int ranks, int rank, std::string_view name = {});
+
   int rank() const { return rank_; }
 
   /// This rank begins operation `sequence` (1, 2, 3, ...) and offers its buffers.
@@ -162,9 +217,6 @@ class Board {
     // afterwards.
     return records(peer)[sequence % kHistory].sequence.load(std::memory_order_acquire) >= sequence;
   }
-  /// That operation of `peer`, unless it has not begun or is too long ago.
-  std::optional<Posted> read(int peer, uint64_t sequence) const;
-
   /// Before post() of an all_to_all_v: the elements that this rank sends to, and expects of, every
   /// rank.
   void post_counts(uint64_t sequence, std::span<const uint64_t> sends,
@@ -187,20 +239,9 @@ class Board {
   void wake(int peer) const;
   void wake_all() const;
 
-  /// The error all ranks report, or ok.
-  Status error() const {
-    return error_->state.load(std::memory_order_relaxed) == ErrorRecord::kNone ? Status()
-                                                                               : read_error();
-  }
-  bool has_error() const {
-    return error_->state.load(std::memory_order_relaxed) != ErrorRecord::kNone;
-  }
   /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
   /// that holds.
   Status raise(const Status& status) const;
-
-  /// The last operations of every rank, as text.
-  std::string to_string() const;
 
  private:
   static uint64_t pack_shape(const Call& call) {
@@ -211,22 +252,13 @@ class Board {
   static uint64_t pair(uint32_t low, uint32_t high) {
     return low | static_cast<uint64_t>(high) << 32;
   }
-  OperationRecord* records(int peer) const {
-    return records_ + static_cast<uint64_t>(peer) * kHistory;
-  }
-  Status read_error() const;
   /// Sequence, then what is sent by destination, then what is expected by source.
   std::atomic<uint64_t>* counts(int peer, uint64_t sequence) const;
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
-  int ranks_, rank_;
-  ErrorRecord* error_;
-  RankState* states_;
-  Doorbell* doorbells_;
-  OperationRecord* records_;
+  int rank_;
   RankState* own_;
   OperationRecord* own_records_;
-  std::atomic<uint64_t>* counts_;
 };
 
 }  // namespace rondo::recorder

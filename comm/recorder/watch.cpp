@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
-#include <fstream>
 #include <vector>
 
 #include "comm/recorder/clock.hpp"
+#include "comm/recorder/process_state.hpp"
 
 namespace rondo::recorder {
 
@@ -16,31 +15,6 @@ namespace {
 // sleep between two.
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 constexpr timespec kHeartbeatPause{0, 2'000'000};
-
-// What the kernel says a process is doing: "running", "stopped", ... Empty where it does not say.
-std::string process_state(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const size_t paren = line.rfind(')');
-  if (paren == std::string::npos || paren + 2 >= line.size()) return "";
-  switch (line[paren + 2]) {
-    case 'R':
-      return "running";
-    case 'S':
-      return "sleeping";
-    case 'D':
-      return "in an uninterruptible sleep";
-    case 'T':
-      return "stopped by a signal";
-    case 't':
-      return "stopped by a debugger";
-    case 'Z':
-      return "a zombie";
-    default:
-      return "";
-  }
-}
 
 }  // namespace
 
@@ -52,6 +26,8 @@ Status Watch::check(const Wait& wait) {
   RankState& own = board_.state(board_.rank());
   // Relaxed: read by other ranks for diagnosis only.
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
+  own.waiting_since_ns.store(wait.since_ns, std::memory_order_relaxed);
+  own.algorithm.store(static_cast<uint32_t>(wait.algorithm), std::memory_order_relaxed);
   own.waiting_for.store(wait.peer, std::memory_order_relaxed);
   own.step.store(wait.step, std::memory_order_relaxed);
   own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);

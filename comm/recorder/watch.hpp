@@ -19,6 +19,7 @@ struct Wait {
   uint64_t sequence;
   const Call* call;
   std::string transfer{};  // of them, the first
+  Algorithm algorithm;     // by which it is done; kAuto: not yet decided
   int peer;                // blocked on
   uint32_t step;
   uint64_t round;

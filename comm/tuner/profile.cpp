@@ -51,4 +51,16 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds) {
   return profile;
 }
 
+LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels) {
+  constexpr size_t kMostBytes = size_t{12} << 20;
+  constexpr size_t kLeastSlotBytes = 4096;
+  // Of a rank: a link to everybody, and what it publishes.
+  const size_t slots =
+      (static_cast<size_t>(ranks) + 1) * static_cast<size_t>(channels) * profile.slots;
+  while (slots * profile.slot_bytes > kMostBytes && profile.slot_bytes > kLeastSlotBytes) {
+    profile.slot_bytes /= 2;
+  }
+  return profile;
+}
+
 }  // namespace rondo::tuner

@@ -42,4 +42,8 @@ LinkProfile oversubscribed_profile(int cores = 2);
 /// latency_seconds >= 0.
 LinkProfile wire_profile(double bytes_per_second, double latency_seconds);
 
+/// The same with slots so small that the FIFOs of a communicator with one link to every peer take
+/// at most 12 MiB a rank (a few more where slots would fall below 4 KiB).
+LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels);
+
 }  // namespace rondo::tuner

@@ -97,6 +97,9 @@ struct Stats {
   /// Payload that this rank moved between itself and others: slots that it filled (once for each
   /// reader), and what it wrote into or read from others' buffers in place.
   uint64_t bytes_sent;
+  /// Memory that all ranks of the communicator share, for all of them together, counted whether
+  /// touched or not; without rondo::alloc's arenas, which take what is allocated.
+  uint64_t shared_bytes;
 };
 
 /// A group of ranks. Thread rule: one thread at a time per communicator, except abort(), status()
@@ -256,5 +259,9 @@ class Communicator {
   explicit Communicator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// For people: what hwloc sees of this host, where `ranks` ranks would be pinned and what they
+/// would share, and the link profile that their communicator would use with this `config`.
+std::string topology_report(int ranks, const Config& config = {});
 
 }  // namespace rondo

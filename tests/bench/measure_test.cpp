@@ -96,6 +96,45 @@ TEST_CASE("a measurement has the halves that were asked for, and the same number
   CHECK(measured[0].out_of_place->wrong == 0u);
   CHECK(measured[0].out_of_place->time_us == measured[1].out_of_place->time_us);
   CHECK(measured[0].limit_us == measured[1].limit_us);
+  REQUIRE(measured[0].out_of_place->spread.has_value());
+  REQUIRE(measured[1].out_of_place->spread.has_value());
+  const Spread& spread = *measured[0].out_of_place->spread;
+  CHECK(spread.samples == 3);
+  CHECK(spread.min > 0);
+  CHECK(spread.min <= spread.median);
+  CHECK(spread.median <= spread.p95);
+  CHECK(spread.p99 == spread.max);  // as of fewer than 100
+  CHECK(spread.mean == measured[1].out_of_place->spread->mean);
+}
+
+TEST_CASE("a spread is of sorted times, its percentiles nearest ranks") {
+  std::vector<double> times;
+  for (int i = 200; i >= 1; --i) times.push_back(i);
+  const Spread spread = spread_of(times);
+  CHECK(spread.samples == 200);
+  CHECK(spread.min == 1);
+  CHECK(spread.median == 100.5);
+  CHECK(spread.mean == 100.5);
+  CHECK(spread.p95 == 190);
+  CHECK(spread.p99 == 198);
+  CHECK(spread.max == 200);
+  const Spread one = spread_of({7});
+  CHECK(one.min == 7);
+  CHECK(one.p95 == 7);
+  CHECK(one.max == 7);
+}
+
+TEST_CASE("several checks add up, and none is none") {
+  ThreadWorld world(2);
+  world.fault = Fault::kMissing;
+  std::vector<uint64_t> wrong(2);
+  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
+                                {.iterations = 1, .checks = 3, .in_place = false});
+    if (result.ok())
+      wrong[static_cast<size_t>(backend.rank())] = *result.value().out_of_place->wrong;
+  });
+  CHECK(wrong == std::vector<uint64_t>(2, 3 * 2 * kCount));
 }
 
 TEST_CASE("without a check nothing is claimed about results") {
@@ -103,7 +142,7 @@ TEST_CASE("without a check nothing is claimed about results") {
   world.fault = Fault::kMissing;
   on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
     const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
-                                {.iterations = 1, .check = false, .in_place = false});
+                                {.iterations = 1, .checks = 0, .in_place = false});
     if (backend.rank() != 0) return;
     REQUIRE(result.ok());
     CHECK_FALSE(result.value().out_of_place->wrong.has_value());

@@ -21,7 +21,7 @@ TEST_CASE("flags and defaults are nccl-tests'") {
   REQUIRE(defaults);
   CHECK(defaults->sweep.min == size_t{32} << 20);
   CHECK(defaults->sweep.max == size_t{32} << 20);
-  CHECK(defaults->check);
+  CHECK(defaults->checks == 1);
   CHECK_FALSE(defaults->library_memory);
 
   const auto given =
@@ -41,7 +41,7 @@ TEST_CASE("flags and defaults are nccl-tests'") {
   CHECK(given->types == std::vector<DataType>{DataType::kBFloat16});
   CHECK(given->ops == std::vector<ReduceOp>{ReduceOp::kMax});
   CHECK(given->root == 1);
-  CHECK_FALSE(given->check);
+  CHECK(given->checks == 0);
   CHECK(given->ranks == 4);
   CHECK(given->threads);
   CHECK(given->algorithm == Algorithm::kOneShot);
@@ -72,7 +72,7 @@ TEST_CASE("mistakes end the program with code 2") {
       {"all_reduce", "-d", "float128"},
       {"all_reduce", "-o", "xor"},
       {"all_reduce", "-r", "x"},
-      {"all_reduce", "-c", "2"},
+      {"all_reduce", "-c", "-1"},
       {"all_reduce", "--ranks", "0"},
       {"all_reduce", "--algorithm", "fastest"},
       {"all_reduce", "--memory", "huge"},
@@ -87,6 +87,69 @@ TEST_CASE("mistakes end the program with code 2") {
   }
 }
 
+TEST_CASE("nccl-tests' further flags do what they say there") {
+  const auto given = parse_words({"all_reduce", "-t",
+                                  "2",          "-g",
+                                  "3",          "-c",
+                                  "4",          "-N",
+                                  "2",          "-u",
+                                  "1",          "-R",
+                                  "2",          "-T",
+                                  "7",          "-I",
+                                  "1",          "-a",
+                                  "3",          "-z",
+                                  "2",          "-m",
+                                  "1",          "-M",
+                                  "1",          "--output_file",
+                                  "x.json"})
+                         .options;
+  REQUIRE(given);
+  CHECK(given->ranks == 6);
+  CHECK(given->threads);
+  CHECK(given->checks == 4);
+  CHECK(given->cycles == 2);
+  CHECK(given->unalign == 1);
+  CHECK(given->library_memory);
+  CHECK(given->timeout_s == 7);
+  CHECK(given->stats);
+  CHECK(given->json_file == "x.json");
+  const auto alone = parse_words({"all_reduce", "-t", "1", "-g", "1", "--stats"}).options;
+  REQUIRE(alone);
+  CHECK(alone->ranks == 0);
+  CHECK_FALSE(alone->threads);
+  CHECK(alone->stats);
+  CHECK_FALSE(parse_words({"all_reduce", "-I", "0"}).options->stats);
+}
+
+TEST_CASE("nccl-tests' flags that cannot be honoured are refused, with the reason") {
+  const std::vector<std::vector<const char*>> refused = {
+      {"-m", "2"}, {"-a", "1"}, {"-z", "0"}, {"-z", "1"}, {"-G", "1"},          {"-C", "1"},
+      {"-D", "1"}, {"-V", "4"}, {"-S", "1"}, {"-K", "1"}, {"-x", "0"},          {"-p", "2"},
+      {"-N", "0"}, {"-t", "0"}, {"-R", "3"}, {"-T", "0"}, {"--cudagraph", "3"},
+  };
+  for (const auto& words : refused) {
+    INFO(words[0] << " " << words[1]);
+    CHECK(parse_words({"all_reduce", words[0], words[1]}).exit_code == 2);
+  }
+  CHECK(parse_words({"all_reduce", "-t", "2", "--ranks", "3"}).exit_code == 2);
+}
+
+TEST_CASE("a program's name may say which collective it measures") {
+  CHECK(collective_named("all_reduce_perf") == Collective::kAllReduce);
+  CHECK(collective_named("alltoall_perf") == Collective::kAllToAll);
+  CHECK_FALSE(collective_named("rondo-perf").has_value());
+  const Program program{.name = "gather_perf",
+                        .description = "a test",
+                        .is_rondo = true,
+                        .collective = Collective::kGather};
+  const char* words[] = {"gather_perf", "-b", "8"};
+  const Parsed parsed = parse_options(program, 3, words);
+  REQUIRE(parsed.options);
+  CHECK(parsed.options->collective == Collective::kGather);
+  const char* twice[] = {"gather_perf", "scatter"};
+  CHECK(parse_options(program, 2, twice).exit_code == 2);
+}
+
 TEST_CASE("help is no mistake") {
   const Parsed parsed = parse_words({"--help"});
   CHECK_FALSE(parsed.options);
@@ -95,7 +158,7 @@ TEST_CASE("help is no mistake") {
 
 TEST_CASE("a peer has no flags that only rondo can honour") {
   CHECK(parse_words({"all_reduce", "--ranks", "2"}, false).options);
-  for (const char* flag : {"--algorithm", "--memory", "--pace", "--device"}) {
+  for (const char* flag : {"--algorithm", "--memory", "--pace", "--device", "-t", "-R", "-T"}) {
     CHECK(parse_words({"all_reduce", flag, "auto"}, false).exit_code == 2);
   }
   CHECK(parse_words({"all_reduce", "--threads"}, false).exit_code == 2);

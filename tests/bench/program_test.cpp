@@ -1,16 +1,25 @@
 // rondo-perf as its users run it: ranks as processes and as threads, exit codes, what it prints and
 // writes.
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
+#include "rondo/types.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "tests/harness/terminal.hpp"
+
+using namespace rondo;
 
 namespace {
 
@@ -19,8 +28,9 @@ struct Ran {
   std::string output;
 };
 
-Ran run(const std::string& arguments) {
-  const std::string command = std::string("'" RONDO_PERF "' ") + arguments + " 2>&1";
+Ran run_this(const std::string& program, const std::string& arguments) {
+  // What the arguments redirect stays so: they come after.
+  const std::string command = "'" + program + "' 2>&1 " + arguments;
   std::FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::string output;
@@ -29,6 +39,39 @@ Ran run(const std::string& arguments) {
     output.append(piece, size);
   const int wait_status = pclose(pipe);
   return {.exit_code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128, .output = output};
+}
+
+Ran run(const std::string& arguments) { return run_this(RONDO_PERF, arguments); }
+
+/// A file for --json.
+class TemporaryJson {
+ public:
+  std::string path() const { return directory_.path() + "/result.json"; }
+  nlohmann::json read() const { return nlohmann::json::parse(std::ifstream(path())); }
+  /// null while there is nothing yet.
+  nlohmann::json read_or_null() const {
+    return nlohmann::json::parse(std::ifstream(path()), nullptr, false).is_discarded()
+               ? nlohmann::json(nullptr)
+               : read();
+  }
+
+ private:
+  testing::TempDirectory directory_;
+};
+
+/// The children of a process, oldest first.
+std::vector<int> children_of(pid_t pid) {
+  const std::string task = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid);
+  std::ifstream file(task + "/children");
+  std::vector<int> children;
+  for (int child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+/// Waits until `condition`, but not for ever.
+void await(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) usleep(10'000);
+  REQUIRE(condition());
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -59,12 +102,212 @@ TEST_CASE("a barrier is timed") {
   CHECK(contains(ran.output, "N/A"));
 }
 
-TEST_CASE("all types and operators are checked exactly") {
-  const Ran ran = run("all_reduce --ranks 3 -b 4K -e 4K -n 1 -d all -o all");
+TEST_CASE("every collective has every type and operator that it can have, checked exactly") {
+  size_t combinations = 0;
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      if (supports(static_cast<DataType>(type), static_cast<ReduceOp>(op))) ++combinations;
+    }
+  }
+  const TemporaryJson json;
+  for (int c = 0; c < kCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (collective == Collective::kBarrier) continue;
+    for (const char* ranks : {" -t 2", " -t 3"}) {
+      const Ran ran = run(std::string(name(collective)) + ranks +
+                          " -b 744 -e 744 -n 1 -w 0 -d all -o all --json '" + json.path() + "'");
+      INFO(ran.output);
+      CHECK(ran.exit_code == 0);
+      const auto document = json.read();
+      std::set<std::pair<std::string, std::string>> seen;
+      for (const auto& row : document["results"]) {
+        seen.emplace(row["type"], row["redop"]);
+        CHECK(row["out_of_place"]["nwrong"] == 0);
+        CHECK(row["in_place"]["nwrong"] == 0);
+        CHECK(row["count"] > 0);
+      }
+      const bool reduces = form_of(collective).reduces;
+      CHECK(seen.size() == (reduces ? combinations : static_cast<size_t>(kDataTypes)));
+      CHECK(document["results"].size() == seen.size());
+    }
+  }
+}
+
+TEST_CASE("a type without the operator is refused by name") {
+  for (int t = 0; t < kDataTypes; ++t) {
+    for (int o = 0; o < kReduceOps; ++o) {
+      const auto type = static_cast<DataType>(t);
+      const auto op = static_cast<ReduceOp>(o);
+      if (supports(type, op)) continue;
+      const Ran ran =
+          run("reduce -b 64 -e 64 -d " + std::string(name(type)) + " -o " + std::string(name(op)));
+      INFO(ran.output);
+      CHECK(ran.exit_code == 1);
+      CHECK(contains(ran.output,
+                     "there is no " + std::string(name(op)) + " of " + std::string(name(type))));
+    }
+  }
+}
+
+TEST_CASE("by nccl-tests' names the program knows its collective") {
+  const auto folder = std::filesystem::path(RONDO_PERF).parent_path();
+  for (const char* called :
+       {"all_reduce_perf", "all_gather_perf", "reduce_perf", "reduce_scatter_perf",
+        "broadcast_perf", "alltoall_perf", "gather_perf", "scatter_perf"}) {
+    const std::string program = (folder / called).string();
+    for (const char* how : {"-g 2", "-t 2", "--ranks 2"}) {
+      const Ran ran = run_this(program, std::string(how) + " -b 8 -e 1K -f 8 -n 2 -w 1 -c 1");
+      INFO(called << " " << how << "\n" << ran.output);
+      CHECK(ran.exit_code == 0);
+      CHECK(contains(ran.output, "# ranks: 2"));
+      CHECK(contains(ran.output, "# Out of bounds values : 0 OK"));
+    }
+    const Ran launched =
+        run_this(RONDO_RUN, "-n 2 --no-prefix -- '" + program + "' -b 8 -e 8 -n 2");
+    INFO(launched.output);
+    CHECK(launched.exit_code == 0);
+    CHECK(contains(launched.output, "# ranks: 2"));
+  }
+  const Ran all_to_all = run_this((folder / "alltoall_perf").string(), "-g 2 -b 8 -e 8 -n 2");
+  CHECK(contains(all_to_all.output, "all_to_all on rondo"));
+}
+
+TEST_CASE("buffers may start anywhere, and cycles repeat the rows") {
+  const TemporaryJson json;
+  const Ran ran = run("all_gather -t 3 -b 1K -e 64K -f 8 -n 2 -u 3 -N 2 -c 2 -d int8 --json '" +
+                      json.path() + "'");
   INFO(ran.output);
   CHECK(ran.exit_code == 0);
-  CHECK(contains(ran.output, "bfloat16"));
-  CHECK(contains(ran.output, "avg"));
+  CHECK(json.read()["results"].size() == 2 * 3);
+}
+
+TEST_CASE("statistics over single operations are in the JSON, and in the table when asked for") {
+  const TemporaryJson json;
+  const Ran ran = run("all_reduce --ranks 2 -b 8 -e 8 -n 50 --stats --json '" + json.path() + "'");
+  INFO(ran.output);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(contains(ran.output, "50 operations: min "));
+  const auto document = json.read();
+  for (const char* half : {"out_of_place", "in_place"}) {
+    const auto& times = document["results"][0][half];
+    CHECK(times["time_min"] > 0);
+    CHECK(times["time_min"] <= times["time_median"]);
+    CHECK(times["time_median"] <= times["time_p95"]);
+    CHECK(times["time_p95"] <= times["time_p99"]);
+    CHECK(times["time_p99"] <= times["time_max"]);
+    CHECK(times["time_samples"] == 50);
+  }
+  CHECK_FALSE(contains(run("all_reduce -b 8 -e 8 -n 5").output, "operations: min"));
+}
+
+TEST_CASE("a communicator of eight ranks costs less than 16 MiB a rank") {
+  const TemporaryJson json;
+  for (const char* how : {"--ranks 8", "--ranks 8 --pace 10GB/s,500us", "-t 8"}) {
+    const Ran ran =
+        run(std::string("all_reduce ") + how + " -b 64K -e 64K -n 1 --json '" + json.path() + "'");
+    INFO(how << "\n" << ran.output);
+    REQUIRE(ran.exit_code == 0);
+    CHECK(contains(ran.output, "# communicator, per rank: "));
+    const auto use = json.read()["config"]["memory_per_rank"];
+    const auto shared = use["shared_bytes"].get<size_t>(), own = use["private_bytes"].get<size_t>();
+    INFO(shared << " " << own);
+    CHECK(shared > 8 * 1024);  // more than the board
+    CHECK(own > 0);
+    CHECK(shared + own < size_t{16} << 20);
+  }
+}
+
+TEST_CASE("the machine and the link profile are shown") {
+  const Ran two = run("--topology --ranks 2");
+  INFO(two.output);
+  CHECK(two.exit_code == 0);
+  for (const char* part : {"host: ",
+                           "packages",
+                           "NUMA",
+                           "allowed",
+                           "control group",
+                           "rank",
+                           "link profile: shared memory",
+                           "overhead_us",
+                           "alpha_us",
+                           "peer_us",
+                           "slot_us_per_byte",
+                           "one_way_us_per_byte",
+                           "memory_cached_us_per_byte",
+                           "memory_us_per_byte",
+                           "reduce_us_per_byte",
+                           "parallel_ranks",
+                           "llc_bytes",
+                           "slot_bytes",
+                           "slots",
+                           "GB/s"}) {
+    INFO(part);
+    CHECK(contains(two.output, part));
+  }
+  const Ran many = run("all_reduce --topology --ranks 1000");
+  CHECK(many.exit_code == 0);
+  CHECK(contains(many.output, "more ranks than cores"));
+  CHECK(contains(run("--topology --pace 1GB/s,20us").output, "link profile: wire"));
+  CHECK(run("--topology --json").exit_code == 2);
+}
+
+TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason") {
+  const TemporaryJson json;
+  const auto ran = testing::run_program(
+      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "20000",
+       "--json", json.path()},
+      {}, std::chrono::seconds(60), [&](pid_t pid) {
+        // The first rows have been measured, and the document says that more were to come.
+        await([&] { return !json.read_or_null().is_null(); });
+        CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
+        REQUIRE(children_of(pid).size() == 3);
+        kill(children_of(pid)[1], SIGKILL);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 128 + SIGKILL);
+  const auto document = json.read();
+  INFO(document.dump(1));
+  CHECK(document["config"]["ranks"] == 3);
+  CHECK(contains(document["error"].get<std::string>(), "rank 1"));
+}
+
+TEST_CASE("an interrupted run keeps what it has measured, and says why it ended") {
+  for (const char* ranks : {"--ranks=2", "-t2"}) {
+    const TemporaryJson json;
+    const auto ran =
+        testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
+                              "-n", "20000", "--json", json.path()},
+                             {}, std::chrono::seconds(60), [&](pid_t pid) {
+                               await([&] {
+                                 const auto document = json.read_or_null();
+                                 return !document.is_null() && !document["results"].empty();
+                               });
+                               kill(pid, SIGTERM);
+                             });
+    INFO(ran.out << ran.err);
+    CHECK(ran.exit_code != 0);
+    const auto document = json.read();
+    CHECK(contains(document["error"].get<std::string>(), "stopped by Terminated"));
+    CHECK(document["results"].size() > 0);
+  }
+}
+
+TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {
+  // A second at the least, on any machine.
+  const std::string work = " -b 8 -e 64 -f 2 -N 10 -n 30 -w 0 --pace 1GB/s,200us >/dev/null 2>";
+  for (const char* ranks : {"--ranks 2", "-t 2"}) {
+    const testing::Terminal terminal;
+    const std::string command = std::string("all_reduce ") + ranks + work;
+    const Ran ran = run(command + terminal.path());
+    const std::string shown = terminal.read();
+    INFO(ranks << "\n" << ran.output << shown);
+    CHECK(ran.exit_code == 0);
+    CHECK(contains(shown, "[#"));
+    CHECK(contains(shown, "of 40 rows"));
+    const TemporaryJson file;
+    CHECK(run(command + "'" + file.path() + "'").exit_code == 0);
+    CHECK(std::filesystem::file_size(file.path()) == 0);
+  }
 }
 
 TEST_CASE("without a check nothing is claimed") {

@@ -47,6 +47,47 @@ TEST_CASE("a row starts with nccl-tests' thirteen columns") {
                                             "ring", "1900.00", "500.00", "0.25", "0.50"});
 }
 
+TEST_CASE("the spread stands in the JSON, and in a comment for people") {
+  Row row = all_reduce_row();
+  row.measured.in_place->spread = Spread{.samples = 100,
+                                         .min = 900,
+                                         .median = 1000,
+                                         .mean = 1010,
+                                         .p95 = 1100,
+                                         .p99 = 1200,
+                                         .max = 1300};
+  const auto document = to_json(row, "x");
+  CHECK(document["in_place"]["time_min"] == 900);
+  CHECK(document["in_place"]["time_median"] == 1000);
+  CHECK(document["in_place"]["time_mean"] == 1010);
+  CHECK(document["in_place"]["time_p95"] == 1100);
+  CHECK(document["in_place"]["time_p99"] == 1200);
+  CHECK(document["in_place"]["time_max"] == 1300);
+  CHECK(document["in_place"]["time_samples"] == 100);
+  CHECK_FALSE(document["out_of_place"].contains("time_min"));
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* stream = open_memstream(&text, &size);
+  print_stats(stream, row);
+  std::fclose(stream);
+  const std::string line(text, size);
+  std::free(text);
+  CHECK(line.starts_with("#"));
+  CHECK(line.find("in-place") != std::string::npos);
+  CHECK(line.find("p99 1200.00") != std::string::npos);
+  CHECK(line.find("out-of-place") == std::string::npos);
+}
+
+TEST_CASE("an error and the memory stand in the document") {
+  Heading heading{};
+  heading.memory_use = MemoryUse{.shared_bytes = 5, .private_bytes = 6};
+  const auto document = to_json(heading, {}, {}, "", "", "no more");
+  CHECK(document["error"] == "no more");
+  CHECK(document["config"]["memory_per_rank"]["shared_bytes"] == 5);
+  CHECK(document["config"]["memory_per_rank"]["private_bytes"] == 6);
+  CHECK_FALSE(to_json(Heading{}, {}, {}, "", "").contains("error"));
+}
+
 TEST_CASE("what was not measured is marked, and not zero") {
   Row row = all_reduce_row();
   row.measured.out_of_place->wrong.reset();

@@ -9,6 +9,7 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/terminal.hpp"
 #include "trainer/random.hpp"
 
 using nlohmann::json;
@@ -216,6 +217,22 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(document["steps"].size() == 4);  // also those that were not logged
   CHECK(document["summary"] == summary);
   CHECK(document["config"]["batch"] == 2);
+}
+
+TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {
+  const Workplace place;
+  const std::string command = "'" RONDO_TRAIN "' --model mlp --steps 20 --batch 4 --ranks 2 " +
+                              std::string("--log-every 0 --data '") + place.data() + "' 2>";
+  const auto run_with_stderr = [&](const std::string& path) {
+    return run_program({"sh", "-c", command + "'" + path + "'"}, kNoLauncher).exit_code;
+  };
+  const rondo::testing::Terminal terminal;
+  CHECK(run_with_stderr(terminal.path()) == 0);
+  const std::string shown = terminal.read();
+  CHECK(shown.find("step 10 of 20") != std::string::npos);
+  CHECK(shown.find("step 20 of 20") != std::string::npos);
+  CHECK(run_with_stderr(place.file("err")) == 0);
+  CHECK(read_text(place.file("err")).find(" of 20") == std::string::npos);
 }
 
 TEST_CASE("--log-every 0 leaves the summary") {

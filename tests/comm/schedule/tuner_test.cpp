@@ -168,4 +168,24 @@ TEST_CASE("a wire's slots hold what is in flight") {
   CHECK(us < 1.1 * (6 * 20 + 6000));
 }
 
+TEST_CASE("slots shrink where many links would take too much memory, and only there") {
+  for (const LinkProfile& profile :
+       {shared_memory_profile(), oversubscribed_profile(), wire_profile(10e9, 500e-6)}) {
+    INFO(profile.name);
+    CHECK(fit_to_memory(profile, 2, 1).slot_bytes == profile.slot_bytes);
+    for (const int ranks : {1, 2, 8, 9, 64, 300}) {
+      for (const int channels : {1, 4}) {
+        const LinkProfile fitted = fit_to_memory(profile, ranks, channels);
+        const size_t slots =
+            (static_cast<size_t>(ranks) + 1) * static_cast<size_t>(channels) * fitted.slots;
+        CHECK((slots * fitted.slot_bytes <= size_t{12} << 20 || fitted.slot_bytes == 4096));
+        // Not smaller than it has to be.
+        CHECK((fitted.slot_bytes == profile.slot_bytes ||
+               slots * fitted.slot_bytes * 2 > size_t{12} << 20));
+        CHECK(fitted.slots == profile.slots);
+      }
+    }
+  }
+}
+
 }  // namespace rondo::tuner::test

@@ -1,0 +1,92 @@
+// The flags of nccl-tests 2.19. Those that every program here has are in options.cpp.
+#include "bench/harness/nccl_flags.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace rondo::bench {
+namespace {
+
+/// A flag that exists to say what is always so.
+struct Settled {
+  const char* names;
+  std::vector<std::string> accepted;
+  const char* fact;
+};
+
+const std::vector<Settled>& settled_flags() {
+  static const std::vector<Settled> all = {
+      {"-m,--agg_iters", {"1"}, "operations are not aggregated"},
+      {"-a,--average", {"3"}, "a time is that of the slowest rank"},
+      {"-p,--parallel_init", {"0", "1"}, "ranks always come up in parallel"},
+      {"-z,--blocking", {"2"}, "every call returns when its result is there, without a barrier"},
+      {"-G,--cudagraph", {"0"}, "there are no CUDA graphs"},
+      {"-C,--report_cputime", {"0"}, "times are wall-clock time"},
+      {"-D,--device_implementation", {"0"}, "there is no device implementation; see --algorithm"},
+      {"-V,--device_cta_count", {}, "there is no device implementation"},
+      {"-x,--cta_policy", {}, "there are no CTAs"},
+      {"-S,--report_timestamps", {"0"}, "rows have no time stamp; the JSON has the run's"},
+      {"-K,--per_iter_skip", {"0"}, "single timings come after the warm-up (-w)"},
+      {"-M", {"0", "1"}, "the heading always says what memory is used"},
+  };
+  return all;
+}
+
+}  // namespace
+
+void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& options) {
+  for (const Settled& flag : settled_flags()) {
+    std::string help = flag.fact;
+    for (const std::string& value : flag.accepted) {
+      help += (&value == &flag.accepted.front() ? "; accepted: " : ", ") + value;
+    }
+    app.add_option_function<std::string>(
+           flag.names,
+           [&flag](const std::string& value) {
+             const auto& accepted = flag.accepted;
+             if (std::find(accepted.begin(), accepted.end(), value) != accepted.end()) return;
+             throw CLI::ValidationError(flag.names, "'" + value + "' is refused: " + flag.fact);
+           },
+           help)
+        ->group("nccl-tests' flags that change nothing");
+  }
+  app.add_option("-N,--run_cycles", options.cycles, "measure all rows so often")
+      ->check(CLI::Range(size_t{1}, size_t{1'000'000}))
+      ->capture_default_str();
+  app.add_flag("--stats", options.stats,
+               "a line of statistics over single operations under every row (the JSON always has "
+               "them)");
+  app.add_option("-I,--per_iter_timing", flags.per_iteration, "1: as --stats")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-u,--unalign", options.unalign, "shift both buffers by this many elements")
+      ->check(CLI::Range(size_t{0}, size_t{1} << 20))
+      ->capture_default_str();
+  if (!is_rondo) return;
+  constexpr int kMostRanks = 1024;
+  app.add_option("-t,--nthreads", flags.threads, "as --ranks T x G --threads, with -g G")
+      ->check(CLI::Range(1, kMostRanks));
+  app.add_option("-g,--ngpus", flags.gpus, "ranks per thread; see -t")
+      ->check(CLI::Range(1, kMostRanks));
+  app.add_option("-R,--local_register", flags.local_register, "1, 2: as --memory library")
+      ->check(CLI::Range(0, 2));
+  app.add_option("-T,--timeout", options.timeout_s,
+                 "seconds without any movement after which the run fails")
+      ->check(CLI::Range(1e-3, 1e9));
+}
+
+void read_nccl_flags(const NcclFlags& flags, Options& options) {
+  if (flags.local_register != 0) options.library_memory = true;
+  if (flags.per_iteration != 0) options.stats = true;
+  const int ranks = std::max(flags.threads, 1) * std::max(flags.gpus, 1);
+  if (ranks == 1) return;
+  if (options.ranks > 0 && options.ranks != ranks) {
+    throw CLI::ValidationError("-t, -g", "these ask for " + std::to_string(ranks) +
+                                             " ranks, --ranks for " +
+                                             std::to_string(options.ranks));
+  }
+  options.ranks = ranks;
+  options.threads = true;
+}
+
+}  // namespace rondo::bench

@@ -1,0 +1,25 @@
+// Which link profile a communicator uses: by where its ranks run, never by a measurement.
+#pragma once
+
+#include <string>
+
+#include "comm/tuner/profile.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::comm {
+
+/// What is known of a communicator's ranks before it has a transport.
+struct Surroundings {
+  int ranks, channels;
+  int cpus;  // that the ranks together may use
+  size_t llc_bytes;
+  std::string pace;  // Config::pace, empty: none
+};
+
+/// More pipelines than CPUs: they take turns.
+bool is_oversubscribed(const Surroundings& where);
+
+/// Errors: kInvalidArgument, a pace that is none.
+Result<tuner::LinkProfile> link_profile(const Surroundings& where);
+
+}  // namespace rondo::comm

@@ -1,0 +1,47 @@
+// A board as somebody sees it who is no rank: found by its descriptor, judged, mapped to be read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/recorder/board.hpp"
+#include "rondo/status.hpp"
+#include "transport/shm/unique_fd.hpp"
+
+namespace rondo::status {
+
+/// The name under which boards stand in /proc.
+inline constexpr const char* kBoardName = "rondo-board";
+
+/// Movable. Thread-compatible.
+class MappedBoard {
+ public:
+  /// kInvalidArgument for what is not a whole board of this build, or could be cut short under our
+  /// feet.
+  static Result<MappedBoard> open(transport::UniqueFd fd);
+
+  recorder::BoardView view() const { return {mapping_.get(), ranks_}; }
+  /// Of the communicator.
+  const std::string& name() const { return name_; }
+  /// For handing on; still this object's.
+  int fd() const { return fd_.get(); }
+  /// The same for the same board (the inode's number).
+  uint64_t id() const { return id_; }
+  /// Whether every rank has said goodbye.
+  bool is_over() const;
+
+ private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(const std::byte* base) const;
+  };
+  transport::UniqueFd fd_;
+  std::unique_ptr<const std::byte, Unmap> mapping_;
+  uint64_t id_ = 0;
+  int ranks_ = 0;
+  std::string name_;
+};
+
+}  // namespace rondo::status

@@ -1,0 +1,152 @@
+// rondo-status: what the ranks of a running job are doing, and who waits for whom. Reads shared
+// memory; asks nothing of the ranks, which may hang.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "comm/status/find.hpp"
+#include "comm/status/snapshot.hpp"
+
+namespace {
+
+using namespace rondo;          // NOLINT: this file is the program
+using namespace rondo::status;  // NOLINT
+using Json = nlohmann::ordered_json;
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print_json(const Json& json) {
+  print(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+int fail(const std::string& why) {
+  std::fprintf(stderr, "rondo-status: %s\n", why.c_str());
+  return 1;
+}
+
+Json to_json(const RankSnapshot& rank) {
+  Json json = {{"rank", rank.rank},          {"pid", rank.pid},     {"does", to_string(rank.doing)},
+               {"process", rank.process},    {"begun", rank.begun}, {"ended", rank.ended},
+               {"operation", rank.operation}};
+  if (rank.peer >= 0) {
+    json["waits_for"] = rank.peer;
+    json["seconds"] = rank.seconds;
+    json["algorithm"] = name(rank.algorithm);
+  }
+  if (rank.step) {
+    json["step"] = *rank.step;
+    json["steps"] = rank.steps;
+    json["action"] = rank.action;
+    json["round"] = rank.round;
+  }
+  return json;
+}
+
+Json to_json(const Snapshot& snapshot) {
+  Json ranks = Json::array();
+  for (const RankSnapshot& rank : snapshot.ranks) ranks.push_back(to_json(rank));
+  return {{"communicator", snapshot.communicator},
+          {"ranks", std::move(ranks)},
+          {"chains", waiting_chains(snapshot)},
+          {"error", snapshot.error.empty() ? Json(nullptr) : Json(snapshot.error)}};
+}
+
+Json to_json(const Job& job) {
+  return {
+      {"pid", job.pid}, {"ranks", job.ranks}, {"started", job.started_s}, {"command", job.command}};
+}
+
+/// Seconds as "1 h 02 min" and the like.
+std::string age_of(const Job& job) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t s = std::chrono::duration_cast<std::chrono::seconds>(now).count() - job.started_s;
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
+  return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
+}
+
+std::vector<Answer> answers_of(int pid) {
+  std::vector<Answer> answers;
+  for (const std::string& directory : launcher_directories(pid)) {
+    // What does not answer has ended, or is another's; a launcher that hangs is found by its pid.
+    if (auto answer = ask(directory); answer.ok()) answers.push_back(std::move(*answer));
+  }
+  return answers;
+}
+
+int list_jobs(bool as_json) {
+  const std::vector<Answer> answers = answers_of(0);
+  if (as_json) {
+    Json jobs = Json::array();
+    for (const Answer& answer : answers) jobs.push_back(to_json(answer.job));
+    print_json({{"jobs", std::move(jobs)}});
+    return 0;
+  }
+  if (answers.empty()) {
+    print("no job of this user was started by rondo-run; for others: rondo-status PID\n");
+    return 0;
+  }
+  print(fmt::format("{:>8}  {:>5}  {:>13}  {:>13}  {}\n", "pid", "ranks", "communicators", "since",
+                    "command"));
+  for (const auto& [job, boards] : answers) {
+    print(fmt::format("{:>8}  {:>5}  {:>13}  {:>13}  {}\n", job.pid, job.ranks, boards.size(),
+                      age_of(job), job.command));
+  }
+  return 0;
+}
+
+int show_job(int pid, bool as_json) {
+  std::vector<Answer> answers = answers_of(pid);
+  Answer answer;
+  if (!answers.empty()) {
+    answer = std::move(answers.front());
+  } else {
+    auto boards = boards_of_process(pid);
+    if (!boards.ok()) return fail(boards.status().message());
+    answer.boards = std::move(*boards);
+  }
+  const bool known = answer.job.pid != 0;
+  Json communicators = Json::array();
+  std::string text = known ? fmt::format("job {}: {} ranks, for {}: {}\n", answer.job.pid,
+                                         answer.job.ranks, age_of(answer.job), answer.job.command)
+                           : "";
+  if (answer.boards.empty()) text += "no communicator yet, or none any more\n";
+  for (const MappedBoard& board : answer.boards) {
+    const Snapshot snapshot = take(board);
+    if (as_json) {
+      communicators.push_back(to_json(snapshot));
+    } else {
+      text += to_text(snapshot);
+    }
+  }
+  if (as_json) {
+    print_json({{"job", known ? to_json(answer.job) : Json(nullptr)},
+                {"communicators", std::move(communicators)}});
+  } else {
+    print(text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "rondo-status [PID] [--json]\n"
+      "What the ranks of a running job do, and who waits for whom. Without PID: this user's jobs.");
+  int pid = 0;
+  bool as_json = false;
+  app.add_option("PID", pid,
+                 "of a rondo-run, of any rank, or of another launcher whose ranks use rondo")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_flag("--json", as_json, "the same as JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return pid == 0 ? list_jobs(as_json) : show_job(pid, as_json);
+}

@@ -1,0 +1,217 @@
+// The number of a step is all that a rank publishes; its name comes from the schedule, which is a
+// pure function of what the board says.
+#include "comm/status/snapshot.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "comm/recorder/clock.hpp"
+#include "comm/recorder/process_state.hpp"
+#include "comm/schedule/schedule.hpp"
+
+namespace rondo::status {
+namespace {
+
+using recorder::BoardView;
+using recorder::Life;
+using recorder::RankState;
+
+bool has_ended(const std::string& process) { return process.empty() || process == "a zombie"; }
+bool is_stopped(const std::string& process) { return process.starts_with("stopped"); }
+
+/// The owner may be 64 operations further before a post has been read: then a newer one is asked
+/// for.
+std::optional<recorder::Posted> last_posted(const BoardView& board, int rank, uint64_t& sequence) {
+  constexpr int kTries = 8;
+  for (int i = 0; i < kTries; ++i) {
+    sequence = board.state(rank).posted.load(std::memory_order_acquire);
+    if (auto posted = board.read(rank, sequence)) return posted;
+  }
+  return std::nullopt;
+}
+
+double seconds_since(const RankState& state) {
+  const int64_t since_ns = state.waiting_since_ns.load(std::memory_order_relaxed);
+  return static_cast<double>(std::max<int64_t>(recorder::now_ns() - since_ns, 0)) * 1e-9;
+}
+
+void describe_wait(const RankState& state, const recorder::Call& call, int ranks,
+                   RankSnapshot& rank) {
+  rank.seconds = seconds_since(state);
+  rank.algorithm = static_cast<Algorithm>(state.algorithm.load(std::memory_order_relaxed));
+  if (rank.algorithm == Algorithm::kAuto || !schedule::has(call.collective, rank.algorithm)) return;
+  const uint32_t step = state.step.load(std::memory_order_relaxed);
+  auto schedule = schedule::build(call.collective, rank.algorithm, ranks, rank.rank, call.root);
+  if (!schedule.ok() || step >= schedule->steps.size()) return;
+  rank.step = step;
+  rank.steps = static_cast<uint32_t>(schedule->steps.size());
+  rank.round = state.round.load(std::memory_order_relaxed);
+  rank.action = schedule::name_of(schedule->steps[step]);
+}
+
+RankSnapshot look_at(const BoardView& board, int r) {
+  const RankState& state = board.state(r);
+  RankSnapshot rank{.rank = r, .pid = state.pid.load(std::memory_order_relaxed)};
+  // Before the rest: a rank that leaves has done so after all else.
+  const auto life = static_cast<Life>(state.life.load(std::memory_order_acquire));
+  const int peer = state.waiting_for.load(std::memory_order_relaxed);
+  rank.ended = state.finished.load(std::memory_order_acquire);
+  const auto posted = last_posted(board, r, rank.begun);
+  if (posted) rank.operation = posted->call.to_string();
+  if (life == Life::kAlive) rank.process = recorder::process_state(rank.pid);
+  if (life != Life::kAlive) {
+    rank.doing = life == Life::kGone ? Doing::kLeft : Doing::kNotCome;
+  } else if (has_ended(rank.process)) {
+    rank.doing = Doing::kDead;
+  } else if (rank.begun <= rank.ended && peer >= 0 && peer < board.ranks()) {
+    rank.doing = Doing::kWaiting;
+    rank.peer = peer;
+    rank.operation = "a message (send, recv)";
+    rank.seconds = seconds_since(state);
+  } else if (rank.begun <= rank.ended) {
+    rank.doing = Doing::kOutside;
+  } else if (peer < 0 || peer >= board.ranks() || !posted) {
+    rank.doing = Doing::kWorking;
+  } else {
+    rank.doing = Doing::kWaiting;
+    rank.peer = peer;
+    describe_wait(state, posted->call, board.ranks(), rank);
+  }
+  return rank;
+}
+
+/// Whom a chain goes on to: -1 where it ends.
+int next_of(const RankSnapshot& rank) { return is_stopped(rank.process) ? -1 : rank.peer; }
+
+std::string end_of_chain(const RankSnapshot& rank) {
+  if (is_stopped(rank.process)) return fmt::format("is {} (pid {})", rank.process, rank.pid);
+  switch (rank.doing) {
+    case Doing::kNotCome:
+      return "has not come";
+    case Doing::kOutside:
+      return rank.ended == 0 ? "has not begun an operation"
+                             : fmt::format("is not in an operation; its last was #{}", rank.ended);
+    case Doing::kWorking:
+      return fmt::format("works on #{}", rank.begun);
+    case Doing::kWaiting:
+      return fmt::format("waits for rank {}: a circle", rank.peer);
+    case Doing::kLeft:
+      return "has left";
+    case Doing::kDead:
+      return fmt::format("is dead (pid {})", rank.pid);
+  }
+  return "";
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
+
+/// From `head` on, whom each waits for, in turn; ends at who does not wait, or has been there.
+std::vector<int> path_from(const Snapshot& snapshot, int head) {
+  std::vector<int> path{head};
+  while (true) {
+    const int next = next_of(snapshot.ranks[static_cast<size_t>(path.back())]);
+    if (next < 0 || std::find(path.begin(), path.end(), next) != path.end()) return path;
+    path.push_back(next);
+  }
+}
+
+std::string row_of(const RankSnapshot& rank) {
+  const bool in_operation = rank.begun > rank.ended || rank.peer >= 0;
+  std::string step = "-", round = "-", wait = "-", peer = "-";
+  if (rank.peer >= 0) {
+    peer = std::to_string(rank.peer);
+    wait = fmt::format("{:.3g} s", rank.seconds);
+    if (rank.step) {
+      step = fmt::format("{} of {} {}", *rank.step + 1, rank.steps, rank.action);
+      round = std::to_string(rank.round);
+    }
+  }
+  std::string operation = in_operation ? rank.operation : "-";
+  if (rank.peer >= 0 && rank.algorithm != Algorithm::kAuto &&
+      operation.find(" by ") == std::string::npos) {
+    operation += fmt::format(" by {}", name(rank.algorithm));
+  }
+  return fmt::format(
+      "{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}", rank.rank, rank.pid,
+      rank.process.empty() ? to_string(rank.doing)
+                           : fmt::format("{} ({})", to_string(rank.doing), rank.process),
+      rank.begun, step, round, peer, wait, operation);
+}
+
+}  // namespace
+
+const char* to_string(Doing doing) {
+  switch (doing) {
+    case Doing::kNotCome:
+      return "not come";
+    case Doing::kOutside:
+      return "outside";
+    case Doing::kWorking:
+      return "works";
+    case Doing::kWaiting:
+      return "waits";
+    case Doing::kLeft:
+      return "left";
+    case Doing::kDead:
+      return "dead";
+  }
+  return "";
+}
+
+Snapshot take(const MappedBoard& board) {
+  const BoardView view = board.view();
+  Snapshot snapshot{.communicator = board.name()};
+  for (int rank = 0; rank < view.ranks(); ++rank) snapshot.ranks.push_back(look_at(view, rank));
+  if (const Status error = view.error(); !error.ok()) snapshot.error = error.to_string();
+  return snapshot;
+}
+
+std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
+  std::vector<bool> awaited(snapshot.ranks.size(), false), told(snapshot.ranks.size(), false);
+  for (const RankSnapshot& rank : snapshot.ranks) {
+    if (next_of(rank) >= 0) awaited[static_cast<size_t>(rank.peer)] = true;
+  }
+  // Heads that go on alike share a sentence.
+  std::map<std::vector<int>, std::vector<int>> heads;
+  const auto tell = [&](int head) {
+    std::vector<int> path = path_from(snapshot, head);
+    for (int rank : path) told[static_cast<size_t>(rank)] = true;
+    path.erase(path.begin());
+    heads[path].push_back(head);
+  };
+  for (const RankSnapshot& rank : snapshot.ranks) {
+    if (next_of(rank) >= 0 && !awaited[static_cast<size_t>(rank.rank)]) tell(rank.rank);
+  }
+  for (const RankSnapshot& rank : snapshot.ranks) {  // circles have no head
+    if (next_of(rank) >= 0 && !told[static_cast<size_t>(rank.rank)]) tell(rank.rank);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [path, from] : heads) {
+    std::string text = list_of(from) + (from.size() > 1 ? " wait" : " waits");
+    for (size_t i = 0; i < path.size(); ++i) {
+      text += fmt::format("{} for rank {}, which ", i > 0 ? "waits" : "", path[i]);
+    }
+    const int last = path.empty() ? from.front() : path.back();
+    text += end_of_chain(snapshot.ranks[static_cast<size_t>(last)]);
+    sentences.push_back(std::move(text));
+  }
+  return sentences;
+}
+
+std::string to_text(const Snapshot& snapshot) {
+  std::string text = fmt::format("communicator \"{}\" of {} rank{}\n", snapshot.communicator,
+                                 snapshot.ranks.size(), snapshot.ranks.size() > 1 ? "s" : "");
+  text += fmt::format("{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
+                      "pid", "does", "operation", "step", "round", "peer", "for", "what");
+  for (const RankSnapshot& rank : snapshot.ranks) text += row_of(rank) + "\n";
+  for (const std::string& chain : waiting_chains(snapshot)) text += chain + "\n";
+  if (!snapshot.error.empty()) text += "error: " + snapshot.error + "\n";
+  return text;
+}
+
+}  // namespace rondo::status

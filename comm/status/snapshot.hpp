@@ -1,0 +1,57 @@
+// What the ranks of one communicator are doing just now, and who waits for whom: read from a board,
+// without the ranks' help. It describes; it blames nobody.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/status/mapped_board.hpp"
+#include "rondo/types.hpp"
+
+namespace rondo::status {
+
+enum class Doing {
+  kNotCome,  // to the communicator
+  kOutside,  // not in an operation
+  kWorking,  // in one, and not in a wait of more than a moment
+  kWaiting,  // in one, for a peer
+  kLeft,     // with a goodbye
+  kDead,     // its process has ended without
+};
+
+/// "waits", ...
+const char* to_string(Doing doing);
+
+struct RankSnapshot {
+  int rank = 0, pid = 0;
+  Doing doing = Doing::kNotCome;
+  std::string process{};          // the kernel's word: "stopped by a signal"; empty: unknown
+  uint64_t begun = 0, ended = 0;  // sequence numbers of the last operations; 0: none
+  std::string operation{};        // the last one begun, "all_reduce(float, sum, count 1024)"
+  // While it waits:
+  int peer = -1;
+  double seconds = 0;              // since anything moved
+  Algorithm algorithm{};           // kAuto: ranks have yet to agree on one
+  std::optional<uint32_t> step{};  // of the schedule; nothing while they have not
+  uint32_t steps = 0, round = 0;
+  std::string action{};  // of that step: "recv_reduce_send"
+};
+
+struct Snapshot {
+  std::string communicator;
+  std::vector<RankSnapshot> ranks{};
+  std::string error{};  // that all ranks report; empty: none
+};
+
+Snapshot take(const MappedBoard& board);
+
+/// One sentence for each way in which ranks wait for each other: "ranks 1, 2 wait for rank 0, which
+/// is stopped by a signal".
+std::vector<std::string> waiting_chains(const Snapshot& snapshot);
+
+/// A table, the chains, the error.
+std::string to_text(const Snapshot& snapshot);
+
+}  // namespace rondo::status

@@ -1,0 +1,274 @@
+// SOCK_SEQPACKET keeps a packet and its descriptors together. Packets:
+//
+//   rank      -> launcher   "board", with the board's descriptor
+//   anybody   -> launcher   "boards?"
+//   launcher  -> asker      Job as lines, with the descriptors of all boards
+#include "comm/status/socket.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <string_view>
+
+#include "comm/bootstrap/rendezvous.hpp"
+
+namespace rondo::status {
+namespace {
+
+using transport::UniqueFd;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kBoard = "board", kQuestion = "boards?";
+constexpr const char* kSocketName = "status";
+constexpr size_t kMostBoards = 250;  // the kernel lets 253 descriptors travel in a packet
+constexpr size_t kMostGuests = 64;
+constexpr size_t kMostCommandBytes = 4096;
+constexpr size_t kPacketBytes = 8192;
+constexpr std::chrono::seconds kPatience{3};
+
+Status failure(const std::string& what) {
+  return {Code::kSystem, what + ": " + std::strerror(errno)};
+}
+
+UniqueFd make_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/// Through /proc the address fits however long the directory's path is.
+sockaddr_un address_in(const UniqueFd& directory) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = fmt::format("/proc/self/fd/{}/{}", directory.get(), kSocketName);
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return address;
+}
+
+/// The directory, if it is this user's alone.
+Result<UniqueFd> open_own_directory(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat facts {};
+  if (!fd.valid() || ::fstat(fd.get(), &facts) != 0) {
+    return Status(Code::kUnavailable, path + ": " + std::strerror(errno));
+  }
+  if (facts.st_uid != ::geteuid() || (facts.st_mode & 077) != 0) {
+    return Status(Code::kInvalidArgument, path + " is not this user's alone");
+  }
+  return fd;
+}
+
+bool is_own_user(int socket) {
+  auto peer = comm::credentials_of(socket);
+  return peer.ok() && peer->uid == ::geteuid();
+}
+
+/// A connection to the launcher in `directory` whose other end is this user's.
+Result<UniqueFd> connect_to(const std::string& directory) {
+  auto opened = open_own_directory(directory);
+  if (!opened.ok()) return opened.status();
+  UniqueFd socket = make_socket();
+  if (!socket.valid()) return failure("socket");
+  const sockaddr_un address = address_in(*opened);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return Status(Code::kUnavailable,
+                  "nobody answers in " + directory + ": " + std::strerror(errno));
+  }
+  if (!is_own_user(socket.get())) {
+    return Status(Code::kInvalidArgument, "another user listens in " + directory);
+  }
+  return socket;
+}
+
+struct Packet {
+  std::string text;
+  std::vector<UniqueFd> fds;
+};
+
+Status send_packet(int socket, std::string_view text, const std::vector<int>& fds) {
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostBoards)];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    const size_t bytes = fds.size() * sizeof(int);
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* attached = CMSG_FIRSTHDR(&message);
+    attached->cmsg_level = SOL_SOCKET;
+    attached->cmsg_type = SCM_RIGHTS;
+    attached->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(attached), fds.data(), bytes);
+  }
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return failure("sendmsg");
+  return {};
+}
+
+/// What is there, without waiting.
+Result<Packet> receive_packet(int socket) {
+  Packet packet;
+  packet.text.resize(kPacketBytes);
+  iovec part{packet.text.data(), packet.text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * (kMostBoards + 3))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got <= 0) return got == 0 ? Status(Code::kPeerDied, "it has closed") : failure("recvmsg");
+  packet.text.resize(static_cast<size_t>(got));
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + CMSG_LEN(sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+      packet.fds.emplace_back(fd);
+    }
+  }
+  return packet;
+}
+
+std::string describe(const Job& job) {
+  std::string command = job.command.substr(0, kMostCommandBytes);
+  std::replace(command.begin(), command.end(), '\n', ' ');
+  return fmt::format("{} {} {}\n{}", job.pid, job.ranks, job.started_s, command);
+}
+
+Result<Job> parse_job(const std::string& text) {
+  Job job;
+  std::istringstream stream(text);
+  stream >> job.pid >> job.ranks >> job.started_s;
+  if (!stream) return Status(Code::kInvalidArgument, "a launcher gave an answer without a job");
+  stream.ignore();
+  std::getline(stream, job.command);
+  return job;
+}
+
+}  // namespace
+
+void announce_board(int fd) {
+  const char* path = std::getenv(kSocketVariable);
+  if (path == nullptr) return;
+  auto socket = connect_to(std::filesystem::path(path).parent_path());
+  if (socket.ok()) (void)send_packet(socket->get(), kBoard, {fd});
+}
+
+Result<Desk> Desk::open(const std::string& directory, const Job& job) {
+  auto opened = open_own_directory(directory);
+  if (!opened.ok()) return opened.status();
+  Desk desk;
+  desk.path_ = directory + "/" + kSocketName;
+  desk.description_ = describe(job);
+  desk.listener_ = make_socket();
+  desk.events_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  const sockaddr_un address = address_in(*opened);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = desk.listener_.get()}};
+  if (!desk.listener_.valid() || !desk.events_.valid() ||
+      ::bind(desk.listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
+          0 ||
+      ::listen(desk.listener_.get(), SOMAXCONN) != 0 ||
+      ::epoll_ctl(desk.events_.get(), EPOLL_CTL_ADD, desk.listener_.get(), &event) != 0) {
+    return failure("cannot listen in " + directory);
+  }
+  return desk;
+}
+
+void Desk::serve() {
+  epoll_event events[16];
+  const int ready = ::epoll_wait(events_.get(), events, std::size(events), 0);
+  for (int i = 0; i < ready; ++i) {
+    if (events[i].data.fd == listener_.get()) {
+      greet();
+    } else {
+      hear(events[i].data.fd);
+    }
+  }
+}
+
+void Desk::greet() {
+  UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!guest.valid() || !is_own_user(guest.get())) return;
+  // Who says nothing makes room in the end.
+  if (guests_.size() >= kMostGuests) guests_.pop_front();
+  epoll_event event{.events = EPOLLIN, .data = {.fd = guest.get()}};
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, guest.get(), &event) == 0) {
+    guests_.push_back(std::move(guest));
+  }
+}
+
+void Desk::hear(int socket) {
+  const auto guest = std::find_if(guests_.begin(), guests_.end(),
+                                  [&](const UniqueFd& fd) { return fd.get() == socket; });
+  if (guest == guests_.end()) return;
+  if (auto packet = receive_packet(socket); packet.ok()) {
+    if (packet->text == kQuestion) answer(socket);
+    if (packet->text == kBoard && packet->fds.size() == 1) {
+      drop_finished();
+      auto board = MappedBoard::open(std::move(packet->fds.front()));
+      if (board.ok()) boards_.push_back(std::move(*board));
+      if (boards_.size() > kMostBoards) boards_.pop_front();
+    }
+  }
+  guests_.erase(guest);
+}
+
+void Desk::answer(int socket) {
+  drop_finished();
+  std::vector<int> fds;
+  for (const MappedBoard& board : boards_) fds.push_back(board.fd());
+  (void)send_packet(socket, description_, fds);  // an asker that has gone is no loss
+}
+
+std::string Desk::flight_records() {
+  drop_finished();
+  std::string text;
+  for (const MappedBoard& board : boards_) {
+    text += fmt::format("flight recorder of communicator \"{}\"\n{}", board.name(),
+                        board.view().to_string());
+  }
+  return text.empty() ? "flight recorder: there is no communicator\n" : text;
+}
+
+void Desk::drop_finished() {
+  std::erase_if(boards_, [](const MappedBoard& board) { return board.is_over(); });
+}
+
+Result<Answer> ask(const std::string& directory) {
+  auto socket = connect_to(directory);
+  if (!socket.ok()) return socket.status();
+  RONDO_RETURN_IF_ERROR(send_packet(socket->get(), kQuestion, {}));
+  const auto until = Clock::now() + kPatience;
+  pollfd answered{socket->get(), POLLIN, 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    const int ready = ::poll(&answered, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (ready > 0) break;
+    if (ready == 0) return Status(Code::kTimeout, "the launcher does not answer");
+    if (errno != EINTR) return failure("poll");
+  }
+  auto packet = receive_packet(socket->get());
+  if (!packet.ok()) return packet.status();
+  auto job = parse_job(packet->text);
+  if (!job.ok()) return job.status();
+  Answer answer{.job = *job, .boards = {}};
+  for (UniqueFd& fd : packet->fds) {
+    auto board = MappedBoard::open(std::move(fd));
+    if (!board.ok()) return board.status();
+    answer.boards.push_back(std::move(*board));
+  }
+  return answer;
+}
+
+}  // namespace rondo::status

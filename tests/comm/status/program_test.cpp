@@ -1,0 +1,189 @@
+// rondo-status as its users run it, on a job that hangs; and SIGUSR1 under rondo-run.
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo::testing {
+namespace {
+
+using nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+ProgramResult status(const TempDirectory& place, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), RONDO_STATUS);
+  return run_program(arguments, {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(20));
+}
+
+/// What rondo-status says of `pid` once ranks 1 and 2 have waited for a while in a hanging job.
+json hanging(const TempDirectory& place, int pid) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string last;
+  while (std::chrono::steady_clock::now() < until) {
+    const ProgramResult asked = status(place, {std::to_string(pid), "--json"});
+    last = asked.out + asked.err;
+    if (asked.exit_code == 0) {
+      const json document = json::parse(asked.out);
+      const json& communicators = document["communicators"];
+      if (communicators.size() == 1) {
+        const json& ranks = communicators[0]["ranks"];
+        if (ranks[0]["process"] == "stopped by a signal" && ranks[1].contains("waits_for") &&
+            ranks[2].contains("waits_for") && ranks[2]["seconds"] > 0.05) {
+          return document;
+        }
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  throw std::runtime_error("the job never hung as it should; the last answer: " + last);
+}
+
+void check_hanging(const json& communicator) {
+  INFO(communicator.dump(1));
+  CHECK(communicator["communicator"] == "training");
+  const json& ranks = communicator["ranks"];
+  REQUIRE(ranks.size() == 3);
+  CHECK(ranks[0]["does"] == "outside");
+  CHECK(ranks[0]["ended"] == 1);
+  for (const int rank : {1, 2}) {
+    CHECK(ranks[rank]["does"] == "waits");
+    CHECK(ranks[rank]["waits_for"] == rank - 1);
+    CHECK(ranks[rank]["begun"] == 2);
+    CHECK(ranks[rank]["ended"] == 1);
+    CHECK(ranks[rank]["operation"] == "all_reduce(float, sum, count 3000)");
+    CHECK(ranks[rank]["algorithm"] == "ring");
+    CHECK(contains(ranks[rank]["action"], "recv"));
+    CHECK(ranks[rank]["pid"] != ranks[0]["pid"]);
+  }
+  CHECK(
+      communicator["chains"] ==
+      json({"rank 2 waits for rank 1, which waits for rank 0, which is stopped by a signal (pid " +
+            std::to_string(ranks[0]["pid"].get<int>()) + ")"}));
+}
+
+void go_on(const json& communicator) { kill(communicator["ranks"][0]["pid"].get<int>(), SIGCONT); }
+
+}  // namespace
+
+TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and goes on") {
+  const TempDirectory place;
+  const auto ran = run_program(
+      {RONDO_RUN, "-n", "3", "--", RONDO_HANG}, {"XDG_RUNTIME_DIR=" + place.path()},
+      std::chrono::seconds(60), [&](pid_t pid) {
+        const json document = hanging(place, pid);
+        CHECK(document["job"]["pid"] == pid);
+        CHECK(document["job"]["ranks"] == 3);
+        CHECK(contains(document["job"]["command"], "hang"));
+        check_hanging(document["communicators"][0]);
+
+        const ProgramResult text = status(place, {std::to_string(pid)});
+        INFO(text.out << text.err);
+        CHECK(text.exit_code == 0);
+        CHECK(contains(text.out,
+                       "rank 2 waits for rank 1, which waits for rank 0, which is stopped"));
+        CHECK(contains(text.out, "all_reduce(float, sum, count 3000) by ring"));
+        CHECK(contains(text.out, "recv"));
+
+        const ProgramResult jobs = status(place, {});
+        CHECK(jobs.exit_code == 0);
+        CHECK(contains(jobs.out, std::to_string(pid)));
+        const json listed = json::parse(status(place, {"--json"}).out);
+        REQUIRE(listed["jobs"].size() >= 1);
+
+        kill(pid, SIGUSR1);
+        go_on(document["communicators"][0]);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK(contains(ran.err, "flight recorder of communicator \"training\""));
+  for (const char* rank : {"rank 0 (pid", "rank 1 (pid", "rank 2 (pid"}) {
+    CHECK(contains(ran.err, rank));
+  }
+  CHECK(contains(ran.err, "#1 all_reduce(float, sum, count 3000)"));
+  CHECK(contains(ran.err, "#2 all_reduce(float, sum, count 3000)  <- in progress"));
+}
+
+TEST_CASE("a job of another launcher is seen through any of its processes") {
+  const TempDirectory place;
+  const std::string script =
+      "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 '" RONDO_HANG "' & done; wait";
+  const auto ran = run_program(
+      {"sh", "-c", script}, {"RONDO_RENDEZVOUS=" + place.path() + "/meet", "RONDO_STATUS_SOCKET"},
+      std::chrono::seconds(60), [&](pid_t pid) {
+        const json seen_from_parent = hanging(place, pid);
+        CHECK(seen_from_parent["job"].is_null());
+        const json& communicator = seen_from_parent["communicators"][0];
+        check_hanging(communicator);
+        // Only rank 0 has the board's descriptor.
+        for (const json& rank : communicator["ranks"]) {
+          check_hanging(hanging(place, rank["pid"])["communicators"][0]);
+        }
+        go_on(communicator);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+}
+
+TEST_CASE("a launcher that is stopped itself does not hide its ranks") {
+  const TempDirectory place;
+  const auto ran =
+      run_program({RONDO_RUN, "-n", "3", "--", RONDO_HANG}, {"XDG_RUNTIME_DIR=" + place.path()},
+                  std::chrono::seconds(60), [&](pid_t pid) {
+                    hanging(place, pid);
+                    kill(pid, SIGSTOP);
+                    const json document = hanging(place, pid);
+                    CHECK(document["job"].is_null());
+                    check_hanging(document["communicators"][0]);
+                    kill(pid, SIGCONT);
+                    go_on(document["communicators"][0]);
+                  });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+}
+
+TEST_CASE("what is no job is named, and mistakes end with 2") {
+  const TempDirectory place;
+  const auto none = status(place, {"1073741824"});
+  CHECK(none.exit_code == 1);
+  CHECK(contains(none.err, "there is no process 1073741824"));
+  const auto alien = status(place, {std::to_string(getpid())});
+  CHECK(alien.exit_code == 1);
+  CHECK(contains(alien.err, "has a communicator of rondo"));
+  for (const char* wrong : {"x", "-5", "0", "--yaml"}) {
+    INFO(wrong);
+    CHECK(status(place, {wrong}).exit_code == 2);
+  }
+}
+
+TEST_CASE("without a communicator SIGUSR1 says so, and the job goes on") {
+  const TempDirectory place;
+  const std::string fifo = place.path() + "/go";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const auto ran =
+      run_program({RONDO_RUN, "-n", "1", "--", "sh", "-c", "read x < '" + fifo + "'; echo read $x"},
+                  {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(60), [&](pid_t pid) {
+                    std::string shown;
+                    for (int i = 0; i < 500 && !contains(shown, "job "); ++i) {
+                      shown = status(place, {std::to_string(pid)}).out;
+                    }
+                    CHECK(contains(shown, "no communicator yet"));
+                    kill(pid, SIGUSR1);
+                    std::ofstream(fifo) << "it\n";  // waits until it is read
+                  });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK(contains(ran.out, "[0] read it"));
+  CHECK(contains(ran.err, "there is no communicator"));
+}
+
+}  // namespace rondo::testing

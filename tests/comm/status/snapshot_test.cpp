@@ -1,0 +1,194 @@
+// What a board is read as by somebody who is no rank: who does what, who waits for whom, and that
+// nothing but a board is taken for one.
+#include "comm/status/snapshot.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "comm/recorder/clock.hpp"
+#include "tests/harness/catch.hpp"
+#include "transport/shm/segment.hpp"
+
+namespace rondo::status {
+namespace {
+
+using recorder::Board;
+using recorder::Header;
+using recorder::RankState;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// A communicator whose ranks are all this process, and do what a test says.
+class Ranks {
+ public:
+  explicit Ranks(int ranks) {
+    auto made =
+        transport::Segment::create(kBoardName, (Board::bytes_needed(ranks) + 4095) & ~4095u);
+    REQUIRE(made.ok());
+    segment_ = std::move(*made);
+    base_ = segment_.base();
+    for (int rank = 0; rank < ranks; ++rank) {
+      boards_.emplace_back(segment_.base(), ranks, rank, "training");
+    }
+  }
+  Board& operator[](int rank) { return boards_[static_cast<size_t>(rank)]; }
+  void post(int rank, uint64_t sequence) {
+    boards_[static_cast<size_t>(rank)].post(sequence,
+                                            {.collective = Collective::kAllReduce,
+                                             .type = DataType::kFloat32,
+                                             .op = ReduceOp::kSum,
+                                             .algorithm = Algorithm::kAuto,
+                                             .root = 0,
+                                             .count = 1000},
+                                            {}, {});
+  }
+  void wait(int rank, int peer, uint32_t step = 0) {
+    RankState& state = boards_[static_cast<size_t>(rank)].state(rank);
+    state.waiting_since_ns = recorder::now_ns() - 1'500'000'000;
+    state.algorithm = static_cast<uint32_t>(Algorithm::kRing);
+    state.step = step;
+    state.waiting_for = peer;
+  }
+  int fd() const { return segment_.fd(); }
+  Header& header() { return *reinterpret_cast<Header*>(base_); }
+  Snapshot look() const {
+    auto board = MappedBoard::open(transport::UniqueFd(dup(fd())));
+    REQUIRE(board.ok());
+    return take(*board);
+  }
+
+ private:
+  transport::Segment segment_;
+  std::byte* base_;
+  std::vector<Board> boards_;
+};
+
+Status opened(int fd) { return MappedBoard::open(transport::UniqueFd(fd)).status(); }
+
+}  // namespace
+
+TEST_CASE("each rank's state is told apart") {
+  Ranks ranks(6);
+  ranks[1].state(1).life = static_cast<uint32_t>(recorder::Life::kAbsent);
+  ranks.post(2, 7);
+  ranks[2].finish(7);
+  ranks.post(3, 8);
+  ranks.post(4, 8);
+  ranks.wait(4, 3, 1);
+  ranks[5].state(5).life = static_cast<uint32_t>(recorder::Life::kGone);
+  ranks[0].state(0).pid = 1 << 30;  // no process has this pid
+
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.communicator == "training");
+  REQUIRE(snapshot.ranks.size() == 6);
+  CHECK(snapshot.ranks[0].doing == Doing::kDead);
+  CHECK(snapshot.ranks[1].doing == Doing::kNotCome);
+  CHECK(snapshot.ranks[2].doing == Doing::kOutside);
+  CHECK(snapshot.ranks[2].ended == 7);
+  CHECK(snapshot.ranks[3].doing == Doing::kWorking);
+  CHECK(snapshot.ranks[5].doing == Doing::kLeft);
+  const RankSnapshot& waiting = snapshot.ranks[4];
+  CHECK(waiting.doing == Doing::kWaiting);
+  CHECK(waiting.pid == getpid());
+  CHECK(waiting.begun == 8);
+  CHECK(waiting.operation == "all_reduce(float, sum, count 1000)");
+  CHECK(waiting.peer == 3);
+  CHECK(waiting.seconds >= 1.5);
+  CHECK(waiting.seconds < 60);
+  CHECK(waiting.step == 1u);
+  CHECK(waiting.steps == 11);  // of a ring of 6: 2(N-1) transfers, and one that starts them
+  CHECK(waiting.action == "recv_reduce_send");
+  CHECK(waiting_chains(snapshot) ==
+        std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
+}
+
+TEST_CASE("chains are followed to their end, and ranks that wait alike share a sentence") {
+  Ranks ranks(5);
+  for (int rank = 1; rank < 5; ++rank) ranks.post(rank, 1);
+  ranks.wait(1, 0);
+  ranks.wait(2, 1);
+  ranks.wait(3, 2);
+  ranks.wait(4, 2);
+  const std::vector<std::string> chains = waiting_chains(ranks.look());
+  CHECK(chains == std::vector<std::string>{
+                      "ranks 3, 4 wait for rank 2, which waits for rank 1, which waits for rank 0, "
+                      "which has not begun an operation"});
+  const std::string text = to_text(ranks.look());
+  CHECK(contains(text, "communicator \"training\" of 5 ranks"));
+  CHECK(contains(text, chains.front()));
+  CHECK(contains(text, "all_reduce(float, sum, count 1000) by ring"));
+}
+
+TEST_CASE("a circle is called one") {
+  Ranks ranks(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.post(rank, 1);
+    ranks.wait(rank, (rank + 1) % 3);
+  }
+  CHECK(waiting_chains(ranks.look()) ==
+        std::vector<std::string>{
+            "rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: a circle"});
+}
+
+TEST_CASE("nonsense on a board is shown as far as it makes sense") {
+  Ranks ranks(2);
+  ranks.post(0, 3);
+  ranks.wait(0, 77);
+  ranks.post(1, 3);
+  ranks.wait(1, 0, 4'000'000);
+  ranks[1].state(1).algorithm = 250;
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.ranks[0].doing == Doing::kWorking);
+  CHECK(snapshot.ranks[1].peer == 0);
+  CHECK_FALSE(snapshot.ranks[1].step.has_value());
+  CHECK(contains(to_text(snapshot), "rank 1 waits for rank 0"));
+}
+
+TEST_CASE("the error of all ranks is shown") {
+  Ranks ranks(2);
+  CHECK(ranks[1].raise({Code::kAborted, "no more"}).code() == Code::kAborted);
+  CHECK(contains(to_text(ranks.look()), "no more"));
+}
+
+TEST_CASE("only a whole board of this version is taken for one") {
+  Ranks ranks(2);
+  CHECK(opened(dup(ranks.fd())).ok());
+  ranks.header().version = Header::kVersion + 1;
+  CHECK(contains(opened(dup(ranks.fd())).message(), "version"));
+  ranks.header().version = Header::kVersion;
+  for (const uint32_t count : {0u, 100u, 70'000u, 0x80000001u, 0xffffffffu}) {
+    ranks.header().ranks = count;
+    INFO(count);
+    CHECK(opened(dup(ranks.fd())).code() == Code::kInvalidArgument);
+  }
+  ranks.header().ranks = 2;
+  CHECK(opened(dup(ranks.fd())).ok());
+  ranks.header().magic = 1;
+  CHECK_FALSE(opened(dup(ranks.fd())).ok());
+}
+
+TEST_CASE("a name without an end and with control characters does no harm") {
+  Ranks ranks(1);
+  std::memset(ranks.header().name, '\x1b', sizeof(ranks.header().name));
+  const std::string name = ranks.look().communicator;
+  CHECK(name == std::string(sizeof(ranks.header().name), '?'));
+}
+
+TEST_CASE("descriptors that are no boards are refused") {
+  CHECK_FALSE(opened(-1).ok());
+  CHECK_FALSE(opened(open("/dev/null", O_RDWR | O_CLOEXEC)).ok());
+  // A board could be cut short while it is read if its size were not sealed.
+  const int unsealed = memfd_create(kBoardName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(ftruncate(unsealed, 1 << 20) == 0);
+  CHECK(contains(opened(unsealed).message(), "sealed"));
+  auto tiny = transport::Segment::create(kBoardName, 100);
+  REQUIRE(tiny.ok());
+  CHECK_FALSE(opened(dup(tiny->fd())).ok());
+}
+
+}  // namespace rondo::status

@@ -1,0 +1,169 @@
+// The launcher's desk: what it takes from ranks, what it answers, and that strangers' nonsense
+// costs it nothing.
+#include "comm/status/socket.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "transport/shm/segment.hpp"
+
+namespace rondo::status {
+namespace {
+
+using recorder::Board;
+using testing::TempDirectory;
+
+/// A desk that is served until the test ends.
+class ServedDesk {
+ public:
+  explicit ServedDesk(const std::string& directory) {
+    auto opened =
+        Desk::open(directory, {.pid = getpid(), .ranks = 2, .started_s = 99, .command = "a\nb"});
+    REQUIRE(opened.ok());
+    desk_ = std::make_unique<Desk>(std::move(*opened));
+    setenv(kSocketVariable, desk_->path().c_str(), 1);
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pollfd ready{desk_->fd(), POLLIN, 0};
+        if (poll(&ready, 1, 10) > 0) desk_->serve();
+      }
+    });
+  }
+  ~ServedDesk() { unsetenv(kSocketVariable); }
+  Desk& stop() {
+    thread_.request_stop();
+    thread_.join();
+    return *desk_;
+  }
+
+ private:
+  std::unique_ptr<Desk> desk_;
+  std::jthread thread_;
+};
+
+struct World {
+  World()
+      : segment(*transport::Segment::create(kBoardName, 1 << 16)),
+        board(segment.base(), 1, 0, "w") {}
+  transport::Segment segment;
+  Board board;
+};
+
+void send_to(const std::string& path, const std::string& text) {
+  transport::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  if (!text.empty()) REQUIRE(send(fd.get(), text.data(), text.size(), 0) > 0);
+}
+
+}  // namespace
+
+TEST_CASE("who asks gets the job and the boards that ranks have announced") {
+  const TempDirectory place;
+  ServedDesk desk(place.path());
+  World one, two;
+  announce_board(one.segment.fd());
+  announce_board(two.segment.fd());
+  auto answer = ask(place.path());
+  REQUIRE(answer.ok());
+  CHECK(answer->job.pid == getpid());
+  CHECK(answer->job.ranks == 2);
+  CHECK(answer->job.started_s == 99);
+  CHECK(answer->job.command == "a b");
+  REQUIRE(answer->boards.size() == 2);
+  CHECK(answer->boards[0].id() == one.segment.id());
+  CHECK(answer->boards[1].name() == "w");
+}
+
+TEST_CASE("a communicator that all ranks have left is forgotten") {
+  const TempDirectory place;
+  ServedDesk desk(place.path());
+  World one, two;
+  announce_board(one.segment.fd());
+  announce_board(two.segment.fd());
+  one.board.state(0).life = static_cast<uint32_t>(recorder::Life::kGone);
+  auto answer = ask(place.path());
+  REQUIRE(answer.ok());
+  REQUIRE(answer->boards.size() == 1);
+  CHECK(answer->boards[0].id() == two.segment.id());
+}
+
+TEST_CASE("the flight records name every communicator and its operations") {
+  const TempDirectory place;
+  ServedDesk served(place.path());
+  World world;
+  world.board.post(1,
+                   {.collective = Collective::kBroadcast,
+                    .type = DataType::kInt8,
+                    .op = ReduceOp::kSum,
+                    .algorithm = Algorithm::kAuto,
+                    .root = 0,
+                    .count = 77},
+                   {}, {});
+  announce_board(world.segment.fd());
+  REQUIRE(ask(place.path()).ok());
+  const std::string text = served.stop().flight_records();
+  INFO(text);
+  CHECK(text.find("communicator \"w\"") != std::string::npos);
+  CHECK(text.find("#1 broadcast(int8, count 77, root 0)  <- in progress") != std::string::npos);
+}
+
+TEST_CASE("nonsense and silence do not keep the desk from answering") {
+  const TempDirectory place;
+  ServedDesk desk(place.path());
+  const std::string socket_path = place.path() + "/status";
+  for (const char* text : {"", "board", "hello", "boards? and more"}) send_to(socket_path, text);
+  send_to(socket_path, std::string(100'000, 'x'));
+  announce_board(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  std::vector<transport::UniqueFd> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    REQUIRE(connect(silent.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) ==
+            0);
+  }
+  auto answer = ask(place.path());
+  REQUIRE(answer.ok());
+  CHECK(answer->boards.empty());
+}
+
+TEST_CASE("without a launcher nobody is told, and asking says so") {
+  unsetenv(kSocketVariable);
+  World world;
+  announce_board(world.segment.fd());
+  const TempDirectory place;
+  CHECK(ask(place.path()).status().code() == Code::kUnavailable);
+  setenv(kSocketVariable, (place.path() + "/none").c_str(), 1);
+  announce_board(world.segment.fd());
+  unsetenv(kSocketVariable);
+}
+
+TEST_CASE("a directory that others may enter is not used") {
+  const TempDirectory place;
+  REQUIRE(chmod(place.path().c_str(), 0755) == 0);
+  CHECK(Desk::open(place.path(), {}).status().code() == Code::kInvalidArgument);
+  CHECK(ask(place.path()).status().code() == Code::kInvalidArgument);
+}
+
+TEST_CASE("a launcher that does not answer is given up") {
+  const TempDirectory place;
+  const auto desk = Desk::open(place.path(), {});  // and never served
+  REQUIRE(desk.ok());
+  CHECK(ask(place.path()).status().code() == Code::kTimeout);
+}
+
+}  // namespace rondo::status
