@@ -188,7 +188,13 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   auto bytes = plans_->most_bytes_moved(shape, chosen.algorithm);
   return {.algorithm = chosen.algorithm,
           .channels = plans_->limits().channels,
-          .predicted_us = chosen.predicted_us,
+          .predicted_us = tuner::price({.collective = collective,
+                                        .algorithm = chosen.algorithm,
+                                        .ranks = plans_->limits().ranks,
+                                        .bytes = count * size_of(type),
+                                        .mapped = direct || chosen.direct},
+                                       plans_->limits().profile)
+                              .total_us(),
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 

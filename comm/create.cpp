@@ -15,6 +15,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/log.hpp"
 #include "comm/topology/topology.hpp"
+#include "comm/tuner/profile_file.hpp"
 #include "kernels/reduce.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/shm/arena.hpp"
@@ -24,7 +25,7 @@ namespace rondo {
 
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
@@ -40,7 +41,6 @@ struct Hello {
   uint32_t slots;
   uint32_t algorithm;
   uint64_t slot_bytes;
-  uint64_t llc_bytes;
   uint64_t arena_bytes;  // 0: none
   char pace[kPaceChars];
   int32_t granted_cpus;  // by the control group; ranks in different ones go by rank 0's
@@ -97,20 +97,45 @@ Status check(const Config& config, const std::string& pace) {
   return {};
 }
 
-Result<std::vector<Hello>> exchange(comm::Bootstrap& bootstrap, const Hello& own) {
-  auto blobs = bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
+struct Introduced {
+  std::vector<Hello> hellos;  // [rank]
+  tuner::LinkProfile links;   // for a host with a core for every rank
+};
+
+/// The profile that rank 0's file holds, or the built-in one.
+Result<tuner::LinkProfile> own_links(const std::string& path) {
+  if (!path.empty()) return tuner::read_profile(path);
+  tuner::LinkProfile links = tuner::shared_memory_profile();
+  links.llc_bytes = topology::host().llc_bytes;
+  return links;
+}
+
+/// Rank 0's link profile follows its Hello.
+Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
+                            const std::string& links_path) {
+  std::string said(reinterpret_cast<const char*>(&own), sizeof(own));
+  if (bootstrap.rank() == 0) {
+    auto links = own_links(links_path);
+    if (!links.ok()) return links.status();
+    said += tuner::to_json_text(*links);
+  }
+  auto blobs = bootstrap.all_gather(said);
   if (!blobs.ok()) return blobs.status();
-  std::vector<Hello> hellos(blobs->size());
-  for (size_t r = 0; r < hellos.size(); ++r) {
+  Introduced introduced{.hellos = std::vector<Hello>(blobs->size()), .links = {}};
+  for (size_t r = 0; r < blobs->size(); ++r) {
     const std::string& blob = (*blobs)[r];
-    if (blob.size() == sizeof(Hello)) std::memcpy(&hellos[r], blob.data(), sizeof(Hello));
-    if (blob.size() != sizeof(Hello) || hellos[r].version != kVersion) {
+    Hello& hello = introduced.hellos[r];
+    if (blob.size() >= sizeof(Hello)) std::memcpy(&hello, blob.data(), sizeof(Hello));
+    if (blob.size() < sizeof(Hello) || hello.version != kVersion) {
       return Status(
           Code::kBootstrap,
           fmt::format("rank {} runs another version of rondo than rank {}", r, bootstrap.rank()));
     }
   }
-  return hellos;
+  auto links = tuner::parse_profile(blobs->front().substr(sizeof(Hello)), "of rank 0");
+  if (!links.ok()) return links.status();
+  introduced.links = std::move(*links);
+  return introduced;
 }
 
 // Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is no
@@ -152,6 +177,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
   if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
+  const char* links = std::getenv("RONDO_LINKS");
+  if (settled.links.empty() && links != nullptr) settled.links = links;
   if (settled.timeout == Config{}.timeout) {
     if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
       auto seconds = parse_seconds(text);
@@ -187,17 +214,17 @@ Status Communicator::Impl::bring_up(const Config& config) {
   own.slots = static_cast<uint32_t>(config.slots);
   own.algorithm = static_cast<uint32_t>(config.algorithm);
   own.slot_bytes = config.slot_bytes;
-  own.llc_bytes = topology::host().llc_bytes;
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
   config.pace.copy(own.pace, kPaceChars - 1);
   own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
-  auto hellos = exchange(bootstrap_, own);
-  if (!hellos.ok()) return hellos.status();
-  const Hello& settings = hellos->front();
+  auto introduced = exchange(bootstrap_, own, config.links);
+  if (!introduced.ok()) return introduced.status();
+  const std::vector<Hello>& hellos = introduced->hellos;
+  const Hello& settings = hellos.front();
   const std::string pace = settings.pace;
 
-  auto arenas = map_arenas(bootstrap_, arena->fd, *hellos);
+  auto arenas = map_arenas(bootstrap_, arena->fd, hellos);
   if (!arenas.ok()) return arenas.status();
 
   const int ranks = bootstrap_.size(), rank = bootstrap_.rank();
@@ -206,7 +233,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   CPU_ZERO(&cpus);
   for (int r = 0; r < ranks; ++r) {
     same_process = same_process && bootstrap_.peers()[static_cast<size_t>(r)].same_process;
-    CPU_OR(&cpus, &cpus, &(*hellos)[static_cast<size_t>(r)].affinity);
+    CPU_OR(&cpus, &cpus, &hellos[static_cast<size_t>(r)].affinity);
   }
   if (const char* rejected = kernels::rejected_instruction_set(); rejected != nullptr) {
     comm::log(LogLevel::kWarn,
@@ -218,13 +245,13 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const bool oversubscribed = ranks * channels > usable;
 
   tuner::LinkProfile profile =
-      oversubscribed ? tuner::oversubscribed_profile(usable) : tuner::shared_memory_profile();
+      oversubscribed ? tuner::oversubscribed_profile(usable, introduced->links) : introduced->links;
   transport::PaceOptions pacing{};
   if (!pace.empty()) {
     pacing = *transport::parse_pace(pace);  // rank 0 has checked it
-    profile = tuner::wire_profile(pacing.bytes_per_second, pacing.latency_seconds);
+    profile =
+        tuner::wire_profile(pacing.bytes_per_second, pacing.latency_seconds, introduced->links);
   }
-  profile.llc_bytes = settings.llc_bytes;
   const uint32_t depth = settings.slots > 0 ? settings.slots : profile.slots;
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
   const transport::shm::Shape shape{
@@ -286,10 +313,9 @@ Status Communicator::Impl::bring_up(const Config& config) {
   }
   queue_ = std::make_shared<engine::Queue>(*runner_);
   timeout_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(config.timeout).count();
-  comm::log(
-      LogLevel::kInfo,
-      fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs{}", rank, ranks,
-                  channels, depth, slot_bytes, usable, oversubscribed ? ", oversubscribed" : ""));
+  comm::log(LogLevel::kInfo,
+            fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
+                        rank, ranks, channels, depth, slot_bytes, usable, profile.name));
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();
