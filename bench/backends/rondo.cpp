@@ -8,9 +8,9 @@
 namespace rondo::bench {
 namespace {
 
-class RondoBackend final : public Backend {
+class Rondo final : public RondoBackend {
  public:
-  RondoBackend(Communicator communicator, const RondoOptions& options)
+  Rondo(Communicator communicator, const RondoOptions& options)
       : communicator_(std::move(communicator)), options_(options) {}
 
   std::string name() const override { return "rondo"; }
@@ -29,6 +29,14 @@ class RondoBackend final : public Backend {
            !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
   }
   Status barrier() override { return communicator_.barrier(); }
+  void select(Algorithm algorithm, bool direct) override {
+    options_.algorithm = algorithm;
+    options_.direct = direct;
+  }
+  std::optional<Plan> planned(const Shape& shape) const override {
+    const Plan chosen = plan(shape);
+    return chosen.algorithm == Algorithm::kAuto ? std::nullopt : std::optional<Plan>(chosen);
+  }
 
   Status run(const Operation& operation) override {
     const Shape& shape = operation.shape;
@@ -93,11 +101,11 @@ class RondoBackend final : public Backend {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_rondo_backend(const RondoOptions& options) {
+Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& options) {
   auto communicator = Communicator::create(options.config);
   if (!communicator.ok()) return communicator.status();
-  return std::unique_ptr<Backend>(
-      std::make_unique<RondoBackend>(std::move(communicator).value(), options));
+  return std::unique_ptr<RondoBackend>(
+      std::make_unique<Rondo>(std::move(communicator).value(), options));
 }
 
 }  // namespace rondo::bench

@@ -32,6 +32,13 @@ std::string pin(int rank, int ranks) {
   return "not pinned: the system refused";
 }
 
+int allowed_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
+  return CPU_COUNT(&allowed);
+}
+
 size_t last_level_cache_bytes() {
   // Not sysconf(): glibc multiplies shared caches by what it believes of the topology, and on a
   // 2-core VM with 32 MiB says 256.

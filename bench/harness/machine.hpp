@@ -11,6 +11,9 @@ namespace rondo::bench {
 /// `ranks`, and says in a few words what was done. Oversubscribed ranks are left to the scheduler.
 std::string pin(int rank, int ranks);
 
+/// CPUs that the calling thread may run on; 1 where that cannot be told.
+int allowed_cpus();
+
 /// Largest cache of CPU 0 in bytes; 32 MiB where the system does not tell.
 size_t last_level_cache_bytes();
 

@@ -61,6 +61,9 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
 }
 
 void read_options(const Texts& texts, Options& options) {
+  if (!options.calibrate_file.empty() && options.sweep_algorithms) {
+    throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
+  }
   const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
   if (!collective) {
     refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
@@ -95,15 +98,33 @@ void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
+  app.add_option("--calibrate", options.calibrate_file,
+                 "time every collective by every algorithm on both kinds of memory, and write a "
+                 "link profile for --links there");
+  app.add_option("--links", options.links, "choose and predict by this link profile");
+  app.add_flag("--sweep", options.sweep_algorithms,
+               "time every algorithm at every size, and what the choice loses against the best");
   app.add_option("--device", texts.device, "where buffers live")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
 }
 
+/// A calibration covers every collective, from the smallest size to well above the caches unless
+/// told otherwise.
+void calibrate_by_default(const CLI::App& app, Texts& texts) {
+  if (!texts.collective.empty()) {
+    refuse("--calibrate", texts.collective, "is one collective; a calibration takes them all");
+  }
+  texts.collective = name(Collective::kAllReduce);  // unused
+  if (app.count("-b") == 0) texts.min = "8";
+  if (app.count("-e") == 0) texts.max = "64M";
+  if (app.count("-f") == 0 && app.count("-i") == 0) texts.factor = 2;
+}
+
 void add_flags(CLI::App& app, Texts& texts, Options& options) {
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
-  app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames))->required();
+  app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames));
   app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
       ->capture_default_str();
   app.add_option("-e,--maxbytes", texts.max, "largest size")->capture_default_str();
@@ -141,6 +162,8 @@ Parsed parse_options(const Program& program, int argc, const char* const* argv) 
   if (program.is_rondo) add_rondo_flags(app, texts, options);
   try {
     app.parse(argc, argv);
+    if (!options.calibrate_file.empty()) calibrate_by_default(app, texts);
+    if (texts.collective.empty()) throw CLI::RequiredError("COLLECTIVE");
     read_options(texts, options);
   } catch (const CLI::ParseError& error) {
     return {.options = std::nullopt,

@@ -15,7 +15,7 @@ namespace rondo::bench {
 struct Program {
   std::string name;  // "rondo-perf"
   std::string description;
-  bool is_rondo = false;  // --threads, --algorithm, --memory, --pace, --device
+  bool is_rondo = false;  // --threads, --algorithm, --memory, --pace, --device, --links, ...
 };
 
 struct Options {
@@ -33,6 +33,9 @@ struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
   std::string pace;
+  std::string links;           // a link profile to go by
+  std::string calibrate_file;  // measure everything and write a link profile there
+  bool sweep_algorithms = false;
   std::string json_file;
 };
 

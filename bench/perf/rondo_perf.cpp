@@ -14,6 +14,8 @@
 #include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "bench/perf/calibrate.hpp"
+#include "bench/perf/sweep.hpp"
 
 namespace rondo::bench {
 namespace {
@@ -30,8 +32,19 @@ int failed(const Status& status) {
 
 int run_one(const Options& options, Config config, const Place& place,
             const std::vector<std::string>& args) {
+  const int cpus = allowed_cpus();
   const std::string pinning = pin(place.local_rank, place.local_size);
   config.pace = options.pace;
+  config.links = options.links;
+  const bool calibrates = !options.calibrate_file.empty();
+  if (calibrates && (place.size < 2 || place.local_size > cpus || options.threads ||
+                     !options.pace.empty() || !options.links.empty())) {
+    return failed({Code::kInvalidArgument,
+                   "--calibrate needs at least two processes and a CPU for each, and goes without "
+                   "--threads, --pace and --links: here are " +
+                       std::to_string(place.size) + " ranks and " + std::to_string(cpus) +
+                       " CPUs"});
+  }
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
@@ -40,6 +53,8 @@ int run_one(const Options& options, Config config, const Place& place,
   std::error_code ignored;
   if (options.threads && place.rank == 0) std::filesystem::remove_all(config.rendezvous, ignored);
   if (!backend.ok()) return failed(backend.status());
+  if (calibrates) return calibrate(options, config, **backend);
+  if (options.sweep_algorithms) return sweep_algorithms(options, **backend, pinning);
   return run_rank(kProgram, options, **backend, pinning, args);
 }
 
