@@ -15,38 +15,55 @@
 namespace rondo::bench {
 namespace {
 
-constexpr size_t kRounds = 11;
+constexpr size_t kRounds = 21;
 constexpr double kBatchUs = 250;
 // Predictions are promised from here on.
 constexpr size_t kPromisedFrom = size_t{64} << 10;
 
-/// Between the sizes of the fit, where predictions are promised: halfway to the next, every other.
-std::vector<size_t> sizes_between(const std::vector<size_t>& sizes) {
-  std::vector<size_t> between;
-  for (size_t i = 0; i + 1 < sizes.size(); ++i) {
-    if (sizes[i] >= kPromisedFrom && i % 2 == 1) between.push_back((sizes[i] + sizes[i + 1]) / 2);
+/// A size of a calibration; those that are held out are not fitted but predicted.
+struct Size {
+  size_t bytes;
+  bool held_out;
+};
+
+/// Those given, and halfway to the next of every other one where predictions are promised. Beside
+/// their neighbours, so that they are timed in the same phase of the machine.
+std::vector<Size> with_held_out(const std::vector<size_t>& sizes) {
+  std::vector<Size> all;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    all.push_back({.bytes = sizes[i], .held_out = false});
+    if (sizes[i] >= kPromisedFrom && i + 1 < sizes.size() && i % 2 == 1) {
+      all.push_back({.bytes = (sizes[i] + sizes[i + 1]) / 2, .held_out = true});
+    }
   }
-  return between;
+  return all;
 }
 
-std::vector<Contender> contenders_at(RondoBackend& backend, const std::vector<size_t>& sizes) {
+struct Contenders {
   std::vector<Contender> all;
+  std::vector<bool> held_out;  // likewise
+};
+
+Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
+  Contenders contenders;
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
-    for (const size_t bytes : sizes) {
+    const bool barrier = collective == Collective::kBarrier;
+    for (const Size& size : sizes) {
       const Shape shape =
-          shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, bytes, backend.size());
-      const bool barrier = collective == Collective::kBarrier;
+          shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, size.bytes, backend.size());
       if (shape.count == 0 && !barrier) continue;
       for (const bool library : {false, true}) {
         for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
-          all.push_back({.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+          contenders.all.push_back(
+              {.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+          contenders.held_out.push_back(size.held_out);
         }
       }
       if (barrier) break;
     }
   }
-  return all;
+  return contenders;
 }
 
 size_t argument_bytes(const Shape& shape) { return shape.count * size_of(shape.type); }
@@ -121,12 +138,7 @@ Status calibrate_rank(const Options& options, Config config, RondoBackend& backe
     return {Code::kSystem,
             "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
   }
-  const std::vector<size_t> sizes = sizes_of(options.sweep);
-  std::vector<Contender> contenders = contenders_at(backend, sizes);
-  const size_t fitted = contenders.size();
-  for (Contender& c : contenders_at(backend, sizes_between(sizes))) {
-    if (c.shape.collective != Collective::kBarrier) contenders.push_back(std::move(c));
-  }
+  Contenders contenders = contenders_at(backend, with_held_out(sizes_of(options.sweep)));
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
   if (!memory.ok()) {
     return {Code::kResourceExhausted, "no memory for four buffers of " +
@@ -136,18 +148,19 @@ Status calibrate_rank(const Options& options, Config config, RondoBackend& backe
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
                    .batch_us = kBatchUs,
                    .progress = first ? "calibrating" : ""};
-  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders));
-  const std::vector<Contender> held_out(contenders.begin() + static_cast<std::ptrdiff_t>(fitted),
-                                        contenders.end());
-  contenders.resize(fitted);
-  if (first) RONDO_RETURN_IF_ERROR(write_profile(contenders, options, backend.size()));
+  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders.all));
+  std::vector<Contender> fitted, held_out;
+  for (size_t i = 0; i < contenders.all.size(); ++i) {
+    (contenders.held_out[i] ? held_out : fitted).push_back(std::move(contenders.all[i]));
+  }
+  if (first) RONDO_RETURN_IF_ERROR(write_profile(fitted, options, backend.size()));
 
   config.links = options.calibrate_file;  // only rank 0 reads it
   config.name = "calibrated";
   auto calibrated = make_rondo_backend({.config = config});
   if (!calibrated.ok()) return calibrated.status();
   if (!first) return {};
-  std::printf("# %zu timings of %d ranks in %zu rounds fitted, written to %s\n", fitted,
+  std::printf("# %zu timings of %d ranks in %zu rounds fitted, written to %s\n", fitted.size(),
               backend.size(), how.rounds, options.calibrate_file.c_str());
   if (!held_out.empty()) print_errors(**calibrated, held_out);
   return {};

@@ -40,8 +40,13 @@ class Layout {
         }
       }
     }
-    for (const Box& box : picture_.boxes)
+    for (Box& box : picture_.boxes) {
       picture_.levels = std::max(picture_.levels, box.level + 1);
+      const auto peers = 1 + std::count(box.label.begin(), box.label.end(), ',');
+      if (peers > 1 && peers == picture_.ranks - 1) {
+        box.label = box.label.substr(0, box.label.find(' ')) + " all";
+      }
+    }
     return std::move(picture_);
   }
 
@@ -110,7 +115,7 @@ class Layout {
     }
   }
 
-  /// Waits in a row are one box: "wait_posted 1, 2, 3".
+  /// Waits in a row are one box: "wait_posted 1,2", or "wait_posted all".
   void wait(size_t r, const Step& s) {
     const int rank = static_cast<int>(r);
     int level = next_level_[r];

@@ -5,9 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
@@ -22,10 +24,24 @@ constexpr int kMistake = 2;
 
 struct Flags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string links, pace, json, svg;
+  std::string links, pace, json, svg, size;
   int ranks = 0, root = 0, rank = -1;
-  uint64_t size = 0;
 };
+
+/// As everywhere in rondo: bytes, or a whole number with K, M or G.
+std::optional<uint64_t> parse_size(const std::string& text) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{}) return std::nullopt;
+  const std::string_view suffix(unit, end);
+  const size_t power = std::string_view("KMG").find(suffix);
+  const int shift = suffix.empty()                   ? 0
+                    : power > 2 || suffix.size() > 1 ? 64
+                                                     : 10 * (1 + static_cast<int>(power));
+  if (shift > 30 || value > (UINT64_MAX >> shift)) return std::nullopt;
+  return value << shift;
+}
 
 template <size_t N>
 std::string join(const std::string_view (&names)[N]) {
@@ -50,8 +66,7 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, kMaxRanks));
   app.add_option("--size", flags.size,
                  "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary")
-      ->required()
-      ->transform(CLI::AsSizeValue(false));
+      ->required();
   app.add_option("--algorithm", flags.algorithm,
                  "this one instead of the cheapest: " + join(kAlgorithmNames));
   app.add_option(
@@ -80,7 +95,13 @@ Request read_request(const Flags& flags) {
   r.op = parse_or_refuse<ReduceOp>("-o", flags.op, kReduceOpNames);
   r.ranks = flags.ranks;
   r.root = flags.root;
-  r.size_bytes = flags.size;
+  const auto size = parse_size(flags.size);
+  if (!size) {
+    throw CLI::ValidationError(
+        "--size",
+        "'" + flags.size + "' is not a size: write bytes, or a whole number with K, M or G");
+  }
+  r.size_bytes = *size;
   if (flags.rank >= 0) r.rank = flags.rank;
   const bool wire = !flags.pace.empty();
   if (wire && flags.memory == "library") {

@@ -62,10 +62,15 @@ double label_at(const Arrow& a, const Point (&p)[4]) {
   return t;
 }
 
+/// Numbers are drawn after all lines, so that none is crossed out.
+struct Drawn {
+  std::string line, number;
+};
+
 /// From the lower edge of one box to the upper edge of another. In place one end is the peer's
 /// column, in the gap above or below the box, and every rank that touches it there has a place of
 /// its own.
-std::string arrow_svg(const Arrow& a, double row, int ranks) {
+Drawn arrow_svg(const Arrow& a, double row, int ranks) {
   const double side = a.to_rank > a.from_rank ? 1 : -1;
   const double gap = row / 2 - 10, spread = std::min(18.0, kBoxWidth / ranks);
   const auto place = [&](int peer, int rank) {
@@ -83,15 +88,17 @@ std::string arrow_svg(const Arrow& a, double row, int ranks) {
   const Point label = a.by == By::kPull   ? p[0]
                       : a.by == By::kPush ? Point{p[3].x, p[3].y + 8}
                                           : on_curve(p, label_at(a, p));
-  return fmt::format(
-      "<path d=\"M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}\" fill=\"none\" "
-      "stroke=\"{}\" stroke-width=\"1.6\"{} marker-end=\"url(#head{})\"/>\n"
-      "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"8\" fill=\"#ffffff\" stroke=\"{}\"/>"
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"small\" style=\"fill:{}\">{}</text>\n",
-      p[0].x, p[0].y, p[1].x, p[1].y, p[2].x, p[2].y, p[3].x, p[3].y, colour,
-      a.by == By::kSlot ? "" : " stroke-dasharray=\"5 3\"",
-      static_cast<size_t>(std::max(a.chunk, 0)) % std::size(kColours), label.x, label.y, colour,
-      label.x, label.y + 3.5, colour, a.chunk);
+  return {
+      .line = fmt::format("<path d=\"M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}\" "
+                          "fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{} "
+                          "marker-end=\"url(#head{})\"/>\n",
+                          p[0].x, p[0].y, p[1].x, p[1].y, p[2].x, p[2].y, p[3].x, p[3].y, colour,
+                          a.by == By::kSlot ? "" : " stroke-dasharray=\"5 3\"",
+                          static_cast<size_t>(std::max(a.chunk, 0)) % std::size(kColours)),
+      .number = fmt::format(
+          "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"8\" fill=\"#ffffff\" stroke=\"{2}\"/>"
+          "<text x=\"{0:.1f}\" y=\"{3:.1f}\" class=\"small\" style=\"fill:{2}\">{4}</text>\n",
+          label.x, label.y, colour, label.y + 3.5, a.chunk)};
 }
 
 std::string box_svg(const Box& box, double row) {
@@ -156,7 +163,13 @@ std::string to_svg(const Picture& picture, const std::string& title, const std::
       "<text x=\"{0}\" y=\"48\" class=\"note\">{2}</text>\n",
       kLeft, escaped(title), escaped(subtitle));
   for (int r = 0; r < picture.ranks; ++r) svg += column_svg(r, height);
-  for (const Arrow& a : picture.arrows) svg += arrow_svg(a, row, picture.ranks);
+  std::string numbers;
+  for (const Arrow& a : picture.arrows) {
+    const Drawn drawn = arrow_svg(a, row, picture.ranks);
+    svg += drawn.line;
+    numbers += drawn.number;
+  }
+  svg += numbers;
   for (const Box& box : picture.boxes) svg += box_svg(box, row);
   svg += fmt::format(
       "<text x=\"{0}\" y=\"{1:.1f}\" class=\"note\">Time goes down. An arrow is one slice of the "

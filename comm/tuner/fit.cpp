@@ -104,7 +104,12 @@ Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base
   std::vector<Correction> tables;
   for (const Timing& t : timings) {
     const double modelled = price(t.question, profile).total_us();
-    if (modelled <= 0) continue;
+    if (modelled <= 0) {
+      return Status(Code::kInvalidArgument,
+                    "these timings explain nothing: by the constants fitted to them " +
+                        std::string(name(t.question.collective)) + " by " +
+                        std::string(name(t.question.algorithm)) + " would take no time at all");
+    }
     table_of(t.question, tables)
         .points.push_back({.bytes = t.question.bytes, .factor = rounded(t.us / modelled)});
   }

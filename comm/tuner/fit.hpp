@@ -16,7 +16,7 @@ struct Timing {
 
 /// A profile like `base` with fitted constants and corrections. A constant that no timing depends
 /// on stays as it is in `base`. Errors: kInvalidArgument, for fewer timings than constants, times
-/// that are not above 0, or different numbers of ranks.
+/// that are not above 0 or contradict each other, or different numbers of ranks.
 Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base);
 
 }  // namespace rondo::tuner

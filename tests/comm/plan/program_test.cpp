@@ -65,7 +65,7 @@ TEST_CASE("4096 ranks: one rank's schedule") {
       {"all_reduce", "--ranks", "4096", "--size", "1G", "--rank", "17", "--algorithm", "ring"});
   INFO(ran.err);
   CHECK(ran.exit_code == 0);
-  CHECK_THAT(ran.out, says("rank 17: 8190 steps"));
+  CHECK_THAT(ran.out, says("rank 17: 8191 steps"));
   CHECK_THAT(ran.out, says("not verified: only one rank was asked for"));
   CHECK_THAT(ran.out, says("rank 17: sends 2146959360 = 2(N-1)/N * S"));
 }
@@ -127,6 +127,8 @@ TEST_CASE("mistakes end with code 2 and a sentence") {
       {{"all_reduce", "--ranks", "0", "--size", "1"}, "0"},
       {{"all_reduce", "--ranks", "4", "--size", "1X"}, "1X"},
       {{"all_reduce", "--ranks", "4", "--size", "-1"}, "-1"},
+      {{"all_reduce", "--ranks", "4", "--size", "1KM"}, "1KM"},
+      {{"all_reduce", "--ranks", "4", "--size", "99999999999G"}, "99999999999G"},
       {{"all_reduce", "--ranks", "4", "--size", "1", "--algorithm", "fast"}, "'fast' is none of"},
       {{"all_reduce", "--ranks", "4", "--size", "1", "--algorithm", "flat"},
        "no all_reduce by flat"},

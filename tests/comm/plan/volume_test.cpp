@@ -36,7 +36,7 @@ TEST_CASE("what every algorithm moves is what its formula says, and every plan i
       r.root = is_rooted(collective) ? n - 1 : 0;
       const Plan plan = planned(r);
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
-      CHECK(plan.equal_chunks);
+      CHECK((plan.equal_chunks || collective == Collective::kBarrier));
       CHECK(plan.bytes_match());
       CHECK(plan.right());
       REQUIRE(plan.verification);
@@ -117,7 +117,7 @@ TEST_CASE("one rank of very many") {
   const Plan plan = planned(r);
   REQUIRE(plan.schedules.size() == 1);
   CHECK(plan.schedules[0].rank == 4095);
-  CHECK(plan.schedules[0].steps.size() == 2 * 4095);
+  CHECK(plan.schedules[0].steps.size() == 2 * 4096 - 1);
   CHECK(plan.bytes[0].sent == 2 * uint64_t{4095} * ((uint64_t{1} << 30) / 4096));
   CHECK(plan.bytes_match());
   CHECK_FALSE(plan.verification);
