@@ -246,11 +246,8 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
                               Algorithm algorithm) {
   Request request{.collective = collective, .count = count, .type = type};
   if (is_varying(collective)) {
-    const std::vector<size_t> counts(static_cast<size_t>(size()), count);
-    const Form form = form_of(collective);
-    const std::span<const size_t> none;
-    request.layout = comm::make_layout(form.in == Holds::kEach ? counts : none, {},
-                                       form.out == Holds::kEach ? counts : none, {});
+    request.layout =
+        std::make_shared<const schedule::Layout>(schedule::equal_layout(collective, size(), count));
   }
   const CallOptions options{.algorithm = algorithm};
   if (!comm::check_values(request, options, size()).ok()) return {};
@@ -263,7 +260,13 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   auto bytes = plans_->most_bytes_moved(shape, chosen.algorithm);
   return {.algorithm = chosen.algorithm,
           .channels = plans_->limits().channels,
-          .predicted_us = chosen.predicted_us,
+          .predicted_us = tuner::price({.collective = collective,
+                                        .algorithm = chosen.algorithm,
+                                        .ranks = plans_->limits().ranks,
+                                        .bytes = count * size_of(type),
+                                        .mapped = direct || chosen.direct},
+                                       plans_->limits().profile)
+                              .total_us(),
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 

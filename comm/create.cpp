@@ -17,7 +17,7 @@
 #include "comm/link_profile.hpp"
 #include "comm/log.hpp"
 #include "comm/status/socket.hpp"
-#include "comm/topology/topology.hpp"
+#include "comm/tuner/profile_file.hpp"
 #include "kernels/reduce.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/shm/arena.hpp"
@@ -27,7 +27,7 @@ namespace rondo {
 
 namespace {
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
@@ -44,7 +44,6 @@ struct Hello {
   uint32_t algorithm;
   uint32_t reproducible;
   uint64_t slot_bytes;
-  uint64_t llc_bytes;
   uint64_t arena_bytes;  // 0: none
   char pace[kPaceChars];
   int32_t granted_cpus;  // by the control group; ranks in different ones go by rank 0's
@@ -101,20 +100,37 @@ Status check(const Config& config, const std::string& pace) {
   return {};
 }
 
-Result<std::vector<Hello>> exchange(comm::Bootstrap& bootstrap, const Hello& own) {
-  auto blobs = bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof(own)});
+struct Introduced {
+  std::vector<Hello> hellos;  // [rank]
+  tuner::LinkProfile links;   // for a host with a core for every rank
+};
+
+/// Rank 0's link profile follows its Hello.
+Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
+                            const std::string& links_path) {
+  std::string said(reinterpret_cast<const char*>(&own), sizeof(own));
+  if (bootstrap.rank() == 0) {
+    auto links = comm::host_profile(links_path);
+    if (!links.ok()) return links.status();
+    said += tuner::to_json_text(*links);
+  }
+  auto blobs = bootstrap.all_gather(said);
   if (!blobs.ok()) return blobs.status();
-  std::vector<Hello> hellos(blobs->size());
-  for (size_t r = 0; r < hellos.size(); ++r) {
+  Introduced introduced{.hellos = std::vector<Hello>(blobs->size()), .links = {}};
+  for (size_t r = 0; r < blobs->size(); ++r) {
     const std::string& blob = (*blobs)[r];
-    if (blob.size() == sizeof(Hello)) std::memcpy(&hellos[r], blob.data(), sizeof(Hello));
-    if (blob.size() != sizeof(Hello) || hellos[r].version != kVersion) {
+    Hello& hello = introduced.hellos[r];
+    if (blob.size() >= sizeof(Hello)) std::memcpy(&hello, blob.data(), sizeof(Hello));
+    if (blob.size() < sizeof(Hello) || hello.version != kVersion) {
       return Status(
           Code::kBootstrap,
           fmt::format("rank {} runs another version of rondo than rank {}", r, bootstrap.rank()));
     }
   }
-  return hellos;
+  auto links = tuner::parse_profile(blobs->front().substr(sizeof(Hello)), "of rank 0");
+  if (!links.ok()) return links.status();
+  introduced.links = std::move(*links);
+  return introduced;
 }
 
 // Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is no
@@ -168,6 +184,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
   if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
+  const char* links = std::getenv("RONDO_LINKS");
+  if (settled.links.empty() && links != nullptr) settled.links = links;
   if (settled.timeout == Config{}.timeout) {
     if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
       auto seconds = parse_seconds(text);
@@ -206,17 +224,17 @@ Status Communicator::Impl::bring_up(const Config& config) {
   own.algorithm = static_cast<uint32_t>(config.algorithm);
   own.reproducible = config.reproducible ? 1 : 0;
   own.slot_bytes = config.slot_bytes;
-  own.llc_bytes = topology::host().llc_bytes;
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
   config.pace.copy(own.pace, kPaceChars - 1);
   own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
-  auto hellos = exchange(bootstrap_, own);
-  if (!hellos.ok()) return hellos.status();
-  const Hello& settings = hellos->front();
+  auto introduced = exchange(bootstrap_, own, config.links);
+  if (!introduced.ok()) return introduced.status();
+  const std::vector<Hello>& hellos = introduced->hellos;
+  const Hello& settings = hellos.front();
   const std::string pace = settings.pace;
 
-  auto arenas = map_arenas(bootstrap_, arena->fd, *hellos);
+  auto arenas = map_arenas(bootstrap_, arena->fd, hellos);
   if (!arenas.ok()) return arenas.status();
 
   const int ranks = bootstrap_.size(), rank = bootstrap_.rank();
@@ -225,7 +243,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   CPU_ZERO(&cpus);
   for (int r = 0; r < ranks; ++r) {
     same_process = same_process && bootstrap_.peers()[static_cast<size_t>(r)].same_process;
-    CPU_OR(&cpus, &cpus, &(*hellos)[static_cast<size_t>(r)].affinity);
+    CPU_OR(&cpus, &cpus, &hellos[static_cast<size_t>(r)].affinity);
   }
   if (const char* rejected = kernels::rejected_instruction_set(); rejected != nullptr) {
     comm::log(LogLevel::kWarn,
@@ -237,9 +255,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const comm::Surroundings where{.ranks = ranks,
                                  .channels = channels,
                                  .cpus = usable,
-                                 .llc_bytes = settings.llc_bytes,
+                                 .links = introduced->links,
                                  .pace = pace};
-  const bool oversubscribed = comm::is_oversubscribed(where);
   const tuner::LinkProfile profile = *comm::link_profile(where);  // rank 0 has checked the pace
   const uint32_t depth = settings.slots > 0 ? settings.slots : profile.slots;
   const size_t slot_bytes = settings.slot_bytes > 0 ? settings.slot_bytes : profile.slot_bytes;
@@ -290,7 +307,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
       .blocking = engine::wait_policy(ranks * channels, usable, paced),
       // Beside every progress thread its rank computes.
       .progressing = engine::wait_policy(2 * ranks * channels, usable, paced),
-      .cache_bytes = settings.llc_bytes / 2};
+      .cache_bytes = profile.llc_bytes / 2};
   try {
     runner_ = std::make_shared<engine::Runner>(*transport_, *board_, *watch_, options);
   } catch (const std::system_error& error) {
@@ -299,10 +316,9 @@ Status Communicator::Impl::bring_up(const Config& config) {
   }
   queue_ = std::make_shared<engine::Queue>(*runner_);
   timeout_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(config.timeout).count();
-  comm::log(
-      LogLevel::kInfo,
-      fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs{}", rank, ranks,
-                  channels, depth, slot_bytes, usable, oversubscribed ? ", oversubscribed" : ""));
+  comm::log(LogLevel::kInfo,
+            fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
+                        rank, ranks, channels, depth, slot_bytes, usable, profile.name));
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();

@@ -1,23 +1,32 @@
 // See link_profile.hpp.
 #include "comm/link_profile.hpp"
 
+#include "comm/topology/topology.hpp"
+#include "comm/tuner/profile_file.hpp"
 #include "transport/pace/pace.hpp"
 
 namespace rondo::comm {
+
+Result<tuner::LinkProfile> host_profile(const std::string& path) {
+  if (!path.empty()) return tuner::read_profile(path);
+  tuner::LinkProfile links = tuner::shared_memory_profile();
+  links.llc_bytes = topology::host().llc_bytes;
+  return links;
+}
 
 bool is_oversubscribed(const Surroundings& where) {
   return where.ranks * where.channels > where.cpus;
 }
 
 Result<tuner::LinkProfile> link_profile(const Surroundings& where) {
-  tuner::LinkProfile profile = is_oversubscribed(where) ? tuner::oversubscribed_profile(where.cpus)
-                                                        : tuner::shared_memory_profile();
+  tuner::LinkProfile profile = is_oversubscribed(where)
+                                   ? tuner::oversubscribed_profile(where.cpus, where.links)
+                                   : where.links;
   if (!where.pace.empty()) {
     auto pacing = transport::parse_pace(where.pace);
     if (!pacing.ok()) return pacing.status();
-    profile = tuner::wire_profile(pacing->bytes_per_second, pacing->latency_seconds);
+    profile = tuner::wire_profile(pacing->bytes_per_second, pacing->latency_seconds, where.links);
   }
-  profile.llc_bytes = where.llc_bytes;
   return tuner::fit_to_memory(profile, where.ranks, where.channels);
 }
 

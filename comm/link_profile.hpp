@@ -11,10 +11,13 @@ namespace rondo::comm {
 /// What is known of a communicator's ranks before it has a transport.
 struct Surroundings {
   int ranks, channels;
-  int cpus;  // that the ranks together may use
-  size_t llc_bytes;
-  std::string pace;  // Config::pace, empty: none
+  int cpus;                  // that the ranks together may use
+  tuner::LinkProfile links;  // of the host, with a core for every rank: host_profile()
+  std::string pace;          // Config::pace, empty: none
 };
+
+/// What the file says, or, without one, the built-in profile with this host's cache.
+Result<tuner::LinkProfile> host_profile(const std::string& path);
 
 /// More pipelines than CPUs: they take turns.
 bool is_oversubscribed(const Surroundings& where);

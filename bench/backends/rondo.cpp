@@ -10,9 +10,9 @@
 namespace rondo::bench {
 namespace {
 
-class RondoBackend final : public AbortableBackend {
+class Rondo final : public RondoBackend {
  public:
-  RondoBackend(Communicator communicator, const RondoOptions& options)
+  Rondo(Communicator communicator, const RondoOptions& options)
       : communicator_(std::move(communicator)), options_(options) {}
 
   /// After all ranks have come, and before anything else takes memory.
@@ -46,6 +46,14 @@ class RondoBackend final : public AbortableBackend {
            !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
   }
   Status barrier() override { return communicator_.barrier(); }
+  void select(Algorithm algorithm, bool direct) override {
+    options_.algorithm = algorithm;
+    options_.direct = direct;
+  }
+  std::optional<Plan> planned(const Shape& shape) const override {
+    const Plan chosen = plan(shape);
+    return chosen.algorithm == Algorithm::kAuto ? std::nullopt : std::optional<Plan>(chosen);
+  }
 
   Status run(const Operation& operation) override {
     const Shape& shape = operation.shape;
@@ -128,12 +136,12 @@ class RondoBackend final : public AbortableBackend {
 
 }  // namespace
 
-Result<std::unique_ptr<AbortableBackend>> make_rondo_backend(const RondoOptions& options) {
+Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& options) {
   auto communicator = Communicator::create(options.config);
   if (!communicator.ok()) return communicator.status();
-  auto backend = std::make_unique<RondoBackend>(std::move(communicator).value(), options);
+  auto backend = std::make_unique<Rondo>(std::move(communicator).value(), options);
   RONDO_RETURN_IF_ERROR(backend->look_at_memory());
-  return std::unique_ptr<AbortableBackend>(std::move(backend));
+  return std::unique_ptr<RondoBackend>(std::move(backend));
 }
 
 }  // namespace rondo::bench

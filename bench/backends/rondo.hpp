@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/harness/backend.hpp"
@@ -21,14 +22,19 @@ struct RondoOptions {
   size_t private_bytes_before = 0;
 };
 
-/// A Backend that another thread may ask to give up.
-class AbortableBackend : public Backend {
+/// What only rondo can do.
+class RondoBackend : public Backend {
  public:
   /// Every pending and later call of every rank fails with this reason. Any thread.
   virtual void abort(const std::string& reason) = 0;
+  /// From now on: the algorithm of what is measured (kAuto: rondo's choice), and whether
+  /// predictions are for buffers that all ranks map.
+  virtual void select(Algorithm algorithm, bool direct) = 0;
+  /// What select()ed means for this shape; nothing where it is not possible here.
+  virtual std::optional<Plan> planned(const Shape& shape) const = 0;
 };
 
 /// Blocks until all ranks have come.
-Result<std::unique_ptr<AbortableBackend>> make_rondo_backend(const RondoOptions& options);
+Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& options);
 
 }  // namespace rondo::bench

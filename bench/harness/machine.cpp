@@ -42,6 +42,13 @@ size_t private_memory_bytes() {
   return 0;
 }
 
+int allowed_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
+  return CPU_COUNT(&allowed);
+}
+
 size_t last_level_cache_bytes() {
   // Not sysconf(): glibc multiplies shared caches by what it believes of the topology, and on a
   // 2-core VM with 32 MiB says 256.

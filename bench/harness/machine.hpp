@@ -15,6 +15,9 @@ std::string pin(int rank, int ranks);
 /// not tell.
 size_t private_memory_bytes();
 
+/// CPUs that the calling thread may run on; 1 where that cannot be told.
+int allowed_cpus();
+
 /// Largest cache of CPU 0 in bytes; 32 MiB where the system does not tell.
 size_t last_level_cache_bytes();
 

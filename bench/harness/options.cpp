@@ -76,6 +76,9 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
 }
 
 void read_options(const Texts& texts, Options& options) {
+  if (!options.calibrate_file.empty() && options.sweep_algorithms) {
+    throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
+  }
   if (!texts.collective.empty()) {
     const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
     if (!collective) {
@@ -113,9 +116,27 @@ void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
   app.add_flag("--topology", options.topology,
                "instead of measuring, print what hwloc sees and the link profile for --ranks");
+  app.add_option("--calibrate", options.calibrate_file,
+                 "time every collective by every algorithm on both kinds of memory, and write a "
+                 "link profile for --links there");
+  app.add_option("--links", options.links, "choose and predict by this link profile");
+  app.add_flag("--sweep", options.sweep_algorithms,
+               "time every algorithm at every size, and what the choice loses against the best");
   app.add_option("--device", texts.device, "where buffers live")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+}
+
+/// A calibration covers every collective, from the smallest size to well above the caches unless
+/// told otherwise.
+void calibrate_by_default(const CLI::App& app, Texts& texts) {
+  if (!texts.collective.empty()) {
+    refuse("--calibrate", texts.collective, "is one collective; a calibration takes them all");
+  }
+  texts.collective = name(Collective::kAllReduce);  // unused
+  if (app.count("-b") == 0) texts.min = "8";
+  if (app.count("-e") == 0) texts.max = "64M";
+  if (app.count("-f") == 0 && app.count("-i") == 0) texts.factor = 2;
 }
 
 void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& options) {
@@ -172,7 +193,9 @@ Parsed parse_options(const Program& program, int argc, const char* const* argv) 
   try {
     app.parse(argc, argv);
     if (program.collective) options.collective = *program.collective;
-    if (!program.collective && texts.collective.empty() && !options.topology) {
+    if (!options.calibrate_file.empty()) {
+      calibrate_by_default(app, texts);
+    } else if (!program.collective && texts.collective.empty() && !options.topology) {
       throw CLI::RequiredError("COLLECTIVE");
     }
     read_options(texts, options);

@@ -16,7 +16,8 @@ namespace rondo::bench {
 struct Program {
   std::string name;  // "rondo-perf"
   std::string description;
-  bool is_rondo = false;  // --threads, --algorithm, --memory, --pace, --device, --topology
+  bool is_rondo =
+      false;  // --threads, --algorithm, --memory, --pace, --device, --topology, --links, ...
   /// What the program's name says, as all_reduce_perf does: then the command line does not.
   std::optional<Collective> collective{};
 };
@@ -36,6 +37,9 @@ struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
   std::string pace;
+  std::string links;           // a link profile to go by
+  std::string calibrate_file;  // measure everything and write a link profile there
+  bool sweep_algorithms = false;
   std::string json_file;
   bool stats = false;     // a line of statistics under every row
   size_t cycles = 1;      // how often all rows are measured

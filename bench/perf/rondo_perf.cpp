@@ -15,7 +15,9 @@
 #include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "bench/perf/calibrate.hpp"
 #include "bench/perf/stop.hpp"
+#include "bench/perf/sweep.hpp"
 
 namespace rondo::bench {
 namespace {
@@ -40,6 +42,7 @@ int failed(const Status& status) {
 Config config_for(const Options& options) {
   Config config;
   config.pace = options.pace;
+  config.links = options.links;
   if (options.timeout_s > 0) {
     config.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
   }
@@ -48,7 +51,17 @@ Config config_for(const Options& options) {
 
 int run_one(const Context& context, const Config& config, const Place& place) {
   const Options& options = context.options;
+  const int cpus = allowed_cpus();
   const std::string pinning = pin(place.local_rank, place.local_size);
+  const bool calibrates = !options.calibrate_file.empty();
+  if (calibrates && (place.size < 2 || place.local_size > cpus || options.threads ||
+                     !options.pace.empty() || !options.links.empty())) {
+    return failed({Code::kInvalidArgument,
+                   "--calibrate needs at least two processes and a CPU for each, and goes without "
+                   "--threads, --pace and --links: here are " +
+                       std::to_string(place.size) + " ranks and " + std::to_string(cpus) +
+                       " CPUs"});
+  }
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
@@ -64,7 +77,10 @@ int run_one(const Context& context, const Config& config, const Place& place) {
   if (listens) {
     context.stop.on_signal([&](const std::string& reason) { (*backend)->abort(reason); });
   }
-  const int code = run_rank(context.program, options, **backend, pinning, context.args);
+  const int code = calibrates ? calibrate(options, config, **backend)
+                   : options.sweep_algorithms
+                       ? sweep_algorithms(options, **backend, pinning)
+                       : run_rank(context.program, options, **backend, pinning, context.args);
   if (listens) context.stop.forget();
   return code;
 }

@@ -166,6 +166,18 @@ Status check(const Schedule& s, const Limits& limits, bool slots) {
 
 }  // namespace
 
+Layout equal_layout(Collective collective, int ranks, uint64_t count) {
+  Layout layout;
+  if (!is_varying(collective)) return layout;
+  const std::vector<uint64_t> counts(static_cast<size_t>(ranks), count);
+  std::vector<uint64_t> offsets;
+  for (uint64_t r = 0; r < counts.size(); ++r) offsets.push_back(r * count);
+  const Form form = form_of(collective);
+  if (form.in == Holds::kEach) layout.in_counts = counts, layout.in_offsets = offsets;
+  if (form.out == Holds::kEach) layout.out_counts = counts, layout.out_offsets = offsets;
+  return layout;
+}
+
 uint32_t minimum_depth(Collective collective, Algorithm algorithm) {
   const bool passes_on = (algorithm == Algorithm::kRing && collective != Collective::kBroadcast &&
                           collective != Collective::kReduce) ||

@@ -32,6 +32,9 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+/// One block of `count` for everybody, one after the other; empty for all but _v collectives.
+Layout equal_layout(Collective collective, int ranks, uint64_t count);
+
 /// An operand made concrete: its chunk begins `offset` elements into the buffer (slots: 0).
 struct Location : Operand {
   uint64_t offset = 0;

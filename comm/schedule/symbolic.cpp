@@ -2,6 +2,7 @@
 #include "comm/schedule/symbolic.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace rondo::schedule {
 namespace {
@@ -23,20 +24,23 @@ SymbolicChannel::SymbolicChannel(std::span<const Operation> operations, size_t c
       report_(report),
       values_(ranks()),
       shared_(operations.size()),
-      indices_(operations.size()),
+      rounds_(operations.size()),
       cursors_(at(ranks())),
       links_(at(ranks()) * at(ranks())),
       published_(at(ranks())) {
   bool clocks = false;
   for (size_t k = 0; k < operations.size(); ++k) {
-    for (int r = 0; has_channel(k) && r < ranks(); ++r) {
-      indices_[k] = std::max(indices_[k], geometry(k, r).rounds * geometry(k, r).slices);
-    }
+    bool signals = false;
     for (const Program& program : operations[k].programs) {
-      for (const Instruction& i : program.instructions) clocks |= i.action != Action::kMove;
+      for (const Instruction& i : program.instructions) signals |= i.action != Action::kMove;
       const auto& operands = program.operands;
-      if (std::any_of(operands.begin(), operands.end(), in_peer)) shared_[k] = clocks = true;
+      if (std::any_of(operands.begin(), operands.end(), in_peer)) shared_[k] = true;
     }
+    clocks = clocks || signals || shared_[k];
+    if (!has_channel(k)) continue;
+    rounds_[k] = rounds_of(k, signals || shared_[k]);
+    report_.rounds += geometry(k).rounds;
+    report_.rounds_carried_out += rounds_[k].size();
   }
   if (clocks) clocks_ = std::make_unique<Clocks>(ranks(), operations.size());
   prepare_memory();
@@ -49,6 +53,38 @@ uint64_t SymbolicChannel::chunks(size_t op) const {
     return operations_[op].collective == Collective::kAllToAllV ? n * n : n;
   }
   return g.total == 0 ? 0 : (g.total - 1) / g.block + 1;
+}
+
+std::vector<SymbolicChannel::Round> SymbolicChannel::rounds_of(size_t op, bool every) const {
+  std::set<uint64_t> lengths;  // of chunks
+  for (uint64_t c = 0; c < chunks(op); ++c) {
+    lengths.insert(chunk_length(operations_[op], static_cast<int>(c)));
+  }
+  uint64_t all = 0;  // the most of any rank: the others have nothing left to move in the last ones
+  for (int r = 0; r < ranks(); ++r) all = std::max(all, geometry(op, r).rounds);
+  const auto differs_from_last = [&](uint64_t round) {
+    for (int r = 0; r < (is_varying(operations_[op].collective) ? ranks() : 1); ++r) {
+      const Geometry& g = geometry(op, r);
+      for (uint32_t s = 0; s < g.slices; ++s) {
+        for (const uint64_t length : lengths) {
+          if (g.slice_length(length, round, s) != g.slice_length(length, round - 1, s)) return true;
+        }
+      }
+    }
+    return false;
+  };
+  std::vector<Round> rounds;
+  bool first = true;  // the round before is the first of its kind
+  for (uint64_t r = 0; r < all; ++r) {
+    const bool new_kind = r == 0 || differs_from_last(r);
+    if (every || new_kind || first || r + 1 == all) {
+      rounds.push_back({.number = r, .times = 1});
+    } else {
+      ++rounds.back().times;
+    }
+    first = new_kind;
+  }
+  return rounds;
 }
 
 uint64_t SymbolicChannel::blocks(size_t op) const {
@@ -196,7 +232,7 @@ void SymbolicChannel::next(int rank) {
   cursor.slice = 0;
   if (++cursor.instruction < program.instructions.size()) return;
   cursor.instruction = 0;
-  if (++cursor.round < g.rounds) return;
+  if (++cursor.round < rounds_[cursor.op].size()) return;
   cursor = {.op = cursor.op + 1};
 }
 
@@ -236,8 +272,7 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
   const Instruction& i = program.instructions[cursor.instruction];
   if (i.action == Action::kSignal) return false;
   if (i.action == Action::kWait) return wait_blocked(rank, i, why);
-  const Geometry& g = geometry(cursor.op, rank);
-  if (g.slice_length(i.length, cursor.round, cursor.slice) == 0) return false;
+  if (part_length(cursor.op, rank, i.length, index_of(cursor)) == 0) return false;
   for (uint32_t n = 0; n < uint32_t{i.sources} + i.destinations; ++n) {
     const Operand& o = program.operands[i.first + n];
     if (!in_slot(o)) continue;
@@ -259,11 +294,10 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
 
 Status SymbolicChannel::move(int rank, const Program& program, const Instruction& i) {
   const Cursor& cursor = cursors_[at(rank)];
-  const Geometry& g = geometry(cursor.op, rank);
-  const uint64_t length = g.slice_length(i.length, cursor.round, cursor.slice);
+  const uint64_t index = index_of(cursor), times = rounds_[cursor.op][cursor.round].times;
+  const uint64_t length = part_length(cursor.op, rank, i.length, index) * times;
   if (length == 0) return {};
-  const uint64_t index = cursor.round * g.slices + cursor.slice;
-  ++report_.moves;
+  report_.moves += times;
   std::vector<ValueId> sources;
   for (uint32_t n = 0; n < i.sources; ++n) {
     const Operand& o = program.operands[i.first + n];
@@ -368,13 +402,11 @@ Status SymbolicChannel::put(int rank, const Instruction& i, const Operand& o, ui
 Status SymbolicChannel::check_results() {
   for (size_t k = 0; k < operations_.size(); ++k) {
     if (!has_channel(k) || operations_[k].collective == Collective::kBarrier) continue;
-    const Geometry& g = geometry(k);
     for (int r = 0; r < ranks(); ++r) {
       for (const int c : chunks_of(k, r, true)) {
         const uint64_t length = chunk_length(operations_[k], c);
         for (uint64_t i = 0; i < indices(k); ++i) {
-          const auto slice = static_cast<uint32_t>(i % g.slices);
-          if (geometry(k, r).slice_length(length, i / g.slices, slice) == 0) continue;
+          if (part_length(k, r, length, i) == 0) continue;
           RONDO_RETURN_IF_ERROR(check_result(k, r, c, i));
         }
       }
@@ -450,9 +482,10 @@ std::string SymbolicChannel::where(int rank) const {
   const Program& program = operations_[cursor.op].programs[at(rank)];
   return "operation " + std::to_string(cursor.op) + " (" +
          std::string(name(operations_[cursor.op].collective)) + "), rank " + std::to_string(rank) +
-         ", channel " + std::to_string(channel_) + ", round " + std::to_string(cursor.round) +
-         ", step " + std::to_string(cursor.instruction) + " (" +
-         name_of(program, cursor.instruction) + "), slice " + std::to_string(cursor.slice) + " ";
+         ", channel " + std::to_string(channel_) + ", round " +
+         std::to_string(rounds_[cursor.op][cursor.round].number) + ", step " +
+         std::to_string(cursor.instruction) + " (" + name_of(program, cursor.instruction) +
+         "), slice " + std::to_string(cursor.slice) + " ";
 }
 
 /// Follows who waits for whom from the first rank that is stuck, until a rank repeats or one that

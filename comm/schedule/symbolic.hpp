@@ -1,6 +1,14 @@
 // The symbolic execution of one channel of a sequence of operations. Internal to the verifier,
 // which has checked the form of the programs before. Executes greedily: any order that respects the
 // FIFOs gives the same values.
+//
+// Of rounds that are alike (every slice as long as in the round before) the first two and the last
+// of all are carried out, where nothing but slots joins the ranks. The others cannot go wrong if
+// those do not. A slot must be taken by the move of the same operation, round, slice and chunk, and
+// none may be left over, so every round takes exactly what it puts: no data pass from round to
+// round. What an event waits for (its rank's event before it, the slot that it takes, the slot that
+// must come free for it) lies in its own round or an earlier one, so a circular wait lies within a
+// single round; and what waits for what within a round depends on that round's lengths alone.
 #pragma once
 
 #include <memory>
@@ -39,9 +47,14 @@ class SymbolicChannel {
     ValueId value = kNothing;
     bool written = false;  // during the operation
   };
+  /// A round that is carried out, for itself and for `times` - 1 that follow it and are alike.
+  struct Round {
+    uint64_t number;
+    uint64_t times;
+  };
   struct Cursor {
     size_t op = 0;
-    uint64_t round = 0;
+    size_t round = 0;  // in rounds_[op]
     size_t instruction = 0;
     uint32_t slice = 0;
   };
@@ -63,9 +76,15 @@ class SymbolicChannel {
   uint64_t blocks(size_t op) const;  // of the larger buffer
   /// The chunks that `rank`'s Out, or In, holds.
   std::vector<int> chunks_of(size_t op, int rank, bool out) const;
-  uint64_t indices(size_t op) const {
-    return indices_[op];
-  }  // rounds * slices, the most of any rank
+  std::vector<Round> rounds_of(size_t op, bool every) const;
+  /// Parts of a chunk that are carried out: rounds and slices.
+  uint64_t indices(size_t op) const { return rounds_[op].size() * geometry(op).slices; }
+  uint64_t part_length(size_t op, int rank, uint64_t length, uint64_t index) const {
+    const Geometry& g = geometry(op, rank);
+    const uint64_t round = rounds_[op][index / g.slices].number;
+    return g.slice_length(length, round, static_cast<uint32_t>(index % g.slices));
+  }
+  uint64_t index_of(const Cursor& c) const { return c.round * geometry(c.op).slices + c.slice; }
   /// Where chunk `chunk` of In or Out lies among the cells of a rank; one place for both where they
   /// overlap.
   size_t cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const;
@@ -102,12 +121,12 @@ class SymbolicChannel {
   uint32_t depth_;
   VerifyReport& report_;
   Values values_;
-  std::unique_ptr<Clocks> clocks_;  // only where peers' buffers or counters are used
-  std::vector<bool> shared_;        // [op] whether peers touch buffers
-  std::vector<uint64_t> indices_;   // [op]
-  std::vector<Cursor> cursors_;     // [rank]
-  std::vector<Fifo> links_;         // [from * ranks + to]
-  std::vector<Fifo> published_;     // [from]
+  std::unique_ptr<Clocks> clocks_;          // only where peers' buffers or counters are used
+  std::vector<bool> shared_;                // [op] whether peers touch buffers
+  std::vector<std::vector<Round>> rounds_;  // [op]
+  std::vector<Cursor> cursors_;             // [rank]
+  std::vector<Fifo> links_;                 // [from * ranks + to]
+  std::vector<Fifo> published_;             // [from]
   std::vector<std::vector<std::vector<Cell>>> memory_;  // [op][rank][cell]
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -185,11 +186,16 @@ std::string topology_report(int ranks, const Config& config) {
   const std::vector<int> allowed = allowed_cpus();
   const int granted = engine::granted_cpus();
   const int cpus = std::clamp(static_cast<int>(allowed.size()), 1, std::max(granted, 1));
-  auto profile = comm::link_profile({.ranks = ranks,
-                                           .channels = std::max(config.channels, 1),
-                                           .cpus = cpus,
-                                           .llc_bytes = topology::host().llc_bytes,
-                                           .pace = config.pace});
+  const char* links = std::getenv("RONDO_LINKS");
+  auto profile =
+      comm::host_profile(config.links.empty() && links != nullptr ? links : config.links);
+  if (profile.ok()) {
+    profile = comm::link_profile({.ranks = ranks,
+                                  .channels = std::max(config.channels, 1),
+                                  .cpus = cpus,
+                                  .links = *profile,
+                                  .pace = config.pace});
+  }
   return host_text(topology) + usable_text(allowed, granted) +
          placement_text(topology, ranks, allowed) +
          (profile.ok() ? profile_text(*profile) : profile.status().message() + "\n");

@@ -28,16 +28,13 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
 
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
               bool in_place, const LinkProfile& profile) {
-  Choice best{.algorithm = Algorithm::kRing,
-              .predicted_us = std::numeric_limits<double>::infinity()};
-  for (int a = 0; a < kAlgorithms; ++a) {
-    const auto algorithm = static_cast<Algorithm>(a);
-    if (!schedule::has(collective, algorithm)) continue;
-    if (refusal(collective, algorithm, available, in_place) != nullptr) continue;
-    const double us = predict_us(collective, algorithm, ranks, bytes, profile);
-    if (us < best.predicted_us) best = {.algorithm = algorithm, .predicted_us = us};
+  for (const Candidate& candidate :
+       candidates(collective, ranks, bytes, available, in_place, profile)) {
+    if (candidate.refusal == nullptr) {
+      return {.algorithm = candidate.algorithm, .predicted_us = candidate.price.total_us()};
+    }
   }
-  return best;
+  return {.algorithm = Algorithm::kRing, .predicted_us = std::numeric_limits<double>::infinity()};
 }
 
 std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t bytes,
@@ -48,11 +45,17 @@ std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t byt
     const auto algorithm = static_cast<Algorithm>(a);
     if (!schedule::has(collective, algorithm)) continue;
     all.push_back({.algorithm = algorithm,
-                   .predicted_us = predict_us(collective, algorithm, ranks, bytes, profile),
+                   .price = price(
+                       {.collective = collective,
+                        .algorithm = algorithm,
+                        .ranks = ranks,
+                        .bytes = bytes,
+                        .mapped = available.references || schedule::needs_of(algorithm).references},
+                       profile),
                    .refusal = refusal(collective, algorithm, available, in_place)});
   }
   std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
-    return a.predicted_us < b.predicted_us;
+    return a.price.total_us() < b.price.total_us();
   });
   return all;
 }

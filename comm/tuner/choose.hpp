@@ -11,7 +11,7 @@ namespace rondo::tuner {
 /// What the transport, and the buffers, of this operation allow.
 struct Available {
   bool publish = false;     // one writer, many readers
-  bool references = false;  // peers' buffers are mapped
+  bool references = false;  // peers' buffers are mapped; staged algorithms are priced so too
   bool signals = false;     // counters
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
@@ -32,7 +32,7 @@ Choice choose(Collective collective, int ranks, uint64_t bytes, const Available&
 /// explaining a choice.
 struct Candidate {
   Algorithm algorithm;
-  double predicted_us;
+  Price price;
   const char* refusal;  // null: it may be used
 };
 std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t bytes,

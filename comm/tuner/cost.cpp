@@ -147,14 +147,37 @@ Terms barrier(Algorithm algorithm, double p) {
   return t;
 }
 
-/// The price of a byte of buffers: between cached and uncached by the part of them that does not
-/// fit half of the cache. Half: slots and everybody else's data want the rest, and replacement is
-/// not exact; the measured bend is there.
-double memory_us_per_byte(double buffers, const LinkProfile& profile) {
+/// The part of the operation's buffers that does not fit half of the cache, whose bytes cost
+/// memory_us_per_byte. Half: slots and everybody else's data want the rest, and replacement is not
+/// exact; the measured bend is there.
+double uncached_part(double buffers, const LinkProfile& profile) {
   const double llc = static_cast<double>(profile.llc_bytes) / 2;
-  const double beyond = buffers > llc ? 1 - llc / buffers : 0;
-  return profile.memory_cached_us_per_byte +
-         beyond * (profile.memory_us_per_byte - profile.memory_cached_us_per_byte);
+  return buffers > llc ? 1 - llc / buffers : 0;
+}
+
+/// The factor at `bytes`: between the points around it, over the logarithm of the size.
+double interpolate(const std::vector<Correction::Point>& points, uint64_t bytes) {
+  const auto above = std::find_if(points.begin(), points.end(),
+                                  [&](const Correction::Point& p) { return p.bytes >= bytes; });
+  if (above == points.end()) return points.back().factor;
+  if (above == points.begin() || above->bytes == bytes) return above->factor;
+  const auto below = above - 1;
+  const auto log = [](uint64_t b) {
+    return std::log(static_cast<double>(std::max<uint64_t>(b, 1)));
+  };
+  const double part = (log(bytes) - log(below->bytes)) / (log(above->bytes) - log(below->bytes));
+  return std::pow(below->factor, 1 - part) * std::pow(above->factor, part);
+}
+
+double correction_of(const Question& q, const LinkProfile& profile) {
+  if (q.ranks != profile.corrected_ranks) return 1;
+  for (const Correction& c : profile.corrections) {
+    if (c.collective == q.collective && c.algorithm == q.algorithm && c.mapped == q.mapped &&
+        !c.points.empty()) {
+      return interpolate(c.points, q.bytes);
+    }
+  }
+  return 1;
 }
 
 }  // namespace
@@ -186,20 +209,48 @@ Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t b
   }
 }
 
-double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
-                  const LinkProfile& profile) {
-  if (!schedule::has(collective, algorithm)) return std::numeric_limits<double>::infinity();
-  const Terms t = terms_of(collective, algorithm, ranks, bytes, profile);
-  const double p = ranks, n = static_cast<double>(bytes);
-  const Form form = form_of(collective);
+std::array<double, kConstantCount> weights_of(const Question& question,
+                                              const LinkProfile& profile) {
+  if (!schedule::has(question.collective, question.algorithm)) return {};
+  const Terms t =
+      terms_of(question.collective, question.algorithm, question.ranks, question.bytes, profile);
+  const double p = question.ranks, n = static_cast<double>(question.bytes);
+  const Form form = form_of(question.collective);
   const double buffers =
       p * n * ((form.in == Holds::kEach ? p : 1) + (form.out == Holds::kEach ? p : 1));
   const double turns = profile.parallel_ranks > 0 ? std::max(1.0, p / profile.parallel_ranks) : 1.0;
-  return profile.overhead_us + turns * (t.hops * profile.alpha_us + t.peers * profile.peer_us +
-                                        t.slot_bytes * profile.slot_us_per_byte +
-                                        t.one_way_bytes * profile.one_way_us_per_byte +
-                                        t.memory_bytes * memory_us_per_byte(buffers, profile) +
-                                        t.reduced_bytes * profile.reduce_us_per_byte);
+  const double uncached = uncached_part(buffers, profile);
+  return {1,
+          turns * t.hops,
+          turns * t.peers,
+          turns * t.slot_bytes,
+          turns * t.one_way_bytes,
+          turns * t.memory_bytes * (1 - uncached),
+          turns * t.memory_bytes * uncached,
+          turns * t.reduced_bytes};
+}
+
+Price price(const Question& question, const LinkProfile& profile) {
+  std::array<double, kConstantCount> us = weights_of(question, profile);
+  for (size_t c = 0; c < kConstantCount; ++c) us[c] *= profile.*kConstants[c].value;
+  return {.overhead_us = us[0],
+          .latency_us = us[1] + us[2],
+          .slots_us = us[3] + us[4],
+          .memory_us = us[5] + us[6],
+          .reduce_us = us[7],
+          .correction = correction_of(question, profile)};
+}
+
+double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
+                  const LinkProfile& profile) {
+  if (!schedule::has(collective, algorithm)) return std::numeric_limits<double>::infinity();
+  return price({.collective = collective,
+                .algorithm = algorithm,
+                .ranks = ranks,
+                .bytes = bytes,
+                .mapped = schedule::needs_of(algorithm).references},
+               profile)
+      .total_us();
 }
 
 }  // namespace rondo::tuner

@@ -4,6 +4,7 @@
 // for both and not for a wire.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "comm/tuner/profile.hpp"
@@ -27,7 +28,32 @@ struct Terms {
 Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
                const LinkProfile& profile);
 
-/// Microseconds, out of place. Infinity where the algorithm does not do the collective.
+/// What is to be priced. `mapped`: every rank's buffers are mapped by all, as library memory is.
+struct Question {
+  Collective collective;
+  Algorithm algorithm;
+  int ranks;
+  uint64_t bytes;  // as in terms_of
+  bool mapped = false;
+};
+
+/// How much of each of kConstants, in their order, a prediction is made of, before any correction.
+/// All zero where the algorithm does not do the collective.
+std::array<double, kConstantCount> weights_of(const Question& question, const LinkProfile& profile);
+
+/// A prediction in parts, out of place.
+struct Price {
+  double overhead_us, latency_us, slots_us, memory_us, reduce_us;
+  double correction;  // LinkProfile::corrections; 1 where they say nothing
+  double total_us() const {
+    return correction * (overhead_us + latency_us + slots_us + memory_us + reduce_us);
+  }
+};
+/// REQUIRES: the algorithm does the collective.
+Price price(const Question& question, const LinkProfile& profile);
+
+/// Microseconds, out of place, on the memory that the algorithm needs: mapped for direct ones,
+/// plain for others. Infinity where the algorithm does not do the collective.
 double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
                   const LinkProfile& profile);
 

@@ -5,6 +5,7 @@
 #include "comm/tuner/profile.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace rondo::tuner {
 
@@ -24,25 +25,28 @@ LinkProfile shared_memory_profile() {
           .slots = 4};
 }
 
-LinkProfile oversubscribed_profile(int cores) {
-  LinkProfile profile = shared_memory_profile();
-  profile.name = "shared memory, more ranks than cores";
-  profile.alpha_us = 1.5;  // sched_yield to the next rank
+LinkProfile oversubscribed_profile(int cores, LinkProfile base) {
+  LinkProfile profile = std::move(base);
+  profile.corrections.clear();
+  profile.name += ", more ranks than cores";
+  profile.alpha_us = std::max(profile.alpha_us, 1.5);  // sched_yield to the next rank
   profile.parallel_ranks = std::max(cores, 1);
-  profile.slots = 8;  // the more a turn of the scheduler can get done, the fewer turns
+  // The more a turn of the scheduler can get done, the fewer turns.
+  profile.slots = std::max(profile.slots, 8U);
   return profile;
 }
 
-LinkProfile wire_profile(double bytes_per_second, double latency_seconds) {
-  LinkProfile profile = shared_memory_profile();
-  profile.name = "wire";
+LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkProfile base) {
+  LinkProfile profile = std::move(base);
+  profile.corrections.clear();
+  profile.name = "wire over " + profile.name;
   profile.alpha_us += latency_seconds * 1e6;
   // Half on the way in, half on the way out: a hop pays both.
   profile.slot_us_per_byte += 0.5e6 / bytes_per_second;
-  profile.one_way_us_per_byte = 0.5e6 / bytes_per_second;
+  profile.one_way_us_per_byte += 0.5e6 / bytes_per_second;
   // What the FIFO holds must exceed bandwidth * latency, or the FIFO sets the pace; within a
   // megabyte per link.
-  profile.slots = 8;
+  profile.slots = std::max(profile.slots, 8U);
   const double in_flight =
       latency_seconds > 0 ? std::min(bytes_per_second * latency_seconds, 1e6) : 0.0;
   while (0.5 * static_cast<double>(profile.slot_bytes * profile.slots) < in_flight) {

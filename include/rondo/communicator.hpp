@@ -42,6 +42,9 @@ struct Config {
   /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/README.md).
   /// Empty: RONDO_PACE, else off.
   std::string pace;
+  /// A link profile that `rondo-perf --calibrate` has written, by which rank 0 lets all ranks choose
+  /// algorithms. Empty: RONDO_LINKS, else a built-in profile.
+  std::string links;
   /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
   /// Reductions fold the ranks' elements in rank order 0..N-1, so that results are the same bits

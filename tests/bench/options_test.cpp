@@ -50,6 +50,24 @@ TEST_CASE("flags and defaults are nccl-tests'") {
   CHECK(given->json_file == "x.json");
 }
 
+TEST_CASE("a calibration covers all collectives and sizes unless told otherwise") {
+  const auto all = parse_words({"--calibrate", "x.json"}).options;
+  REQUIRE(all);
+  CHECK(all->calibrate_file == "x.json");
+  CHECK(all->sweep.min == 8);
+  CHECK(all->sweep.max == size_t{64} << 20);
+  CHECK(all->sweep.factor == 2);
+  const auto some = parse_words({"--calibrate", "x.json", "-e", "1M", "-f", "4"}).options;
+  REQUIRE(some);
+  CHECK(some->sweep.max == size_t{1} << 20);
+  CHECK(some->sweep.factor == 4);
+  CHECK(parse_words({"all_reduce", "--sweep", "--links", "y"}).options->sweep_algorithms);
+  CHECK(parse_words({"all_reduce", "--calibrate", "x"}).exit_code == 2);
+  CHECK(parse_words({"--calibrate", "x", "--sweep"}).exit_code == 2);
+  CHECK(parse_words({"--sweep"}).exit_code == 2);
+  CHECK(parse_words({"--calibrate", "x"}, false).exit_code == 2);  // MPI has no link profile
+}
+
 TEST_CASE("all means every type, operator and root") {
   const auto all = parse_words({"all_reduce", "-d", "all", "-o", "all", "-r", "all"}).options;
   REQUIRE(all);

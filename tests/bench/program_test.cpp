@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "rondo/types.hpp"
 #include "tests/harness/catch.hpp"
@@ -336,6 +338,64 @@ TEST_CASE("the JSON file holds every row") {
   }
 }
 
+TEST_CASE(
+    "a calibration writes a profile that predicts what was measured, and a sweep goes by it") {
+  if (std::thread::hardware_concurrency() < 2) return;  // refused there, as it should be
+  const auto directory =
+      std::filesystem::temp_directory_path() / ("rondo-perf-links-" + std::to_string(getpid()));
+  std::filesystem::create_directory(directory);
+  const std::string links = (directory / "links.json").string();
+  const std::string sweep_file = (directory / "sweep.json").string();
+  const Ran calibrated = run("--calibrate '" + links + "' --ranks 2 -b 64 -e 1M -f 4 -n 3");
+  INFO(calibrated.output);
+  REQUIRE(calibrated.exit_code == 0);
+  CHECK(contains(calibrated.output, "timings of 2 ranks in 3 rounds fitted, written to " + links));
+  CHECK(contains(calibrated.output, "# within 15 %"));
+  auto profile = nlohmann::json::parse(std::ifstream(links));
+  CHECK(profile["corrections"]["ranks"] == 2);
+  // Every algorithm of every collective, of which those without direct ones on both memories.
+  CHECK(profile["corrections"]["tables"].size() > 50);
+
+  // A profile in which the star is a thousand times as fast as it is: the choice follows.
+  for (auto& table : profile["corrections"]["tables"]) {
+    if (table["algorithm"] != "star") continue;
+    for (auto& factor : table["factor"]) factor = factor.get<double>() / 1000;
+  }
+  std::ofstream(links) << profile;
+  const Ran swept = run("all_reduce --sweep --ranks 2 -b 64 -e 64K -f 32 -n 3 --links '" + links +
+                        "' --json '" + sweep_file + "'");
+  INFO(swept.output);
+  REQUIRE(swept.exit_code == 0);
+  CHECK(contains(swept.output, "# chosen within 5 % of the best"));
+  const auto sweep = nlohmann::json::parse(std::ifstream(sweep_file));
+  REQUIRE(sweep["results"].size() == 3);
+  for (const auto& row : sweep["results"]) {
+    CHECK(row["chosen"] == "star");
+    CHECK(row["algorithms"].size() == 5);  // plain memory: no direct ones
+    double best = row["algorithms"][0]["time"];
+    for (const auto& one : row["algorithms"]) best = std::min(best, one["time"].get<double>());
+    for (const auto& one : row["algorithms"]) {
+      if (one["algorithm"] == row["best"]) CHECK(one["time"] == best);
+    }
+  }
+  // And what is measured without a sweep goes by it too.
+  const Ran measured = run("all_reduce --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
+  CHECK(contains(measured.output, "star"));
+  std::filesystem::remove_all(directory);
+}
+
+TEST_CASE("a calibration is refused where it would say nothing") {
+  const std::string too_many = std::to_string(std::thread::hardware_concurrency() + 1);
+  for (const std::string& arguments :
+       {std::string("--ranks 1"), "--ranks " + too_many, std::string("--ranks 2 --threads"),
+        std::string("--ranks 2 --pace 1GB/s")}) {
+    const Ran ran = run("--calibrate /nonexistent/x.json -e 64 " + arguments);
+    INFO(arguments << "\n" << ran.output);
+    CHECK(ran.exit_code != 0);
+    CHECK(contains(ran.output, "a CPU for each"));
+  }
+}
+
 TEST_CASE("mistakes are named and end with a code other than 0") {
   const struct {
     const char* arguments;
@@ -349,6 +409,10 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"broadcast --ranks 2 -b 8 -e 8 -r 2", "root 2"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --json /nonexistent/x.json", "/nonexistent/x.json"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --pace fast", "fast"},
+      {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --links /nonexistent/links", "/nonexistent/links"},
+      {"all_reduce --calibrate x.json --ranks 2", "takes them all"},
+      {"--calibrate x.json --sweep --ranks 2", "--sweep comes after it"},
+      {"--calibrate /nonexistent/x.json --ranks 2 -b 64 -e 64 -n 1", "/nonexistent/x.json"},
   };
   for (const auto& mistake : kMistakes) {
     const Ran ran = run(mistake.arguments);

@@ -38,6 +38,10 @@ struct Collectives {
 // One operation of a kind, large enough to be caught in the middle.
 Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out, size_t count) {
   const CallOptions options{.algorithm = kind.algorithm};
+  // The last rank's block is the largest.
+  std::vector<size_t> counts(static_cast<size_t>(comm.size()), 4);
+  counts.back() = count - 4 * counts.size();
+  std::vector<size_t> exchanged(counts.size(), count / counts.size());
   switch (kind.collective) {
     case Collective::kAllReduce:
       return comm.all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
@@ -62,6 +66,14 @@ Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out,
     case Collective::kAllToAll:
       return comm.all_to_all(in.data(), out.data(), count / static_cast<size_t>(comm.size()),
                              DataType::kFloat32, options);
+    case Collective::kAllGatherV:
+      return comm.all_gather_v(in.data(), out.data(), counts, {}, DataType::kFloat32, options);
+    case Collective::kReduceScatterV:
+      return comm.reduce_scatter_v(in.data(), out.data(), counts, {}, DataType::kFloat32,
+                                   ReduceOp::kSum, options);
+    case Collective::kAllToAllV:
+      return comm.all_to_all_v(in.data(), exchanged, {}, out.data(), exchanged, {},
+                               DataType::kFloat32, options);
     case Collective::kBarrier:
       return comm.barrier(options);
   }
@@ -98,6 +110,9 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
       {Collective::kGather, false, Algorithm::kAuto},
       {Collective::kScatter, true, Algorithm::kAuto},
       {Collective::kAllToAll, true, Algorithm::kAuto},
+      {Collective::kAllGatherV, true, Algorithm::kAuto},
+      {Collective::kReduceScatterV, false, Algorithm::kAuto},
+      {Collective::kAllToAllV, true, Algorithm::kAuto},
   };
   for (const int size : {2, 3, 4, 5, 7}) {
     for (const Collectives& kind : kinds) {

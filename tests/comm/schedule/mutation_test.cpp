@@ -143,6 +143,27 @@ Limits two_slices() {
   return limits;
 }
 
+struct Tally {
+  int mutants = 0, broken = 0, refused = 0;
+};
+
+/// Mutates one operation `mutants` times; what misbehaves must be refused.
+void check_mutants(const Shape& shape, const Limits& limits, int mutants, Random& random,
+                   Tally& tally) {
+  const Operation good = operation(shape, limits);
+  for (int k = 0; k < mutants; ++k) {
+    Operation mutant = good;
+    const std::string what = mutate(mutant, random);
+    const std::string fault = misbehaviour(mutant, limits);
+    const bool refuses = !verdict({mutant}, limits).ok();
+    ++tally.mutants;
+    tally.broken += !fault.empty();
+    tally.refused += refuses;
+    INFO(describe(shape, limits) << ", mutant " << k << ": " << what << ": " << fault);
+    if (!fault.empty() && !refuses) CHECK(refuses);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the reference executor agrees that every built-in works") {
@@ -162,30 +183,40 @@ TEST_CASE("the reference executor agrees that every built-in works") {
 TEST_CASE("the verifier refuses every random mutation that changes what a program does") {
   const Limits limits = two_slices();
   Random random(20240607);
-  int mutants = 0, broken = 0, refused = 0;
+  Tally tally;
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {2, 3, 4, 5}) {
       for (const bool in_place : {false, true}) {
         if (in_place && !is_in_place_safe(collective, algorithm)) continue;
-        const Shape shape = small(collective, algorithm, n, in_place);
-        const Operation good = operation(shape, limits);
-        for (int k = 0; k < (kSanitized ? 20 : 120); ++k) {
-          Operation mutant = good;
-          const std::string what = mutate(mutant, random);
-          const std::string fault = misbehaviour(mutant, limits);
-          const bool refuses = !verdict({mutant}, limits).ok();
-          ++mutants;
-          broken += !fault.empty();
-          refused += refuses;
-          INFO(describe(shape, limits) << ", mutant " << k << ": " << what << ": " << fault);
-          if (!fault.empty() && !refuses) CHECK(refuses);
-        }
+        check_mutants(small(collective, algorithm, n, in_place), limits, kSanitized ? 20 : 120,
+                      random, tally);
       }
     }
   }
-  std::cout << mutants << " mutants, " << broken << " misbehave, " << refused << " refused\n";
-  CHECK(broken > mutants / 3);    // the mutations bite
-  CHECK(refused < mutants - 50);  // and the verifier does not simply refuse everything
+  std::cout << tally.mutants << " mutants, " << tally.broken << " misbehave, " << tally.refused
+            << " refused\n";
+  CHECK(tally.broken > tally.mutants / 3);    // the mutations bite
+  CHECK(tally.refused < tally.mutants - 50);  // and the verifier does not simply refuse everything
+}
+
+TEST_CASE("it refuses them too where most rounds are alike and are not carried out") {
+  const Limits limits = two_slices();
+  Random random(20261121);
+  Tally tally;
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {2, 3, 4}) {
+      Shape shape = small(collective, algorithm, n, false);
+      shape.count *= 4;  // some 8 rounds
+      const Result<VerifyReport> report = verify(std::vector{operation(shape, limits)}, limits);
+      REQUIRE(report.ok());
+      INFO(describe(shape, limits));
+      const bool slots = !needs_of(algorithm).signals && collective != Collective::kBarrier;
+      if (slots) CHECK(report.value().rounds_carried_out < report.value().rounds);
+      if (slots) check_mutants(shape, limits, kSanitized ? 5 : 30, random, tally);
+    }
+  }
+  CHECK(tally.broken > tally.mutants / 3);
+  CHECK(tally.refused < tally.mutants - 10);
 }
 
 }  // namespace rondo::schedule::test

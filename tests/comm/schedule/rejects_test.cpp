@@ -41,6 +41,25 @@ void erase(Operation& op, size_t rank, size_t instruction) {
   instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(instruction));
 }
 
+/// Gives every chunk its length and its place in the buffers, as lowering does where blocks are alike.
+void put_in_place(Operation& op) {
+  const Form form = form_of(op.collective);
+  for (Program& program : op.programs) {
+    for (Instruction& i : program.instructions) {
+      if (i.action != Action::kMove) continue;
+      i.length = chunk_length(op, i.chunk);
+      for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
+        Location& l = program.operands[i.first + o];
+        const bool in = l.place == Place::kIn || l.place == Place::kPeerIn;
+        const bool out = l.place == Place::kOut || l.place == Place::kPeerOut;
+        const bool one = (in ? form.in : form.out) == Holds::kOne;
+        const uint64_t block = program.channels[0].block;
+        l.offset = (in || out) && !one ? static_cast<uint64_t>(l.chunk) * block : 0;
+      }
+    }
+  }
+}
+
 void insert(Operation& op, size_t rank, size_t before, Step step) {
   Program& program = op.programs[rank];
   auto& operands = program.operands;
@@ -51,11 +70,13 @@ void insert(Operation& op, size_t rank, size_t before, Step step) {
                                 .destinations = static_cast<uint16_t>(step.destinations.size()),
                                 .peer = step.peer,
                                 .chunk = step.chunk,
-                                .first = static_cast<uint32_t>(operands.size())};
-  operands.insert(operands.end(), step.sources.begin(), step.sources.end());
-  operands.insert(operands.end(), step.destinations.begin(), step.destinations.end());
+                                .first = static_cast<uint32_t>(operands.size()),
+                                .length = 0};
+  for (const Operand& o : step.sources) operands.push_back({o});
+  for (const Operand& o : step.destinations) operands.push_back({o});
   program.instructions.insert(program.instructions.begin() + static_cast<std::ptrdiff_t>(before),
                               instruction);
+  put_in_place(op);
 }
 
 Operand at(Place place, int chunk, int peer = -1) {
@@ -91,12 +112,14 @@ TEST_CASE("a doubled reduction is refused") {
           .destinations = {at(Place::kOut, chunk)}});
   CHECK(verdict({op}, tiny(2)).ok());  // a scratch copy harms nobody
   Program& program = op.programs[1];
-  program.operands.insert(program.operands.end(),
-                          {at(Place::kSlot, chunk, 0), at(Place::kIn, chunk),
-                           at(Place::kOut, chunk), at(Place::kSlot, chunk, 2)});
+  for (const Operand& o : {at(Place::kSlot, chunk, 0), at(Place::kIn, chunk),
+                           at(Place::kOut, chunk), at(Place::kSlot, chunk, 2)}) {
+    program.operands.push_back({o});
+  }
   Instruction& reduce = program.instructions[step + 1];
   reduce.first = static_cast<uint32_t>(program.operands.size() - 4);
   reduce.sources = 3;
+  put_in_place(op);
   CHECK_THAT(refusal(op), says("rank 1") && says("contribution of rank 1 a second time"));
 }
 
@@ -360,10 +383,10 @@ TEST_CASE("a barrier that somebody may leave early is refused") {
   std::swap(exchange.programs[0].operands[fold.first],
             exchange.programs[0].operands[fold.first + 2]);
   --fold.sources;  // leaves out the own contribution, which is not needed ...
-  exchange.programs[0].operands[fold.first + 2] = at(Place::kOut, 0);
+  exchange.programs[0].operands[fold.first + 2] = {at(Place::kOut, 0)};
   CHECK(verdict({exchange}, tiny(2)).ok());
   --fold.sources;  // ... and a peer's, which is
-  exchange.programs[0].operands[fold.first + 1] = at(Place::kOut, 0);
+  exchange.programs[0].operands[fold.first + 1] = {at(Place::kOut, 0)};
   CHECK_THAT(refusal(exchange), says("may leave before") || says("has not consumed"));
 }
 

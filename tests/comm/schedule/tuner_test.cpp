@@ -149,7 +149,8 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
           const auto all = candidates(collective, 5, bytes, available, in_place, profile);
           double cheapest = INFINITY;
           for (const Candidate& candidate : all) {
-            if (candidate.refusal == nullptr) cheapest = std::min(cheapest, candidate.predicted_us);
+            if (candidate.refusal == nullptr)
+              cheapest = std::min(cheapest, candidate.price.total_us());
           }
           CHECK(choice.predicted_us == cheapest);
         }

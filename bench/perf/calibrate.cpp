@@ -1,0 +1,178 @@
+// See calibrate.hpp.
+#include "bench/perf/calibrate.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "bench/perf/interleaved.hpp"
+#include "rondo/links.hpp"
+
+namespace rondo::bench {
+namespace {
+
+constexpr size_t kRounds = 21;
+constexpr double kBatchUs = 250;
+// Predictions are promised from here on.
+constexpr size_t kPromisedFrom = size_t{64} << 10;
+
+/// A size of a calibration; those that are held out are not fitted but predicted.
+struct Size {
+  size_t bytes;
+  bool held_out;
+};
+
+/// Those given, and halfway to the next of every other one where predictions are promised. Beside
+/// their neighbours, so that they are timed in the same phase of the machine.
+std::vector<Size> with_held_out(const std::vector<size_t>& sizes) {
+  std::vector<Size> all;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    all.push_back({.bytes = sizes[i], .held_out = false});
+    if (sizes[i] >= kPromisedFrom && i + 1 < sizes.size() && i % 2 == 1) {
+      all.push_back({.bytes = (sizes[i] + sizes[i + 1]) / 2, .held_out = true});
+    }
+  }
+  return all;
+}
+
+struct Contenders {
+  std::vector<Contender> all;
+  std::vector<bool> held_out;  // likewise
+};
+
+Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
+  Contenders contenders;
+  for (int c = 0; c < kCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    const bool barrier = collective == Collective::kBarrier;
+    for (const Size& size : sizes) {
+      const Shape shape =
+          shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, size.bytes, backend.size());
+      if (shape.count == 0 && !barrier) continue;
+      for (const bool library : {false, true}) {
+        for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
+          contenders.all.push_back(
+              {.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+          contenders.held_out.push_back(size.held_out);
+        }
+      }
+      if (barrier) break;
+    }
+  }
+  return contenders;
+}
+
+size_t argument_bytes(const Shape& shape) { return shape.count * size_of(shape.type); }
+
+Status write_profile(const std::vector<Contender>& measured, const Options& options, int ranks) {
+  std::vector<LinkTiming> timings;
+  for (const Contender& c : measured) {
+    timings.push_back({.collective = c.shape.collective,
+                       .algorithm = c.algorithm,
+                       .bytes = argument_bytes(c.shape),
+                       .library_memory = c.library,
+                       .us = median(c.times)});
+  }
+  auto text =
+      fit_link_profile(timings, ranks, "calibrated with " + std::to_string(ranks) + " ranks");
+  if (!text.ok()) return text.status();
+  std::ofstream file(options.calibrate_file, std::ios::trunc);
+  file << *text;
+  file.close();
+  if (file) return {};
+  return {Code::kSystem,
+          "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
+}
+
+/// Predicted over measured - 1, as the profile that was written sees it.
+double error_of(RondoBackend& calibrated, const Contender& c) {
+  calibrated.select(c.algorithm, c.library);
+  const auto plan = calibrated.planned(c.shape);
+  return plan ? plan->predicted_us / median(c.times) - 1 : INFINITY;
+}
+
+void print_errors(RondoBackend& calibrated, const std::vector<Contender>& held_out) {
+  std::printf(
+      "# predictions at sizes that were not fitted, from 64K up, measured in the same rounds\n");
+  std::printf("# %14s %8s %7s %12s %10s   %s\n", "collective", "memory", "cases", "within 15 %",
+              "median", "worst");
+  size_t within_all = 0, cases_all = 0;
+  for (int c = 0; c < kCollectives; ++c) {
+    for (const bool library : {false, true}) {
+      std::vector<double> errors;
+      double worst = 0;
+      const Contender* culprit = nullptr;
+      for (const Contender& contender : held_out) {
+        if (static_cast<int>(contender.shape.collective) != c || contender.library != library) {
+          continue;
+        }
+        const double error = error_of(calibrated, contender);
+        errors.push_back(std::abs(error));
+        if (culprit == nullptr || std::abs(error) > std::abs(worst)) {
+          worst = error;
+          culprit = &contender;
+        }
+      }
+      if (culprit == nullptr) continue;
+      const auto within = static_cast<size_t>(
+          std::count_if(errors.begin(), errors.end(), [](double e) { return e <= 0.15; }));
+      within_all += within;
+      cases_all += errors.size();
+      std::printf("  %14s %8s %7zu %12zu %8.1f %%   %+.1f %% (%s, %zu bytes)\n",
+                  std::string(name(static_cast<Collective>(c))).c_str(),
+                  library ? "library" : "plain", errors.size(), within, 100 * median(errors),
+                  100 * worst, std::string(name(culprit->algorithm)).c_str(),
+                  size_bytes(culprit->shape, calibrated.size()));
+    }
+  }
+  std::printf("# within 15 %%: %zu of %zu\n", within_all, cases_all);
+}
+
+Status calibrate_rank(const Options& options, Config config, RondoBackend& backend) {
+  const bool first = backend.rank() == 0;
+  if (first && !std::ofstream(options.calibrate_file, std::ios::app)) {
+    return {Code::kSystem,
+            "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
+  }
+  Contenders contenders = contenders_at(backend, with_held_out(sizes_of(options.sweep)));
+  const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
+  if (!memory.ok()) {
+    return {Code::kResourceExhausted, "no memory for four buffers of " +
+                                          std::to_string(options.sweep.max) +
+                                          " bytes: choose a smaller maximum with -e"};
+  }
+  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
+                   .batch_us = kBatchUs,
+                   .progress = first ? "calibrating" : ""};
+  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders.all));
+  std::vector<Contender> fitted, held_out;
+  for (size_t i = 0; i < contenders.all.size(); ++i) {
+    (contenders.held_out[i] ? held_out : fitted).push_back(std::move(contenders.all[i]));
+  }
+  if (first) RONDO_RETURN_IF_ERROR(write_profile(fitted, options, backend.size()));
+
+  config.links = options.calibrate_file;  // only rank 0 reads it
+  config.name = "calibrated";
+  auto calibrated = make_rondo_backend({.config = config});
+  if (!calibrated.ok()) return calibrated.status();
+  if (!first) return {};
+  std::printf("# %zu timings of %d ranks in %zu rounds fitted, written to %s\n", fitted.size(),
+              backend.size(), how.rounds, options.calibrate_file.c_str());
+  if (!held_out.empty()) print_errors(**calibrated, held_out);
+  return {};
+}
+
+}  // namespace
+
+int calibrate(const Options& options, const Config& config, RondoBackend& backend) {
+  const Status status = calibrate_rank(options, config, backend);
+  if (status.ok()) return 0;
+  spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+  return 1;
+}
+
+}  // namespace rondo::bench

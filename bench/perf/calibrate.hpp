@@ -1,0 +1,16 @@
+// rondo-perf --calibrate: from measurements on this machine to a link profile in a file.
+#pragma once
+
+#include "bench/backends/rondo.hpp"
+#include "bench/harness/options.hpp"
+#include "rondo/communicator.hpp"
+
+namespace rondo::bench {
+
+/// Measures every collective by every algorithm on both kinds of memory at the sizes of
+/// options.sweep, writes options.calibrate_file (rank 0), loads it into a second communicator made
+/// like `config`, and prints how far its predictions are from what was measured in the same rounds
+/// at sizes that the fit has not seen. The exit code.
+int calibrate(const Options& options, const Config& config, RondoBackend& backend);
+
+}  // namespace rondo::bench

@@ -1,0 +1,87 @@
+// See interleaved.hpp.
+#include "bench/perf/interleaved.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace rondo::bench {
+namespace {
+
+void show(const Rounds& how, size_t done, size_t all) {
+  if (how.progress.empty() || isatty(STDERR_FILENO) != 1) return;
+  std::fprintf(stderr, "\r%s: %3zu %%%s", how.progress.c_str(), 100 * done / all,
+               done == all ? "\n" : "");
+}
+
+}  // namespace
+
+BothMemories::BothMemories(size_t bytes)
+    : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
+      library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
+  if (!ok()) return;
+  for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out}) {
+    std::memset(buffer, 0, bytes);  // page faults belong to nobody's time
+  }
+}
+
+BothMemories::~BothMemories() {
+  std::free(plain_.in);
+  std::free(plain_.out);
+  rondo::free(library_.in);
+  rondo::free(library_.out);
+}
+
+bool BothMemories::ok() const {
+  return plain_.in != nullptr && plain_.out != nullptr && library_.in != nullptr &&
+         library_.out != nullptr;
+}
+
+Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
+                        std::vector<Contender>& contenders) {
+  std::vector<double> times;
+  for (size_t round = 0; round <= how.rounds; ++round) {
+    for (size_t c = 0; c < contenders.size(); ++c) {
+      Contender& contender = contenders[c];
+      backend.select(contender.algorithm, contender.library);
+      const Operation operation = operation_on(contender.shape, memory.of(contender.library), false,
+                                               backend.rank(), backend.size());
+      RONDO_RETURN_IF_ERROR(backend.run(operation));  // its data, not the last one's, in the caches
+      if (round == 0) {
+        auto iterations = choose_iterations(backend, operation, how.batch_us);
+        if (!iterations.ok()) return iterations.status();
+        contender.iterations = *iterations;
+      } else {
+        auto time = time_batch(backend, operation, contender.iterations);
+        if (!time.ok()) return time.status();
+        times.push_back(*time);
+      }
+      show(how, round * contenders.size() + c + 1, (how.rounds + 1) * contenders.size());
+    }
+  }
+  auto slowest = slowest_of(backend, times);
+  if (!slowest.ok()) return slowest.status();
+  for (size_t i = 0; i < slowest->size(); ++i) {
+    contenders[i % contenders.size()].times.push_back((*slowest)[i]);
+  }
+  return {};
+}
+
+std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape, bool library) {
+  std::vector<Algorithm> possible;
+  for (int a = 1; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    backend.select(algorithm, library);
+    const auto plan = backend.planned(shape);
+    if (!plan) continue;
+    const bool direct =
+        algorithm == Algorithm::kOneShotDirect || algorithm == Algorithm::kTwoShotDirect;
+    if (library || !direct) possible.push_back(algorithm);
+  }
+  return possible;
+}
+
+}  // namespace rondo::bench

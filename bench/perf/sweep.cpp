@@ -1,0 +1,210 @@
+// Out of place, float sum or what -d and -o say. One-shot-direct all_reduce and two-shot-direct
+// all_to_all are shown but are no alternatives: they are not safe in place, and ranks must choose
+// alike whatever each one's buffers are.
+#include "bench/perf/sweep.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bench/perf/interleaved.hpp"
+
+namespace rondo::bench {
+namespace {
+
+constexpr size_t kRounds = 21;
+constexpr double kBatchUs = 1000;
+constexpr size_t kPromisedFrom = size_t{64} << 10;
+
+struct Timed {
+  Algorithm algorithm;
+  bool choosable;
+  double time_us, predicted_us;
+  std::vector<double> times;
+};
+
+/// One size.
+struct Line {
+  Shape shape;
+  size_t bytes;
+  std::vector<Timed> results;
+  size_t chosen = 0, best = 0;  // of results
+  double loss = 0;              // median over rounds of chosen / best - 1
+  double prediction_error = 0;  // of the chosen
+};
+
+bool is_choosable(Collective collective, Algorithm algorithm) {
+  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
+         !(collective == Collective::kAllToAll && algorithm == Algorithm::kTwoShotDirect);
+}
+
+void judge(Line& line, Algorithm chosen) {
+  const auto better = [&](const Timed& a, const Timed& b) {
+    return a.choosable != b.choosable ? a.choosable : a.time_us < b.time_us;
+  };
+  const auto begin = line.results.begin(), end = line.results.end();
+  line.best = static_cast<size_t>(std::min_element(begin, end, better) - begin);
+  line.chosen = static_cast<size_t>(
+      std::find_if(begin, end, [&](const Timed& t) { return t.algorithm == chosen; }) - begin);
+  const Timed& taken = line.results.at(line.chosen);
+  std::vector<double> ratios;
+  for (size_t i = 0; i < taken.times.size(); ++i) {
+    ratios.push_back(taken.times[i] / line.results[line.best].times[i] - 1);
+  }
+  line.loss = median(ratios);
+  line.prediction_error = taken.predicted_us / taken.time_us - 1;
+}
+
+std::string name_at(const Line& line, size_t result) {
+  return std::string(name(line.results[result].algorithm));
+}
+
+rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
+                                 const BothMemories& memory, const Shape& shape) {
+  const bool library = options.library_memory;
+  std::vector<Contender> contenders;
+  for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
+    contenders.push_back({.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+  }
+  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
+                   .batch_us = kBatchUs,
+                   .progress = ""};
+  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders));
+  Line line{.shape = shape, .bytes = size_bytes(shape, backend.size()), .results = {}};
+  for (Contender& c : contenders) {
+    backend.select(c.algorithm, library);
+    line.results.push_back({.algorithm = c.algorithm,
+                            .choosable = is_choosable(shape.collective, c.algorithm),
+                            .time_us = median(c.times),
+                            .predicted_us = backend.planned(shape)->predicted_us,
+                            .times = std::move(c.times)});
+  }
+  backend.select(Algorithm::kAuto, library);
+  judge(line, backend.planned(shape)->algorithm);
+  return line;
+}
+
+void print_heading(const Options& options, const RondoBackend& backend, const std::string& pinning,
+                   const Line& line) {
+  std::printf("# rondo-perf --sweep: %s, %d ranks (%s), %s memory, links: %s\n",
+              std::string(name(options.collective)).c_str(), backend.size(), pinning.c_str(),
+              options.library_memory ? "library" : "plain",
+              options.links.empty() ? "RONDO_LINKS or built in" : options.links.c_str());
+  std::printf(
+      "# us measured / us predicted; (in brackets: not an alternative, not safe in place)\n");
+  std::printf("#%11s", "size");
+  for (const Timed& r : line.results) std::printf("  %19s", std::string(name(r.algorithm)).c_str());
+  std::printf("  %15s  %15s  %7s\n", "chosen", "best", "loss");
+}
+
+void print_line(const Line& line) {
+  std::printf("%12zu", line.bytes);
+  for (const Timed& r : line.results) {
+    char text[64];
+    std::snprintf(text, sizeof(text), r.choosable ? "%.2f / %.2f" : "(%.2f / %.2f)", r.time_us,
+                  r.predicted_us);
+    std::printf("  %19s", text);
+  }
+  std::printf("  %15s  %15s  %5.1f %%\n", name_at(line, line.chosen).c_str(),
+              name_at(line, line.best).c_str(), 100 * line.loss);
+  std::fflush(stdout);
+}
+
+void print_footer(const std::vector<Line>& lines) {
+  const Line* worst = &lines[0];
+  size_t within_5 = 0, predicted = 0, within_15 = 0;
+  double worst_error = 0;
+  for (const Line& line : lines) {
+    if (line.loss > worst->loss) worst = &line;
+    within_5 += line.loss <= 0.05;
+    if (line.bytes < kPromisedFrom) continue;
+    ++predicted;
+    within_15 += std::abs(line.prediction_error) <= 0.15;
+    if (std::abs(line.prediction_error) > std::abs(worst_error))
+      worst_error = line.prediction_error;
+  }
+  std::printf("# chosen within 5 %% of the best: %zu of %zu sizes; worst %.1f %% at %zu bytes\n",
+              within_5, lines.size(), 100 * worst->loss, worst->bytes);
+  if (predicted == 0) return;
+  std::printf("# chosen predicted within 15 %% from 64K up: %zu of %zu sizes; worst %+.1f %%\n",
+              within_15, predicted, 100 * worst_error);
+}
+
+nlohmann::json to_json(const Line& line) {
+  nlohmann::json algorithms = nlohmann::json::array();
+  for (const Timed& r : line.results) {
+    algorithms.push_back({{"algorithm", name(r.algorithm)},
+                          {"time", r.time_us},
+                          {"predicted_us", r.predicted_us},
+                          {"choosable", r.choosable}});
+  }
+  return {{"size", line.bytes},
+          {"count", line.shape.count},
+          {"algorithms", algorithms},
+          {"chosen", name_at(line, line.chosen)},
+          {"best", name_at(line, line.best)},
+          {"loss", line.loss}};
+}
+
+Status write_json(const Options& options, const RondoBackend& backend,
+                  const std::vector<Line>& lines) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Line& line : lines) rows.push_back(to_json(line));
+  std::ofstream file(options.json_file, std::ios::trunc);
+  file << nlohmann::json{{"program", "rondo-perf"},
+                         {"sweep", name(options.collective)},
+                         {"ranks", backend.size()},
+                         {"memory", options.library_memory ? "library" : "plain"},
+                         {"links", options.links},
+                         {"results", rows}}
+              .dump(1)
+       << "\n";
+  file.close();
+  if (file) return {};
+  return {Code::kSystem,
+          "cannot write --json '" + options.json_file + "': " + std::strerror(errno)};
+}
+
+Status sweep_rank(const Options& options, RondoBackend& backend, const std::string& pinning) {
+  const bool first = backend.rank() == 0;
+  const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
+  if (!memory.ok()) {
+    return {Code::kResourceExhausted, "no memory for four buffers of " +
+                                          std::to_string(options.sweep.max) +
+                                          " bytes: choose a smaller maximum with -e"};
+  }
+  const bool barrier = options.collective == Collective::kBarrier;
+  std::vector<Line> lines;
+  for (const size_t bytes : barrier ? std::vector<size_t>{0} : sizes_of(options.sweep)) {
+    const Shape shape = shape_of(options.collective, options.types[0], options.ops[0], options.root,
+                                 bytes, backend.size());
+    if (shape.count == 0 && !barrier) continue;
+    RONDO_RETURN_IF_ERROR(backend.supports(shape));
+    auto line = measure_line(options, backend, memory, shape);
+    if (!line.ok()) return line.status();
+    if (first && lines.empty()) print_heading(options, backend, pinning, *line);
+    if (first) print_line(*line);
+    lines.push_back(std::move(*line));
+  }
+  if (lines.empty()) {
+    return {Code::kInvalidArgument, "every size is below one element: choose larger ones with -e"};
+  }
+  if (first) print_footer(lines);
+  return first && !options.json_file.empty() ? write_json(options, backend, lines) : Status{};
+}
+
+}  // namespace
+
+int sweep_algorithms(const Options& options, RondoBackend& backend, const std::string& pinning) {
+  const Status status = sweep_rank(options, backend, pinning);
+  if (status.ok()) return 0;
+  spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+  return 1;
+}
+
+}  // namespace rondo::bench

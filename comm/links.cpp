@@ -1,0 +1,31 @@
+// The public face of the tuner's fit.
+#include "rondo/links.hpp"
+
+#include <vector>
+
+#include "comm/topology/topology.hpp"
+#include "comm/tuner/fit.hpp"
+#include "comm/tuner/profile_file.hpp"
+
+namespace rondo {
+
+Result<std::string> fit_link_profile(std::span<const LinkTiming> timings, int ranks,
+                                     const std::string& name) {
+  std::vector<tuner::Timing> asked;
+  for (const LinkTiming& t : timings) {
+    asked.push_back({.question = {.collective = t.collective,
+                                  .algorithm = t.algorithm,
+                                  .ranks = ranks,
+                                  .bytes = t.bytes,
+                                  .mapped = t.library_memory},
+                     .us = t.us});
+  }
+  tuner::LinkProfile base = tuner::shared_memory_profile();
+  base.llc_bytes = topology::host().llc_bytes;
+  auto profile = tuner::fit(asked, base);
+  if (!profile.ok()) return profile.status();
+  profile->name = name;
+  return tuner::to_json_text(*profile);
+}
+
+}  // namespace rondo

@@ -1,0 +1,230 @@
+// See plan.hpp. What is found out here is found with the functions that a communicator uses.
+#include "comm/plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/plan/volume.hpp"
+
+namespace rondo::plan {
+namespace {
+
+// More operands than this, over all ranks, take gigabytes and minutes.
+constexpr uint64_t kMostOperands = 40'000'000;
+
+Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+/// The count whose larger buffer is the largest that fits, as rondo-perf has it.
+uint64_t count_of(const Request& r) {
+  const Form form = form_of(r.collective);
+  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  if (r.collective == Collective::kBarrier) return 0;
+  return r.size_bytes / size_of(r.type) / (blocks ? static_cast<uint64_t>(r.ranks) : 1);
+}
+
+schedule::Limits limits_of(const Request& r) {
+  return {.element_bytes = r.collective == Collective::kBarrier ? 1 : size_of(r.type),
+          .slot_bytes = r.links.slot_bytes,
+          .depth = r.links.slots};
+}
+
+Status check(const Request& r) {
+  if (is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
+    return refuse(fmt::format("root {} is none of {} ranks", r.root, r.ranks));
+  }
+  if (r.rank && (*r.rank < 0 || *r.rank >= r.ranks)) {
+    return refuse(fmt::format("rank {} is none of {} ranks", *r.rank, r.ranks));
+  }
+  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
+    return refuse(fmt::format("there is no {} of {}", name(r.op), name(r.type)));
+  }
+  return {};
+}
+
+std::string reason(const Request& r, const std::vector<tuner::Candidate>& candidates,
+                   const tuner::Candidate& chosen) {
+  const tuner::Candidate* best = nullptr;
+  const tuner::Candidate* second = nullptr;
+  for (const tuner::Candidate& c : candidates) {
+    if (c.refusal != nullptr) continue;
+    if (best == nullptr) {
+      best = &c;
+    } else if (second == nullptr) {
+      second = &c;
+    }
+  }
+  if (r.algorithm != Algorithm::kAuto) {
+    std::string why = "asked for";
+    if (chosen.refusal != nullptr)
+      why += fmt::format(", though here it is not possible: {}", chosen.refusal);
+    if (best != nullptr && best->algorithm != r.algorithm) {
+      why += fmt::format("; {} would be chosen", name(best->algorithm));
+    }
+    return why;
+  }
+  if (second == nullptr) return "the only one that is possible";
+  return fmt::format("the cheapest that is possible; {}, the next, would take {:.2f} times as long",
+                     name(second->algorithm),
+                     second->price.total_us() / std::max(chosen.price.total_us(), 1e-9));
+}
+
+/// Sets algorithm, candidates and why.
+Status choose(Plan& plan) {
+  const Request& r = plan.request;
+  const uint64_t bytes = plan.count * size_of(r.type);
+  // As if in place, as a communicator chooses: whether a rank's buffers are is its own affair. An
+  // all_to_all_v never is.
+  const bool in_place = r.collective != Collective::kAllToAllV;
+  plan.candidates = tuner::candidates(r.collective, r.ranks, bytes, r.available, in_place, r.links);
+  plan.algorithm = r.algorithm;
+  if (r.algorithm == Algorithm::kAuto) {
+    plan.algorithm =
+        tuner::choose(r.collective, r.ranks, bytes, r.available, in_place, r.links).algorithm;
+  }
+  for (const tuner::Candidate& c : plan.candidates) {
+    if (c.algorithm != plan.algorithm) continue;
+    plan.why = reason(r, plan.candidates, c);
+    return {};
+  }
+  return {Code::kUnavailable, fmt::format("there is no {} by {}: see the table in "
+                                          "comm/schedule/README.md",
+                                          name(r.collective), name(plan.algorithm))};
+}
+
+Status add_rank(Plan& plan, int rank) {
+  const Request& r = plan.request;
+  auto built = schedule::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
+  if (!built.ok()) return built.status();
+  auto program = schedule::lower(*built, plan.count, limits_of(r),
+                                 schedule::equal_layout(r.collective, r.ranks, plan.count));
+  if (!program.ok()) return program.status();
+  plan.schedules.push_back(std::move(*built));
+  plan.programs.push_back(std::move(*program));
+  return {};
+}
+
+/// The larger buffer of a rank, in elements: S of the formulae.
+uint64_t buffer_elements(const Plan& plan) {
+  const Form form = form_of(plan.request.collective);
+  const auto ranks = static_cast<uint64_t>(plan.request.ranks);
+  return std::max(elements(form.in, plan.count, ranks), elements(form.out, plan.count, ranks));
+}
+
+/// What `rank`'s program moves against the formula.
+RankBytes bytes_of(const Plan& plan, int rank, const schedule::Traffic& traffic) {
+  const Request& r = plan.request;
+  const Volume volume =
+      volume_of(r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
+  const uint64_t element = size_of(r.type);
+  const auto size = static_cast<double>(buffer_elements(plan) * element);
+  return {.rank = rank,
+          .sent = traffic.elements_sent * element,
+          .fetched = traffic.elements_fetched * element,
+          .formula_sent = size * static_cast<double>(volume.sent) / r.ranks,
+          .formula_fetched = size * static_cast<double>(volume.fetched) / r.ranks,
+          .sent_text = volume.sent_text,
+          .fetched_text = volume.fetched_text};
+}
+
+void count_bytes(Plan& plan) {
+  const schedule::Geometry& g = plan.programs[0].channels[0];
+  plan.equal_chunks = is_varying(plan.request.collective) ||
+                      g.block * static_cast<uint64_t>(plan.schedules[0].chunks) == g.total;
+  if (plan.request.collective == Collective::kBarrier || plan.request.ranks == 1) return;
+  for (size_t i = 0; i < plan.programs.size(); ++i) {
+    plan.bytes.push_back(
+        bytes_of(plan, plan.schedules[i].rank, schedule::traffic_of(plan.programs[i])));
+  }
+}
+
+void verify(Plan& plan) {
+  const Request& r = plan.request;
+  schedule::Operation operation{.collective = r.collective,
+                                .root = r.root,
+                                .in_place = false,
+                                .count = plan.count,
+                                .programs = std::move(plan.programs)};
+  if (is_varying(r.collective)) {
+    operation.layouts.assign(static_cast<size_t>(r.ranks),
+                             schedule::equal_layout(r.collective, r.ranks, plan.count));
+  }
+  auto report = schedule::verify({&operation, 1}, limits_of(r));
+  plan.programs = std::move(operation.programs);
+  plan.verification = Verification{.verdict = report.status(), .report = {}};
+  if (!report.ok()) return;
+  plan.verification->report = std::move(*report);
+  // What was moved symbolically is what the program says, and so what is compared with the formula.
+  for (RankBytes& b : plan.bytes) {
+    const auto rank = static_cast<size_t>(b.rank);
+    const schedule::VerifyReport& moved = plan.verification->report;
+    if (moved.elements_sent[rank] * size_of(r.type) == b.sent &&
+        moved.elements_fetched[rank] * size_of(r.type) == b.fetched) {
+      continue;
+    }
+    plan.verification->verdict = Status(
+        Code::kDataError, fmt::format("rank {} moved {} elements, but its program has {}", rank,
+                                      moved.elements_sent[rank] + moved.elements_fetched[rank],
+                                      (b.sent + b.fetched) / size_of(r.type)));
+  }
+}
+
+}  // namespace
+
+double Plan::predicted_us() const {
+  for (const tuner::Candidate& c : candidates) {
+    if (c.algorithm == algorithm) return c.price.total_us();
+  }
+  return 0;
+}
+
+bool Plan::bytes_match() const {
+  return !equal_chunks || std::all_of(bytes.begin(), bytes.end(), [](const RankBytes& b) {
+    return static_cast<double>(b.sent) == b.formula_sent &&
+           static_cast<double>(b.fetched) == b.formula_fetched;
+  });
+}
+
+Result<Plan> make_plan(const Request& request) {
+  RONDO_RETURN_IF_ERROR(check(request));
+  Plan plan{};
+  plan.request = request;
+  plan.count = count_of(request);
+  RONDO_RETURN_IF_ERROR(choose(plan));
+  RONDO_RETURN_IF_ERROR(add_rank(plan, request.rank.value_or(0)));
+  const uint64_t operands = plan.programs[0].operands.size() + plan.programs[0].instructions.size();
+  const auto ranks = static_cast<uint64_t>(request.ranks);
+  if (request.rank) {
+    plan.not_verified = "only one rank was asked for";
+  } else if (operands * ranks > kMostOperands) {
+    plan.not_verified = fmt::format(
+        "{} ranks have about {} steps and operands together, {} at most: choose fewer ranks", ranks,
+        operands * ranks, kMostOperands);
+  } else {
+    for (int r = 1; r < request.ranks; ++r) RONDO_RETURN_IF_ERROR(add_rank(plan, r));
+  }
+  count_bytes(plan);
+  if (plan.not_verified.empty()) verify(plan);
+  return plan;
+}
+
+std::string operand_text(const schedule::Operand& operand, bool destination) {
+  switch (operand.place) {
+    case schedule::Place::kIn:
+      return "In";
+    case schedule::Place::kOut:
+      return "Out";
+    case schedule::Place::kSlot:
+      return fmt::format("slot {} {}", destination ? "to" : "from", operand.peer);
+    case schedule::Place::kPublished:
+      return destination ? "published slot" : fmt::format("published by {}", operand.peer);
+    case schedule::Place::kPeerIn:
+      return fmt::format("In of {}", operand.peer);
+    case schedule::Place::kPeerOut:
+      return fmt::format("Out of {}", operand.peer);
+  }
+  return "?";
+}
+
+}  // namespace rondo::plan

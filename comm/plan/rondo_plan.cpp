@@ -1,0 +1,192 @@
+// rondo-plan: prints what rondo would do for one operation, why, and the proof that it is right.
+// Flags and files; plan.hpp does the rest.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "comm/plan/picture.hpp"
+#include "comm/plan/plan.hpp"
+#include "comm/tuner/profile_file.hpp"
+#include "transport/pace/pace.hpp"
+
+namespace rondo::plan {
+namespace {
+
+constexpr int kMaxRanks = 65536;
+constexpr int kMistake = 2;
+
+struct Flags {
+  std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
+  std::string links, pace, json, svg, size;
+  int ranks = 0, root = 0, rank = -1;
+};
+
+/// As everywhere in rondo: bytes, or a whole number with K, M or G.
+std::optional<uint64_t> parse_size(const std::string& text) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{}) return std::nullopt;
+  const std::string_view suffix(unit, end);
+  const size_t power = std::string_view("KMG").find(suffix);
+  const int shift = suffix.empty()                   ? 0
+                    : power > 2 || suffix.size() > 1 ? 64
+                                                     : 10 * (1 + static_cast<int>(power));
+  if (shift > 30 || value > (UINT64_MAX >> shift)) return std::nullopt;
+  return value << shift;
+}
+
+template <size_t N>
+std::string join(const std::string_view (&names)[N]) {
+  std::string joined;
+  for (const std::string_view one : names)
+    joined += (joined.empty() ? "" : ", ") + std::string(one);
+  return joined;
+}
+
+template <class Enum, size_t N>
+Enum parse_or_refuse(const std::string& flag, const std::string& text,
+                     const std::string_view (&names)[N]) {
+  const auto value = parse<Enum>(text, names);
+  if (!value) throw CLI::ValidationError(flag, "'" + text + "' is none of: " + join(names));
+  return *value;
+}
+
+void add_flags(CLI::App& app, Flags& flags) {
+  app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
+  app.add_option("--ranks", flags.ranks, "how many ranks")
+      ->required()
+      ->check(CLI::Range(1, kMaxRanks));
+  app.add_option("--size", flags.size,
+                 "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary")
+      ->required();
+  app.add_option("--algorithm", flags.algorithm,
+                 "this one instead of the cheapest: " + join(kAlgorithmNames));
+  app.add_option(
+         "--links", flags.links,
+         "a link profile written by rondo-perf --calibrate; else RONDO_LINKS, else built in")
+      ->envname("RONDO_LINKS");
+  app.add_option("-d,--datatype", flags.type, join(kDataTypeNames))->capture_default_str();
+  app.add_option("-o,--op", flags.op, join(kReduceOpNames))->capture_default_str();
+  app.add_option("-r,--root", flags.root, "of a collective that has one")->capture_default_str();
+  app.add_option("--rank", flags.rank, "only this rank's schedule; nothing is verified then")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--memory", flags.memory, "plain: malloc; library: rondo::alloc on every rank")
+      ->check(CLI::IsMember({"plain", "library"}))
+      ->capture_default_str();
+  app.add_option("--pace", flags.pace,
+                 "a wire between the ranks: BANDWIDTH,LATENCY as in 1GB/s,20us");
+  app.add_option("--json", flags.json, "write everything there as JSON");
+  app.add_option("--svg", flags.svg, "draw the steps there (up to 16 ranks)");
+}
+
+Request read_request(const Flags& flags) {
+  Request r;
+  r.collective = parse_or_refuse<Collective>("COLLECTIVE", flags.collective, kCollectiveNames);
+  r.algorithm = parse_or_refuse<Algorithm>("--algorithm", flags.algorithm, kAlgorithmNames);
+  r.type = parse_or_refuse<DataType>("-d", flags.type, kDataTypeNames);
+  r.op = parse_or_refuse<ReduceOp>("-o", flags.op, kReduceOpNames);
+  r.ranks = flags.ranks;
+  r.root = flags.root;
+  const auto size = parse_size(flags.size);
+  if (!size) {
+    throw CLI::ValidationError(
+        "--size",
+        "'" + flags.size + "' is not a size: write bytes, or a whole number with K, M or G");
+  }
+  r.size_bytes = *size;
+  if (flags.rank >= 0) r.rank = flags.rank;
+  const bool wire = !flags.pace.empty();
+  if (wire && flags.memory == "library") {
+    throw CLI::ValidationError("--pace", "a wire maps nobody's memory: leave out --memory library");
+  }
+  if (!flags.svg.empty() && (flags.ranks > kMostRanksDrawn || flags.rank >= 0)) {
+    throw CLI::ValidationError("--svg", "draws all ranks, " + std::to_string(kMostRanksDrawn) +
+                                            " at most: choose fewer, and leave out --rank");
+  }
+  r.available = {.publish = !wire, .references = flags.memory == "library", .signals = !wire};
+  return r;
+}
+
+Result<tuner::LinkProfile> links_of(const Flags& flags) {
+  tuner::LinkProfile links = tuner::shared_memory_profile();
+  if (!flags.links.empty()) {
+    auto read = tuner::read_profile(flags.links);
+    if (!read.ok()) return read.status();
+    links = std::move(*read);
+  }
+  if (flags.pace.empty()) return links;
+  auto pace = transport::parse_pace(flags.pace);
+  if (!pace.ok()) return pace.status();
+  return tuner::wire_profile(pace->bytes_per_second, pace->latency_seconds, std::move(links));
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return {};
+  return {Code::kSystem, "cannot write '" + path + "': " + std::strerror(errno)};
+}
+
+Status write_files(const Flags& flags, const Plan& plan) {
+  if (!flags.json.empty()) RONDO_RETURN_IF_ERROR(write_file(flags.json, to_json_text(plan)));
+  if (flags.svg.empty()) return {};
+  if (!plan.verification || !plan.verification->verdict.ok()) {
+    return {Code::kDataError, "nothing is drawn of a schedule that is not verified"};
+  }
+  const std::string title = std::string(name(plan.request.collective)) + " by " +
+                            std::string(name(plan.algorithm)) + ", " +
+                            std::to_string(plan.request.ranks) + " ranks";
+  const std::string subtitle = std::to_string(plan.request.size_bytes) + " bytes, " +
+                               std::to_string(plan.schedules[0].chunks) +
+                               (plan.schedules[0].chunks == 1 ? " chunk" : " chunks");
+  return write_file(flags.svg, to_svg(picture_of(plan.schedules), title, subtitle));
+}
+
+/// A wrong value is the caller's mistake; everything else is a failure.
+int failed(const Status& status) {
+  spdlog::error("{}", status.to_string());
+  return status.code() == Code::kInvalidArgument || status.code() == Code::kUnavailable ? kMistake
+                                                                                        : 1;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Prints what rondo would do for one operation: schedule, proof, bytes, predictions.",
+               "rondo-plan");
+  Flags flags;
+  Request request;
+  add_flags(app, flags);
+  try {
+    app.parse(argc, argv);
+    request = read_request(flags);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kMistake;
+  }
+  auto links = links_of(flags);
+  if (!links.ok()) return failed(links.status());
+  request.links = std::move(*links);
+  auto plan = make_plan(request);
+  if (!plan.ok()) return failed(plan.status());
+  print(stdout, *plan);
+  if (Status written = write_files(flags, *plan); !written.ok()) return failed(written);
+  if (plan->right()) return 0;
+  spdlog::error("this plan is wrong: please report it with the command that made it");
+  return 1;
+}
+
+}  // namespace
+}  // namespace rondo::plan
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-plan"));
+  spdlog::set_pattern("rondo-plan: %v");
+  return rondo::plan::run(argc, argv);
+}

@@ -1,0 +1,160 @@
+// A plan for people.
+#include <fmt/format.h>
+
+#include "comm/plan/plan.hpp"
+
+namespace rondo::plan {
+namespace {
+
+using schedule::Action;
+using schedule::Operand;
+using schedule::Schedule;
+using schedule::Step;
+
+// Longer lists are shown by their beginning and end.
+constexpr size_t kRanksShown = 8, kStepsShown = 40, kOperandsShown = 8;
+
+void line(std::FILE* out, const std::string& text) { std::fprintf(out, "%s\n", text.c_str()); }
+
+std::string operands_text(const std::vector<Operand>& operands, bool destinations) {
+  std::string text;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands.size() > kOperandsShown && i == kOperandsShown - 1) {
+      text += fmt::format("{}... {} more", destinations ? ", " : " + ", operands.size() - i);
+      break;
+    }
+    if (i > 0) text += destinations ? ", " : " + ";
+    text += operand_text(operands[i], destinations);
+  }
+  return text;
+}
+
+std::string step_text(const Schedule& s, size_t index) {
+  const Step& step = s.steps[index];
+  std::string text = fmt::format("  {:4}  {:21}", index, schedule::name_of(step));
+  if (step.action == Action::kSignal) return text + "  everybody";
+  if (step.action == Action::kWait) return text + fmt::format("  rank {}", step.peer);
+  std::string chunk = fmt::format("chunk {}", step.chunk);
+  if (s.collective == Collective::kAllToAll && s.ranks > 1) {
+    chunk = fmt::format("block {} to {}", step.chunk / s.ranks, step.chunk % s.ranks);
+  }
+  return text + fmt::format("  {:10}  {} -> {}{}", chunk, operands_text(step.sources, false),
+                            operands_text(step.destinations, true),
+                            step.finishes ? "   (finished)" : "");
+}
+
+void print_candidates(std::FILE* out, const Plan& plan) {
+  line(out, fmt::format("{:16} {:>12} = ({:>9} + {:>9} + {:>9} + {:>9} + {:>9}) * {:>9}",
+                        "candidate", "predicted us", "overhead", "latency", "slots", "memory",
+                        "reduce", "corrected"));
+  for (const tuner::Candidate& c : plan.candidates) {
+    const tuner::Price& p = c.price;
+    line(out, fmt::format(
+                  "{:16} {:12.2f}   {:10.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}    {:9.3f}{}",
+                  name(c.algorithm), p.total_us(), p.overhead_us, p.latency_us, p.slots_us,
+                  p.memory_us, p.reduce_us, p.correction,
+                  c.refusal == nullptr ? "" : fmt::format("   refused: {}", c.refusal)));
+  }
+}
+
+void print_schedule(std::FILE* out, const Plan& plan, const Schedule& s) {
+  line(out, fmt::format("rank {}: {} steps", s.rank, s.steps.size()));
+  for (size_t i = 0; i < s.steps.size(); ++i) {
+    const size_t end = s.steps.size() - kStepsShown / 2;
+    if (s.steps.size() > kStepsShown && !plan.request.rank && i == kStepsShown / 2) {
+      line(out, fmt::format("   ...  {} more", end - i));
+      i = end;
+    }
+    line(out, step_text(s, i));
+  }
+}
+
+void print_schedules(std::FILE* out, const Plan& plan) {
+  const schedule::Geometry& g = plan.programs[0].channels[0];
+  line(out, fmt::format(
+                "schedule: {} chunk{} of {} elements, {} round{} of {} slice{} of {} elements",
+                plan.schedules[0].chunks, plan.schedules[0].chunks == 1 ? "" : "s", g.block,
+                g.rounds, g.rounds == 1 ? "" : "s", g.slices, g.slices == 1 ? "" : "s", g.slice));
+  const size_t shown = plan.schedules.size() > kRanksShown ? 1 : plan.schedules.size();
+  for (size_t i = 0; i < shown; ++i) print_schedule(out, plan, plan.schedules[i]);
+  if (shown < plan.schedules.size()) {
+    line(out, fmt::format("({} ranks more: --rank R shows one, --json all)",
+                          plan.schedules.size() - shown));
+  }
+}
+
+std::string against(uint64_t bytes, double formula, const std::string& text, bool exact) {
+  const bool same = static_cast<double>(bytes) == formula;
+  return fmt::format("{} {} {}{}", bytes,
+                     same    ? "="
+                     : exact ? "IS NOT"
+                             : "~",
+                     text, same ? "" : fmt::format(" = {:.1f}", formula));
+}
+
+void print_bytes(std::FILE* out, const Plan& plan) {
+  if (plan.bytes.empty()) return;
+  line(out, fmt::format(
+                "bytes that pass between ranks, by the program against the formula{}:",
+                plan.equal_chunks ? "" : " (chunks differ in length, the formula does not know)"));
+  for (size_t i = 0; i < plan.bytes.size(); ++i) {
+    if (plan.bytes.size() > kRanksShown && i == kRanksShown) {
+      line(out, fmt::format("  ({} ranks more: --json shows all)", plan.bytes.size() - i));
+      return;
+    }
+    const RankBytes& b = plan.bytes[i];
+    line(out,
+         fmt::format("  rank {}: sends {}; fetches {}", b.rank,
+                     against(b.sent, b.formula_sent, b.sent_text, plan.equal_chunks),
+                     against(b.fetched, b.formula_fetched, b.fetched_text, plan.equal_chunks)));
+  }
+}
+
+void print_verification(std::FILE* out, const Plan& plan) {
+  if (!plan.verification) {
+    line(out, "not verified: " + plan.not_verified);
+    return;
+  }
+  const Verification& v = *plan.verification;
+  if (!v.verdict.ok()) {
+    line(out, "WRONG: " + v.verdict.message());
+    return;
+  }
+  const uint64_t rounds = v.report.rounds, carried_out = v.report.rounds_carried_out;
+  line(out, fmt::format("verified: {} ranks, {} moves, {} round{}{}{}", plan.request.ranks,
+                        v.report.moves, rounds, rounds == 1 ? "" : "s",
+                        carried_out == rounds
+                            ? ""
+                            : fmt::format(" ({} carried out, the others being alike)", carried_out),
+                        !form_of(plan.request.collective).reduces ? ""
+                        : v.report.rank_order                     ? "; folds in rank order"
+                                              : "; folds in an order of its own"));
+}
+
+}  // namespace
+
+void print(std::FILE* out, const Plan& plan) {
+  const Request& r = plan.request;
+  const bool reduces = form_of(r.collective).reduces;
+  line(out, fmt::format("{} of {} bytes: count {}, {}{}{}, {} ranks, {}", name(r.collective),
+                        r.size_bytes, plan.count, name(r.type),
+                        reduces ? fmt::format(", {}", name(r.op)) : "",
+                        is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "", r.ranks,
+                        !r.available.publish     ? "a wire"
+                        : r.available.references ? "library memory"
+                                                 : "plain memory"));
+  line(out, fmt::format("links: {}; {} slots of {} bytes", r.links.name, r.links.slots,
+                        r.links.slot_bytes));
+  line(out, "");
+  print_candidates(out, plan);
+  line(out, "");
+  line(out, fmt::format("{}: {}; predicted {:.2f} us", name(plan.algorithm), plan.why,
+                        plan.predicted_us()));
+  line(out, "");
+  print_schedules(out, plan);
+  line(out, "");
+  print_bytes(out, plan);
+  print_verification(out, plan);
+}
+
+}  // namespace rondo::plan

@@ -1,0 +1,26 @@
+// Link profiles as JSON: the file that `rondo-perf --calibrate` writes and Config::links names, and
+// the text in which rank 0's profile travels to the others. Strict: a file that says something that
+// is not understood is refused, and never half used.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "comm/tuner/profile.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::tuner {
+
+inline constexpr int kProfileVersion = 1;
+/// What a file may have; it has to fit one message of the bootstrap.
+inline constexpr size_t kMaxProfileBytes = size_t{1} << 19;
+
+std::string to_json_text(const LinkProfile& profile);
+
+/// Errors: kDataError, naming `where` (the file) and the field.
+Result<LinkProfile> parse_profile(std::string_view text, const std::string& where);
+
+/// Errors: also kSystem, when the file cannot be read.
+Result<LinkProfile> read_profile(const std::string& path);
+
+}  // namespace rondo::tuner

@@ -1,0 +1,84 @@
+// The picture: when things happen, and that nothing is left out.
+#include "comm/plan/picture.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/comm/schedule/builtins.hpp"
+
+namespace rondo::plan::test {
+namespace {
+
+using schedule::test::builtins;
+using schedule::test::says;
+
+std::vector<schedule::Schedule> schedules(Collective collective, Algorithm algorithm, int ranks) {
+  std::vector<schedule::Schedule> all;
+  for (int r = 0; r < ranks; ++r) {
+    auto built = schedule::build(collective, algorithm, ranks, r, 0);
+    REQUIRE(built.ok());
+    all.push_back(std::move(*built));
+  }
+  return all;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a ring all-reduce is 2(N-1) hops high, with an arrow for every hop of every rank") {
+  for (const int n : {2, 3, 4, 8}) {
+    const Picture picture = picture_of(schedules(Collective::kAllReduce, Algorithm::kRing, n));
+    CHECK(picture.levels == 2 * (n - 1) + 1);
+    CHECK(picture.arrows.size() == static_cast<size_t>(n * 2 * (n - 1)));
+    for (const Arrow& a : picture.arrows) {
+      CHECK(a.to_rank == (a.from_rank + 1) % n);
+      CHECK(a.to_level == a.from_level + 1);
+      CHECK(a.by == By::kSlot);
+    }
+  }
+}
+
+TEST_CASE(
+    "every move and signal has a box, no two share a place, and slots arrive after they leave") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {2, 3, 5, 8}) {
+      INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
+      const auto all = schedules(collective, algorithm, n);
+      const Picture picture = picture_of(all);
+      size_t steps = 0, boxes = 0;
+      for (const auto& s : all) {
+        for (const auto& step : s.steps) steps += step.action != schedule::Action::kWait;
+      }
+      std::set<std::pair<int, int>> places;
+      for (const Box& box : picture.boxes) {
+        boxes += !box.label.starts_with("wait");
+        CHECK(places.emplace(box.rank, box.level).second);
+        CHECK(box.level < picture.levels);
+      }
+      CHECK(boxes == steps);
+      for (const Arrow& a : picture.arrows) {
+        CHECK(a.from_rank != a.to_rank);
+        if (a.by == By::kSlot) CHECK(a.to_level > a.from_level);
+      }
+    }
+  }
+}
+
+TEST_CASE("the drawing has all boxes and arrows, and says what was reduced") {
+  const Picture picture = picture_of(schedules(Collective::kAllReduce, Algorithm::kTwoShot, 4));
+  const std::string svg = to_svg(picture, "a <title> & more", "subtitle");
+  CHECK_THAT(svg, says("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK_THAT(svg, says("a &lt;title&gt; &amp; more"));
+  CHECK(count(svg, "<rect ") == picture.boxes.size() + 1);  // and the ground
+  CHECK(count(svg, "marker-end") == picture.arrows.size());
+  CHECK(count(svg, "\xE2\x88\x91") == 4);  // each rank reduces its chunk
+  CHECK(count(svg, " finished</text>") == 4);
+  CHECK(count(svg, ">rank 3</text>") == 1);
+}
+
+}  // namespace rondo::plan::test

@@ -1,0 +1,152 @@
+// rondo-plan as its users run it: text, JSON, SVG, link profiles, mistakes.
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/comm/schedule/builtins.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo::testing {
+namespace {
+
+using schedule::test::builtins;
+using schedule::test::says;
+
+ProgramResult plan(const std::vector<std::string>& arguments,
+                   const std::vector<std::string>& environment = {"RONDO_LINKS"}) {
+  std::vector<std::string> argv = {RONDO_PLAN};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return run_program(argv, environment);
+}
+
+std::string read(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("the text explains: candidates, choice, steps, bytes, proof") {
+  const ProgramResult ran =
+      plan({"all_reduce", "--ranks", "4", "--size", "1M", "--algorithm", "ring"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("all_reduce of 1048576 bytes: count 262144, float, sum, 4 ranks"));
+  CHECK_THAT(ran.out, says("refused: peers' buffers are not mapped"));
+  CHECK_THAT(ran.out, says("ring: asked for; two-shot would be chosen"));
+  CHECK_THAT(ran.out, says("recv_reduce_copy_send"));
+  CHECK_THAT(ran.out, says("slot from 3 + In -> slot to 1"));
+  CHECK_THAT(ran.out, says("rank 2: sends 1572864 = 2(N-1)/N * S; fetches 0 = 0"));
+  CHECK_THAT(ran.out, says("verified: 4 ranks"));
+}
+
+TEST_CASE("the JSON of every algorithm says that bytes match and that it is verified") {
+  const TempDirectory directory;
+  const std::string file = directory.path() + "/plan.json";
+  for (const auto& [collective, algorithm] : builtins()) {
+    const ProgramResult ran =
+        plan({std::string(name(collective)), "--ranks", "3", "--size", "12K", "--algorithm",
+              std::string(name(algorithm)), "--memory", "library", "-r", "1", "--json", file});
+    INFO(ran.out << ran.err);
+    REQUIRE(ran.exit_code == 0);
+    const auto json = nlohmann::json::parse(read(file));
+    CHECK(json["algorithm"] == name(algorithm));
+    CHECK(json["bytes_match"] == true);
+    CHECK(json["verification"]["verified"] == true);
+    CHECK(json["schedule"].size() == 3);
+    CHECK(json["candidates"].size() >= 2);
+    for (const auto& b : json["bytes"]) CHECK(b["sent"] == b["sent_by_formula"]);
+  }
+}
+
+TEST_CASE("4096 ranks: one rank's schedule") {
+  const ProgramResult ran = plan(
+      {"all_reduce", "--ranks", "4096", "--size", "1G", "--rank", "17", "--algorithm", "ring"});
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("rank 17: 8191 steps"));
+  CHECK_THAT(ran.out, says("not verified: only one rank was asked for"));
+  CHECK_THAT(ran.out, says("rank 17: sends 2146959360 = 2(N-1)/N * S"));
+}
+
+TEST_CASE("the picture is written") {
+  const TempDirectory directory;
+  const std::string file = directory.path() + "/plan.svg";
+  CHECK(plan({"all_reduce", "--ranks", "4", "--size", "64K", "--svg", file}).exit_code == 0);
+  CHECK_THAT(read(file), says("all_reduce by two-shot, 4 ranks"));
+  const ProgramResult many = plan({"all_reduce", "--ranks", "17", "--size", "64K", "--svg", file});
+  CHECK(many.exit_code == 2);
+  CHECK_THAT(many.err, says("16"));
+}
+
+TEST_CASE("a wire, and a profile of one's own") {
+  const ProgramResult wire =
+      plan({"broadcast", "--ranks", "8", "--size", "64M", "--pace", "1GB/s,20us"});
+  CHECK(wire.exit_code == 0);
+  CHECK_THAT(wire.out, says("ring: the cheapest that is possible"));
+  CHECK_THAT(wire.out, says("refused: no slots with several readers"));
+
+  const TempDirectory directory;
+  const std::string file = directory.path() + "/links.json";
+  std::ofstream(file) << R"({"format": "rondo link profile", "version": 1, "name": "mine",
+    "constants": {"overhead_us": 0, "alpha_us": 1, "peer_us": 100, "slot_us_per_byte": 0,
+      "one_way_us_per_byte": 0, "memory_cached_us_per_byte": 0, "memory_us_per_byte": 0,
+      "reduce_us_per_byte": 0},
+    "machine": {"parallel_ranks": 0, "llc_bytes": 1048576, "slot_bytes": 4096, "slots": 2},
+    "corrections": {"ranks": 0, "tables": []}})";
+  for (const bool by_flag : {true, false}) {
+    const ProgramResult mine =
+        by_flag ? plan({"all_reduce", "--ranks", "5", "--size", "64", "--links", file})
+                : plan({"all_reduce", "--ranks", "5", "--size", "64"}, {"RONDO_LINKS=" + file});
+    INFO(mine.out << mine.err);
+    CHECK(mine.exit_code == 0);
+    CHECK_THAT(mine.out, says("links: mine; 2 slots of 4096 bytes"));
+    CHECK_THAT(mine.out, says("tree: the cheapest that is possible"));  // peers are dear here
+  }
+}
+
+TEST_CASE("a broken profile is refused by file and field") {
+  const TempDirectory directory;
+  const std::string file = directory.path() + "/links.json";
+  std::ofstream(file) << R"({"format": "rondo link profile", "version": 7})";
+  const ProgramResult ran = plan({"all_reduce", "--ranks", "4", "--size", "64", "--links", file});
+  CHECK(ran.exit_code == 1);
+  CHECK(ran.out.empty());
+  CHECK_THAT(ran.err, says(file));
+  CHECK_THAT(ran.err, says("version is 7"));
+  CHECK(plan({"all_reduce", "--ranks", "4", "--size", "64", "--links", file + "x"}).exit_code == 1);
+}
+
+TEST_CASE("mistakes end with code 2 and a sentence") {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> mistakes = {
+      {{}, "COLLECTIVE"},
+      {{"all_reduce", "--size", "1"}, "--ranks"},
+      {{"all_reduce", "--ranks", "4"}, "--size"},
+      {{"sum", "--ranks", "4", "--size", "1"}, "all_reduce, reduce_scatter"},
+      {{"all_reduce", "--ranks", "0", "--size", "1"}, "0"},
+      {{"all_reduce", "--ranks", "4", "--size", "1X"}, "1X"},
+      {{"all_reduce", "--ranks", "4", "--size", "-1"}, "-1"},
+      {{"all_reduce", "--ranks", "4", "--size", "1KM"}, "1KM"},
+      {{"all_reduce", "--ranks", "4", "--size", "99999999999G"}, "99999999999G"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--algorithm", "fast"}, "'fast' is none of"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--algorithm", "flat"},
+       "no all_reduce by flat"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "-d", "int"}, "'int' is none of"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--rank", "4"}, "rank 4 is none of 4 ranks"},
+      {{"broadcast", "--ranks", "4", "--size", "1", "-r", "9"}, "root 9 is none of 4 ranks"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--pace", "fast"}, "fast"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--pace", "1GB/s", "--memory", "library"},
+       "--memory library"},
+  };
+  for (const auto& [arguments, words] : mistakes) {
+    const ProgramResult ran = plan(arguments);
+    INFO(ran.out << ran.err);
+    CHECK(ran.exit_code == 2);
+    CHECK_THAT(ran.err, says(words));
+  }
+  CHECK(plan({"all_reduce", "--ranks", "2", "--size", "1", "--json", "/no/such/x"}).exit_code == 1);
+  CHECK(plan({"--help"}).exit_code == 0);
+}
+
+}  // namespace rondo::testing

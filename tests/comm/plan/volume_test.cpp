@@ -1,0 +1,156 @@
+// Every algorithm's program against its formula, byte for byte, on every rank.
+#include "comm/plan/volume.hpp"
+
+#include "comm/plan/plan.hpp"
+#include "tests/comm/schedule/builtins.hpp"
+
+namespace rondo::plan::test {
+namespace {
+
+using schedule::test::builtins;
+using schedule::test::says;
+
+Request request(Collective collective, Algorithm algorithm, int ranks, uint64_t size) {
+  Request r;
+  r.collective = collective;
+  r.algorithm = algorithm;
+  r.ranks = ranks;
+  r.size_bytes = size;
+  r.available = {.publish = true, .references = true, .signals = true};
+  r.links = tuner::shared_memory_profile();
+  return r;
+}
+
+Plan planned(const Request& r) {
+  auto plan = make_plan(r);
+  if (!plan.ok()) FAIL(plan.status().to_string());
+  return std::move(plan).value();
+}
+
+}  // namespace
+
+TEST_CASE("what every algorithm moves is what its formula says, and every plan is verified") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {2, 3, 4, 5, 8}) {
+      Request r = request(collective, algorithm, n, static_cast<uint64_t>(n) * 4096 * 5);
+      r.root = is_rooted(collective) ? n - 1 : 0;
+      const Plan plan = planned(r);
+      INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
+      CHECK((plan.equal_chunks || collective == Collective::kBarrier));
+      CHECK(plan.bytes_match());
+      CHECK(plan.right());
+      REQUIRE(plan.verification);
+      CHECK(plan.verification->verdict.ok());
+      if (collective == Collective::kBarrier) continue;
+      REQUIRE(plan.bytes.size() == static_cast<size_t>(n));
+      for (const RankBytes& b : plan.bytes) {
+        CHECK(static_cast<double>(b.sent) == b.formula_sent);
+        CHECK(static_cast<double>(b.fetched) == b.formula_fetched);
+      }
+    }
+  }
+}
+
+TEST_CASE("a ring all-reduce sends exactly 2(N-1)/N of the data") {
+  for (const uint64_t n : {2, 3, 7, 16, 64}) {
+    const uint64_t size = n * 4096;
+    const Plan plan =
+        planned(request(Collective::kAllReduce, Algorithm::kRing, static_cast<int>(n), size));
+    for (const RankBytes& b : plan.bytes) {
+      CHECK(b.sent == 2 * (n - 1) * size / n);
+      CHECK(b.fetched == 0);
+      CHECK(b.sent_text == "2(N-1)/N * S");
+    }
+  }
+}
+
+TEST_CASE("a program that moves something else is not called right") {
+  Plan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 4, 65536));
+  REQUIRE(plan.right());
+  plan.bytes[2].sent += 4;
+  CHECK_FALSE(plan.right());
+}
+
+TEST_CASE("chunks of different lengths are no match and no mistake") {
+  const Plan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 3, 40000));
+  CHECK_FALSE(plan.equal_chunks);
+  CHECK(plan.right());
+  uint64_t all = 0;
+  for (const RankBytes& b : plan.bytes) all += b.sent;
+  CHECK(all == 4 * 40000);  // 2(N-1) * S over all ranks, whatever the chunks
+}
+
+TEST_CASE("one rank alone, no data, and barriers have plans too") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (const int n : {1, 3}) {
+      for (const uint64_t size : {0, 1, 100}) {
+        INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks, " << size);
+        CHECK(planned(request(collective, algorithm, n, size)).right());
+      }
+    }
+  }
+}
+
+TEST_CASE("the choice is the communicator's, and says why") {
+  Request r = request(Collective::kAllReduce, Algorithm::kAuto, 4, 64 << 20);
+  Plan plan = planned(r);
+  CHECK(plan.algorithm == Algorithm::kTwoShotDirect);
+  CHECK_THAT(plan.why, says("the cheapest that is possible"));
+  r.available.references = false;
+  plan = planned(r);
+  CHECK(plan.algorithm == Algorithm::kTwoShot);
+  for (const tuner::Candidate& c : plan.candidates) {
+    const bool direct = schedule::needs_of(c.algorithm).references;
+    CHECK((c.refusal != nullptr) == direct);
+  }
+  r.algorithm = Algorithm::kStar;
+  plan = planned(r);
+  CHECK(plan.algorithm == Algorithm::kStar);
+  CHECK_THAT(plan.why, says("asked for; two-shot would be chosen"));
+  r.algorithm = Algorithm::kTwoShotDirect;
+  CHECK_THAT(planned(r).why, says("though here it is not possible: peers' buffers are not mapped"));
+}
+
+TEST_CASE("one rank of very many") {
+  Request r = request(Collective::kAllReduce, Algorithm::kRing, 4096, uint64_t{1} << 30);
+  r.rank = 4095;
+  const Plan plan = planned(r);
+  REQUIRE(plan.schedules.size() == 1);
+  CHECK(plan.schedules[0].rank == 4095);
+  CHECK(plan.schedules[0].steps.size() == 2 * 4096 - 1);
+  CHECK(plan.bytes[0].sent == 2 * uint64_t{4095} * ((uint64_t{1} << 30) / 4096));
+  CHECK(plan.bytes_match());
+  CHECK_FALSE(plan.verification);
+  CHECK_THAT(plan.not_verified, says("one rank"));
+  r.rank.reset();
+  CHECK_THAT(planned(r).not_verified, says("choose fewer ranks"));
+}
+
+TEST_CASE("rounds that are alike stand for each other, and are counted all the same") {
+  const Plan plan =
+      planned(request(Collective::kAllReduce, Algorithm::kRing, 4, uint64_t{256} << 20));
+  REQUIRE(plan.verification);
+  const schedule::VerifyReport& report = plan.verification->report;
+  CHECK(report.rounds == plan.programs[0].channels[0].rounds);
+  CHECK(report.rounds > 100);
+  CHECK(report.rounds_carried_out < 5);
+  for (const uint64_t sent : report.elements_sent) CHECK(sent * 4 == uint64_t{384} << 20);
+}
+
+TEST_CASE("what makes no sense is refused with the value") {
+  const auto message = [](const Request& r) { return make_plan(r).status().message(); };
+  Request r = request(Collective::kBroadcast, Algorithm::kAuto, 4, 64);
+  r.root = 4;
+  CHECK_THAT(message(r), says("root 4 is none of 4 ranks"));
+  r.root = 0;
+  r.rank = 7;
+  CHECK_THAT(message(r), says("rank 7 is none of 4 ranks"));
+  r.rank.reset();
+  r.algorithm = Algorithm::kTwoShot;
+  CHECK_THAT(message(r), says("no broadcast by two-shot"));
+  r = request(Collective::kAllReduce, Algorithm::kAuto, 4, 64);
+  r.op = ReduceOp::kBxor;
+  CHECK_THAT(message(r), says("no bxor of float"));
+}
+
+}  // namespace rondo::plan::test

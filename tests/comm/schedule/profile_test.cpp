@@ -1,0 +1,251 @@
+// Link profiles as files, and their fit to timings.
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/tuner/choose.hpp"
+#include "comm/tuner/fit.hpp"
+#include "comm/tuner/profile_file.hpp"
+#include "tests/comm/schedule/builtins.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo::tuner::test {
+namespace {
+
+using nlohmann::json;
+using schedule::test::builtins;
+using schedule::test::says;
+
+LinkProfile with_corrections() {
+  LinkProfile profile = shared_memory_profile();
+  profile.name = "a \"machine\"";
+  profile.alpha_us = 1.0 / 3;
+  profile.corrected_ranks = 4;
+  profile.corrections = {{.collective = Collective::kAllReduce,
+                          .algorithm = Algorithm::kRing,
+                          .mapped = false,
+                          .points = {{64, 0.5}, {1024, 2}, {4096, 2}}},
+                         {.collective = Collective::kAllReduce,
+                          .algorithm = Algorithm::kRing,
+                          .mapped = true,
+                          .points = {{64, 1.0 / 7}}}};
+  return profile;
+}
+
+Question ring(int ranks, uint64_t bytes, bool mapped = false) {
+  return {.collective = Collective::kAllReduce,
+          .algorithm = Algorithm::kRing,
+          .ranks = ranks,
+          .bytes = bytes,
+          .mapped = mapped};
+}
+
+/// The message that a changed document gets.
+std::string message_of(const std::function<void(json&)>& change) {
+  json document = json::parse(to_json_text(with_corrections()));
+  change(document);
+  const auto parsed = parse_profile(document.dump(), "some/file.json");
+  if (parsed.ok()) return "accepted";
+  CHECK(parsed.status().code() == Code::kDataError);
+  return parsed.status().message();
+}
+
+/// What every algorithm would take on a machine that is just as `profile` says.
+std::vector<Timing> synthetic(const LinkProfile& profile, int ranks) {
+  std::vector<Timing> timings;
+  for (const auto& [collective, algorithm] : builtins()) {
+    for (uint64_t bytes = 8; bytes <= uint64_t{64} << 20; bytes *= 4) {
+      const Question q{.collective = collective,
+                       .algorithm = algorithm,
+                       .ranks = ranks,
+                       .bytes = bytes,
+                       .mapped = schedule::needs_of(algorithm).references};
+      timings.push_back({.question = q, .us = price(q, profile).total_us()});
+    }
+  }
+  return timings;
+}
+
+}  // namespace
+
+TEST_CASE("a profile comes back from its file as it was, to the last bit") {
+  const LinkProfile profile = with_corrections();
+  testing::TempDirectory directory;
+  const std::string path = directory.path() + "/links.json";
+  std::ofstream(path) << to_json_text(profile);
+  const auto read = read_profile(path);
+  REQUIRE(read.ok());
+  CHECK(read.value().name == profile.name);
+  for (const Constant& c : kConstants) CHECK(read.value().*c.value == profile.*c.value);
+  CHECK(read.value().llc_bytes == profile.llc_bytes);
+  CHECK(read.value().slot_bytes == profile.slot_bytes);
+  CHECK(read.value().slots == profile.slots);
+  CHECK(read.value().parallel_ranks == profile.parallel_ranks);
+  for (const int ranks : {2, 4}) {
+    for (const bool mapped : {false, true}) {
+      for (uint64_t bytes = 1; bytes < 1 << 20; bytes *= 3) {
+        CHECK(price(ring(ranks, bytes, mapped), read.value()).total_us() ==
+              price(ring(ranks, bytes, mapped), profile).total_us());
+      }
+    }
+  }
+}
+
+TEST_CASE("a profile that is not understood is refused, by file and field") {
+  REQUIRE(message_of([](json&) {}) == "accepted");
+  const auto refused = [](const std::function<void(json&)>& change, const std::string& words) {
+    const std::string message = message_of(change);
+    CHECK_THAT(message, says("some/file.json"));
+    CHECK_THAT(message, says(words));
+  };
+  refused([](json& d) { d["format"] = "other"; }, "format");
+  refused([](json& d) { d.erase("format"); }, "format");
+  refused([](json& d) { d["version"] = 2; }, "version is 2: this rondo reads 1");
+  refused([](json& d) { d.erase("version"); }, "version");
+  refused([](json& d) { d = json::array(); }, "format");
+  refused([](json& d) { d["extra"] = 1; }, "unknown field extra");
+  refused([](json& d) { d["constants"]["beta"] = 1; }, "unknown field constants.beta");
+  refused([](json& d) { d["machine"]["cores"] = 1; }, "unknown field machine.cores");
+  refused([](json& d) { d["corrections"]["tables"][0]["x"] = 1; },
+          "unknown field corrections.tables[0].x");
+  refused([](json& d) { d["constants"] = 3; }, "constants is 3, not an object");
+  refused([](json& d) { d["name"] = 3; }, "name is 3: it must be a string");
+  for (const char* group : {"constants", "machine", "corrections"}) {
+    refused([&](json& d) { d.erase(group); }, std::string("field ") + group + " is missing");
+  }
+  for (const Constant& c : kConstants) {
+    const std::string field = std::string("constants.") + c.name;
+    refused([&](json& d) { d["constants"].erase(c.name); }, "field " + field + " is missing");
+    refused([&](json& d) { d["constants"][c.name] = -1e-9; }, field + " is -1e-09: it must be");
+    refused([&](json& d) { d["constants"][c.name] = "1"; }, field + " is \"1\": it must be");
+  }
+  for (const char* name : {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"}) {
+    const std::string field = std::string("machine.") + name;
+    refused([&](json& d) { d["machine"].erase(name); }, "field " + field + " is missing");
+    refused([&](json& d) { d["machine"][name] = -1; }, field + " is -1: it must be");
+    refused([&](json& d) { d["machine"][name] = 2.5; }, field + " is 2.5: it must be");
+    refused([&](json& d) { d["machine"][name] = uint64_t{1} << 60; }, field);
+  }
+  refused([](json& d) { d["machine"]["slots"] = 1; }, "machine.slots is 1");
+  refused([](json& d) { d["machine"]["slot_bytes"] = 4; }, "machine.slot_bytes is 4");
+  const auto table = [](json& d) -> json& { return d["corrections"]["tables"][0]; };
+  const std::string first = "corrections.tables[0].";
+  refused([&](json& d) { table(d).erase("memory"); }, "field " + first + "memory is missing");
+  refused([&](json& d) { table(d)["memory"] = "fast"; }, first + "memory is \"fast\"");
+  refused([&](json& d) { table(d)["collective"] = "sum"; }, first + "collective is \"sum\"");
+  refused([&](json& d) { table(d)["algorithm"] = "flat"; }, first + "algorithm is \"flat\"");
+  refused([&](json& d) { table(d)["bytes"] = {64, 64, 4096}; }, "ascending");
+  refused([&](json& d) { table(d)["bytes"] = {-1, 64, 4096}; }, first + "bytes");
+  refused([&](json& d) { table(d)["bytes"] = json::array(); }, "at least one size");
+  refused([&](json& d) { table(d)["factor"] = {1, 2}; }, "as long as bytes");
+  refused([&](json& d) { table(d)["factor"] = {1, 0, 2}; }, "numbers above 0");
+  refused([&](json& d) { table(d)["factor"] = 1; }, "an array");
+  refused([&](json& d) { d["corrections"]["ranks"] = -2; }, "corrections.ranks is -2");
+  refused([&](json& d) { d["corrections"]["tables"].push_back(table(d)); },
+          "corrections.tables[2] repeats all_reduce by ring on plain memory");
+}
+
+TEST_CASE("what is no JSON, no file, or too much is refused") {
+  CHECK_THAT(parse_profile("{\"format\"", "x").status().message(), says("'x' is not JSON"));
+  CHECK_THAT(parse_profile("", "x").status().message(), says("not JSON"));
+  CHECK_THAT(read_profile("/no/such/file").status().message(), says("/no/such/file"));
+  CHECK(read_profile("/no/such/file").status().code() == Code::kSystem);
+  CHECK_FALSE(read_profile("/").ok());
+  testing::TempDirectory directory;
+  const std::string path = directory.path() + "/links.json";
+  std::ofstream(path) << std::string(kMaxProfileBytes + 1, ' ');
+  CHECK_THAT(read_profile(path).status().message(), says("more than"));
+}
+
+TEST_CASE(
+    "corrections hold at their sizes, between them by the logarithm, and for their ranks only") {
+  const LinkProfile profile = with_corrections();
+  const auto factor = [&](int ranks, uint64_t bytes, bool mapped = false) {
+    return price(ring(ranks, bytes, mapped), profile).correction;
+  };
+  CHECK(factor(4, 64) == 0.5);
+  CHECK(factor(4, 1024) == 2);
+  CHECK(factor(4, 256) == Approx(1));  // halfway in both logarithms
+  CHECK(factor(4, 2048) == Approx(2));
+  CHECK(factor(4, 0) == 0.5);
+  CHECK(factor(4, 1 << 30) == 2);
+  CHECK(factor(4, 1 << 30, true) == 1.0 / 7);
+  CHECK(factor(3, 1024) == 1);
+  LinkProfile other = wire_profile(1e9, 1e-6, profile);
+  CHECK(price(ring(4, 1024), other).correction == 1);
+  CHECK(other.alpha_us == Approx(profile.alpha_us + 1));
+  other = oversubscribed_profile(2, profile);
+  CHECK(price(ring(4, 1024), other).correction == 1);
+  CHECK(other.slot_us_per_byte == profile.slot_us_per_byte);
+}
+
+TEST_CASE("a fit finds the constants of the machine that the timings come from") {
+  LinkProfile machine = shared_memory_profile();
+  machine.overhead_us = 0.4;
+  machine.alpha_us = 0.7;
+  machine.peer_us = 0.05;
+  machine.slot_us_per_byte = 7e-5;
+  machine.one_way_us_per_byte = 2e-5;
+  machine.memory_cached_us_per_byte = 2e-5;
+  machine.memory_us_per_byte = 9e-5;
+  machine.reduce_us_per_byte = 3e-5;
+  for (const int ranks : {4, 5}) {
+    const auto fitted = fit(synthetic(machine, ranks), shared_memory_profile());
+    REQUIRE(fitted.ok());
+    for (const Constant& c : kConstants) {
+      INFO(c.name << ", " << ranks << " ranks");
+      CHECK(fitted.value().*c.value == Approx(machine.*c.value).epsilon(0.02));
+    }
+    for (const Correction& table : fitted.value().corrections) {
+      for (const Correction::Point& point : table.points)
+        CHECK(point.factor == Approx(1).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("what the constants cannot explain is predicted all the same where it was measured") {
+  std::vector<Timing> timings = synthetic(shared_memory_profile(), 2);
+  for (size_t i = 0; i < timings.size(); ++i) timings[i].us *= i % 3 == 0 ? 2.5 : 0.8;
+  const auto fitted = fit(timings, shared_memory_profile());
+  REQUIRE(fitted.ok());
+  for (const Timing& t : timings) {
+    CHECK(price(t.question, fitted.value()).total_us() == Approx(t.us).epsilon(0.002));
+  }
+  for (const Constant& c : kConstants) CHECK(fitted.value().*c.value >= 0);
+  // Two ranks have no further peers: nothing was learnt about them.
+  CHECK(fitted.value().peer_us == shared_memory_profile().peer_us);
+  // And it can be written and read.
+  const auto back = parse_profile(to_json_text(fitted.value()), "back");
+  REQUIRE(back.ok());
+  CHECK(back.value().corrected_ranks == 2);
+  CHECK(back.value().corrections.size() == fitted.value().corrections.size());
+}
+
+TEST_CASE("a fit needs enough timings, of one number of ranks, that are times") {
+  const LinkProfile base = shared_memory_profile();
+  std::vector<Timing> timings = synthetic(base, 2);
+  CHECK_THAT(fit(std::span(timings).first(3), base).status().message(), says("cannot determine"));
+  timings[5].question.ranks = 3;
+  CHECK_THAT(fit(timings, base).status().message(), says("3 and of 2 ranks"));
+  timings[5].question.ranks = 2;
+  for (const double bad : {0.0, -1.0, double(INFINITY), double(NAN)}) {
+    timings[5].us = bad;
+    CHECK_THAT(fit(timings, base).status().message(), says("cannot have taken"));
+  }
+}
+
+TEST_CASE("a fitted profile chooses what was measured to be fastest") {
+  std::vector<Timing> timings = synthetic(shared_memory_profile(), 4);
+  for (Timing& t : timings) {
+    if (t.question.algorithm == Algorithm::kStar) t.us *= 0.2;
+  }
+  const auto fitted = fit(timings, shared_memory_profile());
+  REQUIRE(fitted.ok());
+  const Available plain{.publish = true, .references = false, .signals = true};
+  for (const uint64_t bytes : {8, 512, 32768, 1 << 20}) {
+    CHECK(choose(Collective::kAllReduce, 4, bytes, plain, true, fitted.value()).algorithm ==
+          Algorithm::kStar);
+  }
+}
+
+}  // namespace rondo::tuner::test
