@@ -186,10 +186,10 @@ std::string topology_report(int ranks, const Config& config) {
   const int granted = engine::granted_cpus();
   const int cpus = std::clamp(static_cast<int>(allowed.size()), 1, std::max(granted, 1));
   auto profile = comm::link_profile({.ranks = ranks,
-                                           .channels = std::max(config.channels, 1),
-                                           .cpus = cpus,
-                                           .llc_bytes = topology::host().llc_bytes,
-                                           .pace = config.pace});
+                                     .channels = std::max(config.channels, 1),
+                                     .cpus = cpus,
+                                     .llc_bytes = topology::host().llc_bytes,
+                                     .pace = config.pace});
   return host_text(topology) + usable_text(allowed, granted) +
          placement_text(topology, ranks, allowed) +
          (profile.ok() ? profile_text(*profile) : profile.status().message() + "\n");
