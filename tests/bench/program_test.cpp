@@ -306,6 +306,8 @@ TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere e
     CHECK(ran.exit_code == 0);
     CHECK(contains(shown, "[#"));
     CHECK(contains(shown, "of 40 rows"));
+    // Each update replaced the one before: none came late, as the end of a line.
+    CHECK_FALSE(contains(shown, "\n"));
     const TemporaryJson file;
     CHECK(run(command + "'" + file.path() + "'").exit_code == 0);
     CHECK(std::filesystem::file_size(file.path()) == 0);
