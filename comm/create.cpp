@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/log.hpp"
 #include "comm/topology/topology.hpp"
@@ -62,7 +63,8 @@ Result<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-Status check(const Config& config, const std::string& pace) {
+Status check(const Config& config) {
+  const std::string& pace = config.pace;
   if (config.world_size > kMaxRanks) {
     return refuse(
         fmt::format("Config::world_size is {}; at most {} ranks", config.world_size, kMaxRanks));
@@ -95,6 +97,22 @@ Status check(const Config& config, const std::string& pace) {
     if (auto parsed = transport::parse_pace(pace); !parsed.ok()) return parsed.status();
   }
   return {};
+}
+
+// Fills in what the environment may say, and checks all that this rank can check alone.
+Status settle(Config& config) {
+  const char* pace = std::getenv("RONDO_PACE");
+  if (config.pace.empty() && pace != nullptr) config.pace = pace;
+  if (config.timeout == Config{}.timeout) {
+    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
+      auto seconds = parse_seconds(text);
+      if (!seconds.ok()) return seconds.status();
+      config.timeout = *seconds;
+    }
+  }
+  config.timeout = std::min(config.timeout, kLongestTimeout);
+  config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
+  return check(config);
 }
 
 Result<std::vector<Hello>> exchange(comm::Bootstrap& bootstrap, const Hello& own) {
@@ -149,19 +167,10 @@ size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 }  // namespace
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config) {
-  const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
-  if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
-  if (settled.timeout == Config{}.timeout) {
-    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
-      auto seconds = parse_seconds(text);
-      if (!seconds.ok()) return seconds.status();
-      settled.timeout = *seconds;
-    }
-  }
-  settled.timeout = std::min(settled.timeout, kLongestTimeout);
-  settled.bootstrap_timeout = std::min(settled.bootstrap_timeout, kLongestTimeout);
-  RONDO_RETURN_IF_ERROR(check(settled, settled.pace));
+  Status status = settle(settled);
+  if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
+  RONDO_RETURN_IF_ERROR(status);
   auto identity = comm::identity_from(settled);
   if (!identity.ok()) return identity.status();
   if (identity->world_size > kMaxRanks) {
@@ -171,7 +180,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout);
   if (!bootstrap.ok()) return bootstrap.status();
   std::unique_ptr<Impl> impl(new Impl(std::move(*bootstrap)));
-  if (Status status = impl->bring_up(settled); !status.ok()) {
+  if (status = impl->bring_up(settled); !status.ok()) {
     impl->bootstrap_.fail(status);
     return status;
   }
