@@ -5,6 +5,7 @@
 #include <functional>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace rondo {
 
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
@@ -15,3 +16,4 @@ void set_log_callback(std::function<void(LogLevel, std::string_view)> callback);
 void set_log_level(LogLevel level);
 
 }  // namespace rondo
+#pragma GCC visibility pop
