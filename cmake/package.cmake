@@ -24,7 +24,8 @@ install(FILES ${PROJECT_BINARY_DIR}/rondoConfig.cmake ${PROJECT_BINARY_DIR}/rond
 
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
-list(JOIN RONDO_NEEDS_MODULES ", " pkgconfig_requires)
+# As flags, not as Requires.private: that would ask for the development files of all that these modules need in turn.
+list(JOIN RONDO_NEEDS_LDFLAGS " " pkgconfig_needs)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${pkgconfig_dir})
 

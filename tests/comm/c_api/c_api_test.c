@@ -159,13 +159,15 @@ static void options_of_calls(rondo_communicator* world) {
 }
 
 static void what_is_known(rondo_communicator* world) {
+  enum { kMany = 3 * 1024 }; /* whole cache lines for each rank */
   rondo_plan plan;
-  expect_ok(rondo_get_plan(world, RONDO_ALL_REDUCE, 3000, RONDO_FLOAT32, 0, RONDO_RING, &plan,
+  expect_ok(rondo_get_plan(world, RONDO_ALL_REDUCE, kMany, RONDO_FLOAT32, 0, RONDO_RING, &plan,
                            sizeof plan),
             "plan");
   expect(plan.algorithm == RONDO_RING && plan.channels == 1 && plan.predicted_us > 0,
          "the plan's values");
-  expect(plan.bytes_sent_per_rank == 2 * 2 * 4000, "2(N-1)/N of 12000 bytes");
+  const uint64_t formula = 2 * (kRanks - 1) * kMany * sizeof(float) / kRanks;
+  expect(plan.bytes_sent_per_rank == formula, "2(N-1)/N of the bytes");
 
   rondo_stats before, after;
   struct {
@@ -176,11 +178,11 @@ static void what_is_known(rondo_communicator* world) {
   rondo_call_options ring;
   rondo_call_options_init(&ring, sizeof ring);
   ring.algorithm = RONDO_RING;
-  float data[3000] = {0};
-  expect_ok(rondo_all_reduce(world, data, data, 3000, RONDO_FLOAT32, RONDO_SUM, &ring), "ring");
+  float data[kMany] = {0};
+  expect_ok(rondo_all_reduce(world, data, data, kMany, RONDO_FLOAT32, RONDO_SUM, &ring), "ring");
   expect_ok(rondo_get_stats(world, &after, sizeof after), "stats");
   expect(after.operations == before.operations + 1, "operations are counted");
-  expect(after.bytes_sent == before.bytes_sent + 16000, "bytes are counted");
+  expect(after.bytes_sent == before.bytes_sent + formula, "bytes are counted");
   memset(&newer, 0xff, sizeof newer);
   expect_ok(rondo_get_stats(world, &newer.known, sizeof newer), "a newer program's stats");
   expect(newer.known.operations == after.operations && newer.later[0] == 0 && newer.later[1] == 0,
