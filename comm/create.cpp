@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/link_profile.hpp"
 #include "comm/log.hpp"
@@ -65,7 +66,8 @@ Result<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-Status check(const Config& config, const std::string& pace) {
+Status check(const Config& config) {
+  const std::string& pace = config.pace;
   if (config.world_size > kMaxRanks) {
     return refuse(
         fmt::format("Config::world_size is {}; at most {} ranks", config.world_size, kMaxRanks));
@@ -98,6 +100,24 @@ Status check(const Config& config, const std::string& pace) {
     if (auto parsed = transport::parse_pace(pace); !parsed.ok()) return parsed.status();
   }
   return {};
+}
+
+// Fills in what the environment may say, and checks all that this rank can check alone.
+Status settle(Config& config) {
+  const char* pace = std::getenv("RONDO_PACE");
+  if (config.pace.empty() && pace != nullptr) config.pace = pace;
+  const char* links = std::getenv("RONDO_LINKS");
+  if (config.links.empty() && links != nullptr) config.links = links;
+  if (config.timeout == Config{}.timeout) {
+    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
+      auto seconds = parse_seconds(text);
+      if (!seconds.ok()) return seconds.status();
+      config.timeout = *seconds;
+    }
+  }
+  config.timeout = std::min(config.timeout, kLongestTimeout);
+  config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
+  return check(config);
 }
 
 struct Introduced {
@@ -181,21 +201,10 @@ Result<transport::Segment> share_segment(comm::Bootstrap& bootstrap, const char*
 }  // namespace
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config) {
-  const char* pace = std::getenv("RONDO_PACE");
   Config settled = config;
-  if (settled.pace.empty() && pace != nullptr) settled.pace = pace;
-  const char* links = std::getenv("RONDO_LINKS");
-  if (settled.links.empty() && links != nullptr) settled.links = links;
-  if (settled.timeout == Config{}.timeout) {
-    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
-      auto seconds = parse_seconds(text);
-      if (!seconds.ok()) return seconds.status();
-      settled.timeout = *seconds;
-    }
-  }
-  settled.timeout = std::min(settled.timeout, kLongestTimeout);
-  settled.bootstrap_timeout = std::min(settled.bootstrap_timeout, kLongestTimeout);
-  RONDO_RETURN_IF_ERROR(check(settled, settled.pace));
+  Status status = settle(settled);
+  if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
+  RONDO_RETURN_IF_ERROR(status);
   auto identity = comm::identity_from(settled);
   if (!identity.ok()) return identity.status();
   if (identity->world_size > kMaxRanks) {
@@ -207,7 +216,9 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   std::unique_ptr<Impl> impl(new Impl(std::move(*bootstrap)));
   impl->config_ = settled;
   impl->config_.rendezvous = identity->rendezvous;
-  if (Status status = impl->bring_up(settled); !status.ok()) {
+  impl->config_.unique_id.clear();  // it has served: those made from this one meet by name
+  impl->config_.all_gather = nullptr;
+  if (status = impl->bring_up(settled); !status.ok()) {
     impl->bootstrap_.fail(status);
     return status;
   }

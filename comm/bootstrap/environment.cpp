@@ -13,6 +13,8 @@
 #include <optional>
 #include <vector>
 
+#include "comm/bootstrap/unique_id.hpp"
+
 namespace rondo::comm {
 namespace {
 
@@ -212,7 +214,8 @@ Result<Identity> identity_from(const Config& config) {
   } else if (auto size = variable("WORLD_SIZE")) {
     return invalid("WORLD_SIZE is " + *size + " but RANK is not set: set both or neither");
   }
-  if (id.world_size == 1) return id;
+  if (!config.unique_id.empty()) RONDO_RETURN_IF_ERROR(meet_by_unique_id(config, id));
+  if (id.world_size == 1 || !id.rendezvous.empty()) return id;
 
   if (!config.rendezvous.empty()) {
     id.rendezvous = config.rendezvous;

@@ -17,7 +17,7 @@ struct Identity {
   int local_world_size = 1;
   /// Directory of the job's sockets; empty only for a world of one.
   std::string rendezvous;
-  /// Shared by the ranks of one job, from RONDO_SECRET; may be empty.
+  /// Shared by the ranks of one job, from RONDO_SECRET and Config::unique_id; may be empty.
   std::string secret;
 };
 

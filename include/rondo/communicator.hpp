@@ -4,16 +4,31 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
+#pragma GCC visibility push(default)  // what is declared here, librondo.so exports
 namespace rondo {
+
+/// A fresh identity for one communicator: printable, at most kUniqueIdChars characters, and secret,
+/// because whoever of this user has it can join. Give it to every rank as Config::unique_id, by
+/// whatever means they have of talking to each other.
+Result<std::string> make_unique_id();
+inline constexpr size_t kUniqueIdChars = 127;
+
+/// Gathers one blob from every rank, by means of the caller's own (MPI, a store, pipes): is given
+/// this rank's, returns all ranks', in rank order. Every rank's blob has the same length, at most
+/// 256 bytes.
+using AllGather = std::function<Result<std::vector<std::string>>(std::string_view own)>;
 
 /// How a communicator is made. Every rank must pass the same values, apart from `rank`; where they
 /// differ rank 0's win for everything that shapes the communication.
@@ -25,6 +40,12 @@ struct Config {
   /// Directory in which ranks of one host meet; empty: RONDO_RENDEZVOUS, else derived from
   /// MASTER_PORT. Created 0700.
   std::string rendezvous;
+  /// Instead of a directory: what one rank's make_unique_id() gave. rank and world_size must be
+  /// set; the environment is not asked where to meet.
+  std::string unique_id;
+  /// Instead of both: create() calls it once, on every rank, to hand round a unique id that rank 0
+  /// makes. rank and world_size must be set. Not called again after create().
+  AllGather all_gather;
   /// Tells communicators of one job apart; every rank of this one passes the same.
   std::string name = "world";
   /// A call fails when nothing at all has moved for this long. Slow is not dead. Left at its
@@ -79,7 +100,7 @@ class Work {
   };
   Times times() const;
 
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
@@ -256,7 +277,7 @@ class Communicator {
   /// error reports print.
   std::string flight_record() const;
 
-  class Impl;
+  class [[gnu::visibility("hidden")]] Impl;
 
  private:
   explicit Communicator(std::unique_ptr<Impl> impl);
@@ -268,3 +289,4 @@ class Communicator {
 std::string topology_report(int ranks, const Config& config = {});
 
 }  // namespace rondo
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace rondo {
 
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
@@ -19,3 +20,4 @@ void set_log_level(LogLevel level);
 bool stderr_is_terminal();
 
 }  // namespace rondo
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#pragma GCC visibility push(default)
 namespace rondo {
 
 /// `bytes` of zeroed memory, aligned to 64 bytes (2 MiB from 2 MiB up), from this process's arena,
@@ -21,3 +22,4 @@ void free(void* pointer);
 bool is_library_memory(const void* pointer, size_t bytes);
 
 }  // namespace rondo
+#pragma GCC visibility pop

@@ -1,0 +1,36 @@
+# What cmake --install installs: both forms of the library, the headers, the programs, and what find_package and pkg-config
+# read. Nothing in it names the prefix, so the whole may be moved: the programs hold rondo themselves.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
+# Two files, because the static form needs other packages' development files, and the shared one does not.
+set_target_properties(rondo_shared PROPERTIES EXPORT_NAME shared)
+set_target_properties(rondo PROPERTIES EXPORT_NAME static)
+install(TARGETS rondo_shared EXPORT rondo_shared_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS rondo EXPORT rondo_static_targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(form shared static)
+  install(EXPORT rondo_${form}_targets NAMESPACE rondo:: FILE rondo-${form}.cmake DESTINATION ${package_dir})
+endforeach()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+
+list(JOIN RONDO_NEEDS_MODULES " " RONDO_NEEDS_TEXT)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rondoConfig.cmake.in ${PROJECT_BINARY_DIR}/rondoConfig.cmake
+  INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 every minor version may break what the last one promised.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rondoConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/rondoConfig.cmake ${PROJECT_BINARY_DIR}/rondoConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
+# As flags, not as Requires.private: that would ask for the development files of all that these modules need in turn.
+list(JOIN RONDO_NEEDS_LDFLAGS " " pkgconfig_needs)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${pkgconfig_dir})
+
+foreach(program rondo-run rondo-perf rondo-plan rondo-status rondo-train)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()

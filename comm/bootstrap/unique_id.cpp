@@ -1,0 +1,148 @@
+// A unique id is "rondo1-" and 64 hexadecimal digits of randomness. The directory is named after a
+// hash of it, so that looking at the file system does not show it.
+#include "comm/bootstrap/unique_id.hpp"
+
+#include <sodium.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "comm/bootstrap/wire.hpp"
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kPrefix = "rondo1-";
+constexpr size_t kRandomBytes = 32, kIdChars = kPrefix.size() + 2 * kRandomBytes;
+static_assert(kIdChars <= kUniqueIdChars);
+
+// What goes round in Config::all_gather: an id from rank 0, kReady from the others, or kRefusal and
+// why this rank gives up; zeros behind it.
+constexpr size_t kBlobBytes = 256;  // promised in communicator.hpp
+constexpr std::string_view kReady = "ready";
+constexpr char kRefusal = '!';
+
+Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+std::string hex(const unsigned char* bytes, size_t count) {
+  std::string text(2 * count + 1, '\0');
+  sodium_bin2hex(text.data(), text.size(), bytes, count);
+  text.pop_back();
+  return text;
+}
+
+bool is_unique_id(std::string_view text) {
+  return text.size() == kIdChars && text.substr(0, kPrefix.size()) == kPrefix &&
+         text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+}
+
+/// What the two ways to meet without an environment have in common.
+Status check_given(const Config& config, const std::string& field) {
+  if (!config.rendezvous.empty()) {
+    return invalid(field + " and Config::rendezvous are both set: each says where to meet");
+  }
+  if (config.rank < 0 || config.rank >= config.world_size) {
+    return invalid(field + " is set, but Config::rank is " + std::to_string(config.rank) +
+                   " and Config::world_size " + std::to_string(config.world_size) +
+                   ": set both, rank from 0 to world_size - 1; the environment is not asked");
+  }
+  return {};
+}
+
+/// The caller's function, whatever it does.
+Result<std::vector<std::string>> call(const AllGather& all_gather, const std::string& own) {
+  try {
+    return all_gather(own);
+  } catch (const std::exception& error) {
+    return Status(Code::kBootstrap, std::string("it threw: ") + error.what());
+  } catch (...) {
+    return Status(Code::kBootstrap, "it threw");
+  }
+}
+
+std::string text_of(const std::string& blob) { return blob.substr(0, blob.find('\0')); }
+
+Result<std::string> find_id(const std::vector<std::string>& blobs, const Config& config,
+                            const std::string& own) {
+  const std::string who = "Config::all_gather on rank " + std::to_string(config.rank);
+  const std::string rule = ": it must give every rank's blob, whole, in rank order";
+  if (blobs.size() != static_cast<size_t>(config.world_size)) {
+    return Status(Code::kBootstrap, who + " gave " + std::to_string(blobs.size()) + " blobs for " +
+                                        std::to_string(config.world_size) + " ranks" + rule);
+  }
+  for (size_t rank = 0; rank < blobs.size(); ++rank) {
+    const std::string text = text_of(blobs[rank]);
+    if (!text.empty() && text[0] == kRefusal) {
+      return Status(Code::kBootstrap,
+                    "rank " + std::to_string(rank) + " cannot take part: " + text.substr(1));
+    }
+    const bool good = rank == 0 ? is_unique_id(text) : text == kReady;
+    if (blobs[rank].size() != kBlobBytes || !good) {
+      return Status(Code::kBootstrap, who + " gave " + std::to_string(blobs[rank].size()) +
+                                          " bytes for rank " + std::to_string(rank) +
+                                          " that rank did not give it" + rule);
+    }
+  }
+  if (blobs[static_cast<size_t>(config.rank)] != own) {
+    return Status(Code::kBootstrap, who + " did not give back this rank's own blob" + rule);
+  }
+  return text_of(blobs.front());
+}
+
+}  // namespace
+
+Result<std::string> make_unique_id() {
+  if (sodium_init() < 0) return Status(Code::kSystem, "libsodium cannot start: no randomness");
+  std::array<unsigned char, kRandomBytes> bytes;
+  randombytes_buf(bytes.data(), bytes.size());
+  return std::string(kPrefix) + hex(bytes.data(), bytes.size());
+}
+
+namespace comm {
+
+Status meet_by_unique_id(const Config& config, Identity& identity) {
+  RONDO_RETURN_IF_ERROR(check_given(config, "Config::unique_id"));
+  if (!is_unique_id(config.unique_id)) {
+    return invalid("Config::unique_id (" + std::to_string(config.unique_id.size()) +
+                   " characters) is not what make_unique_id() gave: pass all " +
+                   std::to_string(kIdChars) + " characters on as they are");
+  }
+  constexpr size_t kNameBytes = 16;
+  const auto name = digest_of("directory of " + config.unique_id);
+  identity.rendezvous =
+      "/tmp/rondo-" + std::to_string(geteuid()) + "/id-" + hex(name.data(), kNameBytes);
+  identity.secret.append(config.unique_id);
+  return {};
+}
+
+Status agree_on_unique_id(Config& config, Status own) {
+  if (own.ok()) own = check_given(config, "Config::all_gather");
+  if (own.ok() && !config.unique_id.empty()) {
+    own = invalid("Config::unique_id and Config::all_gather are both set: set one");
+  }
+  std::string blob(kReady);
+  if (own.ok() && config.rank == 0) {
+    auto made = make_unique_id();
+    own = made.status();
+    if (made.ok()) blob = *made;
+  }
+  if (!own.ok()) blob = kRefusal + own.to_string();
+  blob.resize(kBlobBytes);
+  auto blobs = call(config.all_gather, blob);
+  RONDO_RETURN_IF_ERROR(own);
+  if (!blobs.ok()) {
+    return {blobs.status().code(), "Config::all_gather failed on rank " +
+                                       std::to_string(config.rank) + ": " +
+                                       blobs.status().message()};
+  }
+  auto id = find_id(*blobs, config, blob);
+  if (id.ok()) config.unique_id = *id;
+  return id.status();
+}
+
+}  // namespace comm
+}  // namespace rondo

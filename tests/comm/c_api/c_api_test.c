@@ -1,0 +1,488 @@
+/* rondo.h as a C99 program sees it: every function, on three forked ranks that meet by a unique id, then
+ * by an all-gather of the program's own; and what is refused, in which words. */
+#include <limits.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rondo/rondo.h"
+
+enum { kRanks = 3, kCount = 1000, kLimitSeconds = 60 };
+
+static int rank = -1;
+
+static void expect(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "rank %d: %s (last error: %s)\n", rank, what, rondo_last_error());
+  exit(1);
+}
+
+static void expect_ok(rondo_code code, const char* what) { expect(code == RONDO_OK, what); }
+
+/* The call has failed with this code, and its text holds `part`. */
+static void expect_error(rondo_code code, rondo_code wanted, const char* part) {
+  expect(code == wanted, rondo_code_name(wanted));
+  expect(strstr(rondo_last_error(), part) != NULL, part);
+}
+
+/* ---- every collective, blocking and asynchronous */
+
+/* Element i of block b of what rank r gives. */
+static int32_t given(int r, int b, int i) { return 10000 * r + 1000 * b + i % 97; }
+
+static int32_t in[kRanks * kCount], out[kRanks * kCount];
+
+static void prepare(void) {
+  for (int b = 0; b < kRanks; ++b) {
+    for (int i = 0; i < kCount; ++i) {
+      in[b * kCount + i] = given(rank, b, i);
+      out[b * kCount + i] = -1;
+    }
+  }
+}
+
+/* Block b of out is element by element what `from`'s block `block` was; or, where `from` is
+ * kRanks, its sum over all ranks. */
+static void expect_block(int b, int from, int block, const char* what) {
+  for (int i = 0; i < kCount; ++i) {
+    int32_t wanted = 0;
+    for (int r = 0; r < kRanks; ++r) {
+      if (from == r || from == kRanks) wanted += given(r, block, i);
+    }
+    expect(out[b * kCount + i] == wanted, what);
+  }
+}
+
+static void expect_untouched(const char* what) {
+  for (int i = 0; i < kRanks * kCount; ++i) expect(out[i] == -1, what);
+}
+
+/* Waits for what an asynchronous call began; a blocking one (no work) has ended. */
+static void finish(rondo_code code, rondo_work** begun, int is_asynchronous, const char* what) {
+  rondo_work* work = *begun;
+  *begun = NULL;
+  expect_ok(code, what);
+  expect((work != NULL) == is_asynchronous, "a work only of an asynchronous call");
+  if (work == NULL) return;
+  int ended = -1;
+  rondo_work_times times;
+  expect_ok(rondo_work_wait(work), what);
+  expect_ok(rondo_work_test(work, &ended), what);
+  expect(ended == 1, "test after wait");
+  expect_ok(rondo_work_status(work), what);
+  expect_ok(rondo_get_work_times(work, &times, sizeof times), what);
+  expect(0 < times.issued_ns && times.issued_ns <= times.started_ns &&
+             times.started_ns <= times.ended_ns,
+         "times are in order");
+  rondo_work_release(work);
+}
+
+static void every_collective(rondo_communicator* world, int async) {
+  rondo_work* work = NULL;
+  const rondo_data_type t = RONDO_INT32;
+
+  prepare();
+  finish(async ? rondo_all_reduce_async(world, in, out, kCount, t, RONDO_SUM, NULL, &work)
+               : rondo_all_reduce(world, in, out, kCount, t, RONDO_SUM, NULL),
+         &work, async, "all_reduce");
+  expect_block(0, kRanks, 0, "all_reduce");
+
+  prepare();
+  finish(async ? rondo_reduce_scatter_async(world, in, out, kCount, t, RONDO_SUM, NULL, &work)
+               : rondo_reduce_scatter(world, in, out, kCount, t, RONDO_SUM, NULL),
+         &work, async, "reduce_scatter");
+  expect_block(0, kRanks, rank, "reduce_scatter");
+
+  prepare();
+  finish(async ? rondo_all_gather_async(world, in, out, kCount, t, NULL, &work)
+               : rondo_all_gather(world, in, out, kCount, t, NULL),
+         &work, async, "all_gather");
+  for (int b = 0; b < kRanks; ++b) expect_block(b, b, 0, "all_gather");
+
+  prepare();
+  finish(async ? rondo_broadcast_async(world, in, out, kCount, t, 1, NULL, &work)
+               : rondo_broadcast(world, in, out, kCount, t, 1, NULL),
+         &work, async, "broadcast");
+  expect_block(0, 1, 0, "broadcast");
+
+  prepare();
+  finish(async ? rondo_reduce_async(world, in, out, kCount, t, 2, RONDO_SUM, NULL, &work)
+               : rondo_reduce(world, in, out, kCount, t, 2, RONDO_SUM, NULL),
+         &work, async, "reduce");
+  if (rank == 2) expect_block(0, kRanks, 0, "reduce");
+  if (rank != 2) expect_untouched("reduce elsewhere");
+
+  prepare();
+  finish(async ? rondo_gather_async(world, in, out, kCount, t, 1, NULL, &work)
+               : rondo_gather(world, in, out, kCount, t, 1, NULL),
+         &work, async, "gather");
+  for (int b = 0; b < kRanks && rank == 1; ++b) expect_block(b, b, 0, "gather");
+  if (rank != 1) expect_untouched("gather elsewhere");
+
+  prepare();
+  finish(async ? rondo_scatter_async(world, in, out, kCount, t, 2, NULL, &work)
+               : rondo_scatter(world, in, out, kCount, t, 2, NULL),
+         &work, async, "scatter");
+  expect_block(0, 2, rank, "scatter");
+
+  prepare();
+  finish(async ? rondo_all_to_all_async(world, in, out, kCount, t, NULL, &work)
+               : rondo_all_to_all(world, in, out, kCount, t, NULL),
+         &work, async, "all_to_all");
+  for (int b = 0; b < kRanks; ++b) expect_block(b, b, rank, "all_to_all");
+
+  finish(async ? rondo_barrier_async(world, NULL, &work) : rondo_barrier(world, NULL), &work, async,
+         "barrier");
+}
+
+static void options_of_calls(rondo_communicator* world) {
+  rondo_call_options options;
+  rondo_call_options_init(&options, sizeof options);
+  options.algorithm = RONDO_RING;
+  options.timeout_ms = 30000;
+  options.factor = 1 + rank;
+  const float one = 1;
+  float sum = 0;
+  expect_ok(rondo_all_reduce(world, &one, &sum, 1, RONDO_FLOAT32, RONDO_SCALED_SUM, &options),
+            "scaled sum");
+  expect(sum == 1 + 2 + 3, "every rank's own factor");
+  /* A work that nobody asked for goes on. */
+  expect_ok(rondo_all_reduce_async(world, &one, &sum, 1, RONDO_FLOAT32, RONDO_SUM, NULL, NULL),
+            "no handle");
+  expect_ok(rondo_barrier(world, NULL), "barrier behind it");
+  expect(sum == kRanks, "the dropped operation");
+}
+
+static void what_is_known(rondo_communicator* world) {
+  enum { kMany = 3 * 1024 }; /* whole cache lines for each rank */
+  rondo_plan plan;
+  expect_ok(rondo_get_plan(world, RONDO_ALL_REDUCE, kMany, RONDO_FLOAT32, 0, RONDO_RING, &plan,
+                           sizeof plan),
+            "plan");
+  expect(plan.algorithm == RONDO_RING && plan.channels == 1 && plan.predicted_us > 0,
+         "the plan's values");
+  const uint64_t formula = 2 * (kRanks - 1) * kMany * sizeof(float) / kRanks;
+  expect(plan.bytes_sent_per_rank == formula, "2(N-1)/N of the bytes");
+
+  rondo_stats before, after;
+  struct {
+    rondo_stats known;
+    uint64_t later[2];
+  } newer;
+  expect_ok(rondo_get_stats(world, &before, sizeof before), "stats");
+  rondo_call_options ring;
+  rondo_call_options_init(&ring, sizeof ring);
+  ring.algorithm = RONDO_RING;
+  float data[kMany] = {0};
+  expect_ok(rondo_all_reduce(world, data, data, kMany, RONDO_FLOAT32, RONDO_SUM, &ring), "ring");
+  expect_ok(rondo_get_stats(world, &after, sizeof after), "stats");
+  expect(after.operations == before.operations + 1, "operations are counted");
+  expect(after.bytes_sent == before.bytes_sent + formula, "bytes are counted");
+  memset(&newer, 0xff, sizeof newer);
+  expect_ok(rondo_get_stats(world, &newer.known, sizeof newer), "a newer program's stats");
+  expect(newer.known.operations == after.operations && newer.later[0] == 0 && newer.later[1] == 0,
+         "what this library does not count is 0");
+  after.bytes_sent = 7;
+  expect_ok(rondo_get_stats(world, &after, sizeof after.operations), "an older program's stats");
+  expect(after.bytes_sent == 7, "nothing behind its struct is touched");
+
+  char whole[65536], cut[16];
+  size_t needed = 0;
+  expect_ok(rondo_flight_record(world, NULL, 0, &needed), "only the length");
+  expect(needed > sizeof cut && needed < sizeof whole, "a length");
+  expect_ok(rondo_flight_record(world, whole, sizeof whole, &needed), "the record");
+  expect(strstr(whole, "all_reduce") != NULL, "the record names what was called");
+  memset(cut, 'x', sizeof cut);
+  expect_ok(rondo_flight_record(world, cut, sizeof cut - 1, NULL), "the beginning");
+  expect(strlen(cut) == sizeof cut - 2 && cut[sizeof cut - 1] == 'x', "no more than its capacity");
+  expect(strncmp(cut, whole, 4) == 0, "the beginning of the same");
+}
+
+static void refused(rondo_communicator* world) {
+  float x = 0;
+  rondo_work* work = (rondo_work*)&x;
+  rondo_call_options options;
+  expect_error(rondo_all_reduce(NULL, &x, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL),
+               RONDO_INVALID_ARGUMENT, "the communicator is null");
+  expect_error(rondo_all_reduce(world, &x, &x, 1, 300, RONDO_SUM, NULL), RONDO_INVALID_ARGUMENT,
+               "unknown data type 300");
+  expect_error(rondo_all_reduce(world, &x, &x, 1, 256, RONDO_SUM, NULL), RONDO_INVALID_ARGUMENT,
+               "unknown data type 256"); /* not 0 */
+  expect_error(rondo_reduce(world, &x, &x, 1, RONDO_FLOAT32, 0, -1, NULL), RONDO_INVALID_ARGUMENT,
+               "unknown operator -1");
+  expect_error(rondo_broadcast(world, &x, &x, 1, RONDO_FLOAT32, 3, NULL), RONDO_INVALID_ARGUMENT,
+               "root 3");
+  expect_error(rondo_all_reduce(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL),
+               RONDO_INVALID_ARGUMENT, "null");
+  expect_error(rondo_all_reduce_async(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL, &work),
+               RONDO_INVALID_ARGUMENT, "null");
+  expect(work == NULL, "no work where the arguments are wrong");
+  expect_error(rondo_work_wait(NULL), RONDO_INVALID_ARGUMENT, "the work is null");
+
+  rondo_call_options_init(&options, sizeof options);
+  options.algorithm = 99;
+  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "unknown algorithm 99");
+  rondo_call_options_init(&options, sizeof options);
+  options.reserved = 1;
+  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "reserved is 1");
+  memset(&options, 0, sizeof options);
+  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "size is 0");
+  expect_error(rondo_get_plan(world, 77, 1, RONDO_FLOAT32, 0, RONDO_AUTO, (rondo_plan*)&x, 4),
+               RONDO_INVALID_ARGUMENT, "unknown collective 77");
+  expect_error(rondo_flight_record(world, NULL, 8, NULL), RONDO_INVALID_ARGUMENT,
+               "the buffer is null");
+  /* Nothing of all this has broken anything. */
+  expect_ok(rondo_status(world), "status");
+  expect_ok(rondo_barrier(world, NULL), "barrier after refusals");
+}
+
+static void library_memory(rondo_communicator* world) {
+  float* memory = rondo_alloc(kCount * sizeof *memory);
+  expect(memory != NULL && rondo_is_library_memory(memory, kCount * sizeof *memory), "alloc");
+  expect(!rondo_is_library_memory(in, sizeof in), "not library memory");
+  memory[7] = 1;
+  expect_ok(rondo_all_reduce(world, memory, memory, kCount, RONDO_FLOAT32, RONDO_SUM, NULL),
+            "library memory");
+  expect(memory[7] == kRanks && memory[8] == 0, "the sum in library memory");
+  rondo_free(memory);
+  rondo_free(NULL);
+}
+
+static void aborted(rondo_communicator* world) {
+  expect_ok(rondo_barrier(world, NULL), "barrier");
+  if (rank == 1) expect_ok(rondo_abort(world, "enough"), "abort");
+  rondo_code code = RONDO_OK;
+  while (code == RONDO_OK) code = rondo_barrier(world, NULL);
+  expect_error(code, RONDO_ABORTED, "rank 1 aborted: enough");
+  expect_error(rondo_status(world), RONDO_ABORTED, "enough");
+}
+
+/* ---- ranks */
+
+static int pipes[kRanks][kRanks][2]; /* from, to */
+
+static int gather_over_pipes(void* context, const void* own, size_t bytes, void* all) {
+  ++*(int*)context;
+  for (int r = 0; r < kRanks; ++r) {
+    if (write(pipes[rank][r][1], own, bytes) != (ssize_t)bytes) return 1;
+  }
+  for (int r = 0; r < kRanks; ++r) {
+    if (read(pipes[r][rank][0], (char*)all + (size_t)r * bytes, bytes) != (ssize_t)bytes) return 2;
+  }
+  return 0;
+}
+
+static int refuse_to_gather(void* context, const void* own, size_t bytes, void* all) {
+  (void)context, (void)own, (void)bytes, (void)all;
+  return 42;
+}
+
+static rondo_config config_of_rank(void) {
+  rondo_config config;
+  rondo_config_init(&config, sizeof config);
+  config.rank = rank;
+  config.world_size = kRanks;
+  config.bootstrap_timeout_ms = 30000;
+  config.timeout_ms = 30000;
+  return config;
+}
+
+static void rank_with_id(const rondo_unique_id* id) {
+  rondo_config config = config_of_rank();
+  config.unique_id = id->text;
+  rondo_communicator* world = NULL;
+  expect_ok(rondo_create(&world, &config), "create by unique id");
+  expect(rondo_rank(world) == rank && rondo_size(world) == kRanks, "rank and size");
+  every_collective(world, 0);
+  every_collective(world, 1);
+  options_of_calls(world);
+  what_is_known(world);
+  refused(world);
+  library_memory(world);
+  aborted(world);
+  rondo_destroy(world);
+}
+
+static void rank_with_gather(const rondo_unique_id* unused) {
+  (void)unused;
+  int calls = 0;
+  rondo_config config = config_of_rank();
+  config.all_gather = gather_over_pipes;
+  config.all_gather_context = &calls;
+  config.name = "gathered";
+  rondo_communicator* world = NULL;
+  expect_ok(rondo_create(&world, &config), "create by all-gather");
+  expect(calls == 1, "called once");
+  every_collective(world, 0);
+  rondo_destroy(world);
+}
+
+static void run_ranks(void (*body)(const rondo_unique_id*), const rondo_unique_id* id) {
+  pid_t children[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    children[r] = fork();
+    expect(children[r] >= 0, "fork");
+    if (children[r] == 0) {
+      rank = r;
+      alarm(kLimitSeconds);
+      body(id);
+      exit(0);
+    }
+  }
+  int failed = 0;
+  for (int r = 0; r < kRanks; ++r) {
+    int status = 0;
+    expect(waitpid(children[r], &status, 0) == children[r], "waitpid");
+    if (status != 0) failed = 1;
+  }
+  expect(!failed, "a rank failed");
+}
+
+/* ---- one process */
+
+static void configurations(void) {
+  rondo_communicator* alone = NULL;
+  rondo_config config;
+  struct {
+    rondo_config known;
+    int64_t later;
+  } newer;
+
+  expect_error(rondo_create(NULL, NULL), RONDO_INVALID_ARGUMENT, "the place for the communicator");
+  memset(&config, 0, sizeof config);
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "rondo_config.size is 0");
+  expect(alone == NULL, "null after failure");
+  rondo_config_init(&config, sizeof config);
+  expect(config.size == sizeof config && config.rank == -1 && config.world_size == -1 &&
+             config.timeout_ms == 600000 && config.bootstrap_timeout_ms == 60000 &&
+             config.algorithm == RONDO_AUTO && config.unique_id == NULL,
+         "the defaults");
+  config.algorithm = 9;
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "unknown algorithm 9");
+  rondo_config_init(&config, sizeof config);
+  config.unique_id = "short";
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "Config::rank is -1");
+  config.rank = 0;
+  config.world_size = 2;
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "5 characters");
+  config.unique_id = NULL;
+  config.all_gather = refuse_to_gather;
+  expect_error(rondo_create(&alone, &config), RONDO_BOOTSTRAP, "it returned 42");
+
+  /* A program with an older header has a shorter struct; what lies behind it is not read. */
+  rondo_config_init(&config, offsetof(rondo_config, slot_bytes));
+  expect(config.size == offsetof(rondo_config, slot_bytes), "the older size");
+  expect(config.all_gather == refuse_to_gather, "init stays inside the older struct");
+  config.rank = 0;
+  config.world_size = 1;
+  expect_ok(rondo_create(&alone, &config), "an older program's config");
+  rondo_destroy(alone);
+  /* One with a newer header has a longer one, which must not ask for what is not known here. */
+  memset(&newer, 0xff, sizeof newer);
+  rondo_config_init(&newer.known, sizeof newer);
+  expect(newer.later == 0, "what is not known is 0");
+  newer.known.rank = 0;
+  newer.known.world_size = 1;
+  expect_ok(rondo_create(&alone, &newer.known), "a newer program's config");
+  rondo_destroy(alone);
+  newer.later = 5;
+  expect_error(rondo_create(&alone, &newer.known), RONDO_INVALID_ARGUMENT, "older than");
+  rondo_destroy(NULL);
+  rondo_work_release(NULL);
+  expect(rondo_rank(NULL) == -1 && rondo_size(NULL) == -1, "of nothing");
+}
+
+static void* error_of_new_thread(void* unused) {
+  (void)unused;
+  return *rondo_last_error() == '\0' ? NULL : "not empty";
+}
+
+static void errors_belong_to_threads(void) {
+  pthread_t thread;
+  void* said = "not run";
+  expect(rondo_work_wait(NULL) != RONDO_OK && *rondo_last_error() != '\0', "an error here");
+  expect(pthread_create(&thread, NULL, error_of_new_thread, NULL) == 0, "pthread_create");
+  pthread_join(thread, &said);
+  expect(said == NULL, "and none there");
+}
+
+static void keep_message(void* context, rondo_log_level level, const char* message) {
+  if (level == RONDO_LOG_INFO) snprintf(context, 200, "%s", message);
+}
+
+static void messages(void) {
+  char message[200] = "";
+  rondo_communicator* alone = NULL;
+  rondo_config config;
+  rondo_config_init(&config, sizeof config);
+  config.rank = 0;
+  config.world_size = 1;
+  expect_ok(rondo_set_log_callback(keep_message, message), "callback");
+  expect_ok(rondo_set_log_level(RONDO_LOG_INFO), "level");
+  expect_error(rondo_set_log_level(17), RONDO_INVALID_ARGUMENT, "unknown log level 17");
+  expect_ok(rondo_create(&alone, &config), "create");
+  expect(strstr(message, "rank 0 of 1") != NULL, "what create says");
+  rondo_destroy(alone);
+  expect_ok(rondo_set_log_level(RONDO_LOG_WARN), "level");
+  expect_ok(rondo_set_log_callback(NULL, NULL), "no callback");
+}
+
+/* Memory for one more string of 16 MiB is refused by the system: no exception, but a code. */
+static void no_memory(void) {
+  enum { kBytes = 16 << 20 };
+  rondo_communicator* alone = NULL;
+  rondo_config config;
+  rondo_config_init(&config, sizeof config);
+  config.rank = 0;
+  config.world_size = 1;
+  expect_ok(rondo_create(&alone, &config), "create");
+  char* reason = malloc(kBytes);
+  expect(reason != NULL, "malloc");
+  memset(reason, 'r', kBytes - 1);
+  reason[kBytes - 1] = '\0';
+  unsigned long pages = 0;
+  FILE* statm = fopen("/proc/self/statm", "r");
+  expect(statm != NULL && fscanf(statm, "%lu", &pages) == 1, "statm");
+  fclose(statm);
+  struct rlimit before, tight;
+  getrlimit(RLIMIT_AS, &before);
+  tight = before;
+  tight.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + kBytes / 2;
+  expect(setrlimit(RLIMIT_AS, &tight) == 0, "setrlimit");
+  const rondo_code code = rondo_abort(alone, reason);
+  setrlimit(RLIMIT_AS, &before);
+  expect_error(code, RONDO_RESOURCE_EXHAUSTED, "memory");
+  expect_ok(rondo_status(alone), "nothing has happened");
+  free(reason);
+  rondo_destroy(alone);
+}
+
+int main(void) {
+  rondo_unique_id id, other;
+  expect(*rondo_last_error() == '\0', "no error yet");
+  expect(rondo_version() > 0, "a version");
+  expect(strcmp(rondo_code_name(RONDO_DATA_ERROR), "bad data") == 0 &&
+             strcmp(rondo_code_name(RONDO_DATA_ERROR + 1), "unknown code") == 0,
+         "the last code of C is the last of C++");
+  expect_ok(rondo_make_unique_id(&id), "make_unique_id");
+  expect_ok(rondo_make_unique_id(&other), "make_unique_id");
+  expect(strlen(id.text) > 32 && strcmp(id.text, other.text) != 0, "two ids");
+  for (int from = 0; from < kRanks; ++from) {
+    for (int to = 0; to < kRanks; ++to) expect(pipe(pipes[from][to]) == 0, "pipe");
+  }
+  /* Forks come before threads. */
+  run_ranks(rank_with_id, &id);
+  run_ranks(rank_with_gather, NULL);
+  alarm(kLimitSeconds);
+  configurations();
+  errors_belong_to_threads();
+  messages();
+  if (!SANITIZED) no_memory(); /* the sanitizers need address space of their own */
+  puts("c_api_test: everything holds");
+  return 0;
+}

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""rondo in other people's projects. README's C and C++ programs are built and run on two ranks:
+    package_test.py installed SOURCE BUILD PROGRAMS   against what `cmake --install BUILD` installs, after it has been moved:
+                                                      find_package and pkg-config, the shared and the static library
+    package_test.py embedded SOURCE BUILD PROGRAMS    with rondo as a folder of their own project (add_subdirectory)
+PROGRAMS holds readme_example.c and readme_example.cpp."""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+LIMIT_S = 500
+
+
+def run(*command, **environment):
+    """Runs it, and gives its output; ends the test, showing all of it, when it fails."""
+    command = [str(word) for word in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+                          env={**os.environ, **environment})
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def check_program(rondo_run, program, is_static, **environment):
+    """Two ranks of the program agree, and it needs librondo.so.0 or, as a static one, does not."""
+    needed = re.findall(r"NEEDED.*\[librondo([^]]*)\]", run("readelf", "-d", program))
+    if needed != ([] if is_static else [".so.0"]):
+        sys.exit(f"{program}: librondo{needed} is needed at run time, static: {is_static}")
+    output = run(rondo_run, "-n", 2, "--timeout", 60, "--", program, **environment)
+    for rank in range(2):
+        line = f"[{rank}] rank {rank} of 2: ok, the sum is 3\n"
+        if line not in output:
+            sys.exit(f"{program} printed\n{output}without {line}")
+    print(f"{program.name}: ok")
+
+
+def check_consumer(source, programs, build, rondo_run, languages, *settings):
+    """Builds consumer/ with CMake and runs its programs."""
+    run("cmake", "-G", "Ninja", "-S", source / "tests/project/consumer", "-B", build, f"-DLANGUAGES={languages}",
+        f"-DPROGRAMS={programs}", *settings)
+    run("cmake", "--build", build)
+    for form in ("shared", "static") if "CXX" in languages else ("shared",):
+        for language in ("c", "cpp") if "CXX" in languages else ("c",):
+            check_program(rondo_run, build / f"{language}_{form}", form == "static")
+
+
+def check_pkg_config(prefix, programs, work):
+    library = prefix / "lib"
+    paths = os.pathsep.join(filter(None, [str(library / "pkgconfig"), os.environ.get("PKG_CONFIG_PATH")]))
+    for compiler, suffix in (("gcc", ["c", "-std=c99", "-pedantic-errors"]), ("g++", ["cpp", "-std=c++20"])):
+        name, *flags = suffix
+        for is_static in (False, True):
+            asked = ["--static"] if is_static else []
+            words = run("pkg-config", "--cflags", "--libs", *asked, "rondo", PKG_CONFIG_PATH=paths)
+            if is_static:  # as docs/embedding.md says: by its file name, since both forms are there
+                words = words.replace("-lrondo", "-l:librondo.a")
+            program = work / f"pkg_config_{name}_{'static' if is_static else 'shared'}"
+            run(compiler, *flags, "-Wall", "-Werror", programs / f"readme_example.{name}", "-o", program, *shlex.split(words))
+            check_program(prefix / "bin/rondo-run", program, is_static, LD_LIBRARY_PATH=str(library))
+
+
+def installed(source, build, programs, work):
+    run("cmake", "--install", build, "--prefix", work / "first")
+    prefix = work / "moved here"
+    (work / "first").rename(prefix)
+    if str(build) in (text := (prefix / "lib/cmake/rondo/rondo-static.cmake").read_text()) or str(source) in text:
+        sys.exit("the installed package names the tree that it was built in")
+    for languages in ("C;CXX", "C"):
+        check_consumer(source, programs, work / f"find_package_{languages[-1]}", prefix / "bin/rondo-run", languages,
+                       f"-DCMAKE_PREFIX_PATH={prefix}")
+    check_pkg_config(prefix, programs, work)
+    run(prefix / "bin/rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2)
+
+
+def embedded(source, build, programs, work):
+    # What is shown is how the targets hang together, so the cheapest code will do: no optimisation, and no vectors (the kernels
+    # take minutes otherwise; without them the scalar ones serve).
+    cheap = "-O0 -DHWY_COMPILE_ONLY_SCALAR"
+    check_consumer(source, programs, work / "embedded", build / "bin/rondo-run", "C;CXX", f"-DRONDO_SOURCE={source}",
+                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DRONDO_CUDA=OFF")
+
+
+def main():
+    what, *paths = sys.argv[1:]
+    source, build, programs = (pathlib.Path(path) for path in paths)
+    with tempfile.TemporaryDirectory() as work:
+        {"installed": installed, "embedded": embedded}[what](source, build, programs, pathlib.Path(work))
+
+
+if __name__ == "__main__":
+    main()
