@@ -140,6 +140,89 @@ static void every_collective(rondo_communicator* world, int async) {
          "barrier");
 }
 
+/* Rank r has r + 1 elements for everybody, and gets r + 1 of every sum. */
+static void varying(rondo_communicator* world, int async) {
+  rondo_work* work = NULL;
+  const rondo_data_type t = RONDO_INT32;
+  size_t counts[kRanks], offsets[kRanks], same[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    counts[r] = (size_t)r + 1;
+    offsets[r] = (size_t)(kRanks - 1 - r) * kCount;
+    same[r] = (size_t)rank + 1;
+  }
+  prepare();
+  finish(async ? rondo_all_gather_v_async(world, in, out, counts, offsets, t, NULL, &work)
+               : rondo_all_gather_v(world, in, out, counts, offsets, t, NULL),
+         &work, async, "all_gather_v");
+  for (int r = 0; r < kRanks; ++r) {
+    expect(out[offsets[r] + (size_t)r] == given(r, 0, r), "all_gather_v");
+    expect(out[offsets[r] + (size_t)r + 1] == -1, "no more than all_gather_v gathers");
+  }
+  prepare();
+  finish(async ? rondo_reduce_scatter_v_async(world, in, out, counts, offsets, t, RONDO_MAX, NULL,
+                                              &work)
+               : rondo_reduce_scatter_v(world, in, out, counts, offsets, t, RONDO_MAX, NULL),
+         &work, async, "reduce_scatter_v");
+  expect(out[rank] == given(kRanks - 1, kRanks - 1 - rank, rank) && out[rank + 1] == -1,
+         "reduce_scatter_v");
+  prepare();
+  finish(async
+             ? rondo_all_to_all_v_async(world, in, same, offsets, out, counts, NULL, t, NULL, &work)
+             : rondo_all_to_all_v(world, in, same, offsets, out, counts, NULL, t, NULL),
+         &work, async, "all_to_all_v");
+  for (int r = 0, at = 0; r < kRanks; at += r + 1, ++r) {
+    expect(out[at + r] == given(r, kRanks - 1 - rank, r), "all_to_all_v");
+  }
+  expect_error(rondo_all_gather_v(world, in, out, NULL, NULL, t, NULL), RONDO_INVALID_ARGUMENT,
+               "0 counts");
+}
+
+static void messages_and_groups(rondo_communicator* world) {
+  const int next = (rank + 1) % kRanks, prev = (rank + kRanks - 1) % kRanks;
+  rondo_work *sent = NULL, *received = NULL;
+  prepare();
+  expect_ok(rondo_group_start(world), "group_start");
+  expect_ok(rondo_recv(world, out, kCount, RONDO_INT32, prev, NULL), "recv");
+  expect_ok(
+      rondo_all_reduce(world, in + kCount, out + kCount, kCount, RONDO_INT32, RONDO_SUM, NULL),
+      "all_reduce in a group");
+  expect_ok(rondo_send(world, in, kCount, RONDO_INT32, next, NULL), "send");
+  expect(out[0] == -1, "nothing before the end of the group");
+  expect_ok(rondo_group_end(world), "group_end");
+  expect_block(0, prev, 0, "recv");
+  expect_block(1, kRanks, 1, "all_reduce in a group");
+  prepare();
+  expect_ok(rondo_recv_async(world, out, kCount, RONDO_INT32, prev, NULL, &received), "recv_async");
+  expect_ok(rondo_send_async(world, in, kCount, RONDO_INT32, next, NULL, &sent), "send_async");
+  expect_ok(rondo_work_wait(sent), "wait");
+  expect_ok(rondo_work_wait(received), "wait");
+  rondo_work_release(sent);
+  rondo_work_release(received);
+  expect_block(0, prev, 0, "recv_async");
+  expect_error(rondo_send(world, in, kCount, RONDO_INT32, kRanks, NULL), RONDO_INVALID_ARGUMENT,
+               "rank 3");
+  expect_error(rondo_group_end(world), RONDO_INVALID_ARGUMENT, "without group_start");
+}
+
+static void parts(rondo_communicator* world) {
+  rondo_communicator *part = world, *same = NULL;
+  int32_t one = 1, sum = 0;
+  /* Ranks 0 and 2, the other way round; rank 1 stands aside. */
+  expect_ok(rondo_split(world, rank == 1 ? RONDO_NO_COLOR : 0, -rank, &part), "split");
+  expect((part == NULL) == (rank == 1), "no part without a color");
+  if (part != NULL) {
+    expect(rondo_size(part) == 2 && rondo_rank(part) == (rank == 2 ? 0 : 1), "order by key");
+    expect_ok(rondo_all_reduce(part, &one, &sum, 1, RONDO_INT32, RONDO_SUM, NULL), "in the part");
+    expect(sum == 2, "of two");
+    rondo_destroy(part);
+  }
+  expect_ok(rondo_duplicate(world, &same), "duplicate");
+  expect_ok(rondo_all_reduce(same, &one, &sum, 1, RONDO_INT32, RONDO_SUM, NULL),
+            "in the duplicate");
+  expect(sum == kRanks && rondo_rank(same) == rank, "of all");
+  rondo_destroy(same);
+}
+
 static void options_of_calls(rondo_communicator* world) {
   rondo_call_options options;
   rondo_call_options_init(&options, sizeof options);
@@ -300,6 +383,10 @@ static void rank_with_id(const rondo_unique_id* id) {
   expect(rondo_rank(world) == rank && rondo_size(world) == kRanks, "rank and size");
   every_collective(world, 0);
   every_collective(world, 1);
+  varying(world, 0);
+  varying(world, 1);
+  messages_and_groups(world);
+  parts(world);
   options_of_calls(world);
   what_is_known(world);
   refused(world);
@@ -315,9 +402,20 @@ static void rank_with_gather(const rondo_unique_id* unused) {
   config.all_gather = gather_over_pipes;
   config.all_gather_context = &calls;
   config.name = "gathered";
+  config.reproducible = 1;
   rondo_communicator* world = NULL;
-  expect_ok(rondo_create(&world, &config), "create by all-gather");
+  rondo_pending* pending = NULL;
+  int over = -1;
+  expect_ok(rondo_create_async(&pending, &config), "create by all-gather");
+  expect_ok(rondo_pending_test(pending, &over), "pending_test");
+  expect(over == 0 || over == 1, "over or not");
+  expect_ok(rondo_pending_wait(pending, &world), "created");
   expect(calls == 1, "called once");
+  rondo_call_options ring;
+  rondo_call_options_init(&ring, sizeof ring);
+  ring.algorithm = RONDO_RING;
+  expect_error(rondo_all_reduce(world, in, out, 1, RONDO_INT32, RONDO_SUM, &ring),
+               RONDO_UNAVAILABLE, "rank order");
   every_collective(world, 0);
   rondo_destroy(world);
 }
