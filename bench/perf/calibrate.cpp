@@ -46,17 +46,22 @@ struct Contenders {
 
 Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
   Contenders contenders;
+  int block = 0;  // a size, and what is held out beside it
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     const bool barrier = collective == Collective::kBarrier;
     for (const Size& size : sizes) {
+      if (!size.held_out) ++block;
       const Shape shape =
           shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, size.bytes, backend.size());
       if (shape.count == 0 && !barrier) continue;
       for (const bool library : {false, true}) {
         for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
-          contenders.all.push_back(
-              {.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+          contenders.all.push_back({.shape = shape,
+                                    .algorithm = algorithm,
+                                    .library = library,
+                                    .block = block,
+                                    .times = {}});
           contenders.held_out.push_back(size.held_out);
         }
       }
@@ -75,7 +80,7 @@ Status write_profile(const std::vector<Contender>& measured, const Options& opti
                        .algorithm = c.algorithm,
                        .bytes = argument_bytes(c.shape),
                        .library_memory = c.library,
-                       .us = median(c.times)});
+                       .us = c.time_us});
   }
   auto text =
       fit_link_profile(timings, ranks, "calibrated with " + std::to_string(ranks) + " ranks");
@@ -92,7 +97,7 @@ Status write_profile(const std::vector<Contender>& measured, const Options& opti
 double error_of(RondoBackend& calibrated, const Contender& c) {
   calibrated.select(c.algorithm, c.library);
   const auto plan = calibrated.planned(c.shape);
-  return plan ? plan->predicted_us / median(c.times) - 1 : INFINITY;
+  return plan ? plan->predicted_us / c.time_us - 1 : INFINITY;
 }
 
 void print_errors(RondoBackend& calibrated, const std::vector<Contender>& held_out) {
@@ -149,6 +154,7 @@ Status calibrate_rank(const Options& options, Config config, RondoBackend& backe
                    .batch_us = kBatchUs,
                    .progress = first ? "calibrating" : ""};
   RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders.all));
+  settle(contenders.all);
   std::vector<Contender> fitted, held_out;
   for (size_t i = 0; i < contenders.all.size(); ++i) {
     (contenders.held_out[i] ? held_out : fitted).push_back(std::move(contenders.all[i]));

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <span>
 
 namespace rondo::bench {
 namespace {
@@ -15,6 +18,21 @@ void show(const Rounds& how, size_t done, size_t all) {
   if (how.progress.empty() || isatty(STDERR_FILENO) != 1) return;
   std::fprintf(stderr, "\r%s: %3zu %%%s", how.progress.c_str(), 100 * done / all,
                done == all ? "\n" : "");
+}
+
+/// A fifth of the rounds, but three at least where there are as many: those in which the geometric
+/// mean of all was lowest.
+std::vector<size_t> fastest_rounds(std::span<const Contender> block) {
+  const size_t rounds = block[0].times.size();
+  std::vector<double> logs(rounds, 0);
+  for (const Contender& contender : block) {
+    for (size_t r = 0; r < rounds; ++r) logs[r] += std::log(contender.times[r]);
+  }
+  std::vector<size_t> order(rounds);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logs[a] < logs[b]; });
+  order.resize(std::min(rounds, std::max<size_t>(3, rounds / 5)));
+  return order;
 }
 
 }  // namespace
@@ -68,6 +86,21 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
     contenders[i % contenders.size()].times.push_back((*slowest)[i]);
   }
   return {};
+}
+
+void settle(std::vector<Contender>& contenders) {
+  for (size_t first = 0; first < contenders.size();) {
+    size_t last = first;
+    while (last < contenders.size() && contenders[last].block == contenders[first].block) ++last;
+    const std::span<Contender> block(&contenders[first], last - first);
+    const std::vector<size_t> rounds = fastest_rounds(block);
+    for (Contender& contender : block) {
+      std::vector<double> times;
+      for (const size_t round : rounds) times.push_back(contender.times[round]);
+      contender.time_us = median(std::move(times));
+    }
+    first = last;
+  }
 }
 
 std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape, bool library) {

@@ -29,8 +29,10 @@ struct Contender {
   Shape shape;
   Algorithm algorithm;
   bool library;
+  int block;                  // of those that are compared with each other
   size_t iterations = 0;      // of a batch
   std::vector<double> times;  // us per operation on the slowest rank, of every round
+  double time_us = 0;         // from settle()
 };
 
 struct Rounds {
@@ -42,6 +44,13 @@ struct Rounds {
 /// Fills in `times`. Out of place, without checks.
 Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
                         std::vector<Contender>& contenders);
+
+/// What each contender takes while nothing disturbs it. Of contenders that stand beside each other
+/// with the same `block` the same few rounds count, those that were fastest for all of them
+/// together, and of these the median. (Each one's own median, or quartile, falls on different sides
+/// for contenders that are to be compared, on a machine that is slow half of the time.) REQUIRES:
+/// timed.
+void settle(std::vector<Contender>& contenders);
 
 /// The algorithms that are possible for the shape here, kAuto not among them.
 std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape, bool library);

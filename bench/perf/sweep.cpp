@@ -69,18 +69,20 @@ rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
   const bool library = options.library_memory;
   std::vector<Contender> contenders;
   for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
-    contenders.push_back({.shape = shape, .algorithm = algorithm, .library = library, .times = {}});
+    contenders.push_back(
+        {.shape = shape, .algorithm = algorithm, .library = library, .block = 0, .times = {}});
   }
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
                    .batch_us = kBatchUs,
                    .progress = ""};
   RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders));
+  settle(contenders);
   Line line{.shape = shape, .bytes = size_bytes(shape, backend.size()), .results = {}};
   for (Contender& c : contenders) {
     backend.select(c.algorithm, library);
     line.results.push_back({.algorithm = c.algorithm,
                             .choosable = is_choosable(shape.collective, c.algorithm),
-                            .time_us = median(c.times),
+                            .time_us = c.time_us,
                             .predicted_us = backend.planned(shape)->predicted_us,
                             .times = std::move(c.times)});
   }
@@ -96,7 +98,8 @@ void print_heading(const Options& options, const RondoBackend& backend, const st
               options.library_memory ? "library" : "plain",
               options.links.empty() ? "RONDO_LINKS or built in" : options.links.c_str());
   std::printf(
-      "# us measured / us predicted; (in brackets: not an alternative, not safe in place)\n");
+      "# us measured, undisturbed / us predicted; (in brackets: not an alternative, not safe "
+      "in place)\n");
   std::printf("#%11s", "size");
   for (const Timed& r : line.results) std::printf("  %19s", std::string(name(r.algorithm)).c_str());
   std::printf("  %15s  %15s  %7s\n", "chosen", "best", "loss");

@@ -11,7 +11,7 @@ namespace rondo::tuner {
 
 struct Timing {
   Question question;
-  double us;  // of one operation out of place, a median
+  double us;  // of one operation out of place
 };
 
 /// A profile like `base` with fitted constants and corrections. A constant that no timing depends

@@ -11,7 +11,7 @@
 
 namespace rondo {
 
-/// What one operation took, out of place: a median of many.
+/// What one operation took, out of place: a robust figure over many.
 struct LinkTiming {
   Collective collective;
   Algorithm algorithm;  // as forced; not kAuto

@@ -135,6 +135,17 @@ TEST_CASE("rounds that are alike stand for each other, and are counted all the s
   CHECK(report.rounds > 100);
   CHECK(report.rounds_carried_out < 5);
   for (const uint64_t sent : report.elements_sent) CHECK(sent * 4 == uint64_t{384} << 20);
+  // Where the last round is shorter, and the last chunk too.
+  for (const uint64_t more : {uint64_t{4 * 4096}, uint64_t{40000}}) {
+    const Plan odd =
+        planned(request(Collective::kAllReduce, Algorithm::kRing, 4, (uint64_t{16} << 20) + more));
+    REQUIRE(odd.verification);
+    CHECK(odd.verification->report.rounds_carried_out < odd.verification->report.rounds);
+    uint64_t sent = 0;
+    for (const uint64_t elements : odd.verification->report.elements_sent) sent += elements * 4;
+    CHECK(sent == 6 * ((uint64_t{16} << 20) + more));
+    CHECK(odd.right());
+  }
 }
 
 TEST_CASE("what makes no sense is refused with the value") {
