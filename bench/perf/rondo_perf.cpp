@@ -30,7 +30,7 @@ int failed(const Status& status) {
 
 int run_one(const Options& options, Config config, const Place& place,
             const std::vector<std::string>& args) {
-  const std::string pinning = pin(place.local_rank, place.local_size);
+  const std::string pinning = pin(place.local_rank, place.local_world_size);
   config.pace = options.pace;
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
@@ -55,7 +55,8 @@ int run_threads(const Options& options, const std::vector<std::string>& args) {
       config.rank = rank;
       config.world_size = ranks;
       config.rendezvous = directory->path();
-      const Place place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+      const Place place{
+          .rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
       codes[static_cast<size_t>(rank)] = run_one(options, config, place, args);
     });
   }
@@ -68,13 +69,15 @@ int run_program(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const Options& options = *parsed.options;
   const std::vector<std::string> args(argv, argv + argc);
-  auto place = place_from_environment();
+  auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());
-  if (const auto& launched = *place) {
-    if (options.threads || (options.ranks > 0 && options.ranks != launched->size)) {
-      return failed({Code::kInvalidArgument, "a launcher has already set WORLD_SIZE to " +
-                                                 std::to_string(launched->size) +
-                                                 ": leave out --ranks and --threads"});
+  // A launcher's only rank, as in an interactive Slurm step, may still start others.
+  const bool starts_others = options.threads || options.ranks > 1;
+  if (const auto& launched = *place; launched && (launched->world_size > 1 || !starts_others)) {
+    if (options.threads || (options.ranks > 0 && options.ranks != launched->world_size)) {
+      return failed({Code::kInvalidArgument, "a launcher has already started " +
+                                                 std::to_string(launched->world_size) +
+                                                 " ranks: leave out --ranks and --threads"});
     }
     return run_one(options, Config{}, *launched, args);
   }
@@ -83,7 +86,7 @@ int run_program(int argc, char** argv) {
   Config alone;
   alone.rank = 0;
   alone.world_size = 1;
-  return run_one(options, alone, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1}, args);
+  return run_one(options, alone, Place{}, args);
 }
 
 }  // namespace
