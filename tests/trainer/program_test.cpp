@@ -334,5 +334,6 @@ TEST_CASE("--ranks against the launcher's number is a contradiction") {
       run_program({RONDO_RUN, "-n", "2", "--", RONDO_TRAIN, "--ranks", "3", "--data", place.data()},
                   kNoLauncher);
   CHECK(result.exit_code != 0);
-  CHECK(result.err.find("--ranks 3 contradicts the launcher, which has started 2") != std::string::npos);
+  CHECK(result.err.find("--ranks 3 contradicts the launcher, which has started 2") !=
+        std::string::npos);
 }
