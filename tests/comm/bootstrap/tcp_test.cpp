@@ -112,10 +112,10 @@ struct Caller {
 void meet_and_exchange(const Identity& id, const std::string& name = "world") {
   auto met = Bootstrap::meet(id, name, kLong);
   expect(met.ok(), met.status().to_string());
-  auto blobs = met->all_gather(std::to_string(id.rank));
+  auto blobs = met->all_gather(name + std::to_string(id.rank));
   expect(blobs.ok(), blobs.status().to_string());
   for (int i = 0; i < id.world_size; ++i) {
-    expect_eq((*blobs)[static_cast<size_t>(i)], std::to_string(i), "blob");
+    expect_eq((*blobs)[static_cast<size_t>(i)], name + std::to_string(i), "blob");
   }
   // Descriptors go over the unix socket that the ranks have agreed on.
   UniqueFd own(open("/dev/null", O_RDWR | O_CLOEXEC));
