@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "rondo/communicator.hpp"
+
 namespace rondo::trainer {
 namespace {
 
@@ -31,13 +33,17 @@ void prefer_fast_blas(char** argv) {
 }
 
 Result<bool> must_launch(const Options& options) {
-  if (options.ranks == 0) return false;
-  const char* world_size = std::getenv("WORLD_SIZE");
-  if (world_size == nullptr) return true;
-  if (world_size == std::to_string(options.ranks)) return false;
-  return Status(Code::kInvalidArgument,
-                "--ranks " + std::to_string(options.ranks) + " contradicts WORLD_SIZE=" +
-                    world_size + " in the environment: leave --ranks out under a launcher");
+  auto place = place_from_launcher();
+  if (!place.ok()) return place.status();
+  if (!*place) return options.ranks != 0;
+  // A launcher's only rank, as in an interactive Slurm step, may still start others.
+  if ((*place)->world_size == 1 && options.ranks > 1) return true;
+  if (options.ranks == 0 || options.ranks == (*place)->world_size) return false;
+  return Status(Code::kInvalidArgument, "--ranks " + std::to_string(options.ranks) +
+                                            " contradicts the launcher, which has "
+                                            "started " +
+                                            std::to_string((*place)->world_size) +
+                                            " ranks: leave --ranks out under a launcher");
 }
 
 Status launch(int ranks, char** argv) {

@@ -14,7 +14,7 @@ namespace rondo::trainer {
 void prefer_fast_blas(char** argv);
 
 /// Whether `options.ranks` asks for ranks that nobody has started yet. An error if it contradicts
-/// WORLD_SIZE.
+/// the launcher.
 Result<bool> must_launch(const Options& options);
 
 /// Becomes `rondo-run -n ranks -- this program and its arguments`; rondo-run is the one beside this

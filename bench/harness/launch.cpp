@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,45 +16,7 @@ namespace {
 
 std::string errno_text(const std::string& what) { return what + ": " + std::strerror(errno); }
 
-Result<int> number_of(const char* variable) {
-  const char* text = std::getenv(variable);
-  int value = 0;
-  const char* end = text == nullptr ? nullptr : text + std::strlen(text);
-  if (text == nullptr || std::from_chars(text, end, value).ptr != end || text == end) {
-    return Status(Code::kInvalidArgument,
-                  std::string(variable) + " is '" + (text ? text : "(unset)") +
-                      "', not a number: a launcher sets it together with the world size");
-  }
-  return value;
-}
-
-/// What a launcher calls the four numbers.
-struct Names {
-  const char *rank, *size, *local_rank, *local_size;
-};
-constexpr Names kLaunchers[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},  // rondo-run, torchrun
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},  // MPICH
-};
-
 }  // namespace
-
-Result<std::optional<Place>> place_from_environment() {
-  for (const Names& names : kLaunchers) {
-    if (std::getenv(names.rank) == nullptr && std::getenv(names.size) == nullptr) continue;
-    auto rank = number_of(names.rank);
-    if (!rank.ok()) return rank.status();
-    auto size = number_of(names.size);
-    if (!size.ok()) return size.status();
-    Place place{.rank = *rank, .size = *size, .local_rank = *rank, .local_size = *size};
-    if (auto local = number_of(names.local_rank); local.ok()) place.local_rank = *local;
-    if (auto local = number_of(names.local_size); local.ok()) place.local_size = *local;
-    return std::optional<Place>(place);
-  }
-  return std::optional<Place>();
-}
 
 Result<TemporaryDirectory> TemporaryDirectory::create() {
   std::error_code error;

@@ -1,19 +1,11 @@
-// Which rank this process is, and starting ranks for `--ranks N` without a launcher.
+// Starting ranks for `--ranks N` without a launcher.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "rondo/status.hpp"
 
 namespace rondo::bench {
-
-/// Rank and world size as rondo-run, torchrun, Open MPI or MPICH set them; nothing when no such
-/// variable is there.
-struct Place {
-  int rank, size, local_rank, local_size;
-};
-Result<std::optional<Place>> place_from_environment();
 
 /// A fresh directory, only this user's, removed with all it holds at the end.
 class TemporaryDirectory {

@@ -10,6 +10,7 @@
 #include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "rondo/communicator.hpp"
 
 namespace rondo::bench {
 namespace {
@@ -25,8 +26,8 @@ int failed(const Status& status) {
 
 int run_one(const Options& options, const Place& place, const std::string& directory,
             const std::vector<std::string>& args) {
-  const std::string pinning = pin(place.local_rank, place.local_size);
-  auto backend = make_gloo_backend(place.rank, place.size, directory);
+  const std::string pinning = pin(place.local_rank, place.local_world_size);
+  auto backend = make_gloo_backend(place.rank, place.world_size, directory);
   if (!backend.ok()) return failed(backend.status());
   return run_rank(kProgram, options, **backend, pinning, args);
 }
@@ -36,23 +37,22 @@ int run_program(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   const Options& options = *parsed.options;
   const std::vector<std::string> args(argv, argv + argc);
-  auto place = place_from_environment();
+  auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());
   if (const auto& launched = *place) {
     const char* directory = std::getenv("RONDO_RENDEZVOUS");
-    if (directory == nullptr || (options.ranks > 0 && options.ranks != launched->size)) {
+    if (directory == nullptr || (options.ranks > 0 && options.ranks != launched->world_size)) {
       return failed(
           {Code::kInvalidArgument,
            "under a launcher RONDO_RENDEZVOUS must name a directory and --ranks must agree with "
-           "WORLD_SIZE: or run without a launcher, with --ranks"});
+           "its number of ranks: or run without a launcher, with --ranks"});
     }
     return run_one(options, *launched, directory, args);
   }
   if (options.ranks > 1) return failed(start_ranks(options.ranks, argv));
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
-  return run_one(options, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1},
-                 directory->path(), args);
+  return run_one(options, Place{}, directory->path(), args);
 }
 
 }  // namespace

@@ -52,21 +52,21 @@ Config config_for(const Options& options) {
 int run_one(const Context& context, const Config& config, const Place& place) {
   const Options& options = context.options;
   const int cpus = allowed_cpus();
-  const std::string pinning = pin(place.local_rank, place.local_size);
+  const std::string pinning = pin(place.local_rank, place.local_world_size);
   const bool calibrates = !options.calibrate_file.empty();
-  if (calibrates && (place.size < 2 || place.local_size > cpus || options.threads ||
+  if (calibrates && (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
                      !options.pace.empty() || !options.links.empty())) {
     return failed({Code::kInvalidArgument,
                    "--calibrate needs at least two processes and a CPU for each, and goes without "
                    "--threads, --pace and --links: here are " +
-                       std::to_string(place.size) + " ranks and " + std::to_string(cpus) +
+                       std::to_string(place.world_size) + " ranks and " + std::to_string(cpus) +
                        " CPUs"});
   }
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
                                      .direct = options.library_memory || options.threads,
-                                     .ranks_in_process = options.threads ? place.size : 1,
+                                     .ranks_in_process = options.threads ? place.world_size : 1,
                                      .private_bytes_before = context.private_bytes_before});
   // The ranks have met; an interrupted run leaves nothing behind.
   std::error_code ignored;
@@ -97,7 +97,8 @@ int run_threads(const Context& context) {
       config.rank = rank;
       config.world_size = ranks;
       config.rendezvous = directory->path();
-      const Place place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+      const Place place{
+          .rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
       codes[static_cast<size_t>(rank)] = run_one(context, config, place);
     });
   }
@@ -121,13 +122,15 @@ int run_program(int argc, char** argv) {
     const std::string report = topology_report(std::max(options.ranks, 1), config_for(options));
     return std::fputs(report.c_str(), stdout) < 0 ? 1 : 0;
   }
-  auto place = place_from_environment();
+  auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());
-  if (const auto& launched = *place) {
-    if (options.threads || (options.ranks > 0 && options.ranks != launched->size)) {
-      return failed({Code::kInvalidArgument, "a launcher has already set WORLD_SIZE to " +
-                                                 std::to_string(launched->size) +
-                                                 ": leave out --ranks and --threads"});
+  // A launcher's only rank, as in an interactive Slurm step, may still start others.
+  const bool starts_others = options.threads || options.ranks > 1;
+  if (const auto& launched = *place; launched && (launched->world_size > 1 || !starts_others)) {
+    if (options.threads || (options.ranks > 0 && options.ranks != launched->world_size)) {
+      return failed({Code::kInvalidArgument, "a launcher has already started " +
+                                                 std::to_string(launched->world_size) +
+                                                 " ranks: leave out --ranks and --threads"});
     }
   } else if (!options.threads && options.ranks > 1) {
     const std::string collective(program.collective ? name(*program.collective) : "");
@@ -144,7 +147,7 @@ int run_program(int argc, char** argv) {
   Config alone = config_for(options);
   alone.rank = 0;
   alone.world_size = 1;
-  return run_one(context, alone, {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1});
+  return run_one(context, alone, Place{});
 }
 
 }  // namespace

@@ -2,14 +2,18 @@
 // No tree and no pipelining: a communicator does this a handful of times, when it is made.
 #include "comm/bootstrap/bootstrap.hpp"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/host.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 
@@ -45,7 +49,11 @@ class Bootstrap::Impl {
     return "rank " + std::to_string(link.rank) + " (pid " + std::to_string(link.pid) + ")";
   }
 
-  Status watch_peers(const std::string& pids);
+  Status gather(const Identity& identity, const std::string& name, const Venue& venue,
+                Deadline until);
+  Result<Identity> agree_on_local(const Identity& identity);
+  Status know_peers(const std::string& welcome);
+  Status watch_peers();
   Status begin();
   Status send_all(Kind kind, std::string_view payload, std::span<const int> fds = {});
   Status send_to(Guest& link, Kind kind, std::string_view payload, std::span<const int> fds,
@@ -69,58 +77,108 @@ class Bootstrap::Impl {
 };
 
 Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name) {
-  const Invitation invitation{.identity = identity, .name = name, .timeout = timeout_};
+  const Deadline until = deadline();
   peers_.resize(static_cast<size_t>(size_));
+  if (size_ == 1) {
+    peers_[0] = {.pid = getpid(), .same_process = true};
+    return {};
+  }
+  auto venue = Venue::find(identity, name);
+  if (!venue.ok()) return venue.status();
+  if (!venue->is_tcp()) return gather(identity, name, *venue, until);
+
+  // TCP passes no descriptors: it brings the ranks together, and tells them where to meet again.
+  RONDO_RETURN_IF_ERROR(gather(identity, name, *venue, until));
+  auto local = agree_on_local(identity);
+  if (!local.ok()) return local.status();
+  auto near = Venue::find(*local, name);
+  if (!near.ok()) return near.status();
+  const std::vector<Guest> far = std::exchange(links_, {});  // open until all have met again
+  peers_.clear();
+  peers_.resize(static_cast<size_t>(size_));
+  return gather(*local, name, *near, until);
+}
+
+/// All ranks at one venue: fills `links_` and `peers_`.
+Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name,
+                               const Venue& venue, Deadline until) {
+  const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
+  const Invitation invitation{.identity = identity,
+                              .name = name,
+                              .venue = venue,
+                              .timeout = std::max(left, milliseconds(1))};
   std::string welcome;
-  if (size_ > 1 && is_root()) {
+  if (is_root()) {
     auto guests = host_meeting(invitation);
     if (!guests.ok()) return guests.status();
     links_ = std::move(*guests);
-    std::vector<int32_t> pids{getpid()};
-    for (const Guest& guest : links_) pids.push_back(guest.pid);
-    welcome.assign(reinterpret_cast<const char*>(pids.data()), pids.size() * sizeof pids[0]);
+    std::vector<ProcessId> ids{{.pid_namespace = own_pid_namespace(), .pid = getpid()}};
+    for (const Guest& guest : links_) {
+      ids.push_back({.pid_namespace = guest.pid_namespace, .pid = guest.pid});
+    }
+    welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
     RONDO_RETURN_IF_ERROR(send_all(Kind::kWelcome, welcome));
-  } else if (size_ > 1) {
+  } else {
     auto admission = join_meeting(invitation);
     if (!admission.ok()) return admission.status();
     welcome = std::move(admission->welcome);
     links_.push_back(std::move(admission->host));
-  } else {
-    const int32_t own = getpid();
-    welcome.assign(reinterpret_cast<const char*>(&own), sizeof own);
   }
-  Status watched = watch_peers(welcome);
-  if (!watched.ok()) return failed(watched);
-  // Whoever takes part in this barrier was alive after its pidfd was opened, so no pid had been
-  // reused by then.
-  return barrier();
+  Status known = know_peers(welcome);
+  if (!known.ok()) return failed(known);
+  return venue.is_tcp() ? Status() : watch_peers();
 }
 
-/// Opens what find_dead() watches.
-Status Bootstrap::Impl::watch_peers(const std::string& pids) {
-  std::vector<int32_t> by_rank(static_cast<size_t>(size_));
-  if (pids.size() != by_rank.size() * sizeof by_rank[0]) {
+Status Bootstrap::Impl::know_peers(const std::string& welcome) {
+  std::vector<ProcessId> ids(static_cast<size_t>(size_));
+  if (welcome.size() != ids.size() * sizeof ids[0]) {
     return Status(Code::kBootstrap, "rank 0 sent a welcome for another number of ranks");
   }
-  std::memcpy(by_rank.data(), pids.data(), pids.size());
+  std::memcpy(ids.data(), welcome.data(), welcome.size());
+  for (size_t rank = 0; rank < ids.size(); ++rank) {
+    peers_[rank].pid = ids[rank].pid;
+    peers_[rank].same_process =
+        ids[rank].pid == getpid() && ids[rank].pid_namespace == own_pid_namespace();
+  }
   for (Guest& link : links_) {
-    if (by_rank[static_cast<size_t>(link.rank)] != link.pid) {
-      return Status(Code::kUnavailable, name_of(link) +
-                                            " has another pid to itself: all ranks "
-                                            "must share one PID namespace");
-    }
+    link.pid = ids[static_cast<size_t>(link.rank)].pid;
     peers_[static_cast<size_t>(link.rank)].pidfd = std::move(link.pidfd);
   }
-  for (int rank = 0; rank < size_; ++rank) {
-    Peer& peer = peers_[static_cast<size_t>(rank)];
-    peer.pid = by_rank[static_cast<size_t>(rank)];
-    peer.same_process = peer.pid == getpid();
-    if (peer.same_process || peer.pidfd.valid()) continue;
-    auto pidfd = open_pidfd(peer.pid, rank);
-    if (!pidfd.ok()) return pidfd.status();
-    peer.pidfd = std::move(*pidfd);
+  return {};
+}
+
+/// Gets what find_dead() watches from the processes themselves: so it can be no other process that
+/// has got the pid since, and a rank of another PID namespace is watched too.
+Status Bootstrap::Impl::watch_peers() {
+  UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!own.valid()) return failed(system_status("pidfd_open", errno));
+  auto pidfds = all_gather_fds(own.get());
+  if (!pidfds.ok()) return pidfds.status();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    peers_[rank].pidfd = peers_[rank].same_process ? UniqueFd() : std::move((*pidfds)[rank]);
   }
   return {};
+}
+
+/// Exchanges where everybody is, over TCP; the unix socket at which the ranks of one host meet, and
+/// a secret for it that only those who have the job's can derive.
+Result<Identity> Bootstrap::Impl::agree_on_local(const Identity& identity) {
+  const Host here = Host::here();
+  const std::string ticket = is_root() ? random_hex() : "";
+  auto blobs = all_gather(pack_blobs({here.name, here.boot_id, here.network, here.uid, ticket}));
+  if (!blobs.ok()) return blobs.status();
+  std::vector<Host> hosts;
+  Identity local = identity;
+  for (const std::string& blob : *blobs) {
+    auto parts = unpack_blobs(blob, 5);
+    if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
+    hosts.push_back({(*parts)[0], (*parts)[1], (*parts)[2], (*parts)[3]});
+    if (hosts.size() == 1) local.rendezvous = kAbstractScheme + "rondo-" + (*parts)[4];
+  }
+  RONDO_RETURN_IF_ERROR(check_same_host(hosts));
+  const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
+  local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
+  return local;
 }
 
 Status Bootstrap::Impl::begin() {

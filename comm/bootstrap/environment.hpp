@@ -1,6 +1,5 @@
 // Who this rank is and where the ranks of its job meet: from the Config, or from what a launcher
-// left in the environment. Reads and judges; opens nothing. Sets of variables are never mixed: the
-// first launcher that is found speaks alone.
+// left in the environment. Reads and judges; opens nothing but the file of the secret.
 #pragma once
 
 #include <string>
@@ -15,15 +14,15 @@ struct Identity {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  /// Directory of the job's sockets; empty only for a world of one.
+  /// Directory of the job's sockets, or tcp://HOST:PORT; empty only for a world of one.
   std::string rendezvous;
-  /// Shared by the ranks of one job, from RONDO_SECRET and Config::unique_id; may be empty.
+  /// Shared by the ranks of one job, from RONDO_SECRET or RONDO_SECRET_FILE,
+  /// and Config::unique_id; may be empty.
   std::string secret;
 };
 
-/// In this order: Config::rank and world_size, RANK and WORLD_SIZE (rondo-run, torchrun),
-/// OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH), one rank alone. kInvalidArgument names the variable
-/// and its value; kUnavailable: another host.
+/// Config::rank and world_size, else the first launcher (launchers.hpp), else one rank alone.
+/// kInvalidArgument names the variable and its value; kUnavailable: another host.
 Result<Identity> identity_from(const Config& config);
 
 }  // namespace rondo::comm

@@ -25,6 +25,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/output_lines.hpp"
 #include "comm/status/socket.hpp"
 #include "transport/shm/unique_fd.hpp"
@@ -143,6 +144,7 @@ class Job {
   }
 
   void set_common_environment() {
+    for (const char* outer : comm::rank_variables()) unsetenv(outer);
     const std::string ranks = std::to_string(options_.ranks);
     setenv("WORLD_SIZE", ranks.c_str(), 1);
     setenv("LOCAL_WORLD_SIZE", ranks.c_str(), 1);

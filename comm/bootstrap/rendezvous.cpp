@@ -1,4 +1,4 @@
-// Private directories, locks and sockets on the file system.
+// Private directories, locks and unix sockets.
 #include "comm/bootstrap/rendezvous.hpp"
 
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 
@@ -98,49 +99,84 @@ Status check_name(const std::string& name) {
                     "\": use 1 to 64 letters, digits, '_', '-' or '.', the first not a dot");
 }
 
-Result<std::optional<Listener>> Listener::open(const std::string& directory,
-                                               const std::string& name) {
-  auto made = make_private_directory(directory);
+namespace {
+
+/// A socket and a lock in a directory. The lock is held as long as the socket listens, so a socket
+/// without a holder of its lock is stale, whatever its owner's pid has become since.
+class Claim {
+ public:
+  Claim(std::string path, std::string name, bool made, UniqueFd directory, UniqueFd lock)
+      : path_(std::move(path)),
+        name_(std::move(name)),
+        made_directory_(made),
+        directory_(std::move(directory)),
+        lock_(std::move(lock)) {}
+  ~Claim() {
+    unlinkat(directory_.get(), (name_ + ".sock").c_str(), 0);
+    unlinkat(directory_.get(), (name_ + ".lock").c_str(), 0);
+    if (made_directory_) rmdir(path_.c_str());
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  std::string path_, name_;
+  bool made_directory_;
+  UniqueFd directory_, lock_;
+};
+
+/// The name in Linux's abstract namespace, which goes with the network namespace.
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+UniqueFd unix_socket() {
+  return UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+Result<std::optional<Listener>> listen_in_directory(const std::string& path,
+                                                    const std::string& name) {
+  auto made = make_private_directory(path);
   if (!made.ok()) return made.status();
-  auto opened = open_private_directory(directory);
+  auto opened = open_private_directory(path);
   if (!opened.ok()) return opened.status();
   if (!*opened) return std::optional<Listener>();
   auto lock = try_lock(**opened, name + ".lock");
   if (!lock.ok()) return lock.status();
   if (!*lock) return std::optional<Listener>();
 
-  Listener listener;
-  listener.directory_path_ = directory;
-  listener.name_ = name;
-  listener.made_directory_ = *made;
-  listener.directory_ = std::move(**opened);
-  listener.lock_ = std::move(**lock);
-  unlinkat(listener.directory_.get(), (name + ".sock").c_str(), 0);
-  listener.socket_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (listener.fd() < 0) return system_status("socket", errno);
-  const sockaddr_un address = address_in(listener.directory_, name);
-  if (bind(listener.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listener.fd(), SOMAXCONN) != 0) {
-    return system_status("cannot listen in " + directory, errno);
-  }
-  return std::optional<Listener>(std::move(listener));
-}
-
-Listener::~Listener() {
-  if (!lock_.valid()) return;
-  unlinkat(directory_.get(), (name_ + ".sock").c_str(), 0);
-  unlinkat(directory_.get(), (name_ + ".lock").c_str(), 0);
-  if (made_directory_) rmdir(directory_path_.c_str());
-}
-
-Result<std::optional<UniqueFd>> try_connect(const std::string& directory, const std::string& name) {
-  auto opened = open_private_directory(directory);
-  if (!opened.ok()) return opened.status();
-  if (!*opened) return std::optional<UniqueFd>();
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return system_status("socket", errno);
   const sockaddr_un address = address_in(**opened, name);
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+  unlinkat((*opened)->get(), (name + ".sock").c_str(), 0);
+  auto claim = std::make_shared<Claim>(path, name, *made, std::move(**opened), std::move(**lock));
+  UniqueFd fd = unix_socket();
+  if (!fd.valid()) return system_status("socket", errno);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return system_status("cannot listen in " + path, errno);
+  }
+  return std::optional<Listener>(Listener(std::move(fd), std::move(claim)));
+}
+
+Result<std::optional<Listener>> listen_at_abstract(const std::string& name) {
+  UniqueFd fd = unix_socket();
+  if (!fd.valid()) return system_status("socket", errno);
+  sockaddr_un address;
+  const socklen_t bytes = abstract_address(name, address);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return system_status("cannot listen at the abstract socket " + name, errno);
+  }
+  return std::optional<Listener>(Listener(std::move(fd)));
+}
+
+Result<std::optional<UniqueFd>> connect_unix(const sockaddr_un& address, socklen_t bytes,
+                                             const std::string& text) {
+  UniqueFd fd = unix_socket();
+  if (!fd.valid()) return system_status("socket", errno);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0) {
     return std::optional<UniqueFd>(std::move(fd));
   }
   switch (errno) {
@@ -150,8 +186,58 @@ Result<std::optional<UniqueFd>> try_connect(const std::string& directory, const 
     case EINTR:
       return std::optional<UniqueFd>();
     default:
-      return system_status("cannot connect to " + directory + "/" + name + ".sock", errno);
+      return system_status("cannot connect to " + text, errno);
   }
+}
+
+}  // namespace
+
+Result<Venue> Venue::find(const Identity& identity, const std::string& name) {
+  const std::string& given = identity.rendezvous;
+  Venue venue;
+  venue.name_ = name;
+  venue.text_ = venue.place_ = given;
+  if (given.starts_with(kAbstractScheme)) {
+    venue.kind_ = Kind::kAbstract;
+    venue.place_ = given.substr(kAbstractScheme.size());
+  } else if (comm::is_tcp(given)) {
+    venue.kind_ = Kind::kTcp;
+    auto bytes = resolve_tcp(given, venue.address_);
+    if (!bytes.ok()) return bytes.status();
+    venue.address_bytes_ = *bytes;
+    if (identity.secret.empty() && !is_loopback(venue.address_)) {
+      return Status(Code::kInvalidArgument,
+                    given +
+                        " can be reached from other hosts, and this job has no secret: give "
+                        "every rank the same RONDO_SECRET_FILE, or meet at tcp://127.0.0.1");
+    }
+  } else {
+    venue.text_ += "/" + name + ".sock";
+  }
+  return venue;
+}
+
+Result<std::optional<Listener>> Venue::listen() const {
+  if (kind_ == Kind::kDirectory) return listen_in_directory(place_, name_);
+  if (kind_ == Kind::kAbstract) return listen_at_abstract(place_);
+  auto fd = listen_tcp(address_, address_bytes_, text_);
+  if (!fd.ok()) return fd.status();
+  if (!*fd) return std::optional<Listener>();
+  return std::optional<Listener>(Listener(std::move(**fd)));
+}
+
+Result<std::optional<UniqueFd>> Venue::try_connect(Deadline deadline) const {
+  if (kind_ == Kind::kTcp) return connect_tcp(address_, address_bytes_, text_, deadline);
+  sockaddr_un address;
+  if (kind_ == Kind::kAbstract) {
+    const socklen_t bytes = abstract_address(place_, address);
+    return connect_unix(address, bytes, text_);
+  }
+  auto opened = open_private_directory(place_);
+  if (!opened.ok()) return opened.status();
+  if (!*opened) return std::optional<UniqueFd>();
+  address = address_in(**opened, name_);
+  return connect_unix(address, sizeof address, text_);
 }
 
 Result<Credentials> credentials_of(int socket) {

@@ -1,6 +1,7 @@
 // rondo-run: starts a program as N ranks on this host. Flags and restarts; local_job does the rest.
 // For several hosts use the cluster's own launcher: rondo reads the environments that those leave.
 #include <sodium.h>
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "comm/bootstrap/local_job.hpp"
+#include "comm/bootstrap/variables.hpp"
 
 namespace {
 
@@ -24,6 +26,12 @@ int count_ranks(const std::string& text) {
   }
   int value = -1;
   return CLI::detail::lexical_cast(text, value) ? value : -1;
+}
+
+void print_environment() {
+  for (const auto& variable : rondo::comm::kEnvironment) {
+    fmt::print("{:<20}  {:<20}  {}\n", variable.name, variable.value_when_absent, variable.meaning);
+  }
 }
 
 int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
@@ -65,6 +73,13 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of every line");
   app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");
+  app.add_flag_callback(
+      "--help-environment",
+      [] {
+        print_environment();
+        throw CLI::Success();
+      },
+      "print every RONDO_ variable, its default and its meaning, and exit");
   app.prefix_command();
   try {
     app.parse(argc, argv);

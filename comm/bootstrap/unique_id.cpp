@@ -112,7 +112,7 @@ Status meet_by_unique_id(const Config& config, Identity& identity) {
                    std::to_string(kIdChars) + " characters on as they are");
   }
   constexpr size_t kNameBytes = 16;
-  const auto name = digest_of("directory of " + config.unique_id);
+  const Digest name = derive_key(key_of(config.unique_id), "directory");
   identity.rendezvous =
       "/tmp/rondo-" + std::to_string(geteuid()) + "/id-" + hex(name.data(), kNameBytes);
   identity.secret.append(config.unique_id);

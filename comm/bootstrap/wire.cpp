@@ -13,27 +13,82 @@ Status not_a_frame(const std::string& what) {
   return Status(Code::kBootstrap, "received bytes that are no frame of rondo's bootstrap: " + what);
 }
 
-}  // namespace
-
-std::array<unsigned char, 32> digest_of(std::string_view secret) {
-  std::array<unsigned char, 32> digest{};
-  crypto_generichash(digest.data(), digest.size(),
-                     reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
-                     0);
+/// Over the purpose and two pieces of bytes of fixed sizes.
+Digest hmac(const Digest& key, std::string_view purpose, const void* first, size_t first_bytes,
+            const void* second, size_t second_bytes) {
+  static_assert(sizeof(Digest) == crypto_auth_hmacsha256_BYTES);
+  crypto_auth_hmacsha256_state state;
+  crypto_auth_hmacsha256_init(&state, key.data(), key.size());
+  const auto add = [&](const void* bytes, size_t count) {
+    crypto_auth_hmacsha256_update(&state, static_cast<const unsigned char*>(bytes), count);
+  };
+  add(purpose.data(), purpose.size());
+  add(first, first_bytes);
+  add(second, second_bytes);
+  Digest digest;
+  crypto_auth_hmacsha256_final(&state, digest.data());
   return digest;
 }
 
-HelloVerdict judge(const Hello& hello, uint32_t world_size,
-                   const std::array<unsigned char, 32>& digest) {
+Digest proof_of(const Hello& hello, const Challenge& challenge, const Digest& key) {
+  return hmac(key, "rondo: a rank", &challenge, sizeof challenge, &hello, offsetof(Hello, proof));
+}
+
+}  // namespace
+
+Digest key_of(std::string_view secret) {
+  Digest key{};
+  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()),
+                     secret.size(), nullptr, 0);
+  return key;
+}
+
+Digest derive_key(const Digest& key, std::string_view purpose) {
+  return hmac(key, purpose, nullptr, 0, nullptr, 0);
+}
+
+std::string random_hex() {
+  std::array<unsigned char, 16> bytes;
+  randombytes_buf(bytes.data(), bytes.size());
+  std::array<char, 33> text;
+  return sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
+}
+
+Challenge make_challenge() {
+  Challenge challenge{
+      .magic = kChallengeMagic, .version = kProtocolVersion, .reserved = 0, .nonce = {}};
+  randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
+  return challenge;
+}
+
+std::array<char, 64> pack_name(std::string_view name) {
+  std::array<char, 64> packed{};
+  name.copy(packed.data(), packed.size());
+  return packed;
+}
+
+void prove(Hello& hello, const Challenge& challenge, const Digest& key) {
+  randombytes_buf(hello.nonce.data(), hello.nonce.size());
+  hello.proof = proof_of(hello, challenge, key);
+}
+
+Digest counter_proof(const Hello& hello, const Challenge& challenge, const Digest& key) {
+  return hmac(key, "rondo: rank 0", &challenge, sizeof challenge, &hello, sizeof hello);
+}
+
+bool equal(const Digest& a, const Digest& b) {
+  return sodium_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expected& expected) {
   if (hello.magic != kHelloMagic) return HelloVerdict::kGarbage;
   if (hello.version != kProtocolVersion) return HelloVerdict::kVersion;
-  if (sodium_memcmp(hello.secret_digest.data(), digest.data(), digest.size()) != 0) {
-    return HelloVerdict::kSecret;
-  }
+  if (!equal(hello.proof, proof_of(hello, challenge, expected.key))) return HelloVerdict::kSecret;
   // identity_from() lets no rank out of its own world, so this is not a rank that is merely
   // misconfigured.
   if (hello.rank >= hello.world_size) return HelloVerdict::kGarbage;
-  if (hello.world_size != world_size) return HelloVerdict::kWorldSize;
+  if (hello.name != expected.name) return HelloVerdict::kName;
+  if (hello.world_size != expected.world_size) return HelloVerdict::kWorldSize;
   return HelloVerdict::kAccept;
 }
 
@@ -51,6 +106,10 @@ const char* to_string(Kind kind) {
       return "broadcast_fd";
     case Kind::kGatherFds:
       return "all_gather_fds";
+    case Kind::kProof:
+      return "proof";
+    case Kind::kOtherName:
+      return "other_name";
   }
   return "unknown";
 }

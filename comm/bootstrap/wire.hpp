@@ -1,6 +1,6 @@
-// The bytes that travel during bootstrap: the hello that opens a connection and the frames after
-// it. Pure functions over bytes that may be garbage; no sockets here. Ranks of one host share one
-// byte order, so structs go as they are.
+// The bytes that travel during bootstrap: the handshake that opens a connection and the frames
+// after it. Pure functions over bytes that may be garbage; no sockets here. All hosts that rondo
+// runs on are little-endian, so structs go as they are.
 #pragma once
 
 #include <array>
@@ -15,54 +15,111 @@
 
 namespace rondo::comm {
 
-//  Hello, 64 bytes
+using Digest = std::array<unsigned char, 32>;
+
+// The handshake: rank 0 speaks first, with a Challenge; the other rank answers with a Hello; rank 0
+// answers that with a frame of kind kProof. Each side's proof is an HMAC-SHA256 under the job's
+// secret over all that was said before, both nonces included: so nothing can be replayed, neither
+// side shows the secret, and a rank, a world size or a name cannot be changed on the way.
+
+//  Challenge, 48 bytes
+//   0  magic     8   kChallengeMagic
+//   8  version   4   kProtocolVersion
+//  12  reserved  4   0
+//  16  nonce    32
+struct Challenge {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t reserved;
+  Digest nonce;
+};
+static_assert(sizeof(Challenge) == 48 && offsetof(Challenge, nonce) == 16);
+
+//  Hello, 168 bytes
 //   0  magic          8   kHelloMagic
 //   8  version        4   kProtocolVersion
 //  12  rank           4
 //  16  world_size     4
 //  20  pid            4   as the sender sees itself
-//  24  limit_ms       4   how long the sender waits in all
-//  28  left_ms        4   how much of that is left
-//  32  secret_digest 32   BLAKE2b of the job's secret, also of an empty one
+//  24  pid_namespace  8   in which it does
+//  32  limit_ms       4   how long the sender waits in all
+//  36  left_ms        4   how much of that is left
+//  40  name          64   of the communicator, filled up with zeros
+// 104  nonce         32
+// 136  proof         32
 struct Hello {
   uint64_t magic;
   uint32_t version;
   uint32_t rank;
   uint32_t world_size;
   uint32_t pid;
+  uint64_t pid_namespace;
   uint32_t limit_ms;
   uint32_t left_ms;
-  std::array<unsigned char, 32> secret_digest;
+  std::array<char, 64> name;
+  Digest nonce;
+  Digest proof;
 };
-static_assert(sizeof(Hello) == 64 && offsetof(Hello, secret_digest) == 32);
+static_assert(sizeof(Hello) == 168 && offsetof(Hello, name) == 40 && offsetof(Hello, proof) == 136);
 
-inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;  // "RdoHello"
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint64_t kChallengeMagic = 0x65676e6c68436f52;  // "RoChlnge"
+inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;      // "RdoHello"
+inline constexpr uint32_t kProtocolVersion = 2;
+
+/// The key of the proofs; also for a job without a secret.
+Digest key_of(std::string_view secret);
+/// A key that only those who have `key` can derive.
+Digest derive_key(const Digest& key, std::string_view purpose);
+
+Challenge make_challenge();
+std::array<char, 64> pack_name(std::string_view name);
+/// Fills in the nonce and the proof of a hello that is otherwise complete.
+void prove(Hello& hello, const Challenge& challenge, const Digest& key);
+/// What rank 0 answers, having believed the hello.
+Digest counter_proof(const Hello& hello, const Challenge& challenge, const Digest& key);
+/// In constant time.
+bool equal(const Digest& a, const Digest& b);
 
 enum class HelloVerdict {
   kAccept,
   kGarbage,    // not rondo, or a rank that no rondo would send: dropped without a word
   kVersion,    // another release of rondo: refused with a reason
-  kSecret,     // another job, or an intruder: refused with a reason
+  kSecret,     // another job, an intruder, or a hello that was recorded: refused with a reason
+  kName,       // this job, another communicator: to try again
   kWorldSize,  // this job, but it contradicts us: everybody must hear of it
 };
 
-std::array<unsigned char, 32> digest_of(std::string_view secret);
+/// What rank 0 measures a hello by.
+struct Expected {
+  uint32_t world_size;
+  std::array<char, 64> name;
+  Digest key;
+};
+HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expected& expected);
 
-/// Compares with what rank 0 of this job expects; the secret in constant time.
-HelloVerdict judge(const Hello& hello, uint32_t world_size,
-                   const std::array<unsigned char, 32>& digest);
+/// Tells processes of one host apart; the payload of a welcome.
+struct ProcessId {
+  uint64_t pid_namespace;  // inode
+  int32_t pid;
+  int32_t reserved = 0;
+};
+static_assert(sizeof(ProcessId) == 16);
+
+/// 32 random digits.
+std::string random_hex();
 
 enum class Kind : uint16_t {
-  kWelcome = 1,  // rank 0: all have come; payload: pids by rank
+  kWelcome = 1,  // rank 0: all have come; payload: ProcessId by rank
   kError = 2,    // payload: code, text
   kBarrier = 3,
   kGather = 4,  // to rank 0: one blob; from rank 0: all of them
   kBroadcastFd = 5,
   kGatherFds = 6,  // to rank 0: 0 or 1 descriptors; from rank 0: payload: one byte per rank of a
                    // batch, 1: descriptor present
+  kProof = 7,      // rank 0: it has believed the hello; payload: its counter_proof()
+  kOtherName = 8,  // rank 0: it receives the ranks of another communicator just now
 };
-inline constexpr uint16_t kLastKind = 6;
+inline constexpr uint16_t kLastKind = 8;
 
 /// "all_gather", for messages.
 const char* to_string(Kind kind);

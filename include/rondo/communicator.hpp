@@ -33,12 +33,13 @@ using AllGather = std::function<Result<std::vector<std::string>>(std::string_vie
 /// How a communicator is made. Every rank must pass the same values, apart from `rank`; where they
 /// differ rank 0's win for everything that shapes the communication.
 struct Config {
-  /// This rank and how many there are. Both -1: from the environment (RANK, WORLD_SIZE as rondo-run
-  /// and torchrun set them); neither set there either: one rank alone.
+  /// This rank and how many there are. Both -1: as place_from_launcher() says; no launcher either:
+  /// one rank alone.
   int rank = -1;
   int world_size = -1;
-  /// Directory in which ranks of one host meet; empty: RONDO_RENDEZVOUS, else derived from
-  /// MASTER_PORT. Created 0700.
+  /// Where the ranks meet: a directory (created 0700), or tcp://HOST:PORT for ranks that share none
+  /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else derived from what the launcher calls the
+  /// job.
   std::string rendezvous;
   /// Instead of a directory: what one rank's make_unique_id() gave. rank and world_size must be
   /// set; the environment is not asked where to meet.
@@ -72,6 +73,17 @@ struct Config {
   /// whatever the size, position, algorithm, channels or memory (see comm/README.md for the price).
   bool reproducible = false;
 };
+
+/// Which rank a launcher has made of this process.
+struct Place {
+  int rank = 0, world_size = 1;
+  int local_rank = 0, local_world_size = 1;  // among the ranks of this host
+};
+
+/// From what rondo-run, torchrun, Open MPI, MPICH, PALS, Slurm or PMIx left in the environment;
+/// nothing when none did. For what has to be settled before create(): pinning, devices, starting
+/// ranks. kInvalidArgument names a variable that is missing, wrong or contradicted by another.
+Result<std::optional<Place>> place_from_launcher();
 
 /// What one call may override.
 struct CallOptions {

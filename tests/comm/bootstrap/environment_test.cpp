@@ -1,38 +1,27 @@
 // Who a rank thinks it is: every launcher's variables, and every way in which they can be wrong.
 #include "comm/bootstrap/environment.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
 
 namespace rondo {
 namespace {
 
 using comm::identity_from;
 
-const char* const kAllVariables[] = {"RANK",
-                                     "WORLD_SIZE",
-                                     "LOCAL_RANK",
-                                     "LOCAL_WORLD_SIZE",
-                                     "MASTER_ADDR",
-                                     "MASTER_PORT",
-                                     "RONDO_RENDEZVOUS",
-                                     "RONDO_SECRET",
-                                     "TORCHELASTIC_RESTART_COUNT",
-                                     "OMPI_COMM_WORLD_RANK",
-                                     "OMPI_COMM_WORLD_SIZE",
-                                     "OMPI_COMM_WORLD_LOCAL_RANK",
-                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                     "PMIX_NAMESPACE",
-                                     "PMI_RANK",
-                                     "PMI_SIZE",
-                                     "MPI_LOCALRANKID",
-                                     "MPI_LOCALNRANKS",
-                                     "XDG_RUNTIME_DIR"};
+/// Whatever a launcher of these families may have set.
+const char* const kPrefixes[] = {"RANK=", "WORLD_SIZE=", "LOCAL_",          "MASTER_", "RONDO_",
+                                 "TORCH", "OMPI_",       "PMIX_",           "PMI_",    "MPI_",
+                                 "PALS_", "SLURM_",      "XDG_RUNTIME_DIR="};
 
 using Variables = std::map<std::string, std::string>;
 
@@ -49,7 +38,14 @@ class Environment {
 
  private:
   static void clear() {
-    for (const char* name : kAllVariables) unsetenv(name);
+    std::vector<std::string> names;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      for (const char* prefix : kPrefixes) {
+        if (text.starts_with(prefix)) names.push_back(text.substr(0, text.find('=')));
+      }
+    }
+    for (const std::string& name : names) unsetenv(name.c_str());
   }
 };
 
@@ -83,18 +79,23 @@ TEST_CASE("rondo-run's and torchrun's variables", "[environment]") {
     REQUIRE(id->local_rank == 2);
     REQUIRE(id->local_world_size == 4);
     REQUIRE(id->secret == "abc");
-    REQUIRE(id->rendezvous == job_directory("29500"));
+    REQUIRE(id->rendezvous == job_directory("port-29500"));
   }
-  set["XDG_RUNTIME_DIR"] = "/run/me";
+  testing::TempDirectory runtime;
+  set["XDG_RUNTIME_DIR"] = runtime.path();
+  set["TORCHELASTIC_RUN_ID"] = "my job/1";
   set["TORCHELASTIC_RESTART_COUNT"] = "3";
   {
     Environment environment(set);
     REQUIRE(identity_from({})->rendezvous ==
-            "/run/me/rondo-" + std::to_string(geteuid()) + "/29500-3");
+            runtime.path() + "/rondo-" + std::to_string(geteuid()) + "/torch-29500-my_job_1-3");
+  }
+  set["XDG_RUNTIME_DIR"] = "/not/on/this/node";
+  {
+    Environment environment(set);
+    REQUIRE(identity_from({})->rendezvous == job_directory("torch-29500-my_job_1-3"));
   }
   set["RONDO_RENDEZVOUS"] = "/some/where";
-  set["PMI_RANK"] = "1";  // another launcher's leftovers are not mixed in
-  set["PMI_SIZE"] = "2";
   {
     Environment environment(set);
     REQUIRE(identity_from({})->rendezvous == "/some/where");
@@ -131,6 +132,216 @@ TEST_CASE("MPI launchers' variables", "[environment]") {
   }
 }
 
+TEST_CASE("the variables of Slurm, PALS and PMIx", "[environment]") {
+  struct Case {
+    Variables variables;
+    int rank, world_size, local_rank;
+    std::string job;
+  };
+  const std::vector<Case> all = {
+      {{{"SLURM_PROCID", "3"},
+        {"SLURM_STEP_NUM_TASKS", "4"},
+        {"SLURM_NTASKS", "9"},  // of the allocation
+        {"SLURM_LOCALID", "2"},
+        {"SLURM_JOB_ID", "77"},
+        {"SLURM_STEP_ID", "5"}},
+       3,
+       4,
+       2,
+       "slurm-77-5"},
+      {{{"SLURM_PROCID", "1"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_TASKS_PER_NODE", "2"},
+        {"SLURM_JOB_ID", "77"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_RESTART_COUNT", "1"}},
+       1,
+       2,
+       1,
+       "slurm-77-0-1"},
+      // a batch script is no step: nobody has started ranks
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}}, 0, 1, 0, ""},
+      // srun's own PMI, and an mpirun or torchrun that srun has started
+      {{{"SLURM_PROCID", "1"},
+        {"SLURM_STEP_NUM_TASKS", "2"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_JOB_ID", "77"},
+        {"PMIX_RANK", "1"},
+        {"PMIX_NAMESPACE", "slurm.pmix.77.0"},
+        {"RANK", "4"},
+        {"WORLD_SIZE", "6"},
+        {"MASTER_PORT", "1234"}},
+       4,
+       6,
+       4,
+       "port-1234"},
+      {{{"SLURM_PROCID", "0"},
+        {"SLURM_STEP_NUM_TASKS", "1"},
+        {"SLURM_STEP_ID", "0"},
+        {"OMPI_COMM_WORLD_RANK", "2"},
+        {"OMPI_COMM_WORLD_SIZE", "3"},
+        {"PMIX_NAMESPACE", "17"}},
+       2,
+       3,
+       2,
+       "pmix-17"},
+      {{{"PALS_RANKID", "2"},
+        {"PMI_RANK", "2"},
+        {"PMI_SIZE", "3"},
+        {"PALS_LOCAL_RANKID", "2"},
+        {"PALS_LOCAL_SIZE", "3"},
+        {"PALS_APID", "ab-12"}},
+       2,
+       3,
+       2,
+       "pals-ab-12"},
+      // RANK from a wrapper that copies what mpirun says
+      {{{"RANK", "1"},
+        {"WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"PMIX_NAMESPACE", "17"}},
+       1,
+       2,
+       1,
+       "pmix-17"},
+      {{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-x@1"}, {"WORLD_SIZE", "2"}},
+       1,
+       2,
+       1,
+       "pmix-prterun-x_1"},
+  };
+  for (const Case& c : all) {
+    Environment environment(c.variables);
+    auto id = identity_from({});
+    INFO(c.job << " " << id.status().to_string());
+    REQUIRE(id.ok());
+    REQUIRE(id->rank == c.rank);
+    REQUIRE(id->world_size == c.world_size);
+    REQUIRE(id->local_rank == c.local_rank);
+    REQUIRE(id->rendezvous == (c.job.empty() ? "" : job_directory(c.job)));
+  }
+}
+
+TEST_CASE("launchers that contradict each other are named", "[environment]") {
+  struct Case {
+    Variables variables;
+    const char *one, *other;
+  };
+  for (const Case& c : {Case{{{"RANK", "0"},
+                              {"WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_RANK", "2"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"MASTER_PORT", "1234"}},
+                             "RANK is 0",
+                             "OMPI_COMM_WORLD_RANK is 2"},
+                        Case{{{"RANK", "2"},
+                              {"WORLD_SIZE", "3"},
+                              {"OMPI_COMM_WORLD_RANK", "2"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"MASTER_PORT", "1234"}},
+                             "WORLD_SIZE is 3",
+                             "OMPI_COMM_WORLD_SIZE is 4"},
+                        Case{{{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"PMI_RANK", "0"},
+                              {"PMI_SIZE", "2"}},
+                             "OMPI_COMM_WORLD_RANK is 1",
+                             "PMI_RANK is 0"}}) {
+    Environment environment(c.variables);
+    auto id = identity_from({});
+    INFO(id.status().to_string());
+    REQUIRE(id.status().code() == Code::kInvalidArgument);
+    for (const char* part : {c.one, c.other, "contradict", "env -u"}) {
+      REQUIRE(id.status().message().find(part) != std::string::npos);
+    }
+    Config config;  // what the program says itself goes first
+    config.rank = 1;
+    config.world_size = 2;
+    REQUIRE(identity_from(config).ok());
+  }
+}
+
+TEST_CASE("ranks on other hosts: TCP where there is a secret", "[environment]") {
+  Variables slurm = {{"SLURM_PROCID", "3"},
+                     {"SLURM_STEP_NUM_TASKS", "5"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                     {"SLURM_NODEID", "1"},
+                     {"SLURM_LOCALID", "1"},
+                     {"SLURM_STEP_NODELIST", "node[003-004,9]-ib,other"},
+                     {"SLURM_JOB_ID", "1234567"},
+                     {"SLURM_STEP_ID", "2"}};
+  {
+    Environment environment(slurm);
+    auto id = identity_from({});
+    REQUIRE(id.status().code() == Code::kUnavailable);
+    for (const char* part :
+         {"SLURM_STEP_TASKS_PER_NODE is 2", "SLURM_STEP_NUM_TASKS is 5", "RONDO_SECRET_FILE"}) {
+      REQUIRE(id.status().message().find(part) != std::string::npos);
+    }
+  }
+  slurm["RONDO_SECRET"] = "abc";
+  {
+    Environment environment(slurm);
+    auto id = identity_from({});
+    INFO(id.status().to_string());
+    REQUIRE(id.ok());
+    REQUIRE(id->local_world_size == 2);
+    REQUIRE(id->rendezvous == "tcp://node003-ib:24569");
+  }
+  slurm["SLURM_NODEID"] = "2";
+  slurm["SLURM_PROCID"] = "4";
+  slurm["SLURM_LOCALID"] = "0";
+  slurm["SLURM_STEP_NODELIST"] = "alpha,beta,gamma";
+  {
+    Environment environment(slurm);
+    REQUIRE(identity_from({})->local_world_size == 1);
+    REQUIRE(identity_from({})->rendezvous == "tcp://alpha:24569");
+  }
+  // torchrun's agent listens on MASTER_PORT itself
+  Environment environment({{"RANK", "1"},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", "0"},
+                           {"LOCAL_WORLD_SIZE", "1"},
+                           {"MASTER_ADDR", "203.0.113.7"},
+                           {"MASTER_PORT", "29500"},
+                           {"RONDO_SECRET", "abc"}});
+  REQUIRE(identity_from({})->rendezvous == "tcp://203.0.113.7:29501");
+  setenv("RONDO_RENDEZVOUS", "tcp://127.0.0.1:1234", 1);
+  REQUIRE(identity_from({})->rendezvous == "tcp://127.0.0.1:1234");
+  setenv("RONDO_RENDEZVOUS", "/some/where", 1);
+  REQUIRE(identity_from({}).status().code() == Code::kUnavailable);
+}
+
+TEST_CASE("a secret from a file that is the owner's alone", "[environment]") {
+  testing::TempDirectory place;
+  const std::string path = place.path() + "/secret";
+  Environment environment(
+      {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1234"}, {"RONDO_SECRET_FILE", path}});
+  const auto refused = [&](const std::string& part) {
+    auto id = identity_from({});
+    INFO(id.status().to_string());
+    REQUIRE(id.status().code() == Code::kInvalidArgument);
+    REQUIRE(id.status().message().find(path) != std::string::npos);
+    REQUIRE(id.status().message().find(part) != std::string::npos);
+  };
+  refused("cannot be read");
+  std::ofstream(path) << "0123abcd\n";
+  for (mode_t mode : {0644u, 0640u, 0604u, 0660u}) {
+    REQUIRE(chmod(path.c_str(), mode) == 0);
+    refused("chmod 600");
+  }
+  REQUIRE(chmod(path.c_str(), 0600) == 0);
+  REQUIRE(identity_from({})->secret == "0123abcd");
+  setenv("RONDO_SECRET", "first", 1);
+  REQUIRE(identity_from({})->secret == "first");
+  unsetenv("RONDO_SECRET");
+  std::ofstream(path, std::ios::trunc) << " \n";
+  refused("holds no secret");
+  setenv("RONDO_SECRET_FILE", place.path().c_str(), 1);
+  REQUIRE(identity_from({}).status().message().find("is no file") != std::string::npos);
+}
+
 TEST_CASE("explicit values win over the environment", "[environment]") {
   Environment environment({{"RANK", "nonsense"}, {"WORLD_SIZE", "9"}, {"MASTER_PORT", "1234"}});
   Config config;
@@ -140,7 +351,7 @@ TEST_CASE("explicit values win over the environment", "[environment]") {
   REQUIRE(id.ok());
   REQUIRE(id->rank == 1);
   REQUIRE(id->world_size == 2);
-  REQUIRE(id->rendezvous == job_directory("1234"));
+  REQUIRE(id->rendezvous == job_directory("port-1234"));
 }
 
 struct Bad {
@@ -191,6 +402,14 @@ TEST_CASE("bad variables are named with their value", "[environment]") {
       {{{"OMPI_COMM_WORLD_RANK", "1"}},
        Code::kInvalidArgument,
        {"OMPI_COMM_WORLD_SIZE is not set"}},
+      {{{"PALS_RANKID", "1"}}, Code::kInvalidArgument, {"PALS_RANKID is 1", "PALS_SIZE=N"}},
+      {{{"PMIX_RANK", "1"}}, Code::kInvalidArgument, {"PMIX_RANK is 1", "set WORLD_SIZE"}},
+      {{{"SLURM_PROCID", "0"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_TASKS_PER_NODE", "2(x"}},
+       Code::kInvalidArgument,
+       {"SLURM_TASKS_PER_NODE is 2(x"}},
       {{{"PMI_RANK", "5"}, {"PMI_SIZE", "2"}},
        Code::kInvalidArgument,
        {"PMI_RANK is 5", "PMI_SIZE is 2"}},

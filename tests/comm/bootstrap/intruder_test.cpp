@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -26,6 +27,7 @@ using comm::FrameHeader;
 using comm::FrameParser;
 using comm::Hello;
 using comm::HelloVerdict;
+using comm::judge;
 using comm::Kind;
 using std::chrono::milliseconds;
 using testing::expect;
@@ -33,17 +35,6 @@ using testing::ForkGang;
 using testing::Link;
 using testing::TempDirectory;
 using transport::UniqueFd;
-
-Hello good_hello(uint32_t rank, uint32_t world_size) {
-  return {.magic = comm::kHelloMagic,
-          .version = comm::kProtocolVersion,
-          .rank = rank,
-          .world_size = world_size,
-          .pid = static_cast<uint32_t>(getpid()),
-          .limit_ms = 30'000,
-          .left_ms = 30'000,
-          .secret_digest = comm::digest_of("s3cret")};
-}
 
 std::string frame_bytes(Kind kind, uint32_t sequence, const std::string& payload) {
   const FrameHeader header{.magic = comm::kFrameMagic,
@@ -67,37 +58,55 @@ UniqueFd connect_to(const TempDirectory& place) {
   return fd;
 }
 
-void send_bytes(const UniqueFd& fd, const void* bytes, size_t count) {
-  (void)send(fd.get(), bytes, count, MSG_NOSIGNAL);
-}
-
-bool closed_by_host(const UniqueFd& fd) {
-  char byte;
-  return recv(fd.get(), &byte, 1, 0) <= 0;
-}
-
 TEST_CASE("hellos are judged field by field", "[bootstrap]") {
-  const auto digest = comm::digest_of("s3cret");
-  const Hello good = good_hello(1, 2);
-  REQUIRE(comm::judge(good, 2, digest) == HelloVerdict::kAccept);
+  const comm::Challenge challenge = comm::make_challenge();
+  const comm::Expected expected{
+      .world_size = 2, .name = comm::pack_name("world"), .key = comm::key_of("s3cret")};
+  const Hello good = good_hello(1, 2, challenge);
+  const auto verdict = [&](const Hello& hello) { return judge(hello, challenge, expected); };
+  const auto proven = [&](Hello hello) {
+    comm::prove(hello, challenge, expected.key);
+    return verdict(hello);
+  };
+  REQUIRE(verdict(good) == HelloVerdict::kAccept);
   Hello bad = good;
   bad.magic ^= 1;
-  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kGarbage);
+  REQUIRE(verdict(bad) == HelloVerdict::kGarbage);
   bad = good;
   bad.version += 1;
-  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kVersion);
+  REQUIRE(verdict(bad) == HelloVerdict::kVersion);
+  // With a proof of their own these come from the job itself ...
   bad = good;
   bad.rank = 2;
-  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kGarbage);
+  REQUIRE(proven(bad) == HelloVerdict::kGarbage);
   bad = good;
   bad.world_size = 3;
-  REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kWorldSize);
-  for (size_t i = 0; i < digest.size(); ++i) {
+  REQUIRE(proven(bad) == HelloVerdict::kWorldSize);
+  bad = good;
+  bad.name = comm::pack_name("world.1");
+  REQUIRE(proven(bad) == HelloVerdict::kName);
+  // ... and without it nothing after the version can be changed, not a single byte.
+  for (size_t at = offsetof(Hello, rank); at < sizeof good; ++at) {
     bad = good;
-    bad.secret_digest[i] ^= 0x80;
-    REQUIRE(comm::judge(bad, 2, digest) == HelloVerdict::kSecret);
+    reinterpret_cast<unsigned char*>(&bad)[at] ^= 0x80;
+    INFO("byte " << at);
+    REQUIRE(verdict(bad) == HelloVerdict::kSecret);
   }
-  REQUIRE(comm::judge(good, 2, comm::digest_of("")) == HelloVerdict::kSecret);
+  // Recorded, and played to another challenge.
+  REQUIRE(judge(good, comm::make_challenge(), expected) == HelloVerdict::kSecret);
+  REQUIRE(verdict(good_hello(1, 2, challenge, "")) == HelloVerdict::kSecret);
+}
+
+TEST_CASE("rank 0's proof is its own, for one hello only", "[bootstrap]") {
+  const comm::Challenge challenge = comm::make_challenge();
+  const comm::Digest key = comm::key_of("s3cret");
+  const Hello hello = good_hello(1, 2, challenge), other = good_hello(1, 2, challenge);
+  const comm::Digest proof = comm::counter_proof(hello, challenge, key);
+  REQUIRE(comm::equal(proof, comm::counter_proof(hello, challenge, key)));
+  REQUIRE_FALSE(comm::equal(proof, hello.proof));  // echoing the rank's own proves nothing
+  REQUIRE_FALSE(comm::equal(proof, comm::counter_proof(other, challenge, key)));
+  REQUIRE_FALSE(comm::equal(proof, comm::counter_proof(hello, comm::make_challenge(), key)));
+  REQUIRE_FALSE(comm::equal(proof, comm::counter_proof(hello, challenge, comm::key_of(""))));
 }
 
 TEST_CASE("frames come out whole however they are cut", "[bootstrap]") {
@@ -139,7 +148,7 @@ TEST_CASE("mutated frames never give more than was sent", "[bootstrap][fuzz]") {
   std::mt19937 random(2);
   size_t whole = 0, refused = 0;
   for (int round = 0; round < 20'000; ++round) {
-    std::string bytes = frame_bytes(static_cast<Kind>(1 + random() % 6), random(),
+    std::string bytes = frame_bytes(static_cast<Kind>(1 + random() % 8), random(),
                                     comm::pack_blobs({std::string(random() % 40, 'a'), "b"}));
     for (uint32_t flips = random() % 4; flips > 0; --flips) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
@@ -178,7 +187,8 @@ TEST_CASE("garbage on the socket does not stop a job", "[bootstrap]") {
       std::vector<UniqueFd> held;
       for (int k = 0; k < 300; ++k) {
         UniqueFd fd = connect_to(place);
-        Hello hello = good_hello(1, 3);
+        const comm::Challenge challenge = read_challenge(fd);
+        Hello hello = good_hello(1, 3, challenge);
         std::string noise(1 + random() % 4096, '\0');
         for (char& c : noise) c = static_cast<char>(random());
         switch (k % 5) {
@@ -192,12 +202,12 @@ TEST_CASE("garbage on the socket does not stop a job", "[bootstrap]") {
             break;
           case 3:
             hello.rank = 77;
-            hello.world_size = 3;
+            comm::prove(hello, challenge, comm::key_of("s3cret"));
             send_bytes(fd, &hello, sizeof hello);
-            expect(closed_by_host(fd), "a rank out of range was let in");
+            (void)hear_out(fd);  // returns because it is closed
             break;
           default:
-            hello.secret_digest[5] ^= 1;
+            hello.proof[5] ^= 1;
             send_bytes(fd, &hello, sizeof hello);
         }
         if (k % 2 == 0) held.push_back(std::move(fd));
@@ -227,7 +237,7 @@ TEST_CASE("a rank that goes mad after its hello is an error for all", "[bootstra
     if (i == 2) {
       link.await("go");
       UniqueFd fd = connect_to(place);
-      const Hello hello = good_hello(2, 4);
+      const Hello hello = good_hello(2, 4, read_challenge(fd));
       send_bytes(fd, &hello, sizeof hello);
       const std::string noise(1000, 'z');
       send_bytes(fd, noise.data(), noise.size());
@@ -245,7 +255,7 @@ TEST_CASE("a rank that goes mad after its hello is an error for all", "[bootstra
   testing::require_all_ok(gang.join());
 }
 
-TEST_CASE("another user is turned away even with the right hello", "[bootstrap]") {
+TEST_CASE("another user is turned away before a word is said", "[bootstrap]") {
   if (geteuid() != 0) {
     WARN("not root: cannot become another user");
     return;
@@ -256,9 +266,7 @@ TEST_CASE("another user is turned away even with the right hello", "[bootstrap]"
       link.await("go");
       expect(setuid(65534) == 0, "setuid");
       UniqueFd fd = connect_to(place);
-      const Hello hello = good_hello(1, 2);
-      send_bytes(fd, &hello, sizeof hello);
-      expect(closed_by_host(fd), "another user was let in");
+      expect(read_challenge(fd).magic == 0, "another user was spoken to");
       link.announce("turned away");
       return;
     }

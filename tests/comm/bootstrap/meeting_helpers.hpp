@@ -1,13 +1,17 @@
 // What several tests of the meeting need.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/wire.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "transport/shm/unique_fd.hpp"
 
 namespace rondo {
 
@@ -19,6 +23,45 @@ inline comm::Identity identity(int rank, int world_size, const testing::TempDire
           .local_world_size = world_size,
           .rendezvous = place.path(),
           .secret = secret};
+}
+
+/// What rank 0 says first; all zeros when it closes instead.
+inline comm::Challenge read_challenge(const transport::UniqueFd& fd) {
+  comm::Challenge challenge{};
+  const ssize_t got = recv(fd.get(), &challenge, sizeof challenge, MSG_WAITALL);
+  return got == sizeof challenge ? challenge : comm::Challenge{};
+}
+
+/// As a rank of the job that has `secret` would answer.
+inline comm::Hello good_hello(uint32_t rank, uint32_t world_size, const comm::Challenge& challenge,
+                              const std::string& secret = "s3cret") {
+  comm::Hello hello{.magic = comm::kHelloMagic,
+                    .version = comm::kProtocolVersion,
+                    .rank = rank,
+                    .world_size = world_size,
+                    .pid = static_cast<uint32_t>(getpid()),
+                    .pid_namespace = 0,
+                    .limit_ms = 30'000,
+                    .left_ms = 30'000,
+                    .name = comm::pack_name("world"),
+                    .nonce = {},
+                    .proof = {}};
+  comm::prove(hello, challenge, comm::key_of(secret));
+  return hello;
+}
+
+inline void send_bytes(const transport::UniqueFd& fd, const void* bytes, size_t count) {
+  (void)send(fd.get(), bytes, count, MSG_NOSIGNAL);
+}
+
+/// All that rank 0 says until it closes the connection.
+inline std::string hear_out(const transport::UniqueFd& fd) {
+  std::string heard;
+  char bytes[512];
+  for (ssize_t got; (got = recv(fd.get(), bytes, sizeof bytes, 0)) > 0;) {
+    heard.append(bytes, static_cast<size_t>(got));
+  }
+  return heard;
 }
 
 /// Rank 0 opens one for each rank of another process that it has let in: how a test knows who has

@@ -1,0 +1,344 @@
+// See launchers.hpp.
+#include "comm/bootstrap/launchers.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace rondo::comm {
+namespace {
+
+Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
+
+/// A file name that cannot leave its directory.
+std::string as_file_name(std::string text) {
+  for (char& c : text) {
+    if (!isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
+  }
+  return text;
+}
+
+/// "NAME-VALUE-VALUE" of the variables that are set, or nothing when the first is not.
+std::string joined(std::string name, std::initializer_list<const char*> variables) {
+  for (const char* each : variables) {
+    auto text = variable(each);
+    if (!text && each == *variables.begin()) return {};
+    if (text) name.append("-").append(as_file_name(*text));
+  }
+  return name;
+}
+
+Result<int> master_port() {
+  auto port = variable("MASTER_PORT");
+  if (!port) return 0;
+  auto value = parse_number("MASTER_PORT", *port);
+  if (value.ok() && (*value == 0 || *value > 65535)) {
+    return invalid("MASTER_PORT is " + *port + ": it must be from 1 to 65535");
+  }
+  return value;
+}
+
+/// The nearest ancestor that does not have this process's `name` in the environment it was started
+/// with: the launcher, also where a shell or another wrapper stands between. Its environment cannot
+/// be read when it is another user's, and then it is not one of us either.
+pid_t launcher_pid(const char* name) {
+  const std::string entry = std::string(name) + "=" + variable(name).value_or("");
+  pid_t pid = getppid();
+  while (pid > 1) {
+    const std::string process = "/proc/" + std::to_string(pid);
+    std::ifstream environment(process + "/environ");
+    bool found = false;
+    for (std::string each; !found && std::getline(environment, each, '\0');) found = each == entry;
+    if (!found) return pid;
+    std::ifstream file(process + "/stat");
+    std::string stat((std::istreambuf_iterator<char>(file)), {});
+    // "pid (name) state parent ...": a name may hold spaces and parentheses.
+    std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    char state = 0;
+    if (!(rest >> state >> pid)) return getppid();
+  }
+  return pid;
+}
+
+std::string torch_job() {
+  return joined(variable("TORCHELASTIC_RUN_ID") ? "torch" : "port",
+                {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+}
+std::string pmix_job() { return joined("pmix", {"PMIX_NAMESPACE"}); }
+std::string open_mpi_job() {
+  std::string job = pmix_job();
+  return job.empty() ? "ompi-" + std::to_string(launcher_pid("OMPI_COMM_WORLD_RANK")) : job;
+}
+std::string pals_job() { return joined("pals", {"PALS_APID"}); }
+std::string pmi_job() { return "pmi-" + std::to_string(launcher_pid("PMI_RANK")); }
+std::string slurm_job() {
+  return joined("slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
+}
+
+using Names = std::array<const char*, 2>;  // the first that is set counts
+
+struct Launcher {
+  const char* rank;
+  Names world_size, local_rank, local_world_size;
+  std::string (*job)();
+  const char* sign = nullptr;  // must be set too
+  const char* hint = "set both or neither";
+};
+
+// In the order in which they are asked. Slurm and PMIx come last: what an mpirun or torchrun that
+// runs inside one of their jobs says goes first. PMI_SIZE is also what PALS gives to Cray's MPI.
+constexpr Launcher kLaunchers[] = {
+    // rondo-run, torchrun, and whoever sets these by hand
+    {.rank = "RANK",
+     .world_size = {"WORLD_SIZE"},
+     .local_rank = {"LOCAL_RANK"},
+     .local_world_size = {"LOCAL_WORLD_SIZE"},
+     .job = torch_job},
+    // Open MPI's mpirun
+    {.rank = "OMPI_COMM_WORLD_RANK",
+     .world_size = {"OMPI_COMM_WORLD_SIZE"},
+     .local_rank = {"OMPI_COMM_WORLD_LOCAL_RANK"},
+     .local_world_size = {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+     .job = open_mpi_job},
+    // PALS's mpiexec (HPE Cray)
+    {.rank = "PALS_RANKID",
+     .world_size = {"PMI_SIZE", "PALS_SIZE"},
+     .local_rank = {"PALS_LOCAL_RANKID"},
+     .local_world_size = {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"},
+     .job = pals_job,
+     .hint = "this mpiexec does not say how many ranks there are; add --env PALS_SIZE=N to it"},
+    // Hydra: MPICH's and Intel's mpiexec; srun --mpi=pmi2
+    {.rank = "PMI_RANK",
+     .world_size = {"PMI_SIZE"},
+     .local_rank = {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
+     .local_world_size = {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
+     .job = pmi_job},
+    // srun. A batch script itself has SLURM_PROCID and SLURM_NTASKS too, but is no step.
+    {.rank = "SLURM_PROCID",
+     .world_size = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     .local_rank = {"SLURM_LOCALID"},
+     .local_world_size = {},
+     .job = slurm_job,
+     .sign = "SLURM_STEP_ID"},
+    // any other launcher with PMIx, which tells the world size to its clients only
+    {.rank = "PMIX_RANK",
+     .world_size = {"WORLD_SIZE"},
+     .local_rank = {"PMIX_LOCAL_RANK"},
+     .local_world_size = {"LOCAL_WORLD_SIZE"},
+     .job = pmix_job,
+     .hint = "PMIx leaves the number of ranks out of the environment; set WORLD_SIZE to it"},
+};
+
+bool is_slurm(const Launcher& launcher) { return launcher.job == slurm_job; }
+
+bool is_there(const Launcher& launcher) {
+  return variable(launcher.rank) && (launcher.sign == nullptr || variable(launcher.sign));
+}
+
+const Launcher* find_launcher() {
+  for (const Launcher& launcher : kLaunchers) {
+    if (is_there(launcher)) return &launcher;
+  }
+  return nullptr;
+}
+
+/// The name that is set, or the first; null where the launcher has none.
+const char* which(const Names& names) {
+  for (const char* name : names) {
+    if (name != nullptr && variable(name)) return name;
+  }
+  return names[0];
+}
+
+std::string shown(const char* name) { return std::string(name) + " is " + *variable(name); }
+
+/// The variable of another launcher that says something else than `launcher` does. What srun has
+/// set, under any name, describes the process that it started, which may be an mpirun or torchrun.
+Status find_contradiction(const Launcher& launcher) {
+  std::optional<std::string> slurm_rank;
+  for (const Launcher& each : kLaunchers) {
+    if (is_slurm(each) && is_there(each)) slurm_rank = variable(each.rank);
+  }
+  for (const Launcher& other : kLaunchers) {
+    if (&other == &launcher || is_slurm(other) || !is_there(other)) continue;
+    if (variable(other.rank) == slurm_rank) continue;
+    const char *ours = launcher.rank, *theirs = other.rank;
+    if (variable(ours) == variable(theirs)) {
+      ours = which(launcher.world_size);
+      theirs = which(other.world_size);
+      if (!variable(ours) || !variable(theirs) || variable(ours) == variable(theirs)) continue;
+    }
+    return invalid(shown(ours) + " but " + shown(theirs) +
+                   ": two launchers contradict each other; take the variables of the one that did "
+                   "not start this rank out of its environment, as in env -u " +
+                   launcher.rank + " PROGRAM");
+  }
+  return {};
+}
+
+Status read_number(const char* name, int absent, int& into) {
+  into = absent;
+  auto text = name == nullptr ? std::nullopt : variable(name);
+  if (!text) return {};
+  auto value = parse_number(name, *text);
+  if (value.ok()) into = *value;
+  return value.status();
+}
+
+/// How many of Slurm's tasks are on this node, from a list such as "4(x2),3".
+Result<int> slurm_local_size(int world_size) {
+  const char* name = which({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+  auto list = variable(name);
+  if (!list) return world_size;
+  int node = 0;
+  RONDO_RETURN_IF_ERROR(read_number("SLURM_NODEID", 0, node));
+  std::istringstream parts(*list);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t open = part.find("(x");
+    if (open != std::string::npos && !part.ends_with(')')) break;
+    auto tasks = parse_number(name, part.substr(0, open));
+    if (!tasks.ok()) return tasks.status();
+    int times = 1;
+    if (open != std::string::npos) {
+      auto given = parse_number(name, part.substr(open + 2, part.size() - open - 3));
+      if (!given.ok()) return given.status();
+      times = *given;
+    }
+    if (node < times) return *tasks;
+    node -= times;
+  }
+  return invalid(shown(name) + ", which says nothing about SLURM_NODEID " +
+                 variable("SLURM_NODEID").value_or("0"));
+}
+
+Status check_local(const Launcher& names, const char* size_name, Launched& found) {
+  const Place& place = found.place;
+  const char* local_rank_name = which(names.local_rank);
+  const char* local_size_name = which(names.local_world_size);
+  if (local_size_name == nullptr) local_size_name = "SLURM_STEP_TASKS_PER_NODE";
+  const std::string local_size =
+      std::string(local_size_name) + " is " + std::to_string(place.local_world_size);
+  const std::string size = std::string(size_name) + " is " + std::to_string(place.world_size);
+  if (place.local_world_size < 1 || place.local_world_size > place.world_size) {
+    return invalid(local_size + " but " + size + ": it must be from 1 to that");
+  }
+  if (place.local_rank >= place.local_world_size) {
+    return invalid(std::string(local_rank_name) + " is " + std::to_string(place.local_rank) +
+                   " but " + local_size + ": it must be less");
+  }
+  if (place.local_world_size != place.world_size) found.elsewhere = local_size + " but " + size;
+  return {};
+}
+
+/// "node[003-005,7],other" begins with node003.
+std::string first_host(const std::string& list) {
+  const size_t open = list.find_first_of("[,");
+  if (open == std::string::npos || list[open] == ',') return list.substr(0, open);
+  const size_t end = list.find_first_of("-,]", open), close = list.find(']', open);
+  if (close == std::string::npos) return {};
+  const std::string tail = list.substr(close + 1, list.find(',', close) - close - 1);
+  return list.substr(0, open) + list.substr(open + 1, end - open - 1) + tail;
+}
+
+}  // namespace
+
+std::optional<std::string> variable(const char* name) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return text;
+}
+
+Result<int> parse_number(const std::string& name, const std::string& text) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < 0) {
+    return invalid(name + " is \"" + text + "\": it must be a whole number from 0 to 2147483647");
+  }
+  return value;
+}
+
+Result<std::optional<Launched>> read_launcher() {
+  const Launcher* names = find_launcher();
+  if (names == nullptr) {
+    auto size = variable("WORLD_SIZE");
+    if (!size) return std::optional<Launched>();
+    return invalid("WORLD_SIZE is " + *size + " but RANK is not set: set both or neither");
+  }
+  RONDO_RETURN_IF_ERROR(find_contradiction(*names));
+  const char* size_name = which(names->world_size);
+  if (!variable(size_name)) {
+    return invalid(shown(names->rank) + " but " + size_name + " is not set: " + names->hint);
+  }
+  Launched found;
+  Place& place = found.place;
+  RONDO_RETURN_IF_ERROR(read_number(names->rank, 0, place.rank));
+  RONDO_RETURN_IF_ERROR(read_number(size_name, 0, place.world_size));
+  RONDO_RETURN_IF_ERROR(check_range(place, names->rank, size_name));
+  RONDO_RETURN_IF_ERROR(
+      read_number(which(names->local_world_size), place.world_size, place.local_world_size));
+  if (is_slurm(*names)) {
+    auto tasks = slurm_local_size(place.world_size);
+    if (!tasks.ok()) return tasks.status();
+    place.local_world_size = *tasks;
+  }
+  RONDO_RETURN_IF_ERROR(read_number(which(names->local_rank), place.rank, place.local_rank));
+  RONDO_RETURN_IF_ERROR(check_local(*names, size_name, found));
+  return std::optional<Launched>(found);
+}
+
+Status check_range(const Place& place, const std::string& rank_name, const std::string& size_name) {
+  if (place.world_size == 0) return invalid(size_name + " is 0: there must be at least one rank");
+  if (place.rank < place.world_size) return {};
+  return invalid(rank_name + " is " + std::to_string(place.rank) + " but " + size_name + " is " +
+                 std::to_string(place.world_size) + ": ranks are 0 to " +
+                 std::to_string(place.world_size - 1));
+}
+
+Result<std::string> job_name() {
+  // Where a wrapper has set RANK from what its launcher says, that launcher still names the job.
+  const bool by_port = variable("RANK") && variable("MASTER_PORT");
+  for (const Launcher& launcher : kLaunchers) {
+    if (by_port || launcher.job == torch_job || !is_there(launcher)) continue;
+    std::string job = launcher.job();
+    if (!job.empty()) return job;
+  }
+  auto port = master_port();
+  if (!port.ok()) return port.status();
+  return torch_job();
+}
+
+Result<std::string> rank_0_address() {
+  const Launcher* launcher = find_launcher();
+  if (launcher != nullptr && is_slurm(*launcher)) {
+    const std::string host =
+        first_host(variable(which({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})).value_or(""));
+    int job = 0, step = 0;
+    RONDO_RETURN_IF_ERROR(read_number("SLURM_JOB_ID", 0, job));
+    RONDO_RETURN_IF_ERROR(read_number("SLURM_STEP_ID", 0, step));
+    // Below the ports that Linux hands out by itself.
+    const int port = 20'000 + (job % 10'000 + step % 10'000) % 10'000;
+    return host.empty() ? host : host + ":" + std::to_string(port);
+  }
+  auto host = variable("MASTER_ADDR");
+  auto port = master_port();
+  if (!port.ok()) return port.status();
+  if (!host || *port == 0) return std::string();
+  if (host->find(':') != std::string::npos) host = "[" + *host + "]";
+  return *host + ":" + std::to_string(*port < 65535 ? *port + 1 : *port - 1);
+}
+
+std::vector<const char*> rank_variables() {
+  std::vector<const char*> names;
+  for (const Launcher& launcher : kLaunchers) {
+    if (!is_slurm(launcher)) names.push_back(launcher.rank);
+  }
+  return names;
+}
+
+}  // namespace rondo::comm

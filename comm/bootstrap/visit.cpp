@@ -1,0 +1,157 @@
+// See visit.hpp.
+#include "comm/bootstrap/visit.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "comm/bootstrap/bootstrap.hpp"
+
+namespace rondo::comm {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+Result<std::optional<Admission>> Visit::attempt() {
+  auto socket = invitation_.venue.try_connect(deadline_);
+  if (!socket.ok()) return socket.status();
+  if (!*socket) return std::optional<Admission>();
+  const int fd = (*socket)->get();
+  Credentials credentials{.pid = 0, .uid = geteuid()};
+  if (!invitation_.venue.is_tcp()) {
+    auto known = credentials_of(fd);
+    if (!known.ok()) return known.status();
+    credentials = *known;
+  }
+  if (credentials.uid != geteuid()) {
+    return Status(Code::kBootstrap, "the socket " + invitation_.venue.text() + " belongs to uid " +
+                                        std::to_string(credentials.uid));
+  }
+  auto pidfd = open_pidfd(credentials.pid, 0);
+  if (!pidfd.ok()) return pidfd.status();
+  auto challenge = await_challenge(fd);
+  if (!challenge.ok()) return challenge.status();
+  if (!*challenge || !say_hello(fd, **challenge)) {
+    ++drops_;
+    return std::optional<Admission>();
+  }
+  const size_t all_blobs = static_cast<size_t>(invitation_.identity.world_size) *
+                           (Bootstrap::kMaxBlobBytes + sizeof(uint32_t));
+  return wait_for_welcome({.rank = 0,
+                           .pid = credentials.pid,
+                           .pidfd = std::move(*pidfd),
+                           .connection = Connection(std::move(**socket), all_blobs)});
+}
+
+Status Visit::no_answer() const {
+  return Status(Code::kBootstrap, "what listens at " + invitation_.venue.text() +
+                                      " did not answer within " +
+                                      name_duration(invitation_.timeout));
+}
+
+/// Nothing: it was closed.
+Result<std::optional<Challenge>> Visit::await_challenge(int fd) const {
+  Challenge challenge{};
+  size_t received = 0;
+  while (received < sizeof challenge) {
+    pollfd readable{fd, POLLIN, 0};
+    auto ready = poll_until({&readable, 1}, deadline_ + kVerdictGrace);
+    if (!ready.ok()) return ready.status();
+    if (!*ready) return no_answer();
+    char* into = reinterpret_cast<char*>(&challenge) + received;
+    const ssize_t got = recv(fd, into, sizeof challenge - received, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+      return std::optional<Challenge>();
+    }
+    if (got > 0) received += static_cast<size_t>(got);
+    if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
+      return Status(Code::kBootstrap, "what listens at " + invitation_.venue.text() +
+                                          " is not rank 0 of a rondo job");
+    }
+  }
+  if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);
+  return other_version(challenge.version, kProtocolVersion);
+}
+
+bool Visit::say_hello(int fd, const Challenge& challenge) {
+  const Identity& identity = invitation_.identity;
+  const auto as_ms = [](auto duration) {
+    const auto whole = std::chrono::ceil<milliseconds>(duration).count();
+    return static_cast<uint32_t>(std::clamp<int64_t>(whole, 0, UINT32_MAX));
+  };
+  Hello hello{.magic = kHelloMagic,
+              .version = kProtocolVersion,
+              .rank = static_cast<uint32_t>(identity.rank),
+              .world_size = static_cast<uint32_t>(identity.world_size),
+              .pid = static_cast<uint32_t>(getpid()),
+              .pid_namespace = own_pid_namespace(),
+              .limit_ms = as_ms(invitation_.timeout),
+              .left_ms = as_ms(deadline_ - steady_clock::now()),
+              .name = pack_name(invitation_.name),
+              .nonce = {},
+              .proof = {}};
+  const Digest key = key_of(identity.secret);
+  prove(hello, challenge, key);
+  expected_proof_ = counter_proof(hello, challenge, key);
+  return send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
+}
+
+/// Whether rank 0 knows the secret too.
+Status Visit::check_proof(const std::string& payload) const {
+  Digest proof{};
+  if (payload.size() == proof.size()) std::memcpy(proof.data(), payload.data(), proof.size());
+  if (equal(proof, expected_proof_)) return {};
+  return Status(Code::kBootstrap,
+                "what listens at " + invitation_.venue.text() + " does not know this job's secret");
+}
+
+/// Whether rank 0, which has closed its connection, is dead and not merely done with us.
+Result<bool> Visit::has_ended(const Guest& host) const {
+  if (!host.pidfd.valid()) return proven_ && host.pid != getpid();
+  // A killed process's sockets close a little before it is seen to have ended.
+  pollfd process{host.pidfd.get(), POLLIN, 0};
+  return poll_until({&process, 1}, steady_clock::now() + milliseconds(50));
+}
+
+Result<std::optional<Admission>> Visit::wait_for_welcome(Guest host) {
+  const std::string who = host.pid > 0 ? "rank 0 (pid " + std::to_string(host.pid) + ")" : "rank 0";
+  bool ended = false;
+  proven_ = false;
+  while (true) {
+    auto received = host.connection.try_receive();
+    if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
+    if (received.ok() && *received) {
+      Frame& frame = (*received)->frame;
+      if (frame.kind == Kind::kOtherName) return std::optional<Admission>();
+      if (frame.kind == Kind::kError) return unpack_status(frame.payload);
+      if (frame.kind == Kind::kProof) {
+        RONDO_RETURN_IF_ERROR(check_proof(frame.payload));
+        proven_ = true;
+        continue;
+      }
+      if (frame.kind == Kind::kWelcome && proven_) {
+        return std::optional<Admission>(
+            Admission{.host = std::move(host), .welcome = std::move(frame.payload)});
+      }
+      return Status(Code::kBootstrap, who + " answered the hello with " + to_string(frame.kind));
+    }
+    if (!received.ok()) {
+      ++drops_;
+      auto dead = has_ended(host);
+      if (!dead.ok()) return dead.status();
+      ended = *dead;
+      if (!ended) return std::optional<Admission>();
+    }
+    if (ended) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
+    pollfd watched[2] = {{host.connection.fd(), POLLIN, 0}, {host.pidfd.get(), POLLIN, 0}};
+    auto ready = poll_until(watched, deadline_ + kVerdictGrace);
+    if (!ready.ok()) return ready.status();
+    if (!*ready) return no_answer();
+    ended = watched[1].revents != 0;
+  }
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,38 @@
+// One rank's way to rank 0: connect, shake hands, wait to be welcomed.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/bootstrap/meeting.hpp"
+
+namespace rondo::comm {
+
+/// Attempts that share a deadline. One thread.
+class Visit {
+ public:
+  Visit(const Invitation& invitation, Deadline deadline)
+      : invitation_(invitation), deadline_(deadline) {}
+
+  /// Nothing: nobody there, or dropped without a word; try again.
+  Result<std::optional<Admission>> attempt();
+
+  /// How often the other side has closed the connection without a reason.
+  int drops() const { return drops_; }
+
+ private:
+  Status no_answer() const;
+  Result<std::optional<Challenge>> await_challenge(int fd) const;
+  bool say_hello(int fd, const Challenge& challenge);
+  Status check_proof(const std::string& payload) const;
+  Result<bool> has_ended(const Guest& host) const;
+  Result<std::optional<Admission>> wait_for_welcome(Guest host);
+
+  const Invitation& invitation_;
+  const Deadline deadline_;
+  Digest expected_proof_{};
+  bool proven_ = false;  // rank 0 knows the secret
+  int drops_ = 0;
+};
+
+}  // namespace rondo::comm

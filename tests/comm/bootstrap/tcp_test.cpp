@@ -1,0 +1,455 @@
+// Ranks that share no directory: the meeting over TCP, who is kept out of it, and what everybody
+// learns when it fails.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/wire.hpp"
+#include "tests/comm/bootstrap/meeting_helpers.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo {
+namespace {
+
+using comm::Bootstrap;
+using comm::Hello;
+using comm::Identity;
+using std::chrono::milliseconds;
+using testing::expect;
+using testing::expect_eq;
+using testing::ForkGang;
+using testing::How;
+using testing::Link;
+using transport::UniqueFd;
+
+constexpr milliseconds kLong{30'000};
+constexpr milliseconds kMedium{3'000};
+constexpr milliseconds kShort{700};
+
+/// A listening socket on a port of 127.0.0.1 that the kernel chose, or on `port`.
+UniqueFd listen_on_loopback(int& port) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  expect(bind(fd.get(), any, size) == 0 && listen(fd.get(), 8) == 0 &&
+             getsockname(fd.get(), any, &size) == 0,
+         "no port");
+  port = ntohs(address.sin_port);
+  return fd;
+}
+
+/// A port that nobody listens at.
+int free_port() {
+  int port = 0;
+  listen_on_loopback(port);
+  return port;
+}
+
+Identity tcp_identity(int rank, int size, int port, const std::string& secret = "s3cret",
+                      const std::string& host = "127.0.0.1") {
+  return {.rank = rank,
+          .world_size = size,
+          .local_rank = rank,
+          .local_world_size = size,
+          .rendezvous = "tcp://" + host + ":" + std::to_string(port),
+          .secret = secret};
+}
+
+void expect_failure(const Status& status, Code code, const std::string& part) {
+  expect(status.code() == code && status.message().find(part) != std::string::npos,
+         "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
+             status.to_string() + "\"");
+}
+
+/// A connection to whoever listens at `port`, as soon as somebody does, and what it says first.
+struct Caller {
+  explicit Caller(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    do {
+      fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+    challenge = read_challenge(fd);
+  }
+  /// What comes back.
+  comm::Frame call(const Hello& hello) {
+    send_bytes(fd, &hello, sizeof hello);
+    comm::FrameParser parser(1 << 20);
+    while (true) {
+      auto frame = parser.next();
+      expect(frame.ok(), frame.status().to_string());
+      if (*frame) return std::move(**frame);
+      char bytes[512];
+      const ssize_t got = recv(fd.get(), bytes, sizeof bytes, 0);
+      if (got <= 0) return {};
+      parser.feed(bytes, static_cast<size_t>(got));
+    }
+  }
+  UniqueFd fd;
+  comm::Challenge challenge;
+};
+
+void meet_and_exchange(const Identity& id, const std::string& name = "world") {
+  auto met = Bootstrap::meet(id, name, kLong);
+  expect(met.ok(), met.status().to_string());
+  auto blobs = met->all_gather(name + std::to_string(id.rank));
+  expect(blobs.ok(), blobs.status().to_string());
+  for (int i = 0; i < id.world_size; ++i) {
+    expect_eq((*blobs)[static_cast<size_t>(i)], name + std::to_string(i), "blob");
+  }
+  // Descriptors go over the unix socket that the ranks have agreed on.
+  UniqueFd own(open("/dev/null", O_RDWR | O_CLOEXEC));
+  auto fds = met->all_gather_fds(own.get());
+  expect(fds.ok(), fds.status().to_string());
+  for (int i = 0; i < id.world_size; ++i) {
+    expect_eq((*fds)[static_cast<size_t>(i)].valid(), i != id.rank, "descriptor");
+    const comm::Peer& peer = met->peers()[static_cast<size_t>(i)];
+    expect_eq(peer.pidfd.valid(), !peer.same_process, "pidfd");
+  }
+  expect_eq(met->find_dead(), -1, "nobody is dead");
+  expect(met->barrier().ok(), "barrier");
+}
+
+TEST_CASE("ranks meet over TCP and pass descriptors", "[tcp]") {
+  for (How how : {How::kThreads, How::kForks}) {
+    for (int n : {2, 3, 5}) {
+      for (const char* secret : {"s3cret", ""}) {
+        const int port = free_port();
+        INFO((how == How::kForks ? "forks" : "threads")
+             << ", " << n << " ranks, secret " << secret);
+        testing::require_all_ok(testing::run_ranks(
+            how, n, [&](int rank) { meet_and_exchange(tcp_identity(rank, n, port, secret)); }));
+      }
+    }
+  }
+  const int port = free_port();
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    meet_and_exchange(tcp_identity(rank, 2, port, "s3cret", "localhost"));
+  }));
+}
+
+TEST_CASE("a port serves one communicator after the other, however they overlap", "[tcp]") {
+  const int port = free_port();
+  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+    for (int i = 0; i < 10; ++i) meet_and_exchange(tcp_identity(rank, 3, port));
+  }));
+  testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int i) {
+    meet_and_exchange(tcp_identity(i / 2, 3, port), i % 2 == 0 ? "even" : "odd");
+  }));
+}
+
+/// Runs `body` as the first process of a PID namespace, in a mount namespace where /tmp is its own.
+void in_container(const std::function<void()>& body) {
+  expect(unshare(CLONE_NEWPID | CLONE_NEWNS) == 0, "unshare");
+  expect(mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "mount /");
+  expect(mount("none", "/tmp", "tmpfs", 0, nullptr) == 0, "mount /tmp");
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // the harness knows of its parent only
+    try {
+      body();
+      _exit(0);
+    } catch (const std::exception& error) {
+      (void)!write(STDERR_FILENO, error.what(), std::strlen(error.what()));
+      _exit(1);
+    }
+  }
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  expect_eq(status, 0, "what the container's process ended with");
+}
+
+TEST_CASE("ranks in containers of their own see each other live and die", "[tcp]") {
+  if (geteuid() != 0) {
+    WARN("not root: cannot make namespaces");
+    return;
+  }
+  const int port = free_port();
+  ForkGang gang(3, [&](int rank, Link& link) {
+    in_container([&] {
+      expect_eq(getpid(), 1, "every rank is pid 1 to itself");
+      auto met = Bootstrap::meet(tcp_identity(rank, 3, port), "world", kLong);
+      expect(met.ok(), met.status().to_string());
+      for (int i = 0; i < 3; ++i) {
+        const comm::Peer& peer = met->peers()[static_cast<size_t>(i)];
+        expect_eq(peer.same_process, i == rank, "same process");
+        expect_eq(peer.pidfd.valid(), i != rank, "pidfd");
+      }
+      expect(met->barrier().ok(), "barrier");
+      if (rank == 2) return;  // its end is what the others wait for
+      pollfd ended{met->peers()[2].pidfd.get(), POLLIN, 0};
+      expect(poll(&ended, 1, 30'000) == 1, "rank 2 does not end");
+      expect_eq(met->find_dead(2), 2, "find_dead");
+      link.announce("seen");
+    });
+  });
+  gang.await(0, "seen");
+  gang.await(1, "seen");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("without a secret nobody listens where others can come", "[tcp]") {
+  for (int rank : {0, 1}) {
+    for (const char* host : {"0.0.0.0", "[::]", "203.0.113.7"}) {
+      auto met = Bootstrap::meet(tcp_identity(rank, 2, 29501, "", host), "world", kShort);
+      INFO(met.status().to_string());
+      REQUIRE(met.status().code() == Code::kInvalidArgument);
+      REQUIRE(met.status().message().find("has no secret") != std::string::npos);
+      REQUIRE(met.status().message().find(host) != std::string::npos);
+    }
+  }
+  auto met = Bootstrap::meet(tcp_identity(0, 2, 29501, "s3cret", "203.0.113.7"), "world", kShort);
+  INFO(met.status().to_string());
+  REQUIRE(met.status().code() == Code::kInvalidArgument);
+  REQUIRE(met.status().message().find("no address of this host") != std::string::npos);
+}
+
+TEST_CASE("addresses that are none are refused", "[tcp]") {
+  for (const char* address :
+       {"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:0",
+        "tcp://127.0.0.1:70000", "tcp://127.0.0.1:ssh", "tcp://:29501", "tcp://::1:29501"}) {
+    Identity id = tcp_identity(0, 2, 1);
+    id.rendezvous = address;
+    auto met = Bootstrap::meet(id, "world", kShort);
+    INFO(met.status().to_string());
+    REQUIRE(met.status().code() == Code::kInvalidArgument);
+    REQUIRE(met.status().message().find(address) != std::string::npos);
+  }
+}
+
+TEST_CASE("over TCP, too, missing ranks are named", "[tcp]") {
+  const int port = free_port();
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    auto met = Bootstrap::meet(tcp_identity(rank, 4, port), "world", kMedium);
+    expect_failure(met.status(), Code::kBootstrap, "ranks 2 and 3 of 4 did not come within 3 s;");
+    expect_failure(met.status(), Code::kBootstrap, "tcp://127.0.0.1:" + std::to_string(port));
+  }));
+  auto met = Bootstrap::meet(tcp_identity(1, 2, port), "world", kShort);
+  REQUIRE(met.status().code() == Code::kBootstrap);
+  REQUIRE(met.status().message().find("rank 0 of 2 did not come within 0.7 s") !=
+          std::string::npos);
+}
+
+/// Rank 1 of `size` ranks has been let in, as a caller that the test holds.
+struct RankOne : Caller {
+  RankOne(int port, uint32_t size) : Caller(port), hello(good_hello(1, size, challenge)) {
+    answer = call(hello);
+  }
+  Hello hello;
+  comm::Frame answer;
+};
+
+TEST_CASE("over TCP a rank given twice is named on every rank", "[tcp]") {
+  for (int twice : {0, 1}) {
+    const int port = free_port();
+    ForkGang gang(2, [&](int i, Link& link) {
+      if (i == 1) link.await("go");
+      auto met = Bootstrap::meet(tcp_identity(i == 1 ? twice : 0, 3, port), "world", kLong);
+      expect_failure(met.status(), Code::kBootstrap,
+                     "rank " + std::to_string(twice) + " was given twice: to pid ");
+    });
+    RankOne one(port, 3);
+    REQUIRE(one.answer.kind == comm::Kind::kProof);
+    gang.tell(1, "go");
+    testing::require_all_ok(gang.join());
+    REQUIRE(hear_out(one.fd).find("was given twice") != std::string::npos);
+  }
+}
+
+TEST_CASE("over TCP ranks that disagree about the world's size all hear of it", "[tcp]") {
+  const int port = free_port();
+  ForkGang gang(2, [&](int i, Link& link) {
+    if (i == 1) link.await("go");
+    auto met = Bootstrap::meet(tcp_identity(2 * i, i == 1 ? 5 : 4, port), "world", kLong);
+    expect_failure(met.status(), Code::kBootstrap, "says that there are 5 ranks, rank 0 says 4");
+  });
+  RankOne one(port, 4);
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+  REQUIRE(hear_out(one.fd).find("says that there are 5 ranks") != std::string::npos);
+}
+
+TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[tcp]") {
+  const int port = free_port();
+  ForkGang gang(3, [&](int i, Link& link) {
+    if (i == 2) {
+      auto met = Bootstrap::meet(tcp_identity(1, 2, port, "guess"), "world", kLong);
+      expect_failure(met.status(), Code::kBootstrap, "another secret");
+      met = Bootstrap::meet(tcp_identity(1, 2, port, ""), "world", kLong);
+      expect_failure(met.status(), Code::kBootstrap, "another secret");
+      link.announce("refused");
+      return;
+    }
+    if (i == 1) link.await("go");
+    meet_and_exchange(tcp_identity(i, 2, port));
+  });
+  gang.await(2, "refused");
+  const auto refused = [&](const comm::Frame& frame) {
+    REQUIRE(frame.kind == comm::Kind::kError);
+    REQUIRE(frame.payload.find("another secret") != std::string::npos);
+  };
+  Caller first(port), second(port), third(port);
+  refused(second.call(good_hello(1, 2, first.challenge)));
+  Hello changed = good_hello(1, 2, third.challenge);
+  changed.left_ms = 1;  // would end the job at once
+  refused(third.call(changed));
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
+  const int port = free_port();
+  ForkGang gang(3, [&](int i, Link& link) {
+    if (i == 1) link.await("go");
+    (void)link;
+    meet_and_exchange(tcp_identity(i, 3, port));
+  });
+  std::mt19937 random(5);
+  std::vector<Caller> held;
+  for (int k = 0; k < 200; ++k) {
+    Caller caller(port);
+    const Hello hello = good_hello(1, 3, caller.challenge);
+    std::string noise(1 + random() % 4096, '\0');
+    for (char& c : noise) c = static_cast<char>(random());
+    const std::string request = "GET / HTTP/1.1\r\n\r\n";
+    if (k % 4 == 0) send_bytes(caller.fd, noise.data(), noise.size());
+    if (k % 4 == 1) send_bytes(caller.fd, request.data(), request.size());
+    if (k % 4 == 2) send_bytes(caller.fd, &hello, random() % sizeof hello);
+    if (k % 2 == 0) held.push_back(std::move(caller));  // never says the rest, never leaves
+  }
+  gang.tell(1, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
+  int port = 0;
+  UniqueFd listener = listen_on_loopback(port);
+  // In turn: something else, a liar, one that sends back what it got, one that says nothing.
+  ForkGang gang(1, [&](int, Link&) {
+    const Identity id = tcp_identity(1, 2, port);
+    expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
+                   "is not rank 0 of a rondo job");
+    for (int i = 0; i < 2; ++i) {
+      expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
+                     "does not know this job's secret");
+    }
+    expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
+                   "answered the hello with welcome");
+    expect_failure(Bootstrap::meet(id, "world", kShort).status(), Code::kBootstrap,
+                   "did not answer within 0.7 s");
+  });
+  const auto accept_one = [&] {
+    UniqueFd fd(accept(listener.get(), nullptr, nullptr));
+    REQUIRE(fd.valid());
+    return fd;
+  };
+  const auto answer = [](const UniqueFd& fd, comm::Kind kind, const comm::Digest& payload) {
+    const comm::FrameHeader header{.magic = comm::kFrameMagic,
+                                   .kind = kind,
+                                   .fd_count = 0,
+                                   .sequence = 0,
+                                   .length = sizeof payload};
+    send_bytes(fd, &header, sizeof header);
+    send_bytes(fd, payload.data(), payload.size());
+  };
+  {
+    const std::string banner = "SSH-2.0-OpenSSH_9.2\r\n";
+    send_bytes(accept_one(), banner.data(), banner.size());
+  }
+  std::vector<UniqueFd> open;  // until the gang has ended
+  for (int liar = 0; liar < 3; ++liar) {
+    open.push_back(accept_one());
+    const comm::Challenge challenge = comm::make_challenge();
+    send_bytes(open.back(), &challenge, sizeof challenge);
+    Hello hello{};
+    REQUIRE(recv(open.back().get(), &hello, sizeof hello, MSG_WAITALL) == sizeof hello);
+    REQUIRE(hello.magic == comm::kHelloMagic);
+    if (liar == 0) answer(open.back(), comm::Kind::kProof, challenge.nonce);
+    if (liar == 1) answer(open.back(), comm::Kind::kProof, hello.proof);
+    if (liar == 2) answer(open.back(), comm::Kind::kWelcome, challenge.nonce);
+  }
+  open.push_back(accept_one());
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("over TCP a rank that ends while the ranks meet is named", "[tcp]") {
+  const int port = free_port();
+  const std::string named = "rank 1 (pid " + std::to_string(getpid()) + ") ended while";
+  ForkGang gang(1, [&](int, Link&) {
+    auto met = Bootstrap::meet(tcp_identity(0, 4, port), "world", kLong);
+    expect_failure(met.status(), Code::kPeerDied, named);
+  });
+  Caller two(port);
+  REQUIRE(two.call(good_hello(2, 4, two.challenge)).kind == comm::Kind::kProof);
+  {
+    RankOne one(port, 4);
+    REQUIRE(one.answer.kind == comm::Kind::kProof);
+  }
+  testing::require_all_ok(gang.join());
+  REQUIRE(hear_out(two.fd).find(named) != std::string::npos);
+}
+
+TEST_CASE("ranks that cannot share memory learn which, and why", "[tcp]") {
+  const comm::Host here = comm::Host::here();
+  REQUIRE_FALSE(here.name.empty());
+  REQUIRE(here.boot_id.size() == 36);
+  REQUIRE_FALSE(here.network.empty());
+  REQUIRE(comm::check_same_host({here, here, here}).ok());
+  const auto refused = [&](const comm::Host& other, std::vector<std::string> parts) {
+    const Status status = comm::check_same_host({here, here, other});
+    INFO(status.to_string());
+    REQUIRE(status.code() == Code::kUnavailable);
+    parts.push_back("rank 2");
+    for (const std::string& part : parts) {
+      REQUIRE(status.message().find(part) != std::string::npos);
+    }
+  };
+  comm::Host other = here;
+  other.name = "elsewhere";
+  other.boot_id.back() ^= 1;
+  refused(other, {"host elsewhere", "host " + here.name, "no transport between hosts"});
+  other = here;
+  other.network += "1";
+  refused(other, {"network namespace", "RONDO_RENDEZVOUS"});
+  other = here;
+  other.uid = "12345";
+  refused(other, {"uid 12345"});
+}
+
+TEST_CASE("ranks of two users meet over TCP to learn that they cannot share", "[tcp]") {
+  if (geteuid() != 0) {
+    WARN("not root: cannot become another user");
+    return;
+  }
+  const int port = free_port();
+  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+    if (rank == 1) expect(setuid(65534) == 0, "setuid");
+    auto met = Bootstrap::meet(tcp_identity(rank, 3, port), "world", kLong);
+    expect_failure(met.status(), Code::kUnavailable,
+                   "rank 1 runs as uid 65534 and rank 0 as uid 0");
+  }));
+}
+
+}  // namespace
+}  // namespace rondo

@@ -1,0 +1,206 @@
+// rondo-perf and rondo-train, as they are, under the MPI launchers that are installed. A launcher
+// that is not here is named and left out. RONDO_TEST_MPIRUNS: more of them, separated by colons.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo {
+namespace {
+
+using testing::ProgramResult;
+using testing::run_program;
+using testing::TempDirectory;
+
+const std::vector<std::string> kPerf = {RONDO_PERF, "all_reduce", "-b", "8", "-e", "64K",
+                                        "-f",       "32",         "-n", "4", "-w", "1"};
+
+/// What may not be there: a test can itself run under a launcher.
+const std::vector<std::string> kNoLauncher = {"RANK",
+                                              "WORLD_SIZE",
+                                              "RONDO_RENDEZVOUS",
+                                              "OMPI_COMM_WORLD_RANK",
+                                              "PMI_RANK",
+                                              "PMIX_RANK",
+                                              "PALS_RANKID",
+                                              "SLURM_PROCID",
+                                              "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+struct Mpirun {
+  std::string path;
+  bool is_open_mpi;
+};
+
+bool is_program(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
+
+/// The launchers of this machine: those in PATH, those that scripts/compare has installed, those in
+/// RONDO_TEST_MPIRUNS.
+std::vector<Mpirun> find_mpiruns() {
+  std::vector<std::string> candidates;
+  const auto add_parts = [&](const char* list, const std::string& tail) {
+    std::istringstream parts(list == nullptr ? "" : list);
+    for (std::string part; std::getline(parts, part, ':');) candidates.push_back(part + tail);
+  };
+  for (const char* name : {"/mpirun", "/mpirun.openmpi", "/mpirun.mpich", "/mpiexec.hydra"}) {
+    add_parts(std::getenv("PATH"), name);
+  }
+  const char* home = std::getenv("HOME");
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const std::string venv =
+      (cache != nullptr ? std::string(cache)
+                        : std::string(home == nullptr ? "" : home) + "/.cache") +
+      "/rondo/compare-venv";
+  for (const char* name : {"/openmpi", "/mpich"}) candidates.push_back(venv + name + "/bin/mpirun");
+  add_parts(std::getenv("RONDO_TEST_MPIRUNS"), "");
+
+  std::vector<Mpirun> found;
+  std::vector<std::filesystem::path> seen;
+  for (const std::string& path : candidates) {
+    if (!is_program(path)) continue;
+    const auto real = std::filesystem::canonical(path);
+    if (std::find(seen.begin(), seen.end(), real) != seen.end()) continue;
+    seen.push_back(real);
+    const std::string version = run_program({path, "--version"}, kNoLauncher).out;
+    const bool is_open_mpi = version.find("Open MPI") != std::string::npos ||
+                             version.find("OpenRTE") != std::string::npos;
+    if (is_open_mpi || version.find("HYDRA") != std::string::npos) {
+      found.push_back({path, is_open_mpi});
+    }
+  }
+  return found;
+}
+
+const std::vector<Mpirun>& mpiruns() {
+  static const std::vector<Mpirun> found = find_mpiruns();
+  for (const bool open_mpi : {true, false}) {
+    const bool there = std::any_of(found.begin(), found.end(), [&](const Mpirun& mpirun) {
+      return mpirun.is_open_mpi == open_mpi;
+    });
+    if (!there) WARN("no mpirun of " << (open_mpi ? "Open MPI" : "MPICH") << " here: not tested");
+  }
+  return found;
+}
+
+ProgramResult run_under(const Mpirun& mpirun, int ranks, std::vector<std::string> program,
+                        const std::vector<std::string>& variables = {}) {
+  std::vector<std::string> words = {mpirun.path, "-n", std::to_string(ranks)};
+  if (mpirun.is_open_mpi) words.insert(words.end(), {"--oversubscribe", "--bind-to", "none"});
+  std::vector<std::string> environment = kNoLauncher;
+  for (const std::string& variable : variables) {
+    environment.push_back(variable);
+    if (mpirun.is_open_mpi) {
+      words.insert(words.end(), {"-x", variable.substr(0, variable.find('='))});
+    }
+  }
+  words.insert(words.end(), program.begin(), program.end());
+  return run_program(words, environment, std::chrono::seconds{100});
+}
+
+/// One table, from one job of `ranks` ranks, with right results.
+void require_one_table(const ProgramResult& ran) {
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit_code == 0);
+  REQUIRE(count(ran.out, "# Out of bounds values : 0 OK") == 1);
+}
+
+TEST_CASE("rondo-perf under mpirun", "[launch]") {
+  for (const Mpirun& mpirun : mpiruns()) {
+    INFO(mpirun.path);
+    require_one_table(run_under(mpirun, 3, kPerf));
+    // A shell between the launcher and the rank.
+    std::vector<std::string> wrapped = {"sh", "-c", "\"$@\"; exit $?", "sh"};
+    wrapped.insert(wrapped.end(), kPerf.begin(), kPerf.end());
+    require_one_table(run_under(mpirun, 2, wrapped));
+    // mpirun as what starts rondo-run.
+    std::vector<std::string> nested = {RONDO_RUN, "--no-prefix", "-n", "2", "--"};
+    nested.insert(nested.end(), kPerf.begin(), kPerf.end());
+    const ProgramResult two = run_under(mpirun, 2, nested);
+    INFO(two.out << two.err);
+    REQUIRE(two.exit_code == 0);
+    REQUIRE(count(two.out, "# Out of bounds values : 0 OK") == 2);
+  }
+}
+
+TEST_CASE("two jobs of one mpirun at once never meet", "[launch]") {
+  for (const Mpirun& mpirun : mpiruns()) {
+    INFO(mpirun.path);
+    // Of different sizes: meeting would be an error that names both.
+    ProgramResult first, second;
+    std::thread other([&] { first = run_under(mpirun, 2, kPerf); });
+    second = run_under(mpirun, 3, kPerf);
+    other.join();
+    require_one_table(first);
+    require_one_table(second);
+  }
+}
+
+TEST_CASE("rondo-train under mpirun", "[launch]") {
+  const TempDirectory place;
+  const std::string data = place.path() + "/text";
+  {
+    std::ofstream text(data);
+    for (int i = 0; i < 4000; ++i) text << "ring " << i % 7 << (i % 3 == 0 ? "\n" : " ");
+  }
+  for (const Mpirun& mpirun : mpiruns()) {
+    INFO(mpirun.path);
+    const ProgramResult ran =
+        run_under(mpirun, 2,
+                  {RONDO_TRAIN, "--model", "mlp", "--data", data, "--steps", "3", "--width", "32"});
+    INFO(ran.out << ran.err);
+    REQUIRE(ran.exit_code == 0);
+    REQUIRE(count(ran.out, "\"summary\"") == 1);
+    REQUIRE(count(ran.out, "\"loss\"") >= 3);
+  }
+}
+
+TEST_CASE("mistakes under mpirun are named, and end it with a code other than 0", "[launch]") {
+  for (const Mpirun& mpirun : mpiruns()) {
+    INFO(mpirun.path);
+    const auto refused = [&](const ProgramResult& ran, const std::string& part) {
+      INFO(ran.out << ran.err);
+      REQUIRE(ran.exit_code != 0);
+      REQUIRE((ran.out + ran.err).find(part) != std::string::npos);
+    };
+    refused(run_under(mpirun, 2, kPerf, {"RONDO_TIMEOUT=soon"}), "RONDO_TIMEOUT is 'soon'");
+    refused(run_under(mpirun, 2, kPerf, {"RANK=0", "WORLD_SIZE=1"}), "contradict each other");
+    std::vector<std::string> more = kPerf;
+    more.insert(more.end(), {"--ranks", "5"});
+    refused(run_under(mpirun, 2, more), "has already started 2 ranks");
+  }
+  // A good value is no mistake.
+  for (const Mpirun& mpirun : mpiruns()) {
+    require_one_table(run_under(mpirun, 2, kPerf, {"RONDO_TIMEOUT=20.5"}));
+  }
+}
+
+TEST_CASE("two PMI jobs at once, each rank behind a shell", "[launch]") {
+  // What tells the jobs apart is the process that started their ranks, whatever stands between.
+  const std::string job =
+      "for rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 sh -c '\"$@\"; exit $?' sh \"$@\" & done; "
+      "wait";
+  std::vector<std::string> words = {"sh", "-c", job, "sh"};
+  words.insert(words.end(), kPerf.begin(), kPerf.end());
+  ProgramResult first, second;
+  std::thread other([&] { first = run_program(words, kNoLauncher); });
+  second = run_program(words, kNoLauncher);
+  other.join();
+  require_one_table(first);
+  require_one_table(second);
+}
+
+}  // namespace
+}  // namespace rondo

@@ -1,0 +1,197 @@
+// Ranks under launchers that are not installed here: forked, with the variables that those
+// launchers set. Two jobs at once each time, which must never meet.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rondo/rondo.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "transport/shm/unique_fd.hpp"
+
+namespace rondo {
+namespace {
+
+using testing::expect;
+using testing::expect_eq;
+using testing::ForkGang;
+using testing::How;
+using testing::Link;
+using Variables = std::map<std::string, std::string>;
+
+constexpr int kRanks = 3;
+
+/// Only these, besides what no launcher sets.
+void set_environment(const Variables& variables) {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
+    if (name != "PATH" && name != "HOME" && name != "RONDO_KERNELS") names.push_back(name);
+  }
+  for (const std::string& name : names) unsetenv(name.c_str());
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+}
+
+/// What rank `rank` of job 0 or 1 finds in its environment.
+using Launcher = Variables (*)(int job, int rank);
+
+Variables slurm(int job, int rank) {
+  return {{"SLURM_JOB_ID", "900"},
+          {"SLURM_STEP_ID", std::to_string(job)},
+          {"SLURM_PROCID", std::to_string(rank)},
+          {"SLURM_STEP_NUM_TASKS", "3"},
+          {"SLURM_NTASKS", "3"},
+          {"SLURM_LOCALID", std::to_string(rank)},
+          {"SLURM_NODEID", "0"},
+          {"SLURM_STEP_TASKS_PER_NODE", "3"},
+          {"SLURM_STEP_NODELIST", "node7"}};
+}
+
+Variables pals(int job, int rank) {
+  return {{"PALS_APID", "apid-" + std::to_string(job)},
+          {"PALS_RANKID", std::to_string(rank)},
+          {"PALS_LOCAL_RANKID", std::to_string(rank)},
+          {"PALS_LOCAL_SIZE", "3"},
+          {"PALS_NODEID", "0"},
+          {"PMI_RANK", std::to_string(rank)},
+          {"PMI_SIZE", "3"}};
+}
+
+Variables pmix(int job, int rank) {
+  return {{"PMIX_NAMESPACE", "prterun-host-" + std::to_string(job) + "@1"},
+          {"PMIX_RANK", std::to_string(rank)},
+          {"WORLD_SIZE", "3"}};
+}
+
+int g_ports[2];  // where each job's torchrun agent listens
+
+Variables torchrun(int job, int rank) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", "3"},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", "3"},
+          {"GROUP_RANK", "0"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(g_ports[job])},
+          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_RUN_ID", "none"}};
+}
+
+void sum_over_job(int job, int rank) {
+  Config config;
+  config.bootstrap_timeout = std::chrono::seconds{30};
+  auto world = Communicator::create(config);
+  expect(world.ok(), world.status().to_string());
+  expect_eq(world->rank(), rank, "rank");
+  expect_eq(world->size(), kRanks, "size");
+  const int32_t mine = (job == 0 ? 1 : 1000) << rank;
+  int32_t sum = 0;
+  const Status status = world->all_reduce(&mine, &sum, 1, DataType::kInt32);
+  expect(status.ok(), status.to_string());
+  expect_eq(sum, (job == 0 ? 1 : 1000) * 7, "the sum over this job's ranks");
+}
+
+/// As torchrun's agent, which keeps MASTER_PORT for itself.
+transport::UniqueFd agent_listens(int& port) {
+  transport::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(bind(fd.get(), any, size) == 0);
+  REQUIRE(listen(fd.get(), 1) == 0);
+  REQUIRE(getsockname(fd.get(), any, &size) == 0);
+  port = ntohs(address.sin_port);
+  return fd;
+}
+
+TEST_CASE("two jobs at once, under every launcher that is known by its variables", "[launch]") {
+  const transport::UniqueFd agents[2] = {agent_listens(g_ports[0]), agent_listens(g_ports[1])};
+  struct Case {
+    const char* name;
+    Launcher launcher;
+  };
+  for (const Case& c :
+       {Case{"Slurm", slurm}, Case{"PALS", pals}, Case{"PMIx", pmix}, Case{"torchrun", torchrun}}) {
+    INFO(c.name);
+    testing::require_all_ok(testing::run_ranks(How::kForks, 2 * kRanks, [&](int i) {
+      const int job = i % 2, rank = i / 2;
+      set_environment(c.launcher(job, rank));
+      sum_over_job(job, rank);
+    }));
+  }
+  // Nobody called the agents.
+  for (const auto& agent : agents) {
+    pollfd called{agent.get(), POLLIN, 0};
+    REQUIRE(poll(&called, 1, 0) == 0);
+  }
+}
+
+TEST_CASE("ranks without a common directory meet over TCP", "[launch]") {
+  const testing::TempDirectory place;
+  const std::string secret = place.path() + "/secret";
+  std::ofstream(secret) << "not for others\n";
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  int port = 0;
+  agent_listens(port).reset();
+  testing::require_all_ok(testing::run_ranks(How::kForks, kRanks, [&](int rank) {
+    Variables variables = slurm(0, rank);
+    variables["RONDO_RENDEZVOUS"] = "tcp://127.0.0.1:" + std::to_string(port);
+    variables["RONDO_SECRET_FILE"] = secret;
+    set_environment(variables);
+    sum_over_job(0, rank);
+  }));
+}
+
+TEST_CASE("RONDO_TIMEOUT is the time that a rank may stand still", "[launch]") {
+  ForkGang gang(2, [](int rank, Link& link) {
+    Variables variables = pmix(0, rank);
+    variables.erase("WORLD_SIZE");
+    variables.insert({{"WORLD_SIZE", "2"}, {"RONDO_TIMEOUT", "0.4"}});
+    set_environment(variables);
+    auto world = Communicator::create();
+    expect(world.ok(), world.status().to_string());
+    if (rank == 1) {
+      link.await("leave");
+      return;
+    }
+    float value = 1;
+    const Status status = world->all_reduce(&value, &value, 1, DataType::kFloat32);
+    expect(status.code() == Code::kTimeout, status.to_string());
+    link.announce("timed out");
+    link.await("leave");
+  });
+  gang.await(0, "timed out");
+  REQUIRE(gang.seconds() < 30);  // and not the 600 s of the default
+  gang.tell(0, "leave");
+  gang.tell(1, "leave");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("place_from_launcher() says the same without meeting anybody", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    set_environment(pals(0, 2));
+    auto place = place_from_launcher();
+    expect(place.ok() && place->has_value(), place.status().to_string());
+    expect_eq((*place)->rank, 2, "rank");
+    expect_eq((*place)->world_size, 3, "world size");
+    expect_eq((*place)->local_rank, 2, "local rank");
+    expect_eq((*place)->local_world_size, 3, "local world size");
+    set_environment({});
+    auto nobody = place_from_launcher();
+    expect(nobody.ok() && !nobody->has_value(), "a place without a launcher");
+  }));
+}
+
+}  // namespace
+}  // namespace rondo
