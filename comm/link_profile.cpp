@@ -27,7 +27,8 @@ Result<tuner::LinkProfile> link_profile(const Surroundings& where) {
     if (!pacing.ok()) return pacing.status();
     profile = tuner::wire_profile(pacing->bytes_per_second, pacing->latency_seconds, where.links);
   }
-  return tuner::fit_to_memory(profile, where.ranks, where.channels);
+  // One channel more: that of point-to-point messages.
+  return tuner::fit_to_memory(profile, where.ranks, where.channels + 1);
 }
 
 }  // namespace rondo::comm

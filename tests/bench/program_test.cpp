@@ -125,7 +125,8 @@ TEST_CASE("every collective has every type and operator that it can have, checke
       for (const auto& row : document["results"]) {
         seen.emplace(row["type"], row["redop"]);
         CHECK(row["out_of_place"]["nwrong"] == 0);
-        CHECK(row["in_place"]["nwrong"] == 0);
+        // No library does an all_to_all_v in place.
+        if (collective != Collective::kAllToAllV) CHECK(row["in_place"]["nwrong"] == 0);
         CHECK(row["count"] > 0);
       }
       const bool reduces = form_of(collective).reduces;

@@ -55,7 +55,7 @@ TEST_CASE("the JSON of every algorithm says that bytes match and that it is veri
     CHECK(json["bytes_match"] == true);
     CHECK(json["verification"]["verified"] == true);
     CHECK(json["schedule"].size() == 3);
-    CHECK(json["candidates"].size() >= 2);
+    CHECK(json["candidates"].size() >= (collective == Collective::kAllToAllV ? 1 : 2));
     for (const auto& b : json["bytes"]) CHECK(b["sent"] == b["sent_by_formula"]);
   }
 }

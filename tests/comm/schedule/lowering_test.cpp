@@ -172,7 +172,7 @@ TEST_CASE("one rank of thousands is built and lowered alone") {
     Result<Schedule> s = build(collective, algorithm, 4096, 4095, 17);
     REQUIRE(s.ok());
     CHECK(s->steps.size() <= 3 * 4096);
-    CHECK(lower(*s, 1 << 20, floats()).ok());
+    CHECK(lower(*s, 1 << 20, floats(), equal_layout(collective, 4096, 1 << 20)).ok());
   }
   Result<Schedule> wide = build(Collective::kAllReduce, Algorithm::kOneShot, 65536, 0, 0);
   REQUIRE(wide.ok());

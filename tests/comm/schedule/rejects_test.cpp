@@ -343,6 +343,7 @@ TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
     for (Instruction& i : program.instructions) i.chunk = 0;
     for (Operand& o : program.operands) o.chunk = 0;
   }
+  put_in_place(op);
   CHECK_THAT(refusal(op), says("may still be writing the same place"));
 }
 

@@ -138,6 +138,7 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
       const auto collective = static_cast<Collective>(c);
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 34; bytes *= 8) {
         for (const bool in_place : {false, true}) {
+          if (in_place && collective == Collective::kAllToAllV) continue;  // none can be
           const LinkProfile profile = shared_memory_profile();
           const Choice choice = choose(collective, 5, bytes, available, in_place, profile);
           const schedule::Needs needs = schedule::needs_of(choice.algorithm);
