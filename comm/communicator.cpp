@@ -93,6 +93,10 @@ Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& option
   if (options.algorithm != Algorithm::kAuto || options.factor != 1) {
     return refuse(fmt::format("{}: algorithms and factors are for collectives", word));
   }
+  if (options.timeout.count() < 0) {
+    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word,
+                              options.timeout.count()));
+  }
   transfer.timeout_ns = timeout_of(options);
   return {};
 }
@@ -116,7 +120,7 @@ Status Communicator::Impl::need_progress() {
 Status Communicator::Impl::run(const Request& request, const CallOptions& options) {
   if (group_) {
     auto operation = make_operation(request, options);
-    if (!operation.ok()) return group_->error = operation.status();
+    if (!operation.ok()) return group_->refuse(operation.status());
     group_->operations.push_back(std::move(*operation));
     return {};
   }
@@ -131,7 +135,7 @@ Work Communicator::Impl::start(const Request& request, const CallOptions& option
   auto operation = make_operation(request, options);
   Status status = operation.ok() ? need_progress() : operation.status();
   if (!status.ok()) {
-    if (group_) group_->error = status;
+    if (group_) (void)group_->refuse(status);
     return ended(std::move(state), std::move(status));
   }
   (*operation)->work = state;
@@ -148,7 +152,7 @@ Work Communicator::Impl::start(const Request& request, const CallOptions& option
 Status Communicator::Impl::run(Transfer transfer, const CallOptions& options) {
   Status status = prepare(transfer, options);
   if (group_) {
-    if (!status.ok()) return group_->error = status;
+    if (!status.ok()) return group_->refuse(status);
     group_->transfers.push_back(std::move(transfer));
     return {};
   }
@@ -169,7 +173,7 @@ Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
   Status status = prepare(transfer, options);
   if (status.ok()) status = need_progress();
   if (!status.ok()) {
-    if (group_) group_->error = status;
+    if (group_) (void)group_->refuse(status);
     return ended(std::move(state), std::move(status));
   }
   transfer.work = state;
@@ -181,6 +185,16 @@ Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
   queue_->push(std::move(transfer));
   progress_->look_after(queue_);
   return Work(std::move(state));
+}
+
+void Communicator::Impl::Group::end(const Status& status) const {
+  const int64_t now = recorder::now_ns();
+  for (const auto& operation : operations) {
+    if (operation->work) operation->work->end(status, now);
+  }
+  for (const Transfer& transfer : transfers) {
+    if (transfer.work) transfer.work->end(status, now);
+  }
 }
 
 Status Communicator::Impl::group_start() {
@@ -200,20 +214,14 @@ Status Communicator::Impl::group_end() {
   };
   Status error = group.error;
   if (error.ok() && board_->has_error()) error = board_->error();
-  if (error.ok() && !group.asynchronous && to_self(true) != to_self(false)) {
+  const bool queued = group.asynchronous || !queue_->empty();
+  if (error.ok() && !queued && to_self(true) != to_self(false)) {
     error = refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
                                rank(), to_self(true), to_self(false)));
   }
-  const bool queued = group.asynchronous || !queue_->empty();
   if (error.ok() && queued) error = need_progress();
   if (!error.ok()) {  // nothing of it has begun
-    const int64_t now = recorder::now_ns();
-    for (auto& operation : group.operations) {
-      if (operation->work) operation->work->end(error, now);
-    }
-    for (Transfer& transfer : group.transfers) {
-      if (transfer.work) transfer.work->end(error, now);
-    }
+    group.end(error);
     return error;
   }
   if (!queued) {
@@ -284,6 +292,7 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(runner_));
     return;
   }
+  if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
   if (queue_) queue_->drain();
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).

@@ -96,6 +96,12 @@ class Communicator::Impl {
     std::vector<engine::Transfer> transfers;
     bool asynchronous = false;  // some caller holds a Work
     Status error;               // of the first call that was refused
+    Status refuse(const Status& status) {
+      if (error.ok()) error = status;
+      return status;
+    }
+    /// Ends every Work of it; nothing has begun.
+    void end(const Status& status) const;
   };
   std::optional<Group> group_;
   Config config_;        // as it was settled, for communicators made from this one

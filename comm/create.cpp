@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <system_error>
 #include <type_traits>
 
@@ -215,8 +216,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   if (!bootstrap.ok()) return bootstrap.status();
   std::unique_ptr<Impl> impl(new Impl(std::move(*bootstrap)));
   impl->config_ = settled;
-  impl->config_.rendezvous = identity->rendezvous;
-  impl->config_.unique_id.clear();  // it has served: those made from this one meet by name
+  // Those made from this one meet where it has met, under names of their own.
+  if (settled.unique_id.empty()) impl->config_.rendezvous = identity->rendezvous;
   impl->config_.all_gather = nullptr;
   if (status = impl->bring_up(settled); !status.ok()) {
     impl->bootstrap_.fail(status);
@@ -244,6 +245,13 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const std::vector<Hello>& hellos = introduced->hellos;
   const Hello& settings = hellos.front();
   const std::string pace = settings.pace;
+  // What rank 0 has decided holds also where a part is made of this communicator without it.
+  config_.channels = settings.channels;
+  config_.slots = static_cast<int>(settings.slots);
+  config_.slot_bytes = settings.slot_bytes;
+  config_.algorithm = static_cast<Algorithm>(settings.algorithm);
+  config_.reproducible = settings.reproducible != 0;
+  config_.pace = pace;
 
   auto arenas = map_arenas(bootstrap_, arena->fd, hellos);
   if (!arenas.ok()) return arenas.status();
@@ -353,15 +361,16 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   if (group_) return refuse("split inside a group: call group_end first");
   struct Choice {
     int32_t color, key;
+    uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
   };
-  const Choice own{.color = color, .key = key};
+  const Choice own{.color = color, .key = key, .nonce = std::random_device{}()};
   std::vector<Choice> all(static_cast<size_t>(size()));
   RONDO_RETURN_IF_ERROR(run({.collective = Collective::kAllGather,
                              .in = &own,
                              .out = all.data(),
                              .count = sizeof(own) / sizeof(int32_t),
                              .type = DataType::kInt32},
-                            {}));
+                            {.algorithm = Algorithm::kRing}));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {
@@ -380,8 +389,8 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   config.rank =
       static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   // Names are short: what grows with every split of a split is hashed.
-  config.name =
-      fmt::format("split-{:016x}-{}-{}", std::hash<std::string>{}(config_.name), number, color);
+  config.name = fmt::format("split-{:016x}-{:08x}-{}-{}", std::hash<std::string>{}(config_.name),
+                            all[0].nonce, number, color);
   return std::optional<Config>(std::move(config));
 }
 

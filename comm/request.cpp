@@ -97,7 +97,9 @@ Status check_layout(const Request& r, int rank, int size) {
   const schedule::Layout& l = *r.layout;
   const Form form = form_of(r.collective);
   if (form.in == Holds::kEach) {
-    RONDO_RETURN_IF_ERROR(check_blocks(r, "input", l.in_counts, l.in_offsets, size, false));
+    // In place a block is written while others are still read.
+    const bool apart = r.collective == Collective::kReduceScatterV;
+    RONDO_RETURN_IF_ERROR(check_blocks(r, "input", l.in_counts, l.in_offsets, size, apart));
   }
   if (form.out == Holds::kEach) {
     RONDO_RETURN_IF_ERROR(check_blocks(r, "output", l.out_counts, l.out_offsets, size, true));

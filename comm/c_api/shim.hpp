@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -132,12 +133,25 @@ struct Arguments {
 
 Status read_arguments(const Given& given, Arguments& into);
 
+/// A call that C's side has refused must spoil the group that it stands in, as C++'s own refusals
+/// do: so it is made all the same, with arguments that are refused everywhere.
+template <class Body>
+void spoil(const Given& given, Arguments arguments, const Body& body) {
+  if (given.communicator == nullptr) return;
+  arguments.type = static_cast<DataType>(0xff);
+  arguments.options.timeout = std::chrono::milliseconds(-1);
+  (void)body(given.communicator->communicator, arguments);
+}
+
 /// body: (Communicator&, const Arguments&) -> Status
 template <class Body>
 rondo_code run(const Given& given, const Body& body) {
   return guarded([&]() -> Status {
     Arguments arguments{};
-    RONDO_RETURN_IF_ERROR(read_arguments(given, arguments));
+    if (Status status = read_arguments(given, arguments); !status.ok()) {
+      spoil(given, arguments, body);
+      return status;
+    }
     return body(given.communicator->communicator, arguments);
   });
 }
@@ -148,7 +162,10 @@ rondo_code start(const Given& given, rondo_work** work, const Body& body) {
   if (work != nullptr) *work = nullptr;
   return guarded([&]() -> Status {
     Arguments arguments{};
-    RONDO_RETURN_IF_ERROR(read_arguments(given, arguments));
+    if (Status status = read_arguments(given, arguments); !status.ok()) {
+      spoil(given, arguments, body);
+      return status;
+    }
     // First of all, so that nothing is under way when there is no memory for its handle.
     auto handle = std::make_unique<rondo_work>(rondo_work{Work(nullptr)});
     handle->work = body(given.communicator->communicator, arguments);

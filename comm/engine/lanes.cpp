@@ -90,7 +90,10 @@ Progress Lanes::move_to_self(const Transfer& transfer) {
                  fmt::format("rank {} sends {} to itself but receives {}", board_.rank(),
                              describe(from.type, from.count), describe(to.type, to.count))});
   }
-  copy(from.buffer, to.buffer, from.bytes(), from.bytes() > cache_bytes_);
+  const uint64_t piece = std::min(kReferencePiece, from.bytes() - from.moved);
+  copy(from.buffer + from.moved, to.buffer + from.moved, piece, from.bytes() > cache_bytes_);
+  from.moved += piece;
+  if (from.moved < from.bytes()) return Progress::kProgressed;
   from.slots = to.slots = 1;
   return Progress::kDone;
 }
@@ -189,12 +192,20 @@ std::vector<Transfer> Lanes::take_pending() {
   return pending;
 }
 
-bool Lanes::is_read() const {
-  return std::any_of(active_.begin(), active_.end(), [this](size_t index) {
+bool Lanes::is_read_by(int peer) const {
+  const Lane& lane = lanes_[2 * static_cast<size_t>(peer)];
+  return !lane.empty() && lane.front().slots > 0 &&
+         lane.front().reference.kind != transport::Reference::kNone &&
+         !transport_.sender(channel_, peer).drained();
+}
+
+const Transfer* Lanes::find_waiting_for(const std::function<bool(int)>& is_such) const {
+  for (const size_t index : active_) {
     const Transfer& t = lanes_[index].front();
-    return t.sends && t.reference.kind != transport::Reference::kNone && t.slots > 0 &&
-           !transport_.sender(channel_, t.peer).drained();
-  });
+    if (t.peer == board_.rank() || !is_such(t.peer)) continue;
+    if (t.sends || transport_.receiver(channel_, t.peer).ready_at_ns() == 0) return &t;
+  }
+  return nullptr;
 }
 
 int64_t Lanes::ready_at_ns() const {
@@ -207,12 +218,6 @@ int64_t Lanes::ready_at_ns() const {
     soonest = soonest == 0 ? ready : std::min(soonest, ready);
   }
   return soonest;
-}
-
-std::vector<int> Lanes::peers() const {
-  std::vector<int> all;
-  for (const size_t index : active_) all.push_back(static_cast<int>(index / 2));
-  return all;
 }
 
 }  // namespace rondo::engine

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,8 +61,8 @@ class Lanes {
   std::vector<Transfer> take_ended();
   /// All that have not: the communicator has failed, and they are not touched any more.
   std::vector<Transfer> take_pending();
-  /// Whether a peer may be reading a buffer of this rank that was sent by reference.
-  bool is_read() const;
+  /// Whether `peer` may be reading a buffer of this rank that was sent by reference.
+  bool is_read_by(int peer) const;
 
   /// Why advance() failed. Not yet on the board.
   const Status& failure() const { return failure_; }
@@ -69,8 +70,9 @@ class Lanes {
   /// known to become visible (0: unknown).
   const Transfer& first() const { return lane(active_[0]).front(); }
   int64_t ready_at_ns() const;
-  /// The peers that messages are waiting for, each at least once.
-  std::vector<int> peers() const;
+  /// A message that waits for a peer of which `is_such` is true, and none of whose slots is on its
+  /// way; or null.
+  const Transfer* find_waiting_for(const std::function<bool(int)>& is_such) const;
 
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 

@@ -42,7 +42,9 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::look_after(const std::shared_ptr<Queue>& queue) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (std::find(queues_.begin(), queues_.end(), queue) == queues_.end()) {
+    if (std::find(queues_.begin(), queues_.end(), queue) != queues_.end()) {
+      queue->ring();
+    } else {
       // The thread may be asleep over another queue, which is no longer alone.
       for (const auto& other : queues_) other->wake();
       queues_.push_back(queue);
@@ -85,6 +87,11 @@ void Queue::wake() {
   if (!empty()) runner_.board().wake(runner_.board().rank());
 }
 
+void Queue::ring() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!empty()) runner_.board().ring(runner_.board().rank());
+}
+
 void Queue::drain() {
   std::unique_lock<std::mutex> lock(mutex_);
   emptied_.wait(lock, [&] { return empty() && !ending_; });
@@ -117,7 +124,8 @@ void Queue::end(std::unique_ptr<Operation> operation, std::vector<Transfer> tran
   emptied_.notify_all();
 }
 
-void Queue::end_first(const Status& status) {
+// By value: once the queue is empty its runner belongs to others again.
+void Queue::end_first(Status status) {
   begun_ = false;
   std::unique_ptr<Operation> ended;
   {
@@ -128,11 +136,13 @@ void Queue::end_first(const Status& status) {
   end(std::move(ended), {}, status);
 }
 
-// Everything ends. By value: once the queue is empty its runner belongs to others again.
+// Everything ends. By value, as above.
 void Queue::fail(Status status) {
   waiter_.reset();
   begun_ = false;
   take_incoming();
+  // Some may have ended well in the very step that failed.
+  end(nullptr, runner_.lanes().take_ended(), {});
   end(nullptr, runner_.lanes().take_pending(), status);
   while (true) {
     {
@@ -152,22 +162,27 @@ void Queue::advance(bool alone) {
     first = operations_.empty() ? nullptr : operations_.front().get();
   }
   if (!waiter_ || !begun_) {
-    if (Status error = runner_.board().error(); !error.ok()) return fail(std::move(error));
+    if (Status error = runner_.board().error(); !error.ok()) {
+      if (waiter_) runner_.give_up(error);  // messages are under way
+      return fail(std::move(error));
+    }
   }
   if (!waiter_) waiter_.emplace(runner_.progressing_policy(), runner_.board());
   if (first != nullptr && !begun_) {
     begun_ = true;
     first->work->started_ns.store(recorder::now_ns(), std::memory_order_relaxed);
     runner_.begin(*first);
+    runner_.moved(*waiter_);  // its deadline begins now, not with that of a message before it
   }
   const Progress lanes = runner_.step_lanes();
   if (lanes == Progress::kFailed) return fail(runner_.failure());
   const Progress stepped = first != nullptr ? runner_.step(*first) : Progress::kBlocked;
   if (stepped == Progress::kFailed) {
     // Not every failure is the communicator's (Runner::decide).
-    if (runner_.board().has_error()) return fail(runner_.failure());
-    waiter_.reset();
-    return end_first(runner_.failure());
+    Status failure = runner_.failure();
+    if (runner_.board().has_error()) return fail(std::move(failure));
+    runner_.moved(*waiter_);
+    return end_first(std::move(failure));
   }
   std::vector<Transfer> ended = runner_.lanes().take_ended();
   if (ended.empty() && lanes != Progress::kProgressed && stepped == Progress::kBlocked) {

@@ -34,6 +34,8 @@ class Queue {
 
   /// Wakes the progress thread if it sleeps over this queue. Any thread.
   void wake();
+  /// The same, for a moment's price where it does not sleep: there is more to do.
+  void ring();
 
   /// Moves the first operation, and the messages, a bit. `alone`: no other queue has work, so waiting may sleep.
   void advance(bool alone);
@@ -42,7 +44,7 @@ class Queue {
   void take_incoming();
   void end(std::unique_ptr<Operation> operation, std::vector<Transfer> transfers,
            const Status& status);
-  void end_first(const Status& status);
+  void end_first(Status status);
   void fail(Status status);
 
   Runner& runner_;  // used only while the queue is not empty

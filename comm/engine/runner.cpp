@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "comm/recorder/clock.hpp"
@@ -116,6 +117,7 @@ Progress Runner::decide(Operation& operation) {
     if (!operation.prepared->direct_only) return choose(operation, &operation.prepared->staged);
     // On every rank alike, and nothing has moved: the communicator stays usable.
     board_.finish(operation.sequence);
+    current_ = nullptr;
     failure_ = {Code::kUnavailable,
                 fmt::format("{} needs buffers from rondo::alloc on every rank; rank {}'s are not",
                             name(operation.prepared->direct->algorithm), peer)};
@@ -161,6 +163,7 @@ Progress Runner::fail(Status status) {
   if (workers_) workers_->stop();
   board_.give_up();
   await_peers();
+  current_ = nullptr;
   return Progress::kFailed;
 }
 
@@ -172,16 +175,17 @@ void Runner::await_peers() {
   };
   const bool offers = current_ != nullptr &&
                       (referred(current_->in_reference) || referred(current_->out_reference));
-  if (!offers && !lanes_.is_read()) return;
-  const int64_t until = recorder::now_ns() + kLetGoNs;
-  nanosleep(&kLetGoPause, nullptr);
   const auto may_touch = [&](int peer) {
     return (offers && board_.may_touch(peer, current_->sequence)) ||
-           (lanes_.is_read() && !board_.has_given_up(peer));
+           (lanes_.is_read_by(peer) && !board_.has_given_up(peer) && !board_.has_left(peer));
   };
+  const int64_t until = recorder::now_ns() + kLetGoNs;
+  bool paused = false;
   for (int peer = 0; peer < board_.ranks(); ++peer) {
-    while (peer != board_.rank() && may_touch(peer) && !watch_.has_ended(peer) &&
-           recorder::now_ns() < until) {
+    if (peer == board_.rank() || (!offers && !lanes_.is_read_by(peer))) continue;
+    if (!paused) nanosleep(&kLetGoPause, nullptr);
+    paused = true;
+    while (may_touch(peer) && !watch_.has_ended(peer) && recorder::now_ns() < until) {
       nanosleep(&kLetGoPause, nullptr);
     }
   }
@@ -206,7 +210,9 @@ Progress Runner::engine_failed(const Operation& operation, const HostEngine& eng
 
 // Whether a peer has failed that may have had its buffers back while this rank still used them.
 bool Runner::gave_up(const Operation& operation) const {
-  const bool large = references_ && operation.prepared->in_bytes >= kReferenceBytes;
+  // Peers' In counts too, which in a _v collective may be larger than this rank's.
+  const size_t bytes = std::max(operation.prepared->in_bytes, operation.prepared->out_bytes);
+  const bool large = references_ && bytes >= kReferenceBytes;
   return (large || operation.plan->direct) && board_.has_error();
 }
 
@@ -261,15 +267,13 @@ Progress Runner::step_lanes() {
 // A message that waits for a rank that has left will wait for ever, unless all it needs lies in slots
 // already: so once more, after the rank has been seen to be gone.
 Status Runner::find_abandoned(bool* moved) {
-  for (const int peer : lanes_.peers()) {
-    if (!board_.has_left(peer)) continue;
-    const Progress progress = step_lanes();
-    *moved = progress == Progress::kProgressed || progress == Progress::kDone;
-    if (*moved) return {};
-    if (progress == Progress::kFailed) return failure_;
-    return watch_.abandoned(peer, lanes_.first().to_string());
-  }
-  return {};
+  const auto has_left = [this](int peer) { return board_.has_left(peer); };
+  if (lanes_.find_waiting_for(has_left) == nullptr) return {};
+  const Progress progress = step_lanes();
+  if (progress == Progress::kFailed) return failure_;
+  *moved = progress != Progress::kBlocked;
+  const Transfer* const waiting = *moved ? nullptr : lanes_.find_waiting_for(has_left);
+  return waiting == nullptr ? Status() : watch_.abandoned(waiting->peer, waiting->to_string());
 }
 
 bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep) {
@@ -309,7 +313,7 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
   if (status.ok() && lanes) status = find_abandoned(&moved);
   if (moved) this->moved(waiter);
   if (status.ok()) return true;
-  (void)fail(std::move(status));
+  if (!board_.has_given_up(board_.rank())) (void)fail(std::move(status));
   return false;
 }
 
@@ -353,6 +357,7 @@ Status Runner::run(std::span<const std::unique_ptr<Operation>> operations) {
   Waiter waiter(options_.blocking, board_);
   size_t next = 0;
   bool begun = false, failed = false;
+  Status refused;  // what failed without being the communicator's failure (decide)
   while (!failed) {
     const Progress lanes = step_lanes();
     Operation* const operation = next < operations.size() ? operations[next].get() : nullptr;
@@ -364,7 +369,11 @@ Status Runner::run(std::span<const std::unique_ptr<Operation>> operations) {
       begun = stepped != Progress::kDone;
       if (stepped == Progress::kDone) ++next;
     }
-    if (lanes == Progress::kFailed || stepped == Progress::kFailed) {
+    if (stepped == Progress::kFailed && !board_.has_error()) {
+      if (refused.ok()) refused = failure_;
+      ++next;
+      begun = false;
+    } else if (lanes == Progress::kFailed || stepped == Progress::kFailed) {
       failed = true;
     } else if (lanes == Progress::kProgressed || stepped != Progress::kBlocked) {
       moved(waiter);
@@ -376,7 +385,7 @@ Status Runner::run(std::span<const std::unique_ptr<Operation>> operations) {
   (void)lanes_.take_pending();
   if (failed) return failure_;
   moved(waiter);
-  return {};
+  return refused;
 }
 
 }  // namespace rondo::engine

@@ -41,6 +41,9 @@ class Runner {
   const Status& failure() const { return failure_; }
   /// The lanes' part of a step. kDone: they are empty. kFailed: failure() says why.
   Progress step_lanes();
+  /// Nothing of this communicator is moved any more, after an error that is on the board: waits until
+  /// peers have let go of buffers, for a moment at most.
+  void give_up(Status status) { (void)fail(std::move(status)); }
   /// When nothing moves, neither `operation` (null: there is none) nor the lanes: lets time pass, and
   /// looks after the ranks when that is due. `may_sleep`: nothing else needs this thread. False:
   /// failed.

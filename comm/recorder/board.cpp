@@ -135,6 +135,8 @@ void Board::post_counts(uint64_t sequence, std::span<const uint64_t> sends,
   for (size_t p = 0; p < n; ++p) row[1 + p].store(sends[p], std::memory_order_release);
   for (size_t p = 0; p < n; ++p) row[1 + n + p].store(expects[p], std::memory_order_release);
   row[0].store(sequence, std::memory_order_release);
+  // Of two ranks that end at the same moment one at least sees the other's (Runner::finish).
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 std::optional<uint64_t> Board::read_count(int peer, uint64_t sequence, size_t index) const {

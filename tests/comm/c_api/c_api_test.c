@@ -202,6 +202,11 @@ static void messages_and_groups(rondo_communicator* world) {
   expect_error(rondo_send(world, in, kCount, RONDO_INT32, kRanks, NULL), RONDO_INVALID_ARGUMENT,
                "rank 3");
   expect_error(rondo_group_end(world), RONDO_INVALID_ARGUMENT, "without group_start");
+  /* What C refuses spoils the group too: no peer waits for the other half of it. */
+  expect_ok(rondo_group_start(world), "group_start");
+  expect_ok(rondo_recv(world, out, kCount, RONDO_INT32, prev, NULL), "recv");
+  expect_error(rondo_send(world, in, kCount, 99, next, NULL), RONDO_INVALID_ARGUMENT, "99");
+  expect(rondo_group_end(world) == RONDO_INVALID_ARGUMENT, "a spoilt group");
 }
 
 static void parts(rondo_communicator* world) {

@@ -53,6 +53,7 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.all_gather_v(nullptr, out, two, {}, type), "input pointer is null");
     expect_refused(comm.reduce_scatter_v(in, in + 4, two, {}, type), "overlap");
     expect_refused(comm.all_to_all_v(in, two, {}, in, two, {}, type), "overlap");
+    expect_refused(comm.reduce_scatter_v(in, in, two, gap, type), "blocks 0 and 1 overlap");
     const std::vector<size_t> other{5, 5};
     expect_refused(comm.all_to_all_v(in, two, {}, out, other, {}, type), "sends itself");
     expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");

@@ -266,6 +266,107 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
   }));
 }
 
+TEST_CASE("of two messages that end in the same moment, one well and one badly, both end") {
+  for (int turn = 0; turn < 10; ++turn) {
+    require_all_ok(run_world(How::kThreads, 3, [](Communicator& comm) {
+      std::vector<int32_t> data(100), other(100);
+      if (comm.rank() != 0) {
+        expect_ok(comm.send(data.data(), 100, DataType::kInt32, 0), "send");
+        Status status;
+        while (status.ok()) status = comm.barrier();
+        expect(status.code() == Code::kMismatch, status.to_string());
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // both are there
+      Work good = comm.recv_async(data.data(), 100, DataType::kInt32, 1);
+      Work bad = comm.recv_async(other.data(), 99, DataType::kInt32, 2);
+      expect(bad.wait().code() == Code::kMismatch, bad.wait().to_string());
+      const Status status = good.wait();
+      expect(status.ok() || status.code() == Code::kMismatch, status.to_string());
+    }));
+  }
+}
+
+TEST_CASE("a collective that a group cannot do leaves its messages whole") {
+  for (const bool asynchronous : {false, true}) {
+    require_all_ok(run_world(How::kForks, 2, [&](Communicator& comm) {
+      const int other = 1 - comm.rank();
+      std::vector<int32_t> out(300000), in(300000), ones(1000, 1), sum(1000);
+      for (int32_t turn = 0; turn < 5; ++turn) {
+        std::fill(out.begin(), out.end(), 10 * turn + comm.rank());
+        std::vector<Work> works;
+        expect_ok(comm.group_start(), "group_start");
+        if (asynchronous) {
+          works.push_back(comm.send_async(out.data(), out.size(), DataType::kInt32, other));
+        } else {
+          expect_ok(comm.send(out.data(), out.size(), DataType::kInt32, other), "send");
+        }
+        // Needs library memory, which this is not.
+        expect_ok(comm.all_reduce(ones.data(), sum.data(), 1000, DataType::kInt32, ReduceOp::kSum,
+                                  {.algorithm = Algorithm::kTwoShotDirect}),
+                  "all_reduce");
+        expect_ok(comm.all_reduce(ones.data(), sum.data(), 1000, DataType::kInt32), "all_reduce");
+        expect_ok(comm.recv(in.data(), in.size(), DataType::kInt32, other), "recv");
+        const Status status = comm.group_end();
+        expect(status.code() == Code::kUnavailable, status.to_string());
+        for (Work& work : works) expect_ok(work.wait(), "send");
+        expect(std::all_of(in.begin(), in.end(), [&](int32_t v) { return v == 10 * turn + other; }),
+               "another message");
+        expect_eq(sum[999], 2, "what the group could do");
+      }
+    }));
+  }
+}
+
+TEST_CASE("a message on its way when its sender leaves arrives, also over a slow link") {
+  Config config;
+  config.pace = "100MB/s,5ms";
+  require_all_ok(run_world(
+      How::kForks, 2,
+      [](Communicator& comm) {
+        std::vector<int32_t> data(20000, comm.rank() + 1);
+        if (comm.rank() == 0) {
+          expect_ok(comm.send(data.data(), data.size(), DataType::kInt32, 1), "send");
+          return;
+        }
+        expect_ok(comm.recv(data.data(), data.size(), DataType::kInt32, 0), "recv");
+        expect_eq(data[19999], 1, "data");
+      },
+      config));
+}
+
+TEST_CASE("a collective's deadline begins with it, not with a message that waited before") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    int32_t message = comm.rank(), one = 1;
+    Work waiting = comm.recv_async(&message, 1, DataType::kInt32, 1 - comm.rank());
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    expect_ok(comm.all_reduce(&one, &one, 1, DataType::kInt32, ReduceOp::kSum,
+                              {.timeout = std::chrono::milliseconds(300)}),
+              "all_reduce");
+    expect_ok(comm.send(&one, 1, DataType::kInt32, 1 - comm.rank()), "send");
+    expect_ok(waiting.wait(), "recv");
+  }));
+}
+
+TEST_CASE("a group that never ended ends with its communicator") {
+  const TempDirectory directory;
+  auto made = Communicator::create(world_config(directory.path(), 0, 1));
+  REQUIRE(made.ok());
+  auto comm = std::make_unique<Communicator>(std::move(*made));
+  int32_t value = 1, other = 0;
+  REQUIRE(comm->group_start().ok());
+  Work sum = comm->all_reduce_async(&value, &value, 1, DataType::kInt32);
+  Work send = comm->send_async(&value, 1, DataType::kInt32, 0);
+  Work receive = comm->recv_async(&other, 1, DataType::kInt32, 0);
+  CHECK(!sum.test());
+  comm.reset();
+  for (Work* work : {&sum, &send, &receive}) {
+    CHECK(work->wait().code() == Code::kInvalidArgument);
+    CHECK(work->wait().message().find("inside a group") != std::string::npos);
+  }
+}
+
 TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messages") {
   for (const int size : {2, 3, 5}) {
     for (const bool library : {false, true}) {

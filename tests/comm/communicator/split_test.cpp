@@ -72,6 +72,27 @@ TEST_CASE("splits of splits, many at once, and a duplicate beside its original")
   }));
 }
 
+TEST_CASE("a part goes by what rank 0 of the whole has settled, and any whole can be split") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
+    Config config = world_config(directory.path(), rank, 3);
+    if (rank == 0) {
+      config.reproducible = true;
+      config.algorithm = Algorithm::kTwoShotDirect;  // not for split's own exchange
+    }
+    auto comm = Communicator::create(config);
+    expect(comm.ok(), comm.status().to_string());
+    auto part = comm->split(rank == 0 ? 0 : 1, 0);
+    expect(part.ok() && *part, part.status().to_string());
+    if (rank == 0) return;
+    std::vector<float> data(1000, 1.0f);
+    const Status status = (*part)->all_reduce(data.data(), data.data(), 1000, DataType::kFloat32,
+                                              ReduceOp::kSum, {.algorithm = Algorithm::kRing});
+    expect(status.code() == Code::kUnavailable, status.to_string());
+    expect(status.message().find("rank order") != std::string::npos, status.to_string());
+  }));
+}
+
 TEST_CASE("a negative color is refused where it was given, and holds nobody up") {
   require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
     auto part = comm.split(comm.rank() == 1 ? -5 : 0, 0);
