@@ -37,6 +37,19 @@ std::shared_ptr<Work::State> issued() {
 
 }  // namespace
 
+namespace comm {
+void Group::end(const Status& status) const {
+  const int64_t now = recorder::now_ns();
+  for (const auto& operation : operations) {
+    if (operation->work) operation->work->end(status, now);
+  }
+  for (const Transfer& transfer : transfers) {
+    if (transfer.work) transfer.work->end(status, now);
+  }
+}
+
+}  // namespace comm
+
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
   RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
   auto found = plans_->find(comm::shape_of(request, options, rank()));
@@ -187,16 +200,6 @@ Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
   return Work(std::move(state));
 }
 
-void Communicator::Impl::Group::end(const Status& status) const {
-  const int64_t now = recorder::now_ns();
-  for (const auto& operation : operations) {
-    if (operation->work) operation->work->end(status, now);
-  }
-  for (const Transfer& transfer : transfers) {
-    if (transfer.work) transfer.work->end(status, now);
-  }
-}
-
 Status Communicator::Impl::group_start() {
   if (group_) return refuse("group_start inside a group: call group_end first");
   group_.emplace();
@@ -205,7 +208,7 @@ Status Communicator::Impl::group_start() {
 
 Status Communicator::Impl::group_end() {
   if (!group_) return refuse("group_end without group_start");
-  Group group = std::move(*group_);
+  comm::Group group = std::move(*group_);
   group_.reset();
   const auto to_self = [&](bool sends) {
     return std::count_if(group.transfers.begin(), group.transfers.end(), [&](const Transfer& t) {

@@ -26,6 +26,24 @@ namespace rondo {
 /// Timeouts are cut down to this (ten years), so that sums with the time of day do not overflow.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 3650);
 
+namespace comm {
+
+/// The calls since group_start(), which group_end() carries out.
+struct Group {
+  std::vector<std::unique_ptr<engine::Operation>> operations;
+  std::vector<engine::Transfer> transfers;
+  bool asynchronous = false;  // some caller holds a Work
+  Status error;               // of the first call that was refused
+  Status refuse(const Status& status) {
+    if (error.ok()) error = status;
+    return status;
+  }
+  /// Ends every Work of it; nothing has begun.
+  void end(const Status& status) const;
+};
+
+}  // namespace comm
+
 class Communicator::Impl {
  public:
   static Result<std::unique_ptr<Impl>> create(const Config& config);
@@ -90,20 +108,7 @@ class Communicator::Impl {
   engine::Operation blocking_;              // the operation of blocking calls, reused
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 
-  /// The calls since group_start(), which group_end() carries out.
-  struct Group {
-    std::vector<std::unique_ptr<engine::Operation>> operations;
-    std::vector<engine::Transfer> transfers;
-    bool asynchronous = false;  // some caller holds a Work
-    Status error;               // of the first call that was refused
-    Status refuse(const Status& status) {
-      if (error.ok()) error = status;
-      return status;
-    }
-    /// Ends every Work of it; nothing has begun.
-    void end(const Status& status) const;
-  };
-  std::optional<Group> group_;
+  std::optional<comm::Group> group_;
   Config config_;        // as it was settled, for communicators made from this one
   uint64_t splits_ = 0;  // so far
 };

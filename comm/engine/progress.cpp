@@ -110,7 +110,7 @@ void Queue::take_incoming() {
 }
 
 // The count first: who waited for a Work finds the queue as it is. Release: pairs with empty().
-void Queue::end(std::unique_ptr<Operation> operation, std::vector<Transfer> transfers,
+void Queue::end(std::unique_ptr<Operation> operation, const std::vector<Transfer>& transfers,
                 const Status& status) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -118,13 +118,14 @@ void Queue::end(std::unique_ptr<Operation> operation, std::vector<Transfer> tran
     size_.fetch_sub(transfers.size() + (operation ? 1 : 0), std::memory_order_release);
   }
   if (operation) operation->work->end(status, recorder::now_ns());
-  for (Transfer& transfer : transfers) transfer.work->end(status, recorder::now_ns());
+  for (const Transfer& transfer : transfers) transfer.work->end(status, recorder::now_ns());
   const std::lock_guard<std::mutex> lock(mutex_);
   ending_ = false;
   emptied_.notify_all();
 }
 
 // By value: once the queue is empty its runner belongs to others again.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Queue::end_first(Status status) {
   begun_ = false;
   std::unique_ptr<Operation> ended;
@@ -136,8 +137,9 @@ void Queue::end_first(Status status) {
   end(std::move(ended), {}, status);
 }
 
-// Everything ends. By value, as above.
-void Queue::fail(Status status) {
+// Everything ends with the error that is on the board.
+void Queue::fail() {
+  const Status status = runner_.board().error();
   waiter_.reset();
   begun_ = false;
   take_incoming();
@@ -163,8 +165,8 @@ void Queue::advance(bool alone) {
   }
   if (!waiter_ || !begun_) {
     if (Status error = runner_.board().error(); !error.ok()) {
-      if (waiter_) runner_.give_up(error);  // messages are under way
-      return fail(std::move(error));
+      if (waiter_) runner_.give_up(std::move(error));  // messages are under way
+      return fail();
     }
   }
   if (!waiter_) waiter_.emplace(runner_.progressing_policy(), runner_.board());
@@ -175,23 +177,23 @@ void Queue::advance(bool alone) {
     runner_.moved(*waiter_);  // its deadline begins now, not with that of a message before it
   }
   const Progress lanes = runner_.step_lanes();
-  if (lanes == Progress::kFailed) return fail(runner_.failure());
+  if (lanes == Progress::kFailed) return fail();
   const Progress stepped = first != nullptr ? runner_.step(*first) : Progress::kBlocked;
   if (stepped == Progress::kFailed) {
     // Not every failure is the communicator's (Runner::decide).
     Status failure = runner_.failure();
-    if (runner_.board().has_error()) return fail(std::move(failure));
+    if (runner_.board().has_error()) return fail();
     runner_.moved(*waiter_);
     return end_first(std::move(failure));
   }
   std::vector<Transfer> ended = runner_.lanes().take_ended();
   if (ended.empty() && lanes != Progress::kProgressed && stepped == Progress::kBlocked) {
-    if (!runner_.wait_a_little(first, *waiter_, alone)) fail(runner_.failure());
+    if (!runner_.wait_a_little(first, *waiter_, alone)) fail();
     return;
   }
   runner_.moved(*waiter_);
   if (lanes == Progress::kDone && (first == nullptr || stepped == Progress::kDone)) waiter_.reset();
-  if (!ended.empty()) end(nullptr, std::move(ended), {});
+  if (!ended.empty()) end(nullptr, ended, {});
   if (stepped == Progress::kDone) end_first({});
 }
 

@@ -42,10 +42,10 @@ class Queue {
 
  private:
   void take_incoming();
-  void end(std::unique_ptr<Operation> operation, std::vector<Transfer> transfers,
+  void end(std::unique_ptr<Operation> operation, const std::vector<Transfer>& transfers,
            const Status& status);
   void end_first(Status status);
-  void fail(Status status);
+  void fail();
 
   Runner& runner_;  // used only while the queue is not empty
   std::mutex mutex_;
