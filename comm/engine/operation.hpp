@@ -84,6 +84,7 @@ struct Operation {
   uint64_t sequence = 0;
   uint64_t tag = 0;  // travels with every slot
   Phase phase = Phase::kRunning;
+  bool too_late = false;  // an error was there when it had been posted: nothing of it may move
   const Plan* plan = nullptr;
   int deciding_peer = 0;
   transport::Reference in_reference, out_reference;
