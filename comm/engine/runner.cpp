@@ -89,14 +89,10 @@ void Runner::begin(Operation& operation) {
     board_.post_counts(sequence, layout.in_counts, layout.out_counts);
   }
   board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference);
-  // A rank that fails waits for peers that have posted its last operation, which may be touching its
-  // buffers (await_peers). One that posts later than it looked finds the error here: of the two
-  // fences one comes first.
   operation.too_late = false;
   if (large || operation.prepared->direct != nullptr ||
       is_varying(operation.prepared->call.collective)) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    operation.too_late = board_.has_error();
+    operation.too_late = board_.is_too_late(sequence);
   }
   deciding_on_ = -1;
   if (operation.too_late) return;
@@ -191,7 +187,6 @@ void Runner::await_peers() {
   };
   const int64_t until = recorder::now_ns() + kLetGoNs;
   bool paused = false;
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // see begin()
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     if (peer == board_.rank() || (!offers && !lanes_.is_read_by(peer))) continue;
     if (!paused) nanosleep(&kLetGoPause, nullptr);

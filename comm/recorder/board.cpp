@@ -134,14 +134,14 @@ void Board::post_counts(uint64_t sequence, std::span<const uint64_t> sends,
   const auto n = static_cast<size_t>(ranks_);
   for (size_t p = 0; p < n; ++p) row[1 + p].store(sends[p], std::memory_order_release);
   for (size_t p = 0; p < n; ++p) row[1 + n + p].store(expects[p], std::memory_order_release);
-  row[0].store(sequence, std::memory_order_release);
-  // Of two ranks that end at the same moment one at least sees the other's (Runner::finish).
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Sequentially consistent, here and in read_count(): of two ranks that end at the same moment one
+  // at least sees the other's (Runner::finish).
+  row[0].store(sequence, std::memory_order_seq_cst);
 }
 
 std::optional<uint64_t> Board::read_count(int peer, uint64_t sequence, size_t index) const {
   const std::atomic<uint64_t>* const row = counts(peer, sequence);
-  if (row[0].load(std::memory_order_acquire) != sequence) return std::nullopt;
+  if (row[0].load(std::memory_order_seq_cst) != sequence) return std::nullopt;
   const uint64_t value = row[1 + index].load(std::memory_order_acquire);
   if (row[0].load(std::memory_order_relaxed) != sequence) return std::nullopt;
   return value;
@@ -169,8 +169,9 @@ void Board::wake_all() const {
 
 Status Board::raise(const Status& status) const {
   uint32_t expected = ErrorRecord::kNone;
+  // Sequentially consistent: see is_too_late().
   if (error_->state.compare_exchange_strong(expected, ErrorRecord::kWriting,
-                                            std::memory_order_acq_rel)) {
+                                            std::memory_order_seq_cst)) {
     error_->code = static_cast<int32_t>(status.code());
     const size_t length = std::min(status.message().size(), sizeof(error_->message) - 1);
     std::memcpy(error_->message, status.message().data(), length);

@@ -187,6 +187,14 @@ class Board : public BoardView {
   }
   void finish(uint64_t sequence) { own_->finished.store(sequence, std::memory_order_release); }
 
+  /// After post(): whether there is an error already. A rank that fails waits for peers that have
+  /// posted its last operation, which may be touching its buffers (may_touch). One that posts later
+  /// than it looked finds the error here: store and load of both are sequentially consistent.
+  bool is_too_late(uint64_t sequence) const {
+    own_->posted.store(sequence, std::memory_order_seq_cst);
+    return error_->state.load(std::memory_order_seq_cst) != ErrorRecord::kNone;
+  }
+
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
   /// channels a lost count is as good as a kept one.
   void progressed() const {
@@ -207,7 +215,7 @@ class Board : public BoardView {
     const RankState& s = states_[peer];
     return s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kAlive) &&
            s.given_up.load(std::memory_order_acquire) == 0 &&
-           s.posted.load(std::memory_order_acquire) >= sequence &&
+           s.posted.load(std::memory_order_seq_cst) >= sequence &&
            s.finished.load(std::memory_order_acquire) < sequence;
   }
 
