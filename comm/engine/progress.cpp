@@ -1,5 +1,6 @@
 #include "comm/engine/progress.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,9 +138,16 @@ void Queue::end_first(Status status) {
   end(std::move(ended), {}, status);
 }
 
-// Everything ends with the error that is on the board.
+// Everything ends with the error that is on the board, once peers have let go of buffers. They may be
+// this thread's other queues, so this never waits.
 void Queue::fail() {
   const Status status = runner_.board().error();
+  if (!failing_) runner_.give_up(status);
+  failing_ = !runner_.is_let_go();
+  if (failing_) {
+    sched_yield();
+    return;
+  }
   waiter_.reset();
   begun_ = false;
   take_incoming();
@@ -157,6 +165,7 @@ void Queue::fail() {
 
 void Queue::advance(bool alone) {
   if (empty()) return;
+  if (failing_) return fail();
   take_incoming();
   Operation* first;
   {
@@ -164,10 +173,7 @@ void Queue::advance(bool alone) {
     first = operations_.empty() ? nullptr : operations_.front().get();
   }
   if (!waiter_ || !begun_) {
-    if (Status error = runner_.board().error(); !error.ok()) {
-      if (waiter_) runner_.give_up(std::move(error));  // messages are under way
-      return fail();
-    }
+    if (runner_.board().has_error()) return fail();
   }
   if (!waiter_) waiter_.emplace(runner_.progressing_policy(), runner_.board());
   if (first != nullptr && !begun_) {

@@ -56,6 +56,7 @@ class Queue {
   bool ending_ = false;  // guarded by mutex_: an operation has left, but its Work has not ended
   std::atomic<size_t> size_{0};  // operations and messages that have not left; changes under mutex_
   bool begun_ = false;           // progress thread only
+  bool failing_ = false;         // likewise: an error, and peers may still touch buffers
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
 };
 

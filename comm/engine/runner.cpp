@@ -12,10 +12,11 @@ namespace rondo::engine {
 
 namespace {
 // How long a rank that fails waits for the others to let go of its buffers. Those that live answer
-// within moments; one that is stopped never does.
+// within moments; a process that is stopped never does. Threads of one process are not stopped apart,
+// and what they touch too late may be unmapped.
 constexpr int64_t kLetGoNs = 200'000'000;
-// A peer that has just looked for an error may be on its way into the operation.
-constexpr timespec kLetGoPause{0, 1'000'000};
+constexpr int64_t kLetGoOfAddressesNs = 10'000'000'000;
+constexpr timespec kLetGoPause{0, 100'000};
 }  // namespace
 
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank) {
@@ -168,33 +169,34 @@ Progress Runner::fail(Status status) {
   failure_ = std::move(status);
   if (workers_) workers_->stop();
   board_.give_up();
-  await_peers();
-  current_ = nullptr;
+  failed_ns_ = recorder::now_ns();
   return Progress::kFailed;
 }
 
 // Peers may be inside a move that reads or writes this rank's buffers. They look for an error
-// between moves, which are slices, and give up; then the caller can have its buffers back.
-void Runner::await_peers() {
-  const auto referred = [](const transport::Reference& r) {
-    return r.kind != transport::Reference::kNone;
-  };
-  const bool offers = current_ != nullptr &&
-                      (referred(current_->in_reference) || referred(current_->out_reference));
-  const auto may_touch = [&](int peer) {
-    return (offers && board_.may_touch(peer, current_->sequence)) ||
-           (lanes_.is_read_by(peer) && !board_.has_given_up(peer) && !board_.has_left(peer));
-  };
-  const int64_t until = recorder::now_ns() + kLetGoNs;
-  bool paused = false;
+// before every move, which is a slice, and give up; then the caller can have its buffers back.
+bool Runner::is_let_go() {
+  using transport::Reference;
+  const uint32_t in = current_ != nullptr ? current_->in_reference.kind : Reference::kNone;
+  const uint32_t out = current_ != nullptr ? current_->out_reference.kind : Reference::kNone;
+  const bool offers = in != Reference::kNone || out != Reference::kNone;
+  const bool addresses = in == Reference::kAddress || out == Reference::kAddress;
+  const int64_t waited = recorder::now_ns() - failed_ns_;
   for (int peer = 0; peer < board_.ranks(); ++peer) {
-    if (peer == board_.rank() || (!offers && !lanes_.is_read_by(peer))) continue;
-    if (!paused) nanosleep(&kLetGoPause, nullptr);
-    paused = true;
-    while (may_touch(peer) && !watch_.has_ended(peer) && recorder::now_ns() < until) {
-      nanosleep(&kLetGoPause, nullptr);
-    }
+    if (peer == board_.rank()) continue;
+    const bool in_operation = offers && board_.may_touch(peer, current_->sequence) &&
+                              waited < (addresses ? kLetGoOfAddressesNs : kLetGoNs);
+    const bool in_message = lanes_.is_read_by(peer) && !board_.has_given_up(peer) &&
+                            !board_.has_left(peer) && waited < kLetGoNs;
+    if ((in_operation || in_message) && !watch_.has_ended(peer)) return false;
   }
+  current_ = nullptr;
+  return true;
+}
+
+Status Runner::await_peers() {
+  while (!is_let_go()) nanosleep(&kLetGoPause, nullptr);
+  return failure_;
 }
 
 Progress Runner::engine_failed(const Operation& operation, const HostEngine& engine) {
@@ -243,11 +245,12 @@ Progress Runner::step(Operation& operation) {
     if (decided != Progress::kProgressed) return decided;
   }
   if (operation.phase == Phase::kRunning) {
+    if (gave_up(operation)) return fail(board_.error());
     const Progress walked = engines_[0]->advance();
     if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
     if (walked == Progress::kProgressed) {
       board_.progressed();
-      return gave_up(operation) ? fail(board_.error()) : walked;
+      return walked;
     }
     if (walked == Progress::kBlocked) return walked;
     if (workers_) {
@@ -265,6 +268,8 @@ Progress Runner::step(Operation& operation) {
 }
 
 Progress Runner::step_lanes() {
+  // Before anything moves: what peers refer to may be theirs again.
+  if (!lanes_.empty() && board_.has_error()) return fail(board_.error());
   const Progress progress = lanes_.advance();
   if (progress == Progress::kFailed) return fail(board_.raise(lanes_.failure()));
   if (progress == Progress::kProgressed) board_.progressed();
@@ -348,12 +353,12 @@ Status Runner::run(Operation& operation) {
         moved(waiter);
         return {};
       case Progress::kFailed:
-        return failure_;
+        return await_peers();
       case Progress::kProgressed:
         moved(waiter);
         break;
       case Progress::kBlocked:
-        if (!wait_a_little(&operation, waiter, true)) return failure_;
+        if (!wait_a_little(&operation, waiter, true)) return await_peers();
         break;
     }
   }
@@ -388,6 +393,7 @@ Status Runner::run(std::span<const std::unique_ptr<Operation>> operations) {
       failed = !wait_a_little(operation, waiter, true);
     }
   }
+  if (failed) (void)await_peers();
   (void)lanes_.take_ended();
   (void)lanes_.take_pending();
   if (failed) return failure_;

@@ -41,9 +41,11 @@ class Runner {
   const Status& failure() const { return failure_; }
   /// The lanes' part of a step. kDone: they are empty. kFailed: failure() says why.
   Progress step_lanes();
-  /// Nothing of this communicator is moved any more, after an error that is on the board: waits until
-  /// peers have let go of buffers, for a moment at most.
+  /// Nothing of this communicator is moved any more, after an error that is on the board.
   void give_up(Status status) { (void)fail(std::move(status)); }
+  /// After a failure: whether buffers are the caller's again. False while peers may still touch them,
+  /// which ends within moments, or with a peer that is stopped after a deadline.
+  bool is_let_go();
   /// When nothing moves, neither `operation` (null: there is none) nor the lanes: lets time pass, and
   /// looks after the ranks when that is due. `may_sleep`: nothing else needs this thread. False:
   /// failed.
@@ -61,7 +63,7 @@ class Runner {
   Progress decide(Operation& operation);
   Progress choose(Operation& operation, const Plan* plan);
   Progress fail(Status status);
-  void await_peers();
+  Status await_peers();
   Status find_abandoned(bool* moved);
   int blocked_on() const;
   Progress engine_failed(const Operation& operation, const HostEngine& engine);
@@ -82,6 +84,7 @@ class Runner {
   const Operation* current_ = nullptr;  // begun and not finished
   int deciding_on_ = -1;                // >= 0: blocked because this peer has not posted yet
   Status failure_;
+  int64_t failed_ns_ = 0;
 };
 
 }  // namespace rondo::engine
