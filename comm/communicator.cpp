@@ -12,16 +12,17 @@
 
 #include "comm/communicator_impl.hpp"
 #include "comm/recorder/clock.hpp"
+#include "comm/refuse.hpp"
 
 namespace rondo {
+
+using comm::refuse;
 
 using comm::Request;
 using engine::Transfer;
 using C = Collective;
 
 namespace {
-
-Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 /// A Work that has already ended.
 Work ended(std::shared_ptr<Work::State> state, Status status) {

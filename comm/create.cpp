@@ -18,6 +18,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/link_profile.hpp"
 #include "comm/log.hpp"
+#include "comm/refuse.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "kernels/reduce.hpp"
@@ -26,6 +27,8 @@
 #include "transport/shm/factory.hpp"
 
 namespace rondo {
+
+using comm::refuse;
 
 namespace {
 
@@ -52,8 +55,6 @@ struct Hello {
   cpu_set_t affinity;
 };
 static_assert(std::is_trivially_copyable_v<Hello>);
-
-Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 Result<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   double seconds = 0;

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/refuse.hpp"
+
 namespace rondo::comm {
 
 namespace {
-
-Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 std::string_view word(const Request& r) { return name(r.collective); }
 

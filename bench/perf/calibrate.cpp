@@ -15,10 +15,10 @@
 namespace rondo::bench {
 namespace {
 
-constexpr size_t kRounds = 21;
-constexpr double kBatchUs = 250;
+constexpr size_t kRoundsOfCalibrate = 21;
+constexpr double kBatchUsOfCalibrate = 250;
 // Predictions are promised from here on.
-constexpr size_t kPromisedFrom = size_t{64} << 10;
+constexpr size_t kHeldOutFrom = size_t{64} << 10;
 
 /// A size of a calibration; those that are held out are not fitted but predicted.
 struct Size {
@@ -32,7 +32,7 @@ std::vector<Size> with_held_out(const std::vector<size_t>& sizes) {
   std::vector<Size> all;
   for (size_t i = 0; i < sizes.size(); ++i) {
     all.push_back({.bytes = sizes[i], .held_out = false});
-    if (sizes[i] >= kPromisedFrom && i + 1 < sizes.size() && i % 2 == 1) {
+    if (sizes[i] >= kHeldOutFrom && i + 1 < sizes.size() && i % 2 == 1) {
       all.push_back({.bytes = (sizes[i] + sizes[i + 1]) / 2, .held_out = true});
     }
   }
@@ -150,8 +150,8 @@ Status calibrate_rank(const Options& options, Config config, RondoBackend& backe
                                           std::to_string(options.sweep.max) +
                                           " bytes: choose a smaller maximum with -e"};
   }
-  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
-                   .batch_us = kBatchUs,
+  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfCalibrate,
+                   .batch_us = kBatchUsOfCalibrate,
                    .progress = first ? "calibrating" : ""};
   RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders.all));
   settle(contenders.all);

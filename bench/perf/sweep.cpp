@@ -17,8 +17,8 @@
 namespace rondo::bench {
 namespace {
 
-constexpr size_t kRounds = 21;
-constexpr double kBatchUs = 1000;
+constexpr size_t kRoundsOfSweep = 21;
+constexpr double kBatchUsOfSweep = 1000;
 constexpr size_t kPromisedFrom = size_t{64} << 10;
 
 struct Timed {
@@ -72,8 +72,8 @@ rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
     contenders.push_back(
         {.shape = shape, .algorithm = algorithm, .library = library, .block = 0, .times = {}});
   }
-  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRounds,
-                   .batch_us = kBatchUs,
+  const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfSweep,
+                   .batch_us = kBatchUsOfSweep,
                    .progress = ""};
   RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders));
   settle(contenders);

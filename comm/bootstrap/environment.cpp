@@ -17,13 +17,12 @@
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/unique_id.hpp"
+#include "comm/refuse.hpp"
 #include "transport/shm/unique_fd.hpp"
 
 namespace rondo {
 namespace comm {
 namespace {
-
-Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
 /// Whether `address` is a name or number of this host; a look at the interfaces, never at a name
 /// server.
@@ -55,22 +54,22 @@ Result<std::string> read_secret_file(const std::string& path) {
   const std::string name = "RONDO_SECRET_FILE is \"" + path + "\"";
   // O_NONBLOCK: a FIFO must not stop us.
   transport::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return invalid(name + ", which cannot be read: " + std::strerror(errno));
+  if (!fd.valid()) return refuse(name + ", which cannot be read: " + std::strerror(errno));
   struct stat info {};
   if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return invalid(name + ", which is no file");
+    return refuse(name + ", which is no file");
   }
   if ((info.st_uid != geteuid() && info.st_uid != 0) || (info.st_mode & 077) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777u);
-    return invalid(name + ", which belongs to uid " + std::to_string(info.st_uid) +
-                   " and has mode " + mode + ": others must not be able to read it (chmod 600)");
+    return refuse(name + ", which belongs to uid " + std::to_string(info.st_uid) +
+                  " and has mode " + mode + ": others must not be able to read it (chmod 600)");
   }
   std::array<char, 4096> bytes;
   const ssize_t got = read(fd.get(), bytes.data(), bytes.size());
   std::string secret(bytes.data(), got > 0 ? static_cast<size_t>(got) : 0);
   while (!secret.empty() && isspace(static_cast<unsigned char>(secret.back()))) secret.pop_back();
-  if (secret.empty()) return invalid(name + ", which holds no secret");
+  if (secret.empty()) return refuse(name + ", which holds no secret");
   return secret;
 }
 
@@ -83,11 +82,11 @@ Result<std::string> read_secret() {
 Status read_explicit(const Config& config, Identity& id) {
   const std::string rank = "Config::rank is " + std::to_string(config.rank);
   const std::string size = "Config::world_size is " + std::to_string(config.world_size);
-  if (config.rank < -1) return invalid(rank + ": it must not be negative (-1: environment)");
-  if (config.world_size < -1) return invalid(size + ": it must be at least 1 (-1: environment)");
-  if (config.world_size == -1) return invalid(rank + " but Config::world_size is not set");
-  if (config.world_size == 0) return invalid(size + ": there must be at least one rank");
-  if (config.rank == -1) return invalid(size + " but Config::rank is not set");
+  if (config.rank < -1) return refuse(rank + ": it must not be negative (-1: environment)");
+  if (config.world_size < -1) return refuse(size + ": it must be at least 1 (-1: environment)");
+  if (config.world_size == -1) return refuse(rank + " but Config::world_size is not set");
+  if (config.world_size == 0) return refuse(size + ": there must be at least one rank");
+  if (config.rank == -1) return refuse(size + " but Config::rank is not set");
   id.rank = id.local_rank = config.rank;
   id.world_size = id.local_world_size = config.world_size;
   return check_range({.rank = id.rank, .world_size = id.world_size}, "Config::rank",
@@ -126,7 +125,7 @@ Result<std::string> derive_rendezvous(const std::string& other_host, bool has_se
   auto job = job_name();
   if (!job.ok()) return job.status();
   if (job->empty()) {
-    return invalid(
+    return refuse(
         "the ranks have no place to meet: set Config::rendezvous, RONDO_RENDEZVOUS (a directory, "
         "or tcp://HOST:PORT) or MASTER_PORT to the same value on all of them");
   }

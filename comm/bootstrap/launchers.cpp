@@ -10,10 +10,10 @@
 #include <iterator>
 #include <sstream>
 
+#include "comm/refuse.hpp"
+
 namespace rondo::comm {
 namespace {
-
-Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
 /// A file name that cannot leave its directory.
 std::string as_file_name(std::string text) {
@@ -38,7 +38,7 @@ Result<int> master_port() {
   if (!port) return 0;
   auto value = parse_number("MASTER_PORT", *port);
   if (value.ok() && (*value == 0 || *value > 65535)) {
-    return invalid("MASTER_PORT is " + *port + ": it must be from 1 to 65535");
+    return refuse("MASTER_PORT is " + *port + ": it must be from 1 to 65535");
   }
   return value;
 }
@@ -173,10 +173,10 @@ Status find_contradiction(const Launcher& launcher) {
       theirs = which(other.world_size);
       if (!variable(ours) || !variable(theirs) || variable(ours) == variable(theirs)) continue;
     }
-    return invalid(shown(ours) + " but " + shown(theirs) +
-                   ": two launchers contradict each other; take the variables of the one that did "
-                   "not start this rank out of its environment, as in env -u " +
-                   launcher.rank + " PROGRAM");
+    return refuse(shown(ours) + " but " + shown(theirs) +
+                  ": two launchers contradict each other; take the variables of the one that did "
+                  "not start this rank out of its environment, as in env -u " +
+                  launcher.rank + " PROGRAM");
   }
   return {};
 }
@@ -212,8 +212,8 @@ Result<int> slurm_local_size(int world_size) {
     if (node < times) return *tasks;
     node -= times;
   }
-  return invalid(shown(name) + ", which says nothing about SLURM_NODEID " +
-                 variable("SLURM_NODEID").value_or("0"));
+  return refuse(shown(name) + ", which says nothing about SLURM_NODEID " +
+                variable("SLURM_NODEID").value_or("0"));
 }
 
 Status check_local(const Launcher& names, const char* size_name, Launched& found) {
@@ -225,11 +225,11 @@ Status check_local(const Launcher& names, const char* size_name, Launched& found
       std::string(local_size_name) + " is " + std::to_string(place.local_world_size);
   const std::string size = std::string(size_name) + " is " + std::to_string(place.world_size);
   if (place.local_world_size < 1 || place.local_world_size > place.world_size) {
-    return invalid(local_size + " but " + size + ": it must be from 1 to that");
+    return refuse(local_size + " but " + size + ": it must be from 1 to that");
   }
   if (place.local_rank >= place.local_world_size) {
-    return invalid(std::string(local_rank_name) + " is " + std::to_string(place.local_rank) +
-                   " but " + local_size + ": it must be less");
+    return refuse(std::string(local_rank_name) + " is " + std::to_string(place.local_rank) +
+                  " but " + local_size + ": it must be less");
   }
   if (place.local_world_size != place.world_size) found.elsewhere = local_size + " but " + size;
   return {};
@@ -258,7 +258,7 @@ Result<int> parse_number(const std::string& name, const std::string& text) {
   const char* end = text.data() + text.size();
   auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < 0) {
-    return invalid(name + " is \"" + text + "\": it must be a whole number from 0 to 2147483647");
+    return refuse(name + " is \"" + text + "\": it must be a whole number from 0 to 2147483647");
   }
   return value;
 }
@@ -268,12 +268,12 @@ Result<std::optional<Launched>> read_launcher() {
   if (names == nullptr) {
     auto size = variable("WORLD_SIZE");
     if (!size) return std::optional<Launched>();
-    return invalid("WORLD_SIZE is " + *size + " but RANK is not set: set both or neither");
+    return refuse("WORLD_SIZE is " + *size + " but RANK is not set: set both or neither");
   }
   RONDO_RETURN_IF_ERROR(find_contradiction(*names));
   const char* size_name = which(names->world_size);
   if (!variable(size_name)) {
-    return invalid(shown(names->rank) + " but " + size_name + " is not set: " + names->hint);
+    return refuse(shown(names->rank) + " but " + size_name + " is not set: " + names->hint);
   }
   Launched found;
   Place& place = found.place;
@@ -293,11 +293,11 @@ Result<std::optional<Launched>> read_launcher() {
 }
 
 Status check_range(const Place& place, const std::string& rank_name, const std::string& size_name) {
-  if (place.world_size == 0) return invalid(size_name + " is 0: there must be at least one rank");
+  if (place.world_size == 0) return refuse(size_name + " is 0: there must be at least one rank");
   if (place.rank < place.world_size) return {};
-  return invalid(rank_name + " is " + std::to_string(place.rank) + " but " + size_name + " is " +
-                 std::to_string(place.world_size) + ": ranks are 0 to " +
-                 std::to_string(place.world_size - 1));
+  return refuse(rank_name + " is " + std::to_string(place.rank) + " but " + size_name + " is " +
+                std::to_string(place.world_size) + ": ranks are 0 to " +
+                std::to_string(place.world_size - 1));
 }
 
 Result<std::string> job_name() {

@@ -8,13 +8,12 @@
 
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
+#include "comm/refuse.hpp"
 
 namespace rondo::comm {
 namespace {
 
 using transport::UniqueFd;
-
-Status invalid(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
 Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
   UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -49,15 +48,14 @@ Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into) {
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (colon == std::string::npos || host.empty() ||
       (!bracketed && host.find(':') != std::string::npos)) {
-    return invalid("the rendezvous is " + text +
-                   ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
+    return refuse("the rendezvous is " + text + ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
   }
   if (bracketed) host = host.substr(1, host.size() - 2);
   const std::string port = rest.substr(colon + 1);
   auto number = parse_number("the port of " + text, port);
   if (!number.ok()) return number.status();
   if (*number == 0 || *number > 65535) {
-    return invalid("the port of " + text + " must be from 1 to 65535");
+    return refuse("the port of " + text + " must be from 1 to 65535");
   }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

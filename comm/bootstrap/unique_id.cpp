@@ -12,8 +12,12 @@
 #include <vector>
 
 #include "comm/bootstrap/wire.hpp"
+#include "comm/refuse.hpp"
 
 namespace rondo {
+
+using comm::refuse;
+
 namespace {
 
 constexpr std::string_view kPrefix = "rondo1-";
@@ -25,8 +29,6 @@ static_assert(kIdChars <= kUniqueIdChars);
 constexpr size_t kBlobBytes = 256;  // promised in communicator.hpp
 constexpr std::string_view kReady = "ready";
 constexpr char kRefusal = '!';
-
-Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
 std::string hex(const unsigned char* bytes, size_t count) {
   std::string text(2 * count + 1, '\0');
@@ -43,12 +45,12 @@ bool is_unique_id(std::string_view text) {
 /// What the two ways to meet without an environment have in common.
 Status check_given(const Config& config, const std::string& field) {
   if (!config.rendezvous.empty()) {
-    return invalid(field + " and Config::rendezvous are both set: each says where to meet");
+    return refuse(field + " and Config::rendezvous are both set: each says where to meet");
   }
   if (config.rank < 0 || config.rank >= config.world_size) {
-    return invalid(field + " is set, but Config::rank is " + std::to_string(config.rank) +
-                   " and Config::world_size " + std::to_string(config.world_size) +
-                   ": set both, rank from 0 to world_size - 1; the environment is not asked");
+    return refuse(field + " is set, but Config::rank is " + std::to_string(config.rank) +
+                  " and Config::world_size " + std::to_string(config.world_size) +
+                  ": set both, rank from 0 to world_size - 1; the environment is not asked");
   }
   return {};
 }
@@ -107,9 +109,9 @@ namespace comm {
 Status meet_by_unique_id(const Config& config, Identity& identity) {
   RONDO_RETURN_IF_ERROR(check_given(config, "Config::unique_id"));
   if (!is_unique_id(config.unique_id)) {
-    return invalid("Config::unique_id (" + std::to_string(config.unique_id.size()) +
-                   " characters) is not what make_unique_id() gave: pass all " +
-                   std::to_string(kIdChars) + " characters on as they are");
+    return refuse("Config::unique_id (" + std::to_string(config.unique_id.size()) +
+                  " characters) is not what make_unique_id() gave: pass all " +
+                  std::to_string(kIdChars) + " characters on as they are");
   }
   constexpr size_t kNameBytes = 16;
   const Digest name = derive_key(key_of(config.unique_id), "directory");
@@ -122,7 +124,7 @@ Status meet_by_unique_id(const Config& config, Identity& identity) {
 Status agree_on_unique_id(Config& config, Status own) {
   if (own.ok()) own = check_given(config, "Config::all_gather");
   if (own.ok() && !config.unique_id.empty()) {
-    own = invalid("Config::unique_id and Config::all_gather are both set: set one");
+    own = refuse("Config::unique_id and Config::all_gather are both set: set one");
   }
   std::string blob(kReady);
   if (own.ok() && config.rank == 0) {

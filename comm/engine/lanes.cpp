@@ -13,7 +13,7 @@ namespace rondo::engine {
 namespace {
 
 // Slots of one message before the other lanes have their turn.
-constexpr int kBudget = 16;
+constexpr int kSlotsInTurn = 16;
 // What a reference covers at most: a receiver looks round after each.
 constexpr uint64_t kReferencePiece = uint64_t{1} << 20;
 
@@ -103,7 +103,7 @@ Progress Lanes::send(Transfer& t) {
   const uint64_t bytes = t.bytes();
   const bool refers = t.reference.kind != transport::Reference::kNone;
   bool moved = false;
-  for (int budget = kBudget; budget > 0 && (t.moved < bytes || t.slots == 0); --budget) {
+  for (int budget = kSlotsInTurn; budget > 0 && (t.moved < bytes || t.slots == 0); --budget) {
     const uint64_t piece =
         std::min<uint64_t>(refers ? kReferencePiece : sender.capacity(), bytes - t.moved);
     if (refers) {
@@ -131,7 +131,7 @@ Progress Lanes::receive(Transfer& t) {
   transport::Receiver& receiver = transport_.receiver(channel_, t.peer);
   const uint64_t bytes = t.bytes();
   bool moved = false;
-  for (int budget = kBudget; budget > 0 && (t.moved < bytes || t.slots == 0); --budget) {
+  for (int budget = kSlotsInTurn; budget > 0 && (t.moved < bytes || t.slots == 0); --budget) {
     transport::Delivery delivery;
     if (!receiver.try_peek(&delivery)) break;
     if (delivery.tag != tag_of(t)) {

@@ -9,6 +9,18 @@
 #include "comm/schedule/program.hpp"
 
 namespace rondo::schedule {
+
+uint64_t total(const Layout& layout) {
+  uint64_t sum = std::accumulate(layout.in_counts.begin(), layout.in_counts.end(), uint64_t{0});
+  return std::accumulate(layout.out_counts.begin(), layout.out_counts.end(), sum);
+}
+
+uint64_t longest(const Layout& layout) {
+  uint64_t most = 0;
+  for (const uint64_t count : layout.in_counts) most = std::max(most, count);
+  for (const uint64_t count : layout.out_counts) most = std::max(most, count);
+  return most;
+}
 namespace {
 
 uint64_t divide_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
@@ -19,13 +31,6 @@ uint64_t align_up(uint64_t value, uint64_t align) { return divide_up(value, alig
 constexpr uint64_t kDirectSliceBytes = uint64_t{1} << 20;
 
 Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
-
-uint64_t sum(const std::vector<uint64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-}
-uint64_t longest(const std::vector<uint64_t>& counts) {
-  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
-}
 
 /// How the collective's data is divided: everything of Geometry that channels share.
 Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_bytes, uint64_t align,
@@ -41,8 +46,8 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
       return refuse(std::string(name(s.collective)) +
                     ": the layout has not one block for every rank");
     }
-    g.total = sum(layout.in_counts) + sum(layout.out_counts);
-    g.block = std::max(longest(layout.in_counts), longest(layout.out_counts));
+    g.total = total(layout);
+    g.block = longest(layout);
     return g;
   }
   const auto chunks = static_cast<uint64_t>(s.chunks);

@@ -31,6 +31,9 @@ struct Layout {
 
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+/// Elements of all blocks, and of the longest.
+uint64_t total(const Layout& layout);
+uint64_t longest(const Layout& layout);
 
 /// One block of `count` for everybody, one after the other; empty for all but _v collectives.
 Layout equal_layout(Collective collective, int ranks, uint64_t count);

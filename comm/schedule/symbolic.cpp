@@ -7,7 +7,6 @@
 namespace rondo::schedule {
 namespace {
 
-Status wrong(const std::string& what) { return {Code::kDataError, what}; }
 std::string of_rank(int rank) { return "rank " + std::to_string(rank); }
 bool in_slot(const Operand& o) { return o.place == Place::kSlot || o.place == Place::kPublished; }
 bool in_peer(const Operand& o) { return o.place == Place::kPeerIn || o.place == Place::kPeerOut; }

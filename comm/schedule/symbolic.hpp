@@ -22,6 +22,8 @@
 
 namespace rondo::schedule {
 
+inline Status wrong(const std::string& what) { return {Code::kDataError, what}; }
+
 class SymbolicChannel {
  public:
   SymbolicChannel(std::span<const Operation> operations, size_t channel, uint32_t depth,

@@ -13,7 +13,6 @@ namespace rondo::schedule {
 namespace {
 
 std::string text(uint64_t value) { return std::to_string(value); }
-Status wrong(const std::string& what) { return {Code::kDataError, what}; }
 
 bool same_slices(const Geometry& a, const Geometry& b) {
   return a.window == b.window && a.slice == b.slice && a.slices == b.slices;
@@ -21,13 +20,6 @@ bool same_slices(const Geometry& a, const Geometry& b) {
 bool same(const Geometry& a, const Geometry& b) {
   return a.total == b.total && a.block == b.block && a.begin == b.begin && a.end == b.end &&
          same_slices(a, b) && a.rounds == b.rounds;
-}
-
-uint64_t sum(const std::vector<uint64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-}
-uint64_t longest(const std::vector<uint64_t>& counts) {
-  return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
 }
 
 /// Where block `block` of `rank`'s buffer begins, as the collective is defined.
@@ -78,8 +70,8 @@ bool uses_slots(const Program& program) {
 Status check_division(const Operation& op, size_t rank, const Geometry& g) {
   if (is_varying(op.collective)) {
     const Layout& layout = op.layouts[rank];
-    const uint64_t total = sum(layout.in_counts) + sum(layout.out_counts);
-    const uint64_t block = std::max(longest(layout.in_counts), longest(layout.out_counts));
+    const uint64_t total = schedule::total(layout);
+    const uint64_t block = longest(layout);
     if (g.total == total && g.block == block) return {};
     return wrong("the geometry has " + text(g.total) + " elements in chunks of at most " +
                  text(g.block) + ", but the layout has " + text(total) + " and " + text(block));

@@ -296,8 +296,8 @@ TEST_CASE("an interrupted run keeps what it has measured, and says why it ended"
 }
 
 TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {
-  // A second at the least, on any machine.
-  const std::string work = " -b 8 -e 64 -f 2 -N 10 -n 30 -w 0 --pace 1GB/s,200us >/dev/null 2>";
+  // Half a second at the least, on any machine.
+  const std::string work = " -b 8 -e 64 -f 2 -N 10 -n 15 -w 0 --pace 1GB/s,200us >/dev/null 2>";
   for (const char* ranks : {"--ranks 2", "-t 2"}) {
     const testing::Terminal terminal;
     const std::string command = std::string("all_reduce ") + ranks + work;

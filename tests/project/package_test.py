@@ -77,11 +77,11 @@ def installed(source, build, programs, work):
 
 
 def embedded(source, build, programs, work):
-    # What is shown is how the targets hang together, so the cheapest code will do: no optimisation, and no vectors (the kernels
-    # take minutes otherwise; without them the scalar ones serve).
+    # What is shown is how the targets hang together, so the cheapest code will do: no optimisation, several sources at a
+    # time, and no vectors (the kernels take minutes otherwise; without them the scalar ones serve).
     cheap = "-O0 -DHWY_COMPILE_ONLY_SCALAR"
     check_consumer(source, programs, work / "embedded", build / "bin/rondo-run", "C;CXX", f"-DRONDO_SOURCE={source}",
-                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DRONDO_CUDA=OFF")
+                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DCMAKE_UNITY_BUILD=ON", "-DRONDO_CUDA=OFF")
 
 
 def main():

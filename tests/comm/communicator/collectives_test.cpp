@@ -305,11 +305,6 @@ std::vector<size_t> edge_counts(int size) {
   return {0, 1, n - 1, n, n + 1, 7, 8, 9, 10, 11, 31, 33, 63, 65, 1000, 1024, 1025, 4099, 20011};
 }
 
-std::vector<int> sizes(std::vector<int> all) {
-  if (kSanitized) all.resize(std::min<size_t>(all.size(), 3));
-  return all;
-}
-
 std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }
 
 }  // namespace

@@ -1,0 +1,1 @@
+// Compiles precompiled.hpp; a program without a test.
