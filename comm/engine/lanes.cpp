@@ -151,6 +151,8 @@ Progress Lanes::receive(Transfer& t) {
                                "of rondo",
                                board_.rank(), t.peer, t.to_string())});
     }
+    // What is referred to may be its rank's again: looked for before every piece, as comm/README.md has it.
+    if (moved && board_.has_error()) return fail(board_.error());
     copy(delivery.data, t.buffer + t.moved, delivery.bytes, bytes > cache_bytes_);
     receiver.release();
     board_.ring(t.peer);
@@ -197,6 +199,13 @@ bool Lanes::is_read_by(int peer) const {
   return !lane.empty() && lane.front().slots > 0 &&
          lane.front().reference.kind != transport::Reference::kNone &&
          !transport_.sender(channel_, peer).drained();
+}
+
+const Transfer& Lanes::most_urgent() const {
+  const auto timeout = [this](size_t index) { return lanes_[index].front().timeout_ns; };
+  return lanes_[*std::min_element(active_.begin(), active_.end(),
+                                  [&](size_t a, size_t b) { return timeout(a) < timeout(b); })]
+      .front();
 }
 
 const Transfer* Lanes::find_waiting_for(const std::function<bool(int)>& is_such) const {

@@ -66,9 +66,10 @@ class Lanes {
 
   /// Why advance() failed. Not yet on the board.
   const Status& failure() const { return failure_; }
-  /// REQUIRES: !empty(). The message that has waited longest in the first lane, and when its slot is
-  /// known to become visible (0: unknown).
-  const Transfer& first() const { return lane(active_[0]).front(); }
+  /// REQUIRES: !empty(). Of the messages that are their lanes' first, the one with the shortest
+  /// timeout.
+  const Transfer& most_urgent() const;
+  /// REQUIRES: !empty(). When the first slot is known to become visible (0: unknown).
   int64_t ready_at_ns() const;
   /// A message that waits for a peer of which `is_such` is true, and none of whose slots is on its
   /// way; or null.

@@ -306,7 +306,12 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
                       .round = 0,
                       .since_ns = waiter.start_ns(),
                       .timeout_ns = 0};
-  if (operation != nullptr) {
+  const Transfer* const message = lanes ? &lanes_.most_urgent() : nullptr;
+  // Of both, what is late.
+  const bool late = message != nullptr && operation != nullptr &&
+                    message->timeout_ns < operation->timeout_ns &&
+                    recorder::now_ns() - waiter.start_ns() > message->timeout_ns;
+  if (operation != nullptr && !late) {
     wait.sequence = operation->sequence;
     wait.call = &operation->prepared->call;
     if (operation->phase != Phase::kDeciding) wait.algorithm = operation->plan->algorithm;
@@ -315,10 +320,9 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
     wait.round = engine.cursor().round;
     wait.timeout_ns = operation->timeout_ns;
   } else {
-    const Transfer& first = lanes_.first();
-    wait.transfer = first.to_string();
-    wait.peer = first.peer;
-    wait.timeout_ns = first.timeout_ns;
+    wait.transfer = message->to_string();
+    wait.peer = message->peer;
+    wait.timeout_ns = message->timeout_ns;
   }
   bool moved = false;
   Status status = watch_.check(wait);

@@ -14,7 +14,6 @@ namespace {
 // How long heartbeats are compared before a rank counts as standing still: longer than the longest
 // sleep between two.
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
-constexpr timespec kHeartbeatPause{0, 2'000'000};
 
 }  // namespace
 
@@ -54,14 +53,20 @@ Status Watch::check(const Wait& wait) {
   return {};
 }
 
-void Watch::done() { board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed); }
+void Watch::done() {
+  board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed);
+  window_end_ns_ = 0;
+}
 
 Status Watch::find_dead(const Wait& wait) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
-    const bool gone = board_.state(dead).life.load(std::memory_order_acquire) ==
-                      static_cast<uint32_t>(Life::kGone);
-    // A rank that said goodbye has done its part of every operation that it began.
-    if (gone) continue;
+    const RankState& state = board_.state(dead);
+    // A rank that said goodbye has done its part of every operation that it began, and any other
+    // of those that it has finished.
+    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) ||
+        state.finished.load(std::memory_order_acquire) >= wait.sequence) {
+      continue;
+    }
     return board_.raise(
         {Code::kPeerDied, fmt::format("rank {} (pid {}) ended during {}; found by rank {}", dead,
                                       board_.state(dead).pid.load(), wait.what(), board_.rank())});
@@ -171,22 +176,22 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
 
+// Looks twice, a while apart. It does not wait in between: the thread may be the one that moves what it
+// looks at, for another rank or communicator.
 Status Watch::stalled(const Wait& wait) {
-  const std::vector<Sight> before = look();
-  // This rank keeps beating meanwhile, or ranks that diagnose at the same time would blame each
-  // other.
-  const int64_t until = now_ns() + kHeartbeatWindowNs;
-  while (now_ns() < until) {
-    board_.state(board_.rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
-    nanosleep(&kHeartbeatPause, nullptr);
-    if (board_.has_error()) return board_.error();
+  const int64_t now_is = now_ns();
+  if (window_end_ns_ == 0) {
+    before_ = look();
+    window_end_ns_ = now_is + kHeartbeatWindowNs;
   }
+  if (now_is < window_end_ns_) return {};
+  window_end_ns_ = 0;
   // Slow is not dead: somebody moves data, be it for others.
   const std::vector<Sight> now = look();
   for (size_t r = 0; r < now.size(); ++r) {
-    if (now[r].progress != before[r].progress || now[r].finished != before[r].finished) return {};
+    if (now[r].progress != before_[r].progress || now[r].finished != before_[r].finished) return {};
   }
-  const int culprit = find_culprit(wait, before);
+  const int culprit = find_culprit(wait, before_);
   const std::string why =
       culprit >= 0
           ? describe_stalled(culprit, wait)

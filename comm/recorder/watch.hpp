@@ -32,7 +32,7 @@ struct Wait {
 /// Later than every operation: a rank that point-to-point messages wait for is never through.
 inline constexpr uint64_t kNoSequence = ~uint64_t{0};
 
-/// Thread rule: check() by the one thread that waits; the rest by any.
+/// Thread rule: check() and done() by the one thread that waits; the rest by any.
 class Watch {
  public:
   /// `find_dead`: the first rank from its argument on whose process has ended, or -1; may be called
@@ -72,6 +72,9 @@ class Watch {
 
   const Board& board_;
   std::function<int(int)> find_dead_;
+  // Between the two looks of stalled(); 0: not between them.
+  int64_t window_end_ns_ = 0;
+  std::vector<Sight> before_;
 };
 
 }  // namespace rondo::recorder

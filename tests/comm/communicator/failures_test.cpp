@@ -333,6 +333,53 @@ TEST_CASE("a rank that leaves early is named, one that leaves in time is not") {
   }));
 }
 
+// The waits of all of them are one thread's, which must not take its own for anybody's standing still.
+TEST_CASE("a rank that never calls is named by asynchronous operations of one process too") {
+  const TempDirectory directory;
+  std::atomic<int> failed{0};
+  require_all_ok(run_ranks(How::kThreads, 3, [&](int rank) {
+    Config config;
+    config.timeout = std::chrono::milliseconds{400};
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3, config));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier_async().wait(), "barrier");
+    Buffer data(4096, false);
+    if (rank != 2) {  // 2 -> 0 -> 1
+      const Status status =
+          comm->broadcast_async(data.data(), data.data(), 1024, DataType::kFloat32, 2,
+                                {.algorithm = Algorithm::kRing})
+              .wait();
+      expect(status.code() == Code::kTimeout, status.to_string());
+      expect_contains(status.message(), "rank 2 (pid");
+      expect_contains(status.message(), "has not called it");
+      ++failed;
+    }
+    while (failed < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }));
+}
+
+TEST_CASE("a rank that ends after its part is done fails nobody in that operation") {
+  const TempDirectory directory;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    Buffer data(4096, false);
+    expect_ok(comm->barrier(), "barrier");
+    link.announce("here");
+    if (rank == 1) link.await("go on");
+    const Status status = comm->broadcast(data.data(), data.data(), 1024, DataType::kFloat32, 0,
+                                          {.algorithm = Algorithm::kRing});
+    if (rank == 0) _exit(0);
+    expect_ok(status, "broadcast");
+    expect(comm->barrier().code() == Code::kPeerDied, "the next operation names it");
+  });
+  for (const int rank : {0, 1, 2}) gang.await(rank, "here");
+  gang.await_end(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 2 looks round meanwhile
+  gang.tell(1, "go on");
+  require_all_ok(without(gang.join(), 0));
+}
+
 TEST_CASE("an exit without goodbye is a death") {
   const TempDirectory directory;
   ForkGang gang(2, [&](int rank, Link&) {

@@ -432,4 +432,20 @@ TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messag
       config));
 }
 
+TEST_CASE("a message's own timeout counts beside others that may take longer") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    if (comm.rank() != 0) {
+      expect(comm.barrier().code() == Code::kTimeout, "the barrier");
+      return;
+    }
+    int32_t a = 0, b = 0;
+    const Work patient = comm.recv_async(&a, 1, DataType::kInt32, 1);
+    Work urgent =
+        comm.recv_async(&b, 1, DataType::kInt32, 2, {.timeout = std::chrono::milliseconds(300)});
+    const Status status = urgent.wait();
+    expect(status.code() == Code::kTimeout, status.to_string());
+    expect(status.message().find("from rank 2") != std::string::npos, status.to_string());
+  }));
+}
+
 }  // namespace rondo::testing
