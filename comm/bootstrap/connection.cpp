@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 namespace rondo::comm {
 
@@ -70,6 +71,11 @@ Status Connection::send(Kind kind, uint32_t sequence, std::string_view payload,
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EPIPE || errno == ECONNRESET) return Status(Code::kPeerDied, "it has closed");
+      // So many descriptors under way as the user may have open: until others have read theirs.
+      if (errno == ETOOMANYREFS && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
       if (errno != EAGAIN) return system_status("sendmsg", errno);
       pollfd writable{socket_.get(), POLLOUT, 0};
       auto ready = poll_until({&writable, 1}, deadline);

@@ -43,18 +43,22 @@ Result<int> master_port() {
   return value;
 }
 
-/// The nearest ancestor that does not have this process's `name` in the environment it was started
-/// with: the launcher, also where a shell or another wrapper stands between. Its environment cannot
-/// be read when it is another user's, and then it is not one of us either.
-pid_t launcher_pid(const char* name) {
-  const std::string entry = std::string(name) + "=" + variable(name).value_or("");
+/// The nearest ancestor that does not have this process's `rank` and `size` in the environment it
+/// was started with: the launcher, also where a shell or another wrapper stands between, or where it
+/// is itself a rank of an outer job. Its environment cannot be read when it is another user's, and
+/// then it is not one of us either.
+pid_t launcher_pid(const char* rank, const char* size) {
+  const std::string ours[] = {std::string(rank) + "=" + variable(rank).value_or(""),
+                              std::string(size) + "=" + variable(size).value_or("")};
   pid_t pid = getppid();
   while (pid > 1) {
     const std::string process = "/proc/" + std::to_string(pid);
     std::ifstream environment(process + "/environ");
-    bool found = false;
-    for (std::string each; !found && std::getline(environment, each, '\0');) found = each == entry;
-    if (!found) return pid;
+    int found = 0;
+    for (std::string each; std::getline(environment, each, '\0');) {
+      if (each == ours[0] || each == ours[1]) ++found;
+    }
+    if (found < 2) return pid;
     std::ifstream file(process + "/stat");
     std::string stat((std::istreambuf_iterator<char>(file)), {});
     // "pid (name) state parent ...": a name may hold spaces and parentheses.
@@ -72,10 +76,13 @@ std::string torch_job() {
 std::string pmix_job() { return joined("pmix", {"PMIX_NAMESPACE"}); }
 std::string open_mpi_job() {
   std::string job = pmix_job();
-  return job.empty() ? "ompi-" + std::to_string(launcher_pid("OMPI_COMM_WORLD_RANK")) : job;
+  return job.empty()
+             ? "ompi-" +
+                   std::to_string(launcher_pid("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+             : job;
 }
 std::string pals_job() { return joined("pals", {"PALS_APID"}); }
-std::string pmi_job() { return "pmi-" + std::to_string(launcher_pid("PMI_RANK")); }
+std::string pmi_job() { return "pmi-" + std::to_string(launcher_pid("PMI_RANK", "PMI_SIZE")); }
 std::string slurm_job() {
   return joined("slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
 }

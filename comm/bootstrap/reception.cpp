@@ -20,6 +20,8 @@ using transport::UniqueFd;
 
 constexpr milliseconds kHelloLimit{5000};
 constexpr size_t kStrangersBeyondWorld = 64;
+// Connections taken in before those that are there are heard.
+constexpr int kMostAtOnce = 256;
 
 class Reception {
  public:
@@ -89,11 +91,15 @@ class Reception {
   }
 
   Status accept_all() {
-    while (true) {
+    for (int turn = 0; turn < kMostAtOnce; ++turn) {
       UniqueFd socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
         if (errno == EAGAIN) return {};
         if (errno == EINTR || errno == ECONNABORTED) continue;
+        if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) {
+          strangers_.pop_front();
+          continue;
+        }
         return system_status("rank 0 cannot accept another rank", errno);
       }
       pid_t visible_pid = 0;
@@ -115,6 +121,7 @@ class Reception {
                             .deadline = steady_clock::now() + kHelloLimit,
                             .challenge = challenge});
     }
+    return {};
   }
 
   Status hear_strangers() {

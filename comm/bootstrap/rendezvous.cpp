@@ -40,8 +40,32 @@ Result<std::optional<UniqueFd>> open_private_directory(const std::string& path) 
   return std::optional<UniqueFd>(std::move(fd));
 }
 
+/// Whether the directory is one that rondo thought of (unique_id.cpp, environment.cpp): a child of
+/// some rondo-UID.
+bool is_derived(const std::filesystem::path& path) {
+  return path.parent_path().filename() == "rondo-" + std::to_string(geteuid());
+}
+
+/// The parent of derived directories lies where others may write, and must not be another's.
+Status check_parent(const std::string& parent) {
+  struct stat info {};
+  if (lstat(parent.c_str(), &info) != 0) return system_status("cannot look at " + parent, errno);
+  if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 022) == 0) return {};
+  return {Code::kBootstrap,
+          parent + " belongs to uid " + std::to_string(info.st_uid) +
+              " or can be written by others: remove it, or set RONDO_RENDEZVOUS to a directory of "
+              "your own on every rank"};
+}
+
 /// Returns whether this call made it; the parent is made too, as /tmp/rondo-UID must be.
 Result<bool> make_private_directory(const std::string& path) {
+  if (is_derived(path)) {
+    const std::string parent = std::filesystem::path(path).parent_path();
+    if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) {
+      return system_status("cannot create the rendezvous directory " + parent, errno);
+    }
+    RONDO_RETURN_IF_ERROR(check_parent(parent));
+  }
   if (mkdir(path.c_str(), 0700) == 0) return true;
   if (errno == ENOENT) {
     const std::string parent = std::filesystem::path(path).parent_path();
@@ -114,7 +138,8 @@ class Claim {
   ~Claim() {
     unlinkat(directory_.get(), (name_ + ".sock").c_str(), 0);
     unlinkat(directory_.get(), (name_ + ".lock").c_str(), 0);
-    if (made_directory_) rmdir(path_.c_str());
+    // Empty: the last of those who met there, be it not who made it.
+    if (made_directory_ || is_derived(path_)) rmdir(path_.c_str());
   }
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;

@@ -36,9 +36,10 @@ void print_environment() {
 
 int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
   if (timeout_s > 0) {
-    options.deadline =
-        std::chrono::steady_clock::now() +
-        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
+    constexpr double kLongestS = 1e9;  // beyond, the clock would overflow
+    options.deadline = std::chrono::steady_clock::now() +
+                       std::chrono::ceil<std::chrono::milliseconds>(
+                           std::chrono::duration<double>(std::min(timeout_s, kLongestS)));
   }
   while (true) {
     const rondo::run::JobResult result = rondo::run::run_job(options);

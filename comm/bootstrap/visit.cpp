@@ -125,7 +125,10 @@ Result<std::optional<Admission>> Visit::wait_for_welcome(Guest host) {
     if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
     if (received.ok() && *received) {
       Frame& frame = (*received)->frame;
-      if (frame.kind == Kind::kOtherName) return std::optional<Admission>();
+      if (frame.kind == Kind::kOtherName) {
+        drops_ = 0;  // a meeting of ours, and when it ends those who wait for the next are dropped
+        return std::optional<Admission>();
+      }
       if (frame.kind == Kind::kError) return unpack_status(frame.payload);
       if (frame.kind == Kind::kProof) {
         RONDO_RETURN_IF_ERROR(check_proof(frame.payload));

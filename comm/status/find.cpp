@@ -1,5 +1,5 @@
 // Only rank 0 of a communicator keeps its board's descriptor open; the others have it mapped. So
-// boards are looked for among descriptors first, and else by the inode of a mapping.
+// boards are looked for among descriptors first, and those that are only mapped by their inode.
 #include "comm/status/find.hpp"
 
 #include <fcntl.h>
@@ -104,12 +104,11 @@ Result<std::vector<MappedBoard>> boards_of_process(int pid) {
   std::vector<MappedBoard> boards;
   const std::vector<int> family = with_descendants(pid);
   for (const int member : family) add_open_boards(member, {}, boards);
-  if (boards.empty()) {
-    std::set<uint64_t> wanted;
-    for (const int member : family) wanted.merge(mapped_inodes(member));
-    if (!wanted.empty()) {
-      for (const int other : processes_of_user()) add_open_boards(other, wanted, boards);
-    }
+  std::set<uint64_t> wanted;
+  for (const int member : family) wanted.merge(mapped_inodes(member));
+  for (const MappedBoard& board : boards) wanted.erase(board.id());
+  if (!wanted.empty()) {
+    for (const int other : processes_of_user()) add_open_boards(other, wanted, boards);
   }
   if (!boards.empty()) return boards;
   if (!fs::exists(fmt::format("/proc/{}", pid))) {
