@@ -46,7 +46,10 @@ struct Group {
 
 class Communicator::Impl {
  public:
-  static Result<std::unique_ptr<Impl>> create(const Config& config);
+  /// `links`: the link profile, of the communicator that this one is made from; else what `config`
+  /// says.
+  static Result<std::unique_ptr<Impl>> create(const Config& config,
+                                              std::optional<tuner::LinkProfile> links = {});
   ~Impl();
 
   Status run(const comm::Request& request, const CallOptions& options);
@@ -56,8 +59,11 @@ class Communicator::Impl {
   Work start(engine::Transfer transfer, const CallOptions& options);
   Status group_start();
   Status group_end();
+  /// What this rank's part is made with; nothing: it has none.
   Result<std::optional<Config>> split(int color, int key);
-  Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm);
+  Result<std::unique_ptr<Impl>> make_part(const Config& config);
+  Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
+            ReduceOp op);
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
@@ -109,8 +115,9 @@ class Communicator::Impl {
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 
   std::optional<comm::Group> group_;
-  Config config_;        // as it was settled, for communicators made from this one
-  uint64_t splits_ = 0;  // so far
+  Config config_;  // as it was settled, for communicators made from this one
+  std::optional<tuner::LinkProfile> links_;  // rank 0's, likewise; for a core for every rank
+  uint64_t splits_ = 0;                      // so far
 };
 
 }  // namespace rondo

@@ -127,12 +127,13 @@ struct Introduced {
   tuner::LinkProfile links;   // for a host with a core for every rank
 };
 
-/// Rank 0's link profile follows its Hello.
+/// Rank 0's link profile follows its Hello: `known`, or else what the file says.
 Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
-                            const std::string& links_path) {
+                            const std::string& links_path,
+                            const std::optional<tuner::LinkProfile>& known) {
   std::string said(reinterpret_cast<const char*>(&own), sizeof(own));
   if (bootstrap.rank() == 0) {
-    auto links = comm::host_profile(links_path);
+    auto links = known ? *known : comm::host_profile(links_path);
     if (!links.ok()) return links.status();
     said += tuner::to_json_text(*links);
   }
@@ -202,7 +203,8 @@ Result<transport::Segment> share_segment(comm::Bootstrap& bootstrap, const char*
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config) {
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(
+    const Config& config, std::optional<tuner::LinkProfile> links) {
   Config settled = config;
   Status status = settle(settled);
   if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
@@ -220,6 +222,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   // Those made from this one meet where it has met, under names of their own.
   if (settled.unique_id.empty()) impl->config_.rendezvous = identity->rendezvous;
   impl->config_.all_gather = nullptr;
+  impl->links_ = std::move(links);
   if (status = impl->bring_up(settled); !status.ok()) {
     impl->bootstrap_.fail(status);
     return status;
@@ -241,7 +244,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   config.pace.copy(own.pace, kPaceChars - 1);
   own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
-  auto introduced = exchange(bootstrap_, own, config.links);
+  auto introduced = exchange(bootstrap_, own, config.links, links_);
   if (!introduced.ok()) return introduced.status();
   const std::vector<Hello>& hellos = introduced->hellos;
   const Hello& settings = hellos.front();
@@ -253,6 +256,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   config_.algorithm = static_cast<Algorithm>(settings.algorithm);
   config_.reproducible = settings.reproducible != 0;
   config_.pace = pace;
+  links_ = introduced->links;
 
   auto arenas = map_arenas(bootstrap_, arena->fd, hellos);
   if (!arenas.ok()) return arenas.status();
@@ -395,13 +399,17 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   return std::optional<Config>(std::move(config));
 }
 
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const Config& config) {
+  return create(config, links_);
+}
+
 Result<std::optional<Communicator>> Communicator::split(int color, int key) {
   auto config = impl_->split(color, key);
   if (!config.ok()) return config.status();
   if (!*config) return std::optional<Communicator>();
-  auto made = create(**config);
+  auto made = impl_->make_part(**config);
   if (!made.ok()) return made.status();
-  return std::optional<Communicator>(std::move(*made));
+  return std::optional<Communicator>(Communicator(std::move(*made)));
 }
 
 Result<Communicator> Communicator::duplicate() {

@@ -65,6 +65,15 @@ TEST_CASE("rank 0's profile chooses for every rank") {
   with_links(3, File(profile("alpha_us")).path, all_choose(Algorithm::kOneShot));
 }
 
+TEST_CASE("parts go by rank 0's profile, also those without it") {
+  with_links(3, File(profile("peer_us")).path, [](Communicator& c) {
+    auto part = c.split(c.rank() == 0 ? 0 : 1, 0);
+    expect(part.ok() && *part, "split: " + part.status().to_string());
+    expect((*part)->plan(Collective::kAllReduce, 1 << 20, DataType::kFloat32).predicted_us == 0,
+           "between two ranks everything is free there");
+  });
+}
+
 TEST_CASE("corrections travel too") {
   if (std::thread::hardware_concurrency() < 2) return;  // they hold for ranks with a core each
   const File file(profile("alpha_us", R"({"collective": "broadcast", "algorithm": "ring",
