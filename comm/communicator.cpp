@@ -255,8 +255,8 @@ Status Communicator::Impl::group_end() {
 }
 
 Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
-                              Algorithm algorithm) {
-  Request request{.collective = collective, .count = count, .type = type};
+                              Algorithm algorithm, ReduceOp op) {
+  Request request{.collective = collective, .count = count, .type = type, .op = op};
   if (is_varying(collective)) {
     request.layout =
         std::make_shared<const schedule::Layout>(schedule::equal_layout(collective, size(), count));
@@ -337,8 +337,8 @@ void Communicator::abort(const std::string& reason) { impl_->abort(reason); }
 Stats Communicator::stats() const { return impl_->stats(); }
 std::string Communicator::flight_record() const { return impl_->flight_record(); }
 Plan Communicator::plan(Collective collective, size_t count, DataType type, bool direct,
-                        Algorithm algorithm) const {
-  return impl_->plan(collective, count, type, direct, algorithm);
+                        Algorithm algorithm, ReduceOp op) const {
+  return impl_->plan(collective, count, type, direct, algorithm, op);
 }
 
 // Every collective: the request, then the blocking and the asynchronous call.

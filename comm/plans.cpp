@@ -7,6 +7,7 @@
 namespace rondo::comm {
 
 using engine::Prepared;
+using tuner::can_scale;
 
 namespace {
 
@@ -18,14 +19,6 @@ constexpr size_t kMostShapes = 4096;
 constexpr double kNontemporalPart = 0.75;
 
 bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
-
-// Whether the algorithm can fold inputs that are each multiplied by a factor that only their rank
-// knows: not where ranks read each other's. And in one-shot everybody folds its own input as it is
-// and the others' as they were rounded, which small types must not tell apart.
-bool can_scale(DataType type, Algorithm algorithm) {
-  return !is_direct(algorithm) &&
-         !(algorithm == Algorithm::kOneShot && is_floating(type) && size_of(type) < 4);
-}
 
 // Elements from the beginning of a buffer to the end of its last block.
 uint64_t extent(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& offsets) {
@@ -180,10 +173,7 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
   const auto choose = [&](bool references) {
     tuner::Available available = limits_.available;
     available.references = available.references && references;
-    if (prepared.scaled) {
-      available.references = false;
-      available.publish = available.publish && can_scale(call.type, Algorithm::kOneShot);
-    }
+    if (prepared.scaled) available.scaled = call.type;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
     return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place,

@@ -122,7 +122,8 @@ class Rondo final : public RondoBackend {
  private:
   Plan plan(const Shape& shape) const {
     return communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
-                              options_.algorithm);
+                              options_.algorithm,
+                              reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
 
   Communicator communicator_;

@@ -36,7 +36,9 @@ rondo_call_options default_options() {
 AllGather all_gather_of(const rondo_config& c) {
   if (c.all_gather == nullptr) return {};
   return [c](std::string_view own) -> Result<std::vector<std::string>> {
-    const auto ranks = static_cast<size_t>(std::max(c.world_size, 1));
+    // The callback writes what world_size ranks gave, of which there is no telling here.
+    if (c.world_size < 1) return refuse("rondo_config.all_gather needs world_size");
+    const auto ranks = static_cast<size_t>(c.world_size);
     std::string all(ranks * own.size(), '\0');
     if (const int failed = c.all_gather(c.all_gather_context, own.data(), own.size(), all.data())) {
       return Status(Code::kBootstrap, fmt::format("it returned {}", failed));
@@ -259,8 +261,8 @@ rondo_code rondo_status(const rondo_communicator* communicator) {
 }
 
 rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collective collective,
-                          size_t count, rondo_data_type type, int direct, rondo_algorithm algorithm,
-                          rondo_plan* plan, size_t size) {
+                          size_t count, rondo_data_type type, rondo_reduce_op op, int direct,
+                          rondo_algorithm algorithm, rondo_plan* plan, size_t size) {
   return guarded([&]() -> Status {
     RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
     RONDO_RETURN_IF_ERROR(check_pointer(plan, "the place for the plan"));
@@ -270,7 +272,10 @@ rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collecti
     RONDO_RETURN_IF_ERROR(read_value(collective, rondo::kCollectives, "collective", which));
     RONDO_RETURN_IF_ERROR(read_value(type, rondo::kDataTypes, "data type", element));
     RONDO_RETURN_IF_ERROR(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
-    const Plan p = communicator->communicator.plan(which, count, element, direct != 0, how);
+    ReduceOp reduction{};
+    RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "reduction", reduction));
+    const Plan p =
+        communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
     write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels, p.predicted_us,
                               p.bytes_sent_per_rank},
                              plan, size);

@@ -77,11 +77,23 @@ Status choose(Plan& plan) {
   // As if in place, as a communicator chooses: whether a rank's buffers are is its own affair. An
   // all_to_all_v never is.
   const bool in_place = r.collective != Collective::kAllToAllV;
-  plan.candidates = tuner::candidates(r.collective, r.ranks, bytes, r.available, in_place, r.links);
+  tuner::Available available = r.available;
+  const auto candidates = [&] {
+    return tuner::candidates(r.collective, r.ranks, bytes, available, in_place, r.links);
+  };
+  plan.candidates = candidates();
   plan.algorithm = r.algorithm;
   if (r.algorithm == Algorithm::kAuto) {
-    plan.algorithm =
-        tuner::choose(r.collective, r.ranks, bytes, r.available, in_place, r.links).algorithm;
+    const auto choose = [&] {
+      return tuner::choose(r.collective, r.ranks, bytes, available, in_place, r.links).algorithm;
+    };
+    plan.algorithm = choose();
+    if (available.references && !schedule::needs_of(plan.algorithm).references) {
+      // Mapped buffers do not help, and staged algorithms are chosen as for any other memory.
+      available.references = false;
+      plan.candidates = candidates();
+      plan.algorithm = choose();
+    }
   }
   for (const tuner::Candidate& c : plan.candidates) {
     if (c.algorithm != plan.algorithm) continue;

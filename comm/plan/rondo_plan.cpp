@@ -35,7 +35,7 @@ std::optional<uint64_t> parse_size(const std::string& text) {
   const auto [unit, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc{}) return std::nullopt;
   const std::string_view suffix(unit, end);
-  const size_t power = std::string_view("KMG").find(suffix);
+  const size_t power = std::string_view("KkMmGg").find(suffix) / 2;
   const int shift = suffix.empty()                   ? 0
                     : power > 2 || suffix.size() > 1 ? 64
                                                      : 10 * (1 + static_cast<int>(power));
@@ -55,7 +55,11 @@ template <class Enum, size_t N>
 Enum parse_or_refuse(const std::string& flag, const std::string& text,
                      const std::string_view (&names)[N]) {
   const auto value = parse<Enum>(text, names);
-  if (!value) throw CLI::ValidationError(flag, "'" + text + "' is none of: " + join(names));
+  if (!value) {
+    const std::string_view why = why_absent(text);
+    throw CLI::ValidationError(flag, "'" + text + "' is none of: " + join(names) +
+                                         (why.empty() ? "" : "; " + std::string(why)));
+  }
   return *value;
 }
 
@@ -112,6 +116,7 @@ Request read_request(const Flags& flags) {
                                             " at most: choose fewer, and leave out --rank");
   }
   r.available = {.publish = !wire, .references = flags.memory == "library", .signals = !wire};
+  if (form_of(r.collective).reduces && r.op == ReduceOp::kScaledSum) r.available.scaled = r.type;
   return r;
 }
 
@@ -122,10 +127,15 @@ Result<tuner::LinkProfile> links_of(const Flags& flags) {
     if (!read.ok()) return read.status();
     links = std::move(*read);
   }
-  if (flags.pace.empty()) return links;
+  // As a communicator with one channel has it, and one for messages.
+  const auto fitted = [&](tuner::LinkProfile profile) {
+    return tuner::fit_to_memory(std::move(profile), flags.ranks, 2);
+  };
+  if (flags.pace.empty()) return fitted(std::move(links));
   auto pace = transport::parse_pace(flags.pace);
   if (!pace.ok()) return pace.status();
-  return tuner::wire_profile(pace->bytes_per_second, pace->latency_seconds, std::move(links));
+  return fitted(
+      tuner::wire_profile(pace->bytes_per_second, pace->latency_seconds, std::move(links)));
 }
 
 Status write_file(const std::string& path, const std::string& text) {

@@ -99,6 +99,12 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " is not below " +
                                               std::to_string(ranks) + ", the number of ranks");
   }
+  // Chunks are numbered by int, and an all_to_all has one for every pair.
+  constexpr int kMostInPairs = 46340;
+  if (base_of(collective) == Collective::kAllToAll && ranks > kMostInPairs) {
+    return Status(Code::kInvalidArgument,
+                  "an all_to_all is for 1 to 46340 ranks, not " + std::to_string(ranks));
+  }
   const bool rooted = is_rooted(collective);
   if (rooted && (root < 0 || root >= ranks)) {
     return Status(Code::kInvalidArgument, "root " + std::to_string(root) + " is not below " +

@@ -187,14 +187,16 @@ std::string topology_report(int ranks, const Config& config) {
   const int granted = engine::granted_cpus();
   const int cpus = std::clamp(static_cast<int>(allowed.size()), 1, std::max(granted, 1));
   const char* links = std::getenv("RONDO_LINKS");
+  const char* pace = std::getenv("RONDO_PACE");
   auto profile =
       comm::host_profile(config.links.empty() && links != nullptr ? links : config.links);
   if (profile.ok()) {
-    profile = comm::link_profile({.ranks = ranks,
-                                  .channels = std::max(config.channels, 1),
-                                  .cpus = cpus,
-                                  .links = *profile,
-                                  .pace = config.pace});
+    profile =
+        comm::link_profile({.ranks = ranks,
+                            .channels = std::max(config.channels, 1),
+                            .cpus = cpus,
+                            .links = *profile,
+                            .pace = config.pace.empty() && pace != nullptr ? pace : config.pace});
   }
   return host_text(topology) + usable_text(allowed, granted) +
          placement_text(topology, ranks, allowed) +

@@ -281,9 +281,10 @@ class Communicator {
   Status status() const;
 
   /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on
-  /// every rank. _v collectives: as if every block were of `count` elements.
+  /// every rank; `op`: of those that reduce. _v collectives: as if every block were of `count`
+  /// elements.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
-            Algorithm algorithm = Algorithm::kAuto) const;
+            Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;
   /// The last operations of every rank as this rank can see them, as text: what status queries and
   /// error reports print.

@@ -210,4 +210,17 @@ constexpr std::optional<Enum> parse(std::string_view text, const std::string_vie
   return std::nullopt;
 }
 
+/// Why there is no data type or operator of that name, which others have; empty: no other has it.
+constexpr std::string_view why_absent(std::string_view name) {
+  for (const std::string_view word : {"complex", "cfloat", "cdouble"}) {
+    if (name.find(word) != name.npos) {
+      return "there are no complex types: a sum of complex numbers is one of twice as many reals";
+    }
+  }
+  for (const std::string_view word : {"user", "custom"}) {
+    if (name.find(word) != name.npos) return "there are no user-defined operators";
+  }
+  return {};
+}
+
 }  // namespace rondo

@@ -249,8 +249,8 @@ static void options_of_calls(rondo_communicator* world) {
 static void what_is_known(rondo_communicator* world) {
   enum { kMany = 3 * 1024 }; /* whole cache lines for each rank */
   rondo_plan plan;
-  expect_ok(rondo_get_plan(world, RONDO_ALL_REDUCE, kMany, RONDO_FLOAT32, 0, RONDO_RING, &plan,
-                           sizeof plan),
+  expect_ok(rondo_get_plan(world, RONDO_ALL_REDUCE, kMany, RONDO_FLOAT32, RONDO_SUM, 0, RONDO_RING,
+                           &plan, sizeof plan),
             "plan");
   expect(plan.algorithm == RONDO_RING && plan.channels == 1 && plan.predicted_us > 0,
          "the plan's values");
@@ -320,8 +320,9 @@ static void refused(rondo_communicator* world) {
   expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "reserved is 1");
   memset(&options, 0, sizeof options);
   expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "size is 0");
-  expect_error(rondo_get_plan(world, 77, 1, RONDO_FLOAT32, 0, RONDO_AUTO, (rondo_plan*)&x, 4),
-               RONDO_INVALID_ARGUMENT, "unknown collective 77");
+  expect_error(
+      rondo_get_plan(world, 77, 1, RONDO_FLOAT32, RONDO_SUM, 0, RONDO_AUTO, (rondo_plan*)&x, 4),
+      RONDO_INVALID_ARGUMENT, "unknown collective 77");
   expect_error(rondo_flight_record(world, NULL, 8, NULL), RONDO_INVALID_ARGUMENT,
                "the buffer is null");
   /* Nothing of all this has broken anything. */
@@ -368,6 +369,10 @@ static int gather_over_pipes(void* context, const void* own, size_t bytes, void*
 static int refuse_to_gather(void* context, const void* own, size_t bytes, void* all) {
   (void)context, (void)own, (void)bytes, (void)all;
   return 42;
+}
+
+static int never_to_be_called(void* context, const void* own, size_t bytes, void* all) {
+  (void)context, (void)own, (void)bytes, (void)all, abort();
 }
 
 static rondo_config config_of_rank(void) {
@@ -476,6 +481,10 @@ static void configurations(void) {
   config.unique_id = NULL;
   config.all_gather = refuse_to_gather;
   expect_error(rondo_create(&alone, &config), RONDO_BOOTSTRAP, "it returned 42");
+  config.world_size = -1; /* not called: there is no telling how much it would write */
+  config.all_gather = never_to_be_called;
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "Config::all_gather");
+  config.all_gather = refuse_to_gather;
 
   /* A program with an older header has a shorter struct; what lies behind it is not read. */
   rondo_config_init(&config, offsetof(rondo_config, slot_bytes));

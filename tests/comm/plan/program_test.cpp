@@ -41,6 +41,21 @@ TEST_CASE("the text explains: candidates, choice, steps, bytes, proof") {
   CHECK_THAT(ran.out, says("verified: 4 ranks"));
 }
 
+TEST_CASE("what is planned is what a communicator does: slots of many ranks, scaled sums") {
+  const ProgramResult many = plan({"all_reduce", "--ranks", "16", "--size", "1m", "--rank", "0"});
+  INFO(many.out << many.err);
+  CHECK_THAT(many.out, says("4 slots of 65536 bytes"));
+  const ProgramResult scaled =
+      plan({"all_reduce", "--ranks", "2", "--size", "1M", "-o", "mulsum", "--memory", "library"});
+  INFO(scaled.out << scaled.err);
+  CHECK_THAT(scaled.out, says("refused: inputs are scaled"));
+  CHECK_THAT(scaled.out, says("ring: the cheapest that is possible"));
+  const ProgramResult pairs =
+      plan({"all_to_all", "--ranks", "65536", "--size", "1G", "--rank", "0"});
+  CHECK(pairs.exit_code == 2);
+  CHECK_THAT(pairs.err, says("1 to 46340 ranks"));
+}
+
 TEST_CASE("the JSON of every algorithm says that bytes match and that it is verified") {
   const TempDirectory directory;
   const std::string file = directory.path() + "/plan.json";
