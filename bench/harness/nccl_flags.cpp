@@ -8,6 +8,8 @@
 namespace rondo::bench {
 namespace {
 
+constexpr int kMostRanks = 1024;
+
 /// A flag that exists to say what is always so.
 struct Settled {
   const char* names;
@@ -63,7 +65,6 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& opt
       ->check(CLI::Range(size_t{0}, size_t{1} << 20))
       ->capture_default_str();
   if (!is_rondo) return;
-  constexpr int kMostRanks = 1024;
   app.add_option("-t,--nthreads", flags.threads, "as --ranks T x G --threads, with -g G")
       ->check(CLI::Range(1, kMostRanks));
   app.add_option("-g,--ngpus", flags.gpus, "ranks per thread; see -t")
@@ -79,6 +80,10 @@ void read_nccl_flags(const NcclFlags& flags, Options& options) {
   if (flags.local_register != 0) options.library_memory = true;
   if (flags.per_iteration != 0) options.stats = true;
   const int ranks = std::max(flags.threads, 1) * std::max(flags.gpus, 1);
+  if (ranks > kMostRanks) {
+    throw CLI::ValidationError("-t, -g", "these ask for " + std::to_string(ranks) +
+                                             " ranks; at most " + std::to_string(kMostRanks));
+  }
   if (ranks == 1) return;
   if (options.ranks > 0 && options.ranks != ranks) {
     throw CLI::ValidationError("-t, -g", "these ask for " + std::to_string(ranks) +

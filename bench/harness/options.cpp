@@ -75,6 +75,12 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
   if (sweep.factor == 1 && sweep.step == 0) refuse("-i", texts.step, "never reaches the maximum");
 }
 
+/// What to say of a type or operator that others have.
+std::string because(const std::string& text) {
+  const std::string_view why = why_absent(text);
+  return why.empty() ? "" : "; " + std::string(why);
+}
+
 void read_options(const Texts& texts, Options& options) {
   if (!options.calibrate_file.empty() && options.sweep_algorithms) {
     throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
@@ -88,10 +94,12 @@ void read_options(const Texts& texts, Options& options) {
   }
   read_sweep(texts, options.sweep);
   const auto types = parse_several<DataType>(texts.type, kDataTypeNames);
-  if (!types) refuse("-d", texts.type, "is none of: " + join(kDataTypeNames) + ", all");
+  if (!types)
+    refuse("-d", texts.type, "is none of: " + join(kDataTypeNames) + ", all" + because(texts.type));
   options.types = *types;
   const auto ops = parse_several<ReduceOp>(texts.op, kReduceOpNames);
-  if (!ops) refuse("-o", texts.op, "is none of: " + join(kReduceOpNames) + ", all");
+  if (!ops)
+    refuse("-o", texts.op, "is none of: " + join(kReduceOpNames) + ", all" + because(texts.op));
   options.ops = *ops;
   options.all_roots = texts.root == "all";
   if (!options.all_roots && !CLI::detail::lexical_cast(texts.root, options.root)) {

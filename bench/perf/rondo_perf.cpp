@@ -54,11 +54,12 @@ int run_one(const Context& context, const Config& config, const Place& place) {
   const int cpus = allowed_cpus();
   const std::string pinning = pin(place.local_rank, place.local_world_size);
   const bool calibrates = !options.calibrate_file.empty();
-  if (calibrates && (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
-                     !options.pace.empty() || !options.links.empty())) {
+  if (calibrates &&
+      (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
+       !options.pace.empty() || std::getenv("RONDO_PACE") != nullptr || !options.links.empty())) {
     return failed({Code::kInvalidArgument,
                    "--calibrate needs at least two processes and a CPU for each, and goes without "
-                   "--threads, --pace and --links: here are " +
+                   "--threads, --pace (RONDO_PACE) and --links: here are " +
                        std::to_string(place.world_size) + " ranks and " + std::to_string(cpus) +
                        " CPUs"});
   }

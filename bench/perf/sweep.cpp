@@ -165,7 +165,7 @@ Status write_json(const Options& options, const RondoBackend& backend,
                          {"memory", options.library_memory ? "library" : "plain"},
                          {"links", options.links},
                          {"results", rows}}
-              .dump(1)
+              .dump(1, ' ', false, nlohmann::json::error_handler_t::replace)
        << "\n";
   file.close();
   if (file) return {};

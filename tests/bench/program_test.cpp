@@ -408,6 +408,9 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduze", "all_reduze"},
       {"all_reduce --algorithm fastest", "two-shot-direct"},  // the valid names are listed
       {"all_reduce --device cuda", "cuda"},
+      {"all_reduce -d complex64", "no complex types"},
+      {"all_reduce -o user", "no user-defined operators"},
+      {"all_reduce -t 1024 -g 1024", "1048576 ranks"},
       {"all_reduce -b 8X", "8X"},
       {"broadcast --ranks 2 -b 8 -e 8 -r 2", "root 2"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --json /nonexistent/x.json", "/nonexistent/x.json"},
