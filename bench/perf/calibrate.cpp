@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "bench/perf/interleaved.hpp"
 #include "rondo/links.hpp"
@@ -139,9 +141,17 @@ void print_errors(RondoBackend& calibrated, const std::vector<Contender>& held_o
 
 Status calibrate_rank(const Options& options, Config config, RondoBackend& backend) {
   const bool first = backend.rank() == 0;
-  if (first && !std::ofstream(options.calibrate_file, std::ios::app)) {
-    return {Code::kSystem,
-            "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
+  if (first) {
+    // What is there stays until there is a better one; a run that breaks off leaves nothing.
+    std::error_code ignored;
+    const bool is_new = !std::filesystem::exists(options.calibrate_file, ignored);
+    if (!std::ofstream(options.calibrate_file, std::ios::app)) {
+      return {Code::kSystem,
+              "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
+    }
+    if (is_new) std::filesystem::remove(options.calibrate_file, ignored);
+    std::printf("# calibrating: one to two minutes on an idle machine, more on a busy one\n");
+    std::fflush(stdout);
   }
   Contenders contenders = contenders_at(backend, with_held_out(sizes_of(options.sweep)));
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
