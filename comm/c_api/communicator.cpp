@@ -273,7 +273,7 @@ rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collecti
     RONDO_RETURN_IF_ERROR(read_value(type, rondo::kDataTypes, "data type", element));
     RONDO_RETURN_IF_ERROR(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
     ReduceOp reduction{};
-    RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "reduction", reduction));
+    RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "operator", reduction));
     const Plan p =
         communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
     write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels, p.predicted_us,

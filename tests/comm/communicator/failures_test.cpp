@@ -8,6 +8,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <latch>
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
@@ -336,7 +337,7 @@ TEST_CASE("a rank that leaves early is named, one that leaves in time is not") {
 // The waits of all of them are one thread's, which must not take its own for anybody's standing still.
 TEST_CASE("a rank that never calls is named by asynchronous operations of one process too") {
   const TempDirectory directory;
-  std::atomic<int> failed{0};
+  std::latch failed(2);
   require_all_ok(run_ranks(How::kThreads, 3, [&](int rank) {
     Config config;
     config.timeout = std::chrono::milliseconds{400};
@@ -349,12 +350,12 @@ TEST_CASE("a rank that never calls is named by asynchronous operations of one pr
           comm->broadcast_async(data.data(), data.data(), 1024, DataType::kFloat32, 2,
                                 {.algorithm = Algorithm::kRing})
               .wait();
+      failed.count_down();
       expect(status.code() == Code::kTimeout, status.to_string());
       expect_contains(status.message(), "rank 2 (pid");
       expect_contains(status.message(), "has not called it");
-      ++failed;
     }
-    while (failed < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    failed.wait();
   }));
 }
 
