@@ -1,6 +1,6 @@
 // The whole model against central differences, the order in which it finishes gradients, and
 // accumulation.
-#include "trainer/mlp.hpp"
+#include "trainer/models/mlp.hpp"
 
 #include <algorithm>
 
@@ -18,14 +18,18 @@ struct Listener : BackwardListener {
   void layer_begins(int layer) override {
     events.push_back("layer " + model_.layers()[static_cast<size_t>(layer)]);
   }
-  void gradient_ready(int parameter) override {
+  void gradient_ready(int parameter, size_t count) override {
+    CHECK(count == model_.parameters()[static_cast<size_t>(parameter)].count());
     events.push_back(model_.parameters()[static_cast<size_t>(parameter)].name);
     order.push_back(parameter);
   }
+  void gradient_skipped(int parameter) override { FAIL("skipped " << parameter); }
   const Model<double>& model_;
   std::vector<std::string> events;
   std::vector<int> order;
 };
+
+constexpr Pass kPass{.training = true, .seed = 1, .step = 0};
 
 /// A small model with storage of its own for each parameter, and a batch.
 struct Fixture {
@@ -34,8 +38,8 @@ struct Fixture {
 
   Fixture() : model(make_mlp<double>(kShape)) {
     for (const Parameter& parameter : model->parameters()) {
-      values.emplace_back(parameter.count);
-      gradients.emplace_back(parameter.count, 77);
+      values.emplace_back(parameter.count());
+      gradients.emplace_back(parameter.count(), 77);
       initialise(parameter, static_cast<int>(values.size()), 1, values.back().data());
     }
     // Biases start at zero; here they should matter.
@@ -43,19 +47,27 @@ struct Fixture {
     std::vector<double*> value_pointers, gradient_pointers;
     for (auto& v : values) value_pointers.push_back(v.data());
     for (auto& g : gradients) gradient_pointers.push_back(g.data());
-    model->bind(value_pointers, gradient_pointers);
+    model->bind(value_pointers, gradient_pointers, {});
     for (size_t i = 0; i < kBatch * MlpShape::kContext; ++i) {
-      inputs.push_back(static_cast<uint8_t>(mix(i)));
+      tokens.push_back(static_cast<uint8_t>(mix(i)));
     }
     for (size_t i = 0; i < kBatch; ++i) targets.push_back(static_cast<uint8_t>(mix(~i)));
   }
   Batch batch(size_t size = kBatch) const {
-    return {.size = size, .inputs = inputs.data(), .targets = targets.data()};
+    return {.size = size,
+            .tokens = tokens.data(),
+            .images = nullptr,
+            .targets = targets.data(),
+            .ids = nullptr};
+  }
+  double forward(const Batch& samples) { return model->forward(samples, kPass).value(); }
+  void backward(const Batch& samples, double scale, bool accumulate, BackwardListener& listener) {
+    REQUIRE(model->backward(samples, kPass, scale, accumulate, listener).ok());
   }
 
   std::unique_ptr<Model<double>> model;
   std::vector<std::vector<double>> values, gradients;
-  std::vector<uint8_t> inputs, targets;
+  std::vector<int32_t> tokens, targets;
 };
 
 }  // namespace
@@ -63,9 +75,9 @@ struct Fixture {
 TEST_CASE("mlp: the gradient of every parameter equals central differences") {
   Fixture f;
   Listener listener(*f.model);
-  f.model->forward(f.batch());
-  f.model->backward(f.batch(), 0.25, false, listener);
-  const auto loss = [&] { return 0.25 * f.model->forward(f.batch()); };
+  f.forward(f.batch());
+  f.backward(f.batch(), 0.25, false, listener);
+  const auto loss = [&] { return 0.25 * f.forward(f.batch()); };
   for (size_t p = 0; p < f.values.size(); ++p) {
     INFO(f.model->parameters()[p].name);
     check_gradient(f.values[p], f.gradients[p], loss);
@@ -75,15 +87,15 @@ TEST_CASE("mlp: the gradient of every parameter equals central differences") {
 TEST_CASE("mlp: shapes are those of the description") {
   const auto model = make_mlp<float>({.layers = 2, .width = 512, .batch = 1});
   size_t count = 0;
-  for (const Parameter& parameter : model->parameters()) count += parameter.count;
+  for (const Parameter& parameter : model->parameters()) count += parameter.count();
   CHECK(count == 256 * 32 + 2 * (512 * 512 + 512) + (512 * 256 + 256));
 }
 
 TEST_CASE("mlp: gradients become final in parameter order, layer by layer") {
   Fixture f;
   Listener listener(*f.model);
-  f.model->forward(f.batch());
-  f.model->backward(f.batch(), 1, false, listener);
+  f.forward(f.batch());
+  f.backward(f.batch(), 1, false, listener);
   CHECK(listener.order == std::vector<int>{0, 1, 2, 3, 4, 5, 6});
   CHECK(listener.events ==
         std::vector<std::string>{"layer output", "output.bias", "output.weight", "layer hidden2",
@@ -97,11 +109,12 @@ namespace {
 struct Spoiler : BackwardListener {
   explicit Spoiler(std::vector<std::vector<double>>& gradients) : gradients_(gradients) {}
   void layer_begins(int) override {}
-  void gradient_ready(int parameter) override {
+  void gradient_ready(int parameter, size_t) override {
     auto& gradient = gradients_[static_cast<size_t>(parameter)];
     kept.push_back(gradient);
     std::fill(gradient.begin(), gradient.end(), -1e300);
   }
+  void gradient_skipped(int) override {}
   std::vector<std::vector<double>>& gradients_;
   std::vector<std::vector<double>> kept;
 };
@@ -111,12 +124,12 @@ struct Spoiler : BackwardListener {
 TEST_CASE("mlp: a final gradient is neither written nor read again") {
   Fixture f;
   Listener listener(*f.model);
-  f.model->forward(f.batch());
-  f.model->backward(f.batch(), 1, false, listener);
+  f.forward(f.batch());
+  f.backward(f.batch(), 1, false, listener);
   const auto expected = f.gradients;
   Spoiler spoiler(f.gradients);
-  f.model->forward(f.batch());
-  f.model->backward(f.batch(), 1, false, spoiler);
+  f.forward(f.batch());
+  f.backward(f.batch(), 1, false, spoiler);
   CHECK(spoiler.kept == expected);
   for (const auto& gradient : f.gradients) {
     CHECK(std::all_of(gradient.begin(), gradient.end(), [](double g) { return g == -1e300; }));
@@ -126,16 +139,18 @@ TEST_CASE("mlp: a final gradient is neither written nor read again") {
 TEST_CASE("mlp: accumulated single samples are the gradient of the batch") {
   Fixture f;
   Listener listener(*f.model);
-  const double loss = f.model->forward(f.batch());
-  f.model->backward(f.batch(), 1, false, listener);
+  const double loss = f.forward(f.batch());
+  f.backward(f.batch(), 1, false, listener);
   const auto expected = f.gradients;
   double sum = 0;
   for (size_t i = 0; i < Fixture::kBatch; ++i) {
     const Batch one{.size = 1,
-                    .inputs = f.inputs.data() + i * MlpShape::kContext,
-                    .targets = f.targets.data() + i};
-    sum += f.model->forward(one);
-    f.model->backward(one, 1, i > 0, listener);
+                    .tokens = f.tokens.data() + i * MlpShape::kContext,
+                    .images = nullptr,
+                    .targets = f.targets.data() + i,
+                    .ids = nullptr};
+    sum += f.forward(one);
+    f.backward(one, 1, i > 0, listener);
   }
   CHECK(sum == Approx(loss).epsilon(1e-13));
   for (size_t p = 0; p < expected.size(); ++p) {
@@ -148,8 +163,8 @@ TEST_CASE("mlp: accumulated single samples are the gradient of the batch") {
 TEST_CASE("mlp: an empty batch has no loss and a zero gradient") {
   Fixture f;
   Listener listener(*f.model);
-  CHECK(f.model->forward(f.batch(0)) == 0);
-  f.model->backward(f.batch(0), 1, false, listener);
+  CHECK(f.forward(f.batch(0)) == 0);
+  f.backward(f.batch(0), 1, false, listener);
   CHECK(listener.order.size() == f.values.size());
   for (const auto& gradient : f.gradients) {
     CHECK(std::all_of(gradient.begin(), gradient.end(), [](double g) { return g == 0; }));
@@ -157,7 +172,7 @@ TEST_CASE("mlp: an empty batch has no loss and a zero gradient") {
 }
 
 TEST_CASE("initialise: by seed and parameter, within the bound, the same in both types") {
-  const Parameter parameter{.name = "p", .count = 1000, .init_bound = 0.5};
+  const Parameter parameter{.name = "p", .shape = {1000}, .init = {Init::kUniform, 0.5}};
   std::vector<double> a(1000), b(1000), other_seed(1000), other_index(1000);
   std::vector<float> narrow(1000);
   initialise(parameter, 3, 1, a.data());
@@ -177,4 +192,20 @@ TEST_CASE("initialise: by seed and parameter, within the bound, the same in both
   }
   CHECK(std::abs(mean) < 0.05);
   CHECK(square == Approx(0.25 / 3).epsilon(0.1));
+}
+
+TEST_CASE("initialise: normal numbers have the given deviation, constants are constant") {
+  const Parameter normal{.name = "n", .shape = {100, 100}, .init = {Init::kNormal, 0.02}};
+  const Parameter constant{.name = "c", .shape = {3}, .init = {Init::kConstant, 7}};
+  std::vector<double> values(normal.count()), sevens(3);
+  initialise(normal, 0, 1, values.data());
+  initialise(constant, 0, 1, sevens.data());
+  double mean = 0, square = 0;
+  for (const double v : values) {
+    mean += v / 10000;
+    square += v * v / 10000;
+  }
+  CHECK(std::abs(mean) < 0.001);
+  CHECK(std::sqrt(square) == Approx(0.02).epsilon(0.03));
+  CHECK(sevens == std::vector<double>{7, 7, 7});
 }

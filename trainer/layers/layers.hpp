@@ -20,6 +20,10 @@ template <class T>
 void linear_backward_parameters(const LinearShape& shape, const T* dy, const T* x, bool accumulate,
                                 T* dw, T* dbias);
 
+/// The latter alone.
+template <class T>
+void linear_backward_bias(const LinearShape& shape, const T* dy, bool accumulate, T* dbias);
+
 /// dx[rows x in] = dy w.
 template <class T>
 void linear_backward_input(const LinearShape& shape, const T* dy, const T* w, T* dx);
@@ -29,26 +33,25 @@ void linear_backward_input(const LinearShape& shape, const T* dy, const T* w, T*
 template <class T>
 void relu_backward(size_t count, const T* y, T* dy);
 
-/// `symbols` bytes looked up in table[256 x size]; y[symbols x size]. A row of several symbols is
+/// `symbols` numbers looked up in table[any x size]; y[symbols x size]. A row of several symbols is
 /// their concatenation.
 template <class T>
-void embedding_forward(size_t symbols, size_t size, const uint8_t* x, const T* table, T* y);
+void embedding_forward(size_t symbols, size_t size, const int32_t* x, const T* table, T* y);
 
 /// dtable[x[i]] += dy[i], over all i in order.
 template <class T>
-void embedding_backward(size_t symbols, size_t size, const uint8_t* x, const T* dy, bool accumulate,
-                        T* dtable);
+void embedding_backward(size_t symbols, size_t size, const int32_t* x, const T* dy, T* dtable);
 
 /// The sum over rows of -log softmax(logits[rows x classes])[target], in double. logits become the
 /// probabilities.
 template <class T>
-double softmax_cross_entropy_forward(size_t rows, size_t classes, const uint8_t* targets,
+double softmax_cross_entropy_forward(size_t rows, size_t classes, const int32_t* targets,
                                      T* logits);
 
 /// In place on the probabilities: scale * d(loss sum)/d(logits) = scale * (probability - [class is
 /// target]).
 template <class T>
-void softmax_cross_entropy_backward(size_t rows, size_t classes, const uint8_t* targets, T scale,
+void softmax_cross_entropy_backward(size_t rows, size_t classes, const int32_t* targets, T scale,
                                     T* probabilities);
 
 }  // namespace rondo::trainer

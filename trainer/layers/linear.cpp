@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "trainer/layers/layers.hpp"
+#include "trainer/layers/rows.hpp"
 
 namespace rondo::trainer {
 
@@ -9,23 +10,20 @@ template <class T>
 void linear_forward(const LinearShape& shape, const T* x, const T* w, const T* bias, bool relu,
                     T* y) {
   multiply_forward(shape, x, w, y);
-  for (size_t r = 0; r < shape.rows; ++r) {
-    T* row = y + r * shape.out;
-    for (size_t c = 0; c < shape.out; ++c) row[c] += bias[c];
-    if (!relu) continue;
-    for (size_t c = 0; c < shape.out; ++c) row[c] = row[c] < T{0} ? T{0} : row[c];  // NaN stays
-  }
+  rows_kernels<T>().add_bias(shape.rows, shape.out, bias, relu, y);
 }
 
 template <class T>
 void linear_backward_parameters(const LinearShape& shape, const T* dy, const T* x, bool accumulate,
                                 T* dw, T* dbias) {
+  linear_backward_bias(shape, dy, accumulate, dbias);
   multiply_weight_gradient(shape, dy, x, dw, accumulate);
+}
+
+template <class T>
+void linear_backward_bias(const LinearShape& shape, const T* dy, bool accumulate, T* dbias) {
   if (!accumulate) std::fill_n(dbias, shape.out, T{0});
-  for (size_t r = 0; r < shape.rows; ++r) {
-    const T* row = dy + r * shape.out;
-    for (size_t c = 0; c < shape.out; ++c) dbias[c] += row[c];
-  }
+  rows_kernels<T>().add_columns(shape.rows, shape.out, dy, dbias);
 }
 
 template <class T>
@@ -35,7 +33,7 @@ void linear_backward_input(const LinearShape& shape, const T* dy, const T* w, T*
 
 template <class T>
 void relu_backward(size_t count, const T* y, T* dy) {
-  for (size_t i = 0; i < count; ++i) dy[i] = y[i] > T{0} ? dy[i] : T{0};
+  rows_kernels<T>().relu_backward(count, y, dy);
 }
 
 template void linear_forward(const LinearShape&, const float*, const float*, const float*, bool,
@@ -46,6 +44,8 @@ template void linear_backward_parameters(const LinearShape&, const float*, const
                                          float*, float*);
 template void linear_backward_parameters(const LinearShape&, const double*, const double*, bool,
                                          double*, double*);
+template void linear_backward_bias(const LinearShape&, const float*, bool, float*);
+template void linear_backward_bias(const LinearShape&, const double*, bool, double*);
 template void linear_backward_input(const LinearShape&, const float*, const float*, float*);
 template void linear_backward_input(const LinearShape&, const double*, const double*, double*);
 template void relu_backward(size_t, const float*, float*);

@@ -1,5 +1,4 @@
-// See matmul.hpp. Row counts of zero are settled here, because BLAS implementations differ about
-// them.
+// See matmul.hpp. Empty sums are settled here, because BLAS implementations differ about them.
 #include "trainer/layers/matmul.hpp"
 
 #include <cblas.h>
@@ -9,80 +8,91 @@
 namespace rondo::trainer {
 namespace {
 
-/// c[m x n] = a b + beta c; lda, ldb, ldc are the row lengths as stored.
-struct Product {
-  CBLAS_TRANSPOSE transpose_a, transpose_b;
-  size_t m, n, k, lda, ldb;
-};
-
-void gemm(const Product& p, const float* a, const float* b, float beta, float* c) {
-  cblas_sgemm(CblasRowMajor, p.transpose_a, p.transpose_b, static_cast<blasint>(p.m),
-              static_cast<blasint>(p.n), static_cast<blasint>(p.k), 1.0f, a,
-              static_cast<blasint>(p.lda), b, static_cast<blasint>(p.ldb), beta, c,
-              static_cast<blasint>(p.n));
+template <class T>
+CBLAS_TRANSPOSE transposition(const Matrix<T>& matrix) {
+  return matrix.transposed ? CblasTrans : CblasNoTrans;
 }
 
-void gemm(const Product& p, const double* a, const double* b, double beta, double* c) {
-  cblas_dgemm(CblasRowMajor, p.transpose_a, p.transpose_b, static_cast<blasint>(p.m),
-              static_cast<blasint>(p.n), static_cast<blasint>(p.k), 1.0, a,
-              static_cast<blasint>(p.lda), b, static_cast<blasint>(p.ldb), beta, c,
-              static_cast<blasint>(p.n));
+void gemm(const Product<float>& p) {
+  cblas_sgemm(CblasRowMajor, transposition(p.a), transposition(p.b), static_cast<blasint>(p.m),
+              static_cast<blasint>(p.n), static_cast<blasint>(p.k), p.alpha, p.a.data,
+              static_cast<blasint>(p.a.stride), p.b.data, static_cast<blasint>(p.b.stride), p.beta,
+              p.c.data, static_cast<blasint>(p.c.stride));
+}
+
+void gemm(const Product<double>& p) {
+  cblas_dgemm(CblasRowMajor, transposition(p.a), transposition(p.b), static_cast<blasint>(p.m),
+              static_cast<blasint>(p.n), static_cast<blasint>(p.k), p.alpha, p.a.data,
+              static_cast<blasint>(p.a.stride), p.b.data, static_cast<blasint>(p.b.stride), p.beta,
+              p.c.data, static_cast<blasint>(p.c.stride));
+}
+
+/// c = beta c.
+template <class T>
+void scale(const Product<T>& p) {
+  for (size_t i = 0; i < p.m; ++i) {
+    T* row = p.c.data + i * p.c.stride;
+    for (size_t j = 0; j < p.n; ++j) row[j] = p.beta == T{0} ? T{0} : p.beta * row[j];
+  }
 }
 
 }  // namespace
 
 template <class T>
+void multiply(const Product<T>& product) {
+  if (product.m == 0 || product.n == 0) return;
+  if (product.k == 0) return scale(product);
+  gemm(product);
+}
+
+template <class T>
 void multiply_forward(const LinearShape& shape, const T* x, const T* w, T* y) {
-  if (shape.rows == 0) return;
   const auto [rows, in, out] = shape;
-  gemm({.transpose_a = CblasNoTrans,
-        .transpose_b = CblasTrans,
-        .m = rows,
-        .n = out,
-        .k = in,
-        .lda = in,
-        .ldb = in},
-       x, w, T{0}, y);
+  multiply<T>({.m = rows,
+               .n = out,
+               .k = in,
+               .a = {x, in},
+               .b = {.data = w, .stride = in, .transposed = true},
+               .c = {y, out}});
 }
 
 template <class T>
 void multiply_input_gradient(const LinearShape& shape, const T* dy, const T* w, T* dx) {
-  if (shape.rows == 0) return;
   const auto [rows, in, out] = shape;
-  gemm({.transpose_a = CblasNoTrans,
-        .transpose_b = CblasNoTrans,
-        .m = rows,
-        .n = in,
-        .k = out,
-        .lda = out,
-        .ldb = in},
-       dy, w, T{0}, dx);
+  multiply<T>({.m = rows, .n = in, .k = out, .a = {dy, out}, .b = {w, in}, .c = {dx, in}});
+}
+
+template <class T>
+void multiply_weight_gradient(const LinearShape& shape, const WeightPanel& panel, const T* dy,
+                              const T* x, T* dw, bool accumulate) {
+  const auto [rows, in, out] = shape;
+  multiply<T>({.m = panel.count,
+               .n = in,
+               .k = rows,
+               .a = {.data = dy + panel.first, .stride = out, .transposed = true},
+               .b = {x, in},
+               .beta = accumulate ? T{1} : T{0},
+               .c = {dw + panel.first * in, in}});
 }
 
 template <class T>
 void multiply_weight_gradient(const LinearShape& shape, const T* dy, const T* x, T* dw,
                               bool accumulate) {
-  const auto [rows, in, out] = shape;
-  if (rows == 0) {
-    if (!accumulate) std::fill_n(dw, out * in, T{0});
-    return;
-  }
-  gemm({.transpose_a = CblasTrans,
-        .transpose_b = CblasNoTrans,
-        .m = out,
-        .n = in,
-        .k = rows,
-        .lda = out,
-        .ldb = in},
-       dy, x, accumulate ? T{1} : T{0}, dw);
+  multiply_weight_gradient(shape, {.first = 0, .count = shape.out}, dy, x, dw, accumulate);
 }
 
 void set_matmul_threads(int threads) { openblas_set_num_threads(threads); }
 
+template void multiply(const Product<float>&);
+template void multiply(const Product<double>&);
 template void multiply_forward(const LinearShape&, const float*, const float*, float*);
 template void multiply_forward(const LinearShape&, const double*, const double*, double*);
 template void multiply_input_gradient(const LinearShape&, const float*, const float*, float*);
 template void multiply_input_gradient(const LinearShape&, const double*, const double*, double*);
+template void multiply_weight_gradient(const LinearShape&, const WeightPanel&, const float*,
+                                       const float*, float*, bool);
+template void multiply_weight_gradient(const LinearShape&, const WeightPanel&, const double*,
+                                       const double*, double*, bool);
 template void multiply_weight_gradient(const LinearShape&, const float*, const float*, float*,
                                        bool);
 template void multiply_weight_gradient(const LinearShape&, const double*, const double*, double*,

@@ -1,8 +1,9 @@
 // See mlp.hpp. Parameters and layers are numbered in backward's order: output layer, hidden layers
 // from the last to the first, embedding. Activations are numbered in forward's: 0 is the embedded
 // input, i the output of hidden layer i.
-#include "trainer/mlp.hpp"
+#include "trainer/models/mlp.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "trainer/layers/layers.hpp"
@@ -20,24 +21,38 @@ class Mlp : public Model<T> {
     }
     layers_.push_back("embedding");
     parameters_.push_back({.name = "embedding",
-                           .count = MlpShape::kClasses * embedded(),
-                           .init_bound = std::sqrt(3.0)});  // variance 1
+                           .shape = {MlpShape::kClasses, embedded()},
+                           .init = {Init::kUniform, std::sqrt(3.0)}});  // variance 1
     for (size_t l = 0; l <= shape.layers; ++l) activations_.emplace_back(shape.batch * shape.width);
     logits_.resize(shape.batch * MlpShape::kClasses);
     for (auto& gradient : activation_gradients_) gradient.resize(shape.batch * shape.width);
   }
 
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  const std::vector<Parameter>& buffers() const override { return buffers_; }
   const std::vector<std::string>& layers() const override { return layers_; }
+  size_t loss_terms() const override { return 1; }
 
-  void bind(const std::vector<T*>& parameters, const std::vector<T*>& gradients) override {
+  double gemm_operations() const override {
+    const auto width = static_cast<double>(shape_.width);
+    const double weights =
+        width * (width * static_cast<double>(shape_.layers) + MlpShape::kClasses);
+    return 6 * weights;  // forward, and backward for the weights and for the input
+  }
+
+  size_t activation_bytes() const override {
+    return sizeof(T) * shape_.batch * (shape_.width * (shape_.layers + 3) + MlpShape::kClasses);
+  }
+
+  void bind(const std::vector<T*>& parameters, const std::vector<T*>& gradients,
+            const std::vector<T*>& /*buffers*/) override {
     values_ = parameters;
     gradients_ = gradients;
   }
 
-  double forward(const Batch& batch) override {
+  Result<double> forward(const Batch& batch, const Pass& /*pass*/) override {
     const size_t rows = batch.size;
-    embedding_forward(rows * MlpShape::kContext, embedded(), batch.inputs, values_.back(),
+    embedding_forward(rows * MlpShape::kContext, embedded(), batch.tokens, values_.back(),
                       activations_[0].data());
     for (size_t l = 1; l <= shape_.layers; ++l) {
       linear_forward(hidden_shape(rows), activations_[l - 1].data(), values_[weight_of(l)],
@@ -48,7 +63,8 @@ class Mlp : public Model<T> {
     return softmax_cross_entropy_forward(rows, MlpShape::kClasses, batch.targets, logits_.data());
   }
 
-  void backward(const Batch& batch, T scale, bool accumulate, BackwardListener& listener) override {
+  Status backward(const Batch& batch, const Pass& /*pass*/, T scale, bool accumulate,
+                  BackwardListener& listener) override {
     const size_t rows = batch.size;
     T* incoming = activation_gradients_[0].data();
     T* outgoing = activation_gradients_[1].data();
@@ -69,9 +85,11 @@ class Mlp : public Model<T> {
     }
 
     listener.layer_begins(static_cast<int>(layers_.size()) - 1);
-    embedding_backward(rows * MlpShape::kContext, embedded(), batch.inputs, incoming, accumulate,
+    if (!accumulate) std::fill_n(gradients_.back(), parameters_.back().count(), T{0});
+    embedding_backward(rows * MlpShape::kContext, embedded(), batch.tokens, incoming,
                        gradients_.back());
-    listener.gradient_ready(static_cast<int>(parameters_.size()) - 1);
+    tell(parameters_.size() - 1, listener);
+    return {};
   }
 
  private:
@@ -90,22 +108,28 @@ class Mlp : public Model<T> {
   /// `gain` 2 keeps the variance through a ReLU (He et al. 2015), 1 without.
   void describe_linear(const std::string& layer, size_t out, double gain) {
     layers_.push_back(layer);
-    parameters_.push_back({.name = layer + ".bias", .count = out, .init_bound = 0});
-    parameters_.push_back({.name = layer + ".weight",
-                           .count = out * shape_.width,
-                           .init_bound = std::sqrt(3 * gain / static_cast<double>(shape_.width))});
+    parameters_.push_back(
+        {.name = layer + ".bias", .shape = {out}, .init = {Init::kConstant, 0}, .decays = false});
+    parameters_.push_back(
+        {.name = layer + ".weight",
+         .shape = {out, shape_.width},
+         .init = {Init::kUniform, std::sqrt(3 * gain / static_cast<double>(shape_.width))}});
   }
 
   /// A linear layer's own gradients come before its input's, so that they can travel meanwhile.
   void finish_linear(const LinearShape& shape, size_t bias, const T* dy, const T* x,
                      bool accumulate, BackwardListener& listener) {
     linear_backward_parameters(shape, dy, x, accumulate, gradients_[bias + 1], gradients_[bias]);
-    listener.gradient_ready(static_cast<int>(bias));
-    listener.gradient_ready(static_cast<int>(bias) + 1);
+    tell(bias, listener);
+    tell(bias + 1, listener);
+  }
+
+  void tell(size_t parameter, BackwardListener& listener) const {
+    listener.gradient_ready(static_cast<int>(parameter), parameters_[parameter].count());
   }
 
   const MlpShape shape_;
-  std::vector<Parameter> parameters_;
+  std::vector<Parameter> parameters_, buffers_;  // no buffers
   std::vector<std::string> layers_;
   std::vector<T*> values_, gradients_;       // by parameter
   std::vector<std::vector<T>> activations_;  // [batch x width] each

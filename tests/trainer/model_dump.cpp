@@ -1,0 +1,198 @@
+// Runs a model on made-up samples, ten steps of AdamW, and writes everything that another
+// implementation needs to do the same and be compared: compare_with_torch.py. The optimizer is
+// written here, by PyTorch's formula, so that a difference is the model's.
+//
+//   model_dump float|double mlp OUT LAYERS WIDTH BATCH
+//   model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY SPLIT_TIED
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "trainer/models/gpt.hpp"
+#include "trainer/models/mlp.hpp"
+#include "trainer/random.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kSteps = 10;
+constexpr double kRate = 1e-3, kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8, kDecay = 0.01;
+constexpr Pass kPass{.training = true, .seed = 1, .step = 0};
+
+struct Silent : BackwardListener {
+  void layer_begins(int) override {}
+  void gradient_ready(int, size_t) override {}
+  void gradient_skipped(int) override {}
+};
+
+/// What a model is run on: `classes` symbols, `context` of them in a sample, `terms` targets.
+struct Task {
+  Json shape;
+  size_t batch, context, classes, terms;
+};
+
+template <class T>
+class Run {
+ public:
+  Run(std::unique_ptr<Model<T>> model, const Task& task) : model_(std::move(model)), task_(task) {
+    std::vector<T*> values, gradients;
+    for (const Parameter& parameter : model_->parameters()) {
+      const size_t count = parameter.count();
+      values_.emplace_back(count);
+      gradients_.emplace_back(count);
+      first_moments_.emplace_back(count);
+      second_moments_.emplace_back(count);
+      initialise(parameter, static_cast<int>(values_.size()), 1, values_.back().data());
+      // Biases and norms should not start where a mistake in them is invisible.
+      const uint64_t key = mix(values_.size());
+      for (size_t i = 0; i < count && parameter.shape.size() == 1; ++i) {
+        values_.back()[i] += static_cast<T>(0.1 * symmetric_unit(key ^ i));
+      }
+    }
+    for (size_t p = 0; p < values_.size(); ++p) {
+      values.push_back(adds_to(p) >= 0 ? nullptr : values_[p].data());
+      gradients.push_back(gradients_[p].data());
+    }
+    model_->bind(values, gradients, {});
+    for (size_t i = 0; i < task.batch * task.context; ++i) {
+      tokens_.push_back(static_cast<int32_t>(mix(i) % task.classes));
+    }
+    for (size_t i = 0; i < task.batch * task.terms; ++i) {
+      targets_.push_back(static_cast<int32_t>(mix(~i) % task.classes));
+    }
+    for (size_t i = 0; i < task.batch; ++i) ids_.push_back(i);
+  }
+
+  Json dump() {
+    Json json = {
+        {"shape", task_.shape},
+        {"double", sizeof(T) == 8},
+        {"batch", task_.batch},
+        {"tokens", tokens_},
+        {"targets", targets_},
+        {"optimizer",
+         {{"lr", kRate}, {"betas", {kBeta1, kBeta2}}, {"eps", kEpsilon}, {"decay", kDecay}}}};
+    json["parameters"] = tensors(values_);
+    std::vector<double> losses;
+    for (int step = 1; step <= kSteps; ++step) {
+      losses.push_back(pass());
+      if (step == 1) json["gradients"] = tensors(gradients_);
+      for (size_t p = 0; p < values_.size(); ++p) update(p, step);
+    }
+    losses.push_back(pass());
+    json["losses"] = losses;  // means: before each step and after the last
+    json["after"] = tensors(values_);
+    return json;
+  }
+
+ private:
+  int adds_to(size_t p) const { return model_->parameters()[p].adds_to; }
+
+  /// The mean loss; gradients of it, with shares added to what they belong to.
+  double pass() {
+    const Batch batch{.size = task_.batch,
+                      .tokens = tokens_.data(),
+                      .images = nullptr,
+                      .targets = targets_.data(),
+                      .ids = ids_.data()};
+    const double terms = static_cast<double>(targets_.size());
+    Silent listener;
+    const auto loss = model_->forward(batch, kPass);
+    const Status status =
+        model_->backward(batch, kPass, static_cast<T>(1 / terms), false, listener);
+    if (!loss.ok() || !status.ok()) std::abort();
+    for (size_t p = 0; p < values_.size(); ++p) {
+      if (adds_to(p) < 0) continue;
+      auto& whole = gradients_[static_cast<size_t>(adds_to(p))];
+      for (size_t i = 0; i < whole.size(); ++i) whole[i] += gradients_[p][i];
+    }
+    return loss.value() / terms;
+  }
+
+  /// AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW does it.
+  void update(size_t p, int step) {
+    const double correction1 = 1 - std::pow(kBeta1, step), correction2 = 1 - std::pow(kBeta2, step);
+    const double decay = model_->parameters()[p].decays ? kDecay : 0;
+    for (size_t i = 0; i < values_[p].size(); ++i) {
+      const T g = gradients_[p][i];
+      T& m = first_moments_[p][i];
+      T& v = second_moments_[p][i];
+      T& value = values_[p][i];
+      value *= static_cast<T>(1 - kRate * decay);
+      m = static_cast<T>(kBeta1) * m + static_cast<T>(1 - kBeta1) * g;
+      v = static_cast<T>(kBeta2) * v + static_cast<T>(1 - kBeta2) * g * g;
+      const T deviation =
+          std::sqrt(v) / static_cast<T>(std::sqrt(correction2)) + static_cast<T>(kEpsilon);
+      value -= static_cast<T>(kRate / correction1) * m / deviation;
+    }
+  }
+
+  Json tensors(const std::vector<std::vector<T>>& numbers) const {
+    Json json = Json::array();
+    for (size_t p = 0; p < numbers.size(); ++p) {
+      const Parameter& parameter = model_->parameters()[p];
+      if (parameter.adds_to >= 0) continue;
+      json.push_back({{"name", parameter.name},
+                      {"shape", parameter.shape},
+                      {"decays", parameter.decays},
+                      {"values", numbers[p]}});
+    }
+    return json;
+  }
+
+  std::unique_ptr<Model<T>> model_;
+  const Task task_;
+  std::vector<std::vector<T>> values_, gradients_, first_moments_, second_moments_;
+  std::vector<int32_t> tokens_, targets_;
+  std::vector<uint64_t> ids_;
+};
+
+template <class T>
+Json run(const std::vector<std::string>& words) {
+  const auto number = [&](size_t i) { return static_cast<size_t>(std::stoul(words.at(i))); };
+  const size_t layers = number(4), width = number(5), batch = number(6);
+  if (words[2] == "mlp") {
+    const Task task{.shape = {{"model", "mlp"}, {"layers", layers}},
+                    .batch = batch,
+                    .context = MlpShape::kContext,
+                    .classes = MlpShape::kClasses,
+                    .terms = 1};
+    return Run<T>(make_mlp<T>({.layers = layers, .width = width, .batch = batch}), task).dump();
+  }
+  const GptShape shape{.layers = layers,
+                       .width = width,
+                       .heads = number(7),
+                       .context = number(8),
+                       .vocabulary = number(9),
+                       .batch = batch,
+                       .split_tied = number(10) != 0};
+  const Task task{.shape = {{"model", "gpt"}, {"layers", layers}, {"heads", shape.heads}},
+                  .batch = batch,
+                  .context = shape.context,
+                  .classes = shape.vocabulary,
+                  .terms = shape.context};
+  return Run<T>(make_gpt<T>(shape), task).dump();
+}
+
+}  // namespace
+}  // namespace rondo::trainer
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv, argv + argc);
+  const bool gpt = words.size() == 11 && words[2] == "gpt";
+  const bool mlp = words.size() == 7 && words[2] == "mlp";
+  if (!gpt && !mlp) {
+    std::cerr << "model_dump float|double mlp OUT LAYERS WIDTH BATCH\n"
+                 "model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY "
+                 "SPLIT_TIED\n";
+    return 2;
+  }
+  std::ofstream out(words[3]);
+  out << (words[1] == "double" ? rondo::trainer::run<double>(words)
+                               : rondo::trainer::run<float>(words));
+  return out.flush() ? 0 : 1;
+}

@@ -1,0 +1,355 @@
+// See cnn.hpp. Blocks are numbered in forward's order, from 0 in the code and from 1 in names.
+// Parameters and layers are in backward's: linear, then of each block, from the last to the first,
+// normalisation and convolution.
+#include "trainer/models/cnn.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trainer/layers/convolution.hpp"
+#include "trainer/layers/layers.hpp"
+#include "trainer/layers/pooling.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// A block and what it keeps for backward. Its parameters are, from `parameter` on: bias and weight
+/// of the normalisation, weight of the convolution; or bias and weight of the convolution.
+template <class T>
+struct Block {
+  ConvolutionShape convolution;  // of a whole batch
+  bool pools;
+  size_t parameter = 0, buffer = 0;
+  BatchStatistics statistics{0};
+  std::vector<T> convolved{}, activated{}, pooled{};  // not all of them in every block
+  std::vector<uint8_t> which{};
+
+  size_t out_size() const { return out_channels() * (pools ? pooled_pixels() : pixels()); }
+  size_t out_channels() const { return convolution.out_channels; }
+  size_t pixels() const { return convolution.out_pixels(); }
+  size_t pooled_pixels() const { return pool_shape(1).out_count(); }
+
+  ConvolutionShape convolution_shape(size_t samples) const {
+    ConvolutionShape shape = convolution;
+    shape.samples = samples;
+    return shape;
+  }
+  PoolShape pool_shape(size_t planes) const {
+    return {.planes = planes, .height = convolution.out_height(), .width = convolution.out_width()};
+  }
+  const T* output() const { return pools ? pooled.data() : activated.data(); }
+};
+
+template <class T>
+class Cnn : public Model<T> {
+ public:
+  Cnn(const CnnShape& shape, SumOverRanks sum) : shape_(shape), sum_(std::move(sum)) {
+    RONDO_CHECK(shape.layers >= 1 && shape.height >= 4 && shape.width_pixels >= 4);
+    if (!shape.synchronized) sum_ = nullptr;
+    for (size_t b = 0; b < shape.layers; ++b) append_block();
+    describe_linear();
+    for (size_t b = shape.layers; b-- > 0;) describe_block(b);
+    for (size_t b = 0; b < shape.layers; ++b) describe_buffers(b);
+    allocate();
+  }
+
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+  const std::vector<Parameter>& buffers() const override { return buffers_; }
+  const std::vector<std::string>& layers() const override { return layers_; }
+  size_t loss_terms() const override { return 1; }
+  size_t activation_bytes() const override { return activation_bytes_; }
+
+  double gemm_operations() const override {
+    double products = 3.0 * static_cast<double>(features() * shape_.classes);
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      // Nobody asks for the gradient of the images.
+      const double passes = b == 0 ? 2 : 3;
+      const ConvolutionShape& c = blocks_[b].convolution;
+      products += passes * static_cast<double>(c.out_channels * c.columns());
+    }
+    return 2 * products;
+  }
+
+  void bind(const std::vector<T*>& parameters, const std::vector<T*>& gradients,
+            const std::vector<T*>& buffers) override {
+    values_ = parameters;
+    gradients_ = gradients;
+    buffer_values_ = buffers;
+  }
+
+  Result<double> forward(const Batch& batch, const Pass& pass) override {
+    std::copy_n(batch.images, batch.size * blocks_[0].convolution.in_size(), images_.data());
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      RONDO_RETURN_IF_ERROR(forward_block(blocks_[b], input_of(b), batch.size, pass.training));
+    }
+    if (shape_.average) {
+      average_pool_forward(batch.size * last().out_channels(), last_pixels(), last().output(),
+                           averages_.data());
+    }
+    linear_forward(linear_shape(batch.size), linear_input(), values_[kLinearWeight],
+                   values_[kLinearBias], false, logits_.data());
+    return softmax_cross_entropy_forward(batch.size, shape_.classes, batch.targets, logits_.data());
+  }
+
+  Status backward(const Batch& batch, const Pass& /*pass*/, T scale, bool accumulate,
+                  BackwardListener& listener) override {
+    int layer = 0;
+    listener.layer_begins(layer++);
+    backward_linear(batch, scale, accumulate, listener);
+    for (size_t b = blocks_.size(); b-- > 0;) {
+      Block<T>& block = blocks_[b];
+      listener.layer_begins(layer++);
+      backward_activation(block, batch.size);
+      if (shape_.batch_norm) {
+        RONDO_RETURN_IF_ERROR(backward_norm(block, batch.size, accumulate, listener));
+        listener.layer_begins(layer++);
+      }
+      backward_convolution(b, batch.size, accumulate, listener);
+    }
+    return {};
+  }
+
+ private:
+  static constexpr size_t kLinearBias = 0, kLinearWeight = 1;
+
+  // ---- forward and backward, layer by layer. The gradient on its way back is in incoming_; a
+  // layer that does not work in place leaves it in outgoing_ and swaps them.
+
+  Status forward_block(Block<T>& block, const T* input, size_t samples, bool training) {
+    const ConvolutionShape shape = block.convolution_shape(samples);
+    T* convolved = shape_.batch_norm ? block.convolved.data() : block.activated.data();
+    convolution_forward(shape, input, values_[weight_of(block)], columns_.data(), convolved);
+    if (shape_.batch_norm) {
+      RONDO_RETURN_IF_ERROR(measure_or_recall(block, samples, training));
+      batch_norm_forward(norm_shape(block, samples), block.statistics,
+                         norm_parameters(block, values_), convolved, true, block.activated.data());
+    } else {
+      convolution_bias_forward(shape, values_[block.parameter], true, convolved);
+    }
+    if (block.pools) {
+      max_pool_forward(block.pool_shape(samples * block.out_channels()), block.activated.data(),
+                       block.pooled.data(), block.which.data());
+    }
+    return {};
+  }
+
+  Status measure_or_recall(Block<T>& block, size_t samples, bool training) {
+    const RunningStatistics<T> running{.mean = buffer_values_[block.buffer],
+                                       .variance = buffer_values_[block.buffer + 1],
+                                       .batches = buffer_values_[block.buffer + 2]};
+    const BatchNormShape shape = norm_shape(block, samples);
+    if (training) {
+      RONDO_RETURN_IF_ERROR(
+          batch_norm_measure(shape, block.convolved.data(), sum_, block.statistics));
+      batch_norm_remember(block.statistics, shape_.momentum, running);
+    } else {
+      batch_norm_recall(shape, running, block.statistics);
+    }
+    return {};
+  }
+
+  void backward_linear(const Batch& batch, T scale, bool accumulate, BackwardListener& listener) {
+    const LinearShape shape = linear_shape(batch.size);
+    softmax_cross_entropy_backward(batch.size, shape_.classes, batch.targets, scale,
+                                   logits_.data());
+    linear_backward_parameters(shape, logits_.data(), linear_input(), accumulate,
+                               gradients_[kLinearWeight], gradients_[kLinearBias]);
+    tell(kLinearBias, listener);
+    tell(kLinearWeight, listener);
+    linear_backward_input(shape, logits_.data(), values_[kLinearWeight], incoming_.data());
+    if (shape_.average) {
+      average_pool_backward(batch.size * last().out_channels(), last_pixels(), incoming_.data(),
+                            outgoing_.data());
+      std::swap(incoming_, outgoing_);
+    }
+  }
+
+  /// Max pooling and ReLU.
+  void backward_activation(const Block<T>& block, size_t samples) {
+    const size_t planes = samples * block.out_channels();
+    if (block.pools) {
+      max_pool_backward(block.pool_shape(planes), incoming_.data(), block.which.data(),
+                        outgoing_.data());
+      std::swap(incoming_, outgoing_);
+    }
+    relu_backward(planes * block.pixels(), block.activated.data(), incoming_.data());
+  }
+
+  Status backward_norm(Block<T>& block, size_t samples, bool accumulate,
+                       BackwardListener& listener) {
+    const BatchNormShape shape = norm_shape(block, samples);
+    batch_norm_backward_parameters(shape, block.statistics, incoming_.data(),
+                                   block.convolved.data(), accumulate,
+                                   norm_parameters(block, gradients_));
+    RONDO_RETURN_IF_ERROR(batch_norm_backward_exchange(sum_, block.statistics));
+    tell(block.parameter, listener);
+    tell(block.parameter + 1, listener);
+    batch_norm_backward_input(shape, block.statistics, values_[block.parameter + 1],
+                              block.convolved.data(), incoming_.data());
+    return {};
+  }
+
+  void backward_convolution(size_t b, size_t samples, bool accumulate, BackwardListener& listener) {
+    const Block<T>& block = blocks_[b];
+    const ConvolutionShape shape = block.convolution_shape(samples);
+    if (!shape_.batch_norm) {
+      convolution_bias_backward(shape, incoming_.data(), accumulate, gradients_[block.parameter]);
+      tell(block.parameter, listener);
+    }
+    convolution_backward_weight(shape, incoming_.data(), input_of(b), columns_.data(), accumulate,
+                                gradients_[weight_of(block)]);
+    tell(weight_of(block), listener);
+    if (b == 0) return;
+    convolution_backward_input(shape, incoming_.data(), values_[weight_of(block)], columns_.data(),
+                               outgoing_.data());
+    std::swap(incoming_, outgoing_);
+  }
+
+  void tell(size_t parameter, BackwardListener& listener) const {
+    listener.gradient_ready(static_cast<int>(parameter), parameters_[parameter].count());
+  }
+
+  // ---- shapes and places
+
+  const Block<T>& last() const { return blocks_.back(); }
+  size_t last_pixels() const { return last().out_size() / last().out_channels(); }
+  size_t features() const { return shape_.average ? last().out_channels() : last().out_size(); }
+  const T* linear_input() const { return shape_.average ? averages_.data() : last().output(); }
+  const T* input_of(size_t b) const { return b == 0 ? images_.data() : blocks_[b - 1].output(); }
+  size_t weight_of(const Block<T>& block) const {
+    return block.parameter + (shape_.batch_norm ? 2 : 1);
+  }
+  LinearShape linear_shape(size_t rows) const {
+    return {.rows = rows, .in = features(), .out = shape_.classes};
+  }
+  BatchNormShape norm_shape(const Block<T>& block, size_t samples) const {
+    return {.samples = samples,
+            .channels = block.out_channels(),
+            .pixels = block.pixels(),
+            .epsilon = shape_.epsilon};
+  }
+  BatchNormParameters<T> norm_parameters(const Block<T>& block, const std::vector<T*>& of) const {
+    return {.weight = of[block.parameter + 1], .bias = of[block.parameter]};
+  }
+
+  // ---- construction
+
+  void append_block() {
+    const size_t b = blocks_.size();
+    ConvolutionShape convolution{.samples = shape_.batch,
+                                 .in_channels = shape_.channels,
+                                 .height = shape_.height,
+                                 .width = shape_.width_pixels,
+                                 .out_channels = b == 0 ? shape_.width : 2 * shape_.width,
+                                 .kernel = 3,
+                                 .padding = 1};
+    if (b > 0) {
+      const Block<T>& before = last();
+      const PoolShape pool = before.pool_shape(1);
+      convolution.in_channels = before.out_channels();
+      convolution.height = before.pools ? pool.out_height() : pool.height;
+      convolution.width = before.pools ? pool.out_width() : pool.width;
+    }
+    blocks_.push_back({.convolution = convolution, .pools = b < 2});
+  }
+
+  void describe_linear() {
+    layers_.push_back("linear");
+    const Init uniform{Init::kUniform, 1 / std::sqrt(static_cast<double>(features()))};
+    parameters_.push_back(
+        {.name = "linear.bias", .shape = {shape_.classes}, .init = uniform, .decays = false});
+    parameters_.push_back(
+        {.name = "linear.weight", .shape = {shape_.classes, features()}, .init = uniform});
+  }
+
+  void describe_block(size_t b) {
+    Block<T>& block = blocks_[b];
+    const ConvolutionShape& c = block.convolution;
+    const std::string number = std::to_string(b + 1);
+    block.parameter = parameters_.size();
+    if (shape_.batch_norm) {
+      layers_.push_back("bn" + number);
+      describe_channels("bn" + number + ".bias", c.out_channels, 0);
+      describe_channels("bn" + number + ".weight", c.out_channels, 1);
+    } else {
+      describe_channels("conv" + number + ".bias", c.out_channels, 0);
+    }
+    layers_.push_back("conv" + number);
+    parameters_.push_back(  // the variance stays through a ReLU (He et al. 2015)
+        {.name = "conv" + number + ".weight",
+         .shape = {c.out_channels, c.in_channels, c.kernel, c.kernel},
+         .init = {Init::kNormal, std::sqrt(2 / static_cast<double>(c.patch()))}});
+  }
+
+  void describe_channels(const std::string& name, size_t channels, double value) {
+    parameters_.push_back(
+        {.name = name, .shape = {channels}, .init = {Init::kConstant, value}, .decays = false});
+  }
+
+  void describe_buffers(size_t b) {
+    if (!shape_.batch_norm) return;
+    const std::string layer = "bn" + std::to_string(b + 1);
+    const size_t channels = blocks_[b].out_channels();
+    blocks_[b].buffer = buffers_.size();
+    buffers_.push_back({.name = layer + ".running_mean", .shape = {channels}, .init = {}});
+    buffers_.push_back(
+        {.name = layer + ".running_var", .shape = {channels}, .init = {Init::kConstant, 1}});
+    buffers_.push_back({.name = layer + ".num_batches", .shape = {1}, .init = {}});
+  }
+
+  void allocate() {
+    size_t columns = 0, gradient = features();
+    for (Block<T>& block : blocks_) {
+      const ConvolutionShape& c = block.convolution;
+      columns = std::max(columns, c.columns());
+      gradient = std::max({gradient, c.out_size(), &block == &blocks_[0] ? 0 : c.in_size()});
+      if (shape_.batch_norm) {
+        block.statistics = BatchStatistics(c.out_channels);
+        activation_bytes_ += block.statistics.bytes();
+        hold(block.convolved, shape_.batch * c.out_size());
+      }
+      hold(block.activated, shape_.batch * c.out_size());
+      if (!block.pools) continue;
+      hold(block.pooled, shape_.batch * block.out_size());
+      hold(block.which, shape_.batch * block.out_size());
+    }
+    hold(images_, shape_.batch * blocks_[0].convolution.in_size());
+    hold(columns_, columns);
+    hold(averages_, shape_.average ? shape_.batch * features() : 0);
+    hold(logits_, shape_.batch * shape_.classes);
+    hold(incoming_, shape_.batch * gradient);
+    hold(outgoing_, shape_.batch * gradient);
+  }
+
+  template <class Element>
+  void hold(std::vector<Element>& elements, size_t count) {
+    elements.resize(count);
+    activation_bytes_ += count * sizeof(Element);
+  }
+
+  const CnnShape shape_;
+  SumOverRanks sum_;  // empty unless synchronized
+  std::vector<Block<T>> blocks_;
+  std::vector<Parameter> parameters_, buffers_;
+  std::vector<std::string> layers_;
+  std::vector<T*> values_, gradients_, buffer_values_;
+  size_t activation_bytes_ = 0;
+  std::vector<T> images_;               // [batch x channels x height x width_pixels]
+  std::vector<T> columns_;              // scratch of the largest convolution
+  std::vector<T> averages_;             // [batch x features], if `average`
+  std::vector<T> logits_;               // [batch x classes]: logits, probabilities, their gradient
+  std::vector<T> incoming_, outgoing_;  // the gradient of some layer's output, used in turn
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Model<T>> make_cnn(const CnnShape& shape, SumOverRanks sum) {
+  return std::make_unique<Cnn<T>>(shape, std::move(sum));
+}
+
+template std::unique_ptr<Model<float>> make_cnn(const CnnShape&, SumOverRanks);
+template std::unique_ptr<Model<double>> make_cnn(const CnnShape&, SumOverRanks);
+
+}  // namespace rondo::trainer
