@@ -1,5 +1,5 @@
 // What is read as training data, and what is refused.
-#include "trainer/corpus.hpp"
+#include "trainer/data/corpus.hpp"
 
 #include <unistd.h>
 
@@ -100,7 +100,7 @@ TEST_CASE("corpus: files without permission are an error, not a gap") {
 TEST_CASE("corpus: the default is the project's own folder") {
   const Result<std::string> folder = find_project_folder();
   REQUIRE(folder.ok());
-  CHECK(fs::exists(fs::path(folder.value()) / "trainer/corpus.hpp"));
+  CHECK(fs::exists(fs::path(folder.value()) / "trainer/data/corpus.hpp"));
   const Result<Corpus> corpus = load_corpus(folder.value(), 100000);
   REQUIRE(corpus.ok());
   CHECK(text_of(corpus.value()).find("the project's own folder") != std::string::npos);

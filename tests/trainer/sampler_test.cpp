@@ -1,6 +1,7 @@
 // The global order of samples: a permutation per epoch, and the same whoever shares it.
-#include "trainer/sampler.hpp"
+#include "trainer/data/sampler.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
@@ -8,6 +9,53 @@
 #include "tests/harness/catch.hpp"
 
 using namespace rondo::trainer;
+
+namespace {
+
+using Tail = DistributedSampler::Tail;
+using Positions = std::vector<uint64_t>;
+
+/// All that is left to this rank.
+Positions all_of(const DistributedSampler& sampler) {
+  Positions positions;
+  for (uint64_t i = 0; i < sampler.size(); ++i) positions.push_back(sampler.index(i));
+  return positions;
+}
+
+Positions unshuffled(uint64_t samples, uint64_t ranks, uint64_t rank, Tail tail,
+                     uint64_t consumed = 0) {
+  DistributedSampler sampler(
+      {.samples = samples, .ranks = ranks, .rank = rank, .shuffle = false, .tail = tail});
+  sampler.set_epoch(0, consumed);
+  return all_of(sampler);
+}
+
+DistributedSampler shuffled(uint64_t samples, uint64_t ranks, uint64_t rank, Tail tail) {
+  return DistributedSampler(
+      {.samples = samples, .ranks = ranks, .rank = rank, .seed = 11, .tail = tail});
+}
+
+/// Samples first .. first + count - 1 of every rank, together, sorted.
+Positions together(uint64_t samples, uint64_t ranks, Tail tail, uint64_t consumed, uint64_t first,
+                   uint64_t count) {
+  Positions positions;
+  for (uint64_t rank = 0; rank < ranks; ++rank) {
+    DistributedSampler sampler = shuffled(samples, ranks, rank, tail);
+    sampler.set_epoch(3, consumed);
+    const uint64_t end = std::min(first + count, sampler.size());
+    for (uint64_t i = first; i < end; ++i) positions.push_back(sampler.index(i));
+  }
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+Positions everything(uint64_t samples) {
+  Positions positions;
+  for (uint64_t i = 0; i < samples; ++i) positions.push_back(i);
+  return positions;
+}
+
+}  // namespace
 
 TEST_CASE("permutation: every size is a bijection") {
   for (uint64_t size = 1; size <= 300; ++size) {
@@ -51,23 +99,121 @@ TEST_CASE("permutation: another key is another order, and neighbours are torn ap
   CHECK(mean_distance == Approx(kSize / 3.0).epsilon(0.05));  // of two independent positions
 }
 
-TEST_CASE("order: an epoch uses each sample at most once, the next one in another order") {
-  const SampleOrder order{.samples = 103, .global_batch = 10, .seed = 5};
-  CHECK(order.steps_per_epoch() == 10);
-  CHECK(order.epoch_of(1) == 0);
-  CHECK(order.epoch_of(10) == 0);
-  CHECK(order.epoch_of(11) == 1);
-  const auto samples_of = [&](uint64_t step) {
-    std::vector<uint64_t> samples;
-    const Permutation permutation = order.permutation_of(step);
-    for (uint64_t j = 0; j < 10; ++j) samples.push_back(permutation(order.first_of(step) + j));
-    return samples;
-  };
-  std::set<uint64_t> seen;
-  for (uint64_t step = 1; step <= 10; ++step) {
-    for (uint64_t sample : samples_of(step)) seen.insert(sample);
+// By hand, after torch/utils/data/distributed.py: with padding the list 0..9 becomes 0..9, 0, 1.
+TEST_CASE("sampler: 10 samples on 4 ranks, as PyTorch cuts them") {
+  CHECK(unshuffled(10, 4, 0, Tail::kPad) == Positions{0, 4, 8});
+  CHECK(unshuffled(10, 4, 1, Tail::kPad) == Positions{1, 5, 9});
+  CHECK(unshuffled(10, 4, 2, Tail::kPad) == Positions{2, 6, 0});
+  CHECK(unshuffled(10, 4, 3, Tail::kPad) == Positions{3, 7, 1});
+  CHECK(unshuffled(10, 4, 0, Tail::kDrop) == Positions{0, 4});  // ceil((10 - 4) / 4)
+  CHECK(unshuffled(10, 4, 3, Tail::kDrop) == Positions{3, 7});
+  CHECK(unshuffled(10, 4, 0, Tail::kKeep) == Positions{0, 4, 8});
+  CHECK(unshuffled(10, 4, 1, Tail::kKeep) == Positions{1, 5, 9});
+  CHECK(unshuffled(10, 4, 2, Tail::kKeep) == Positions{2, 6});
+  CHECK(unshuffled(10, 4, 3, Tail::kKeep) == Positions{3, 7});
+}
+
+TEST_CASE("sampler: what divides evenly is neither padded nor dropped") {
+  for (const Tail tail : {Tail::kPad, Tail::kDrop, Tail::kKeep}) {
+    CHECK(unshuffled(12, 4, 1, tail) == Positions{1, 5, 9});
+    CHECK(unshuffled(3, 1, 0, tail) == Positions{0, 1, 2});
   }
-  CHECK(seen.size() == 100);
-  CHECK(samples_of(1) != samples_of(11));
-  CHECK(order.first_of(11) == 0);
+}
+
+TEST_CASE("sampler: fewer samples than ranks") {
+  // The list 0, 1, 2 is padded to 8: 0 1 2 0 1 2 0 1.
+  const uint64_t padded[] = {0, 1, 2, 0, 1, 2, 0, 1};
+  for (uint64_t rank = 0; rank < 8; ++rank) {
+    CHECK(unshuffled(3, 8, rank, Tail::kPad) == Positions{padded[rank]});
+    CHECK(unshuffled(3, 8, rank, Tail::kDrop).empty());
+    CHECK(unshuffled(3, 8, rank, Tail::kKeep).size() == (rank < 3 ? 1 : 0));
+  }
+  CHECK(unshuffled(0, 2, 1, Tail::kPad).empty());
+}
+
+TEST_CASE("sampler: least and most of any rank") {
+  for (uint64_t samples = 0; samples <= 30; ++samples) {
+    for (uint64_t ranks = 1; ranks <= 7; ++ranks) {
+      for (const Tail tail : {Tail::kPad, Tail::kDrop, Tail::kKeep}) {
+        uint64_t most = 0, total = 0;
+        for (uint64_t rank = 0; rank < ranks; ++rank) {
+          most = std::max(most, shuffled(samples, ranks, rank, tail).size());
+          total += shuffled(samples, ranks, rank, tail).size();
+        }
+        CHECK(shuffled(samples, ranks, ranks - 1, tail).most() == most);
+        CHECK(shuffled(samples, ranks, 0, tail).least() == samples / ranks);
+        if (tail == Tail::kKeep) CHECK(total == samples);
+        if (tail == Tail::kDrop) CHECK(total == samples / ranks * ranks);
+        if (tail == Tail::kPad) CHECK(total == (samples + ranks - 1) / ranks * ranks);
+      }
+    }
+  }
+}
+
+TEST_CASE("sampler: step s of N ranks with batch B is step s of one rank with batch N*B") {
+  constexpr uint64_t kSamples = 421, kBatch = 3;
+  for (const uint64_t ranks : {1u, 2u, 3u, 4u, 5u, 7u}) {
+    for (const Tail tail : {Tail::kPad, Tail::kDrop, Tail::kKeep}) {
+      const uint64_t global = ranks * kBatch;
+      for (uint64_t step = 0; step < kSamples / global; ++step) {
+        const Positions shared = together(kSamples, ranks, tail, 0, step * kBatch, kBatch);
+        REQUIRE(shared.size() == global);
+        REQUIRE(shared == together(kSamples, 1, tail, 0, step * global, global));
+      }
+    }
+  }
+}
+
+TEST_CASE("sampler: an epoch has every sample, the next one in another order") {
+  for (const uint64_t ranks : {1u, 2u, 3u, 4u, 5u, 7u}) {
+    CHECK(together(103, ranks, Tail::kKeep, 0, 0, 103) == everything(103));
+    Positions padded = together(103, ranks, Tail::kPad, 0, 0, 103);
+    padded.erase(std::unique(padded.begin(), padded.end()), padded.end());
+    CHECK(padded == everything(103));
+    const Positions dropped = together(103, ranks, Tail::kDrop, 0, 0, 103);
+    CHECK(std::adjacent_find(dropped.begin(), dropped.end()) == dropped.end());
+  }
+  DistributedSampler sampler = shuffled(103, 2, 1, Tail::kPad);
+  const Positions first = all_of(sampler);
+  CHECK(first == all_of(shuffled(103, 2, 1, Tail::kPad)));
+  sampler.set_epoch(1);
+  CHECK(all_of(sampler) != first);
+  sampler.set_epoch(0);
+  CHECK(all_of(sampler) == first);
+  CHECK(first != all_of(DistributedSampler({.samples = 103, .ranks = 2, .rank = 1, .seed = 12})));
+}
+
+TEST_CASE("sampler: goes on where it was, on as many ranks") {
+  for (const Tail tail : {Tail::kPad, Tail::kDrop, Tail::kKeep}) {
+    for (uint64_t rank = 0; rank < 4; ++rank) {
+      DistributedSampler sampler = shuffled(50, 4, rank, tail);
+      const Positions whole = all_of(sampler);
+      for (uint64_t i = 0; i <= sampler.most(); ++i) {
+        DistributedSampler resumed = shuffled(50, 4, rank, tail);
+        resumed.set_epoch(0, sampler.consumed_after(i));
+        const Positions rest(whole.begin() + static_cast<long>(std::min(i, sampler.size())),
+                             whole.end());
+        CHECK(all_of(resumed) == rest);
+      }
+    }
+  }
+}
+
+TEST_CASE("sampler: goes on where it was, on another number of ranks") {
+  constexpr uint64_t kSamples = 101, kOldRanks = 3, kDone = 11;
+  const uint64_t consumed = shuffled(kSamples, kOldRanks, 0, Tail::kKeep).consumed_after(kDone);
+  CHECK(consumed == kOldRanks * kDone);
+  const Positions done = together(kSamples, kOldRanks, Tail::kKeep, 0, 0, kDone);
+  for (const uint64_t ranks : {1u, 2u, 4u, 5u, 7u}) {
+    Positions both = together(kSamples, ranks, Tail::kKeep, consumed, 0, kSamples);
+    CHECK(both.size() == kSamples - consumed);
+    both.insert(both.end(), done.begin(), done.end());
+    std::sort(both.begin(), both.end());
+    CHECK(both == everything(kSamples));
+  }
+  // What is left, padded anew: entries 98, 99, 0, 1 of 100.
+  CHECK(unshuffled(100, 4, 0, Tail::kPad, 98) == Positions{98});
+  CHECK(unshuffled(100, 4, 2, Tail::kPad, 98) == Positions{0});
+  CHECK(unshuffled(100, 4, 2, Tail::kPad, 100).empty());
+  CHECK(unshuffled(100, 4, 2, Tail::kPad, 1000).empty());
 }

@@ -1,0 +1,110 @@
+// See corpus.hpp.
+#include "trainer/data/corpus.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "trainer/data/file.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_build_folder(const fs::path& folder) {
+  std::error_code ignored;
+  return folder.filename().native().starts_with("build") ||
+         fs::exists(folder / "CMakeCache.txt", ignored);
+}
+
+/// Adds the regular files below `folder` in no particular order.
+Status list_files(const fs::path& folder, std::vector<std::string>& files) {
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const fs::path& path = entries->path();
+    if (path.filename().native().starts_with(".")) continue;
+    const fs::file_status status = entries->symlink_status(error);
+    if (error) break;
+    if (fs::is_regular_file(status)) files.push_back(path.native());
+    if (fs::is_directory(status) && !is_build_folder(path)) {
+      RONDO_RETURN_IF_ERROR(list_files(path, files));
+    }
+  }
+  if (error) return data_error(folder.native(), "cannot be listed: " + error.message());
+  return {};
+}
+
+bool looks_binary(const uint8_t* bytes, size_t size) {
+  return std::memchr(bytes, 0, std::min<size_t>(size, 8192)) != nullptr;
+}
+
+Status read_folder(const std::string& path, Corpus& corpus) {
+  std::vector<std::string> files;
+  RONDO_RETURN_IF_ERROR(list_files(path, files));
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) {
+    const size_t start = corpus.bytes.size();
+    RONDO_RETURN_IF_ERROR(append_file(file, corpus.bytes));
+    const size_t size = corpus.bytes.size() - start;
+    if (size > 0 && looks_binary(corpus.bytes.data() + start, size)) {
+      corpus.bytes.resize(start);
+    } else {
+      ++corpus.files;
+    }
+  }
+  return {};
+}
+
+/// The nearest folder at or above `start` that is this project's.
+fs::path project_above(fs::path start) {
+  std::error_code ignored;
+  for (; !start.empty(); start = start.parent_path()) {
+    if (fs::exists(start / "include/rondo/rondo.hpp", ignored)) return start;
+    if (start == start.root_path()) break;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Corpus> load_corpus(const std::string& path, size_t least_bytes) try {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error) return data_error(path, error.message());
+  Corpus corpus{.path = path, .files = 0, .bytes = {}};
+  if (fs::is_directory(status)) {
+    RONDO_RETURN_IF_ERROR(read_folder(path, corpus));
+  } else if (fs::is_regular_file(status)) {
+    RONDO_RETURN_IF_ERROR(append_file(path, corpus.bytes));
+    corpus.files = 1;
+  } else {
+    return data_error(path, "is neither a regular file nor a folder");
+  }
+  if (corpus.bytes.size() < least_bytes) {
+    return data_error(path, "holds " + std::to_string(corpus.bytes.size()) + " bytes in " +
+                                std::to_string(corpus.files) + " text files, but at least " +
+                                std::to_string(least_bytes) + " bytes are needed");
+  }
+  return corpus;
+} catch (const std::bad_alloc&) {
+  return Status(Code::kResourceExhausted, "data '" + path + "': does not fit into memory");
+}
+
+Result<std::string> find_project_folder() {
+  std::error_code ignored;
+  const fs::path candidates[] = {fs::current_path(ignored),
+                                 fs::read_symlink("/proc/self/exe", ignored).parent_path(),
+                                 RONDO_SOURCE_FOLDER};
+  for (const fs::path& candidate : candidates) {
+    const fs::path found = project_above(candidate);
+    if (!found.empty()) return found.native();
+  }
+  return Status(Code::kDataError,
+                "no --data given, and rondo's own sources, the default, are neither above the "
+                "current directory nor above this program");
+}
+
+}  // namespace rondo::trainer

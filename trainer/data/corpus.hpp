@@ -1,0 +1,35 @@
+// The training data: bytes of a file, or of all text files of a folder one after the other. Refuses
+// to guess: what cannot be read is an error, because ranks that silently read different data would
+// train on nonsense.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rondo/status.hpp"
+
+namespace rondo::trainer {
+
+struct Corpus {
+  std::string path;
+  size_t files;
+  std::vector<uint8_t> bytes;
+
+  /// Positions at which `context` bytes and one to predict can be read.
+  size_t samples(size_t context) const {
+    return bytes.size() > context ? bytes.size() - context : 0;
+  }
+};
+
+/// A file is taken as it is. In a folder: regular files, recursively, in bytewise order of their
+/// paths, without hidden entries, symbolic links, build folders (named build*, or holding a
+/// CMakeCache.txt) and binaries (a zero byte in the first 8 KiB). kDataError: missing, unreadable,
+/// neither file nor folder, or fewer than `least_bytes` in all.
+Result<Corpus> load_corpus(const std::string& path, size_t least_bytes);
+
+/// The project's own folder: the nearest one upwards from the current directory, else from this
+/// program, else the one it was built from. kDataError when none of them is there.
+Result<std::string> find_project_folder();
+
+}  // namespace rondo::trainer

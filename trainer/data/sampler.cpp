@@ -1,0 +1,58 @@
+// See sampler.hpp.
+#include "trainer/data/sampler.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "rondo/status.hpp"
+#include "trainer/random.hpp"
+
+namespace rondo::trainer {
+
+Permutation::Permutation(uint64_t size, uint64_t key) : size_(size), key_(key) {
+  half_bits_ = static_cast<int>(std::bit_width(size - 1) + 1) / 2;
+  half_mask_ = (uint64_t{1} << half_bits_) - 1;
+}
+
+uint64_t Permutation::operator()(uint64_t i) const {
+  do {
+    uint64_t left = i >> half_bits_, right = i & half_mask_;
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t next = left ^ (mix(key_ ^ mix(right + (round << 56))) & half_mask_);
+      left = right;
+      right = next;
+    }
+    i = left << half_bits_ | right;
+  } while (i >= size_);
+  return i;
+}
+
+DistributedSampler::DistributedSampler(const Options& options) : options_(options) {
+  RONDO_CHECK(options.rank < options.ranks && options.samples <= uint64_t{1} << 62);
+}
+
+void DistributedSampler::set_epoch(uint64_t epoch, uint64_t consumed) {
+  epoch_ = epoch;
+  consumed_ = std::min(consumed, options_.samples);
+}
+
+uint64_t DistributedSampler::most() const {
+  return least() + (options_.tail != Tail::kDrop && left() % options_.ranks != 0 ? 1 : 0);
+}
+
+uint64_t DistributedSampler::size() const {
+  if (options_.tail != Tail::kKeep) return most();
+  return least() + (options_.rank < left() % options_.ranks ? 1 : 0);
+}
+
+uint64_t DistributedSampler::index(uint64_t i) const {
+  const uint64_t entry = (consumed_ + i * options_.ranks + options_.rank) % options_.samples;
+  if (!options_.shuffle) return entry;
+  return Permutation(options_.samples, mix(mix(options_.seed) ^ epoch_))(entry);
+}
+
+uint64_t DistributedSampler::consumed_after(uint64_t count) const {
+  return count >= most() ? options_.samples : consumed_ + count * options_.ranks;
+}
+
+}  // namespace rondo::trainer
