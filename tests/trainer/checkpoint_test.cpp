@@ -1,0 +1,423 @@
+// Checkpoints: all of a run's state comes back, and neither a crash nor damage goes unnoticed or
+// costs what was there before.
+#include "trainer/checkpoint.hpp"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <set>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "tests/trainer/crash.hpp"
+
+using namespace rondo;
+using namespace rondo::trainer;
+using namespace rondo::trainer::testing;
+using rondo::testing::TempDirectory;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr char kFolderOf12[] = "/step-00000012";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void put(const fs::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+/// A run's state at a step: every value another one.
+struct Run {
+  CheckpointState state;
+  std::vector<float> weight, mean;
+  std::vector<TensorView> model, optimizer;
+
+  explicit Run(uint64_t step) : weight(12), mean(40) {
+    for (size_t i = 0; i < 12; ++i) weight[i] = static_cast<float>(100 * step + i);
+    for (size_t i = 0; i < 40; ++i) mean[i] = static_cast<float>(step) / static_cast<float>(i + 1);
+    model = {{.name = "w", .type = DataType::kFloat32, .shape = {3, 4}, .data = weight.data()}};
+    optimizer = {
+        {.name = "exp_avg.w", .type = DataType::kFloat32, .shape = {40}, .data = mean.data()}};
+    state = {.step = step,
+             .epoch = 3,
+             .samples = 1000 + step,
+             .seed = 0xfedcba9876543210ull,
+             .optimizer_steps = step - 1,
+             .schedule = {.base_rate = 0.1,
+                          .scale = LrScale::kSqrt,
+                          .base_batch = 32,
+                          .global_batch = 96,
+                          .warmup_steps = 5,
+                          .decay = LrDecay::kCosine,
+                          .min_rate = 1e-9 / 3,
+                          .last_step = 77},
+             .scaler = LossScalerState{.scale = 0x1p-3f, .good_steps = 4, .skipped_steps = 2},
+             .buckets = {{.pieces = {{"b", 0, 4}, {"w", 0, 7}}, .algorithm = "ring"},
+                         {.pieces = {{"w", 7, 5}}, .algorithm = "two-shot-direct"}},
+             .ranks = 3};
+    state.options = {{"model", "mlp"}, {"width", 512}, {"lr", 0.1}};
+    state.extra = {{"note", "anything"}, {"list", {1, 2.5, nullptr}}};
+  }
+  Run(const Run&) = delete;
+
+  Status save(const std::string& folder, int keep = 2) const {
+    return save_checkpoint(folder, state, model, optimizer, keep);
+  }
+};
+
+void check_same(const TensorFile& file, const std::vector<TensorView>& tensors) {
+  REQUIRE(file.tensors().size() == tensors.size());
+  for (const TensorView& tensor : tensors) {
+    const TensorView* found = file.find(tensor.name);
+    REQUIRE(found != nullptr);
+    REQUIRE(found->shape == tensor.shape);
+    REQUIRE(std::memcmp(found->data, tensor.data, tensor.bytes()) == 0);
+  }
+}
+
+/// The step that is loaded, all of which must be what Run(step) saved.
+uint64_t loaded_step(const std::string& folder) {
+  const Result<LoadedCheckpoint> loaded = load_checkpoint(folder);
+  INFO(loaded.status().to_string());
+  REQUIRE(loaded.ok());
+  const Run expected(loaded.value().state.step);
+  REQUIRE(loaded.value().state == expected.state);
+  check_same(loaded.value().model, expected.model);
+  check_same(loaded.value().optimizer, expected.optimizer);
+  return loaded.value().state.step;
+}
+
+std::string refusal(const std::string& folder) {
+  const Result<LoadedCheckpoint> loaded = load_checkpoint(folder);
+  REQUIRE_FALSE(loaded.ok());
+  CHECK(loaded.status().code() == Code::kDataError);
+  return loaded.status().message();
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: everything comes back") {
+  const TempDirectory parent;
+  const std::string folder = parent.path() + "/not/yet/there";
+  CHECK_FALSE(has_checkpoint(folder));
+  REQUIRE(Run(12).save(folder).ok());
+  CHECK(has_checkpoint(folder));
+  CHECK(loaded_step(folder) == 12);
+  CHECK(load_checkpoint(folder).value().folder == folder + kFolderOf12);
+  CHECK(names_in(folder) == std::set<std::string>{"latest", "step-00000012"});
+  CHECK(names_in(folder + kFolderOf12) ==
+        std::set<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"});
+  CHECK(content_of(folder + "/latest") == "step-00000012\n");
+}
+
+TEST_CASE("checkpoint: without a loss scaler, buckets and options") {
+  const TempDirectory folder;
+  CheckpointState state;
+  state.step = 123456789012;
+  REQUIRE(save_checkpoint(folder.path(), state, {}, {}).ok());
+  const Result<LoadedCheckpoint> loaded = load_checkpoint(folder.path());
+  REQUIRE(loaded.ok());
+  CHECK(loaded.value().state == state);
+  CHECK(loaded.value().folder == folder.path() + "/step-123456789012");
+}
+
+TEST_CASE("checkpoint: the same state is the same bytes") {
+  const TempDirectory a, b;
+  REQUIRE(Run(12).save(a.path()).ok());
+  REQUIRE(Run(12).save(b.path()).ok());
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/state.json"}) {
+    CHECK(content_of(a.path() + kFolderOf12 + file) == content_of(b.path() + kFolderOf12 + file));
+  }
+}
+
+TEST_CASE("checkpoint: the newest are kept, and nothing else is touched") {
+  const TempDirectory folder;
+  put(folder.path() + "/notes.txt", "mine");
+  put(folder.path() + "/step-7", "no checkpoint");
+  REQUIRE(Run(1000).save(folder.path()).ok());  // another history's
+  for (uint64_t step = 2; step <= 10; step += 2) {
+    REQUIRE(Run(step).save(folder.path(), 3).ok());
+    CHECK(loaded_step(folder.path()) == step);
+  }
+  CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "notes.txt", "step-7",
+                                                         "step-00000006", "step-00000008",
+                                                         "step-00000010", "step-00001000"});
+  REQUIRE(Run(12).save(folder.path(), 1).ok());
+  CHECK(names_in(folder.path()) ==
+        std::set<std::string>{"latest", "notes.txt", "step-7", "step-00000012", "step-00001000"});
+}
+
+TEST_CASE("checkpoint: a step that is saved again replaces its own") {
+  const TempDirectory folder;
+  REQUIRE(Run(12).save(folder.path()).ok());
+  Run other(12);
+  other.state.seed = 1;
+  REQUIRE(other.save(folder.path()).ok());
+  CHECK(load_checkpoint(folder.path()).value().state == other.state);
+  CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "step-00000012"});
+}
+
+TEST_CASE("checkpoint: what a dead writer left is ignored, and removed by the next save") {
+  const TempDirectory folder;
+  REQUIRE(Run(2).save(folder.path()).ok());
+  const std::string leftover = folder.path() + "/.step-00000004.tmp.4711";
+  fs::create_directories(leftover + "/deep");
+  put(leftover + "/model.safetensors", "half");
+  put(folder.path() + "/.latest.tmp.4711", "step-");
+  put(folder.path() + "/.mine", "hidden, but nobody's leftover");
+  CHECK(loaded_step(folder.path()) == 2);
+  REQUIRE(Run(4).save(folder.path()).ok());
+  CHECK(names_in(folder.path()) ==
+        std::set<std::string>{".mine", "latest", "step-00000002", "step-00000004"});
+}
+
+TEST_CASE("checkpoint: a save that dies before any change to the disk costs nothing") {
+  const bool same_step = GENERATE(false, true);  // replaces the very one that `latest` names
+  const TempDirectory folder;
+  REQUIRE(Run(2).save(folder.path()).ok());
+  REQUIRE(Run(4).save(folder.path()).ok());
+  const Run next(same_step ? 4 : 6);
+  size_t deaths = 0;
+  bool new_seen = false;
+  for (;; ++deaths) {
+    if (!dies_before_change(deaths, [&] { (void)next.save(folder.path()); })) break;
+    const uint64_t step = loaded_step(folder.path());
+    REQUIRE((step == 4 || step == next.state.step));
+    if (step == 6) new_seen = true;
+    REQUIRE((!new_seen || step == 6));  // it never goes back
+  }
+  CHECK(deaths > 20);
+  CHECK(new_seen == !same_step);  // the removal of old ones comes after
+  CHECK(loaded_step(folder.path()) == next.state.step);
+  REQUIRE(Run(8).save(folder.path()).ok());
+  CHECK(names_in(folder.path()).size() == 3);
+}
+
+TEST_CASE("checkpoint: a save that dies at any byte of its files costs nothing") {
+  const TempDirectory folder;
+  REQUIRE(Run(4).save(folder.path()).ok());
+  Run next(6);
+  std::set<std::string> last_files;  // in which file it died
+  size_t bytes = 0;
+  for (;; bytes += 7) {
+    if (!dies_at_file_size(bytes, [&] { (void)next.save(folder.path()); })) break;
+    REQUIRE(loaded_step(folder.path()) == 4);
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with(".") && entry.is_regular_file()) {
+        last_files.insert(name.substr(0, name.find(".tmp")));
+      }
+    }
+  }
+  CHECK(last_files ==
+        std::set<std::string>{".model.safetensors", ".optimizer.safetensors", ".state.json"});
+  CHECK(loaded_step(folder.path()) == 6);
+  CHECK(names_in(folder.path()) ==
+        std::set<std::string>{"latest", "step-00000004", "step-00000006"});
+}
+
+TEST_CASE("checkpoint: a disk that is full is an error that leaves no trace") {
+  const TempDirectory folder;
+  REQUIRE(Run(4).save(folder.path()).ok());
+  for (const size_t bytes : {0, 100, 300, 500}) {
+    const int signal = signal_of_child([&] {
+      std::signal(SIGXFSZ, SIG_IGN);  // then write() fails
+      const rlimit limit{bytes, bytes};
+      setrlimit(RLIMIT_FSIZE, &limit);
+      if (Run(6).save(folder.path()).code() != Code::kSystem) std::abort();
+    });
+    CHECK(signal == 0);
+    CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "step-00000004"});
+    CHECK(loaded_step(folder.path()) == 4);
+  }
+}
+
+TEST_CASE("checkpoint: the disk has each thing before something names it") {
+  const TempDirectory folder;
+  REQUIRE(Run(2).save(folder.path()).ok());
+  REQUIRE(Run(4).save(folder.path()).ok());
+  const auto seen = operations_of([&] { REQUIRE(Run(6).save(folder.path()).ok()); });
+  std::set<std::string> unsynced;  // files written, and folders in which names have changed
+  const auto parent = [](const std::string& path) { return fs::path(path).parent_path().string(); };
+  bool latest_named = false;
+  for (const auto& [operation, path] : seen) {
+    INFO(operation << " " << path);
+    if (operation == "create" || operation == "write") unsynced.insert(path);
+    if (operation == "sync") unsynced.erase(path);
+    // Within the new folder its files are renamed before its own names are safe.
+    const bool inside = parent(path) != folder.path();
+    if (operation == "rename") {
+      REQUIRE((inside || unsynced.empty()));
+      unsynced.insert(parent(path));
+    }
+    if (path == folder.path() + "/latest") latest_named = true;
+    if (operation == "remove") REQUIRE((latest_named && unsynced.empty()));
+  }
+  CHECK(latest_named);
+}
+
+TEST_CASE("checkpoint: damage is named, with the newest that is intact") {
+  const TempDirectory folder;
+  REQUIRE(Run(10).save(folder.path()).ok());
+  REQUIRE(Run(12).save(folder.path()).ok());
+  for (const char* name : {"/model.safetensors", "/optimizer.safetensors", "/state.json"}) {
+    const std::string path = folder.path() + kFolderOf12 + name;
+    const std::string whole = content_of(path);
+    const auto check_refused = [&](bool names_the_file) {
+      const std::string message = refusal(folder.path());
+      INFO(message);
+      CHECK((!names_the_file || contains(message, path)));
+      CHECK(contains(message, folder.path() + kFolderOf12));
+      CHECK(contains(message, "newest intact checkpoint is '" + folder.path() + "/step-00000010'"));
+    };
+    for (size_t bytes = 0; bytes < whole.size(); bytes += 3) {
+      if (whole.substr(bytes) == "\n") continue;
+      put(path, whole.substr(0, bytes));
+      check_refused(whole.size() - bytes > 1);
+    }
+    for (size_t byte = 0; byte < whole.size(); ++byte) {
+      std::string flipped = whole;
+      flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << byte % 8));
+      put(path, flipped);
+      check_refused(false);
+    }
+    fs::remove(path);
+    check_refused(true);
+    put(path, whole);
+    CHECK(loaded_step(folder.path()) == 12);
+  }
+}
+
+TEST_CASE("checkpoint: files of two checkpoints are not taken together") {
+  const TempDirectory folder;
+  REQUIRE(Run(10).save(folder.path()).ok());
+  REQUIRE(Run(12).save(folder.path()).ok());
+  const std::string model = folder.path() + kFolderOf12 + "/model.safetensors";
+  put(model, content_of(folder.path() + "/step-00000010/model.safetensors"));
+  CHECK(contains(refusal(folder.path()), "'" + model + "' does not belong to the state.json"));
+  // Nor one that says nothing of itself.
+  REQUIRE(write_tensor_file(model, Run(12).model, {}).ok());
+  CHECK(contains(refusal(folder.path()), "'" + model + "' does not belong to the state.json"));
+}
+
+TEST_CASE("checkpoint: a `latest` that leads nowhere is an error, not another checkpoint") {
+  const TempDirectory folder;
+  CHECK(contains(refusal(folder.path()), "No checkpoint in '" + folder.path() + "' is intact"));
+  CHECK(contains(refusal(folder.path() + "/missing"), "No such file"));
+  REQUIRE(Run(10).save(folder.path()).ok());
+  REQUIRE(Run(12).save(folder.path()).ok());
+  const std::string latest = folder.path() + "/latest";
+  const char* const bad[] = {"",      "\n",        "../elsewhere",    "step-12",
+                             "/etc/", "step-13\n", "step-00000012/.", "step--0000012"};
+  for (const char* content : bad) {
+    put(latest, content);
+    const std::string message = refusal(folder.path());
+    INFO(message);
+    CHECK(contains(message, "'" + latest + "' holds '"));
+    CHECK(contains(message, "newest intact checkpoint is '" + folder.path() + kFolderOf12));
+  }
+  put(latest, "step-00000013\n");
+  CHECK(contains(refusal(folder.path()), "step-00000013/state.json' cannot be opened"));
+  fs::remove(latest);
+  CHECK(contains(refusal(folder.path()), latest + "' cannot be opened"));
+  fs::create_directory(latest);
+  CHECK(contains(refusal(folder.path()), latest + "' cannot be read"));
+  fs::remove(latest);
+  put(latest, "step-00000010");  // by hand, as the message says
+  CHECK(loaded_step(folder.path()) == 10);
+}
+
+TEST_CASE("checkpoint: a state that could not be loaded is not saved") {
+  const TempDirectory folder;
+  Run run(12);
+  run.state.schedule.base_rate = std::numeric_limits<double>::quiet_NaN();
+  CHECK(run.save(folder.path()).code() == Code::kInvalidArgument);
+  run.state = Run(12).state;
+  run.state.extra["text"] = "\xff";
+  CHECK(run.save(folder.path()).code() == Code::kInvalidArgument);
+  CHECK(names_in(folder.path()).empty());
+}
+
+TEST_CASE("checkpoint: state.json, entry by entry") {
+  const nlohmann::ordered_json good = to_json(Run(12).state);
+  REQUIRE(parse_checkpoint_state(good.dump()).ok());
+  const auto message_of = [](const nlohmann::ordered_json& json) {
+    const Result<CheckpointState> state = parse_checkpoint_state(json.dump());
+    REQUIRE_FALSE(state.ok());
+    CHECK(state.status().code() == Code::kDataError);
+    return state.status().message();
+  };
+  for (const auto& [key, value] : good.items()) {
+    INFO(key);
+    nlohmann::ordered_json changed = good;
+    changed.erase(key);
+    CHECK(contains(message_of(changed), "'" + key + "'"));
+    changed = good;
+    changed[key] = true;
+    CHECK(contains(message_of(changed), key));
+    if (!value.is_object() || key == "options" || key == "extra") continue;
+    for (const auto& [inner, ignored] : value.items()) {
+      changed = good;
+      changed[key].erase(inner);
+      CHECK(contains(message_of(changed), "'" + key + "." + inner + "' is missing"));
+      changed[key][inner] = nullptr;
+      CHECK(contains(message_of(changed), "'" + key + "." + inner + "' is no"));
+    }
+  }
+  nlohmann::ordered_json changed = good;
+  changed["step"] = -1;
+  CHECK(contains(message_of(changed), "'step' is no whole number"));
+  changed = good;
+  changed["version"] = 2;
+  CHECK(contains(message_of(changed), "'version' is 2"));
+  changed = good;
+  changed["schedule"]["decay"] = "linear";
+  CHECK(contains(message_of(changed), "'schedule.decay' is 'linear'"));
+  changed = good;
+  changed["scaler"]["scale"] = 1e300;
+  CHECK(contains(message_of(changed), "'scaler.scale' is too large"));
+  changed = good;
+  changed["buckets"][1]["pieces"][0][2] = 6;
+  CHECK(contains(message_of(changed), "'layout_hash'"));
+  changed = good;
+  changed["buckets"][1]["pieces"][0] = {"w", 7};
+  CHECK(contains(message_of(changed), "'buckets[1].pieces'"));
+  CHECK(contains(message_of("text"), "is no JSON object"));
+}
+
+TEST_CASE("checkpoint: the layout's hash tells layouts apart") {
+  const std::vector<CheckpointBucket> layout = Run(12).state.buckets;
+  std::set<uint64_t> hashes = {layout_hash(layout), layout_hash({})};
+  const auto with = [&](auto change) {
+    std::vector<CheckpointBucket> changed = layout;
+    change(changed);
+    return layout_hash(changed);
+  };
+  hashes.insert(with([](auto& b) { b[0].pieces[0].tensor = std::string("c"); }));
+  hashes.insert(with([](auto& b) { b[0].pieces[1].first = 1; }));
+  hashes.insert(with([](auto& b) { b[0].pieces[1].count = 8; }));
+  hashes.insert(with([](auto& b) { std::swap(b[0], b[1]); }));
+  hashes.insert(with([](auto& b) { std::swap(b[0].pieces[0], b[0].pieces[1]); }));
+  hashes.insert(with([](auto& b) {  // the same pieces in the same order, cut elsewhere
+    b[1].pieces.insert(b[1].pieces.begin(), b[0].pieces[1]);
+    b[0].pieces.pop_back();
+  }));
+  CHECK(hashes.size() == 8);
+  CHECK(with([](auto& b) { b[0].algorithm = "tree"; }) == layout_hash(layout));
+}

@@ -1,0 +1,201 @@
+// See checkpoint.hpp.
+#include "trainer/checkpoint.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "trainer/files/disk.hpp"
+#include "trainer/hash.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPrefix[] = "step-";
+constexpr char kLatest[] = "/latest";
+constexpr char kModel[] = "/model.safetensors";
+constexpr char kOptimizer[] = "/optimizer.safetensors";
+constexpr char kState[] = "/state.json";
+constexpr char kStateKey[] = "rondo.state";  // metadata: the hash of state.json
+
+std::string folder_name(uint64_t step) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%s%08" PRIu64, kPrefix, step);
+  return text;
+}
+
+/// The step of a name that folder_name() gives.
+std::optional<uint64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const char* digits = name.c_str() + std::strlen(kPrefix);
+  uint64_t step = 0;
+  const auto parsed = std::from_chars(digits, name.c_str() + name.size(), step);
+  if (parsed.ec != std::errc() || folder_name(step) != name) return std::nullopt;
+  return step;
+}
+
+std::string hash_of(const std::string& text) {
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016" PRIx64, hash_bytes(text.data(), text.size()));
+  return hash;
+}
+
+/// Names in a folder; none where it cannot be read.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    names.push_back(entries->path().filename().native());
+  }
+  return names;
+}
+
+/// Steps of which there is a folder, newest first.
+std::vector<uint64_t> steps_in(const std::string& folder) {
+  std::vector<uint64_t> steps;
+  for (const std::string& name : names_in(folder)) {
+    if (const std::optional<uint64_t> step = step_of(name)) steps.push_back(*step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+Status remove_leftovers(const std::string& folder) {
+  for (const std::string& name : names_in(folder)) {
+    const bool ours = name.starts_with(std::string(".") + kPrefix) || name.starts_with(".latest.");
+    if (!ours || !is_temporary_name(name)) continue;
+    RONDO_RETURN_IF_ERROR(remove_with_content(folder + "/" + name));
+  }
+  return {};
+}
+
+/// Hidden first: one that is only partly removed must not look like a checkpoint.
+Status remove_old(const std::string& folder, uint64_t newest, size_t keep) {
+  size_t kept = 0;
+  for (const uint64_t step : steps_in(folder)) {
+    if (step > newest || ++kept <= keep) continue;
+    const std::string path = folder + "/" + folder_name(step);
+    RONDO_RETURN_IF_ERROR(exchange_folder(path, temporary_name(path)));
+    RONDO_RETURN_IF_ERROR(remove_with_content(temporary_name(path)));
+  }
+  return {};
+}
+
+/// A tensor file that belongs to this state.json.
+Result<TensorFile> open_belonging(const std::string& path, const std::string& state_hash) {
+  Result<TensorFile> file = TensorFile::open(path);
+  if (!file.ok()) return file;
+  const auto belongs_to = file->metadata().find(kStateKey);
+  if (file->has_checksum() && belongs_to != file->metadata().end() &&
+      belongs_to->second == state_hash) {
+    return file;
+  }
+  return Status(Code::kDataError, "tensor file '" + path +
+                                      "' does not belong to the state.json beside it: one of them "
+                                      "was changed or is another checkpoint's");
+}
+
+Result<LoadedCheckpoint> load_folder(const std::string& folder) {
+  const Result<std::string> text = read_text_file(folder + kState);
+  if (!text.ok()) return text.status();
+  Result<CheckpointState> state = parse_checkpoint_state(text.value());
+  if (!state.ok()) {
+    return Status(Code::kDataError, "'" + folder + kState + "': " + state.status().message());
+  }
+  const std::string hash = hash_of(text.value());
+  Result<TensorFile> model = open_belonging(folder + kModel, hash);
+  if (!model.ok()) return model.status();
+  Result<TensorFile> optimizer = open_belonging(folder + kOptimizer, hash);
+  if (!optimizer.ok()) return optimizer.status();
+  return LoadedCheckpoint{.folder = folder,
+                          .state = std::move(state).value(),
+                          .model = std::move(model).value(),
+                          .optimizer = std::move(optimizer).value()};
+}
+
+/// What is wrong, and what could be used instead.
+Status with_alternative(const std::string& folder, const std::string& what) {
+  for (const uint64_t step : steps_in(folder)) {
+    const std::string name = folder_name(step);
+    if (!load_folder(folder + "/" + name).ok()) continue;
+    return Status(Code::kDataError, "checkpoint: " + what + ". The newest intact checkpoint is '" +
+                                        folder + "/" + name + "'; to go on from it, write " + name +
+                                        " into '" + folder + kLatest + "'");
+  }
+  return Status(Code::kDataError,
+                "checkpoint: " + what + ". No checkpoint in '" + folder + "' is intact");
+}
+
+Status write_folder(const std::string& folder, const CheckpointState& state,
+                    std::span<const TensorView> model, std::span<const TensorView> optimizer) {
+  const std::string text = to_json(state).dump(1) + "\n";
+  if (const auto readable = parse_checkpoint_state(text); !readable.ok()) {  // NaN, for one
+    return Status(Code::kInvalidArgument,
+                  "checkpoint: the state cannot be saved: " + readable.status().message());
+  }
+  const std::map<std::string, std::string> metadata = {{kStateKey, hash_of(text)}};
+  RONDO_RETURN_IF_ERROR(create_folder(folder));
+  RONDO_RETURN_IF_ERROR(write_tensor_file(folder + kModel, model, metadata));
+  RONDO_RETURN_IF_ERROR(write_tensor_file(folder + kOptimizer, optimizer, metadata));
+  const Piece piece{text.data(), text.size()};
+  return replace_file(folder + kState, {&piece, 1});
+}
+
+}  // namespace
+
+Status save_checkpoint(const std::string& folder, const CheckpointState& state,
+                       std::span<const TensorView> model, std::span<const TensorView> optimizer,
+                       int keep) try {
+  RONDO_CHECK(keep >= 1, "%d checkpoints to keep", keep);
+  const std::string name = folder_name(state.step);
+  const std::string path = folder + "/" + name;
+  const std::string temporary = temporary_name(path);
+  RONDO_RETURN_IF_ERROR(create_folder(folder));
+  RONDO_RETURN_IF_ERROR(remove_leftovers(folder));
+  Status status = write_folder(temporary, state, model, optimizer);
+  if (status.ok()) status = exchange_folder(temporary, path);
+  // What failed, or what was at `path` before.
+  const Status removed = remove_with_content(temporary);
+  RONDO_RETURN_IF_ERROR(status);
+  const std::string line = name + "\n";
+  const Piece piece{line.data(), line.size()};
+  RONDO_RETURN_IF_ERROR(replace_file(folder + kLatest, {&piece, 1}));
+  RONDO_RETURN_IF_ERROR(removed);
+  return remove_old(folder, state.step, static_cast<size_t>(keep));
+} catch (const nlohmann::json::exception& error) {
+  return Status(Code::kInvalidArgument,
+                std::string("checkpoint: the state is no JSON: ") + error.what());
+}
+
+Result<LoadedCheckpoint> load_checkpoint(const std::string& folder) {
+  const Result<std::string> latest = read_text_file(folder + kLatest);
+  if (!latest.ok()) return with_alternative(folder, latest.status().message());
+  std::string name = latest.value();
+  while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back())) != 0) {
+    name.pop_back();
+  }
+  if (!step_of(name)) {
+    return with_alternative(folder, "'" + folder + kLatest + "' holds '" + name.substr(0, 40) +
+                                        "', which is no checkpoint's name");
+  }
+  Result<LoadedCheckpoint> loaded = load_folder(folder + "/" + name);
+  if (!loaded.ok()) return with_alternative(folder, loaded.status().message());
+  return loaded;
+}
+
+bool has_checkpoint(const std::string& folder) {
+  std::error_code ignored;
+  return fs::exists(folder + kLatest, ignored);
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,58 @@
+// Adam with decoupled weight decay. See optimizer.hpp.
+#include <cmath>
+
+#include "trainer/optim/optimizer.hpp"
+#include "trainer/optim/simd.hpp"
+#include "trainer/optim/state_array.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+template <class T>
+class AdamW : public Optimizer<T> {
+ public:
+  AdamW(const AdamWOptions& options, size_t count)
+      : options_(options), mean_(count), square_(count) {}
+
+  void begin_step(double rate) override {
+    const double step = static_cast<double>(++this->steps_);
+    const double first_correction = 1 - std::pow(options_.beta1, step);
+    const double second_correction = 1 - std::pow(options_.beta2, step);
+    factors_ = {.keep = static_cast<T>(1 - rate * options_.weight_decay),
+                .first_weight = static_cast<T>(1 - options_.beta1),
+                .second_keep = static_cast<T>(options_.beta2),
+                .second_weight = static_cast<T>(1 - options_.beta2),
+                .second_correction_root = static_cast<T>(std::sqrt(second_correction)),
+                .epsilon = static_cast<T>(options_.epsilon),
+                .step_size = static_cast<T>(rate / first_correction)};
+  }
+
+  void update(size_t begin, size_t end, bool decays, const T* gradients, T* parameters) override {
+    if (begin >= end) return;
+    simd::AdamWFactors<T> factors = factors_;
+    if (!decays) factors.keep = 1;
+    simd::adamw_update(factors, end - begin, gradients + begin, mean_.data() + begin,
+                       square_.data() + begin, parameters + begin);
+  }
+
+  std::vector<std::pair<std::string, T*>> state() override {
+    return {{"exp_avg", mean_.data()}, {"exp_avg_sq", square_.data()}};
+  }
+
+ private:
+  const AdamWOptions options_;
+  simd::AdamWFactors<T> factors_{};
+  StateArray<T> mean_, square_;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Optimizer<T>> make_adamw(const AdamWOptions& options, size_t count) {
+  return std::make_unique<AdamW<T>>(options, count);
+}
+
+template std::unique_ptr<Optimizer<float>> make_adamw(const AdamWOptions&, size_t);
+template std::unique_ptr<Optimizer<double>> make_adamw(const AdamWOptions&, size_t);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,52 @@
+// See clip.hpp.
+#include "trainer/optim/clip.hpp"
+
+#include <algorithm>
+
+#include "rondo/status.hpp"
+#include "trainer/optim/simd.hpp"
+
+namespace rondo::trainer {
+
+template <class T>
+double block_sum(const T* values, size_t n) {
+  RONDO_CHECK(n <= kNormBlock, "a block of %zu elements", n);
+  return simd::sum_of_squares(values, n);
+}
+
+template <class T>
+double squared_norm(std::span<const GradientView<T>> gradients) {
+  double sum = 0;
+  for (const GradientView<T>& gradient : gradients) {
+    for (size_t begin = 0; begin < gradient.count; begin += kNormBlock) {
+      sum += block_sum(gradient.data + begin, std::min(kNormBlock, gradient.count - begin));
+    }
+  }
+  return sum;
+}
+
+double clip_coefficient(double norm, double max_norm) {
+  const double coefficient = max_norm / (norm + 1e-6);
+  return coefficient > 1 ? 1 : coefficient;
+}
+
+template <class T>
+void scale(T* values, size_t count, T factor) {
+  simd::multiply(values, count, factor);
+}
+
+template <class T>
+bool all_finite(const T* values, size_t count) {
+  return simd::all_finite(values, count);
+}
+
+template double block_sum(const float*, size_t);
+template double block_sum(const double*, size_t);
+template double squared_norm(std::span<const GradientView<float>>);
+template double squared_norm(std::span<const GradientView<double>>);
+template void scale(float*, size_t, float);
+template void scale(double*, size_t, double);
+template bool all_finite(const float*, size_t);
+template bool all_finite(const double*, size_t);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,53 @@
+// Stochastic gradient descent with momentum. See optimizer.hpp.
+#include "trainer/optim/optimizer.hpp"
+#include "trainer/optim/simd.hpp"
+#include "trainer/optim/state_array.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+template <class T>
+class Sgd : public Optimizer<T> {
+ public:
+  Sgd(const SgdOptions& options, size_t count)
+      : options_(options), velocity_(options.momentum != 0 ? count : 0) {}
+
+  void begin_step(double rate) override {
+    ++this->steps_;
+    rate_ = rate;
+  }
+
+  // PyTorch's velocity starts as the first gradient; momentum * 0 + gradient is the same.
+  void update(size_t begin, size_t end, bool decays, const T* gradients, T* parameters) override {
+    if (begin >= end) return;
+    T* velocity = velocity_.data();
+    const simd::SgdFactors<T> factors = {
+        .momentum = static_cast<T>(options_.momentum),
+        .weight_decay = static_cast<T>(decays ? options_.weight_decay : 0),
+        .rate = static_cast<T>(rate_)};
+    simd::sgd_update(factors, end - begin, gradients + begin,
+                     velocity == nullptr ? nullptr : velocity + begin, parameters + begin);
+  }
+
+  std::vector<std::pair<std::string, T*>> state() override {
+    if (options_.momentum == 0) return {};
+    return {{"momentum", velocity_.data()}};
+  }
+
+ private:
+  const SgdOptions options_;
+  double rate_ = 0;
+  StateArray<T> velocity_;
+};
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<Optimizer<T>> make_sgd(const SgdOptions& options, size_t count) {
+  return std::make_unique<Sgd<T>>(options, count);
+}
+
+template std::unique_ptr<Optimizer<float>> make_sgd(const SgdOptions&, size_t);
+template std::unique_ptr<Optimizer<double>> make_sgd(const SgdOptions&, size_t);
+
+}  // namespace rondo::trainer
