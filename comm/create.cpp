@@ -17,11 +17,11 @@
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/link_profile.hpp"
-#include "comm/log.hpp"
 #include "comm/refuse.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "kernels/reduce.hpp"
+#include "rondo/log.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/shm/arena.hpp"
 #include "transport/shm/factory.hpp"
@@ -173,9 +173,9 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
         arenas[r] = std::move(*view);
       } else {
         mapped = false;
-        comm::log(LogLevel::kWarn, fmt::format("library memory goes through slots: rank {} cannot "
-                                               "map that of rank {}: {}",
-                                               bootstrap.rank(), r, view.status().to_string()));
+        log(LogLevel::kWarn, fmt::format("library memory goes through slots: rank {} cannot "
+                                         "map that of rank {}: {}",
+                                         bootstrap.rank(), r, view.status().to_string()));
       }
     }
   }
@@ -270,9 +270,9 @@ Status Communicator::Impl::bring_up(const Config& config) {
     CPU_OR(&cpus, &cpus, &hellos[static_cast<size_t>(r)].affinity);
   }
   if (const char* rejected = kernels::rejected_instruction_set(); rejected != nullptr) {
-    comm::log(LogLevel::kWarn,
-              fmt::format("RONDO_KERNELS is '{}', which is unknown or not on this CPU: using {}",
-                          rejected, kernels::instruction_set()));
+    log(LogLevel::kWarn,
+        fmt::format("RONDO_KERNELS is '{}', which is unknown or not on this CPU: using {}",
+                    rejected, kernels::instruction_set()));
   }
   const int channels = settings.channels > 0 ? settings.channels : 1;
   const int usable = std::clamp(CPU_COUNT(&cpus), 1, std::max(settings.granted_cpus, 1));
@@ -340,9 +340,9 @@ Status Communicator::Impl::bring_up(const Config& config) {
   }
   queue_ = std::make_shared<engine::Queue>(*runner_);
   timeout_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(config.timeout).count();
-  comm::log(LogLevel::kInfo,
-            fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
-                        rank, ranks, channels, depth, slot_bytes, usable, profile.name));
+  log(LogLevel::kInfo,
+      fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}", rank,
+                  ranks, channels, depth, slot_bytes, usable, profile.name));
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();

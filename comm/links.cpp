@@ -1,11 +1,10 @@
 // The public face of the tuner's fit.
-#include "rondo/links.hpp"
-
 #include <vector>
 
 #include "comm/topology/topology.hpp"
 #include "comm/tuner/fit.hpp"
 #include "comm/tuner/profile_file.hpp"
+#include "rondo/communicator.hpp"
 
 namespace rondo {
 

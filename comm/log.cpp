@@ -1,4 +1,5 @@
-#include "comm/log.hpp"
+// See rondo/log.hpp. A logger of its own: an embedded library must not use the application's.
+#include "rondo/log.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -80,9 +81,7 @@ bool stderr_is_terminal() {
          std::to_string(facts.st_ino) == pipe;
 }
 
-namespace comm {
-
-void log(LogLevel level, const std::string& message) {
+void log(LogLevel level, std::string_view message) {
   Logger& l = logger();
   if (level < l.level.load(std::memory_order_relaxed)) return;
   const std::lock_guard<std::mutex> lock(l.mutex);
@@ -93,5 +92,4 @@ void log(LogLevel level, const std::string& message) {
   }
 }
 
-}  // namespace comm
 }  // namespace rondo

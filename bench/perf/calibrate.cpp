@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "bench/perf/interleaved.hpp"
-#include "rondo/links.hpp"
+#include "rondo/communicator.hpp"
 
 namespace rondo::bench {
 namespace {

@@ -303,3 +303,24 @@ std::string topology_report(int ranks, const Config& config = {});
 
 }  // namespace rondo
 #pragma GCC visibility pop
+
+namespace rondo {
+
+/// What one operation took, out of place: a robust figure over many. For programs that measure a
+/// machine; `rondo-perf --calibrate FILE` is one.
+struct LinkTiming {
+  Collective collective;
+  Algorithm algorithm;  // as forced; not kAuto
+  size_t bytes;         // the call's count in bytes: one block, where it has blocks
+  bool library_memory;  // every rank's buffers, or plain memory on all of them
+  double us;
+};
+
+/// The text of a link profile for `ranks` ranks of this host, ready to be written to a file that
+/// Config::links names. A time that was measured is predicted as it was; what lies between, and
+/// other numbers of ranks, by the constants fitted to all of them. Pure apart from asking for the
+/// host's caches. kInvalidArgument for too few timings, or times that are not above 0.
+Result<std::string> fit_link_profile(std::span<const LinkTiming> timings, int ranks,
+                                     const std::string& name);
+
+}  // namespace rondo

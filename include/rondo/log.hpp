@@ -15,6 +15,9 @@ enum class LogLevel { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback);
 void set_log_level(LogLevel level);
 
+/// Says something of one's own as rondo says its messages: same level, same place. Thread-safe.
+void log(LogLevel level, std::string_view message);
+
 /// Whether what this process writes to stderr reaches a terminal, be it through rondo-run: then a
 /// program may draw a progress bar there, in lines that end in a carriage return.
 bool stderr_is_terminal();

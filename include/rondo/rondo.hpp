@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
 #include "rondo/log.hpp"
 #include "rondo/memory.hpp"
 #include "rondo/status.hpp"

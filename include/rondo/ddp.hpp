@@ -1,0 +1,209 @@
+// Data parallelism for a training loop of your own: every rank holds the whole model and works on
+// its own samples; gradients are averaged over the ranks while backward still computes others.
+// There is no autograd here: you say when a gradient is final. trainer/examples/toy_ddp.cpp shows
+// a whole loop; trainer/README.md sets the names beside those of PyTorch's DistributedDataParallel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/status.hpp"
+#include "rondo/types.hpp"
+
+#pragma GCC visibility push(default)  // what is declared here, librondo.so exports
+namespace rondo {
+
+/// One tensor of a model.
+struct DdpTensor {
+  std::string name;
+  std::vector<size_t> shape;  // row-major
+  /// Some steps do not use it on some ranks: then gradient_skipped() is called instead of
+  /// gradient_ready(). Costs one small all-reduce per step.
+  bool may_skip = false;
+  /// No parameter, but a second gradient of the tensor with that index, which is added to the first
+  /// when both are reduced: the lookup's share of an embedding that is tied to the output layer.
+  /// Such tensors come last.
+  int adds_to = -1;
+
+  size_t count() const;  // elements
+};
+
+/// What a communication hook is given: one bucket whose gradients are final on this rank.
+struct GradientBucket {
+  size_t index;
+  bool last;
+  void* data;  // count elements; in: this rank's sum; out: the scaled sum over the ranks
+  size_t count;
+  DataType type;
+  double factor;  // what this rank's gradients are multiplied by before they are summed
+};
+
+/// How a bucket is reduced, instead of one all-reduce in the gradients' own type. Called by the
+/// thread that trains, for every bucket in the same order on every rank.
+class CommunicationHook {
+ public:
+  virtual ~CommunicationHook() = default;
+  virtual std::string name() const = 0;
+  /// Starts it. The bucket's memory is the hook's until finish().
+  virtual Work start(Communicator& communicator, const GradientBucket& bucket) = 0;
+  /// That Work has ended well: writes the result to bucket.data.
+  virtual void finish(const GradientBucket& bucket) = 0;
+};
+
+/// Gradients travel as bfloat16 or float16: half the bytes. Each is scaled, then rounded once, and
+/// summed as all_reduce sums that type. (DDP's bf16_compress_hook and fp16_compress_hook.) Null for
+/// any other type.
+std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire);
+
+struct DdpOptions {
+  DataType type = DataType::kFloat32;  // of parameters and gradients: kFloat32 or kFloat64
+  /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one for
+  /// every tensor. A tensor larger than that is split.
+  double bucket_cap_mb = 25;
+  /// False: nothing is sent before finish(), to measure what overlap is worth.
+  bool overlap = true;
+  /// kLossTerms: the mean over all ranks' loss terms, so that unequal batches weigh what they hold.
+  /// kRanks: the mean of the ranks' means, as PyTorch's DDP.
+  enum class Average { kLossTerms, kRanks } average = Average::kLossTerms;
+  /// Whether ranks may run out of data before others: they go on with empty batches. False: that
+  /// is an error on every rank.
+  bool join = false;
+  /// begin() broadcasts the buffers from rank 0.
+  bool broadcast_buffers = true;
+  /// How the gradients of `adds_to` tensors travel: whole, or as the rows that touches_rows() named.
+  enum class Rows { kFewerBytes, kWhole, kTouched } rows = Rows::kFewerBytes;
+  std::shared_ptr<CommunicationHook> hook = nullptr;
+};
+
+/// What each rank tells the others at the start of a step.
+struct DdpHeader {
+  uint64_t loss_terms = 0;   // of this rank in this step; 0: an empty batch
+  bool end_of_data = false;  // no batch follows in this epoch
+  uint64_t epoch = 0;
+  uint64_t sample_hash = 0;  // of the samples' identities; 0: unknown
+};
+
+/// What all ranks have told.
+struct DdpStep {
+  uint64_t loss_terms = 0;   // of all ranks
+  int active_ranks = 0;      // with loss terms
+  bool epoch_ended = false;  // no rank has another batch
+};
+
+/// One bucket in the last finished step; CLOCK_MONOTONIC nanoseconds.
+struct DdpBucketTimes {
+  int64_t ready_ns;  // its last gradient was final
+  Work::Times work;
+};
+
+/// Gradients that lie together and travel together.
+struct DdpBucket {
+  struct Piece {
+    size_t tensor, begin, end;  // elements of the tensor
+  };
+  std::vector<Piece> pieces;
+  size_t offset, count;  // elements of the flat storage, padding included
+};
+
+/// Owns the parameters, gradients and buffers of one rank, flat, in the order of the tensors, which
+/// should be that in which backward finishes gradients. One thread at a time; nothing else may use
+/// the communicator between begin() and finish() except in the same order on every rank.
+///
+///   ddp.begin({...});
+///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
+///   ... gradient_ready() for all tensors ...                                    // once
+///   ddp.finish();   // gradients are averaged: update the parameters
+class DistributedDataParallel {
+ public:
+  /// Compares the tensors and options of all ranks: kMismatch on every rank names the first
+  /// difference, both ranks and both values. Allocates; kResourceExhausted. `communicator` is
+  /// borrowed. Everything starts as zeros.
+  static Result<DistributedDataParallel> create(Communicator& communicator,
+                                                std::vector<DdpTensor> tensors,
+                                                std::vector<DdpTensor> buffers = {},
+                                                const DdpOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(DistributedDataParallel&&) noexcept;
+  DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept;
+
+  const std::vector<DdpTensor>& tensors() const;
+  const std::vector<DdpTensor>& buffers() const;
+  /// Element `offset(i)` of the flat storages is the first of tensor i. Parameters end before the
+  /// first `adds_to` tensor.
+  size_t offset(size_t tensor) const;
+  size_t parameter_elements() const;  // of the flat storages, padding (always zero) included
+  size_t gradient_elements() const;
+  void* parameters();
+  void* gradients();
+  void* buffer(size_t index);
+  /// T must be the options' type.
+  template <class T>
+  T* parameter(size_t tensor) {
+    return static_cast<T*>(parameters()) + offset(tensor);
+  }
+  template <class T>
+  T* gradient(size_t tensor) {
+    return static_cast<T*>(gradients()) + offset(tensor);
+  }
+
+  /// Every rank's parameters and buffers become rank 0's.
+  Status replicate();
+
+  /// Starts a step, and the exchange of headers.
+  Status begin(const DdpHeader& mine);
+  /// Waits for all headers. Needed only by who must know: finish() asks too. An error when a rank
+  /// has run out of data and `join` is off.
+  Result<DdpStep> headers();
+
+  /// While it lives gradients are only accumulated.
+  class [[nodiscard]] NoSync {
+   public:
+    explicit NoSync(bool& quiet) : quiet_(quiet) { quiet_ = true; }
+    ~NoSync() { quiet_ = false; }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    bool& quiet_;
+  };
+  NoSync no_sync();
+
+  /// The first `count` elements of this tensor's gradient are final (in this micro-batch).
+  void gradient_ready(size_t tensor, size_t count);
+  void gradient_ready(size_t tensor) { gradient_ready(tensor, tensors()[tensor].count()); }
+  /// Instead: this micro-batch does not use the tensor and has not touched its gradient.
+  void gradient_skipped(size_t tensor);
+  /// Rows of an `adds_to` tensor's gradient that this step makes different from zero, all of them,
+  /// in any order; before the last backward pass begins.
+  void touches_rows(size_t tensor, std::span<const int32_t> rows);
+
+  /// Sends what is left and waits. ok: gradients are the average over all ranks, on every rank the
+  /// same bits. Otherwise the first failure, after everything has ended; tensors without a gradient
+  /// are named.
+  Status finish();
+  /// Whether any rank used this tensor in the last finished step: else leave its parameter, and what
+  /// the optimizer keeps of it, as they are.
+  bool used(size_t tensor) const;
+
+  const std::vector<DdpBucket>& layout() const;
+  /// A number for the tensors and how they are bucketed: equal layouts, equal bits.
+  uint64_t layout_hash() const;
+  const std::vector<DdpBucketTimes>& times() const;
+  Work::Times header_times() const;
+  /// Suspicions, once each: the same data on two ranks, an epoch that did not advance. Also logged.
+  const std::vector<std::string>& warnings() const;
+
+ private:
+  struct [[gnu::visibility("hidden")]] Impl;
+  explicit DistributedDataParallel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rondo
+#pragma GCC visibility pop

@@ -1,0 +1,139 @@
+// Where gradients lie and which travel together: order, caps, panels, alignment, no gaps that nobody
+// accounts for.
+#include <sstream>
+
+#include "tests/harness/catch.hpp"
+#include "trainer/ddp/layout.hpp"
+
+using namespace rondo;
+using rondo::ddp::Layout;
+using rondo::ddp::make_layout;
+
+namespace {
+
+std::vector<DdpTensor> vectors(const std::vector<size_t>& counts) {
+  std::vector<DdpTensor> tensors;
+  for (const size_t count : counts) tensors.push_back({.name = "t", .shape = {count}});
+  return tensors;
+}
+
+/// "tensor:begin-end ..." for each bucket.
+std::string show(const Layout& layout) {
+  std::ostringstream text;
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    if (b > 0) text << " |";
+    for (const DdpBucket::Piece& p : layout.buckets[b].pieces) {
+      text << " " << p.tensor << ":" << p.begin << "-" << p.end;
+    }
+  }
+  return text.str().substr(1);
+}
+
+/// Every element of the flat storage in exactly one bucket, every element of a tensor in one piece.
+void require_cover(const Layout& layout, const std::vector<DdpTensor>& tensors, size_t bytes) {
+  size_t element = 0;
+  std::vector<size_t> covered(tensors.size());
+  for (const DdpBucket& bucket : layout.buckets) {
+    CHECK(bucket.offset == element);
+    element += bucket.count;
+    REQUIRE_FALSE(bucket.pieces.empty());
+    for (const DdpBucket::Piece& piece : bucket.pieces) {
+      CHECK(piece.begin == covered[piece.tensor]);
+      covered[piece.tensor] = piece.end;
+      CHECK(layout.offsets[piece.tensor] + piece.begin >= bucket.offset);
+      CHECK(layout.offsets[piece.tensor] + piece.end <= bucket.offset + bucket.count);
+    }
+  }
+  CHECK(element == layout.gradient_elements);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    CHECK(covered[t] == tensors[t].count());
+    CHECK(layout.offsets[t] * bytes % 64 == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ddp layout: closed by the tensor that reaches the cap; the first and last are small") {
+  // Elements of 4 bytes; every count a multiple of 16, so there is no padding.
+  const auto tensors = vectors({16, 32, 16, 32, 48, 16, 16});
+  const Layout layout = make_layout(tensors, 4, {.bytes = 256, .small_bytes = 128});
+  // 64 + 128 bytes reach 128; then 64 + 128 + 192 reach 256; what is left is small.
+  CHECK(show(layout) == "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-48 | 5:0-16 6:0-16");
+  require_cover(layout, tensors, 4);
+}
+
+TEST_CASE("ddp layout: a large last bucket is relieved of all but its small end") {
+  const auto tensors = vectors({32, 16, 16, 16, 16});
+  const Layout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 128});
+  CHECK(show(layout) == "0:0-32 | 1:0-16 2:0-16 | 3:0-16 4:0-16");
+  // An end that is not small travels alone.
+  CHECK(show(make_layout(vectors({32, 16, 64}), 4, {.bytes = 1024, .small_bytes = 128})) ==
+        "0:0-32 | 1:0-16 | 2:0-64");
+}
+
+TEST_CASE("ddp layout: a tensor above the cap is cut between rows") {
+  const std::vector<DdpTensor> tensors = {{.name = "matrix", .shape = {10, 24}}};
+  const Layout layout = make_layout(tensors, 4, {.bytes = 300, .small_bytes = 100});
+  // Two rows of 24 reach 25 elements, four reach 75.
+  CHECK(show(layout) == "0:0-48 | 0:48-144 | 0:144-240");
+  require_cover(layout, tensors, 4);
+  // A row above the cap stays whole.
+  CHECK(show(make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64}))
+            .starts_with("0:0-24 | 0:24-48 |"));
+}
+
+TEST_CASE("ddp layout: what adds to another travels alone and last") {
+  std::vector<DdpTensor> tensors = vectors({16, 16, 16});
+  tensors[2].adds_to = 0;
+  const Layout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 1024});
+  CHECK(show(layout) == "0:0-16 1:0-16 | 2:0-16");
+  CHECK(layout.parameter_elements == 32);
+  CHECK(layout.gradient_elements == 48);
+}
+
+TEST_CASE("ddp layout: a cap of zero gives every tensor its own bucket") {
+  const auto tensors = vectors({16, 4000, 3});
+  const Layout layout = make_layout(tensors, 4, {.bytes = 0, .small_bytes = 1 << 20});
+  CHECK(show(layout) == "0:0-16 | 1:0-4000 | 2:0-3");
+  require_cover(layout, tensors, 4);
+}
+
+TEST_CASE("ddp layout: covers every element once, in order, whatever the sizes") {
+  for (const size_t bytes : {size_t{4}, size_t{8}}) {
+    for (const size_t cap : {size_t{0}, size_t{8}, size_t{100}, size_t{5000}, size_t{1} << 30}) {
+      std::vector<DdpTensor> tensors;
+      for (size_t i = 0; i < 40; ++i) {
+        tensors.push_back({.name = "t", .shape = {1 + (i * 37) % 11, 1 + (i * 53) % 13}});
+      }
+      require_cover(make_layout(tensors, bytes, {.bytes = cap, .small_bytes = cap / 4}), tensors,
+                    bytes);
+    }
+  }
+}
+
+TEST_CASE("ddp layout: of GPT-2 124M no bucket but the lookup's is above the cap and a tensor") {
+  std::vector<DdpTensor> tensors = {{.name = "wte", .shape = {50257, 768}}};
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const size_t rows : {size_t{768}, size_t{3072}, size_t{768}, size_t{2304}}) {
+      tensors.push_back({.name = "w", .shape = {rows, rows == 768 ? size_t{3072} : size_t{768}}});
+      tensors.push_back({.name = "b", .shape = {rows}});
+    }
+  }
+  tensors.push_back({.name = "wpe", .shape = {1024, 768}});
+  tensors.push_back({.name = "rows", .shape = {50257, 768}, .adds_to = 0});
+  const Layout layout = make_layout(tensors, 4, {.bytes = 25 << 20, .small_bytes = 1 << 20});
+  require_cover(layout, tensors, 4);
+  for (size_t b = 0; b + 1 < layout.buckets.size(); ++b) {
+    CHECK(layout.buckets[b].count * 4 < (25 << 20) + (10 << 20));
+  }
+  CHECK(layout.buckets.size() > 20);
+}
+
+TEST_CASE("ddp layout: its hash changes with the cap and with a shape") {
+  const auto hash = [](const std::vector<DdpTensor>& tensors, size_t cap) {
+    return hash_of(make_layout(tensors, 4, {.bytes = cap, .small_bytes = cap}));
+  };
+  CHECK(hash(vectors({64, 64}), 256) == hash(vectors({64, 64}), 256));
+  CHECK(hash(vectors({64, 64}), 256) != hash(vectors({64, 64}), 1024));
+  CHECK(hash(vectors({64, 64}), 256) != hash(vectors({64, 63}), 256));
+}

@@ -1,0 +1,570 @@
+// DistributedDataParallel over real ranks (as threads): what it computes, when it sends, and what
+// it says when ranks do not fit together. One test per row of the feature table.
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "rondo/rondo.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+using namespace rondo;
+using rondo::testing::expect;
+using rondo::testing::expect_eq;
+
+namespace {
+
+using Ddp = DistributedDataParallel;
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+void ok(const Status& status) { expect(status.ok(), status.to_string()); }
+
+/// Runs `body` as `ranks` ranks of one communicator.
+void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
+                bool reproducible = false) {
+  const rondo::testing::TempDirectory meeting;
+  rondo::testing::require_all_ok(
+      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
+        Config config;
+        config.rank = rank;
+        config.world_size = ranks;
+        config.rendezvous = meeting.path();
+        config.reproducible = reproducible;
+        Result<Communicator> communicator = Communicator::create(config);
+        ok(communicator.status());
+        body(communicator.value());
+      }));
+}
+
+/// Five tensors of 16 floats, by default in three buckets: {0, 1}, {2, 3}, {4}.
+std::vector<DdpTensor> five() {
+  std::vector<DdpTensor> tensors;
+  for (const char* name : {"p0", "p1", "p2", "p3", "p4"}) {
+    tensors.push_back({.name = name, .shape = {16}});
+  }
+  return tensors;
+}
+DdpOptions small_buckets() { return {.bucket_cap_mb = 128.0 / (1 << 20)}; }
+
+Ddp make(Communicator& communicator, const DdpOptions& options = small_buckets(),
+         std::vector<DdpTensor> tensors = five()) {
+  Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
+  ok(ddp.status());
+  return std::move(ddp).value();
+}
+
+/// A value that tells rank, step and element apart; sums of a few are exact in float.
+float contribution(int rank, int step, size_t element) {
+  return static_cast<float>((rank + 1) * 1000 + step * 100 + static_cast<int>(element));
+}
+
+void fill(Ddp& ddp, int rank, int step) {
+  for (size_t t = 0; t < ddp.tensors().size(); ++t) {
+    for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
+      ddp.gradient<float>(t)[i] = contribution(rank, step, 16 * t + i);
+    }
+  }
+}
+
+void all_ready(Ddp& ddp) {
+  for (size_t t = 0; t < ddp.tensors().size(); ++t) ddp.gradient_ready(t);
+}
+
+}  // namespace
+
+TEST_CASE("ddp replication: parameters and buffers become rank 0's") {
+  with_ranks(3, [](Communicator& communicator) {
+    Result<Ddp> made = Ddp::create(communicator, five(), {{.name = "running", .shape = {3}}});
+    ok(made.status());
+    Ddp& ddp = made.value();
+    for (size_t i = 0; i < 16; ++i) {
+      ddp.parameter<float>(4)[i] = contribution(communicator.rank(), 0, i);
+    }
+    static_cast<float*>(ddp.buffer(0))[2] = 7.0f + static_cast<float>(communicator.rank());
+    ok(ddp.replicate());
+    for (size_t i = 0; i < 16; ++i) {
+      expect_eq(ddp.parameter<float>(4)[i], contribution(0, 0, i), "parameter");
+    }
+    expect_eq(static_cast<float*>(ddp.buffer(0))[2], 7.0f, "buffer");
+  });
+}
+
+TEST_CASE("ddp replication: the first differing tensor is named on every rank") {
+  with_ranks(4, [](Communicator& communicator) {
+    std::vector<DdpTensor> tensors = five();
+    if (communicator.rank() == 2) tensors[3].shape = {4, 5};
+    const Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors));
+    expect_eq(to_string(ddp.status().code()), to_string(Code::kMismatch), "code");
+    const std::string& message = ddp.status().message();
+    for (const char* part : {"rank 0", "rank 2", "'p3'", "[16]", "[4, 5]"}) {
+      expect(message.find(part) != std::string::npos, message + " lacks " + part);
+    }
+  });
+  with_ranks(3, [](Communicator& communicator) {  // one has more
+    std::vector<DdpTensor> tensors = five();
+    if (communicator.rank() == 1) tensors.pop_back();
+    const Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors));
+    const std::string& message = ddp.status().message();
+    expect(message.find("'p4'") != std::string::npos, message);
+    expect(message.find("rank 1 has nothing more") != std::string::npos, message);
+  });
+  with_ranks(2, [](Communicator& communicator) {
+    const Result<Ddp> ddp = Ddp::create(communicator, five(), {},
+                                        {.bucket_cap_mb = communicator.rank() == 0 ? 25.0 : 1.0});
+    expect(ddp.status().message().find("bucket_cap_mb=1") != std::string::npos,
+           ddp.status().message());
+  });
+}
+
+TEST_CASE("ddp averaging: the mean over all loss terms, step after step, at N = 1 to 5 and 7") {
+  for (const int ranks : {1, 2, 3, 4, 5, 7}) {
+    for (const bool overlap : {true, false}) {
+      with_ranks(ranks, [&](Communicator& communicator) {
+        DdpOptions options = small_buckets();
+        options.overlap = overlap;
+        Ddp ddp = make(communicator, options);
+        for (int step = 0; step < 3; ++step) {
+          fill(ddp, communicator.rank(), step);
+          // Rank r has r + 1 terms, so the sum is divided by N (N + 1) / 2.
+          ok(ddp.begin({.loss_terms = static_cast<uint64_t>(communicator.rank() + 1)}));
+          // Each rank finishes its gradients in an order of its own.
+          for (size_t p = 0; p < 5; ++p) {
+            ddp.gradient_ready((p * 2 + static_cast<size_t>(communicator.rank())) % 5);
+          }
+          ok(ddp.finish());
+          const Result<DdpStep> heard = ddp.headers();
+          expect_eq(heard.value().loss_terms, static_cast<uint64_t>(ranks * (ranks + 1) / 2),
+                    "terms");
+          for (size_t i = 0; i < 80; ++i) {
+            double sum = 0;
+            for (int r = 0; r < ranks; ++r) sum += contribution(r, step, i);
+            const double mean = sum / (ranks * (ranks + 1) / 2.0);
+            const double is = static_cast<float*>(ddp.gradients())[i];
+            expect(std::abs(is - mean) <= 1e-6 * mean, "element " + std::to_string(i) + " is " +
+                                                           std::to_string(is) + ", should be " +
+                                                           std::to_string(mean));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("ddp averaging: by ranks it is the mean of the ranks' means") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.average = DdpOptions::Average::kRanks;
+    Ddp ddp = make(communicator, options);
+    const int rank = communicator.rank();
+    for (size_t i = 0; i < 80; ++i) {
+      static_cast<float*>(ddp.gradients())[i] = rank == 0 ? 8.0f : 6.0f;
+    }
+    // 4 terms that sum to 8, and 1 that is 6: means 2 and 6.
+    ok(ddp.begin({.loss_terms = rank == 0 ? 4u : 1u}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    expect_eq(ddp.gradient<float>(2)[3], 4.0f, "gradient");
+  });
+}
+
+TEST_CASE("ddp overlap: a bucket leaves with its last gradient, never before its predecessors") {
+  with_ranks(2, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    ok(ddp.begin({.loss_terms = 1}));
+    for (const size_t tensor : {0, 2, 3}) ddp.gradient_ready(tensor);
+    const int64_t before_first = now_ns();
+    ddp.gradient_ready(1);  // completes bucket 0, and bucket 1 has been waiting for that
+    const int64_t before_last = now_ns();
+    ddp.gradient_ready(4);
+    const int64_t after_last = now_ns();
+    ok(ddp.finish());
+    const auto& times = ddp.times();
+    expect_eq(times.size(), size_t{3}, "buckets");
+    expect(times[1].ready_ns <= before_first, "bucket 1 was ready first");
+    expect(before_first <= times[0].work.issued_ns, "bucket 0 was issued before it was full");
+    expect(times[0].work.issued_ns <= times[1].work.issued_ns, "bucket 1 before bucket 0");
+    expect(times[1].work.issued_ns <= before_last, "bucket 1 was not issued when it could be");
+    expect(before_last <= times[2].work.issued_ns, "bucket 2 was issued before it was full");
+    expect(times[2].work.issued_ns <= after_last, "bucket 2 was not issued when it was full");
+  });
+}
+
+TEST_CASE("ddp overlap: without it nothing is issued before finish") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.overlap = false;
+    Ddp ddp = make(communicator, options);
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    const int64_t before_finish = now_ns();
+    ok(ddp.finish());
+    for (const DdpBucketTimes& t : ddp.times()) {
+      expect(before_finish <= t.work.issued_ns, "a bucket was issued before finish");
+    }
+  });
+}
+
+TEST_CASE("ddp buckets: panels of a split tensor travel when they are done") {
+  with_ranks(2, [](Communicator& communicator) {
+    // Eight rows of 16; panels of two rows, and one panel per bucket.
+    Ddp ddp = make(communicator, small_buckets(), {{.name = "w", .shape = {8, 16}}});
+    expect_eq(ddp.layout().size(), size_t{4}, "buckets");
+    for (size_t i = 0; i < 128; ++i) {
+      ddp.gradient<float>(0)[i] = contribution(communicator.rank(), 0, i);
+    }
+    ok(ddp.begin({.loss_terms = 1}));
+    ddp.gradient_ready(0, 32);
+    const int64_t middle = now_ns();
+    ddp.gradient_ready(0, 70);  // the second panel, and a little of the third
+    ddp.gradient_ready(0, 128);
+    ok(ddp.finish());
+    expect(ddp.times()[0].work.issued_ns <= middle, "the first panel waited");
+    expect(middle <= ddp.times()[1].work.issued_ns, "the second panel left too early");
+    for (size_t i = 0; i < 128; ++i) {
+      expect_eq(ddp.gradient<float>(0)[i], (contribution(0, 0, i) + contribution(1, 0, i)) / 2,
+                "element " + std::to_string(i));
+    }
+  });
+}
+
+TEST_CASE("ddp no_sync: micro-batches are accumulated and communicate once") {
+  with_ranks(2, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    const auto accumulate = [&](int micro) {
+      for (size_t i = 0; i < 80; ++i) {
+        float& gradient = static_cast<float*>(ddp.gradients())[i];
+        gradient = (micro == 0 ? 0 : gradient) + static_cast<float>(communicator.rank() + micro);
+      }
+      all_ready(ddp);
+    };
+    const uint64_t before = communicator.stats().operations;
+    ok(ddp.begin({.loss_terms = 3}));
+    for (int micro = 0; micro < 2; ++micro) {
+      const auto quiet = ddp.no_sync();
+      accumulate(micro);
+    }
+    accumulate(2);
+    ok(ddp.finish());
+    // The headers and three buckets.
+    expect_eq(communicator.stats().operations - before, uint64_t{4}, "operations");
+    expect_eq(ddp.gradient<float>(1)[1], (3.0f + 6.0f) / 6.0f, "mean");
+  });
+}
+
+TEST_CASE("ddp skipped layers: unused on some ranks counts as zero, on all ranks as unused") {
+  for (const int ranks : {1, 2, 3}) {
+    with_ranks(ranks, [&](Communicator& communicator) {
+      std::vector<DdpTensor> tensors = five();
+      tensors[1].may_skip = tensors[3].may_skip = true;
+      Ddp ddp = make(communicator, small_buckets(), tensors);
+      for (int step = 0; step < 3; ++step) {
+        ok(ddp.begin({.loss_terms = 1}));
+        fill(ddp, communicator.rank(), 0);
+        for (size_t t = 0; t < 5; ++t) {
+          const bool skip = t == 3 || (t == 1 && communicator.rank() != 0);
+          if (!skip) {
+            ddp.gradient_ready(t);
+            continue;
+          }
+          std::memset(ddp.gradient<float>(t), 0, 64);  // "not touched"
+          ddp.gradient_skipped(t);
+        }
+        ok(ddp.finish());
+        expect(ddp.used(0) && ddp.used(1), "used tensors");
+        expect(!ddp.used(3), "a tensor that no rank used");
+        const float mean = contribution(0, 0, 16) / static_cast<float>(ranks);
+        expect(std::abs(ddp.gradient<float>(1)[0] - mean) <= 1e-6f * mean, "mean with zeros");
+        expect_eq(ddp.gradient<float>(3)[5], 0.0f, "unused");
+      }
+    });
+  }
+}
+
+TEST_CASE("ddp skipped layers: what the last step left in a skipped gradient does not travel") {
+  with_ranks(2, [](Communicator& communicator) {
+    std::vector<DdpTensor> tensors = five();
+    tensors[2].may_skip = true;
+    Ddp ddp = make(communicator, small_buckets(), tensors);
+    ok(ddp.begin({.loss_terms = 1}));
+    fill(ddp, communicator.rank(), 0);
+    all_ready(ddp);
+    ok(ddp.finish());
+    ok(ddp.begin({.loss_terms = 1}));
+    for (const size_t t : {0, 1, 3, 4}) ddp.gradient_ready(t);
+    ddp.gradient_skipped(2);
+    ok(ddp.finish());
+    expect_eq(ddp.gradient<float>(2)[0], 0.0f, "stale gradient");
+  });
+}
+
+TEST_CASE("ddp skipped layers: unused without having said so names the tensor") {
+  for (const bool say_skipped : {false, true}) {
+    with_ranks(2, [&](Communicator& communicator) {
+      Ddp ddp = make(communicator);
+      ok(ddp.begin({.loss_terms = 1}));
+      const bool forgets = communicator.rank() == 1;
+      for (size_t t = 0; t < 5; ++t) {
+        if (!(forgets && t == 2)) ddp.gradient_ready(t);
+        if (forgets && t == 2 && say_skipped) ddp.gradient_skipped(t);
+      }
+      const Status status = ddp.finish();
+      expect(!status.ok(), "a missing gradient went unnoticed");
+      expect(status.message().find("'p2'") != std::string::npos, status.message());
+      expect(status.message().find("rank 1") != std::string::npos, status.message());
+    });
+  }
+}
+
+TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
+  with_ranks(3, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    const bool ended = communicator.rank() == 1;
+    ok(ddp.begin({.loss_terms = ended ? 0u : 2u, .end_of_data = ended, .epoch = 4}));
+    all_ready(ddp);
+    const Status status = ddp.finish();
+    expect(!status.ok(), "uneven inputs went unnoticed");
+    for (const char* part : {"rank 1 has no data left in epoch 4", "rank 0, 2 has"}) {
+      expect(status.message().find(part) != std::string::npos, status.message());
+    }
+  });
+  with_ranks(3, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.join = true;
+    Ddp ddp = make(communicator, options);
+    const bool ended = communicator.rank() == 1;
+    for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = ended ? 0.0f : 6.0f;
+    ok(ddp.begin({.loss_terms = ended ? 0u : 2u, .end_of_data = ended}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    expect_eq(ddp.headers().value().active_ranks, 2, "active ranks");
+    expect(!ddp.headers().value().epoch_ended, "two ranks have more");
+    expect_eq(ddp.gradient<float>(0)[0], 3.0f, "mean over four terms");
+    ok(ddp.begin({.loss_terms = 0, .end_of_data = true}));
+    expect_eq(ddp.headers().value().loss_terms, uint64_t{0}, "terms after the end");
+    expect(ddp.headers().value().epoch_ended, "all have ended");
+  });
+}
+
+TEST_CASE("ddp headers: the same samples on two ranks, and an epoch that did not advance") {
+  with_ranks(3, [](Communicator& communicator) {
+    set_log_level(LogLevel::kError);
+    Ddp ddp = make(communicator);
+    const auto step = [&](uint64_t hash, bool end, uint64_t epoch) {
+      ok(ddp.begin({.loss_terms = 1, .end_of_data = end, .epoch = epoch, .sample_hash = hash}));
+      all_ready(ddp);
+      ok(ddp.finish());
+    };
+    const auto rank = static_cast<uint64_t>(communicator.rank());
+    step(rank + 1, false, 0);
+    step(rank + 5, true, 0);
+    step(rank + 1, true, 1);
+    expect(ddp.warnings().empty(), "a suspicion without reason");
+    step(rank == 0 ? 9u : 8u, true, 2);
+    expect_eq(ddp.warnings().size(), size_t{1}, "warnings");
+    expect(ddp.warnings()[0].find("ranks 1 and 2 read the same data") != std::string::npos,
+           ddp.warnings()[0]);
+    step(rank + 1, false, 2);
+    expect(ddp.warnings().back().find("begins epoch 2 again: set_epoch forgotten") !=
+               std::string::npos,
+           ddp.warnings().back());
+  });
+}
+
+TEST_CASE("ddp buffers: broadcast from rank 0 at every begin, unless switched off") {
+  for (const bool on : {true, false}) {
+    with_ranks(2, [&](Communicator& communicator) {
+      DdpOptions options;
+      options.broadcast_buffers = on;
+      Result<Ddp> ddp =
+          Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
+      ok(ddp.status());
+      auto* mean = static_cast<float*>(ddp->buffer(0));
+      mean[4] = static_cast<float>(communicator.rank() + 1);
+      ok(ddp->begin({.loss_terms = 1}));
+      const float own = static_cast<float>(communicator.rank() + 1);
+      expect_eq(mean[4], on ? 1.0f : own, "buffer");
+      all_ready(*ddp);
+      ok(ddp->finish());
+    });
+  }
+}
+
+TEST_CASE("ddp hooks: compression rounds each rank's scaled gradient once") {
+  for (const DataType wire : {DataType::kBFloat16, DataType::kFloat16}) {
+    with_ranks(2, [&](Communicator& communicator) {
+      DdpOptions options = small_buckets();
+      options.hook = make_compression_hook(wire);
+      Ddp ddp = make(communicator, options);
+      const uint64_t before = communicator.stats().bytes_sent;
+      // 1 + 1/512 does not fit into bfloat16's 8 bits, but into float16's 11.
+      for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = 2 + 1.0f / 256;
+      ok(ddp.begin({.loss_terms = 1}));
+      all_ready(ddp);
+      ok(ddp.finish());
+      const float expected = wire == DataType::kBFloat16 ? 2.0f : 2 + 1.0f / 256;
+      expect_eq(ddp.gradient<float>(3)[7], expected, "mean");
+      expect(communicator.stats().bytes_sent - before < 2 * 80 * 4, "travelled uncompressed");
+    });
+  }
+}
+
+TEST_CASE("ddp hooks: one of the user's own") {
+  struct Doubling : CommunicationHook {
+    std::string name() const override { return "doubling"; }
+    Work start(Communicator& communicator, const GradientBucket& bucket) override {
+      seen.push_back(bucket.index);
+      last = bucket.last;
+      return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
+    }
+    void finish(const GradientBucket& bucket) override {
+      for (size_t i = 0; i < bucket.count; ++i) static_cast<float*>(bucket.data)[i] *= 2;
+    }
+    std::vector<size_t> seen;
+    bool last = false;
+  };
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    const auto hook = std::make_shared<Doubling>();
+    options.hook = hook;
+    Ddp ddp = make(communicator, options);
+    for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = 3;
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    expect_eq(hook->seen.size(), size_t{3}, "buckets");
+    expect(hook->last, "the last bucket was not marked");
+    expect_eq(ddp.gradient<float>(4)[15], 12.0f, "gradient");
+  });
+}
+
+TEST_CASE("ddp reproducible: any bucket cap gives the same bits") {
+  std::vector<std::vector<float>> results;
+  for (const double cap_mb : {0.0, 64.0 / (1 << 20), 200.0 / (1 << 20), 25.0}) {
+    std::vector<float> result;
+    with_ranks(
+        5,
+        [&](Communicator& communicator) {
+          std::vector<DdpTensor> tensors;
+          for (size_t t = 0; t < 6; ++t) tensors.push_back({.name = "t", .shape = {7 + 11 * t}});
+          Ddp ddp = make(communicator, {.bucket_cap_mb = cap_mb}, tensors);
+          for (size_t i = 0; i < ddp.gradient_elements(); ++i) {
+            static_cast<float*>(ddp.gradients())[i] =
+                std::sin(static_cast<float>(i + 1) * static_cast<float>(communicator.rank() + 3));
+          }
+          ok(ddp.begin({.loss_terms = 1}));
+          all_ready(ddp);
+          ok(ddp.finish());
+          const auto* data = static_cast<float*>(ddp.gradients());
+          if (communicator.rank() == 3) result.assign(data, data + ddp.gradient_elements());
+        },
+        true);
+    results.push_back(result);
+  }
+  for (size_t i = 1; i < results.size(); ++i) CHECK(results[i] == results[0]);
+}
+
+TEST_CASE("ddp tied weights: the second gradient is added, whole or as touched rows") {
+  using Rows = DdpOptions::Rows;
+  for (const int ranks : {1, 2, 3}) {
+    for (const Rows rows : {Rows::kWhole, Rows::kTouched, Rows::kFewerBytes}) {
+      with_ranks(ranks, [&](Communicator& communicator) {
+        DdpOptions options;
+        options.rows = rows;
+        Ddp ddp = make(communicator, options,
+                       {{.name = "wte", .shape = {40, 8}},
+                        {.name = "other", .shape = {5}},
+                        {.name = "rows", .shape = {40, 8}, .adds_to = 0}});
+        expect(ddp.parameter_elements() < ddp.gradient_elements(), "a parameter for a gradient");
+        const int rank = communicator.rank();
+        for (int step = 0; step < 2; ++step) {
+          for (size_t i = 0; i < 320; ++i) {
+            ddp.gradient<float>(0)[i] = contribution(rank, step, i);
+            ddp.gradient<float>(2)[i] = 0;
+          }
+          for (size_t i = 0; i < 5; ++i) ddp.gradient<float>(1)[i] = 1;
+          // Rank r touches rows 3 (as all do) and 10 + r; the last rank none.
+          std::vector<int32_t> touched;
+          if (ranks == 1 || rank + 1 < ranks) touched = {10 + rank, 3, 3};
+          for (const int32_t row : touched) {
+            for (size_t c = 0; c < 8; ++c) {
+              ddp.gradient<float>(2)[static_cast<size_t>(row) * 8 + c] += 32;
+            }
+          }
+          ok(ddp.begin({.loss_terms = 4}));
+          ddp.touches_rows(2, touched);
+          all_ready(ddp);
+          ok(ddp.finish());
+          const int touching = ranks == 1 ? 1 : ranks - 1;
+          for (size_t i = 0; i < 320; ++i) {
+            float sum = 0;
+            for (int r = 0; r < ranks; ++r) sum += contribution(r, step, i);
+            const size_t row = i / 8;
+            if (row == 3) sum += 64 * static_cast<float>(touching);
+            if (row >= 10 && row < 10 + static_cast<size_t>(touching)) sum += 32;
+            const float mean = sum / static_cast<float>(4 * ranks);
+            expect(std::abs(ddp.gradient<float>(0)[i] - mean) <= 2e-6f * mean,
+                   "element " + std::to_string(i) + " is " +
+                       std::to_string(ddp.gradient<float>(0)[i]) + ", should be " +
+                       std::to_string(mean));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
+  const auto bytes_with = [](DdpOptions::Rows rows) {
+    uint64_t bytes = 0;
+    with_ranks(2, [&](Communicator& communicator) {
+      DdpOptions options;
+      options.rows = rows;
+      Ddp ddp = make(communicator, options,
+                     {{.name = "wte", .shape = {1000, 8}},
+                      {.name = "rows", .shape = {1000, 8}, .adds_to = 0}});
+      const uint64_t before = communicator.stats().bytes_sent;
+      ok(ddp.begin({.loss_terms = 1}));
+      ddp.touches_rows(1, std::vector<int32_t>{1, 2, 999});
+      all_ready(ddp);
+      ok(ddp.finish());
+      if (communicator.rank() == 0) bytes = communicator.stats().bytes_sent - before;
+    });
+    return bytes;
+  };
+  const uint64_t touched = bytes_with(DdpOptions::Rows::kFewerBytes);
+  CHECK(touched + 25000 < bytes_with(DdpOptions::Rows::kWhole));
+}
+
+TEST_CASE("ddp: the communicator's failure is what finish returns") {
+  with_ranks(2, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    communicator.abort("for the test");
+    (void)ddp.begin({.loss_terms = 1});
+    all_ready(ddp);
+    const Status status = ddp.finish();
+    expect_eq(to_string(status.code()), to_string(Code::kAborted), status.message());
+    expect(status.message().find("for the test") != std::string::npos, status.message());
+  });
+}
+
+TEST_CASE("ddp: what cannot be is refused with its value") {
+  with_ranks(1, [](Communicator& communicator) {
+    const auto refused = [&](std::vector<DdpTensor> tensors, const DdpOptions& options,
+                             const std::string& part) {
+      const Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
+      expect(!ddp.ok(), "was not refused: " + part);
+      expect(ddp.status().message().find(part) != std::string::npos, ddp.status().message());
+    };
+    refused(five(), {.type = DataType::kBFloat16}, "bfloat16");
+    refused(five(), {.bucket_cap_mb = -1}, "bucket_cap_mb is -1");
+    refused(five(), {.bucket_cap_mb = std::nan("")}, "bucket_cap_mb is nan");
+    refused({{.name = "empty", .shape = {0, 4}}}, {}, "'empty' has no elements");
+    refused({{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}, .adds_to = 0}}, {}, "'b'");
+    refused({{.name = "a", .shape = {2}},
+             {.name = "b", .shape = {2}, .adds_to = 0},
+             {.name = "c", .shape = {2}}},
+            {}, "'c' comes after");
+  });
+}

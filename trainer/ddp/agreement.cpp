@@ -1,0 +1,83 @@
+// See agreement.hpp.
+#include "trainer/ddp/agreement.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "trainer/hash.hpp"
+
+namespace rondo::ddp {
+namespace {
+
+std::string line_of(const char* kind, const DdpTensor& tensor) {
+  return fmt::format("{} '{}' [{}]{}{}", kind, tensor.name, fmt::join(tensor.shape, ", "),
+                     tensor.may_skip ? " may_skip" : "",
+                     tensor.adds_to >= 0 ? fmt::format(" adds to {}", tensor.adds_to) : "");
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line) && !line.empty();) lines.push_back(line);
+  return lines;
+}
+
+/// The first line in which `theirs` differs from rank 0's.
+std::string difference(size_t rank, const std::vector<std::string>& first,
+                       const std::vector<std::string>& theirs) {
+  size_t line = 0;
+  while (line < first.size() && line < theirs.size() && first[line] == theirs[line]) ++line;
+  const auto at = [&](const std::vector<std::string>& lines) -> std::string {
+    return line < lines.size() ? lines[line] : "nothing more";
+  };
+  return fmt::format("rank 0 has {}, but rank {} has {}", at(first), rank, at(theirs));
+}
+
+}  // namespace
+
+std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
+                                  const std::vector<DdpTensor>& buffers,
+                                  const DdpOptions& options) {
+  std::vector<std::string> lines = {fmt::format(
+      "options type={} bucket_cap_mb={} average={} join={} broadcast_buffers={} rows={} hook={}",
+      name(options.type), options.bucket_cap_mb,
+      options.average == DdpOptions::Average::kRanks ? "ranks" : "terms", options.join,
+      options.broadcast_buffers, static_cast<int>(options.rows),
+      options.hook ? options.hook->name() : "none")};
+  for (const DdpTensor& tensor : tensors) lines.push_back(line_of("parameter", tensor));
+  for (const DdpTensor& buffer : buffers) lines.push_back(line_of("buffer", buffer));
+  return lines;
+}
+
+Status require_same(Communicator& communicator, const std::vector<std::string>& mine) {
+  const std::string text = fmt::format("{}\n", fmt::join(mine, "\n"));
+  const auto ranks = static_cast<size_t>(communicator.size());
+  const uint64_t words[] = {trainer::hash_bytes(text.data(), text.size()), text.size()};
+  std::vector<uint64_t> all(2 * ranks);
+  RONDO_RETURN_IF_ERROR(communicator.all_gather(words, all.data(), 2, DataType::kUint64));
+  size_t longest = 0;
+  bool same = true;
+  for (size_t r = 0; r < ranks; ++r) {
+    same = same && all[2 * r] == all[0];
+    longest = std::max<size_t>(longest, all[2 * r + 1]);
+  }
+  if (same) return {};
+
+  std::string padded = text, texts(longest * ranks, '\n');
+  padded.resize(longest, '\n');
+  RONDO_RETURN_IF_ERROR(
+      communicator.all_gather(padded.data(), texts.data(), longest, DataType::kUint8));
+  const std::vector<std::string> first = lines_of(texts.substr(0, longest));
+  for (size_t r = 1; r < ranks; ++r) {
+    if (all[2 * r] == all[0]) continue;
+    return Status(Code::kMismatch,
+                  difference(r, first, lines_of(texts.substr(r * longest, longest))) +
+                      ": every rank must build the same model with the same options");
+  }
+  return {};
+}
+
+}  // namespace rondo::ddp

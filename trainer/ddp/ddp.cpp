@@ -1,0 +1,179 @@
+// The public face of the reducer. See rondo/ddp.hpp.
+#include "rondo/ddp.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include "trainer/buffer.hpp"
+#include "trainer/ddp/agreement.hpp"
+#include "trainer/ddp/headers.hpp"
+#include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/reducer.hpp"
+
+namespace rondo {
+
+/// Never moves, so that its parts may refer to each other.
+struct DistributedDataParallel::Impl {
+  Impl(Communicator& its_communicator, std::vector<DdpTensor> its_tensors,
+       std::vector<DdpTensor> its_buffers, const DdpOptions& its_options,
+       const ddp::BucketCaps& caps)
+      : communicator(its_communicator),
+        tensors(std::move(its_tensors)),
+        buffers(std::move(its_buffers)),
+        options(its_options),
+        layout(ddp::make_layout(tensors, size_of(options.type), caps)),
+        // Those of the buffers only: they travel together.
+        buffer_layout(
+            ddp::make_layout(buffers, size_of(options.type), {.bytes = 0, .small_bytes = 0})),
+        parameter_storage(layout.parameter_elements * size_of(options.type)),
+        gradient_storage(layout.gradient_elements * size_of(options.type)),
+        buffer_storage(buffer_layout.gradient_elements * size_of(options.type)),
+        headers(communicator, options),
+        reducer(communicator,
+                {.tensors = tensors, .layout = layout, .data = gradient_storage.data()}, options,
+                headers) {}
+
+  Status broadcast(trainer::Buffer<std::byte>& storage, size_t elements) {
+    if (elements == 0) return {};
+    return communicator.broadcast(storage.data(), storage.data(), elements, options.type, 0);
+  }
+
+  Communicator& communicator;
+  const std::vector<DdpTensor> tensors, buffers;
+  const DdpOptions options;
+  const ddp::Layout layout, buffer_layout;
+  trainer::Buffer<std::byte> parameter_storage, gradient_storage, buffer_storage;
+  ddp::Headers headers;
+  ddp::Reducer reducer;
+  bool quiet = false;
+};
+
+namespace {
+
+constexpr double kBytesPerMb = 1024 * 1024;
+
+Status check(const std::vector<DdpTensor>& tensors, const DdpOptions& options) {
+  const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
+  if (options.type != DataType::kFloat32 && options.type != DataType::kFloat64) {
+    return refuse(
+        fmt::format("parameters of type {} are not supported: use float or double, and "
+                    "a compression hook for a smaller type on the wire",
+                    name(options.type)));
+  }
+  if (!(options.bucket_cap_mb >= 0 && options.bucket_cap_mb < 1e6)) {
+    return refuse(
+        fmt::format("bucket_cap_mb is {}: it must be at least 0 (one bucket per tensor) "
+                    "and below a million",
+                    options.bucket_cap_mb));
+  }
+  bool adding = false;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const DdpTensor& tensor = tensors[t];
+    if (tensor.count() == 0 || tensor.shape.empty()) {
+      return refuse(fmt::format("tensor {} '{}' has no elements", t, tensor.name));
+    }
+    if (adding && tensor.adds_to < 0) {
+      return refuse(
+          fmt::format("tensor {} '{}' comes after tensors that add to others: those come "
+                      "last",
+                      t, tensor.name));
+    }
+    adding = tensor.adds_to >= 0;
+    if (!adding) continue;
+    const auto base = static_cast<size_t>(tensor.adds_to);
+    if (base >= t || tensors[base].adds_to >= 0 || tensors[base].shape != tensor.shape) {
+      return refuse(
+          fmt::format("tensor {} '{}' adds to tensor {}, which must be an ordinary one "
+                      "of the same shape",
+                      t, tensor.name, tensor.adds_to));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+DistributedDataParallel::DistributedDataParallel(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
+DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&&) noexcept =
+    default;
+
+Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& communicator,
+                                                                std::vector<DdpTensor> tensors,
+                                                                std::vector<DdpTensor> buffers,
+                                                                const DdpOptions& options) try {
+  RONDO_RETURN_IF_ERROR(check(tensors, options));
+  RONDO_RETURN_IF_ERROR(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
+  const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * kBytesPerMb));
+  return DistributedDataParallel(
+      std::make_unique<Impl>(communicator, std::move(tensors), std::move(buffers), options,
+                             ddp::BucketCaps{.bytes = cap, .small_bytes = size_t{1} << 20}));
+} catch (const std::bad_alloc&) {
+  return Status(
+      Code::kResourceExhausted,
+      fmt::format("rank {}: not enough memory for parameters and gradients", communicator.rank()));
+}
+
+const std::vector<DdpTensor>& DistributedDataParallel::tensors() const { return impl_->tensors; }
+const std::vector<DdpTensor>& DistributedDataParallel::buffers() const { return impl_->buffers; }
+size_t DistributedDataParallel::offset(size_t tensor) const {
+  return impl_->layout.offsets[tensor];
+}
+size_t DistributedDataParallel::parameter_elements() const {
+  return impl_->layout.parameter_elements;
+}
+size_t DistributedDataParallel::gradient_elements() const {
+  return impl_->layout.gradient_elements;
+}
+void* DistributedDataParallel::parameters() { return impl_->parameter_storage.data(); }
+void* DistributedDataParallel::gradients() { return impl_->gradient_storage.data(); }
+void* DistributedDataParallel::buffer(size_t index) {
+  return impl_->buffer_storage.data() +
+         impl_->buffer_layout.offsets[index] * size_of(impl_->options.type);
+}
+
+Status DistributedDataParallel::replicate() {
+  RONDO_RETURN_IF_ERROR(impl_->broadcast(impl_->parameter_storage, parameter_elements()));
+  return impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements);
+}
+
+Status DistributedDataParallel::begin(const DdpHeader& mine) {
+  impl_->reducer.begin();
+  impl_->headers.send(mine);
+  if (!impl_->options.broadcast_buffers) return {};
+  return impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements);
+}
+
+Result<DdpStep> DistributedDataParallel::headers() { return impl_->headers.wait(); }
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(impl_->quiet); }
+
+void DistributedDataParallel::gradient_ready(size_t tensor, size_t count) {
+  impl_->reducer.ready(tensor, count, impl_->quiet);
+}
+void DistributedDataParallel::gradient_skipped(size_t tensor) {
+  impl_->reducer.skipped(tensor, impl_->quiet);
+}
+void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_t> rows) {
+  impl_->reducer.touches_rows(tensor, rows);
+}
+Status DistributedDataParallel::finish() { return impl_->reducer.finish(); }
+bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer.used(tensor); }
+
+const std::vector<DdpBucket>& DistributedDataParallel::layout() const {
+  return impl_->layout.buckets;
+}
+uint64_t DistributedDataParallel::layout_hash() const { return hash_of(impl_->layout); }
+const std::vector<DdpBucketTimes>& DistributedDataParallel::times() const {
+  return impl_->reducer.times();
+}
+Work::Times DistributedDataParallel::header_times() const { return impl_->headers.times(); }
+const std::vector<std::string>& DistributedDataParallel::warnings() const {
+  return impl_->headers.warnings();
+}
+
+}  // namespace rondo

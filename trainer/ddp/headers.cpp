@@ -1,0 +1,105 @@
+// See headers.hpp.
+#include "trainer/ddp/headers.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "rondo/log.hpp"
+
+namespace rondo::ddp {
+namespace {
+
+/// The words of one rank.
+enum Word : size_t { kTerms, kEnded, kEpoch, kHash, kWords };
+
+}  // namespace
+
+Headers::Headers(Communicator& communicator, const DdpOptions& options)
+    : communicator_(communicator),
+      options_(options),
+      sent_(kWords),
+      all_(kWords * static_cast<size_t>(communicator.size())),
+      exchange_(nullptr),
+      step_(DdpStep{}) {}
+
+void Headers::send(const DdpHeader& mine) {
+  mine_ = mine;
+  sent_ = {mine.loss_terms, mine.end_of_data ? 1u : 0u, mine.epoch, mine.sample_hash};
+  exchange_ = communicator_.all_gather_async(sent_.data(), all_.data(), kWords, DataType::kUint64);
+  read_ = false;
+  ++number_;
+}
+
+Result<DdpStep> Headers::wait() {
+  if (!read_) step_ = read();
+  read_ = true;
+  return step_;
+}
+
+Result<DdpStep> Headers::read() {
+  RONDO_RETURN_IF_ERROR(exchange_.wait());
+  DdpStep step{.epoch_ended = true};
+  std::vector<size_t> out_of_data, with_data;
+  for (size_t r = 0; r * kWords < all_.size(); ++r) {
+    const uint64_t* words = &all_[r * kWords];
+    step.loss_terms += words[kTerms];
+    step.active_ranks += words[kTerms] > 0 ? 1 : 0;
+    step.epoch_ended = step.epoch_ended && words[kEnded] != 0;
+    if (words[kTerms] > 0) with_data.push_back(r);
+    if (words[kTerms] == 0 && words[kEnded] != 0) out_of_data.push_back(r);
+  }
+  if (!options_.join && !out_of_data.empty() && !with_data.empty()) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("uneven inputs: in step {} of this run rank {} has no data left in "
+                    "epoch {}, but rank {} has: give all ranks equally many batches, or "
+                    "let them join (empty batches for who has ended)",
+                    number_, fmt::join(out_of_data, ", "),
+                    all_[out_of_data.front() * kWords + kEpoch], fmt::join(with_data, ", ")));
+  }
+  suspect(step);
+  return step;
+}
+
+void Headers::suspect(const DdpStep& step) {
+  std::map<uint64_t, size_t> first_with;
+  for (size_t r = 0; r * kWords < all_.size(); ++r) {
+    const uint64_t* words = &all_[r * kWords];
+    if (words[kTerms] > 0 && words[kHash] != 0) {
+      const auto [found, added] = first_with.emplace(words[kHash], r);
+      if (!added) {
+        warn(
+            fmt::format("ranks {} and {} read the same data: give each its share (a distributed "
+                        "sampler with its own rank)",
+                        found->second, r));
+      }
+    }
+    if (epoch_ended_ && words[kTerms] > 0 && words[kEpoch] == ended_epoch_) {
+      warn(
+          fmt::format("rank {} begins epoch {} again: set_epoch forgotten? Every epoch then has "
+                      "the same order",
+                      r, words[kEpoch]));
+    }
+  }
+  epoch_ended_ = step.epoch_ended;
+  ended_epoch_ = all_[kEpoch];
+}
+
+void Headers::warn(const std::string& text) {
+  if (std::find(warnings_.begin(), warnings_.end(), text) != warnings_.end()) return;
+  warnings_.push_back(text);
+  // Every rank has found it; one says it.
+  if (communicator_.rank() == 0) log(LogLevel::kWarn, text);
+}
+
+double Headers::factor() const {
+  const uint64_t terms = options_.average == DdpOptions::Average::kRanks
+                             ? mine_.loss_terms * static_cast<uint64_t>(communicator_.size())
+                             : step_.value().loss_terms;
+  return terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
+}
+
+}  // namespace rondo::ddp

@@ -1,0 +1,47 @@
+// The few words that ranks exchange once per step before gradients travel: how much each counts,
+// whether it has data left, and what gives a wrong input away.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+
+namespace rondo::ddp {
+
+/// One thread.
+class Headers {
+ public:
+  Headers(Communicator& communicator, const DdpOptions& options);
+
+  /// Starts the exchange of a step.
+  void send(const DdpHeader& mine);
+  /// Waits for it. kInvalidArgument, on every rank alike, when some ranks have run out of data,
+  /// others not, and nobody said that this may be.
+  Result<DdpStep> wait();
+  /// What this rank's gradients are multiplied by. REQUIRES: wait() was ok.
+  double factor() const;
+
+  Work::Times times() const { return exchange_.times(); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  Result<DdpStep> read();
+  void suspect(const DdpStep& step);
+  void warn(const std::string& text);
+
+  Communicator& communicator_;
+  const DdpOptions& options_;
+  DdpHeader mine_;
+  std::vector<uint64_t> sent_, all_;
+  Work exchange_;
+  Result<DdpStep> step_;
+  bool read_ = true;
+  uint64_t number_ = 0;
+  bool epoch_ended_ = false;  // with the step before
+  uint64_t ended_epoch_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace rondo::ddp

@@ -1,0 +1,76 @@
+// Gradients that travel in a smaller type than they are kept in. See CommunicationHook.
+#include <map>
+#include <memory>
+
+#include "kernels/half.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/buffer.hpp"
+
+namespace rondo {
+namespace {
+
+using Narrow = uint16_t (*)(float);
+using Widen = float (*)(uint16_t);
+
+template <class T, Narrow narrow>
+void compress(const GradientBucket& bucket, uint16_t* wire) {
+  const T* from = static_cast<const T*>(bucket.data);
+  const T factor = static_cast<T>(bucket.factor);
+  for (size_t i = 0; i < bucket.count; ++i) wire[i] = narrow(static_cast<float>(from[i] * factor));
+}
+
+template <class T, Widen widen>
+void decompress(const uint16_t* wire, const GradientBucket& bucket) {
+  T* to = static_cast<T*>(bucket.data);
+  for (size_t i = 0; i < bucket.count; ++i) to[i] = static_cast<T>(widen(wire[i]));
+}
+
+/// One buffer per bucket, made at the bucket's first turn.
+template <Narrow narrow, Widen widen>
+class Compression : public CommunicationHook {
+ public:
+  Compression(DataType wire, const char* name) : wire_(wire), name_(name) {}
+
+  std::string name() const override { return name_; }
+
+  Work start(Communicator& communicator, const GradientBucket& bucket) override {
+    auto [found, added] = buffers_.try_emplace(bucket.index);
+    if (added) found->second = trainer::Buffer<uint16_t>(bucket.count);
+    uint16_t* wire = found->second.data();
+    if (bucket.type == DataType::kFloat64) {
+      compress<double, narrow>(bucket, wire);
+    } else {
+      compress<float, narrow>(bucket, wire);
+    }
+    return communicator.all_reduce_async(wire, wire, bucket.count, wire_);
+  }
+
+  void finish(const GradientBucket& bucket) override {
+    const uint16_t* wire = buffers_.at(bucket.index).data();
+    if (bucket.type == DataType::kFloat64) {
+      decompress<double, widen>(wire, bucket);
+    } else {
+      decompress<float, widen>(wire, bucket);
+    }
+  }
+
+ private:
+  const DataType wire_;
+  const char* const name_;
+  std::map<size_t, trainer::Buffer<uint16_t>> buffers_;
+};
+
+}  // namespace
+
+std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire) {
+  using namespace kernels;  // NOLINT: the conversions
+  if (wire == DataType::kFloat16) {
+    return std::make_shared<Compression<half_from_float, float_from_half>>(wire, "fp16");
+  }
+  if (wire == DataType::kBFloat16) {
+    return std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
+  }
+  return nullptr;
+}
+
+}  // namespace rondo

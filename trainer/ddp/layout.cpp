@@ -1,0 +1,117 @@
+// See layout.hpp.
+#include "trainer/ddp/layout.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/hash.hpp"
+
+namespace rondo {
+
+size_t DdpTensor::count() const {
+  size_t product = 1;
+  for (const size_t extent : shape) product *= extent;
+  return product;
+}
+
+namespace ddp {
+namespace {
+
+using Piece = DdpBucket::Piece;
+
+size_t count_of(const std::vector<Piece>& pieces) {
+  size_t count = 0;
+  for (const Piece& piece : pieces) count += piece.end - piece.begin;
+  return count;
+}
+
+/// The whole tensor, or panels of rows: the first of at least `first` elements, the others of at
+/// least `most`, so that each fills a bucket.
+std::vector<Piece> pieces_of(const DdpTensor& tensor, size_t index, size_t first, size_t most) {
+  const size_t count = tensor.count();
+  if (most == 0 || count <= most) return {{.tensor = index, .begin = 0, .end = count}};
+  const size_t row = count / tensor.shape[0];
+  const auto panel = [row](size_t least) { return (least + row - 1) / row * row; };
+  std::vector<Piece> pieces;
+  for (size_t begin = 0, end = 0; begin < count; begin = end) {
+    end = std::min(begin + panel(begin == 0 ? first : most), count);
+    pieces.push_back({.tensor = index, .begin = begin, .end = end});
+  }
+  return pieces;
+}
+
+/// Moves the end of the last group, as much as is small, into a group of its own.
+void split_small_end(std::vector<std::vector<Piece>>& groups, size_t small) {
+  std::vector<Piece>& last = groups.back();
+  if (count_of(last) <= small) return;
+  size_t keep = last.size() - 1;
+  while (keep > 0 &&
+         count_of({last.begin() + static_cast<ptrdiff_t>(keep) - 1, last.end()}) <= small) {
+    --keep;
+  }
+  if (keep == 0) return;
+  std::vector<Piece> end(last.begin() + static_cast<ptrdiff_t>(keep), last.end());
+  last.resize(keep);
+  groups.push_back(std::move(end));
+}
+
+std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, size_t most,
+                                      size_t small) {
+  std::vector<std::vector<Piece>> groups;
+  bool open = false;
+  for (size_t t = 0; t < tensors.size() && tensors[t].adds_to < 0; ++t) {
+    for (const Piece& piece : pieces_of(tensors[t], t, t == 0 ? small : most, most)) {
+      if (!open) groups.emplace_back();
+      groups.back().push_back(piece);
+      const size_t cap = groups.size() == 1 ? small : most;
+      open = count_of(groups.back()) < cap;
+    }
+  }
+  if (!groups.empty() && most != 0) split_small_end(groups, small);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].adds_to < 0) continue;
+    groups.push_back({{.tensor = t, .begin = 0, .end = tensors[t].count()}});
+  }
+  return groups;
+}
+
+}  // namespace
+
+Layout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                   const BucketCaps& caps) {
+  const size_t alignment = 64 / element_bytes;
+  Layout layout;
+  for (const DdpTensor& tensor : tensors) {
+    layout.offsets.push_back(layout.gradient_elements);
+    layout.gradient_elements += (tensor.count() + alignment - 1) / alignment * alignment;
+    if (tensor.adds_to < 0) layout.parameter_elements = layout.gradient_elements;
+  }
+  const size_t most = caps.bytes / element_bytes;
+  const size_t small = std::min(most, caps.small_bytes / element_bytes);
+  size_t offset = 0;
+  for (std::vector<Piece>& pieces : group(tensors, most, small)) {
+    const Piece& last = pieces.back();
+    // Padding after a tensor's end belongs to the bucket that holds that end.
+    const size_t end = last.end == tensors[last.tensor].count()
+                           ? (last.tensor + 1 < tensors.size() ? layout.offsets[last.tensor + 1]
+                                                               : layout.gradient_elements)
+                           : layout.offsets[last.tensor] + last.end;
+    layout.buckets.push_back(
+        {.pieces = std::move(pieces), .offset = offset, .count = end - offset});
+    offset = end;
+  }
+  return layout;
+}
+
+uint64_t hash_of(const Layout& layout) {
+  uint64_t hash = 0;
+  for (const DdpBucket& bucket : layout.buckets) {
+    const uint64_t words[] = {bucket.offset, bucket.count, bucket.pieces.size()};
+    hash = trainer::hash_bytes(words, sizeof words, hash);
+    hash = trainer::hash_bytes(bucket.pieces.data(), bucket.pieces.size() * sizeof(Piece), hash);
+  }
+  return hash;
+}
+
+}  // namespace ddp
+}  // namespace rondo

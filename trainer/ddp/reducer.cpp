@@ -1,0 +1,188 @@
+// See reducer.hpp. The order of a step's operations is the same on every rank: headers, counts of
+// touched rows, buckets in order, the map of used tensors.
+#include "trainer/ddp/reducer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace rondo::ddp {
+namespace {
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const DdpOptions& options,
+                 Headers& headers)
+    : communicator_(communicator),
+      gradients_(gradients),
+      options_(options),
+      headers_(headers),
+      rows_(gradients.tensors.size()),
+      buckets_of_(gradients.tensors.size()),
+      piece_ends_(gradients.tensors.size()),
+      pieces_done_(gradients.tensors.size()),
+      used_(gradients.tensors.size()),
+      missing_(gradients.layout.buckets.size()),
+      times_(gradients.layout.buckets.size()) {
+  for (size_t b = 0; b < gradients.layout.buckets.size(); ++b) {
+    for (const DdpBucket::Piece& piece : gradients.layout.buckets[b].pieces) {
+      buckets_of_[piece.tensor].push_back(b);
+      piece_ends_[piece.tensor].push_back(piece.end);
+    }
+  }
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    const DdpTensor& tensor = gradients.tensors[t];
+    any_may_skip_ = any_may_skip_ || tensor.may_skip;
+    if (tensor.adds_to < 0) continue;
+    rows_[t] = std::make_unique<Rows>(communicator, tensor, options,
+                                      gradients_.at(gradients.layout.offsets[t], options.type));
+  }
+  works_.reserve(missing_.size());
+}
+
+void Reducer::begin() {
+  RONDO_CHECK(works_.empty(), "a step begins before the last was finished");
+  std::fill(pieces_done_.begin(), pieces_done_.end(), 0);
+  std::fill(used_.begin(), used_.end(), uint8_t{0});
+  for (size_t b = 0; b < missing_.size(); ++b) {
+    missing_[b] = gradients_.layout.buckets[b].pieces.size();
+  }
+  // Nobody may write these before something is added to them, or they are sent as they are.
+  for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
+    if (rows_[t]) rows_[t]->begin();
+    if (!gradients_.tensors[t].may_skip) continue;
+    std::memset(gradients_.at(gradients_.layout.offsets[t], options_.type), 0,
+                gradients_.tensors[t].count() * size_of(options_.type));
+  }
+  counts_started_ = false;
+  failure_ = {};
+}
+
+void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) {
+  RONDO_CHECK(rows_[tensor] != nullptr && !counts_started_, "tensor %zu", tensor);
+  rows_[tensor]->touch(rows);
+}
+
+void Reducer::ready(size_t tensor, size_t count, bool quiet) {
+  used_[tensor] = 1;
+  if (!quiet) pieces_ready(tensor, count);
+}
+
+void Reducer::skipped(size_t tensor, bool quiet) {
+  if (!gradients_.tensors[tensor].may_skip) return;  // finish() misses its gradient
+  if (!quiet) pieces_ready(tensor, gradients_.tensors[tensor].count());
+}
+
+void Reducer::start_counts() {
+  if (counts_started_) return;
+  counts_started_ = true;
+  for (const auto& rows : rows_) {
+    if (rows) rows->exchange_counts();
+  }
+}
+
+void Reducer::pieces_ready(size_t tensor, size_t count) {
+  start_counts();
+  size_t& done = pieces_done_[tensor];
+  const std::vector<size_t>& ends = piece_ends_[tensor];
+  RONDO_CHECK(done < ends.size() || ends.empty(), "tensor %zu is ready twice in a step", tensor);
+  for (; done < ends.size() && ends[done] <= count; ++done) {
+    const size_t bucket = buckets_of_[tensor][done];
+    if (--missing_[bucket] == 0) times_[bucket].ready_ns = now_ns();
+  }
+  if (options_.overlap) issue_complete();
+}
+
+/// A full bucket waits for its predecessors: the order must be the same on every rank.
+void Reducer::issue_complete() {
+  while (failure_.ok() && works_.size() < missing_.size() && missing_[works_.size()] == 0) {
+    issue(works_.size());
+  }
+}
+
+GradientBucket Reducer::bucket_of(size_t index) const {
+  const DdpBucket& bucket = gradients_.layout.buckets[index];
+  return {.index = index,
+          .last = index + 1 == missing_.size(),
+          .data = gradients_.at(bucket.offset, options_.type),
+          .count = bucket.count,
+          .type = options_.type,
+          .factor = headers_.factor()};
+}
+
+void Reducer::issue(size_t index) {
+  failure_ = headers_.wait().status();
+  if (!failure_.ok()) return;
+  const GradientBucket bucket = bucket_of(index);
+  const size_t tensor = gradients_.layout.buckets[index].pieces.front().tensor;
+  if (rows_[tensor]) {
+    works_.push_back(rows_[tensor]->start(bucket.factor));
+  } else if (options_.hook) {
+    works_.push_back(options_.hook->start(communicator_, bucket));
+  } else {
+    CallOptions call;
+    call.factor = bucket.factor;
+    works_.push_back(communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count,
+                                                    bucket.type, ReduceOp::kScaledSum, call));
+  }
+}
+
+Status Reducer::require_gradients() const {
+  std::string names;
+  for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
+    if (pieces_done_[t] == piece_ends_[t].size()) continue;
+    names += (names.empty() ? "'" : ", '") + gradients_.tensors[t].name + "'";
+  }
+  if (names.empty()) return {};
+  return Status(Code::kInvalidArgument,
+                fmt::format("rank {} finished a step without the gradient of {}: backward must say "
+                            "that each gradient is ready, or, of tensors declared may_skip, that "
+                            "it was skipped",
+                            communicator_.rank(), names));
+}
+
+Status Reducer::wait_for_all() {
+  Status first;
+  for (size_t b = 0; b < works_.size(); ++b) {
+    const Status status = works_[b].wait();
+    if (first.ok()) first = status;
+    times_[b].work = works_[b].times();
+  }
+  for (size_t b = 0; first.ok() && b < works_.size(); ++b) {
+    const size_t tensor = gradients_.layout.buckets[b].pieces.front().tensor;
+    if (rows_[tensor]) {
+      const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
+      first = rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type));
+    } else if (options_.hook) {
+      options_.hook->finish(bucket_of(b));
+    }
+  }
+  return first;
+}
+
+Status Reducer::finish() {
+  Status missing = require_gradients();
+  if (missing.ok()) {
+    start_counts();
+    issue_complete();
+    missing = failure_;
+  }
+  // The others wait for what this rank does not send.
+  if (!missing.ok()) communicator_.abort(missing.message());
+  std::vector<Work> map;
+  if (missing.ok() && any_may_skip_) {
+    map.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
+                                                 DataType::kUint8, ReduceOp::kMax));
+  }
+  const Status waited = wait_for_all();
+  const Status mapped = map.empty() ? Status() : map[0].wait();
+  works_.clear();
+  if (!missing.ok()) return missing;
+  return waited.ok() ? mapped : waited;
+}
+
+}  // namespace rondo::ddp

@@ -1,0 +1,105 @@
+// See rows.hpp.
+#include "trainer/ddp/rows.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace rondo::ddp {
+
+Rows::Rows(Communicator& communicator, const DdpTensor& tensor, const DdpOptions& options,
+           void* gradient)
+    : communicator_(communicator),
+      options_(options),
+      rows_(tensor.shape[0]),
+      width_(tensor.count() / tensor.shape[0]),
+      gradient_(gradient),
+      counts_(static_cast<size_t>(communicator.size())) {}
+
+void Rows::begin() {
+  told_ = false;
+  touched_.clear();
+  count_work_.clear();
+  index_work_.clear();
+}
+
+void Rows::touch(std::span<const int32_t> rows) {
+  told_ = true;
+  touched_.insert(touched_.end(), rows.begin(), rows.end());
+}
+
+void Rows::exchange_counts() {
+  if (options_.rows == DdpOptions::Rows::kWhole) return;
+  std::sort(touched_.begin(), touched_.end());
+  touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+  RONDO_CHECK(touched_.empty() ||
+              (touched_.front() >= 0 && static_cast<size_t>(touched_.back()) < rows_));
+  count_ = told_ ? touched_.size() : kUnknown;
+  count_work_.push_back(
+      communicator_.all_gather_async(&count_, counts_.data(), 1, DataType::kUint64));
+}
+
+bool Rows::fewer_bytes() const {
+  if (std::find(counts_.begin(), counts_.end(), kUnknown) != counts_.end()) return false;
+  if (options_.rows == DdpOptions::Rows::kTouched) return true;
+  const uint64_t rows = std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
+  const size_t row_bytes = width_ * size_of(options_.type);
+  // An all-gather moves every rank's rows once, an all-reduce the whole tensor twice.
+  return rows * (row_bytes + sizeof(int32_t)) < 2 * rows_ * row_bytes;
+}
+
+template <class T>
+void Rows::pack(double factor) {
+  values_.resize(touched_.size() * width_ * sizeof(T));
+  T* to = reinterpret_cast<T*>(values_.data());
+  for (const int32_t row : touched_) {
+    const T* from = static_cast<const T*>(gradient_) + static_cast<size_t>(row) * width_;
+    to = std::transform(from, from + width_, to,
+                        [f = static_cast<T>(factor)](T value) { return value * f; });
+  }
+}
+
+Work Rows::start(double factor) {
+  whole_ = count_work_.empty() || !count_work_[0].wait().ok() || !fewer_bytes();
+  if (whole_) {
+    CallOptions call;
+    call.factor = factor;
+    return communicator_.all_reduce_async(gradient_, gradient_, rows_ * width_, options_.type,
+                                          ReduceOp::kScaledSum, call);
+  }
+  row_counts_.assign(counts_.begin(), counts_.end());
+  elements_ = row_counts_;
+  for (size_t& count : elements_) count *= width_;
+  const uint64_t rows = std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
+  options_.type == DataType::kFloat64 ? pack<double>(factor) : pack<float>(factor);
+  all_touched_.resize(rows);
+  all_values_.resize(rows * width_ * size_of(options_.type));
+  index_work_.push_back(communicator_.all_gather_v_async(touched_.data(), all_touched_.data(),
+                                                         row_counts_, {}, DataType::kInt32));
+  return communicator_.all_gather_v_async(values_.data(), all_values_.data(), elements_, {},
+                                          options_.type);
+}
+
+template <class T>
+void Rows::add(T* base) const {
+  const auto add_row = [](const T* from, size_t count, T* to) {
+    for (size_t i = 0; i < count; ++i) to[i] += from[i];
+  };
+  if (whole_) return add_row(static_cast<const T*>(gradient_), rows_ * width_, base);
+  const T* values = reinterpret_cast<const T*>(all_values_.data());
+  for (const int32_t row : all_touched_) {
+    add_row(values, width_, base + static_cast<size_t>(row) * width_);
+    values += width_;
+  }
+}
+
+Status Rows::add_to(void* base) {
+  if (!index_work_.empty()) RONDO_RETURN_IF_ERROR(index_work_[0].wait());
+  if (options_.type == DataType::kFloat64) {
+    add(static_cast<double*>(base));
+  } else {
+    add(static_cast<float*>(base));
+  }
+  return {};
+}
+
+}  // namespace rondo::ddp

@@ -1,0 +1,52 @@
+// The second gradient of a tensor: the rows of an embedding that a step looked up. Travels whole or
+// as the touched rows, whichever is fewer bytes, and is then added to the first.
+#pragma once
+
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+
+namespace rondo::ddp {
+
+/// Of one tensor. One thread. A step is: begin(), touch(), exchange_counts(), start(), finish().
+class Rows {
+ public:
+  /// `gradient`: [rows x width] of `type`, borrowed.
+  Rows(Communicator& communicator, const DdpTensor& tensor, const DdpOptions& options,
+       void* gradient);
+
+  void begin();
+  void touch(std::span<const int32_t> rows);
+  /// Starts telling the others how many rows were touched.
+  void exchange_counts();
+  /// The gradient is final: starts to send it; whole when the ranks together touched too many rows,
+  /// or one never said which.
+  Work start(double factor);
+  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`.
+  Status add_to(void* base);
+
+ private:
+  template <class T>
+  void pack(double factor);
+  template <class T>
+  void add(T* base) const;
+  bool fewer_bytes() const;
+
+  Communicator& communicator_;
+  const DdpOptions& options_;
+  const size_t rows_, width_;
+  void* const gradient_;
+
+  static constexpr uint64_t kUnknown = UINT64_MAX;
+  bool told_ = false, whole_ = true;
+  std::vector<int32_t> touched_, all_touched_;
+  uint64_t count_ = 0;
+  std::vector<uint64_t> counts_;                // of each rank
+  std::vector<size_t> row_counts_, elements_;   // the same, and times width
+  std::vector<std::byte> values_, all_values_;  // of the touched rows
+  std::vector<Work> count_work_;                // at most one
+  std::vector<Work> index_work_;
+};
+
+}  // namespace rondo::ddp
