@@ -6,11 +6,10 @@
 #include <cstdlib>
 
 #include "rondo/rondo.hpp"
-#include "trainer/corpus.hpp"
 #include "trainer/launch.hpp"
 #include "trainer/layers/matmul.hpp"
-#include "trainer/mlp.hpp"
 #include "trainer/options.hpp"
+#include "trainer/setup.hpp"
 #include "trainer/train.hpp"
 
 namespace {
@@ -18,28 +17,31 @@ namespace {
 using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
 
-Result<Corpus> load_data(const Options& options) {
-  constexpr size_t kLeastBytes = MlpShape::kContext + 1;
-  if (!options.data.empty()) return load_corpus(options.data, kLeastBytes);
-  Result<std::string> folder = find_project_folder();
-  RONDO_RETURN_IF_ERROR(folder.status());
-  return load_corpus(folder.value(), kLeastBytes);
-}
-
 Status run(const Options& options, char** argv) {
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
   if (launch_first.value()) return launch(options.ranks, argv);
 
   // The data before the meeting: a rank that cannot read its data says so itself.
-  const Result<Corpus> corpus = load_data(options);
-  RONDO_RETURN_IF_ERROR(corpus.status());
+  const Result<std::optional<Place>> place = place_from_launcher();
+  RONDO_RETURN_IF_ERROR(place.status());
+  const auto rank = static_cast<uint64_t>(place.value() ? place.value()->rank : 0);
+  const Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
+  RONDO_RETURN_IF_ERROR(data.status());
+  std::unique_ptr<Dataset> validation;
+  if (!options.validation.empty()) {
+    Result<std::unique_ptr<Dataset>> opened = open_data(options, options.validation, rank);
+    RONDO_RETURN_IF_ERROR(opened.status());
+    validation = std::move(opened).value();
+  }
+
   set_matmul_threads(options.threads);
   Config config;
   config.pace = options.pace;
+  config.reproducible = options.reproducible;
   Result<Communicator> communicator = Communicator::create(config);
   RONDO_RETURN_IF_ERROR(communicator.status());
-  return train(options, corpus.value(), communicator.value());
+  return train(options, *data.value(), validation.get(), communicator.value());
 }
 
 }  // namespace

@@ -6,22 +6,29 @@
 #include <sstream>
 #include <string>
 
-#include "trainer/hash.hpp"
+#include "trainer/summary.hpp"
 
 namespace rondo::trainer {
 namespace {
 
-constexpr size_t kLongestText = 512;
+constexpr size_t kLongestText = 2048;
 
-/// Everything that must be equal, a word each; what only rank 0 uses (logging, files) and what only
-/// shapes one rank's speed is not.
-std::string describe(const Options& o, const Corpus& corpus) {
-  return fmt::format(
-      "--model={} --layers={} --width={} --steps={} --epochs={} --batch={} --accum={} --seed={} "
-      "--optimizer={} --lr={} --momentum={} --dtype={} --bucket-cap-mb={} data={}-bytes,hash-{:x}",
-      o.model, o.layers, o.width, o.steps, o.epochs, o.batch, o.accum, o.seed, o.optimizer, o.lr,
-      o.momentum, o.dtype, o.bucket_cap_mb, corpus.bytes.size(),
-      hash_bytes(corpus.bytes.data(), corpus.bytes.size()));
+/// What only rank 0 uses, and what only shapes one rank's speed, may differ.
+bool may_differ(const std::string& option) {
+  return option == "threads" || option == "workers" || option == "data" || option == "validation" ||
+         option == "pace" || option == "weights";
+}
+
+/// Everything that must be equal, a word each.
+std::string describe(const Options& options, const Dataset& data) {
+  std::string text;
+  const nlohmann::ordered_json values = to_json(options);
+  for (auto it = values.begin(); it != values.end(); ++it) {
+    if (!may_differ(it.key())) text += fmt::format("{}={} ", it.key(), it.value().dump());
+  }
+  // With a rank in the path each has its own.
+  if (options.data.find("{rank}") != std::string::npos) return text;
+  return text + fmt::format("data={}-bytes,hash-{:x}", data.facts().bytes, data.hash());
 }
 
 /// "--batch=3 (rank 0: --batch=2)" for every word that differs.
@@ -42,8 +49,8 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
   return all;
 }
 
-Status require_agreement(Communicator& communicator, const Options& options, const Corpus& corpus) {
-  std::string mine = describe(options, corpus);
+Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data) {
+  std::string mine = describe(options, data);
   mine.resize(kLongestText, ' ');
   const auto ranks = static_cast<size_t>(communicator.size());
   std::string all(kLongestText * ranks, ' ');
@@ -59,7 +66,7 @@ Status require_agreement(Communicator& communicator, const Options& options, con
   if (differing.empty()) return {};
   return Status(Code::kMismatch, differing + fmt::format(": all ranks need the same; this one has "
                                                          "--data {}",
-                                                         corpus.path));
+                                                         data.facts().path));
 }
 
 }  // namespace rondo::trainer

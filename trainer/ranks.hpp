@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "rondo/communicator.hpp"
-#include "trainer/corpus.hpp"
+#include "trainer/data/dataset.hpp"
 #include "trainer/options.hpp"
 
 namespace rondo::trainer {
@@ -16,6 +16,6 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
 
 /// kMismatch on every rank, naming the ranks, if any has options that shape the training, or data,
 /// other than rank 0's.
-Status require_agreement(Communicator& communicator, const Options& options, const Corpus& corpus);
+Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data);
 
 }  // namespace rondo::trainer

@@ -14,17 +14,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json to_json(const ValidationRecord& r) {
+  return {{"step", r.step}, {"validation_loss", r.loss}, {"samples", r.samples}};
+}
+
 Json to_json(const StepRecord& r) {
-  return {{"step", r.step},
-          {"epoch", r.epoch},
-          {"loss", r.loss},
-          {"lr", r.lr},
-          {"samples_per_s", r.samples_per_s},
-          {"step_ms", r.step_ms},
-          {"compute_ms", r.compute_ms},
-          {"comm_ms", r.comm_ms},
-          {"exposed_comm_ms", r.exposed_comm_ms},
-          {"data_wait_ms", r.data_wait_ms}};
+  Json line = {{"step", r.step},
+               {"epoch", r.epoch},
+               {"loss", r.loss},
+               {"lr", r.lr},
+               {"samples_per_s", r.samples_per_s},
+               {"step_ms", r.step_ms},
+               {"compute_ms", r.compute_ms},
+               {"comm_ms", r.comm_ms},
+               {"exposed_comm_ms", r.exposed_comm_ms},
+               {"data_wait_ms", r.data_wait_ms}};
+  if (r.gradient_norm > 0) line["gradient_norm"] = r.gradient_norm;
+  if (r.skipped) line["skipped"] = true;
+  return line;
 }
 
 void print_line(const Json& line) {
@@ -66,6 +73,11 @@ void Report::add(const StepRecord& record) {
   if (record.step % log_every_ == 0 || record.step == last_step_) print_line(to_json(record));
 }
 
+void Report::add_validation(const ValidationRecord& record) {
+  validations_.push_back(record);
+  print_line(to_json(record));
+}
+
 void Report::draw_bar(const StepRecord& record) {
   constexpr uint64_t kWidth = 40;
   const uint64_t filled = kWidth * record.step / last_step_;
@@ -97,6 +109,8 @@ Status Report::write(const char* ending, Json value) const {
   if (path_.empty()) return {};
   Json document = {{"program", "rondo-train"}, {"config", config_}, {"steps", Json::array()}};
   for (const StepRecord& step : steps_) document["steps"].push_back(to_json(step));
+  if (!validations_.empty()) document["validation"] = Json::array();
+  for (const ValidationRecord& v : validations_) document["validation"].push_back(to_json(v));
   document[ending] = std::move(value);
   std::ofstream file(path_);
   file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";

@@ -24,6 +24,15 @@ struct StepRecord {
   double comm_ms;          // during which all-reduces were under way, issued and not ended
   double exposed_comm_ms;  // that backward did not hide: what this rank's compute thread waited
   double data_wait_ms;     // until the samples were there
+  double gradient_norm;    // before clipping; 0: not clipped, not computed
+  bool skipped;            // gradients were no numbers: no update, the loss scale shrank
+};
+
+/// The loss on other data, after a step.
+struct ValidationRecord {
+  uint64_t step;
+  double loss;
+  uint64_t samples;
 };
 
 /// The middle value, or the mean of the two in the middle; 0 for none.
@@ -38,6 +47,7 @@ class Report {
                              nlohmann::ordered_json config);
 
   void add(const StepRecord& record);
+  void add_validation(const ValidationRecord& record);
   /// Median over all added steps.
   double median_of(double StepRecord::*field) const;
   const StepRecord& last() const { return steps_.back(); }
@@ -55,6 +65,7 @@ class Report {
   std::string path_;
   nlohmann::ordered_json config_;
   std::vector<StepRecord> steps_;
+  std::vector<ValidationRecord> validations_;
 };
 
 }  // namespace rondo::trainer

@@ -12,8 +12,26 @@ using Json = nlohmann::ordered_json;
 
 size_t parameter_count(const RunFacts& facts) {
   size_t count = 0;
-  for (const Parameter& parameter : facts.parameters) count += parameter.count;
+  for (const DdpTensor& tensor : facts.ddp.tensors()) {
+    if (tensor.adds_to < 0) count += tensor.count();
+  }
   return count;
+}
+
+std::string members_of(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  std::string members;
+  for (const DdpBucket::Piece& piece : bucket.pieces) {
+    const DdpTensor& tensor = tensors[piece.tensor];
+    members += " " + tensor.name;
+    if (piece.end - piece.begin != tensor.count()) {
+      members += fmt::format("[{}:{}]", piece.begin, piece.end);
+    }
+  }
+  return members;
+}
+
+std::string mib(size_t bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576);
 }
 
 }  // namespace
@@ -22,70 +40,108 @@ void announce(const RunFacts& facts) {
   const Options& o = facts.options;
   spdlog::info("{}: {} parameters in {}, all-reduces {} backward", o.model, parameter_count(facts),
                o.dtype, o.no_overlap ? "after" : "during");
-  spdlog::info("data: {} bytes in {} files of {}, {} steps per epoch", facts.corpus.bytes.size(),
-               facts.corpus.files, facts.corpus.path, facts.order.steps_per_epoch());
+  spdlog::info("data: {} bytes in {} files of {}, {} samples, {} steps per epoch", facts.data.bytes,
+               facts.data.files, facts.data.path, facts.data.samples, facts.steps_per_epoch);
   spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
-               facts.order.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
-  for (size_t b = 0; b < facts.layout.buckets.size(); ++b) {
-    const Bucket& bucket = facts.layout.buckets[b];
-    std::string members;
-    for (int p = 0; p < bucket.parameter_count; ++p) {
-      members += " " + facts.parameters[static_cast<size_t>(bucket.first_parameter + p)].name;
-    }
-    spdlog::info("bucket {}: {} bytes, {}, predicted {:.0f} us:{}", b, facts.bytes_of(bucket),
-                 name(facts.plans[b].algorithm), facts.plans[b].predicted_us, members);
+               facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
+  // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
+  spdlog::info(
+      "MiB per rank: parameters {}, gradients {}, optimizer {} (a shard of it would be {}),"
+      " activations {}",
+      mib(facts.bytes_of(facts.ddp.parameter_elements())),
+      mib(facts.bytes_of(facts.ddp.gradient_elements())), mib(facts.optimizer_bytes),
+      mib(facts.optimizer_bytes / facts.ranks), mib(facts.activation_bytes));
+  for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
+    const DdpBucket& bucket = facts.ddp.layout()[b];
+    spdlog::info("bucket {}: {} bytes, {}, predicted {:.0f} us:{}", b, facts.bytes_of(bucket.count),
+                 name(facts.plans[b].algorithm), facts.plans[b].predicted_us,
+                 members_of(bucket, facts.ddp.tensors()));
   }
 }
 
-Json config_of(const RunFacts& facts) {
-  const Options& o = facts.options;
+Json to_json(const Options& o) {
   return {{"model", o.model},
           {"layers", o.layers},
           {"width", o.width},
-          {"data", facts.corpus.path},
-          {"data_bytes", facts.corpus.bytes.size()},
-          {"steps", facts.last_step},
+          {"heads", o.heads},
+          {"context", o.context},
+          {"vocabulary", o.vocabulary},
+          {"classes", o.classes},
+          {"dropout", o.dropout},
+          {"layer_drop", o.layer_drop},
+          {"split_tied", !o.no_split_tied},
+          {"sync_batch_norm", o.sync_batch_norm},
+          {"weights", o.weights},
+          {"data", o.data},
+          {"data_format", o.data_format},
+          {"validation", o.validation},
+          {"workers", o.workers},
+          {"drop_last", o.drop_last},
+          {"sampler_tail", o.sampler_tail},
+          {"steps", o.steps},
+          {"epochs", o.epochs},
           {"batch", o.batch},
           {"accum", o.accum},
           {"seed", o.seed},
           {"optimizer", o.optimizer},
           {"lr", o.lr},
           {"momentum", o.momentum},
+          {"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"lr_scale", o.lr_scale},
+          {"base_batch", o.base_batch},
+          {"lr_decay", o.lr_decay},
+          {"min_lr", o.min_lr},
+          {"warmup", o.warmup},
           {"dtype", o.dtype},
           {"threads", o.threads},
           {"bucket_cap_mb", o.bucket_cap_mb},
           {"overlap", !o.no_overlap},
+          {"average", o.average},
+          {"join", o.join},
+          {"broadcast_buffers", !o.no_broadcast_buffers},
+          {"compress", o.compress},
+          {"tied_rows", o.tied_rows},
+          {"reproducible", o.reproducible},
           {"pace", o.pace}};
+}
+
+Json config_of(const RunFacts& facts) {
+  Json config = to_json(facts.options);
+  config["data"] = facts.data.path;
+  config["data_bytes"] = facts.data.bytes;
+  config["steps"] = facts.last_step;
+  return config;
 }
 
 Json summarize(const RunFacts& facts, const Report& report, const std::vector<uint64_t>& bytes_sent,
                uint64_t parameter_hash) {
   Json buckets = Json::array();
-  size_t gradient_bytes = 0;
   double predicted_us = 0;
-  for (size_t b = 0; b < facts.layout.buckets.size(); ++b) {
-    const Bucket& bucket = facts.layout.buckets[b];
-    const Plan& plan = facts.plans[b];
-    gradient_bytes += facts.bytes_of(bucket);
-    predicted_us += plan.predicted_us;
-    buckets.push_back({{"parameters", bucket.parameter_count},
-                       {"bytes", facts.bytes_of(bucket)},
-                       {"algorithm", name(plan.algorithm)},
-                       {"predicted_us", plan.predicted_us}});
+  for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
+    const DdpBucket& bucket = facts.ddp.layout()[b];
+    predicted_us += facts.plans[b].predicted_us;
+    buckets.push_back({{"parameters", bucket.pieces.size()},
+                       {"bytes", facts.bytes_of(bucket.count)},
+                       {"algorithm", name(facts.plans[b].algorithm)},
+                       {"predicted_us", facts.plans[b].predicted_us}});
   }
+  const size_t gradient_bytes = facts.bytes_of(facts.ddp.gradient_elements());
   const double comm_ms = report.median_of(&StepRecord::comm_ms);
   const double exposed_ms = report.median_of(&StepRecord::exposed_comm_ms);
   const double hidden_ms = std::max(0.0, comm_ms - exposed_ms);
   const size_t reduced_bytes = gradient_bytes + sizeof(double);  // the loss travels too
+  constexpr size_t header_bytes = 4 * sizeof(uint64_t);          // from every rank to every other
   return {{"ranks", facts.ranks},
-          {"steps", facts.last_step},
-          {"global_batch", facts.order.global_batch},
+          {"steps", report.last().step},
+          {"global_batch", facts.global_batch},
           {"parameters", parameter_count(facts)},
           {"gradient_bytes_per_step", gradient_bytes},
           {"bytes_sent_per_step", bytes_sent[0]},
           {"bytes_sent_per_step_by_rank", bytes_sent},
           {"bytes_formula_per_step", 2.0 * static_cast<double>((facts.ranks - 1) * reduced_bytes) /
-                                         static_cast<double>(facts.ranks)},
+                                             static_cast<double>(facts.ranks) +
+                                         static_cast<double>((facts.ranks - 1) * header_bytes)},
           {"predicted_comm_us", predicted_us},
           {"comm_us", comm_ms * 1e3},
           {"hidden_comm_ms", hidden_ms},
@@ -96,6 +152,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"data_wait_ms", report.median_of(&StepRecord::data_wait_ms)},
           {"samples_per_s", report.median_of(&StepRecord::samples_per_s)},
           {"final_loss", report.last().loss},
+          {"warnings", facts.ddp.warnings()},
           {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
           {"buckets", std::move(buckets)}};
 }

@@ -6,32 +6,32 @@
 #include <vector>
 
 #include "rondo/communicator.hpp"
-#include "trainer/buckets.hpp"
-#include "trainer/corpus.hpp"
-#include "trainer/model.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/data/dataset.hpp"
 #include "trainer/options.hpp"
 #include "trainer/report.hpp"
-#include "trainer/sampler.hpp"
 
 namespace rondo::trainer {
 
 /// Known before the first step. Borrows.
 struct RunFacts {
   const Options& options;
-  const Corpus& corpus;
-  const SampleOrder& order;
-  const std::vector<Parameter>& parameters;
-  const BucketLayout& layout;
+  const Dataset::Facts& data;
+  const DistributedDataParallel& ddp;
   const std::vector<Plan>& plans;  // of each bucket's all-reduce
-  uint64_t ranks, last_step;
+  uint64_t ranks, steps_per_epoch, last_step, global_batch;
+  size_t optimizer_bytes, activation_bytes;
+  uint64_t first_step;  // the one that a resumed run begins behind
 
-  size_t bytes_of(const Bucket& bucket) const { return bucket.count * size_of(options.type()); }
+  size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }
 };
 
 /// Logs them.
 void announce(const RunFacts& facts);
 
-/// The options that shaped the run, for the JSON document.
+/// The command line's values, all of them.
+nlohmann::ordered_json to_json(const Options& options);
+/// The same with what was found out since, for the JSON document.
 nlohmann::ordered_json config_of(const RunFacts& facts);
 
 /// Measured beside the formula and the prediction. `bytes_sent`: per step, of each rank. Times are

@@ -1,39 +1,47 @@
-// See train.hpp. The order of a step's collectives is the same on every rank: the loss, then the
-// buckets in order.
+// See train.hpp. The order of a step's collectives is the same on every rank: the headers, what the
+// model exchanges, the loss, then the buckets in order.
 #include "trainer/train.hpp"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
-#include <chrono>
 #include <cmath>
 #include <new>
 #include <optional>
 
-#include "trainer/buckets.hpp"
-#include "trainer/buffer.hpp"
+#include "trainer/checkpointing.hpp"
+#include "trainer/data/loader.hpp"
+#include "trainer/evaluate.hpp"
 #include "trainer/hash.hpp"
-#include "trainer/mlp.hpp"
+#include "trainer/random.hpp"
 #include "trainer/ranks.hpp"
-#include "trainer/reducer.hpp"
 #include "trainer/report.hpp"
-#include "trainer/sampler.hpp"
-#include "trainer/sgd.hpp"
+#include "trainer/setup.hpp"
 #include "trainer/summary.hpp"
-#include "trainer/trace.hpp"
+#include "trainer/timeline.hpp"
+#include "trainer/weights.hpp"
 
 namespace rondo::trainer {
 namespace {
 
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 double to_ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-/// Rows of the trace.
-enum Lane : size_t { kComputeLane, kLossLane, kFirstBucketLane };
+/// What a run is made of before its first step. Borrowed.
+template <class T>
+struct Parts {
+  const Options& options;
+  const Dataset& data;
+  const Dataset* validation;
+  Communicator& communicator;
+  Model<T>& model;
+  Weights<T>& weights;
+  const DistributedSampler& sampler;
+  Loader& loader;
+};
 
 template <class T>
 class Run : private BackwardListener {
  public:
-  Run(const Options& options, const Corpus& corpus, Communicator& communicator);
+  explicit Run(const Parts<T>& parts);
   Status run();
   /// After run() has failed: rank 0's document of what there was until then.
   void abandon(const Status& why) {
@@ -42,292 +50,365 @@ class Run : private BackwardListener {
 
  private:
   Status start();
-  Status step(uint64_t number);
+  Status plan_steps();
+  Status begin_parameters();
+  Status open_outputs();
+  Result<bool> step();
+  DdpHeader header() const;
+  Result<Work> pass();
+  Result<Batch> fetch();
+  Status validate();
+  Status save();
+  void record(double loss, const Work::Times& loss_times, const typename Weights<T>::Update& made);
   Status finish();
+  void begin_epoch(uint64_t epoch);
 
-  Work pass();
-  void fetch(uint64_t micro_batch);
-  void record(double loss, const Work::Times& loss_times);
-  void layer_begins(int layer) override;
-  void gradient_ready(int parameter) override;
-  void trace_communication(const Work::Times& loss);
+  void layer_begins(int layer) override { timeline_.layer_begins(layer); }
+  void gradient_ready(int parameter, size_t count) override {
+    ddp_.gradient_ready(static_cast<size_t>(parameter), count);
+  }
+  void gradient_skipped(int parameter) override {
+    ddp_.gradient_skipped(static_cast<size_t>(parameter));
+  }
 
   bool reports() const { return communicator_.rank() == 0; }
+  bool reached_end() const { return last_step_ != 0 ? step_ >= last_step_ : epoch_ >= o_.epochs; }
   RunFacts facts() const;
-  Status open_outputs();
 
-  const Options& options_;
-  const Corpus& corpus_;
+  const Options& o_;
+  const Dataset& data_;
+  const Dataset* validation_;
   Communicator& communicator_;
+  Model<T>& model_;
+  Weights<T>& weights_;
+  DistributedDataParallel& ddp_;
+  DistributedSampler sampler_;  // of this rank, at the beginning of what is left of the epoch
+  Loader& loader_;
   const uint64_t ranks_;
-  const SampleOrder order_;
-  const uint64_t last_step_;
-
-  std::unique_ptr<Model<T>> model_;
-  const BucketLayout layout_;
-  Buffer<T> parameters_, gradients_;  // flat, both as layout_ says
-  Reducer reducer_;
-  Sgd<T> optimizer_;
-  std::vector<uint8_t> inputs_, targets_;
   Buffer<double> loss_;  // [0]: this rank's sum; [1]: all ranks' sum
+  ScheduleOptions schedule_;
 
-  std::vector<Plan> plans_;         // of each bucket
-  std::optional<Report> report_;    // rank 0 only
-  Trace trace_;                     // rank 0 only
-  std::vector<std::string> names_;  // of trace spans: "backward output", ..., "bucket 0", ...
-  uint64_t bytes_before_ = 0;       // Stats::bytes_sent when the first step began
+  std::vector<Plan> plans_;       // of each bucket
+  std::optional<Report> report_;  // rank 0 only
+  Timeline timeline_;
+  uint64_t bytes_before_ = 0;  // Stats::bytes_sent when the first step began
+  uint64_t steps_per_epoch_ = 0, last_step_ = 0, first_step_ = 0;
+
+  uint64_t step_ = 0, epoch_ = 0;
+  uint64_t taken_ = 0;  // of this rank's samples that sampler_ has left
 
   // The step under way.
   struct Clock {
     int64_t begin_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
   };
-  uint64_t step_ = 0;
   Clock clock_;
-  bool last_micro_batch_ = false;
-  int layer_ = -1;
-  int64_t layer_begin_ns_ = 0;
+  uint64_t micro_batches_ = 0;
+  uint64_t step_samples_ = 0;  // of all ranks
 };
 
 template <class T>
-BucketLayout layout_of(const Model<T>& model, double bucket_cap_mb) {
-  constexpr size_t kFirstBucketBytes = 1 << 20;
-  const auto cap = static_cast<size_t>(bucket_cap_mb * 1024 * 1024);
-  std::vector<size_t> counts;
-  for (const Parameter& parameter : model.parameters()) counts.push_back(parameter.count);
-  return make_buckets(counts, sizeof(T),
-                      {.first_bytes = std::min(kFirstBucketBytes, cap), .bytes = cap});
-}
-
-template <class T>
-Run<T>::Run(const Options& options, const Corpus& corpus, Communicator& communicator)
-    : options_(options),
-      corpus_(corpus),
-      communicator_(communicator),
-      ranks_(static_cast<uint64_t>(communicator.size())),
-      order_{.samples = corpus.samples(MlpShape::kContext),
-             .global_batch = options.batch * options.accum * ranks_,
-             .seed = options.seed},
-      last_step_(options.steps != 0 ? options.steps : options.epochs * order_.steps_per_epoch()),
-      model_(
-          make_mlp<T>({.layers = options.layers, .width = options.width, .batch = options.batch})),
-      layout_(layout_of(*model_, options.bucket_cap_mb)),
-      parameters_(layout_.count),
-      gradients_(layout_.count),
-      reducer_(communicator, layout_, gradients_.data(),
-               {.type = options.type(), .overlap = !options.no_overlap}),
-      optimizer_(layout_.count, options.momentum),
-      inputs_(options.batch * MlpShape::kContext),
-      targets_(options.batch),
-      loss_(2) {
-  std::vector<T*> values, gradients;
-  for (size_t offset : layout_.offsets) {
-    values.push_back(parameters_.data() + offset);
-    gradients.push_back(gradients_.data() + offset);
-  }
-  model_->bind(values, gradients);
-  if (reports()) {  // the others get theirs by broadcast
-    for (size_t p = 0; p < values.size(); ++p) {
-      initialise(model_->parameters()[p], static_cast<int>(p), options.seed, values[p]);
-    }
-  }
-}
+Run<T>::Run(const Parts<T>& parts)
+    : o_(parts.options),
+      data_(parts.data),
+      validation_(parts.validation),
+      communicator_(parts.communicator),
+      model_(parts.model),
+      weights_(parts.weights),
+      ddp_(parts.weights.ddp()),
+      sampler_(parts.sampler),
+      loader_(parts.loader),
+      ranks_(static_cast<uint64_t>(communicator_.size())),
+      loss_(2) {}
 
 template <class T>
 Status Run<T>::run() {
   RONDO_RETURN_IF_ERROR(start());
-  for (uint64_t number = 1; number <= last_step_; ++number) RONDO_RETURN_IF_ERROR(step(number));
+  while (!reached_end()) {
+    const Result<bool> made = step();
+    RONDO_RETURN_IF_ERROR(made.status());
+    if (!made.value()) continue;  // only the epoch's end
+    if (o_.checkpoint_every != 0 && step_ % o_.checkpoint_every == 0 && !reached_end()) {
+      RONDO_RETURN_IF_ERROR(save());
+    }
+    if (o_.validate_every != 0 && step_ % o_.validate_every == 0 && !reached_end()) {
+      RONDO_RETURN_IF_ERROR(validate());
+    }
+  }
   return finish();
 }
 
 template <class T>
 Status Run<T>::start() {
-  RONDO_RETURN_IF_ERROR(require_agreement(communicator_, options_, corpus_));
-  if (order_.steps_per_epoch() == 0) {
-    return Status(Code::kDataError,
-                  "data '" + corpus_.path + "': has " + std::to_string(order_.samples) +
-                      " samples, fewer than one global batch of " +
-                      std::to_string(order_.global_batch) + ": lower --batch, --accum or --ranks");
+  RONDO_RETURN_IF_ERROR(begin_parameters());
+  RONDO_RETURN_IF_ERROR(plan_steps());
+  for (const DdpBucket& bucket : ddp_.layout()) {
+    plans_.push_back(communicator_.plan(Collective::kAllReduce, bucket.count, o_.type(),
+                                        is_library_memory(ddp_.gradients(), 1)));
   }
-  for (const Bucket& bucket : layout_.buckets) {
-    plans_.push_back(communicator_.plan(Collective::kAllReduce, bucket.count, options_.type(),
-                                        gradients_.library()));
-  }
-  if (reports()) RONDO_RETURN_IF_ERROR(open_outputs());
-  RONDO_RETURN_IF_ERROR(communicator_.broadcast(parameters_.data(), parameters_.data(),
-                                                layout_.count, options_.type(), 0));
+  RONDO_RETURN_IF_ERROR(open_outputs());
   bytes_before_ = communicator_.stats().bytes_sent;
   return {};
 }
 
+/// From a checkpoint, a file of weights, or the seed: rank 0's, and then everybody's.
+template <class T>
+Status Run<T>::begin_parameters() {
+  if (reports()) weights_.initialise_parameters(o_.seed);
+  Progress progress;
+  if (o_.resume) {
+    Result<Progress> restored = restore(o_, communicator_, model_, weights_);
+    RONDO_RETURN_IF_ERROR(restored.status());
+    progress = restored.value();
+  } else if (!o_.weights.empty()) {
+    RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
+  }
+  RONDO_RETURN_IF_ERROR(weights_.replicate());
+  step_ = first_step_ = progress.step;
+  epoch_ = progress.position.epoch;
+  sampler_.set_epoch(epoch_, progress.position.consumed);
+  loader_.start_epoch(progress.position);
+  return {};
+}
+
+/// How many steps there will be: the rank with the most batches decides.
+template <class T>
+Status Run<T>::plan_steps() {
+  DistributedSampler whole = sampler_;
+  whole.set_epoch(0);
+  const uint64_t samples = o_.drop_last ? whole.least() : whole.most();
+  const uint64_t mine[] = {o_.drop_last ? samples / o_.batch : (samples + o_.batch - 1) / o_.batch,
+                           data_.samples()};
+  const Result<std::vector<uint64_t>> all = gather_words(communicator_, mine);
+  RONDO_RETURN_IF_ERROR(all.status());
+  uint64_t most = 0;
+  for (uint64_t r = 0; r < ranks_; ++r) most = std::max(most, all.value()[2 * r]);
+  steps_per_epoch_ = (most + o_.accum - 1) / o_.accum;
+  if (steps_per_epoch_ == 0) {
+    return Status(Code::kDataError, "data '" + data_.facts().path + "': has " +
+                                        std::to_string(data_.samples()) +
+                                        " samples, fewer than --drop-last needs for one batch of " +
+                                        std::to_string(o_.batch) + " on each rank");
+  }
+  last_step_ = o_.steps;
+  schedule_ = schedule_options(o_, o_.batch * o_.accum * ranks_,
+                               last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_);
+  return check(schedule_);
+}
+
 template <class T>
 Status Run<T>::open_outputs() {
-  Result<Report> report = Report::open(options_, last_step_, config_of(facts()));
+  Result<Timeline> timeline =
+      Timeline::open(o_.trace, communicator_.rank(), model_.layers(), ddp_.layout().size());
+  RONDO_RETURN_IF_ERROR(timeline.status());
+  timeline_ = std::move(timeline).value();
+  if (!reports()) return {};
+  Result<Report> report = Report::open(o_, facts().last_step, config_of(facts()));
   RONDO_RETURN_IF_ERROR(report.status());
   report_ = std::move(report).value();
-
-  std::vector<std::string> lanes = {"compute", "all-reduce of the loss"};
-  for (const std::string& layer : model_->layers()) names_.push_back("backward " + layer);
-  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
-    lanes.push_back("bucket " + std::to_string(b));
-    names_.push_back("all-reduce " + lanes.back());
-  }
-  Result<Trace> trace = Trace::open(options_.trace, communicator_.rank(), std::move(lanes));
-  RONDO_RETURN_IF_ERROR(trace.status());
-  trace_ = std::move(trace).value();
   announce(facts());
   return {};
 }
 
 template <class T>
 RunFacts Run<T>::facts() const {
-  return {.options = options_,
-          .corpus = corpus_,
-          .order = order_,
-          .parameters = model_->parameters(),
-          .layout = layout_,
+  return {.options = o_,
+          .data = data_.facts(),
+          .ddp = ddp_,
           .plans = plans_,
           .ranks = ranks_,
-          .last_step = last_step_};
+          .steps_per_epoch = steps_per_epoch_,
+          .last_step = last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_,
+          .global_batch = o_.batch * o_.accum * ranks_,
+          .optimizer_bytes =
+              weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
+          .activation_bytes = model_.activation_bytes(),
+          .first_step = first_step_};
 }
 
+/// One step; false where no rank had samples left, so that only the epoch has ended.
 template <class T>
-Status Run<T>::step(uint64_t number) {
-  step_ = number;
+Result<bool> Run<T>::step() {
   clock_ = {.begin_ns = now_ns()};
-  reducer_.begin();
-  Work loss_work = pass();
+  // With join every rank makes as many passes, so that what the model exchanges keeps its order.
+  micro_batches_ = o_.join ? o_.accum : std::min(o_.accum, loader_.batches_left());
+  micro_batches_ = std::max<uint64_t>(micro_batches_, 1);
+  const DdpHeader mine = header();
+  RONDO_RETURN_IF_ERROR(ddp_.begin(mine));
+  if (mine.loss_terms == 0) {
+    const Result<DdpStep> all = ddp_.headers();
+    RONDO_RETURN_IF_ERROR(all.status());
+    if (all.value().loss_terms == 0) {
+      begin_epoch(epoch_ + 1);
+      return false;
+    }
+  }
+  timeline_.step_begins(++step_);
 
+  Result<Work> loss_work = pass();
+  RONDO_RETURN_IF_ERROR(loss_work.status());
   clock_.wait_ns = now_ns();
-  Status status = reducer_.finish();
+  Status status = ddp_.finish();
   // Also after a failure: its buffer must not be in use.
-  const Status loss_status = loss_work.wait();
+  const Status loss_status = loss_work->wait();
   if (status.ok()) status = loss_status;
   RONDO_RETURN_IF_ERROR(status);
   clock_.optimizer_ns = now_ns();
-  optimizer_.step(gradients_.data(), options_.lr, parameters_.data());
+  const typename Weights<T>::Update made =
+      weights_.update(learning_rate(schedule_, step_), o_.clip);
   clock_.end_ns = now_ns();
+  loader_.mark_done();
+  timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
+  timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
+  timeline_.communicated(ddp_.header_times(), loss_work->times(), ddp_.times());
 
-  const double loss = loss_.data()[1] / static_cast<double>(order_.global_batch);
-  if (!std::isfinite(loss)) {
+  const DdpStep all = ddp_.headers().value();
+  step_samples_ = all.loss_terms / model_.loss_terms();
+  const double loss = loss_.data()[1] / static_cast<double>(all.loss_terms);
+  if (!std::isfinite(loss) && made.made) {
     return Status(Code::kInvalidArgument, "the loss became " + std::to_string(loss) + " in step " +
-                                              std::to_string(number) +
-                                              fmt::format(": lower --lr, now {}", options_.lr));
+                                              std::to_string(step_) +
+                                              fmt::format(": lower --lr, now {}", o_.lr));
   }
-  if (reports()) record(loss, loss_work.times());
-  return {};
+  if (reports()) record(loss, loss_work->times(), made);
+  if (all.epoch_ended) begin_epoch(epoch_ + 1);
+  return true;
+}
+
+template <class T>
+void Run<T>::begin_epoch(uint64_t epoch) {
+  epoch_ = epoch;
+  taken_ = 0;
+  sampler_.set_epoch(epoch);
+  loader_.start_epoch({.epoch = epoch, .consumed = 0});
+}
+
+/// Of the samples that this step will take, known before they are read.
+template <class T>
+DdpHeader Run<T>::header() const {
+  const uint64_t batches = std::min(micro_batches_, loader_.batches_left());
+  const uint64_t left = sampler_.size() - std::min(taken_, sampler_.size());
+  const uint64_t samples = std::min(batches * o_.batch, left);
+  uint64_t hash = 0;
+  for (uint64_t i = 0; i < samples; ++i) hash += mix(sampler_.index(taken_ + i));
+  // Each rank's own data has the same numbers.
+  if (o_.data.find("{rank}") != std::string::npos) hash = hash_bytes(&hash, 8, data_.hash());
+  return {.loss_terms = samples * model_.loss_terms(),
+          .end_of_data = batches == loader_.batches_left(),
+          .epoch = epoch_,
+          .sample_hash = hash};
 }
 
 /// Forward and backward over the step's micro-batches, with the buckets' all-reduces started on the
 /// way; returns the loss's.
 template <class T>
-Work Run<T>::pass() {
-  static const std::string kForward = "forward", kData = "data";
-  const Batch batch{.size = options_.batch, .inputs = inputs_.data(), .targets = targets_.data()};
-  // Scaled by the global batch, the sum over ranks is the mean, and each sample contributes the
-  // same bits to it on however many ranks it is computed.
-  const T scale = T{1} / static_cast<T>(order_.global_batch);
+Result<Work> Run<T>::pass() {
+  const Pass pass{.training = true, .seed = o_.seed, .step = step_};
   loss_.data()[0] = 0;
   for (uint64_t micro = 0;; ++micro) {
-    const int64_t data_ns = now_ns();
-    fetch(micro);
+    const Result<Batch> fetched = fetch();
+    RONDO_RETURN_IF_ERROR(fetched.status());
+    const Batch& batch = fetched.value();
     const int64_t forward_ns = now_ns();
-    loss_.data()[0] += model_->forward(batch);
-    clock_.data_wait_ns += forward_ns - data_ns;
-    trace_.span(kComputeLane, kData, step_, data_ns, forward_ns);
-    trace_.span(kComputeLane, kForward, step_, forward_ns, now_ns());
+    const Result<double> loss = model_.forward(batch, pass);
+    RONDO_RETURN_IF_ERROR(loss.status());
+    loss_.data()[0] += loss.value();
+    timeline_.computed(Timeline::Kind::kForward, forward_ns, now_ns());
 
-    last_micro_batch_ = micro + 1 == options_.accum;
-    if (!last_micro_batch_) {
-      model_->backward(batch, scale, micro > 0, *this);
-      layer_begins(-1);
+    const auto backward = [&] {
+      const Status status = model_.backward(batch, pass, weights_.loss_scale(), micro > 0, *this);
+      timeline_.layer_begins(-1);
+      return status;
+    };
+    if (micro + 1 < micro_batches_) {
+      const auto quiet = ddp_.no_sync();
+      RONDO_RETURN_IF_ERROR(backward());
       continue;
     }
     Work loss_work =
         communicator_.all_reduce_async(&loss_.data()[0], &loss_.data()[1], 1, DataType::kFloat64);
-    model_->backward(batch, scale, micro > 0, *this);
-    layer_begins(-1);
-    return loss_work;
+    const Status status = backward();
+    if (status.ok()) return loss_work;
+    (void)loss_work.wait();
+    return status;
   }
 }
 
-/// Rank 0: one line of the report, and the rest of the step's trace.
+/// The next micro-batch, perhaps an empty one.
 template <class T>
-void Run<T>::record(double loss, const Work::Times& loss_times) {
-  static const std::string kWait = "wait for all-reduces", kOptimizer = "optimizer";
+Result<Batch> Run<T>::fetch() {
+  const int64_t begin_ns = now_ns();
+  const Result<Loader::Loaded> loaded = loader_.next();
+  RONDO_RETURN_IF_ERROR(loaded.status());
+  const Batch& batch = loaded.value().batch;
+  taken_ += batch.size;
+  for (size_t t = ddp_.tensors().size(); t-- > 0 && ddp_.tensors()[t].adds_to >= 0;) {
+    ddp_.touches_rows(t, {batch.tokens, batch.size * data_.shape().context});
+  }
+  const int64_t end_ns = now_ns();
+  clock_.data_wait_ns += end_ns - begin_ns;
+  timeline_.computed(Timeline::Kind::kData, begin_ns, end_ns);
+  return batch;
+}
+
+/// Rank 0: one line of the report.
+template <class T>
+void Run<T>::record(double loss, const Work::Times& loss_times,
+                    const typename Weights<T>::Update& made) {
   const Clock& c = clock_;
-  trace_.span(kComputeLane, kWait, step_, c.wait_ns, c.optimizer_ns);
-  trace_.span(kComputeLane, kOptimizer, step_, c.optimizer_ns, c.end_ns);
-  trace_communication(loss_times);
   // They end in issue order; what counts is the time in which at least one is under way.
   int64_t comm_ns = loss_times.ended_ns - loss_times.issued_ns, until = loss_times.ended_ns;
-  for (const Work::Times& times : reducer_.times()) {
+  for (const DdpBucketTimes& bucket : ddp_.times()) {
+    const Work::Times& times = bucket.work;
     comm_ns += std::max<int64_t>(0, times.ended_ns - std::max(until, times.issued_ns));
     until = std::max(until, times.ended_ns);
   }
   const int64_t step_ns = c.end_ns - c.begin_ns, exposed_ns = c.optimizer_ns - c.wait_ns;
-  report_->add({.step = step_,
-                .epoch = order_.epoch_of(step_),
-                .loss = loss,
-                .lr = options_.lr,
-                .samples_per_s =
-                    static_cast<double>(order_.global_batch) * 1e9 / static_cast<double>(step_ns),
-                .step_ms = to_ms(step_ns),
-                .compute_ms = to_ms(step_ns - exposed_ns - c.data_wait_ns),
-                .comm_ms = to_ms(comm_ns),
-                .exposed_comm_ms = to_ms(exposed_ns),
-                .data_wait_ms = to_ms(c.data_wait_ns)});
+  report_->add(
+      {.step = step_,
+       .epoch = epoch_,
+       .loss = loss,
+       .lr = learning_rate(schedule_, step_),
+       .samples_per_s = static_cast<double>(step_samples_) * 1e9 / static_cast<double>(step_ns),
+       .step_ms = to_ms(step_ns),
+       .compute_ms = to_ms(step_ns - exposed_ns - c.data_wait_ns),
+       .comm_ms = to_ms(comm_ns),
+       .exposed_comm_ms = to_ms(exposed_ns),
+       .data_wait_ms = to_ms(c.data_wait_ns),
+       .gradient_norm = made.norm,
+       .skipped = !made.made});
 }
 
-/// This rank's share of the step: consecutive entries of the global order, after those of the ranks
-/// before it.
 template <class T>
-void Run<T>::fetch(uint64_t micro_batch) {
-  const Permutation permutation = order_.permutation_of(step_);
-  const uint64_t rank = static_cast<uint64_t>(communicator_.rank());
-  const uint64_t first =
-      order_.first_of(step_) + (rank * options_.accum + micro_batch) * options_.batch;
-  for (uint64_t i = 0; i < options_.batch; ++i) {
-    const uint8_t* sample = corpus_.bytes.data() + permutation(first + i);
-    std::copy_n(sample, MlpShape::kContext, inputs_.data() + i * MlpShape::kContext);
-    targets_[i] = sample[MlpShape::kContext];
+Status Run<T>::validate() {
+  if (validation_ == nullptr) return {};
+  const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
+  RONDO_RETURN_IF_ERROR(result.status());
+  if (reports()) {
+    report_->add_validation(
+        {.step = step_, .loss = result.value().loss, .samples = result.value().samples});
   }
-}
-
-/// Closes the previous layer's span; -1 only closes.
-template <class T>
-void Run<T>::layer_begins(int layer) {
-  if (!reports()) return;
-  const int64_t now = now_ns();
-  if (layer_ >= 0) {
-    trace_.span(kComputeLane, names_[static_cast<size_t>(layer_)], step_, layer_begin_ns_, now);
-  }
-  layer_ = layer;
-  layer_begin_ns_ = now;
+  return {};
 }
 
 template <class T>
-void Run<T>::gradient_ready(int parameter) {
-  if (last_micro_batch_) reducer_.gradient_ready(parameter);
+Status Run<T>::save() {
+  if (o_.checkpoint_dir.empty() || step_ == first_step_) return {};
+  const Progress progress{.step = step_, .position = loader_.position()};
+  return checkpoint(o_, communicator_, progress, schedule_, plans_, weights_);
 }
 
-template <class T>
-void Run<T>::trace_communication(const Work::Times& loss) {
-  static const std::string kQueued = "queued", kLoss = "all-reduce of the loss";
-  const auto add = [&](size_t lane, const std::string& name, const Work::Times& times) {
-    trace_.span(lane, kQueued, step_, times.issued_ns, times.started_ns);
-    trace_.span(lane, name, step_, times.started_ns, times.ended_ns);
-  };
-  add(kLossLane, kLoss, loss);
-  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
-    add(kFirstBucketLane + b, names_[model_->layers().size() + b], reducer_.times()[b]);
-  }
-}
-
-/// Compares all ranks' parameters, and reports.
+/// Saves, compares all ranks' parameters, and reports.
 template <class T>
 Status Run<T>::finish() {
-  const uint64_t mine[] = {hash_bytes(parameters_.data(), parameters_.bytes()),
-                           (communicator_.stats().bytes_sent - bytes_before_) / last_step_};
+  RONDO_RETURN_IF_ERROR(save());
+  RONDO_RETURN_IF_ERROR(validate());
+  if (!o_.save_weights.empty()) {
+    RONDO_RETURN_IF_ERROR(save_weights(o_.save_weights, communicator_, model_, weights_));
+  }
+  const uint64_t steps = step_ - first_step_;
+  const uint64_t mine[] = {
+      hash_bytes(ddp_.parameters(), ddp_.parameter_elements() * sizeof(T)),
+      steps == 0 ? 0 : (communicator_.stats().bytes_sent - bytes_before_) / steps};
   Result<std::vector<uint64_t>> all = gather_words(communicator_, mine);
   RONDO_RETURN_IF_ERROR(all.status());
   std::vector<uint64_t> bytes_sent;
@@ -338,14 +419,40 @@ Status Run<T>::finish() {
     }
     bytes_sent.push_back(all.value()[2 * r + 1]);
   }
+  RONDO_RETURN_IF_ERROR(timeline_.close(communicator_));
   if (!reports()) return {};
-  RONDO_RETURN_IF_ERROR(report_->finish(summarize(facts(), *report_, bytes_sent, mine[0])));
-  return trace_.close();
+  return report_->finish(summarize(facts(), *report_, bytes_sent, mine[0]));
 }
 
 template <class T>
-Status train_with(const Options& options, const Corpus& corpus, Communicator& communicator) try {
-  Run<T> run(options, corpus, communicator);
+Status train_with(const Options& options, const Dataset& data, const Dataset* validation,
+                  Communicator& communicator) try {
+  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data));
+  const Result<std::unique_ptr<Model<T>>> model =
+      make_model<T>(options, data.shape(), communicator);
+  RONDO_RETURN_IF_ERROR(model.status());
+  Result<Weights<T>> weights = Weights<T>::create(*model.value(), communicator, options);
+  RONDO_RETURN_IF_ERROR(weights.status());
+  const bool own_data = options.data.find("{rank}") != std::string::npos;
+  const DistributedSampler sampler(
+      {.samples = data.samples(),
+       .ranks = own_data ? 1 : static_cast<uint64_t>(communicator.size()),
+       .rank = own_data ? 0 : static_cast<uint64_t>(communicator.rank()),
+       .seed = options.seed,
+       .tail = options.sampler_tail == "drop" ? DistributedSampler::Tail::kDrop
+                                              : DistributedSampler::Tail::kPad});
+  Result<std::unique_ptr<Loader>> loader = Loader::create(
+      data, sampler,
+      {.batch = options.batch, .workers = options.workers, .drop_last = options.drop_last});
+  RONDO_RETURN_IF_ERROR(loader.status());
+  Run<T> run({.options = options,
+              .data = data,
+              .validation = validation,
+              .communicator = communicator,
+              .model = *model.value(),
+              .weights = weights.value(),
+              .sampler = sampler,
+              .loader = **loader});
   const Status status = run.run();
   if (!status.ok()) run.abandon(status);
   return status;
@@ -357,10 +464,11 @@ Status train_with(const Options& options, const Corpus& corpus, Communicator& co
 
 }  // namespace
 
-Status train(const Options& options, const Corpus& corpus, Communicator& communicator) {
+Status train(const Options& options, const Dataset& data, const Dataset* validation,
+             Communicator& communicator) {
   const Status status = options.type() == DataType::kFloat64
-                            ? train_with<double>(options, corpus, communicator)
-                            : train_with<float>(options, corpus, communicator);
+                            ? train_with<double>(options, data, validation, communicator)
+                            : train_with<float>(options, data, validation, communicator);
   if (!status.ok()) communicator.abort(status.message());
   return status;
 }

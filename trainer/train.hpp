@@ -3,14 +3,15 @@
 #pragma once
 
 #include "rondo/communicator.hpp"
-#include "trainer/corpus.hpp"
+#include "trainer/data/dataset.hpp"
 #include "trainer/options.hpp"
 
 namespace rondo::trainer {
 
 /// Every rank calls it with equal options and data; ranks that differ all get an error that says
-/// which. Rank 0 reports. On failure the communicator is aborted with the reason, so that every
-/// rank returns it.
-Status train(const Options& options, const Corpus& corpus, Communicator& communicator);
+/// which. `validation` may be null. Rank 0 reports. On failure the communicator is aborted with the
+/// reason, so that every rank returns it.
+Status train(const Options& options, const Dataset& data, const Dataset* validation,
+             Communicator& communicator);
 
 }  // namespace rondo::trainer

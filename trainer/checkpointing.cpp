@@ -1,0 +1,230 @@
+// See checkpointing.hpp.
+#include "trainer/checkpointing.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "trainer/checkpoint.hpp"
+#include "trainer/files/gpt2_weights.hpp"
+#include "trainer/summary.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// Where each tensor of `tensors` lies, `storage` being flat as the parameters are.
+template <class T>
+void add_views(const DistributedDataParallel& ddp, const std::string& prefix, const T* storage,
+               std::vector<TensorView>& views) {
+  for (size_t t = 0; t < ddp.tensors().size(); ++t) {
+    const DdpTensor& tensor = ddp.tensors()[t];
+    if (tensor.adds_to >= 0) continue;
+    views.push_back({.name = prefix + tensor.name,
+                     .type = type_of<T>(),
+                     .shape = tensor.shape,
+                     .data = storage + ddp.offset(t)});
+  }
+}
+
+template <class T>
+void add_buffer_views(DistributedDataParallel& ddp, std::vector<TensorView>& views) {
+  for (size_t b = 0; b < ddp.buffers().size(); ++b) {
+    views.push_back({.name = ddp.buffers()[b].name,
+                     .type = type_of<T>(),
+                     .shape = ddp.buffers()[b].shape,
+                     .data = ddp.buffer(b)});
+  }
+}
+
+/// Copies what is in the file to where the views, which are this run's, point.
+Status fill(const TensorFile& file, const std::vector<TensorView>& views) {
+  for (const TensorView& view : views) {
+    const TensorView* found = file.find(view.name);
+    const auto refuse = [&](const std::string& why) {
+      return Status(Code::kDataError, "checkpoint '" + file.path() + "': tensor '" + view.name +
+                                          "' " + why +
+                                          ": resume with the model, --dtype and --optimizer that "
+                                          "it was made with");
+    };
+    if (found == nullptr) return refuse("is missing");
+    if (found->shape != view.shape) {
+      return refuse(fmt::format("has {} elements in another shape than this model's {}",
+                                found->count(), view.count()));
+    }
+    if (found->type != view.type) {
+      return refuse(fmt::format("is of type {}, not {}", name(found->type), name(view.type)));
+    }
+    std::memcpy(const_cast<void*>(view.data), found->data, view.bytes());
+  }
+  return {};
+}
+
+template <class T>
+std::vector<TensorView> model_views(DistributedDataParallel& ddp) {
+  std::vector<TensorView> views;
+  add_views(ddp, "", static_cast<const T*>(ddp.parameters()), views);
+  add_buffer_views<T>(ddp, views);
+  return views;
+}
+
+template <class T>
+std::vector<TensorView> optimizer_views(Weights<T>& weights) {
+  std::vector<TensorView> views;
+  for (const auto& [name, values] : weights.optimizer().state()) {
+    add_views(weights.ddp(), name + ".", values, views);
+  }
+  return views;
+}
+
+std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
+                                         const std::vector<Plan>& plans) {
+  std::vector<CheckpointBucket> buckets;
+  for (size_t b = 0; b < ddp.layout().size(); ++b) {
+    CheckpointBucket bucket;
+    if (!plans.empty()) bucket.algorithm = name(plans[b].algorithm);
+    for (const DdpBucket::Piece& piece : ddp.layout()[b].pieces) {
+      bucket.pieces.push_back({.tensor = ddp.tensors()[piece.tensor].name,
+                               .first = piece.begin,
+                               .count = piece.end - piece.begin});
+    }
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+/// What rank 0 reads, as words for all.
+struct Restored {
+  uint64_t step, epoch, consumed, optimizer_steps, good_steps, skipped_steps;
+  double scale;
+};
+
+template <class T>
+Status load_on_root(const Options& options, uint64_t ranks, Weights<T>& weights, Restored& r) {
+  const Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
+  RONDO_RETURN_IF_ERROR(loaded.status());
+  const CheckpointState& state = loaded.value().state;
+  RONDO_RETURN_IF_ERROR(fill(loaded.value().model, model_views<T>(weights.ddp())));
+  RONDO_RETURN_IF_ERROR(fill(loaded.value().optimizer, optimizer_views(weights)));
+  if (state.seed != options.seed) {
+    return Status(Code::kDataError,
+                  fmt::format("checkpoint '{}' was made with --seed {}, not {}: the order of the "
+                              "samples would be another one",
+                              loaded.value().folder, state.seed, options.seed));
+  }
+  const bool same_layout = layout_hash(state.buckets) == layout_hash(buckets_of(weights.ddp(), {}));
+  spdlog::info("resuming after step {} of {}", state.step, loaded.value().folder);
+  if (state.ranks != ranks || !same_layout) {
+    spdlog::warn(
+        "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
+        "bits will differ from a run without interruption",
+        state.ranks, same_layout ? "" : " with another bucket layout", ranks);
+  }
+  r = {.step = state.step,
+       .epoch = state.epoch,
+       .consumed = state.samples,
+       .optimizer_steps = state.optimizer_steps,
+       .good_steps = state.scaler ? state.scaler->good_steps : 0,
+       .skipped_steps = state.scaler ? state.scaler->skipped_steps : 0,
+       .scale = state.scaler ? state.scaler->scale : 0};
+  return {};
+}
+
+}  // namespace
+
+template <class T>
+Status checkpoint(const Options& options, Communicator& communicator, const Progress& progress,
+                  const ScheduleOptions& schedule, const std::vector<Plan>& plans,
+                  Weights<T>& weights) {
+  if (communicator.rank() != 0) return {};
+  CheckpointState state{.step = progress.step,
+                        .epoch = progress.position.epoch,
+                        .samples = progress.position.consumed,
+                        .seed = options.seed,
+                        .optimizer_steps = weights.optimizer().steps(),
+                        .schedule = schedule,
+                        .scaler = {},
+                        .buckets = buckets_of(weights.ddp(), plans),
+                        .ranks = static_cast<uint64_t>(communicator.size()),
+                        .options = to_json(options)};
+  if (weights.scaler()) state.scaler = weights.scaler()->state();
+  return save_checkpoint(options.checkpoint_dir, state, model_views<T>(weights.ddp()),
+                         optimizer_views(weights));
+}
+
+template <class T>
+Result<Progress> restore(const Options& options, Communicator& communicator,
+                         const Model<T>& /*model*/, Weights<T>& weights) {
+  Restored r{};
+  if (communicator.rank() == 0) {
+    if (has_checkpoint(options.checkpoint_dir)) {
+      RONDO_RETURN_IF_ERROR(
+          load_on_root(options, static_cast<uint64_t>(communicator.size()), weights, r));
+    } else {
+      spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
+                   options.checkpoint_dir);
+    }
+  }
+  RONDO_RETURN_IF_ERROR(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
+  for (const auto& [name, values] : weights.optimizer().state()) {
+    RONDO_RETURN_IF_ERROR(communicator.broadcast(values, values, weights.ddp().parameter_elements(),
+                                                 type_of<T>(), 0));
+  }
+  weights.optimizer().set_steps(r.optimizer_steps);
+  if (weights.scaler() && r.scale > 0) {
+    RONDO_RETURN_IF_ERROR(weights.scaler()->restore({.scale = static_cast<float>(r.scale),
+                                                     .good_steps = r.good_steps,
+                                                     .skipped_steps = r.skipped_steps}));
+  }
+  return Progress{.step = r.step, .position = {.epoch = r.epoch, .consumed = r.consumed}};
+}
+
+namespace {
+
+template <class T>
+std::vector<T*> parameter_pointers(Weights<T>& weights) {
+  std::vector<T*> values;
+  for (size_t t = 0; t < weights.ddp().tensors().size(); ++t) {
+    values.push_back(weights.ddp().tensors()[t].adds_to < 0 ? weights.ddp().template parameter<T>(t)
+                                                            : nullptr);
+  }
+  return values;
+}
+
+}  // namespace
+
+template <class T>
+Status load_weights(const std::string& path, const Communicator& communicator,
+                    const Model<T>& model, Weights<T>& weights) {
+  if (communicator.rank() != 0) return {};
+  const Result<TensorFile> file = TensorFile::open(path);
+  RONDO_RETURN_IF_ERROR(file.status());
+  return load_gpt2_weights<T>(file.value(), model.parameters(), parameter_pointers(weights));
+}
+
+template <class T>
+Status save_weights(const std::string& path, const Communicator& communicator,
+                    const Model<T>& model, Weights<T>& weights) {
+  if (communicator.rank() != 0) return {};
+  const std::vector<T*> values = parameter_pointers(weights);
+  return save_gpt2_weights<T>(path, model.parameters(), {values.begin(), values.end()});
+}
+
+template Status checkpoint(const Options&, Communicator&, const Progress&, const ScheduleOptions&,
+                           const std::vector<Plan>&, Weights<float>&);
+template Status checkpoint(const Options&, Communicator&, const Progress&, const ScheduleOptions&,
+                           const std::vector<Plan>&, Weights<double>&);
+template Result<Progress> restore(const Options&, Communicator&, const Model<float>&,
+                                  Weights<float>&);
+template Result<Progress> restore(const Options&, Communicator&, const Model<double>&,
+                                  Weights<double>&);
+template Status load_weights(const std::string&, const Communicator&, const Model<float>&,
+                             Weights<float>&);
+template Status load_weights(const std::string&, const Communicator&, const Model<double>&,
+                             Weights<double>&);
+template Status save_weights(const std::string&, const Communicator&, const Model<float>&,
+                             Weights<float>&);
+template Status save_weights(const std::string&, const Communicator&, const Model<double>&,
+                             Weights<double>&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,38 @@
+// See evaluate.hpp.
+#include "trainer/evaluate.hpp"
+
+#include "trainer/data/loader.hpp"
+
+namespace rondo::trainer {
+
+template <class T>
+Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
+                            Communicator& communicator) {
+  const DistributedSampler sampler({.samples = data.samples(),
+                                    .ranks = static_cast<uint64_t>(communicator.size()),
+                                    .rank = static_cast<uint64_t>(communicator.rank()),
+                                    .shuffle = false,
+                                    .tail = DistributedSampler::Tail::kKeep});
+  Result<std::unique_ptr<Loader>> loader =
+      Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers});
+  RONDO_RETURN_IF_ERROR(loader.status());
+  (*loader)->start_epoch({});
+  double sums[2] = {0, 0};  // of losses, of samples
+  while ((*loader)->batches_left() > 0) {
+    const Result<Loader::Loaded> loaded = (*loader)->next();
+    RONDO_RETURN_IF_ERROR(loaded.status());
+    const Result<double> loss =
+        model.forward(loaded.value().batch, {.training = false, .seed = 0, .step = 0});
+    RONDO_RETURN_IF_ERROR(loss.status());
+    sums[0] += loss.value();
+    sums[1] += static_cast<double>(loaded.value().batch.size);
+  }
+  RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 2, DataType::kFloat64));
+  return Evaluation{.loss = sums[0] / (sums[1] * static_cast<double>(model.loss_terms())),
+                    .samples = static_cast<uint64_t>(sums[1])};
+}
+
+template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<float>&, Communicator&);
+template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<double>&, Communicator&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,33 @@
+// From the command line to the parts of a run. Knows what goes with which model; runs nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/data/dataset.hpp"
+#include "trainer/model.hpp"
+#include "trainer/optim/optimizer.hpp"
+#include "trainer/optim/schedule.hpp"
+#include "trainer/options.hpp"
+
+namespace rondo::trainer {
+
+/// The data at `path`, which may hold {rank}, as the options' model reads it; rondo's own sources
+/// for an empty path.
+Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
+                                           uint64_t rank);
+
+/// For samples of that shape. A model that talks to other ranks gets a communicator of its own, so
+/// that what it says does not wait for gradients under way: then every rank must call it. Throws
+/// std::bad_alloc.
+template <class T>
+Result<std::unique_ptr<Model<T>>> make_model(const Options& options, const SampleShape& shape,
+                                             Communicator& communicator);
+
+DdpOptions ddp_options(const Options& options);
+OptimizerOptions optimizer_options(const Options& options);
+ScheduleOptions schedule_options(const Options& options, uint64_t global_batch, uint64_t last_step);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,67 @@
+// See timeline.hpp.
+#include "trainer/timeline.hpp"
+
+#include <chrono>
+
+namespace rondo::trainer {
+namespace {
+
+enum Lane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
+
+const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer"};
+const std::string kQueued = "queued", kWaits = "ready, waits for its turn";
+const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the loss";
+
+}  // namespace
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+Result<Timeline> Timeline::open(const std::string& path, int rank,
+                                const std::vector<std::string>& layers, size_t buckets) {
+  Timeline timeline;
+  timeline.on_ = !path.empty();
+  timeline.layers_ = std::make_unique<std::vector<std::string>>();
+  timeline.buckets_ = std::make_unique<std::vector<std::string>>();
+  std::vector<std::string> lanes = {"compute", "headers", kLoss};
+  for (const std::string& layer : layers) timeline.layers_->push_back("backward " + layer);
+  for (size_t b = 0; b < buckets; ++b) {
+    lanes.push_back("bucket " + std::to_string(b));
+    timeline.buckets_->push_back("all-reduce " + lanes.back());
+  }
+  Result<Trace> trace = Trace::open(path, rank, std::move(lanes));
+  RONDO_RETURN_IF_ERROR(trace.status());
+  timeline.trace_ = std::move(trace).value();
+  return timeline;
+}
+
+void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
+  trace_.span(kComputeLane, kNames[static_cast<size_t>(kind)], step_, begin_ns, end_ns);
+}
+
+void Timeline::layer_begins(int layer) {
+  if (!on_) return;
+  const int64_t now = now_ns();
+  if (layer_ >= 0) {
+    trace_.span(kComputeLane, (*layers_)[static_cast<size_t>(layer_)], step_, layer_begin_ns_, now);
+  }
+  layer_ = layer;
+  layer_begin_ns_ = now;
+}
+
+void Timeline::add(size_t lane, const std::string& name, const Work::Times& times) {
+  trace_.span(lane, kQueued, step_, times.issued_ns, times.started_ns);
+  trace_.span(lane, name, step_, times.started_ns, times.ended_ns);
+}
+
+void Timeline::communicated(const Work::Times& headers, const Work::Times& loss,
+                            const std::vector<DdpBucketTimes>& buckets) {
+  add(kHeaderLane, kHeaders, headers);
+  add(kLossLane, kLoss, loss);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    trace_.span(kFirstBucketLane + b, kWaits, step_, buckets[b].ready_ns,
+                buckets[b].work.issued_ns);
+    add(kFirstBucketLane + b, (*buckets_)[b], buckets[b].work);
+  }
+}
+
+}  // namespace rondo::trainer

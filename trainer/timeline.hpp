@@ -1,0 +1,47 @@
+// What a training step looks like in a trace: a row for what this rank computes, one for the
+// headers, one for the loss, one for each bucket. Knows the rows' names; Trace knows the format.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rondo/ddp.hpp"
+#include "trainer/trace.hpp"
+
+namespace rondo::trainer {
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+int64_t now_ns();
+
+/// One thread. Without a file everything is a no-op.
+class Timeline {
+ public:
+  enum class Kind : uint8_t { kData, kForward, kWait, kOptimizer };
+
+  static Result<Timeline> open(const std::string& path, int rank,
+                               const std::vector<std::string>& layers, size_t buckets);
+
+  void step_begins(uint64_t step) { step_ = step; }
+  void computed(Kind kind, int64_t begin_ns, int64_t end_ns);
+  /// Backward turns to this layer, which ends the one before; -1: it has ended.
+  void layer_begins(int layer);
+  /// Of the step that has ended.
+  void communicated(const Work::Times& headers, const Work::Times& loss,
+                    const std::vector<DdpBucketTimes>& buckets);
+  /// Collective: rank 0 writes everybody's.
+  Status close(Communicator& communicator) { return trace_.close(communicator); }
+
+ private:
+  void add(size_t lane, const std::string& name, const Work::Times& times);
+
+  Trace trace_;
+  // Where they are, they stay: the trace borrows them.
+  std::unique_ptr<std::vector<std::string>> layers_, buckets_;
+  bool on_ = false;
+  uint64_t step_ = 0;
+  int layer_ = -1;
+  int64_t layer_begin_ns_ = 0;
+};
+
+}  // namespace rondo::trainer

@@ -1,0 +1,64 @@
+// One rank's model and everything that is as large as it: parameters and gradients (the reducer's),
+// the optimizer's state, and in low precision the rounded copy that computes. Knows no data.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rondo/ddp.hpp"
+#include "trainer/buffer.hpp"
+#include "trainer/model.hpp"
+#include "trainer/optim/loss_scaler.hpp"
+#include "trainer/optim/optimizer.hpp"
+#include "trainer/options.hpp"
+
+namespace rondo::trainer {
+
+template <class T>
+constexpr DataType type_of() {
+  return sizeof(T) == 8 ? DataType::kFloat64 : DataType::kFloat32;
+}
+
+/// One thread. T is the type of arithmetic.
+template <class T>
+class Weights {
+ public:
+  /// Compares all ranks' models; binds `model`, which is borrowed, as the communicator is.
+  static Result<Weights> create(Model<T>& model, Communicator& communicator,
+                                const Options& options);
+
+  DistributedDataParallel& ddp() { return ddp_; }
+  Optimizer<T>& optimizer() { return *optimizer_; }
+  std::optional<LossScaler>& scaler() { return scaler_; }
+
+  /// Keyed by the seed, on this rank only.
+  void initialise_parameters(uint64_t seed);
+  /// Every rank's parameters, buffers and optimizer state become rank 0's.
+  Status replicate();
+
+  /// What the loss is multiplied by.
+  T loss_scale() const { return scaler_ ? static_cast<T>(scaler_->scale()) : T{1}; }
+
+  struct Update {
+    bool made;    // false: gradients that are no numbers; the loss scale has shrunk
+    double norm;  // of all gradients together; only where it is clipped, else 0
+  };
+  /// One step with the averaged gradients, the same bits on every rank.
+  Update update(double rate, double max_norm);
+
+ private:
+  Weights(Model<T>& model, DistributedDataParallel ddp, const Options& options);
+  void bind();
+  void round_copy();
+  std::vector<size_t> parameters() const;  // indices of tensors that are parameters
+
+  Model<T>& model_;
+  DistributedDataParallel ddp_;
+  std::unique_ptr<Optimizer<T>> optimizer_;
+  std::optional<LossScaler> scaler_;  // fp16
+  const std::string dtype_;
+  Buffer<T> copy_;  // bf16, fp16: the parameters as they compute
+};
+
+}  // namespace rondo::trainer
