@@ -1,14 +1,15 @@
 // The global order of samples: a permutation per epoch, and the same whoever shares it.
-#include "trainer/data/sampler.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "trainer/ddp/permutation.hpp"
 
+using namespace rondo;
 using namespace rondo::trainer;
+using rondo::ddp::Permutation;
 
 namespace {
 

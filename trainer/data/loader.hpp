@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "rondo/ddp.hpp"
 #include "trainer/data/dataset.hpp"
-#include "trainer/data/sampler.hpp"
 #include "trainer/model.hpp"
 
 namespace rondo::trainer {

@@ -1,13 +1,15 @@
-// See sampler.hpp.
-#include "trainer/data/sampler.hpp"
-
+// Which samples are whose. See DistributedSampler.
 #include <algorithm>
 #include <bit>
 
-#include "rondo/status.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/ddp/permutation.hpp"
 #include "trainer/random.hpp"
 
-namespace rondo::trainer {
+namespace rondo {
+namespace ddp {
+
+using trainer::mix;
 
 Permutation::Permutation(uint64_t size, uint64_t key) : size_(size), key_(key) {
   half_bits_ = static_cast<int>(std::bit_width(size - 1) + 1) / 2;
@@ -26,6 +28,8 @@ uint64_t Permutation::operator()(uint64_t i) const {
   } while (i >= size_);
   return i;
 }
+
+}  // namespace ddp
 
 DistributedSampler::DistributedSampler(const Options& options) : options_(options) {
   RONDO_CHECK(options.rank < options.ranks && options.samples <= uint64_t{1} << 62);
@@ -48,11 +52,12 @@ uint64_t DistributedSampler::size() const {
 uint64_t DistributedSampler::index(uint64_t i) const {
   const uint64_t entry = (consumed_ + i * options_.ranks + options_.rank) % options_.samples;
   if (!options_.shuffle) return entry;
-  return Permutation(options_.samples, mix(mix(options_.seed) ^ epoch_))(entry);
+  return ddp::Permutation(options_.samples,
+                          trainer::mix(trainer::mix(options_.seed) ^ epoch_))(entry);
 }
 
 uint64_t DistributedSampler::consumed_after(uint64_t count) const {
   return count >= most() ? options_.samples : consumed_ + count * options_.ranks;
 }
 
-}  // namespace rondo::trainer
+}  // namespace rondo
