@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rondo/communicator.hpp"
+#include "trainer/data/dataset.hpp"
 #include "trainer/data/loader.hpp"
 #include "trainer/model.hpp"
 #include "trainer/optim/schedule.hpp"
@@ -12,23 +13,29 @@ namespace rondo::trainer {
 
 /// How far a run has come.
 struct Progress {
-  uint64_t step = 0;  // the last one that was made
+  bool found = false;  // a checkpoint; else this is the beginning
+  uint64_t step = 0;   // the last one that was made
   DataPosition position;
 };
 
-/// Rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it fails, it says so
-/// to the communicator.
+/// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end
+/// could not be, or would replace another run's checkpoints. Changes no file.
+Status try_outputs(const Options& options);
+
+/// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it fails,
+/// it says so to the communicator.
 template <class T>
 Status checkpoint(const Options& options, Communicator& communicator, const Progress& progress,
-                  const ScheduleOptions& schedule, const std::vector<Plan>& plans,
-                  Weights<T>& weights);
+                  const ScheduleOptions& schedule, const Dataset::Facts& data,
+                  const std::vector<Plan>& plans, Weights<T>& weights);
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir; all get progress, optimizer state
 /// and loss scale, and rank 0 the parameters, for Weights::replicate(). Where there is none, the
 /// beginning. Says when the bits of what follows will differ from a run without interruption.
 template <class T>
-Result<Progress> restore(const Options& options, Communicator& communicator, const Model<T>& model,
-                         Weights<T>& weights);
+/// kDataError for one of another model, data or batch.
+Result<Progress> restore(const Options& options, Communicator& communicator,
+                         const Dataset::Facts& data, Weights<T>& weights);
 
 /// Rank 0's parameters from, or to, a file of GPT-2's weights. Nothing on other ranks.
 template <class T>

@@ -8,11 +8,13 @@ namespace rondo::trainer {
 template <class T>
 Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
                             Communicator& communicator) {
-  const DistributedSampler sampler({.samples = data.samples(),
-                                    .ranks = static_cast<uint64_t>(communicator.size()),
-                                    .rank = static_cast<uint64_t>(communicator.rank()),
-                                    .shuffle = false,
-                                    .tail = DistributedSampler::Tail::kKeep});
+  const bool own_data = options.validation.find("{rank}") != std::string::npos;
+  const DistributedSampler sampler(
+      {.samples = data.samples(),
+       .ranks = own_data ? 1 : static_cast<uint64_t>(communicator.size()),
+       .rank = own_data ? 0 : static_cast<uint64_t>(communicator.rank()),
+       .shuffle = false,
+       .tail = DistributedSampler::Tail::kKeep});
   Result<std::unique_ptr<Loader>> loader =
       Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers});
   RONDO_RETURN_IF_ERROR(loader.status());

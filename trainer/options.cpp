@@ -144,6 +144,9 @@ void add_files(CLI::App& app, Options& o) {
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between; 0: at the end")
       ->check(not_negative())
       ->needs(folder);
+  app.add_option("--checkpoint-keep", o.checkpoint_keep, "How many to keep, the newest (default 2)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(folder);
   app.add_flag("--resume", o.resume, "Go on from the latest checkpoint, if there is one")
       ->needs(folder);
   app.add_option("--log-every", o.log_every, "Steps per line; 0: only the summary")
@@ -165,8 +168,43 @@ void fill_in(Options& o) {
   if (o.steps == 0 && o.epochs == 0) o.steps = 100;
 }
 
+/// Flags that only some models or settings read: given elsewhere they would be ignored in silence.
+struct Belongs {
+  const char* flag;
+  const char* to;  // in words
+  bool (*fits)(const Options&);
+};
+constexpr auto kGpt = [](const Options& o) { return o.model == "gpt"; };
+constexpr auto kCnn = [](const Options& o) { return o.model == "cnn"; };
+constexpr auto kTied = [](const Options& o) { return o.model == "gpt" && !o.no_split_tied; };
+constexpr auto kSgd = [](const Options& o) { return o.optimizer == "sgd"; };
+constexpr auto kCosine = [](const Options& o) { return o.lr_decay == "cosine"; };
+constexpr auto kScaled = [](const Options& o) { return o.lr_scale != "none"; };
+constexpr auto kValidates = [](const Options& o) { return !o.validation.empty(); };
+constexpr auto kFp32 = [](const Options& o) { return o.dtype == "fp32"; };
+constexpr Belongs kBelongs[] = {
+    {"--heads", "--model gpt", kGpt},
+    {"--context", "--model gpt", kGpt},
+    {"--vocabulary", "--model gpt", kGpt},
+    {"--dropout", "--model gpt", kGpt},
+    {"--layer-drop", "--model gpt", kGpt},
+    {"--weights", "--model gpt", kGpt},
+    {"--save-weights", "--model gpt", kGpt},
+    {"--no-split-tied", "--model gpt", kGpt},
+    {"--tied-rows", "--model gpt without --no-split-tied", kTied},
+    {"--classes", "--model cnn", kCnn},
+    {"--sync-batch-norm", "--model cnn", kCnn},
+    {"--no-broadcast-buffers", "--model cnn", kCnn},
+    {"--momentum", "--optimizer sgd", kSgd},
+    {"--min-lr", "--lr-decay cosine", kCosine},
+    {"--base-batch", "--lr-scale linear or sqrt", kScaled},
+    {"--validate-every", "--validation", kValidates},
+    {"--compress", "--dtype fp32 (bf16 and fp16 travel as they are, fp64 is not to be rounded)",
+     kFp32},
+};
+
 /// Why these flags do not go together; empty: they do.
-std::string contradiction(const Options& o) {
+std::string contradiction(const CLI::App& app, const Options& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
   const std::string model = "--model " + o.model;
   if (mlp && o.width % MlpShape::kContext != 0) {
@@ -182,18 +220,13 @@ std::string contradiction(const Options& o) {
   }
   if (mlp && o.data_format != "bytes") return model + " reads --data-format bytes";
   if (cnn && o.data.empty()) return model + " needs --data: a folder with images and labels (IDX)";
-  if (!gpt && (o.dropout > 0 || o.layer_drop > 0 || !o.weights.empty() || !o.save_weights.empty() ||
-               o.no_split_tied)) {
-    return "--dropout, --layer-drop, --weights, --save-weights and --no-split-tied are for --model "
-           "gpt, not for " +
-           model;
+  for (const Belongs& belongs : kBelongs) {
+    if (app.count(belongs.flag) > 0 && !belongs.fits(o)) {
+      return std::string(belongs.flag) + " is for " + belongs.to;
+    }
   }
-  if (!cnn && o.sync_batch_norm) return "--sync-batch-norm is for --model cnn, not for " + model;
   if (o.lr_scale != "none" && o.base_batch == 0) {
     return "--lr-scale " + o.lr_scale + " needs --base-batch: the global batch that --lr is for";
-  }
-  if (o.dtype == "fp64" && o.compress != "none") {
-    return "--dtype fp64 with --compress " + o.compress + " would lose what fp64 is for";
   }
   return {};
 }
@@ -213,7 +246,7 @@ Parsed parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     fill_in(options);
-    const std::string why = contradiction(options);
+    const std::string why = contradiction(app, options);
     if (!why.empty()) throw CLI::ValidationError(why);
   } catch (const CLI::ParseError& error) {
     return {.options = std::nullopt,

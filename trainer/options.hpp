@@ -60,6 +60,7 @@ struct Options {
 
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 0;  // 0: at the end only
+  int checkpoint_keep = 2;        // the newest
   bool resume = false;
 
   uint64_t log_every = 1;

@@ -20,15 +20,22 @@ bool may_differ(const std::string& option) {
 }
 
 /// Everything that must be equal, a word each.
-std::string describe(const Options& options, const Dataset& data) {
+std::string describe(const Options& options, const Dataset& data, const Dataset* validation) {
   std::string text;
   const nlohmann::ordered_json values = to_json(options);
   for (auto it = values.begin(); it != values.end(); ++it) {
     if (!may_differ(it.key())) text += fmt::format("{}={} ", it.key(), it.value().dump());
   }
+  text += fmt::format("resume={} trace={} validate_every={} ", options.resume,
+                      !options.trace.empty(), options.validate_every);
   // With a rank in the path each has its own.
-  if (options.data.find("{rank}") != std::string::npos) return text;
-  return text + fmt::format("data={}-bytes,hash-{:x}", data.facts().bytes, data.hash());
+  const auto content = [](const std::string& path, const Dataset& dataset) {
+    return path.find("{rank}") != std::string::npos
+               ? "each-its-own"
+               : fmt::format("{}-bytes,hash-{:x}", dataset.facts().bytes, dataset.hash());
+  };
+  text += "data=" + content(options.data, data) + " validation=";
+  return text + (validation == nullptr ? "none" : content(options.validation, *validation));
 }
 
 /// "--batch=3 (rank 0: --batch=2)" for every word that differs.
@@ -49,8 +56,9 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
   return all;
 }
 
-Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data) {
-  std::string mine = describe(options, data);
+Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data,
+                         const Dataset* validation) {
+  std::string mine = describe(options, data, validation);
   mine.resize(kLongestText, ' ');
   const auto ranks = static_cast<size_t>(communicator.size());
   std::string all(kLongestText * ranks, ' ');

@@ -15,7 +15,8 @@ namespace rondo::trainer {
 Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uint64_t (&mine)[2]);
 
 /// kMismatch on every rank, naming the ranks, if any has options that shape the training, or data,
-/// other than rank 0's.
-Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data);
+/// other than rank 0's. `validation` may be null.
+Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data,
+                         const Dataset* validation);
 
 }  // namespace rondo::trainer

@@ -80,8 +80,12 @@ void Report::add_validation(const ValidationRecord& record) {
 
 void Report::draw_bar(const StepRecord& record) {
   constexpr uint64_t kWidth = 40;
-  const uint64_t filled = kWidth * record.step / last_step_;
-  const bool moved = filled != kWidth * (record.step - 1) / last_step_ || record.step == 1;
+  // By epochs the last step is only expected where ranks have data of different sizes.
+  const auto filled_at = [&](uint64_t step) {
+    return std::min(kWidth, kWidth * step / std::max<uint64_t>(last_step_, 1));
+  };
+  const uint64_t filled = filled_at(record.step);
+  const bool moved = filled != filled_at(record.step - 1) || record.step == 1;
   if (!moved && record.step != last_step_) return;
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
   // Ends in a carriage return, so that the next one replaces it, also through rondo-run.

@@ -50,7 +50,8 @@ class Report {
   void add_validation(const ValidationRecord& record);
   /// Median over all added steps.
   double median_of(double StepRecord::*field) const;
-  const StepRecord& last() const { return steps_.back(); }
+  /// Null when there was no step, as after resuming behind the last one.
+  const StepRecord* last() const { return steps_.empty() ? nullptr : &steps_.back(); }
   /// Prints the summary and writes the document.
   Status finish(nlohmann::ordered_json summary);
   /// Writes the document with what there is so far, and why there is no more.

@@ -46,24 +46,9 @@ Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::st
   return open_dataset(kind_of(options), where, wanted_shape(options));
 }
 
-namespace {
-
-/// Nothing where the batch's statistics are each rank's own.
-Result<SumOverRanks> sum_over_ranks(const Options& options, Communicator& communicator) {
-  if (!options.sync_batch_norm) return SumOverRanks();
-  Result<Communicator> own = communicator.duplicate();
-  RONDO_RETURN_IF_ERROR(own.status());
-  const auto shared = std::make_shared<Communicator>(std::move(own).value());
-  return SumOverRanks([shared](double* values, size_t count) {
-    return shared->all_reduce(values, values, count, DataType::kFloat64);
-  });
-}
-
-}  // namespace
-
 template <class T>
-Result<std::unique_ptr<Model<T>>> make_model(const Options& options, const SampleShape& shape,
-                                             Communicator& communicator) {
+std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
+                                     Communicator* statistics) {
   if (options.model == "gpt") {
     return make_gpt<T>({.layers = options.layers,
                         .width = options.width,
@@ -76,8 +61,12 @@ Result<std::unique_ptr<Model<T>>> make_model(const Options& options, const Sampl
                         .split_tied = !options.no_split_tied});
   }
   if (options.model == "cnn") {
-    Result<SumOverRanks> sum = sum_over_ranks(options, communicator);
-    RONDO_RETURN_IF_ERROR(sum.status());
+    SumOverRanks sum;
+    if (statistics != nullptr) {
+      sum = [statistics](double* values, size_t count) {
+        return statistics->all_reduce(values, values, count, DataType::kFloat64);
+      };
+    }
     return make_cnn<T>({.layers = options.layers,
                         .width = options.width,
                         .channels = shape.channels,
@@ -85,16 +74,16 @@ Result<std::unique_ptr<Model<T>>> make_model(const Options& options, const Sampl
                         .width_pixels = shape.width,
                         .classes = options.classes,
                         .batch = options.batch,
-                        .synchronized = options.sync_batch_norm},
-                       std::move(sum).value());
+                        .synchronized = statistics != nullptr},
+                       std::move(sum));
   }
   return make_mlp<T>({.layers = options.layers, .width = options.width, .batch = options.batch});
 }
 
-template Result<std::unique_ptr<Model<float>>> make_model(const Options&, const SampleShape&,
-                                                          Communicator&);
-template Result<std::unique_ptr<Model<double>>> make_model(const Options&, const SampleShape&,
-                                                           Communicator&);
+template std::unique_ptr<Model<float>> make_model(const Options&, const SampleShape&,
+                                                  Communicator*);
+template std::unique_ptr<Model<double>> make_model(const Options&, const SampleShape&,
+                                                   Communicator*);
 
 DdpOptions ddp_options(const Options& options) {
   using Rows = DdpOptions::Rows;

@@ -19,12 +19,11 @@ namespace rondo::trainer {
 Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
                                            uint64_t rank);
 
-/// For samples of that shape. A model that talks to other ranks gets a communicator of its own, so
-/// that what it says does not wait for gradients under way: then every rank must call it. Throws
-/// std::bad_alloc.
+/// For samples of that shape. `statistics`: by which batch norm talks to other ranks, borrowed; null
+/// where it does not. Throws std::bad_alloc.
 template <class T>
-Result<std::unique_ptr<Model<T>>> make_model(const Options& options, const SampleShape& shape,
-                                             Communicator& communicator);
+std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
+                                     Communicator* statistics);
 
 DdpOptions ddp_options(const Options& options);
 OptimizerOptions optimizer_options(const Options& options);

@@ -133,7 +133,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const size_t reduced_bytes = gradient_bytes + sizeof(double);  // the loss travels too
   constexpr size_t header_bytes = 4 * sizeof(uint64_t);          // from every rank to every other
   return {{"ranks", facts.ranks},
-          {"steps", report.last().step},
+          {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
           {"global_batch", facts.global_batch},
           {"parameters", parameter_count(facts)},
           {"gradient_bytes_per_step", gradient_bytes},
@@ -151,7 +151,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"compute_ms", report.median_of(&StepRecord::compute_ms)},
           {"data_wait_ms", report.median_of(&StepRecord::data_wait_ms)},
           {"samples_per_s", report.median_of(&StepRecord::samples_per_s)},
-          {"final_loss", report.last().loss},
+          {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
           {"warnings", facts.ddp.warnings()},
           {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
           {"buckets", std::move(buckets)}};

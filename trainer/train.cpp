@@ -92,7 +92,9 @@ class Run : private BackwardListener {
   std::optional<Report> report_;  // rank 0 only
   Timeline timeline_;
   uint64_t bytes_before_ = 0;  // Stats::bytes_sent when the first step began
-  uint64_t steps_per_epoch_ = 0, last_step_ = 0, first_step_ = 0;
+  uint64_t steps_per_epoch_ = 0, first_step_ = 0;
+  uint64_t last_step_ = 0;           // 0: by epochs
+  uint64_t expected_last_step_ = 0;  // exact unless ranks have data of different sizes
 
   uint64_t step_ = 0, epoch_ = 0;
   uint64_t taken_ = 0;  // of this rank's samples that sampler_ has left
@@ -156,10 +158,11 @@ Status Run<T>::begin_parameters() {
   if (reports()) weights_.initialise_parameters(o_.seed);
   Progress progress;
   if (o_.resume) {
-    Result<Progress> restored = restore(o_, communicator_, model_, weights_);
+    Result<Progress> restored = restore(o_, communicator_, data_.facts(), weights_);
     RONDO_RETURN_IF_ERROR(restored.status());
     progress = restored.value();
-  } else if (!o_.weights.empty()) {
+  }
+  if (!progress.found && !o_.weights.empty()) {
     RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(weights_.replicate());
@@ -190,8 +193,21 @@ Status Run<T>::plan_steps() {
                                         std::to_string(o_.batch) + " on each rank");
   }
   last_step_ = o_.steps;
-  schedule_ = schedule_options(o_, o_.batch * o_.accum * ranks_,
-                               last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_);
+  expected_last_step_ = o_.steps;
+  if (o_.steps == 0) {
+    // Behind what was made, perhaps by another number of ranks, what is left of this epoch and the
+    // others.
+    const uint64_t left = o_.drop_last ? sampler_.least() : sampler_.most();
+    const uint64_t step_samples = o_.batch * o_.accum;
+    expected_last_step_ = first_step_;
+    if (epoch_ < o_.epochs) {
+      const bool whole_epoch = left == samples;
+      expected_last_step_ +=
+          (o_.epochs - epoch_ - 1) * steps_per_epoch_ +
+          (whole_epoch ? steps_per_epoch_ : (left + step_samples - 1) / step_samples);
+    }
+  }
+  schedule_ = schedule_options(o_, o_.batch * o_.accum * ranks_, expected_last_step_);
   return check(schedule_);
 }
 
@@ -202,6 +218,7 @@ Status Run<T>::open_outputs() {
   RONDO_RETURN_IF_ERROR(timeline.status());
   timeline_ = std::move(timeline).value();
   if (!reports()) return {};
+  RONDO_RETURN_IF_ERROR(try_outputs(o_));
   Result<Report> report = Report::open(o_, facts().last_step, config_of(facts()));
   RONDO_RETURN_IF_ERROR(report.status());
   report_ = std::move(report).value();
@@ -217,7 +234,7 @@ RunFacts Run<T>::facts() const {
           .plans = plans_,
           .ranks = ranks_,
           .steps_per_epoch = steps_per_epoch_,
-          .last_step = last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_,
+          .last_step = expected_last_step_,
           .global_batch = o_.batch * o_.accum * ranks_,
           .optimizer_bytes =
               weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
@@ -229,12 +246,15 @@ RunFacts Run<T>::facts() const {
 template <class T>
 Result<bool> Run<T>::step() {
   clock_ = {.begin_ns = now_ns()};
-  // With join every rank makes as many passes, so that what the model exchanges keeps its order.
-  micro_batches_ = o_.join ? o_.accum : std::min(o_.accum, loader_.batches_left());
+  // Where ranks may have different numbers of batches, or the model exchanges something in each
+  // pass, every rank makes as many passes: so the exchanges keep their order.
+  const bool talks = o_.sync_batch_norm;
+  micro_batches_ = o_.join || talks ? o_.accum : std::min(o_.accum, loader_.batches_left());
   micro_batches_ = std::max<uint64_t>(micro_batches_, 1);
   const DdpHeader mine = header();
   RONDO_RETURN_IF_ERROR(ddp_.begin(mine));
-  if (mine.loss_terms == 0) {
+  // The model must not wait for a rank that has nothing to say.
+  if (mine.loss_terms == 0 || talks) {
     const Result<DdpStep> all = ddp_.headers();
     RONDO_RETURN_IF_ERROR(all.status());
     if (all.value().loss_terms == 0) {
@@ -264,7 +284,7 @@ Result<bool> Run<T>::step() {
   const DdpStep all = ddp_.headers().value();
   step_samples_ = all.loss_terms / model_.loss_terms();
   const double loss = loss_.data()[1] / static_cast<double>(all.loss_terms);
-  if (!std::isfinite(loss) && made.made) {
+  if (!std::isfinite(loss)) {
     return Status(Code::kInvalidArgument, "the loss became " + std::to_string(loss) + " in step " +
                                               std::to_string(step_) +
                                               fmt::format(": lower --lr, now {}", o_.lr));
@@ -393,8 +413,8 @@ Status Run<T>::validate() {
 template <class T>
 Status Run<T>::save() {
   if (o_.checkpoint_dir.empty() || step_ == first_step_) return {};
-  const Progress progress{.step = step_, .position = loader_.position()};
-  return checkpoint(o_, communicator_, progress, schedule_, plans_, weights_);
+  const Progress progress{.found = true, .step = step_, .position = loader_.position()};
+  return checkpoint(o_, communicator_, progress, schedule_, data_.facts(), plans_, weights_);
 }
 
 /// Saves, compares all ranks' parameters, and reports.
@@ -427,11 +447,17 @@ Status Run<T>::finish() {
 template <class T>
 Status train_with(const Options& options, const Dataset& data, const Dataset* validation,
                   Communicator& communicator) try {
-  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data));
-  const Result<std::unique_ptr<Model<T>>> model =
-      make_model<T>(options, data.shape(), communicator);
-  RONDO_RETURN_IF_ERROR(model.status());
-  Result<Weights<T>> weights = Weights<T>::create(*model.value(), communicator, options);
+  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
+  // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
+  std::optional<Communicator> statistics;
+  if (options.sync_batch_norm) {
+    Result<Communicator> own = communicator.duplicate();
+    RONDO_RETURN_IF_ERROR(own.status());
+    statistics = std::move(own).value();
+  }
+  const std::unique_ptr<Model<T>> model =
+      make_model<T>(options, data.shape(), statistics ? &*statistics : nullptr);
+  Result<Weights<T>> weights = Weights<T>::create(*model, communicator, options);
   RONDO_RETURN_IF_ERROR(weights.status());
   const bool own_data = options.data.find("{rank}") != std::string::npos;
   const DistributedSampler sampler(
@@ -449,12 +475,17 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
               .data = data,
               .validation = validation,
               .communicator = communicator,
-              .model = *model.value(),
+              .model = *model,
               .weights = weights.value(),
               .sampler = sampler,
               .loader = **loader});
   const Status status = run.run();
-  if (!status.ok()) run.abandon(status);
+  if (!status.ok()) {
+    // Before anything is destroyed that others may be waiting for.
+    communicator.abort(status.message());
+    if (statistics) statistics->abort(status.message());
+    run.abandon(status);
+  }
   return status;
 } catch (const std::bad_alloc&) {
   return Status(Code::kResourceExhausted,

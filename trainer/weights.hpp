@@ -34,7 +34,7 @@ class Weights {
 
   /// Keyed by the seed, on this rank only.
   void initialise_parameters(uint64_t seed);
-  /// Every rank's parameters, buffers and optimizer state become rank 0's.
+  /// Every rank's parameters and buffers become rank 0's.
   Status replicate();
 
   /// What the loss is multiplied by.

@@ -19,6 +19,57 @@
 #pragma GCC visibility push(default)  // what is declared here, librondo.so exports
 namespace rondo {
 
+/// One rank's samples of an epoch, as torch.utils.data.DistributedSampler chooses them: all samples
+/// in one order, chosen by seed and epoch, the same on every rank; rank r has entries r, r + N,
+/// r + 2N, ... The order is rondo's Permutation, not the one of torch's generator.
+///
+/// Progress is counted in global samples, so that an epoch can go on with another number of ranks:
+/// what is left is then cut anew, behind what was consumed.
+///
+/// Thread-compatible; holds a few numbers. Communicates with nobody.
+class DistributedSampler {
+ public:
+  /// What happens to samples that N ranks cannot share equally.
+  enum class Tail {
+    kPad,   // the order begins again from its front, so that every rank has as many (torch's
+            // default): some samples count twice
+    kDrop,  // left out, other ones in each epoch (torch's drop_last)
+    kKeep,  // the first ranks have one more: for evaluation, where each sample must count once
+  };
+  struct Options {
+    uint64_t samples;  // at most 2^62
+    uint64_t ranks = 1, rank = 0;
+    bool shuffle = true;  // else in the data's order
+    uint64_t seed = 0;
+    Tail tail = Tail::kPad;
+  };
+
+  /// At the beginning of epoch 0. REQUIRES: rank < ranks, the same other options on every rank.
+  explicit DistributedSampler(const Options& options);
+
+  /// Turns to an epoch of which `consumed` samples are behind all ranks together. Without it every
+  /// epoch would have the order of the first.
+  void set_epoch(uint64_t epoch, uint64_t consumed = 0);
+  uint64_t epoch() const { return epoch_; }
+
+  /// This rank's samples that are left, and the least and the most that any rank has left.
+  uint64_t size() const;
+  uint64_t least() const { return left() / options_.ranks; }
+  uint64_t most() const;
+  /// Position in the data of this rank's i-th sample that is left. REQUIRES: i < size().
+  uint64_t index(uint64_t i) const;
+
+  /// What to hand to set_epoch() once every rank is through `count` more of its samples. Padding is
+  /// not counted.
+  uint64_t consumed_after(uint64_t count) const;
+
+ private:
+  uint64_t left() const { return options_.samples - consumed_; }  // on all ranks, without padding
+
+  Options options_;
+  uint64_t epoch_ = 0, consumed_ = 0;
+};
+
 /// One tensor of a model.
 struct DdpTensor {
   std::string name;
@@ -45,7 +96,8 @@ struct GradientBucket {
 };
 
 /// How a bucket is reduced, instead of one all-reduce in the gradients' own type. Called by the
-/// thread that trains, for every bucket in the same order on every rank.
+/// thread that trains, for every bucket in the same order on every rank; touched rows alone (see
+/// DdpOptions::Rows) travel without it.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
@@ -57,8 +109,8 @@ class CommunicationHook {
 };
 
 /// Gradients travel as bfloat16 or float16: half the bytes. Each is scaled, then rounded once, and
-/// summed as all_reduce sums that type. (DDP's bf16_compress_hook and fp16_compress_hook.) Null for
-/// any other type.
+/// summed as all_reduce sums that type. (DDP's bf16_compress_hook and fp16_compress_hook.) REQUIRES:
+/// kBFloat16 or kFloat16.
 std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire);
 
 struct DdpOptions {
@@ -115,6 +167,12 @@ struct DdpBucket {
 /// should be that in which backward finishes gradients. One thread at a time; nothing else may use
 /// the communicator between begin() and finish() except in the same order on every rank.
 ///
+/// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by the
+/// terms of all ranks (or, with kRanks, by this rank's and the number of ranks). There is no
+/// zero_grad(): after finish() they hold the average, so the first micro-batch of a step writes them
+/// all, zeros for an empty batch, and the others add. Destroyed in the middle of a step, it aborts
+/// the communicator and waits until nothing uses its memory.
+///
 ///   ddp.begin({...});
 ///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
 ///   ... gradient_ready() for all tensors ...                                    // once
@@ -134,6 +192,8 @@ class DistributedDataParallel {
 
   const std::vector<DdpTensor>& tensors() const;
   const std::vector<DdpTensor>& buffers() const;
+  DataType type() const;
+  Communicator& communicator();
   /// Element `offset(i)` of the flat storages is the first of tensor i. Parameters end before the
   /// first `adds_to` tensor.
   size_t offset(size_t tensor) const;
@@ -157,20 +217,22 @@ class DistributedDataParallel {
 
   /// Starts a step, and the exchange of headers.
   Status begin(const DdpHeader& mine);
-  /// Waits for all headers. Needed only by who must know: finish() asks too. An error when a rank
-  /// has run out of data and `join` is off.
+  /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every rank,
+  /// when some are out of data and others not and `join` is off, or when they are in different
+  /// epochs.
   Result<DdpStep> headers();
 
   /// While it lives gradients are only accumulated.
   class [[nodiscard]] NoSync {
    public:
-    explicit NoSync(bool& quiet) : quiet_(quiet) { quiet_ = true; }
-    ~NoSync() { quiet_ = false; }
+    explicit NoSync(bool& quiet) : quiet_(quiet), before_(quiet) { quiet_ = true; }
+    ~NoSync() { quiet_ = before_; }
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
 
    private:
     bool& quiet_;
+    const bool before_;
   };
   NoSync no_sync();
 
@@ -190,6 +252,17 @@ class DistributedDataParallel {
   /// Whether any rank used this tensor in the last finished step: else leave its parameter, and what
   /// the optimizer keeps of it, as they are.
   bool used(size_t tensor) const;
+
+  /// Rank 0 writes parameters, buffers and `state` into one safetensors file, which replaces the old
+  /// one in one step: a crash leaves either. `state`: by name, arrays of parameter_elements() that
+  /// are laid out as the parameters are (an optimizer's). `notes`: whatever else. Collective: ok on
+  /// every rank when it is on the disk.
+  Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
+              const std::map<std::string, std::string>& notes = {});
+  /// Rank 0 reads such a file, and every rank has what it holds; the notes. Collective. kDataError on
+  /// every rank names what is damaged, missing or of another shape; parameters are unspecified then.
+  Result<std::map<std::string, std::string>> load(const std::string& path,
+                                                  const std::map<std::string, void*>& state = {});
 
   const std::vector<DdpBucket>& layout() const;
   /// A number for the tensors and how they are bucketed: equal layouts, equal bits.

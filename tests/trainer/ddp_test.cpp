@@ -568,3 +568,136 @@ TEST_CASE("ddp: what cannot be is refused with its value") {
             {}, "'c' comes after");
   });
 }
+
+TEST_CASE("ddp: destroyed in the middle of a step it aborts, and nobody gets wrong gradients") {
+  with_ranks(2, [](Communicator& communicator) {
+    if (communicator.rank() == 0) {
+      Ddp ddp = make(communicator);
+      ok(ddp.begin({.loss_terms = 1}));
+      for (size_t t = 0; t < 2; ++t) ddp.gradient_ready(t);  // one bucket is under way
+      return;
+    }
+    Ddp ddp = make(communicator);
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    const Status status = ddp.finish();
+    expect(!status.ok(), "the other rank's half step went unnoticed");
+    expect(status.message().find("rank 0 gave up in the middle of a step") != std::string::npos,
+           status.message());
+  });
+}
+
+TEST_CASE("ddp skipped layers: an undeclared skip in a quiet micro-batch is named too") {
+  with_ranks(2, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    ok(ddp.begin({.loss_terms = 2}));
+    {
+      const auto quiet = ddp.no_sync();
+      for (size_t t = 0; t < 5; ++t) t == 2 ? ddp.gradient_skipped(t) : ddp.gradient_ready(t);
+    }
+    all_ready(ddp);
+    const Status status = ddp.finish();
+    expect(!status.ok() && status.message().find("'p2'") != std::string::npos, status.message());
+  });
+}
+
+TEST_CASE("ddp skipped layers: what adds to a tensor uses it") {
+  with_ranks(2, [](Communicator& communicator) {
+    Ddp ddp = make(communicator, {},
+                   {{.name = "wte", .shape = {4, 2}, .may_skip = true},
+                    {.name = "rows", .shape = {4, 2}, .adds_to = 0}});
+    for (size_t i = 0; i < 8; ++i) ddp.gradient<float>(1)[i] = 1;
+    ok(ddp.begin({.loss_terms = 1}));
+    ddp.gradient_skipped(0);
+    ddp.gradient_ready(1);
+    ok(ddp.finish());
+    expect(ddp.used(0), "the looked-up rows were not seen");
+    expect_eq(ddp.gradient<float>(0)[0], 1.0f, "gradient");
+  });
+}
+
+TEST_CASE("ddp hooks: see a second gradient that travels whole, and the last bucket") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options;
+    options.hook = make_compression_hook(DataType::kBFloat16);
+    options.rows = DdpOptions::Rows::kWhole;
+    Ddp ddp =
+        make(communicator, options,
+             {{.name = "wte", .shape = {4, 2}}, {.name = "rows", .shape = {4, 2}, .adds_to = 0}});
+    for (size_t t = 0; t < 2; ++t) {
+      for (size_t i = 0; i < 8; ++i) ddp.gradient<float>(t)[i] = 2 + 1.0f / 256;
+    }
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    expect_eq(ddp.gradient<float>(0)[0], 4.0f, "both were rounded on their way");
+  });
+}
+
+TEST_CASE("ddp uneven inputs: ranks in different epochs are told") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.join = true;
+    Ddp ddp = make(communicator, options);
+    ok(ddp.begin({.loss_terms = 1, .epoch = static_cast<uint64_t>(communicator.rank())}));
+    all_ready(ddp);
+    const Status status = ddp.finish();
+    expect(!status.ok(), "different epochs went unnoticed");
+    expect(
+        status.message().find("rank 1 is in epoch 1, but rank 0 in epoch 0") != std::string::npos,
+        status.message());
+  });
+}
+
+TEST_CASE("ddp no_sync: nests") {
+  with_ranks(1, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    ok(ddp.begin({.loss_terms = 2}));
+    {
+      const auto outer = ddp.no_sync();
+      { const auto inner = ddp.no_sync(); }
+      all_ready(ddp);
+    }
+    all_ready(ddp);
+    ok(ddp.finish());
+  });
+}
+
+TEST_CASE("ddp files: what one set of ranks saves, another loads") {
+  const rondo::testing::TempDirectory folder;
+  const std::string path = folder.path() + "/model.safetensors";
+  with_ranks(3, [&](Communicator& communicator) {
+    Result<Ddp> made = Ddp::create(communicator, five(), {{.name = "running", .shape = {3}}});
+    ok(made.status());
+    for (size_t t = 0; t < 5; ++t) {
+      for (size_t i = 0; i < 16; ++i) made->parameter<float>(t)[i] = contribution(0, 1, 16 * t + i);
+    }
+    static_cast<float*>(made->buffer(0))[1] = 5;
+    std::vector<float> momentum(made->parameter_elements());
+    momentum[made->offset(3)] = 8;
+    ok(made->save(path, {{"momentum", momentum.data()}}, {{"step", "12"}, {"note", "a b 3"}}));
+  });
+  with_ranks(2, [&](Communicator& communicator) {
+    Result<Ddp> made = Ddp::create(communicator, five(), {{.name = "running", .shape = {3}}});
+    ok(made.status());
+    std::vector<float> momentum(made->parameter_elements());
+    const auto notes = made->load(path, {{"momentum", momentum.data()}});
+    ok(notes.status());
+    expect_eq(notes.value().at("step"), std::string("12"), "note");
+    expect_eq(notes.value().at("note"), std::string("a b 3"), "note");
+    expect_eq(made->parameter<float>(4)[15], contribution(0, 1, 79), "parameter");
+    expect_eq(static_cast<float*>(made->buffer(0))[1], 5.0f, "buffer");
+    expect_eq(momentum[made->offset(3)], 8.0f, "state");
+  });
+  with_ranks(2, [&](Communicator& communicator) {
+    std::vector<DdpTensor> tensors = five();
+    tensors[2].shape = {4, 4};
+    Ddp ddp = make(communicator, {}, tensors);
+    const Status status = ddp.load(path).status();
+    expect(!status.ok() && status.message().find("'p2' is float [16], but this model's is float "
+                                                 "[4, 4]") != std::string::npos,
+           status.message());
+    const Status missing = ddp.load(folder.path() + "/none").status();
+    expect(missing.message().find(folder.path() + "/none") != std::string::npos, missing.message());
+  });
+}

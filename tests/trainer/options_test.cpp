@@ -146,6 +146,13 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--model", "mlp", "--data-format", "tokens"},
       {"--lr-scale", "linear"},
       {"--dtype", "fp64", "--compress", "bf16"},
+      {"--dtype", "bf16", "--compress", "fp16"},
+      {"--model", "mlp", "--context", "99"},
+      {"--model", "gpt", "--no-split-tied", "--tied-rows", "whole"},
+      {"--optimizer", "adamw", "--momentum", "0.5"},
+      {"--min-lr", "0.1"},
+      {"--base-batch", "4"},
+      {"--validate-every", "3"},
       {"--resume"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {

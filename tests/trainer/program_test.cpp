@@ -10,58 +10,15 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/terminal.hpp"
-#include "trainer/random.hpp"
+#include "tests/trainer/workplace.hpp"
 
 using nlohmann::json;
+using namespace rondo::trainer::testing;
 using rondo::testing::ProgramResult;
 using rondo::testing::run_program;
 using rondo::testing::TempDirectory;
 
 namespace {
-
-const std::vector<std::string> kNoLauncher = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-
-ProgramResult run(std::vector<std::string> words) {
-  words.insert(words.begin(), RONDO_TRAIN);
-  return run_program(words, kNoLauncher, std::chrono::seconds{120});
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Text with something to learn in it: a few words in an order that only looks random.
-class Workplace {
- public:
-  Workplace() {
-    const char* words[] = {"ring ", "gradient ", "all-reduce ", "slot\n", "of ", "the "};
-    std::ofstream file(data());
-    for (uint64_t i = 0; i < 5000; ++i) file << words[rondo::trainer::mix(i) % 6];
-  }
-  std::string data() const { return folder_.path() + "/data.txt"; }
-  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
-
-  /// A run that must succeed; its JSON document.
-  json train(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--data", data(), "--json", file("out.json")});
-    const ProgramResult result = run(words);
-    INFO(result.err);
-    REQUIRE(!result.timed_out);
-    REQUIRE(result.exit_code == 0);
-    return json::parse(read_text(file("out.json")));
-  }
-
- private:
-  TempDirectory folder_;
-};
-
-std::vector<double> losses_of(const json& document) {
-  std::vector<double> losses;
-  for (const json& step : document["steps"]) losses.push_back(step["loss"]);
-  return losses;
-}
 
 /// N ranks with batch B against one rank with batch N*B.
 void check_equivalence(const Workplace& place, int ranks, const std::vector<std::string>& flags,

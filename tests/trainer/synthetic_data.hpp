@@ -58,11 +58,13 @@ inline std::string idx_file(uint32_t magic, const std::vector<uint32_t>& extents
 }
 
 /// Pictures that a linear model can tell apart: class c has a bright row c, all else is dim noise.
-/// Writes `prefix`-images-idx3-ubyte and `prefix`-labels-idx1-ubyte. REQUIRES: classes <= side.
+/// Writes `prefix`-images-idx3-ubyte and `prefix`-labels-idx1-ubyte, beginning with picture `first`
+/// of the seed. REQUIRES: classes <= side.
 inline void write_pictures(const std::filesystem::path& folder, const std::string& prefix,
-                           uint32_t count, uint32_t side, uint32_t classes, uint64_t seed) {
+                           uint32_t count, uint32_t side, uint32_t classes, uint64_t seed,
+                           uint64_t first = 0) {
   std::string pixels, labels;
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = first; i < first + count; ++i) {
     const uint64_t key = mix(seed ^ mix(i)), label = key % classes;
     labels.push_back(static_cast<char>(label));
     for (uint64_t p = 0; p < uint64_t{side} * side; ++p) {

@@ -107,7 +107,11 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
                                                                 std::vector<DdpTensor> tensors,
                                                                 std::vector<DdpTensor> buffers,
                                                                 const DdpOptions& options) try {
-  RONDO_RETURN_IF_ERROR(check(tensors, options));
+  const Status possible = check(tensors, options);
+  if (!possible.ok()) {
+    communicator.abort(fmt::format("rank {}: {}", communicator.rank(), possible.message()));
+    return possible;
+  }
   RONDO_RETURN_IF_ERROR(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
   const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * kBytesPerMb));
   return DistributedDataParallel(
@@ -121,6 +125,8 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
 
 const std::vector<DdpTensor>& DistributedDataParallel::tensors() const { return impl_->tensors; }
 const std::vector<DdpTensor>& DistributedDataParallel::buffers() const { return impl_->buffers; }
+DataType DistributedDataParallel::type() const { return impl_->options.type; }
+Communicator& DistributedDataParallel::communicator() { return impl_->communicator; }
 size_t DistributedDataParallel::offset(size_t tensor) const {
   return impl_->layout.offsets[tensor];
 }

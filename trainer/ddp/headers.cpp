@@ -22,13 +22,13 @@ Headers::Headers(Communicator& communicator, const DdpOptions& options)
       options_(options),
       sent_(kWords),
       all_(kWords * static_cast<size_t>(communicator.size())),
-      exchange_(nullptr),
       step_(DdpStep{}) {}
 
 void Headers::send(const DdpHeader& mine) {
   mine_ = mine;
   sent_ = {mine.loss_terms, mine.end_of_data ? 1u : 0u, mine.epoch, mine.sample_hash};
-  exchange_ = communicator_.all_gather_async(sent_.data(), all_.data(), kWords, DataType::kUint64);
+  exchange_.assign(
+      1, communicator_.all_gather_async(sent_.data(), all_.data(), kWords, DataType::kUint64));
   read_ = false;
   ++number_;
 }
@@ -39,8 +39,12 @@ Result<DdpStep> Headers::wait() {
   return step_;
 }
 
+void Headers::settle() {
+  if (!exchange_.empty()) (void)exchange_[0].wait();
+}
+
 Result<DdpStep> Headers::read() {
-  RONDO_RETURN_IF_ERROR(exchange_.wait());
+  RONDO_RETURN_IF_ERROR(exchange_[0].wait());
   DdpStep step{.epoch_ended = true};
   std::vector<size_t> out_of_data, with_data;
   for (size_t r = 0; r * kWords < all_.size(); ++r) {
@@ -59,6 +63,15 @@ Result<DdpStep> Headers::read() {
                     "let them join (empty batches for who has ended)",
                     number_, fmt::join(out_of_data, ", "),
                     all_[out_of_data.front() * kWords + kEpoch], fmt::join(with_data, ", ")));
+  }
+  for (const size_t r : with_data) {
+    const uint64_t epoch = all_[r * kWords + kEpoch], first = all_[with_data[0] * kWords + kEpoch];
+    if (epoch == first) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("uneven inputs: in step {} of this run rank {} is in epoch {}, but "
+                              "rank {} in epoch {}: ranks begin an epoch together, when all have "
+                              "said end_of_data",
+                              number_, r, epoch, with_data[0], first));
   }
   suspect(step);
   return step;

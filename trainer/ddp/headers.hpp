@@ -18,12 +18,17 @@ class Headers {
   /// Starts the exchange of a step.
   void send(const DdpHeader& mine);
   /// Waits for it. kInvalidArgument, on every rank alike, when some ranks have run out of data,
-  /// others not, and nobody said that this may be.
+  /// others not, and nobody said that this may be; or when ranks are in different epochs.
   Result<DdpStep> wait();
+  /// Whether no exchange is under way.
+  bool idle() const { return exchange_.empty() || exchange_[0].test(); }
+  /// Waits until the exchange uses no memory any more, however it ended.
+  void settle();
   /// What this rank's gradients are multiplied by. REQUIRES: wait() was ok.
   double factor() const;
 
-  Work::Times times() const { return exchange_.times(); }
+  /// REQUIRES: send().
+  Work::Times times() const { return exchange_[0].times(); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -35,7 +40,7 @@ class Headers {
   const DdpOptions& options_;
   DdpHeader mine_;
   std::vector<uint64_t> sent_, all_;
-  Work exchange_;
+  std::vector<Work> exchange_;  // at most one
   Result<DdpStep> step_;
   bool read_ = true;
   uint64_t number_ = 0;

@@ -64,13 +64,12 @@ class Compression : public CommunicationHook {
 
 std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire) {
   using namespace kernels;  // NOLINT: the conversions
+  RONDO_CHECK(wire == DataType::kFloat16 || wire == DataType::kBFloat16, "type %d",
+              static_cast<int>(wire));
   if (wire == DataType::kFloat16) {
     return std::make_shared<Compression<half_from_float, float_from_half>>(wire, "fp16");
   }
-  if (wire == DataType::kBFloat16) {
-    return std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
-  }
-  return nullptr;
+  return std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
 }
 
 }  // namespace rondo

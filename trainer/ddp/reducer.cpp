@@ -26,6 +26,7 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
       piece_ends_(gradients.tensors.size()),
       pieces_done_(gradients.tensors.size()),
       used_(gradients.tensors.size()),
+      refused_(gradients.tensors.size()),
       missing_(gradients.layout.buckets.size()),
       times_(gradients.layout.buckets.size()) {
   for (size_t b = 0; b < gradients.layout.buckets.size(); ++b) {
@@ -44,10 +45,19 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
   works_.reserve(missing_.size());
 }
 
+Reducer::~Reducer() {
+  if (works_.empty() && !counts_started_ && headers_.idle()) return;
+  communicator_.abort("rank " + std::to_string(communicator_.rank()) +
+                      " gave up in the middle of a step");
+  (void)wait_for_all();
+}
+
 void Reducer::begin() {
   RONDO_CHECK(works_.empty(), "a step begins before the last was finished");
+  begun_ = true;
   std::fill(pieces_done_.begin(), pieces_done_.end(), 0);
   std::fill(used_.begin(), used_.end(), uint8_t{0});
+  std::fill(refused_.begin(), refused_.end(), uint8_t{0});
   for (size_t b = 0; b < missing_.size(); ++b) {
     missing_[b] = gradients_.layout.buckets[b].pieces.size();
   }
@@ -73,7 +83,7 @@ void Reducer::ready(size_t tensor, size_t count, bool quiet) {
 }
 
 void Reducer::skipped(size_t tensor, bool quiet) {
-  if (!gradients_.tensors[tensor].may_skip) return;  // finish() misses its gradient
+  if (!gradients_.tensors[tensor].may_skip) refused_[tensor] = 1;  // finish() says so
   if (!quiet) pieces_ready(tensor, gradients_.tensors[tensor].count());
 }
 
@@ -86,6 +96,7 @@ void Reducer::start_counts() {
 }
 
 void Reducer::pieces_ready(size_t tensor, size_t count) {
+  RONDO_CHECK(begun_, "a gradient is ready before begin()");
   start_counts();
   size_t& done = pieces_done_[tensor];
   const std::vector<size_t>& ends = piece_ends_[tensor];
@@ -119,7 +130,7 @@ void Reducer::issue(size_t index) {
   if (!failure_.ok()) return;
   const GradientBucket bucket = bucket_of(index);
   const size_t tensor = gradients_.layout.buckets[index].pieces.front().tensor;
-  if (rows_[tensor]) {
+  if (rows_[tensor] && !rows_[tensor]->must_travel_whole()) {
     works_.push_back(rows_[tensor]->start(bucket.factor));
   } else if (options_.hook) {
     works_.push_back(options_.hook->start(communicator_, bucket));
@@ -134,7 +145,7 @@ void Reducer::issue(size_t index) {
 Status Reducer::require_gradients() const {
   std::string names;
   for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
-    if (pieces_done_[t] == piece_ends_[t].size()) continue;
+    if (pieces_done_[t] == piece_ends_[t].size() && refused_[t] == 0) continue;
     names += (names.empty() ? "'" : ", '") + gradients_.tensors[t].name + "'";
   }
   if (names.empty()) return {};
@@ -145,44 +156,71 @@ Status Reducer::require_gradients() const {
                             communicator_.rank(), names));
 }
 
+/// Until nothing uses any memory of this step any more.
 Status Reducer::wait_for_all() {
   Status first;
-  for (size_t b = 0; b < works_.size(); ++b) {
-    const Status status = works_[b].wait();
+  const auto wait = [&](Work& work) {
+    const Status status = work.wait();
     if (first.ok()) first = status;
+  };
+  headers_.settle();
+  for (size_t b = 0; b < works_.size(); ++b) {
+    wait(works_[b]);
     times_[b].work = works_[b].times();
   }
-  for (size_t b = 0; first.ok() && b < works_.size(); ++b) {
-    const size_t tensor = gradients_.layout.buckets[b].pieces.front().tensor;
-    if (rows_[tensor]) {
-      const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
-      first = rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type));
-    } else if (options_.hook) {
-      options_.hook->finish(bucket_of(b));
-    }
+  for (Work& work : map_work_) wait(work);
+  for (const auto& rows : rows_) {
+    if (rows) rows->settle();
   }
   return first;
 }
 
+/// What has travelled becomes gradients.
+Status Reducer::collect() {
+  for (size_t b = 0; b < works_.size(); ++b) {
+    const size_t tensor = gradients_.layout.buckets[b].pieces.front().tensor;
+    if (options_.hook && (!rows_[tensor] || rows_[tensor]->travelled_whole())) {
+      options_.hook->finish(bucket_of(b));
+    }
+    if (!rows_[tensor]) continue;
+    const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
+    RONDO_RETURN_IF_ERROR(
+        rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type)));
+  }
+  return {};
+}
+
+/// Which tensors any rank used.
+void Reducer::share_used() {
+  for (size_t t = 0; t < used_.size(); ++t) {
+    const int base = gradients_.tensors[t].adds_to;
+    if (base >= 0 && used_[t] != 0) used_[static_cast<size_t>(base)] = 1;
+  }
+  if (!any_may_skip_) return;
+  map_work_.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
+                                                     DataType::kUint8, ReduceOp::kMax));
+}
+
 Status Reducer::finish() {
-  Status missing = require_gradients();
-  if (missing.ok()) {
+  RONDO_CHECK(begun_, "a step is finished before begin()");
+  Status failure = require_gradients();
+  if (failure.ok()) {
     start_counts();
     issue_complete();
-    missing = failure_;
+    failure = failure_;
   }
-  // The others wait for what this rank does not send.
-  if (!missing.ok()) communicator_.abort(missing.message());
-  std::vector<Work> map;
-  if (missing.ok() && any_may_skip_) {
-    map.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
-                                                 DataType::kUint8, ReduceOp::kMax));
+  if (failure.ok()) {
+    share_used();
+  } else {
+    communicator_.abort(failure.message());  // the others wait for what this rank does not send
   }
   const Status waited = wait_for_all();
-  const Status mapped = map.empty() ? Status() : map[0].wait();
+  if (failure.ok()) failure = waited;
+  if (failure.ok()) failure = collect();
   works_.clear();
-  if (!missing.ok()) return missing;
-  return waited.ok() ? mapped : waited;
+  map_work_.clear();
+  counts_started_ = begun_ = false;
+  return failure;
 }
 
 }  // namespace rondo::ddp

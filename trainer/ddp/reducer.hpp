@@ -32,6 +32,11 @@ class Reducer {
   Reducer(Communicator& communicator, const Gradients& gradients, const DdpOptions& options,
           Headers& headers);
 
+  /// Aborts the communicator if a step is under way, and waits until nothing uses the gradients.
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
   void begin();
   void ready(size_t tensor, size_t count, bool quiet);
   void skipped(size_t tensor, bool quiet);
@@ -49,6 +54,8 @@ class Reducer {
   GradientBucket bucket_of(size_t index) const;
   Status require_gradients() const;
   Status wait_for_all();
+  Status collect();
+  void share_used();
 
   Communicator& communicator_;
   const Gradients gradients_;
@@ -61,9 +68,12 @@ class Reducer {
 
   // The step under way.
   std::vector<size_t> pieces_done_;  // by tensor
-  std::vector<uint8_t> used_;        // by tensor, in any micro-batch; after finish() by any rank
-  std::vector<size_t> missing_;      // by bucket: pieces that are not final yet
-  std::vector<Work> works_;          // issued, in bucket order
+  bool begun_ = false;
+  std::vector<uint8_t> used_;     // by tensor, in any micro-batch; after finish() by any rank
+  std::vector<uint8_t> refused_;  // by tensor: skipped without having said that it may be
+  std::vector<size_t> missing_;   // by bucket: pieces that are not final yet
+  std::vector<Work> works_;       // issued, in bucket order
+  std::vector<Work> map_work_;    // of used_; at most one
   std::vector<DdpBucketTimes> times_;
   bool counts_started_ = false;
   Status failure_;

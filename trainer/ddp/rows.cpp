@@ -58,14 +58,17 @@ void Rows::pack(double factor) {
   }
 }
 
-Work Rows::start(double factor) {
+bool Rows::must_travel_whole() {
   whole_ = count_work_.empty() || !count_work_[0].wait().ok() || !fewer_bytes();
-  if (whole_) {
-    CallOptions call;
-    call.factor = factor;
-    return communicator_.all_reduce_async(gradient_, gradient_, rows_ * width_, options_.type,
-                                          ReduceOp::kScaledSum, call);
-  }
+  return whole_;
+}
+
+void Rows::settle() {
+  for (Work& work : count_work_) (void)work.wait();
+  for (Work& work : index_work_) (void)work.wait();
+}
+
+Work Rows::start(double factor) {
   row_counts_.assign(counts_.begin(), counts_.end());
   elements_ = row_counts_;
   for (size_t& count : elements_) count *= width_;

@@ -222,8 +222,7 @@ class Gpt : public Model<T> {
     const LinearShape shape = linear(now, shape_.width, 3 * shape_.width);
     project_backward(now, shape_.width, of_block(b, kAttentionProjection), block.attended,
                      random_layer(b, kAttentionOut));
-    // The gradient of `attended` lies in wide_; that of qkv, which is wider, goes where qkv's
-    // projection no longer needs anything: attended and its like are too small, so behind it.
+    // The gradient of `attended` fills wide_'s first quarter; behind it is room for just qkv's.
     T* dqkv = wide_.data() + now.rows * shape_.width;
     rondo::trainer::attention_backward<T>({.shape = attention_shape(now.batch.size),
                                            .dropout = dropout(now, random_layer(b, kProbabilities)),
@@ -328,7 +327,8 @@ class Gpt : public Model<T> {
   }
 
   bool skips(const Now& now, size_t b) const {
-    if (!now.pass.training || shape_.layer_drop == 0 || now.batch.size == 0) return false;
+    if (!now.pass.training || shape_.layer_drop == 0) return false;
+    if (now.batch.size == 0) return true;  // uses nothing: the other ranks decide
     const uint64_t key = random_key(now.pass, now.batch.ids[0], random_layer(b, kSkipBlock));
     return random_unit(key) < shape_.layer_drop;
   }
