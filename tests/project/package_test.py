@@ -38,14 +38,26 @@ def check_program(rondo_run, program, is_static, **environment):
     print(f"{program.name}: ok")
 
 
+def check_toy(rondo_run, program, checkpoint):
+    """Three ranks find the line, and leave a checkpoint that holds it."""
+    output = run(rondo_run, "-n", 3, "--timeout", 60, "--", program, checkpoint)
+    if output.count("w 3.00 b -1.00") != 3:
+        sys.exit(f"toy_ddp printed\n{output}without three times w 3.00 b -1.00")
+    if b'"momentum.w"' not in checkpoint.read_bytes():
+        sys.exit("toy_ddp's checkpoint lacks the optimizer's state")
+    print("toy_ddp: ok")
+
+
 def check_consumer(source, programs, build, rondo_run, languages, *settings):
     """Builds consumer/ with CMake and runs its programs."""
     run("cmake", "-G", "Ninja", "-S", source / "tests/project/consumer", "-B", build, f"-DLANGUAGES={languages}",
-        f"-DPROGRAMS={programs}", *settings)
+        f"-DPROGRAMS={programs}", f"-DTOY={source / 'trainer/examples/toy_ddp.cpp'}", *settings)
     run("cmake", "--build", build)
     for form in ("shared", "static") if "CXX" in languages else ("shared",):
         for language in ("c", "cpp") if "CXX" in languages else ("c",):
             check_program(rondo_run, build / f"{language}_{form}", form == "static")
+    if "CXX" in languages:
+        check_toy(rondo_run, build / "toy_ddp", build / "toy.safetensors")
 
 
 def check_pkg_config(prefix, programs, work):

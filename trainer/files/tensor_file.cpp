@@ -14,13 +14,7 @@
 #include "trainer/files/tensor_format.hpp"
 
 namespace rondo::trainer {
-namespace {
-
-std::string number(uint64_t value) { return std::to_string(value); }
-
-Status wrong(const std::string& what) { return Status(Code::kDataError, what); }
-
-}  // namespace
+namespace {}  // namespace
 
 /// The file's bytes.
 class TensorFile::Mapping {
@@ -81,13 +75,15 @@ Status TensorFile::parse() {
   const size_t file_bytes = mapping_->bytes();
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof header_bytes) {
-    return wrong("has " + number(file_bytes) + " bytes: too short for the length of a header");
+    return tensor_format::wrong("has " + std::to_string(file_bytes) +
+                                " bytes: too short for the length of a header");
   }
   std::memcpy(&header_bytes, mapping_->data(), sizeof header_bytes);
   const size_t rest = file_bytes - sizeof header_bytes;
   if (header_bytes > std::min<uint64_t>(rest, tensor_format::kMaxHeaderBytes)) {
-    return wrong("says that its header has " + number(header_bytes) + " bytes, but " +
-                 number(rest) + " follow: truncated, or no safetensors file");
+    return tensor_format::wrong("says that its header has " + std::to_string(header_bytes) +
+                                " bytes, but " + std::to_string(rest) +
+                                " follow: truncated, or no safetensors file");
   }
   const char* text = mapping_->data() + sizeof header_bytes;
   tensor_format::Header header;
@@ -107,12 +103,14 @@ Status TensorFile::place(std::vector<tensor_format::Entry>& entries, const char*
   for (tensor_format::Entry& entry : entries) {
     const std::string& name = entry.tensor.name;
     if (entry.begin != end) {
-      return wrong("tensor '" + name + "' starts at byte " + number(entry.begin) +
-                   " of the data, but byte " + number(end) + " is the first that is no other's");
+      return tensor_format::wrong("tensor '" + name + "' starts at byte " +
+                                  std::to_string(entry.begin) + " of the data, but byte " +
+                                  std::to_string(end) + " is the first that is no other's");
     }
     if (entry.end > data_bytes) {
-      return wrong("tensor '" + name + "' ends at byte " + number(entry.end) + " of " +
-                   number(data_bytes) + " bytes of data: the file is truncated");
+      return tensor_format::wrong("tensor '" + name + "' ends at byte " +
+                                  std::to_string(entry.end) + " of " + std::to_string(data_bytes) +
+                                  " bytes of data: the file is truncated");
     }
     end = entry.end;
     entry.tensor.data = data + entry.begin;
@@ -120,8 +118,9 @@ Status TensorFile::place(std::vector<tensor_format::Entry>& entries, const char*
     tensors_.push_back(std::move(entry.tensor));
   }
   if (end == data_bytes) return {};
-  return wrong("has " + number(data_bytes) + " bytes of data, of which the last " +
-               number(data_bytes - end) + " belong to no tensor");
+  return tensor_format::wrong("has " + std::to_string(data_bytes) +
+                              " bytes of data, of which the last " +
+                              std::to_string(data_bytes - end) + " belong to no tensor");
 }
 
 Status TensorFile::verify() {
@@ -134,8 +133,8 @@ Status TensorFile::verify() {
   for (const TensorView& tensor : tensors_) order.push_back(&tensor);
   const std::string actual = tensor_format::checksum(order, metadata_);
   if (actual == wanted) return {};
-  return wrong("its checksum is " + actual + ", but should be " + wanted +
-               ": bits have changed since it was written");
+  return tensor_format::wrong("its checksum is " + actual + ", but should be " + wanted +
+                              ": bits have changed since it was written");
 }
 
 const TensorView* TensorFile::find(const std::string& name) const {

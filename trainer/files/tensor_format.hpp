@@ -24,6 +24,9 @@ inline constexpr std::string_view kTypeNames[kDataTypes] = {
     "F32", "F64", "F16", "BF16", "I32",  "I64",     "U8",     "I8",
     "I16", "U16", "U32", "U64",  "BOOL", "F8_E4M3", "F8_E5M2"};
 
+/// What the caller puts the file's name in front of.
+inline Status wrong(const std::string& what) { return Status(Code::kDataError, what); }
+
 /// A tensor without its data, and where that lies, in bytes from the first of all data.
 struct Entry {
   TensorView tensor;

@@ -11,10 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string number(uint64_t value) { return std::to_string(value); }
-
-Status wrong(const std::string& what) { return Status(Code::kDataError, what); }
-
 /// The header, or why it is none.
 Result<Json> parse_json(const char* text, size_t bytes) {
   // The parser keeps the last of several equal keys, and says nothing.
@@ -32,9 +28,9 @@ Result<Json> parse_json(const char* text, size_t bytes) {
   // To the parser a zero byte is the end; JSON has none.
   const bool is_text = std::memchr(text, 0, bytes) == nullptr;
   Json header = Json::parse(text, text + bytes, watch, /*allow_exceptions=*/false);
-  if (header.is_discarded() || !is_text) return wrong("its header is no valid JSON");
-  if (!header.is_object()) return wrong("its header is no JSON object");
-  if (!twice.empty()) return wrong("its header has '" + twice + "' twice");
+  if (header.is_discarded() || !is_text) return tensor_format::wrong("its header is no valid JSON");
+  if (!header.is_object()) return tensor_format::wrong("its header is no JSON object");
+  if (!twice.empty()) return tensor_format::wrong("its header has '" + twice + "' twice");
   return header;
 }
 
@@ -42,12 +38,13 @@ Result<Json> parse_json(const char* text, size_t bytes) {
 Result<std::vector<size_t>> parse_sizes(const Json& entry, const char* key) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) {
-    return wrong(std::string("has no list '") + key + "'");
+    return tensor_format::wrong(std::string("has no list '") + key + "'");
   }
   std::vector<size_t> sizes;
   for (const Json& value : *found) {
     if (!value.is_number_unsigned()) {
-      return wrong(std::string("has something other than whole numbers in '") + key + "'");
+      return tensor_format::wrong(std::string("has something other than whole numbers in '") + key +
+                                  "'");
     }
     sizes.push_back(value.get<size_t>());
   }
@@ -59,7 +56,7 @@ Result<size_t> bytes_of(const TensorView& tensor) {
   size_t bytes = size_of(tensor.type);
   for (const size_t extent : tensor.shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) {
-      return wrong("has a shape of more elements than there can be");
+      return tensor_format::wrong("has a shape of more elements than there can be");
     }
   }
   return bytes;
@@ -67,14 +64,15 @@ Result<size_t> bytes_of(const TensorView& tensor) {
 
 /// Fills in everything but name and data.
 Status parse_entry(const Json& entry, tensor_format::Entry& to) {
-  if (!entry.is_object()) return wrong("is described by no JSON object");
+  if (!entry.is_object()) return tensor_format::wrong("is described by no JSON object");
   const auto type_name = entry.find("dtype");
   if (type_name == entry.end() || !type_name->is_string()) {
-    return wrong("has no text 'dtype'");
+    return tensor_format::wrong("has no text 'dtype'");
   }
   const auto type = parse<DataType>(type_name->get<std::string>(), tensor_format::kTypeNames);
   if (!type) {
-    return wrong("has the type '" + type_name->get<std::string>() + "', which rondo does not know");
+    return tensor_format::wrong("has the type '" + type_name->get<std::string>() +
+                                "', which rondo does not know");
   }
   to.tensor.type = *type;
   Result<std::vector<size_t>> shape = parse_sizes(entry, "shape");
@@ -84,13 +82,14 @@ Status parse_entry(const Json& entry, tensor_format::Entry& to) {
   if (!offsets.ok()) return offsets.status();
   const std::vector<size_t>& range = offsets.value();
   if (range.size() != 2 || range[0] > range[1]) {
-    return wrong("has 'data_offsets' that are no [begin, end]");
+    return tensor_format::wrong("has 'data_offsets' that are no [begin, end]");
   }
   const Result<size_t> bytes = bytes_of(to.tensor);
   if (!bytes.ok()) return bytes.status();
   if (range[1] - range[0] != bytes.value()) {
-    return wrong("has " + number(range[1] - range[0]) +
-                 " bytes of data, but its shape and type say " + number(bytes.value()));
+    return tensor_format::wrong("has " + std::to_string(range[1] - range[0]) +
+                                " bytes of data, but its shape and type say " +
+                                std::to_string(bytes.value()));
   }
   to.begin = range[0];
   to.end = range[1];
@@ -98,10 +97,10 @@ Status parse_entry(const Json& entry, tensor_format::Entry& to) {
 }
 
 Status parse_metadata(const Json& entry, std::map<std::string, std::string>& metadata) {
-  if (!entry.is_object()) return wrong("its metadata is no JSON object");
+  if (!entry.is_object()) return tensor_format::wrong("its metadata is no JSON object");
   for (const auto& [key, value] : entry.items()) {
     if (!value.is_string()) {
-      return wrong("its metadata '" + key + "' is no text");
+      return tensor_format::wrong("its metadata '" + key + "' is no text");
     }
     metadata[key] = value.get<std::string>();
   }
@@ -121,7 +120,7 @@ Status tensor_format::parse_header(const char* text, size_t bytes, Header& heade
     Entry entry{.tensor = {.name = key, .type = {}, .shape = {}, .data = nullptr}};
     const Status status = parse_entry(value, entry);
     if (!status.ok()) {
-      return wrong("tensor '" + key + "' " + status.message());
+      return tensor_format::wrong("tensor '" + key + "' " + status.message());
     }
     header.entries.push_back(std::move(entry));
   }

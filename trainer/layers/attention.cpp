@@ -231,8 +231,8 @@ void attention_backward(const AttentionBackward<T>& pass) {
 
 double attention_operations(const AttentionShape& shape) {
   constexpr double kProducts = 6;  // two forward, four backward
-  const double pairs = static_cast<double>(shape.context * (shape.context + 1) / 2);
-  return kProducts * 2 * pairs * static_cast<double>(shape.width);
+  const size_t pairs = shape.context * (shape.context + 1) / 2;
+  return kProducts * 2 * static_cast<double>(pairs * shape.width);
 }
 
 template void attention_forward(const AttentionForward<float>&);
