@@ -43,10 +43,23 @@ struct Batch {
   const uint64_t* ids;     // [size] positions in the data: keys of random numbers
 };
 
+/// What a forward pass tells while it runs.
+class ForwardListener {
+ public:
+  virtual ~ForwardListener() = default;
+  /// The pass turns to this layer (an index into Model::layers()).
+  virtual void forward_begins(int layer) = 0;
+};
+
 /// What a pass needs besides samples.
 struct Pass {
   bool training;        // dropout, statistics of the batch; else neither
   uint64_t seed, step;  // with a sample's id and a layer's number they key every random number
+  ForwardListener* listener = nullptr;  // null: nobody asks
+
+  void forward_begins(size_t layer) const {
+    if (listener != nullptr) listener->forward_begins(static_cast<int>(layer));
+  }
 };
 
 /// What a backward pass tells while it runs, in a fixed order that is the same on every rank and in

@@ -23,7 +23,10 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
   timeline.buckets_ = std::make_unique<std::vector<std::string>>();
   std::vector<std::string> lanes = {"compute", "headers", kLoss};
-  for (const std::string& layer : layers) timeline.layers_->push_back("backward " + layer);
+  for (const std::string& layer : layers) {  // as Direction counts
+    timeline.layers_->push_back("forward " + layer);
+    timeline.layers_->push_back("backward " + layer);
+  }
   for (size_t b = 0; b < buckets; ++b) {
     lanes.push_back("bucket " + std::to_string(b));
     timeline.buckets_->push_back("all-reduce " + lanes.back());
@@ -38,13 +41,12 @@ void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
   trace_.span(kComputeLane, kNames[static_cast<size_t>(kind)], step_, begin_ns, end_ns);
 }
 
-void Timeline::layer_begins(int layer) {
+void Timeline::layer_begins(Direction direction, int layer) {
   if (!on_) return;
   const int64_t now = now_ns();
-  if (layer_ >= 0) {
-    trace_.span(kComputeLane, (*layers_)[static_cast<size_t>(layer_)], step_, layer_begin_ns_, now);
-  }
-  layer_ = layer;
+  if (layer_ != nullptr) trace_.span(kComputeLane, *layer_, step_, layer_begin_ns_, now);
+  layer_ = layer < 0 ? nullptr
+                     : &(*layers_)[2 * static_cast<size_t>(layer) + static_cast<size_t>(direction)];
   layer_begin_ns_ = now;
 }
 

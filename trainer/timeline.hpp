@@ -24,8 +24,9 @@ class Timeline {
 
   void step_begins(uint64_t step) { step_ = step; }
   void computed(Kind kind, int64_t begin_ns, int64_t end_ns);
-  /// Backward turns to this layer, which ends the one before; -1: it has ended.
-  void layer_begins(int layer);
+  enum class Direction : uint8_t { kForward, kBackward };
+  /// The pass turns to this layer, which ends the one before; -1: it has ended.
+  void layer_begins(Direction direction, int layer);
   /// Of the step that has ended.
   void communicated(const Work::Times& headers, const Work::Times& loss,
                     const std::vector<DdpBucketTimes>& buckets);
@@ -37,10 +38,10 @@ class Timeline {
 
   Trace trace_;
   // Where they are, they stay: the trace borrows them.
-  std::unique_ptr<std::vector<std::string>> layers_, buckets_;
+  std::unique_ptr<std::vector<std::string>> layers_, buckets_;  // two for each layer
   bool on_ = false;
   uint64_t step_ = 0;
-  int layer_ = -1;
+  const std::string* layer_ = nullptr;  // whose span is under way
   int64_t layer_begin_ns_ = 0;
 };
 

@@ -80,9 +80,14 @@ class Cnn : public Model<T> {
 
   Result<double> forward(const Batch& batch, const Pass& pass) override {
     std::copy_n(batch.images, batch.size * blocks_[0].convolution.in_size(), images_.data());
+    size_t layer = layers_.size();  // forward visits them the other way round
     for (size_t b = 0; b < blocks_.size(); ++b) {
-      RONDO_RETURN_IF_ERROR(forward_block(blocks_[b], input_of(b), batch.size, pass.training));
+      pass.forward_begins(--layer);
+      convolve(blocks_[b], input_of(b), batch.size);
+      if (shape_.batch_norm) pass.forward_begins(--layer);
+      RONDO_RETURN_IF_ERROR(activate(blocks_[b], batch.size, pass.training));
     }
+    pass.forward_begins(--layer);
     if (shape_.average) {
       average_pool_forward(batch.size * last().out_channels(), last_pixels(), last().output(),
                            averages_.data());
@@ -116,16 +121,21 @@ class Cnn : public Model<T> {
   // ---- forward and backward, layer by layer. The gradient on its way back is in incoming_; a
   // layer that does not work in place leaves it in outgoing_ and swaps them.
 
-  Status forward_block(Block<T>& block, const T* input, size_t samples, bool training) {
+  void convolve(Block<T>& block, const T* input, size_t samples) {
     const ConvolutionShape shape = block.convolution_shape(samples);
-    T* convolved = shape_.batch_norm ? block.convolved.data() : block.activated.data();
-    convolution_forward(shape, input, values_[weight_of(block)], columns_.data(), convolved);
+    T* output = shape_.batch_norm ? block.convolved.data() : block.activated.data();
+    convolution_forward(shape, input, values_[weight_of(block)], columns_.data(), output);
+    if (shape_.batch_norm) return;
+    convolution_bias_forward(shape, values_[block.parameter], true, output);
+  }
+
+  /// Batch norm with its ReLU, and pooling.
+  Status activate(Block<T>& block, size_t samples, bool training) {
     if (shape_.batch_norm) {
       RONDO_RETURN_IF_ERROR(measure_or_recall(block, samples, training));
       batch_norm_forward(norm_shape(block, samples), block.statistics,
-                         norm_parameters(block, values_), convolved, true, block.activated.data());
-    } else {
-      convolution_bias_forward(shape, values_[block.parameter], true, convolved);
+                         norm_parameters(block, values_), block.convolved.data(), true,
+                         block.activated.data());
     }
     if (block.pools) {
       max_pool_forward(block.pool_shape(samples * block.out_channels()), block.activated.data(),

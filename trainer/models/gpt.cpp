@@ -64,13 +64,18 @@ class Gpt : public Model<T> {
 
   Result<double> forward(const Batch& batch, const Pass& pass) override {
     const Now now{.batch = batch, .pass = pass, .rows = batch.size * shape_.context};
+    size_t layer = layers_.size();  // forward visits them the other way round
+    pass.forward_begins(--layer);
     embed(now);
     delta_ = nullptr;
     for (size_t b = 0; b < shape_.layers; ++b) {
-      if (skips(now, b)) continue;
-      attention(now, b);
-      perceptron(now, b);
+      const bool skipped = skips(now, b);
+      pass.forward_begins(--layer);
+      if (!skipped) attention(now, b);
+      pass.forward_begins(--layer);
+      if (!skipped) perceptron(now, b);
     }
+    pass.forward_begins(--layer);
     normalise(now, final_norm_, final_);
     multiply_forward(linear(now, shape_.width, shape_.vocabulary), final_.y.data(), values_[wte_],
                      logits_.data());

@@ -50,14 +50,17 @@ class Mlp : public Model<T> {
     gradients_ = gradients;
   }
 
-  Result<double> forward(const Batch& batch, const Pass& /*pass*/) override {
+  Result<double> forward(const Batch& batch, const Pass& pass) override {
     const size_t rows = batch.size;
+    pass.forward_begins(layers_.size() - 1);
     embedding_forward(rows * MlpShape::kContext, embedded(), batch.tokens, values_.back(),
                       activations_[0].data());
     for (size_t l = 1; l <= shape_.layers; ++l) {
+      pass.forward_begins(shape_.layers - l + 1);
       linear_forward(hidden_shape(rows), activations_[l - 1].data(), values_[weight_of(l)],
                      values_[bias_of(l)], true, activations_[l].data());
     }
+    pass.forward_begins(0);
     linear_forward(output_shape(rows), activations_.back().data(), values_[kOutputWeight],
                    values_[kOutputBias], false, logits_.data());
     return softmax_cross_entropy_forward(rows, MlpShape::kClasses, batch.targets, logits_.data());
