@@ -85,14 +85,20 @@ void Report::draw_bar(const StepRecord& record) {
     return std::min(kWidth, kWidth * step / std::max<uint64_t>(last_step_, 1));
   };
   const uint64_t filled = filled_at(record.step);
-  const bool moved = filled != filled_at(record.step - 1) || record.step == 1;
+  const bool moved = filled != filled_at(record.step - 1) || steps_.size() == 1;
   if (!moved && record.step != last_step_) return;
   const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
+  bar_open_ = record.step < last_step_;
   // Ends in a carriage return, so that the next one replaces it, also through rondo-run.
   std::fprintf(stderr, "\033[K[%s] step %llu of %llu, loss %.4f%s", bar.c_str(),
                static_cast<unsigned long long>(record.step),
-               static_cast<unsigned long long>(last_step_), record.loss,
-               record.step == last_step_ ? "\n" : "\r");
+               static_cast<unsigned long long>(last_step_), record.loss, bar_open_ ? "\r" : "\n");
+}
+
+/// What comes next begins on a line of its own, also where the last step was not reached.
+void Report::leave_bar() {
+  if (bar_open_) std::fputs("\n", stderr);
+  bar_open_ = false;
 }
 
 double Report::median_of(double StepRecord::*field) const {
@@ -102,12 +108,16 @@ double Report::median_of(double StepRecord::*field) const {
 }
 
 Status Report::finish(Json summary) {
+  leave_bar();
   print_line({{"summary", summary}});
   if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
   return write("summary", std::move(summary));
 }
 
-void Report::abandon(const Status& why) { (void)write("error", why.to_string()); }
+void Report::abandon(const Status& why) {
+  leave_bar();
+  (void)write("error", why.to_string());
+}
 
 Status Report::write(const char* ending, Json value) const {
   if (path_.empty()) return {};

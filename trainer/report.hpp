@@ -60,9 +60,10 @@ class Report {
  private:
   Status write(const char* ending, nlohmann::ordered_json value) const;
   void draw_bar(const StepRecord& record);
+  void leave_bar();
 
   uint64_t last_step_ = 0, log_every_ = 1;
-  bool bar_ = false;
+  bool bar_ = false, bar_open_ = false;
   std::string path_;
   nlohmann::ordered_json config_;
   std::vector<StepRecord> steps_;
