@@ -9,6 +9,7 @@
 #include "trainer/launch.hpp"
 #include "trainer/layers/matmul.hpp"
 #include "trainer/options.hpp"
+#include "trainer/scaling.hpp"
 #include "trainer/setup.hpp"
 #include "trainer/train.hpp"
 
@@ -18,6 +19,7 @@ using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
 
 Status run(const Options& options, char** argv) {
+  if (!options.scaling.empty()) return run_scaling(options, argv);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
   if (launch_first.value()) return launch(options.ranks, argv);

@@ -136,6 +136,13 @@ void add_ranks(CLI::App& app, Options& o) {
   app.add_option("--tied-rows", o.tied_rows, "gpt: how the looked-up rows' gradient travels")
       ->check(choice({"auto", "whole", "touched"}, {}));
   app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap");
+  app.add_option("--control-steps", o.control_steps,
+                 "First measure so many steps without communication, and with it after backward")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1000}));
+  auto* scaling = app.add_option("--scaling", o.scaling,
+                                 "Run with each of these numbers of ranks, as in 1,2,4");
+  scaling->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
+  app.add_flag("--strong", o.strong, "--scaling: --batch is of all ranks together")->needs(scaling);
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }
 
@@ -227,6 +234,11 @@ std::string contradiction(const CLI::App& app, const Options& o) {
   }
   if (o.lr_scale != "none" && o.base_batch == 0) {
     return "--lr-scale " + o.lr_scale + " needs --base-batch: the global batch that --lr is for";
+  }
+  if (!o.scaling.empty() && (o.ranks != 0 || o.resume || !o.checkpoint_dir.empty() ||
+                             !o.save_weights.empty() || !o.trace.empty())) {
+    return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
+           "--save-weights and --trace";
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rondo/types.hpp"
 
@@ -57,6 +58,9 @@ struct Options {
   std::string tied_rows = "auto";
   bool reproducible = false;
   std::string pace;
+  uint64_t control_steps = 0;     // without communication, and after backward, to compare with
+  std::vector<uint64_t> scaling;  // numbers of ranks to run with, one after the other
+  bool strong = false;            // scaling: the global batch stays, not the ranks'
 
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 0;  // 0: at the end only

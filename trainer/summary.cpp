@@ -103,7 +103,8 @@ Json to_json(const Options& o) {
           {"compress", o.compress},
           {"tied_rows", o.tied_rows},
           {"reproducible", o.reproducible},
-          {"pace", o.pace}};
+          {"pace", o.pace},
+          {"control_steps", o.control_steps}};
 }
 
 Json config_of(const RunFacts& facts) {

@@ -8,10 +8,13 @@
 #include <new>
 #include <optional>
 
+#include "trainer/accounting.hpp"
 #include "trainer/checkpointing.hpp"
+#include "trainer/control.hpp"
 #include "trainer/data/loader.hpp"
 #include "trainer/evaluate.hpp"
 #include "trainer/hash.hpp"
+#include "trainer/measurements.hpp"
 #include "trainer/random.hpp"
 #include "trainer/ranks.hpp"
 #include "trainer/report.hpp"
@@ -39,7 +42,7 @@ struct Parts {
 };
 
 template <class T>
-class Run : private BackwardListener {
+class Run : private BackwardListener, private ForwardListener {
  public:
   explicit Run(const Parts<T>& parts);
   Status run();
@@ -63,8 +66,14 @@ class Run : private BackwardListener {
   Status finish();
   void begin_epoch(uint64_t epoch);
 
-  void layer_begins(int layer) override { timeline_.layer_begins(layer); }
+  void forward_begins(int layer) override {
+    timeline_.layer_begins(Timeline::Direction::kForward, layer);
+  }
+  void layer_begins(int layer) override {
+    timeline_.layer_begins(Timeline::Direction::kBackward, layer);
+  }
   void gradient_ready(int parameter, size_t count) override {
+    measured_.gradient_ready(static_cast<size_t>(parameter), count, now_ns());
     ddp_.gradient_ready(static_cast<size_t>(parameter), count);
   }
   void gradient_skipped(int parameter) override {
@@ -91,6 +100,8 @@ class Run : private BackwardListener {
   std::vector<Plan> plans_;       // of each bucket
   std::optional<Report> report_;  // rank 0 only
   Timeline timeline_;
+  Measurements measured_;
+  ControlTimes control_;
   uint64_t bytes_before_ = 0;  // Stats::bytes_sent when the first step began
   uint64_t steps_per_epoch_ = 0, first_step_ = 0;
   uint64_t last_step_ = 0;           // 0: by epochs
@@ -101,7 +112,7 @@ class Run : private BackwardListener {
 
   // The step under way.
   struct Clock {
-    int64_t begin_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
+    int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
   };
   Clock clock_;
   uint64_t micro_batches_ = 0;
@@ -148,6 +159,11 @@ Status Run<T>::start() {
                                         is_library_memory(ddp_.gradients(), 1)));
   }
   RONDO_RETURN_IF_ERROR(open_outputs());
+  const Result<ControlTimes> control =
+      control_run<T>({o_, data_, sampler_, communicator_, model_, weights_});
+  RONDO_RETURN_IF_ERROR(control.status());
+  control_ = control.value();
+  measured_ = Measurements(ddp_.layout().size());
   bytes_before_ = communicator_.stats().bytes_sent;
   return {};
 }
@@ -262,6 +278,7 @@ Result<bool> Run<T>::step() {
       return false;
     }
   }
+  clock_.begun_ns = now_ns();
   timeline_.step_begins(++step_);
 
   Result<Work> loss_work = pass();
@@ -280,6 +297,13 @@ Result<bool> Run<T>::step() {
   timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
   timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
   timeline_.communicated(ddp_.header_times(), loss_work->times(), ddp_.times());
+  measured_.step_ends({.begin_ns = clock_.begin_ns,
+                       .end_ns = clock_.end_ns,
+                       .data_wait_ns = clock_.data_wait_ns,
+                       .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
+                       .backward_end_ns = clock_.wait_ns,
+                       .finished_ns = clock_.optimizer_ns},
+                      ddp_.times());
 
   const DdpStep all = ddp_.headers().value();
   step_samples_ = all.loss_terms / model_.loss_terms();
@@ -322,7 +346,7 @@ DdpHeader Run<T>::header() const {
 /// way; returns the loss's.
 template <class T>
 Result<Work> Run<T>::pass() {
-  const Pass pass{.training = true, .seed = o_.seed, .step = step_};
+  const Pass pass{.training = true, .seed = o_.seed, .step = step_, .listener = this};
   loss_.data()[0] = 0;
   for (uint64_t micro = 0;; ++micro) {
     const Result<Batch> fetched = fetch();
@@ -332,11 +356,13 @@ Result<Work> Run<T>::pass() {
     const Result<double> loss = model_.forward(batch, pass);
     RONDO_RETURN_IF_ERROR(loss.status());
     loss_.data()[0] += loss.value();
+    forward_begins(-1);
     timeline_.computed(Timeline::Kind::kForward, forward_ns, now_ns());
 
     const auto backward = [&] {
+      measured_.backward_begins(now_ns());
       const Status status = model_.backward(batch, pass, weights_.loss_scale(), micro > 0, *this);
-      timeline_.layer_begins(-1);
+      layer_begins(-1);
       return status;
     };
     if (micro + 1 < micro_batches_) {
@@ -440,8 +466,21 @@ Status Run<T>::finish() {
     bytes_sent.push_back(all.value()[2 * r + 1]);
   }
   RONDO_RETURN_IF_ERROR(timeline_.close(communicator_));
+  const Result<AllRanks> all_ranks = compare_ranks(communicator_, measured_);
+  RONDO_RETURN_IF_ERROR(all_ranks.status());
   if (!reports()) return {};
-  return report_->finish(summarize(facts(), *report_, bytes_sent, mine[0]));
+  const RunFacts known = facts();
+  nlohmann::ordered_json summary = summarize(known, *report_, bytes_sent, mine[0]);
+  if (steps > 0) {
+    account({.facts = known,
+             .communicator = communicator_,
+             .direct = is_library_memory(ddp_.gradients(), 1),
+             .measured = measured_,
+             .control = control_,
+             .all = all_ranks.value()},
+            summary);
+  }
+  return report_->finish(std::move(summary));
 }
 
 template <class T>

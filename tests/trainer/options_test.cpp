@@ -49,14 +49,45 @@ TEST_CASE("options: defaults") {
 }
 
 TEST_CASE("options: every flag arrives") {
-  const Attempt attempt =
-      parse({"--model",     "mlp", "--layers",        "3",    "--width", "64",
-             "--data",      "x",   "--epochs",        "2",    "--batch", "5",
-             "--accum",     "4",   "--seed",          "9",    "--lr",    "0.5",
-             "--momentum",  "0",   "--dtype",         "fp64", "--ranks", "3",
-             "--threads",   "2",   "--bucket-cap-mb", "0.5",  "--pace",  "1GB/s,20us",
-             "--log-every", "0",   "--json",          "j",    "--trace", "t",
-             "--no-overlap"});
+  const Attempt attempt = parse({"--model",
+                                 "mlp",
+                                 "--layers",
+                                 "3",
+                                 "--width",
+                                 "64",
+                                 "--data",
+                                 "x",
+                                 "--epochs",
+                                 "2",
+                                 "--batch",
+                                 "5",
+                                 "--accum",
+                                 "4",
+                                 "--seed",
+                                 "9",
+                                 "--lr",
+                                 "0.5",
+                                 "--momentum",
+                                 "0",
+                                 "--dtype",
+                                 "fp64",
+                                 "--ranks",
+                                 "3",
+                                 "--threads",
+                                 "2",
+                                 "--bucket-cap-mb",
+                                 "0.5",
+                                 "--pace",
+                                 "1GB/s,20us",
+                                 "--log-every",
+                                 "0",
+                                 "--json",
+                                 "j",
+                                 "--trace",
+                                 "t",
+                                 "--no-overlap",
+                                 "--control-steps",
+                                 "4"});
   INFO(attempt.complaint);
   REQUIRE(attempt.parsed.options);
   const Options& o = *attempt.parsed.options;
@@ -79,6 +110,7 @@ TEST_CASE("options: every flag arrives") {
   CHECK(o.json == "j");
   CHECK(o.trace == "t");
   CHECK(o.no_overlap);
+  CHECK(o.control_steps == 4);
 }
 
 TEST_CASE("options: bad values are refused by name and value") {
@@ -154,6 +186,9 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--base-batch", "4"},
       {"--validate-every", "3"},
       {"--resume"},
+      {"--ranks", "2", "--scaling", "1,2"},
+      {"--scaling", "1,2", "--trace", "t"},
+      {"--strong"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);
@@ -165,6 +200,15 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
     const std::string flag = value_last ? words[words.size() - 2] : words.back();
     CHECK(attempt.complaint.find(flag) != std::string::npos);
   }
+}
+
+TEST_CASE("options: --scaling is a list") {
+  const Attempt attempt = parse({"--scaling", "1,2,4", "--strong"});
+  INFO(attempt.complaint);
+  REQUIRE(attempt.parsed.options);
+  CHECK(attempt.parsed.options->scaling == std::vector<uint64_t>{1, 2, 4});
+  CHECK(attempt.parsed.options->strong);
+  CHECK(!parse({"--scaling", "1,two"}).parsed.options);
 }
 
 TEST_CASE("report: median") {

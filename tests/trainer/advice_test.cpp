@@ -1,0 +1,284 @@
+// What is concluded from measured times, on made-up ones: the step recurrence, the cap it suggests,
+// who comes last, the sentence of diagnosis, and the rows of a scaling table.
+#include "trainer/advice.hpp"
+
+#include <string>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+#include "trainer/measurements.hpp"
+#include "trainer/prediction.hpp"
+#include "trainer/scaling.hpp"
+
+using namespace rondo;
+using namespace rondo::trainer;
+
+namespace {
+
+/// Ten layers of 1 MiB whose gradients become final every 10 ms.
+StepModel ten_layers(double latency_ms, double ms_per_mib) {
+  StepModel model{.tensors = {},
+                  .element_bytes = 4,
+                  .ready = {},
+                  .backward_ms = 100,
+                  .cost_ms = [=](const DdpBucket& bucket) {
+                    return latency_ms + ms_per_mib * static_cast<double>(bucket.count) / (1 << 18);
+                  }};
+  for (size_t t = 0; t < 10; ++t) {
+    model.tensors.push_back({.name = "layer" + std::to_string(t), .shape = {512, 512}});
+    model.ready.push_back({.tensor = t, .count = 512 * 512, .ms = 10.0 * double(t + 1)});
+  }
+  return model;
+}
+
+/// Communication costs 30 of a step of 130 ms, 20 of them exposed.
+Observed step() {
+  return {.ranks = 4,
+          .step_ms = 130,
+          .data_wait_ms = 1,
+          .backward_ms = 60,
+          .hidden_fraction = 1 / 3.0,
+          .exposed_ms = 20,
+          .latency_ms = 0.1,
+          .buckets = {{1'000'000, 10, 5, "a"}, {8'000'000, 30, 15, "b"}, {8'000'000, 50, 10, "c"}},
+          .lateness = {}};
+}
+
+bool starts_with(const std::string& text, const std::string& what) { return text.find(what) == 0; }
+
+}  // namespace
+
+TEST_CASE("prediction: a bucket waits for its gradients and for the bucket before it") {
+  // 0: 10..30. 1: ready at 20, waits until 30, ends at 50. 2: 90..110, 10 past the end.
+  CHECK(exposed_ms({{10, 20}, {20, 20}, {90, 20}}, 100) == Approx(10));
+  CHECK(exposed_ms({{10, 20}, {20, 20}, {40, 20}}, 100) == 0);
+  CHECK(exposed_ms({}, 100) == 0);
+}
+
+TEST_CASE("prediction: a cap of 0 pays every tensor's latency, a cap of all waits for the last") {
+  // One per tensor: all but the last hide behind the next; 0.5 + 2 ms are left.
+  const StepModel cheap = ten_layers(0.5, 2);
+  CHECK(predict_cap(cheap, 0).buckets == 10);
+  CHECK(predict_cap(cheap, 0).exposed_ms == Approx(2.5));
+  // Each takes 14 ms: a backlog of 4 per layer grows to 10 + 10 x 14 - 100.
+  CHECK(predict_cap(ten_layers(12, 2), 0).exposed_ms == Approx(50));
+  // First and last are small: 1, 8 and 1 MiB; the middle's 16 ms begin at 90, the last waits.
+  const CapPrediction whole = predict_cap(cheap, 100);
+  CHECK(whole.buckets == 3);
+  CHECK(whole.exposed_ms == Approx(90 + 16.5 + 2.5 - 100));
+}
+
+TEST_CASE("prediction: a panel is ready with the first report that covers it") {
+  StepModel model{.tensors = {{.name = "w", .shape = {4096, 512}}},  // 8 MiB
+                  .element_bytes = 4,
+                  .ready = {{.tensor = 0, .count = 2048 * 512, .ms = 10},
+                            {.tensor = 0, .count = 4096 * 512, .ms = 20}},
+                  .backward_ms = 20,
+                  .cost_ms = [](const DdpBucket&) { return 1.0; }};
+  const CapPrediction halves = predict_cap(model, 1);
+  CHECK(halves.buckets == 8);
+  // Four end at 14, four begin at 20.
+  CHECK(halves.exposed_ms == Approx(4));
+  model.ready.clear();  // nothing known: ready at the end
+  CHECK(predict_cap(model, 1).exposed_ms == Approx(8));
+}
+
+TEST_CASE("prediction: latency wants large buckets, bandwidth small ones, a tie the larger") {
+  const auto caps_of = [](const std::vector<CapPrediction>& predictions) {
+    std::vector<double> caps;
+    for (const CapPrediction& p : predictions) caps.push_back(p.cap_mb);
+    return caps;
+  };
+  const std::vector<CapPrediction> slow_start = predict_caps(ten_layers(20, 0.1));
+  CHECK(caps_of(slow_start) == std::vector<double>{0, 0.25, 0.5, 1, 2, 5, 11});
+  CHECK(suggested(slow_start, 100).cap_mb >= 2);
+  CHECK(suggested(slow_start, 100).exposed_ms < slow_start[0].exposed_ms);
+
+  const std::vector<CapPrediction> slow_wire = predict_caps(ten_layers(0.01, 9));
+  CHECK(suggested(slow_wire, 100).cap_mb <= 1);
+  CHECK(suggested(slow_wire, 100).exposed_ms < slow_wire.back().exposed_ms);
+
+  const std::vector<CapPrediction> tie = {{0, 9, 5}, {1, 4, 2}, {2, 3, 2.001}, {5, 2, 3}};
+  CHECK(suggested(tie, 0).cap_mb == 2);
+  CHECK(suggested(tie, 100).cap_mb == 2);
+  CHECK(suggested(tie, 200).cap_mb == 5);  // 1 ms more is 0.5 % of backward
+}
+
+TEST_CASE("measurements: medians of the last steps, each all-reduce from its turn on") {
+  constexpr int64_t kMs = 1'000'000;
+  Measurements measured(2);
+  CHECK(measured.empty());
+  for (const int64_t begin : {1000 * kMs, 2000 * kMs, 3000 * kMs}) {
+    measured.backward_begins(begin);  // of a micro-batch that is only accumulated
+    measured.gradient_ready(0, 5, begin + 1 * kMs);
+    measured.backward_begins(begin + 10 * kMs);
+    measured.gradient_ready(0, 5, begin + 20 * kMs);
+    measured.gradient_ready(1, 3, begin + 40 * kMs);
+    measured.step_ends(
+        {.begin_ns = begin,
+         .end_ns = begin + 100 * kMs,
+         .data_wait_ns = 5 * kMs,
+         .begin_wait_ns = 1 * kMs,
+         .backward_end_ns = begin + 50 * kMs,
+         .finished_ns = begin + 80 * kMs},
+        {{begin + 20 * kMs, {begin + 22 * kMs, begin + 23 * kMs, begin + 43 * kMs}},
+         // Issued while the first is under way: its turn comes at 43; 7 ms of it are hidden.
+         {begin + 40 * kMs, {begin + 40 * kMs, begin + 41 * kMs, begin + 75 * kMs}}});
+  }
+  const std::vector<GradientTime> gradients = measured.gradients();
+  REQUIRE(gradients.size() == 2);
+  CHECK(gradients[0].ms == Approx(10));
+  CHECK(gradients[1].ms == Approx(30));
+  const std::vector<BucketMedians> b = measured.buckets();
+  REQUIRE(b.size() == 2);
+  CHECK(b[0].ready_ms == Approx(10));
+  CHECK(b[0].waited_ms == Approx(2));
+  CHECK(b[0].queued_ms == Approx(1));
+  CHECK(b[0].transfer_ms == Approx(20));
+  CHECK(b[0].exposed_ms == Approx(0));
+  CHECK(b[1].queued_ms == Approx(3));
+  CHECK(b[1].transfer_ms == Approx(32));
+  CHECK(b[1].hidden_ms == Approx(7));
+  CHECK(b[1].exposed_ms == Approx(25));
+  CHECK(measured.backward_ms() == Approx(40));
+  CHECK(measured.optimizer_ms() == Approx(20));
+  CHECK(measured.step_ms() == Approx(95));
+  CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 2 - 30));  // 2: headers
+  // The first since its begin, the others since the all-reduces before ended.
+  CHECK(measured.arrivals_ms() == std::vector<double>{50, 970, 970});
+  CHECK(measured.transfers_ms().size() == 6);
+
+  Series series;
+  for (size_t i = 0; i < 10 * Series::kLast; ++i) series.add(double(i));
+  CHECK(series.values().size() == Series::kLast);
+  CHECK(series.median() == Approx(9.5 * Series::kLast - 0.5));
+}
+
+TEST_CASE("advice: who is last, how often, and by how much") {
+  const Lateness late = lateness({{10, 10, 10, 10}, {10, 30, 30, 9}, {12, 12, 12, 12}});
+  CHECK(late.rank == 1);  // 2 of 4 steps; rank 2 as often, but it is the first that counts
+  CHECK(late.share == 0.5);
+  CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).rank == 1);
+  CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).share == 1);
+  CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).late_ms == Approx(5));
+  CHECK(late.spread_ms == Approx(11.5));  // of 2, 20, 20 and 3
+  CHECK(lateness({{1, 2, 3}}).share == 0);
+  CHECK(lateness({}).share == 0);
+}
+
+TEST_CASE("advice: an all-reduce costs what it costs the rank that waits for nobody") {
+  // Two buckets, three steps. Rank 0 waits for rank 1 in the first bucket of two of the steps.
+  CHECK(costs_ms({{9, 9, 2, 4, 4, 4}, {2, 3, 8, 4, 5, 4}}, 2) == std::vector<double>{2, 4});
+  CHECK(costs_ms({}, 0).empty());
+  CHECK(costs_ms({{}, {}}, 2) == std::vector<double>{0, 0});
+}
+
+TEST_CASE("advice: every diagnosis has its numbers") {
+  Observed o = step();
+  o.ranks = 1;
+  CHECK(starts_with(diagnose(o), "one rank"));
+
+  o = step();
+  o.data_wait_ms = 40;
+  CHECK(diagnose(o) == "data-bound: 40 ms of a step of 130 ms wait for samples");
+
+  o = step();
+  o.exposed_ms = 1;
+  o.hidden_fraction = 0.97;
+  CHECK(diagnose(o) ==
+        "compute-bound: communication costs 1 ms of a step of 130 ms, everything is hidden");
+  o.exposed_ms = 6;
+  o.hidden_fraction = 0.8;
+  CHECK(diagnose(o) ==
+        "compute-bound: communication costs 6 ms of a step of 130 ms, too little to matter");
+
+  o = step();
+  o.lateness = {.rank = 2, .share = 0.87, .late_ms = 15};
+  CHECK(diagnose(o) == "straggler: rank 2 is last in 87 % of the steps, by 15 ms");
+  o.lateness.share = 0.6;
+  CHECK(!starts_with(diagnose(o), "straggler"));
+  o.lateness = {.rank = 2, .share = 0.87, .late_ms = 3};
+  CHECK(!starts_with(diagnose(o), "straggler"));
+
+  o = step();
+  o.lateness = {.rank = 1, .share = 0.5, .late_ms = 0, .spread_ms = 12};
+  CHECK(starts_with(diagnose(o), "uneven: ranks reach the end of backward 12 ms apart"));
+
+  o = step();
+  o.overlap = false;
+  CHECK(starts_with(diagnose(o), "not overlapped: --no-overlap leaves all 30 ms"));
+
+  o = step();
+  o.latency_ms = 2;
+  o.buckets.assign(34, {12'000, 10, 0.9, "many"});
+  CHECK(diagnose(o) ==
+        "latency: 34 buckets of 12 KB on average cost 34 x 2 ms, however little they hold");
+
+  o = step();
+  o.buckets.back() = {7'650'000, 59, 12, "wte.weight rows"};
+  CHECK(diagnose(o) ==
+        "tail: bucket 2 (wte.weight rows, 7.65 MB) is ready only when backward ends: 46 % of the "
+        "bytes cannot be hidden");
+
+  o = step();
+  o.buckets[1].transfer_ms = 45;
+  CHECK(diagnose(o) ==
+        "tail: bucket 1 (b, 8 MB) takes 45 ms, but is ready only 30 ms before backward ends: a "
+        "smaller --bucket-cap-mb starts earlier");
+
+  o = step();
+  o.buckets[0].transfer_ms = 50;
+  CHECK(diagnose(o) ==
+        "communication-bound: the all-reduces take 75 ms, backward after the first bucket only 50 "
+        "ms");
+
+  CHECK(starts_with(diagnose(step()), "mixed: 33 % of 30 ms"));
+}
+
+TEST_CASE("scaling: one rank is added, doubles go, order is ascending") {
+  CHECK(scaling_ranks({4, 2, 2}) == std::vector<uint64_t>{1, 2, 4});
+  CHECK(scaling_ranks({1}) == std::vector<uint64_t>{1});
+}
+
+TEST_CASE("scaling: a strong one needs a batch that every number of ranks can share") {
+  Options o;
+  o.batch = 6;
+  CHECK(check_scaling(o, {1, 4}).ok());  // weak
+  o.strong = true;
+  CHECK(check_scaling(o, {1, 2, 3}).ok());
+  const Status refused = check_scaling(o, {1, 2, 4});
+  REQUIRE(!refused.ok());
+  CHECK(refused.message().find("4 ranks cannot share --batch 6") != std::string::npos);
+}
+
+TEST_CASE("scaling: a run's command line has its own ranks, batch and report") {
+  const ScalingPoint point{
+      .ranks = 2, .batch = 3, .samples_per_s = 0, .oversubscribed = false, .summary = {}};
+  CHECK(scaling_words({"rondo-train", "--scaling", "1,2", "--lr", "1", "--batch=6", "--strong",
+                       "--json", "out", "--log-every=5", "--width", "32"},
+                      point, "J") == std::vector<std::string>{"rondo-train", "--lr", "1", "--width",
+                                                              "32", "--ranks", "2", "--batch", "3",
+                                                              "--json", "J", "--log-every", "0"});
+}
+
+TEST_CASE("scaling: efficiency is against one rank, and never blamed on shared cores") {
+  const std::vector<ScalingPoint> points = {
+      {.ranks = 1, .batch = 8, .samples_per_s = 100, .oversubscribed = false, .summary = {}},
+      {.ranks = 2,
+       .batch = 8,
+       .samples_per_s = 180,
+       .oversubscribed = false,
+       .summary = {{"step_ms", 4}}},
+      {.ranks = 4, .batch = 8, .samples_per_s = 200, .oversubscribed = true, .summary = {}}};
+  const nlohmann::ordered_json rows = scaling_rows(points, 2, 1);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0]["efficiency"] == 1.0);
+  CHECK(rows[1]["efficiency"] == Approx(0.9));
+  CHECK(rows[1]["step_ms"] == 4);
+  CHECK(rows[1]["oversubscribed"] == false);
+  CHECK(!rows[1].contains("note"));
+  CHECK(rows[2]["oversubscribed"] == true);
+  CHECK(rows[2]["efficiency"] == Approx(0.5));
+  CHECK(rows[2]["efficiency_of_cores"] == Approx(1.0));
+  CHECK(rows[2]["note"].get<std::string>().find("more ranks than cores") == 0);
+}

@@ -1,0 +1,342 @@
+// What rondo-train shows of a run, as a program with ranks as processes: the trace of all ranks, the
+// summary's account of the time, control steps that leave no mark, --scaling, and the bar.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+#include "tests/harness/terminal.hpp"
+#include "tests/trainer/synthetic_data.hpp"
+
+using nlohmann::json;
+using rondo::testing::ProgramResult;
+using rondo::testing::run_program;
+using rondo::testing::TempDirectory;
+
+namespace {
+
+const std::vector<std::string> kNoLauncher = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+
+using Words = std::vector<std::string>;
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A model that is small enough, and the layers that backward visits.
+struct Small {
+  std::string name;
+  Words flags;
+  std::vector<std::string> layers;
+};
+
+class Workplace {
+ public:
+  Workplace() {
+    namespace t = rondo::trainer::testing;
+    t::write_file(file("text"), t::synthetic_text(4000, 1));
+    t::write_pictures(file("pictures"), "train", 60, 8, 4, 1);
+  }
+  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  std::vector<Small> models() const {
+    const Words text = {"--data", file("text")};
+    return {{"mlp",
+             Words{"--model", "mlp", "--width", "32"} + text,
+             {"output", "hidden2", "hidden1", "embedding"}},
+            {"gpt",
+             Words{"--model", "gpt", "--layers", "2", "--width", "16", "--heads", "2", "--context",
+                   "8", "--dropout", "0.1"} +
+                 text,
+             {"head", "h.1.mlp", "h.1.attn", "h.0.mlp", "h.0.attn", "embedding"}},
+            {"cnn",
+             {"--model", "cnn", "--width", "4", "--classes", "4", "--sync-batch-norm", "--data",
+              file("pictures")},
+             {"linear", "bn2", "conv2", "bn1", "conv1"}}};
+  }
+
+  ProgramResult run(Words words) const {
+    return run_program(Words{RONDO_TRAIN} + words, kNoLauncher, std::chrono::seconds{120});
+  }
+  /// A run that must succeed; its JSON document.
+  json train(const Words& words) const {
+    const ProgramResult result = run(words + Words{"--json", file("json")});
+    INFO(result.err);
+    REQUIRE(!result.timed_out);
+    REQUIRE(result.exit_code == 0);
+    return read_json("json");
+  }
+  json read_json(const std::string& name) const {
+    std::ifstream stream(file(name));
+    return json::parse(stream);
+  }
+
+ private:
+  TempDirectory folder_;
+};
+
+struct Span {
+  std::string name;
+  double begin, end;
+};
+
+/// By process and row, then in order of beginning, enclosing ones first.
+std::map<std::pair<int, int>, std::vector<Span>> rows_of(const json& trace) {
+  std::map<std::pair<int, int>, std::vector<Span>> rows;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    REQUIRE(event["dur"].get<double>() >= 0);
+    rows[{event["pid"], event["tid"]}].push_back(
+        {event["name"], event["ts"], event["ts"].get<double>() + event["dur"].get<double>()});
+  }
+  for (auto& [key, spans] : rows) {
+    std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("the trace has every layer of forward and backward, on every rank, and rows that nest") {
+  const Workplace place;
+  for (const Small& model : place.models()) {
+    INFO(model.name);
+    place.train(model.flags + Words{"--ranks", "2", "--steps", "2", "--batch", "4", "--trace",
+                                    place.file("trace")});
+    const json trace = place.read_json("trace");
+    CHECK(trace["displayTimeUnit"] == "ms");
+    const auto rows = rows_of(trace);
+    constexpr double kRounding = 1e-3;  // us: a nanosecond
+    for (const auto& [row, spans] : rows) {
+      std::vector<Span> open;
+      for (const Span& span : spans) {
+        while (!open.empty() && open.back().end <= span.begin + kRounding) open.pop_back();
+        INFO("rank " << row.first << ", row " << row.second << ": " << span.name);
+        if (!open.empty()) CHECK(span.end <= open.back().end + kRounding);
+        open.push_back(span);
+      }
+    }
+    std::vector<std::string> expected;
+    for (size_t l = model.layers.size(); l-- > 0;) expected.push_back("forward " + model.layers[l]);
+    for (const std::string& layer : model.layers) expected.push_back("backward " + layer);
+    expected = expected + expected;  // two steps
+    for (const int rank : {0, 1}) {
+      std::vector<std::string> visited;
+      double forward_end = 0;
+      for (const Span& span : rows.at({rank, 0})) {
+        if (span.name == "forward") forward_end = span.end;
+        if (span.name.starts_with("forward ")) CHECK(span.end <= forward_end + kRounding);
+        if (span.name.starts_with("backward ")) CHECK(span.begin >= forward_end - kRounding);
+        if (span.name.find("ward ") != std::string::npos) visited.push_back(span.name);
+      }
+      CHECK(visited == expected);
+    }
+  }
+}
+
+TEST_CASE("the summary accounts for every bucket and for the step") {
+  const Workplace place;
+  const Words flags =
+      place.models()[0].flags +
+      Words{"--ranks", "2", "--steps", "6", "--bucket-cap-mb", "0.005", "--log-every", "0"};
+  const json summary = place.train(flags)["summary"];
+  REQUIRE(summary["buckets"].size() > 2);
+  double hidden = 0, transfer = 0;
+  for (const json& bucket : summary["buckets"]) {
+    for (const char* key : {"bytes", "predicted_us", "ready_ms", "waited_ms", "queued_ms",
+                            "transfer_ms", "cost_ms", "hidden_ms", "exposed_ms"}) {
+      REQUIRE(bucket.contains(key));
+      CHECK(bucket[key].get<double>() >= 0);
+    }
+    CHECK(bucket["transfer_ms"].get<double>() > 0);
+    CHECK(bucket["ready_ms"].get<double>() <= summary["step_ms"].get<double>());
+    hidden += bucket["hidden_ms"].get<double>();
+    transfer += bucket["transfer_ms"].get<double>();
+  }
+  CHECK(summary["hidden_fraction"].get<double>() == Approx(hidden / transfer));
+  std::vector<std::string> ready;
+  for (const json& gradient : summary["gradients"]) ready.push_back(gradient["tensor"]);
+  CHECK(ready == std::vector<std::string>{"output.bias", "output.weight", "hidden2.bias",
+                                          "hidden2.weight", "hidden1.bias", "hidden1.weight",
+                                          "embedding"});
+  const json& last = summary["gradients"].back();
+  CHECK(last["elements"] == 512);
+  CHECK(last["ready_ms"].get<double>() <= summary["backward_ms"].get<double>());
+  CHECK(summary["gradients"][0]["ready_ms"].get<double>() < last["ready_ms"].get<double>());
+  const json& account = summary["accounting"];
+  const double compute = account["compute_ms"], communication = account["communication_ms"];
+  CHECK(compute > 0);
+  CHECK(communication > 0);
+  CHECK(account["sum_ms"].get<double>() == Approx(compute + communication));
+  CHECK(account["max_ms"].get<double>() == Approx(std::max(compute, communication)));
+  CHECK(account["measured_ms"].get<double>() > 0);
+  CHECK(account["contention"].is_null());  // nothing to compare with
+  CHECK(account["control_steps"] == 0);
+  CHECK(!summary["diagnosis"].get<std::string>().empty());
+  CHECK(summary["cap_predictions"].size() >= 2);
+  CHECK(summary["cap_predictions"][0]["cap_mb"] == 0);
+  CHECK(summary["cap_predictions"].back()["buckets"] == 1);
+
+  const json alone = place.train(place.models()[0].flags + Words{"--steps", "2"})["summary"];
+  CHECK(alone["diagnosis"] == "one rank: nothing is communicated");
+  CHECK(!alone.contains("cap_predictions"));
+}
+
+TEST_CASE("control steps measure and leave no mark") {
+  const Workplace place;
+  for (const Small& model : place.models()) {
+    for (const Words& more : {Words{}, Words{"--dtype", "fp16", "--accum", "2"}}) {
+      INFO(model.name);
+      // Buffers are part of the checkpoint.
+      const auto train = [&](const std::string& name, const std::string& steps) {
+        const json document =
+            place.train(model.flags + more +
+                        Words{"--ranks", "2", "--steps", "4", "--batch", "4", "--control-steps",
+                              steps, "--checkpoint-dir", place.file(model.name + name)});
+        std::ifstream tensors(place.file(model.name + name + "/step-00000004/model.safetensors"),
+                              std::ios::binary);
+        std::string bits{std::istreambuf_iterator<char>(tensors), {}};
+        REQUIRE(bits.size() > 8);
+        // The header knows the options' hash, which differs.
+        uint64_t header = 0;
+        for (size_t i = 8; i-- > 0;) header = header << 8 | static_cast<uint8_t>(bits[i]);
+        return std::pair(document, bits.substr(8 + header));
+      };
+      const std::string tag = more.empty() ? "" : "16";
+      const auto [with, bits_with] = train(tag + "with", "2");
+      const auto [without, bits_without] = train(tag + "without", "0");
+      REQUIRE(with["steps"].size() == without["steps"].size());
+      for (size_t s = 0; s < with["steps"].size(); ++s) {
+        CHECK(with["steps"][s]["loss"] == without["steps"][s]["loss"]);
+      }
+      CHECK(with["summary"]["parameter_hash"] == without["summary"]["parameter_hash"]);
+      CHECK(with["summary"]["bytes_sent_per_step"] == without["summary"]["bytes_sent_per_step"]);
+      const bool same_bits = bits_with == bits_without;
+      CHECK(same_bits);
+      CHECK(with["summary"]["warnings"] == without["summary"]["warnings"]);
+      const json& account = with["summary"]["accounting"];
+      CHECK(account["control_steps"] == 2);
+      CHECK(account["contention"].is_number());
+      CHECK(account["communication_ms"].get<double>() > 0);
+    }
+  }
+}
+
+// Seventeen tensors cost 34 latencies of 2 ms one by one, and two or three of them together.
+TEST_CASE("on a slow link the suggested cap exposes less than one bucket per tensor") {
+  const Workplace place;
+  const auto train = [&](const std::string& cap_mb) {
+    return place.train(place.models()[0].flags + Words{"--layers", "7", "--ranks", "2", "--steps",
+                                                       "10", "--pace", "200MB/s,2ms",
+                                                       "--bucket-cap-mb", cap_mb})["summary"];
+  };
+  const json apart = train("0");
+  CHECK(apart["buckets"].size() == 17);
+  CHECK(apart["suggested_gain_ms"].get<double>() > 1);
+  const double cap_mb = apart["suggested_bucket_cap_mb"];
+  CHECK(cap_mb > 0);
+  const json together = train(std::to_string(cap_mb));
+  CHECK(together["buckets"].size() <= 5);
+  CHECK(together["exposed_comm_ms"].get<double>() < apart["exposed_comm_ms"].get<double>());
+}
+
+TEST_CASE("--scaling runs each number of ranks, and says where they share cores") {
+  const Workplace place;
+  const Words flags = place.models()[0].flags + Words{"--steps", "3", "--batch", "4"};
+  const ProgramResult result =
+      place.run(flags + Words{"--scaling", "2,4", "--json", place.file("scaling")});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.err.find("1 rank is added") != std::string::npos);
+  const json document = json::parse(result.out);
+  CHECK(document == place.read_json("scaling"));
+  CHECK(document["program"] == "rondo-train");
+  const json& rows = document["scaling"];
+  REQUIRE(rows.size() == 3);
+  const uint64_t cores = document["config"]["cores"];
+  for (size_t i = 0; i < 3; ++i) {
+    const uint64_t ranks = uint64_t{1} << i;
+    CHECK(rows[i]["ranks"] == ranks);
+    CHECK(rows[i]["batch"] == 4);
+    CHECK(rows[i]["global_batch"] == 4 * ranks);
+    CHECK(rows[i]["samples_per_s"].get<double>() > 0);
+    CHECK(rows[i]["oversubscribed"] == (ranks > cores));
+    CHECK(rows[i].contains("note") == (ranks > cores));
+    CHECK(rows[i]["efficiency"].get<double>() ==
+          Approx(rows[i]["samples_per_s"].get<double>() /
+                 (static_cast<double>(ranks) * rows[0]["samples_per_s"].get<double>())));
+    CHECK(rows[i].contains("exposed_comm_ms"));
+  }
+  const ProgramResult strong = place.run(flags + Words{"--scaling", "1,2", "--strong"});
+  REQUIRE(strong.exit_code == 0);
+  for (const json& row : json::parse(strong.out)["scaling"]) CHECK(row["global_batch"] == 4);
+}
+
+TEST_CASE("--scaling refuses what it cannot run") {
+  const Workplace place;
+  const auto refused = [&](const Words& words, const std::string& why) {
+    const ProgramResult result = place.run(place.models()[0].flags + words);
+    INFO(result.err);
+    CHECK(result.exit_code != 0);
+    CHECK(result.err.find(why) != std::string::npos);
+    CHECK(result.out.find("scaling") == std::string::npos);
+  };
+  refused({"--scaling", "0,2"}, "--scaling");
+  refused({"--scaling", "two"}, "--scaling");
+  refused({"--strong"}, "--scaling");
+  refused({"--scaling", "1,2", "--ranks", "2"}, "leave out --ranks");
+  refused({"--scaling", "1,2", "--trace", "t"}, "--trace");
+  refused({"--scaling", "1,4", "--strong", "--batch", "6"}, "4 ranks cannot share --batch 6");
+  // A run's own complaint is heard.
+  const ProgramResult failed = place.run({"--scaling", "1,2", "--data", place.file("nowhere")});
+  CHECK(failed.exit_code != 0);
+  CHECK(failed.err.find("nowhere") != std::string::npos);
+  CHECK(failed.out.empty());
+  const ProgramResult launched =
+      run_program(Words{RONDO_RUN, "-n", "2", "--", RONDO_TRAIN, "--scaling", "1,2"}, kNoLauncher);
+  CHECK(launched.exit_code != 0);
+  CHECK(launched.err.find("leave out the launcher") != std::string::npos);
+}
+
+TEST_CASE("the bar is drawn for every model, by epochs, and from where a resumed run goes on") {
+  const Workplace place;
+  for (const Small& model : place.models()) {
+    INFO(model.name);
+    const auto shown = [&](const Words& words) {
+      const rondo::testing::Terminal terminal;
+      std::string command = "exec";
+      for (const std::string& word : Words{RONDO_TRAIN} + model.flags + words) {
+        command += " '" + word + "'";
+      }
+      const ProgramResult result = run_program(
+          {"sh", "-c", command + " --ranks 2 --log-every 0 2>'" + terminal.path() + "'"},
+          kNoLauncher);
+      CHECK(result.exit_code == 0);
+      return terminal.read();
+    };
+    const Words folder = {"--checkpoint-dir", place.file("bar-" + model.name)};
+    CHECK(shown(folder + Words{"--steps", "4"}).find("step 4 of 4") != std::string::npos);
+    const std::string resumed = shown(folder + Words{"--steps", "8", "--resume"});
+    CHECK(resumed.find("step 4 of 8") == std::string::npos);
+    CHECK(resumed.find("] step 5 of 8") != std::string::npos);
+    CHECK(resumed.find("step 8 of 8") != std::string::npos);
+    // Nothing is left to do: no bar, and an end in order.
+    CHECK(shown(folder + Words{"--steps", "8", "--resume"}).find(" of 8, loss") ==
+          std::string::npos);
+    const std::string epochs = shown({"--epochs", "2", "--batch", "30"});
+    const size_t last = epochs.rfind("] step ");
+    REQUIRE(last != std::string::npos);
+    uint64_t step = 0, of = 1;
+    REQUIRE(std::sscanf(epochs.c_str() + last, "] step %lu of %lu", &step, &of) == 2);
+    CHECK(step == of);
+  }
+}

@@ -1,0 +1,217 @@
+// See accounting.hpp.
+#include "trainer/accounting.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+
+#include "trainer/prediction.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Names for a sentence.
+std::string members_of(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  constexpr size_t kNamed = 2;
+  std::string members;
+  for (size_t p = 0; p < std::min(kNamed, bucket.pieces.size()); ++p) {
+    const DdpBucket::Piece& piece = bucket.pieces[p];
+    const DdpTensor& tensor = tensors[piece.tensor];
+    members += (p == 0 ? "" : ", ") + tensor.name;
+    if (tensor.adds_to >= 0) {
+      members += " rows";
+    } else if (piece.end - piece.begin != tensor.count()) {
+      members += " in part";
+    }
+  }
+  if (bucket.pieces.size() > kNamed) {
+    members += fmt::format(" and {} more", bucket.pieces.size() - kNamed);
+  }
+  return members;
+}
+
+bool is_rows(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  return tensors[bucket.pieces.front().tensor].adds_to >= 0;
+}
+
+/// What an all-reduce costs in this run: the prediction for its size, by as much as the run's own
+/// all-reduces took more or less than theirs.
+class Prices {
+ public:
+  explicit Prices(const Evidence& e) : e_(e) {
+    const auto& layout = e.facts.ddp.layout();
+    double measured_ms = 0, predicted_ms = 0;
+    for (size_t b = 0; b < layout.size(); ++b) {
+      if (is_rows(layout[b], e.facts.ddp.tensors())) {
+        // It travels as touched rows, alone with any cap: it costs what it cost.
+        rows_ms_[layout[b].pieces.front().tensor] = e.all.costs_ms[b];
+        continue;
+      }
+      measured_ms += e.all.costs_ms[b];
+      predicted_ms += e.facts.plans[b].predicted_us / 1e3;
+    }
+    if (predicted_ms > 0 && measured_ms > 0) ratio_ = measured_ms / predicted_ms;
+  }
+
+  double ratio() const { return ratio_; }
+  double of(size_t count) const {
+    return ratio_ / 1e3 *
+           e_.communicator.plan(Collective::kAllReduce, count, e_.facts.options.type(), e_.direct)
+               .predicted_us;
+  }
+  double of(const DdpBucket& bucket) const {
+    const auto found = rows_ms_.find(bucket.pieces.front().tensor);
+    return found != rows_ms_.end() ? found->second : of(bucket.count);
+  }
+
+ private:
+  const Evidence& e_;
+  double ratio_ = 1;
+  std::map<size_t, double> rows_ms_;  // by tensor
+};
+
+Json to_json(const BucketMedians& b) {
+  return {{"ready_ms", b.ready_ms},       {"waited_ms", b.waited_ms}, {"queued_ms", b.queued_ms},
+          {"transfer_ms", b.transfer_ms}, {"hidden_ms", b.hidden_ms}, {"exposed_ms", b.exposed_ms}};
+}
+
+Json whole_step(const Evidence& e) {
+  const double disturbed_ms = e.measured.compute_ms();
+  double compute_ms = disturbed_ms, communication_ms = 0;
+  for (const double cost_ms : e.all.costs_ms) communication_ms += cost_ms;
+  Json contention;
+  if (e.control.steps > 0) {
+    compute_ms = e.control.pass_ms + e.measured.optimizer_ms();
+    communication_ms = e.control.communication_ms;
+    contention = compute_ms > 0 ? disturbed_ms / compute_ms - 1 : 0.0;
+  }
+  const double sum_ms = compute_ms + communication_ms;
+  const double max_ms = std::max(compute_ms, communication_ms);
+  spdlog::info(
+      "a step: computing {:.2f} ms, communicating {:.2f}; in series {:.2f}, at best {:.2f}, "
+      "measured {:.2f}; {}",
+      compute_ms, communication_ms, sum_ms, max_ms, e.measured.step_ms(),
+      contention.is_null() ? std::string("contention needs --control-steps")
+                           : fmt::format("contention {:+.0f} %", 100 * contention.get<double>()));
+  return {{"compute_ms", compute_ms},
+          {"communication_ms", communication_ms},
+          {"sum_ms", sum_ms},
+          {"max_ms", max_ms},
+          {"measured_ms", e.measured.step_ms()},
+          {"contention", std::move(contention)},
+          {"control_steps", e.control.steps}};
+}
+
+/// When each was final, in that order.
+Json gradients_of(const Evidence& e) {
+  std::vector<GradientTime> times = e.measured.gradients();
+  std::stable_sort(times.begin(), times.end(),
+                   [](const GradientTime& a, const GradientTime& b) { return a.ms < b.ms; });
+  Json gradients = Json::array();
+  for (const GradientTime& time : times) {
+    gradients.push_back({{"tensor", e.facts.ddp.tensors()[time.tensor].name},
+                         {"elements", time.count},
+                         {"ready_ms", time.ms}});
+  }
+  return gradients;
+}
+
+/// The table of caps, the best of them, and what it is predicted to gain.
+void suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
+  const StepModel model{.tensors = e.facts.ddp.tensors(),
+                        .element_bytes = size_of(e.facts.options.type()),
+                        .ready = e.measured.gradients(),
+                        .backward_ms = e.measured.backward_ms(),
+                        .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); }};
+  const std::vector<CapPrediction> predictions = predict_caps(model);
+  Json rows = Json::array();
+  for (const CapPrediction& p : predictions) {
+    rows.push_back({{"cap_mb", p.cap_mb}, {"buckets", p.buckets}, {"exposed_ms", p.exposed_ms}});
+  }
+  const CapPrediction& best = suggested(predictions, model.backward_ms);
+  const double cap_mb = e.facts.options.bucket_cap_mb;
+  const double now_ms = predict_cap(model, cap_mb).exposed_ms;
+  const double gain_ms = std::max(0.0, now_ms - best.exposed_ms);
+  summary["cap_predictions"] = std::move(rows);
+  summary["suggested_bucket_cap_mb"] = best.cap_mb;
+  summary["suggested_gain_ms"] = gain_ms;
+  spdlog::info(
+      "suggested: --bucket-cap-mb {}, {} buckets, predicted to expose {:.2f} ms per step; "
+      "{} exposes {:.2f} by the same model",
+      best.cap_mb, best.buckets, best.exposed_ms, cap_mb, now_ms);
+}
+
+}  // namespace
+
+namespace {
+
+using Table = std::vector<std::vector<double>>;  // by rank
+
+/// As many of every rank.
+Result<Table> gather(Communicator& communicator, const std::vector<double>& mine) {
+  Table table(static_cast<size_t>(communicator.size()));
+  std::vector<double> all(mine.size() * table.size());
+  if (all.empty()) return table;
+  RONDO_RETURN_IF_ERROR(
+      communicator.all_gather(mine.data(), all.data(), mine.size(), DataType::kFloat64));
+  for (size_t r = 0; r < table.size(); ++r) {
+    const double* begin = all.data() + r * mine.size();
+    table[r].assign(begin, begin + mine.size());
+  }
+  return table;
+}
+
+}  // namespace
+
+Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& measured) {
+  const Result<Table> arrivals = gather(communicator, measured.arrivals_ms());
+  RONDO_RETURN_IF_ERROR(arrivals.status());
+  const Result<Table> transfers = gather(communicator, measured.transfers_ms());
+  RONDO_RETURN_IF_ERROR(transfers.status());
+  return AllRanks{.lateness = lateness(arrivals.value()),
+                  .costs_ms = costs_ms(transfers.value(), measured.buckets().size())};
+}
+
+void account(const Evidence& e, Json& summary) {
+  const DistributedDataParallel& ddp = e.facts.ddp;
+  const std::vector<BucketMedians> buckets = e.measured.buckets();
+  const Prices prices(e);
+  Observed observed{.ranks = static_cast<size_t>(e.facts.ranks),
+                    .overlap = !e.facts.options.no_overlap,
+                    .step_ms = summary["step_ms"],
+                    .data_wait_ms = summary["data_wait_ms"],
+                    .backward_ms = e.measured.backward_ms(),
+                    .exposed_ms = summary["exposed_comm_ms"],
+                    .latency_ms = prices.of(16),
+                    .buckets = {},
+                    .lateness = e.all.lateness};
+  double transfer_ms = 0, hidden_ms = 0;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    summary["buckets"][b].update(to_json(buckets[b]));
+    summary["buckets"][b]["cost_ms"] = e.all.costs_ms[b];
+    transfer_ms += buckets[b].transfer_ms;
+    hidden_ms += buckets[b].hidden_ms;
+    observed.buckets.push_back({.bytes = e.facts.bytes_of(ddp.layout()[b].count),
+                                .ready_ms = buckets[b].ready_ms,
+                                .transfer_ms = e.all.costs_ms[b],
+                                .members = members_of(ddp.layout()[b], ddp.tensors())});
+  }
+  observed.hidden_fraction = transfer_ms > 0 ? hidden_ms / transfer_ms : 0.0;
+  summary["hidden_fraction"] = observed.hidden_fraction;
+  summary["gradients"] = gradients_of(e);
+  summary["backward_ms"] = e.measured.backward_ms();
+  summary["accounting"] = whole_step(e);
+  summary["last_rank"] = {{"rank", e.all.lateness.rank},
+                          {"share", e.all.lateness.share},
+                          {"late_ms", e.all.lateness.late_ms},
+                          {"spread_ms", e.all.lateness.spread_ms}};
+  summary["measured_over_predicted"] = prices.ratio();
+  summary["diagnosis"] = diagnose(observed);
+  spdlog::info("diagnosis: {}", summary["diagnosis"].get<std::string>());
+  if (e.facts.ranks > 1) suggest_cap(e, prices, summary);
+}
+
+}  // namespace rondo::trainer

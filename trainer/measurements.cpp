@@ -1,0 +1,96 @@
+// See measurements.hpp.
+#include "trainer/measurements.hpp"
+
+#include <algorithm>
+
+#include "trainer/report.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+double to_ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+}  // namespace
+
+void Series::add(double value) {
+  if (values_.size() < kLast) {
+    values_.push_back(value);
+  } else {
+    values_[next_++ % kLast] = value;
+  }
+}
+
+double Series::median() const { return trainer::median(values_); }
+
+void Measurements::backward_begins(int64_t ns) {
+  backward_begin_ns_ = ns;
+  step_gradients_.clear();
+}
+
+void Measurements::gradient_ready(size_t tensor, size_t count, int64_t ns) {
+  step_gradients_.push_back(
+      {.tensor = tensor, .count = count, .ms = to_ms(ns - backward_begin_ns_)});
+}
+
+void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets) {
+  for (const GradientTime& time : step_gradients_) {
+    gradients_[{time.tensor, time.count}].add(time.ms);
+  }
+  int64_t last_ended = 0;
+  for (size_t b = 0; b < buckets.size() && b < buckets_.size(); ++b) {
+    const Work::Times& work = buckets[b].work;
+    const int64_t turn = std::clamp(std::max(work.started_ns, last_ended), work.issued_ns,
+                                    std::max(work.issued_ns, work.ended_ns));
+    const int64_t shown = std::clamp(step.backward_end_ns, turn, std::max(turn, work.ended_ns));
+    buckets_[b].ready.add(to_ms(buckets[b].ready_ns - backward_begin_ns_));
+    buckets_[b].waited.add(to_ms(work.issued_ns - buckets[b].ready_ns));
+    buckets_[b].queued.add(to_ms(turn - work.issued_ns));
+    buckets_[b].transfer.add(to_ms(work.ended_ns - turn));
+    buckets_[b].hidden.add(to_ms(shown - turn));
+    buckets_[b].exposed.add(to_ms(work.ended_ns - shown));
+    last_ended = work.ended_ns;
+  }
+  // With overlap the first bucket's turn waits for the headers, and backward with it.
+  const bool inside = !buckets.empty() && buckets[0].work.issued_ns < step.backward_end_ns;
+  const int64_t header_ns = inside ? buckets[0].work.issued_ns - buckets[0].ready_ns : 0;
+  compute_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns - step.begin_wait_ns -
+                     header_ns - (step.finished_ns - step.backward_end_ns)));
+  backward_.add(to_ms(step.backward_end_ns - backward_begin_ns_));
+  optimizer_.add(to_ms(step.end_ns - step.finished_ns));
+  step_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns));
+  const int64_t together = last_finished_ns_ != 0 ? last_finished_ns_ : step.begin_ns;
+  arrivals_.add(to_ms(step.backward_end_ns - together));
+  last_finished_ns_ = step.finished_ns;
+}
+
+std::vector<GradientTime> Measurements::gradients() const {
+  std::vector<GradientTime> times;
+  for (const auto& [key, series] : gradients_) {
+    times.push_back({.tensor = key.first, .count = key.second, .ms = series.median()});
+  }
+  return times;
+}
+
+std::vector<double> Measurements::transfers_ms() const {
+  std::vector<double> all;
+  for (const BucketSeries& bucket : buckets_) {
+    const std::vector<double>& values = bucket.transfer.values();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+std::vector<BucketMedians> Measurements::buckets() const {
+  std::vector<BucketMedians> medians;
+  for (const BucketSeries& b : buckets_) {
+    medians.push_back({.ready_ms = b.ready.median(),
+                       .waited_ms = b.waited.median(),
+                       .queued_ms = b.queued.median(),
+                       .transfer_ms = b.transfer.median(),
+                       .hidden_ms = b.hidden.median(),
+                       .exposed_ms = b.exposed.median()});
+  }
+  return medians;
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,80 @@
+// When things happened in a run's steps, on this rank: each gradient, each bucket, the step itself.
+// Keeps the last steps and gives medians; draws no conclusions.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "rondo/ddp.hpp"
+#include "trainer/prediction.hpp"
+
+namespace rondo::trainer {
+
+/// The last kLast of what was added.
+class Series {
+ public:
+  static constexpr size_t kLast = 256;
+  void add(double value);
+  /// 0 of nothing.
+  double median() const;
+  const std::vector<double>& values() const { return values_; }
+
+ private:
+  std::vector<double> values_;
+  size_t next_ = 0;
+};
+
+/// Medians over the steps, each for itself: they need not add up. An all-reduce's turn comes when
+/// it has been issued and the one before it has ended; from then on it is transferred, which
+/// includes waiting for ranks that come later.
+struct BucketMedians {
+  double ready_ms;     // its last gradient was final, after backward began
+  double waited_ms;    // from there until it was issued: for the buckets before it, or backward
+  double queued_ms;    // from there until its turn
+  double transfer_ms;  // from there until it had ended
+  double hidden_ms, exposed_ms;  // of transfer_ms: before, and after, backward ended
+};
+
+/// One thread.
+class Measurements {
+ public:
+  explicit Measurements(size_t buckets = 0) : buckets_(buckets) {}
+
+  /// Of a step's micro-batches the last counts.
+  void backward_begins(int64_t ns);
+  void gradient_ready(size_t tensor, size_t count, int64_t ns);
+  struct Step {
+    int64_t begin_ns, end_ns;
+    int64_t data_wait_ns,
+        begin_wait_ns;  // for samples; for what DistributedDataParallel::begin() does
+    int64_t backward_end_ns, finished_ns;  // between them it waited for all-reduces
+  };
+  void step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets);
+
+  bool empty() const { return step_.values().empty(); }
+  std::vector<GradientTime> gradients() const;
+  std::vector<BucketMedians> buckets() const;
+  double backward_ms() const { return backward_.median(); }
+  double optimizer_ms() const { return optimizer_.median(); }
+  double step_ms() const { return step_.median(); }        // without waiting for data
+  double compute_ms() const { return compute_.median(); }  // without waiting for anything
+  /// Of each kept step, what this rank took from the end of the last all-reduce before it to the
+  /// end of its backward pass. As many on every rank.
+  const std::vector<double>& arrivals_ms() const { return arrivals_.values(); }
+  /// Of each bucket one after the other, the transfer in each kept step.
+  std::vector<double> transfers_ms() const;
+
+ private:
+  struct BucketSeries {
+    Series ready, waited, queued, transfer, hidden, exposed;
+  };
+  int64_t backward_begin_ns_ = 0, last_finished_ns_ = 0;
+  std::vector<GradientTime> step_gradients_;  // of the pass under way
+  std::map<std::pair<size_t, size_t>, Series> gradients_;
+  std::vector<BucketSeries> buckets_;
+  Series backward_, optimizer_, compute_, step_, arrivals_;
+};
+
+}  // namespace rondo::trainer

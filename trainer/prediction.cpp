@@ -1,0 +1,75 @@
+// See prediction.hpp.
+#include "trainer/prediction.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/ddp/layout.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+constexpr double kBytesPerMb = 1024 * 1024;
+constexpr double kCandidates[] = {0, 0.25, 0.5, 1, 2, 5, 10, 25, 50, 100};
+
+/// A panel is ready with the first report that covers it.
+double ready_ms(const StepModel& model, const DdpBucket::Piece& piece) {
+  double first = model.backward_ms;
+  for (const GradientTime& time : model.ready) {
+    if (time.tensor == piece.tensor && time.count >= piece.end) first = std::min(first, time.ms);
+  }
+  return first;
+}
+
+}  // namespace
+
+double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
+  double finish = 0;
+  for (const TimedBucket& bucket : buckets) {
+    finish = std::max(bucket.ready_ms, finish) + bucket.cost_ms;
+  }
+  return std::max(0.0, finish - backward_ms);
+}
+
+CapPrediction predict_cap(const StepModel& model, double cap_mb) {
+  const ddp::Layout layout =
+      ddp::make_layout(model.tensors, model.element_bytes,
+                       {.bytes = static_cast<size_t>(std::ceil(cap_mb * kBytesPerMb)),
+                        .small_bytes = size_t{1} << 20});
+  std::vector<TimedBucket> buckets;
+  for (const DdpBucket& bucket : layout.buckets) {
+    double ready = 0;
+    for (const DdpBucket::Piece& piece : bucket.pieces) {
+      ready = std::max(ready, ready_ms(model, piece));
+    }
+    buckets.push_back({.ready_ms = ready, .cost_ms = model.cost_ms(bucket)});
+  }
+  return {.cap_mb = cap_mb,
+          .buckets = buckets.size(),
+          .exposed_ms = exposed_ms(buckets, model.backward_ms)};
+}
+
+std::vector<CapPrediction> predict_caps(const StepModel& model) {
+  size_t elements = 0;
+  for (const DdpTensor& tensor : model.tensors) elements += tensor.count();
+  const double all_mb = static_cast<double>(elements * model.element_bytes) / kBytesPerMb;
+  std::vector<CapPrediction> predictions;
+  for (const double cap_mb : kCandidates) {
+    if (cap_mb < all_mb) predictions.push_back(predict_cap(model, cap_mb));
+  }
+  predictions.push_back(predict_cap(model, std::floor(all_mb) + 1));
+  return predictions;
+}
+
+const CapPrediction& suggested(const std::vector<CapPrediction>& predictions, double backward_ms) {
+  double least = predictions.front().exposed_ms;
+  for (const CapPrediction& p : predictions) least = std::min(least, p.exposed_ms);
+  const double most = least + std::max(0.01 * least, 0.005 * backward_ms);
+  size_t best = 0;
+  for (size_t i = 0; i < predictions.size(); ++i) {
+    if (predictions[i].exposed_ms <= most) best = i;
+  }
+  return predictions[best];
+}
+
+}  // namespace rondo::trainer
