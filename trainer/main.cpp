@@ -10,6 +10,7 @@
 #include "trainer/layers/matmul.hpp"
 #include "trainer/options.hpp"
 #include "trainer/setup.hpp"
+#include "trainer/teach.hpp"
 #include "trainer/train.hpp"
 
 namespace {
@@ -18,6 +19,7 @@ using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
 
 Status run(const Options& options, char** argv) {
+  if (!options.lesson.empty()) return teach(options.lesson);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
   if (launch_first.value()) return launch(options.ranks, argv);
