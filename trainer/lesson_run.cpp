@@ -94,7 +94,15 @@ double LessonRun::validation_loss() const {
                       : number("/validation/" + std::to_string(records - 1) + "/validation_loss");
 }
 
-std::string LessonRun::error() const { return json.value("error", "none"); }
+/// From stderr: the first rank that ends takes rank 0 with it, perhaps before its document.
+std::string LessonRun::error() const {
+  const std::string prefix = "rondo-train: ";
+  const size_t at = said.rfind(prefix);
+  if (succeeded) return "none";
+  if (at == std::string::npos) return said;
+  const size_t begin = at + prefix.size();
+  return said.substr(begin, said.find('\n', begin) - begin);
+}
 
 size_t LessonRun::steps() const { return json.contains("steps") ? json["steps"].size() : 0; }
 
@@ -176,6 +184,7 @@ Result<LessonRun> run_for_lesson(const std::vector<std::string>& flags, const st
   run.said = read_whole(base + ".err");
   run.json = parse_file(base + ".json");
   if (traces) run.trace = parse_file(base + ".trace");
+  if (!run.json.is_object() && !run.succeeded) run.json = nlohmann::json::object();
   if (run.json.is_object() && !run.trace.is_discarded()) return run;
   return Status(Code::kSystem, "'" + run.command + "' left no results, but said: " + run.said);
 }

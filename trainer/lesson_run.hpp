@@ -14,7 +14,7 @@ struct LessonRun {
   std::string command;   // for a shell
   bool succeeded;        // exit code 0
   std::string said;      // stderr
-  nlohmann::json json;   // --json's document
+  nlohmann::json json;   // --json's document; after a failure perhaps empty
   nlohmann::json trace;  // --trace's, null without
 
   /// A number of the document, NaN where it is not there: "/summary/final_loss".

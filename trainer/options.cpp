@@ -187,8 +187,6 @@ void fill_in(Options& o) {
   if (o.lr < 0) o.lr = o.optimizer == "adamw" ? 0.001 : 0.02;
   if (o.weight_decay < 0) o.weight_decay = o.optimizer == "adamw" ? 0.01 : 0;
   if (o.steps == 0 && o.epochs == 0) o.steps = 100;
-  // What the split is for, an early start of the head's share, dp does not have.
-  if (o.strategy == "dp") o.no_split_tied = o.no_split_tied || gpt;
 }
 
 /// Why these flags do not go together; empty: they do.

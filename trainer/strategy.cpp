@@ -25,7 +25,6 @@ std::string refused_by_strategy(const Options& o) {
       {o.sync_batch_norm, "--sync-batch-norm", "replicas know only rank 0"},
       {o.no_broadcast_buffers, "--no-broadcast-buffers", "buffers are replicated in every step"},
       {o.layer_drop > 0, "--layer-drop", "it does not know which parameters were used"},
-      {o.reproducible, "--reproducible", "the star adds up in an order of its own"},
       {o.sabotage != plain.sabotage, "--break", "that breaks the ddp strategy"},
   };
   for (const Refusal& refusal : refusals) {

@@ -125,6 +125,7 @@ class DataParallelRun : private BackwardListener {
   Status load();
   Status scatter();
   Status compute();
+  void add_second_gradients();
   Status gather();
   Status update();
   void send_parameters(std::vector<Work>& works);
@@ -238,7 +239,7 @@ Status DataParallelRun<T>::open_outputs() {
   RONDO_RETURN_IF_ERROR(trace.status());
   trace_ = std::move(trace).value();
   plans_.assign(ddp_.layout().size(),
-                communicator_.plan(Collective::kReduce, ddp_.gradient_elements(), o_.type(), false,
+                communicator_.plan(Collective::kReduce, ddp_.parameter_elements(), o_.type(), false,
                                    Algorithm::kStar));
   if (!is_root()) return {};
   Result<Report> report = Report::open(o_, last_step_, config_of(facts()));
@@ -248,7 +249,7 @@ Status DataParallelRun<T>::open_outputs() {
       "{}: dp, as DataParallel: rank 0 scatters {} bytes of samples and {} of parameters"
       " to each rank, and gets {} of gradients back",
       o_.model, format_.bytes(), ddp_.parameter_elements() * sizeof(T),
-      ddp_.gradient_elements() * sizeof(T));
+      ddp_.parameter_elements() * sizeof(T));
   return {};
 }
 
@@ -328,9 +329,22 @@ Status DataParallelRun<T>::compute() {
   const int64_t forward_ns = now_ns();
   const auto quiet = ddp_.no_sync();
   RONDO_RETURN_IF_ERROR(model_.backward(batch, pass, T{1}, false, *this));
+  add_second_gradients();
   trace_.span(kReplicaLane, kDpForward, step_, begin_ns, forward_ns);
   trace_.span(kReplicaLane, kDpBackward, step_, forward_ns, now_ns());
   return {};
+}
+
+/// Here, so that they need not travel: with nothing to overlap there is no hurry for the first.
+template <class T>
+void DataParallelRun<T>::add_second_gradients() {
+  for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
+    const DdpTensor& tensor = ddp_.tensors()[t];
+    if (tensor.adds_to < 0) continue;
+    const T* second = ddp_.template gradient<T>(t);
+    T* first = ddp_.template gradient<T>(static_cast<size_t>(tensor.adds_to));
+    for (size_t i = 0; i < tensor.count(); ++i) first[i] += second[i];
+  }
 }
 
 /// The loss's sum, and the gradients' mean over all loss terms, to the root.
@@ -343,7 +357,7 @@ Status DataParallelRun<T>::gather() {
   works.push_back(communicator_.reduce_async(loss_.data(), loss_.data(), 1, DataType::kFloat64,
                                              kRoot, ReduceOp::kSum, kStarCall));
   works.push_back(communicator_.reduce_async(ddp_.gradients(), ddp_.gradients(),
-                                             ddp_.gradient_elements(), type_of<T>(), kRoot,
+                                             ddp_.parameter_elements(), type_of<T>(), kRoot,
                                              ReduceOp::kScaledSum, scaled));
   return wait_for(works);
 }
@@ -422,12 +436,13 @@ nlohmann::ordered_json DataParallelRun<T>::summary(const std::vector<uint64_t>& 
                                              o_.type(), false, Algorithm::kStar);
   size_t down = format_.bytes() + ddp_.parameter_elements() * sizeof(T);
   for (const DdpTensor& buffer : ddp_.buffers()) down += buffer.count() * sizeof(T);
+  all["gradient_bytes_per_step"] = ddp_.parameter_elements() * sizeof(T);
   // Of the root.
   all["bytes_formula_per_step"] = static_cast<double>((ranks_ - 1) * down);
   all["predicted_comm_us"] =
       scattered.predicted_us + parameters.predicted_us + plans_[0].predicted_us;
   const nlohmann::ordered_json bucket = {{"parameters", ddp_.tensors().size()},
-                                         {"bytes", ddp_.gradient_elements() * sizeof(T)},
+                                         {"bytes", ddp_.parameter_elements() * sizeof(T)},
                                          {"algorithm", name(Algorithm::kStar)},
                                          {"predicted_us", plans_[0].predicted_us}};
   all["buckets"] = nlohmann::ordered_json::array({bucket});

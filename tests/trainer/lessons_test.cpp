@@ -18,12 +18,13 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-ProgramResult run(Words words, const std::string& folder) {
-  words.insert(words.begin(), RONDO_TRAIN);
-  return run_program(words,
-                     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                      "MASTER_PORT", "TMPDIR=" + folder},
-                     std::chrono::seconds{240});
+ProgramResult run(const Words& flags, const std::string& folder) {
+  Words words = {RONDO_TRAIN};
+  words.insert(words.end(), flags.begin(), flags.end());
+  Words environment = {"RANK",        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                       "MASTER_ADDR", "MASTER_PORT"};
+  environment.push_back("TMPDIR=" + folder);
+  return run_program(words, environment, std::chrono::seconds{240});
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
