@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "trainer/checkpointing.hpp"
-#include "trainer/data/loader.hpp"
 #include "trainer/evaluate.hpp"
+#include "trainer/global_batch.hpp"
 #include "trainer/hash.hpp"
 #include "trainer/ranks.hpp"
 #include "trainer/report.hpp"
@@ -45,57 +45,6 @@ Status wait_for(std::vector<Work>& works) {
   works.clear();
   return first;
 }
-
-/// What all samples of a step are, as the ranks of ddp would have read them: a loader for each.
-class GlobalBatch {
- public:
-  static Result<GlobalBatch> create(const Options& options, const Dataset& data, uint64_t ranks,
-                                    const ShareFormat& format) {
-    GlobalBatch global(format);
-    // Together as many threads as one rank of ddp has.
-    const size_t workers = (options.workers + ranks - 1) / ranks;
-    for (uint64_t r = 0; r < ranks; ++r) {
-      const DistributedSampler sampler({.samples = data.samples(),
-                                        .ranks = ranks,
-                                        .rank = r,
-                                        .seed = options.seed,
-                                        .tail = options.sampler_tail == "drop"
-                                                    ? DistributedSampler::Tail::kDrop
-                                                    : DistributedSampler::Tail::kPad});
-      Result<std::unique_ptr<Loader>> loader = Loader::create(
-          data, sampler,
-          {.batch = options.batch, .workers = workers, .drop_last = options.drop_last});
-      RONDO_RETURN_IF_ERROR(loader.status());
-      global.loaders_.push_back(std::move(loader).value());
-    }
-    return global;
-  }
-
-  void start_epoch(uint64_t epoch) {
-    for (const auto& loader : loaders_) loader->start_epoch({.epoch = epoch, .consumed = 0});
-  }
-  uint64_t batches_left() const { return loaders_[0]->batches_left(); }
-
-  /// Fills every rank's block; how many samples there are in all of them.
-  Result<uint64_t> load(size_t terms_per_sample, std::byte* blocks) {
-    uint64_t samples = 0;
-    for (size_t r = 0; r < loaders_.size(); ++r) {
-      const Result<Loader::Loaded> loaded = loaders_[r]->next();
-      RONDO_RETURN_IF_ERROR(loaded.status());
-      format_.pack(loaded.value().batch, blocks + r * format_.bytes());
-      samples += loaded.value().batch.size;
-    }
-    for (size_t r = 0; r < loaders_.size(); ++r) {
-      format_.set_all_terms(samples * terms_per_sample, blocks + r * format_.bytes());
-    }
-    return samples;
-  }
-
- private:
-  explicit GlobalBatch(const ShareFormat& format) : format_(format) {}
-  ShareFormat format_;
-  std::vector<std::unique_ptr<Loader>> loaders_;
-};
 
 /// What a run is made of before its first step. Borrowed.
 template <class T>
@@ -215,11 +164,7 @@ Status DataParallelRun<T>::start() {
 
 template <class T>
 Status DataParallelRun<T>::plan_steps() {
-  const DistributedSampler sampler({.samples = data_.samples(),
-                                    .ranks = ranks_,
-                                    .tail = o_.sampler_tail == "drop"
-                                                ? DistributedSampler::Tail::kDrop
-                                                : DistributedSampler::Tail::kPad});
+  const DistributedSampler sampler = share_of_rank(o_, data_, ranks_, 0);
   const uint64_t samples = o_.drop_last ? sampler.least() : sampler.most();
   steps_per_epoch_ = (samples + (o_.drop_last ? 0 : o_.batch - 1)) / o_.batch;
   if (steps_per_epoch_ == 0) {

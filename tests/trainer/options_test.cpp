@@ -106,6 +106,8 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--workers", "-1"},
                                                      {"--compress", "int8"},
                                                      {"--average", "median"},
+                                                     {"--strategy", "fsdp"},
+                                                     {"--break", "everything"},
                                                      {"--no-such-flag", "1"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);
@@ -146,6 +148,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--model", "mlp", "--data-format", "tokens"},
       {"--lr-scale", "linear"},
       {"--dtype", "fp64", "--compress", "bf16"},
+      {"--checkpoint-dir", "x", "--break", "straggler"},
+      {"--strategy", "dp", "--accum", "2"},
       {"--resume"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
