@@ -46,7 +46,7 @@ struct Options {
   uint64_t warmup = 0;
   std::string dtype = "fp32";
 
-  int ranks = 0;  // 0: as the environment says
+  int ranks = 0;                 // 0: as the environment says
   std::string strategy = "ddp";  // or dp: see strategy_dp.hpp
   int threads = 1;
   double bucket_cap_mb = 25;
