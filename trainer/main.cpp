@@ -11,6 +11,7 @@
 #include "trainer/options.hpp"
 #include "trainer/scaling.hpp"
 #include "trainer/setup.hpp"
+#include "trainer/teach.hpp"
 #include "trainer/train.hpp"
 
 namespace {
@@ -20,6 +21,7 @@ using namespace rondo::trainer;  // NOLINT
 
 Status run(const Options& options, char** argv) {
   if (!options.scaling.empty()) return run_scaling(options, argv);
+  if (!options.lesson.empty()) return teach(options.lesson);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
   if (launch_first.value()) return launch(options.ranks, argv);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/models/mlp.hpp"
+#include "trainer/strategy.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -121,6 +122,9 @@ void add_optimizer(CLI::App& app, Options& o) {
 void add_ranks(CLI::App& app, Options& o) {
   app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--strategy", o.strategy,
+                 "ddp, or dp: what DataParallel does, all through rank 0, for comparison")
+      ->check(choice({"ddp", "dp"}, {}));
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
                  "MiB of gradients per all-reduce; 0: one for each tensor")
@@ -160,6 +164,26 @@ void add_files(CLI::App& app, Options& o) {
       ->check(not_negative());
   app.add_option("--json", o.json, "File for everything that was reported");
   app.add_option("--trace", o.trace, "File for one Chrome trace of all ranks");
+}
+
+void add_lessons(CLI::App& app, Options& o) {
+  app.add_option(
+      "--lesson", o.lesson,
+      "Break one thing beside a healthy run, say what to look at first; 'list' names them");
+  app.add_option("--break", o.sabotage,
+                 "On purpose: every rank reads rank 0's samples, every epoch has the first one's "
+                 "order, or the last rank takes 200 ms longer per step")
+      ->check(choice({"none", "same-data", "no-set-epoch", "straggler"}, {}));
+}
+
+/// A lesson has settings of its own. Empty: it stands alone.
+std::string beside_lesson(const CLI::App& app, const Options& o) {
+  if (o.lesson.empty()) return {};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_name() == "--lesson") continue;
+    return "--lesson has settings of its own: leave out " + option->get_name();
+  }
+  return {};
 }
 
 /// What depends on other flags.
@@ -240,7 +264,10 @@ std::string contradiction(const CLI::App& app, const Options& o) {
     return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
            "--save-weights and --trace";
   }
-  return {};
+  if (o.sabotage != "none" && !o.checkpoint_dir.empty()) {
+    return "--break " + o.sabotage + " with --checkpoint-dir would leave something broken behind";
+  }
+  return refused_by_strategy(o);
 }
 
 }  // namespace
@@ -255,10 +282,12 @@ Parsed parse_options(int argc, const char* const* argv) {
   add_optimizer(app, options);
   add_ranks(app, options);
   add_files(app, options);
+  add_lessons(app, options);
   try {
     app.parse(argc, argv);
+    std::string why = beside_lesson(app, options);
     fill_in(options);
-    const std::string why = contradiction(app, options);
+    if (why.empty()) why = contradiction(app, options);
     if (!why.empty()) throw CLI::ValidationError(why);
   } catch (const CLI::ParseError& error) {
     return {.options = std::nullopt,

@@ -47,7 +47,8 @@ struct Options {
   uint64_t warmup = 0;
   std::string dtype = "fp32";
 
-  int ranks = 0;  // 0: as the environment says
+  int ranks = 0;                 // 0: as the environment says
+  std::string strategy = "ddp";  // or dp: see strategy_dp.hpp
   int threads = 1;
   double bucket_cap_mb = 25;
   bool no_overlap = false;
@@ -66,6 +67,9 @@ struct Options {
   uint64_t checkpoint_every = 0;  // 0: at the end only
   int checkpoint_keep = 2;        // the newest
   bool resume = false;
+
+  std::string sabotage = "none";  // --break: what lessons show
+  std::string lesson;             // instead of training; empty: none
 
   uint64_t log_every = 1;
   std::string json, trace;  // files; empty: none

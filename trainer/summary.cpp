@@ -94,6 +94,8 @@ Json to_json(const Options& o) {
           {"min_lr", o.min_lr},
           {"warmup", o.warmup},
           {"dtype", o.dtype},
+          {"strategy", o.strategy},
+          {"break", o.sabotage},
           {"threads", o.threads},
           {"bucket_cap_mb", o.bucket_cap_mb},
           {"overlap", !o.no_overlap},

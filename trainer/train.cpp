@@ -18,7 +18,9 @@
 #include "trainer/random.hpp"
 #include "trainer/ranks.hpp"
 #include "trainer/report.hpp"
+#include "trainer/sabotage.hpp"
 #include "trainer/setup.hpp"
+#include "trainer/strategy_dp.hpp"
 #include "trainer/summary.hpp"
 #include "trainer/timeline.hpp"
 #include "trainer/weights.hpp"
@@ -322,8 +324,9 @@ template <class T>
 void Run<T>::begin_epoch(uint64_t epoch) {
   epoch_ = epoch;
   taken_ = 0;
-  sampler_.set_epoch(epoch);
-  loader_.start_epoch({.epoch = epoch, .consumed = 0});
+  const uint64_t order = order_of_epoch(o_, epoch);
+  sampler_.set_epoch(order);
+  loader_.start_epoch({.epoch = order, .consumed = 0});
 }
 
 /// Of the samples that this step will take, known before they are read.
@@ -338,7 +341,7 @@ DdpHeader Run<T>::header() const {
   if (o_.data.find("{rank}") != std::string::npos) hash = hash_bytes(&hash, 8, data_.hash());
   return {.loss_terms = samples * model_.loss_terms(),
           .end_of_data = batches == loader_.batches_left(),
-          .epoch = epoch_,
+          .epoch = sampler_.epoch(),
           .sample_hash = hash};
 }
 
@@ -353,6 +356,7 @@ Result<Work> Run<T>::pass() {
     RONDO_RETURN_IF_ERROR(fetched.status());
     const Batch& batch = fetched.value();
     const int64_t forward_ns = now_ns();
+    lag(o_, communicator_);
     const Result<double> loss = model_.forward(batch, pass);
     RONDO_RETURN_IF_ERROR(loss.status());
     loss_.data()[0] += loss.value();
@@ -502,7 +506,7 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
   const DistributedSampler sampler(
       {.samples = data.samples(),
        .ranks = own_data ? 1 : static_cast<uint64_t>(communicator.size()),
-       .rank = own_data ? 0 : static_cast<uint64_t>(communicator.rank()),
+       .rank = own_data ? 0 : rank_that_reads(options, communicator),
        .seed = options.seed,
        .tail = options.sampler_tail == "drop" ? DistributedSampler::Tail::kDrop
                                               : DistributedSampler::Tail::kPad});
@@ -536,9 +540,10 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
 
 Status train(const Options& options, const Dataset& data, const Dataset* validation,
              Communicator& communicator) {
-  const Status status = options.type() == DataType::kFloat64
-                            ? train_with<double>(options, data, validation, communicator)
-                            : train_with<float>(options, data, validation, communicator);
+  const bool dp = options.strategy == "dp", wide = options.type() == DataType::kFloat64;
+  const auto with = wide ? (dp ? train_dp<double> : train_with<double>)
+                         : (dp ? train_dp<float> : train_with<float>);
+  const Status status = with(options, data, validation, communicator);
   if (!status.ok()) communicator.abort(status.message());
   return status;
 }

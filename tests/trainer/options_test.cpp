@@ -138,6 +138,8 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--workers", "-1"},
                                                      {"--compress", "int8"},
                                                      {"--average", "median"},
+                                                     {"--strategy", "fsdp"},
+                                                     {"--break", "everything"},
                                                      {"--no-such-flag", "1"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);
@@ -185,6 +187,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--min-lr", "0.1"},
       {"--base-batch", "4"},
       {"--validate-every", "3"},
+      {"--checkpoint-dir", "x", "--break", "straggler"},
+      {"--strategy", "dp", "--accum", "2"},
       {"--resume"},
       {"--ranks", "2", "--scaling", "1,2"},
       {"--scaling", "1,2", "--trace", "t"},
