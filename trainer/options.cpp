@@ -135,6 +135,9 @@ void add_ranks(CLI::App& app, Options& o) {
       ->check(choice({"none", "bf16", "fp16"}, {}));
   app.add_option("--tied-rows", o.tied_rows, "gpt: how the looked-up rows' gradient travels")
       ->check(choice({"auto", "whole", "touched"}, {}));
+  app.add_option("--zero", o.zero,
+                 "Stage of ZeRO: 1 cuts the optimizer's state into shards, one for each rank")
+      ->check(choice({"0", "1"}, {"2", "3"}));
   app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap");
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }

@@ -23,14 +23,15 @@ class Rows {
   /// The gradient is final: starts to send it; whole when the ranks together touched too many rows,
   /// or one never said which.
   Work start(double factor);
-  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`.
-  Status add_to(void* base);
+  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`, in these ranges
+  /// of its elements.
+  Status add_to(void* base, std::span<const DdpRange> ranges);
 
  private:
   template <class T>
   void pack(double factor);
   template <class T>
-  void add(T* base) const;
+  void add(T* base, const DdpRange& range) const;
   bool fewer_bytes() const;
 
   Communicator& communicator_;
