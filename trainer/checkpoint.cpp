@@ -25,7 +25,7 @@ constexpr char kLatest[] = "/latest";
 constexpr char kModel[] = "/model.safetensors";
 constexpr char kState[] = "/state.json";
 constexpr char kShards[] = "optimizer_shards";  // in state.extra: how many; absent: one file
-constexpr char kStateKey[] = "rondo.state";  // metadata: the hash of state.json
+constexpr char kStateKey[] = "rondo.state";     // metadata: the hash of state.json
 
 std::string folder_name(uint64_t step) {
   char text[32];

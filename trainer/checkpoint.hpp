@@ -34,7 +34,7 @@ Status save_checkpoint(const std::string& folder, const CheckpointState& state,
 /// A checkpoint that is not there yet: in a hidden folder, which begin_checkpoint() makes and
 /// commit_checkpoint() gives its name. Values, so that one rank can tell the others.
 struct PendingCheckpoint {
-  std::string folder;      // DIR
+  std::string folder;  // DIR
   uint64_t step = 0;
   std::string temporary;   // the hidden folder
   std::string state_hash;  // of state.json

@@ -170,16 +170,16 @@ Status agree(Communicator& communicator, const Status& mine) {
 
 /// Collective. `state`: rank 0's.
 template <class T>
-Status save_shards(const Options& options, Communicator& communicator,
-                   const CheckpointState& state, Weights<T>& weights) {
+Status save_shards(const Options& options, Communicator& communicator, const CheckpointState& state,
+                   Weights<T>& weights) {
   const auto ranks = static_cast<uint64_t>(communicator.size());
   const bool root = communicator.rank() == 0;
   PendingCheckpoint pending;
   pending.folder = options.checkpoint_dir;
   Announcement told{};
   if (root) {
-    Result<PendingCheckpoint> begun = begin_checkpoint(options.checkpoint_dir, state,
-                                                       model_views<T>(weights.ddp()), ranks);
+    Result<PendingCheckpoint> begun =
+        begin_checkpoint(options.checkpoint_dir, state, model_views<T>(weights.ddp()), ranks);
     RONDO_RETURN_IF_ERROR(begun.status());  // the communicator's abort tells the others
     pending = std::move(begun).value();
     if (pending.temporary.size() >= sizeof told.temporary) {
@@ -191,8 +191,8 @@ Status save_shards(const Options& options, Communicator& communicator,
   RONDO_RETURN_IF_ERROR(communicator.broadcast(&told, &told, sizeof told, DataType::kUint8, 0));
   pending.temporary = told.temporary;
   pending.state_hash = told.state_hash;
-  const Status written = write_shard(pending, static_cast<uint64_t>(communicator.rank()),
-                                     optimizer_views(weights));
+  const Status written =
+      write_shard(pending, static_cast<uint64_t>(communicator.rank()), optimizer_views(weights));
   const Status agreed = agree(communicator, written);
   if (!root) return agreed;
   if (agreed.ok()) return commit_checkpoint(pending);
@@ -271,8 +271,7 @@ Result<Progress> restore(const Options& options, Communicator& communicator,
   }
   RONDO_RETURN_IF_ERROR(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
   if (r.step > 0) {
-    RONDO_RETURN_IF_ERROR(
-        hand_out(communicator, source ? &source->optimizer : nullptr, weights));
+    RONDO_RETURN_IF_ERROR(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
   }
   weights.optimizer().set_steps(r.optimizer_steps);
   if (weights.scaler() && r.scale > 0) {

@@ -59,8 +59,8 @@ Result<GradientFacts> examine_gradients(Communicator& communicator, DistributedD
   }
   if (ddp.is_sharded() && (ask.finite || ask.norm)) {
     // Each block's sum is added to zeros only: exact, in whatever order.
-    RONDO_RETURN_IF_ERROR(communicator.all_reduce(words.data(), words.data(), words.size(),
-                                                  DataType::kFloat64));
+    RONDO_RETURN_IF_ERROR(
+        communicator.all_reduce(words.data(), words.data(), words.size(), DataType::kFloat64));
   }
   double squares = 0;
   for (size_t i = 1; i < words.size(); ++i) squares += words[i];

@@ -52,9 +52,9 @@ Result<std::vector<Found>> find_parts(const std::string& name, const DdpTensor& 
                                   view.count(), tensor.count()));
       }
       if (view.type != type) {
-        return refuse(file, view.name,
-                      fmt::format("is of type {}, not {}", rondo::name(view.type),
-                                  rondo::name(type)));
+        return refuse(
+            file, view.name,
+            fmt::format("is of type {}, not {}", rondo::name(view.type), rondo::name(type)));
       }
       if (view.count() > 0) parts.push_back({*first, view.count(), &view, &file});
     }
@@ -71,8 +71,8 @@ Status require_whole(const std::string& name, const DdpTensor& tensor,
   size_t next = 0;
   for (const Found& part : parts) {
     if (part.first > next) {
-      return refuse(*part.file, name, fmt::format("lacks elements from {} to {}", next,
-                                                  part.first));
+      return refuse(*part.file, name,
+                    fmt::format("lacks elements from {} to {}", next, part.first));
     }
     if (part.first < next) {
       return refuse(*part.file, part.view->name, "holds elements that another piece holds too");
@@ -95,11 +95,11 @@ std::vector<TensorView> state_views(const DistributedDataParallel& ddp, DataType
   std::vector<TensorView> views;
   for (const StateStorage& array : arrays) {
     const auto add = [&](const std::string& name, std::vector<size_t> shape, size_t element) {
-      views.push_back({.name = array.name + "." + name,
-                       .type = type,
-                       .shape = std::move(shape),
-                       .data = static_cast<const std::byte*>(array.data) +
-                               element * size_of(type)});
+      views.push_back(
+          {.name = array.name + "." + name,
+           .type = type,
+           .shape = std::move(shape),
+           .data = static_cast<const std::byte*>(array.data) + element * size_of(type)});
     };
     for (size_t t = 0; t < ddp.tensors().size(); ++t) {
       const DdpTensor& tensor = ddp.tensors()[t];
@@ -146,9 +146,8 @@ void StateReader::read(size_t array, size_t begin, size_t count, void* to) const
   std::memset(to, 0, count * element_bytes_);
   const Pieces& pieces = arrays_[array];
   const size_t end = begin + count;
-  auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) {
-    return p.begin + p.count <= begin;
-  });
+  auto piece = std::partition_point(pieces.begin(), pieces.end(),
+                                    [&](const Piece& p) { return p.begin + p.count <= begin; });
   for (; piece != pieces.end() && piece->begin < end; ++piece) {
     const size_t first = std::max(begin, piece->begin);
     const size_t last = std::min(end, piece->begin + piece->count);

@@ -77,8 +77,7 @@ void announce(const RunFacts& facts) {
     const DdpBucket& bucket = facts.ddp.layout()[b];
     spdlog::info("bucket {}: {} bytes, {} by {}, predicted {:.0f} us:{}", b,
                  facts.bytes_of(bucket.count), collectives[b], name(facts.plans[b].algorithm),
-                 facts.plans[b].predicted_us,
-                 members_of(bucket, facts.ddp.tensors()));
+                 facts.plans[b].predicted_us, members_of(bucket, facts.ddp.tensors()));
   }
 }
 

@@ -226,20 +226,20 @@ Status Run<T>::open_outputs() {
 
 template <class T>
 RunFacts Run<T>::facts() const {
-  return {.options = o_,
-          .data = data_.facts(),
-          .ddp = ddp_,
-          .plans = plans_,
-          .ranks = ranks_,
-          .steps_per_epoch = steps_per_epoch_,
-          .last_step = last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_,
-          .global_batch = o_.batch * o_.accum * ranks_,
-          .optimizer_bytes =
-              weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
-          .own_optimizer_bytes =
-              weights_.optimizer().state().size() * own_elements(ddp_) * sizeof(T),
-          .activation_bytes = model_.activation_bytes(),
-          .first_step = first_step_};
+  return {
+      .options = o_,
+      .data = data_.facts(),
+      .ddp = ddp_,
+      .plans = plans_,
+      .ranks = ranks_,
+      .steps_per_epoch = steps_per_epoch_,
+      .last_step = last_step_ != 0 ? last_step_ : o_.epochs * steps_per_epoch_,
+      .global_batch = o_.batch * o_.accum * ranks_,
+      .optimizer_bytes =
+          weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
+      .own_optimizer_bytes = weights_.optimizer().state().size() * own_elements(ddp_) * sizeof(T),
+      .activation_bytes = model_.activation_bytes(),
+      .first_step = first_step_};
 }
 
 /// One step; false where no rank had samples left, so that only the epoch has ended.

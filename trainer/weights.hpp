@@ -66,7 +66,7 @@ class Weights {
   std::unique_ptr<Optimizer<T>> optimizer_;
   std::optional<LossScaler> scaler_;  // fp16
   const std::string dtype_;
-  Buffer<T> copy_;  // bf16, fp16: the parameters as they compute
+  Buffer<T> copy_;          // bf16, fp16: the parameters as they compute
   bool under_way_ = false;  // update() was made, await_parameters() not yet
 };
 

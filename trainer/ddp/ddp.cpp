@@ -30,9 +30,9 @@ struct DistributedDataParallel::Impl {
         // Those of the buffers only: they travel together.
         buffer_layout(
             ddp::make_layout(buffers, size_of(options.type), {.bytes = 0, .small_bytes = 0})),
-        shards(options.shard ? ddp::make_shards(tensors, layout, communicator.size(),
-                                                communicator.rank())
-                             : ddp::no_shards(layout)),
+        shards(options.shard
+                   ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
+                   : ddp::no_shards(layout)),
         parameter_storage(layout.parameter_elements * size_of(options.type)),
         gradient_storage(layout.gradient_elements * size_of(options.type)),
         buffer_storage(buffer_layout.gradient_elements * size_of(options.type)),

@@ -176,7 +176,7 @@ Status Reducer::wait_for_all() {
     if (rows_[tensor]) {
       const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
       first = rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
-                                     adds_in_[tensor]);
+                                    adds_in_[tensor]);
     } else if (options_.hook) {
       options_.hook->finish(bucket_of(b));
     }

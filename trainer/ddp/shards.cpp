@@ -58,9 +58,8 @@ DdpRange Shards::parameters_of(size_t bucket, const Layout& layout) const {
 Shards make_shards(const std::vector<DdpTensor>& tensors, const Layout& layout, int ranks,
                    int rank) {
   const auto n = static_cast<size_t>(ranks);
-  Shards shards{.buckets = std::vector<BucketShards>(layout.buckets.size()),
-                .own_of_bucket = {},
-                .own = {}};
+  Shards shards{
+      .buckets = std::vector<BucketShards>(layout.buckets.size()), .own_of_bucket = {}, .own = {}};
   size_t next = 0;  // whose turn it is
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     const DdpBucket& bucket = layout.buckets[b];
