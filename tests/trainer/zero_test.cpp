@@ -41,9 +41,9 @@ class Workplace {
   }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  ProgramResult run(const Words& flags) const {
+  ProgramResult run(const Words& flags, const std::string& data = "data.txt") const {
     return run_program(
-        Words{RONDO_TRAIN, "--data", file("data.txt"), "--json", file("json"), "--log-every", "0"} +
+        Words{RONDO_TRAIN, "--data", file(data), "--json", file("json"), "--log-every", "0"} +
             flags,
         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
         std::chrono::seconds{120});
@@ -305,6 +305,34 @@ TEST_CASE("zero: resuming on another number of ranks, with or without shards") {
   check_resume(mlp, ranks(2, kZero), ranks(4, kZero), false);
   check_resume(mlp, ranks(4, kZero), ranks(1, kPlain), false);
   check_resume(mlp, ranks(1, kPlain), ranks(3, kZero), false);
+}
+
+TEST_CASE("zero: validation and saved weights see what all ranks have updated") {
+  const Workplace place;
+  const auto with = [&](const Words& zero, const std::string& name) {
+    const json document = place.train(
+        kGpt + zero +
+        Words{"--ranks", "3", "--steps", "4", "--reproducible", "--validation",
+              place.file("data.txt"), "--validate-every", "2", "--save-weights", place.file(name)});
+    REQUIRE(document["validation"].size() == 2);
+    return document["validation"];
+  };
+  CHECK(with(kPlain, "plain") == with(kZero, "zero"));
+  CHECK(read_text(place.file("plain")) == read_text(place.file("zero")));
+}
+
+TEST_CASE("zero: a rank that does not see the checkpoints' folder fails all, and the save") {
+  const Workplace place;
+  const std::string command = "mkdir -p '" + place.file("") + "'$RANK && cd '" + place.file("") +
+                              "'$RANK && exec '" RONDO_TRAIN "' --data '" + place.file("data.txt") +
+                              "' --width 32 --steps 2 --zero 1 --checkpoint-dir here";
+  const ProgramResult result = run_program({RONDO_RUN, "-n", "2", "--", "sh", "-c", command},
+                                           {"RANK", "WORLD_SIZE"}, std::chrono::seconds{60});
+  INFO(result.err);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code != 0);
+  CHECK(result.err.find("all must see it") != std::string::npos);
+  CHECK(files_in(place.file("0/here")).empty());
 }
 
 TEST_CASE("zero: a shard that is missing or another checkpoint's is named") {
