@@ -312,7 +312,7 @@ TEST_CASE("zero: validation and saved weights see what all ranks have updated") 
   const auto with = [&](const Words& zero, const std::string& name) {
     const json document = place.train(
         kGpt + zero +
-        Words{"--ranks", "3", "--steps", "4", "--reproducible", "--validation",
+        Words{"--ranks", "3", "--steps", "4", "--reproducible", "--dtype", "bf16", "--validation",
               place.file("data.txt"), "--validate-every", "2", "--save-weights", place.file(name)});
     REQUIRE(document["validation"].size() == 2);
     return document["validation"];
