@@ -154,18 +154,18 @@ struct Announcement {
   char state_hash[32];
 };
 
-/// Whether all ranks are ok; also a barrier. The first that is not is named where it is another's.
+/// Ok when all ranks are; also a barrier. Else what the first that is not has said, on every rank.
 Status agree(Communicator& communicator, const Status& mine) {
   const uint64_t word = mine.ok() ? 0 : 1;
   std::vector<uint64_t> words(static_cast<size_t>(communicator.size()));
   RONDO_RETURN_IF_ERROR(communicator.all_gather(&word, words.data(), 1, DataType::kUint64));
-  if (!mine.ok()) return mine;
-  const auto failed = std::find(words.begin(), words.end(), uint64_t{1});
-  if (failed == words.end()) return {};
-  return Status(Code::kSystem,
-                fmt::format("checkpoint: rank {} could not write its shard of the optimizer's "
-                            "state; the checkpoint before is still there",
-                            failed - words.begin()));
+  const auto failed = std::find(words.begin(), words.end(), uint64_t{1}) - words.begin();
+  if (failed == communicator.size()) return {};
+  char text[1024] = {};
+  if (communicator.rank() == failed) mine.message().copy(text, sizeof text - 1);
+  RONDO_RETURN_IF_ERROR(
+      communicator.broadcast(text, text, sizeof text, DataType::kUint8, static_cast<int>(failed)));
+  return Status(Code::kSystem, fmt::format("rank {}: {}", failed, text));
 }
 
 /// Collective. `state`: rank 0's.
@@ -194,9 +194,10 @@ Status save_shards(const Options& options, Communicator& communicator, const Che
   const Status written =
       write_shard(pending, static_cast<uint64_t>(communicator.rank()), optimizer_views(weights));
   const Status agreed = agree(communicator, written);
-  if (!root) return agreed;
-  if (agreed.ok()) return commit_checkpoint(pending);
-  (void)abandon_checkpoint(pending);
+  if (agreed.ok()) return root ? commit_checkpoint(pending) : agreed;
+  if (root) (void)abandon_checkpoint(pending);
+  // The first to end has the launcher stop the others: not before that is done.
+  (void)communicator.barrier();
   return agreed;
 }
 

@@ -312,12 +312,13 @@ TEST_CASE("zero: validation and saved weights see what all ranks have updated") 
   const auto with = [&](const Words& zero, const std::string& name) {
     const json document = place.train(
         kGpt + zero +
-        Words{"--ranks", "3", "--steps", "4", "--reproducible", "--dtype", "bf16", "--validation",
+        Words{"--ranks", "3", "--steps", "4", "--reproducible", "--validation",
               place.file("data.txt"), "--validate-every", "2", "--save-weights", place.file(name)});
     REQUIRE(document["validation"].size() == 2);
     return document["validation"];
   };
-  CHECK(with(kPlain, "plain") == with(kZero, "zero"));
+  // Paced: who does not wait for parameters finds old ones.
+  CHECK(with(kPlain, "plain") == with(kZero + Words{"--pace", "1GB/s,5ms"}, "zero"));
   CHECK(read_text(place.file("plain")) == read_text(place.file("zero")));
 }
 
@@ -331,6 +332,8 @@ TEST_CASE("zero: a rank that does not see the checkpoints' folder fails all, and
   INFO(result.err);
   CHECK(!result.timed_out);
   CHECK(result.exit_code != 0);
+  // Whoever speaks first says all of it.
+  CHECK(result.err.find("rank 1: ") != std::string::npos);
   CHECK(result.err.find("all must see it") != std::string::npos);
   CHECK(files_in(place.file("0/here")).empty());
 }
