@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 constexpr char kPrefix[] = "step-";
 constexpr char kLatest[] = "/latest";
 constexpr char kModel[] = "/model.safetensors";
-constexpr char kOptimizer[] = "/optimizer.safetensors";
 constexpr char kState[] = "/state.json";
-constexpr char kStateKey[] = "rondo.state";  // metadata: the hash of state.json
+constexpr char kShards[] = "optimizer_shards";  // in state.extra: how many; absent: one file
+constexpr char kStateKey[] = "rondo.state";     // metadata: the hash of state.json
 
 std::string folder_name(uint64_t step) {
   char text[32];
@@ -91,6 +91,13 @@ Status remove_old(const std::string& folder, uint64_t newest, size_t keep) {
   return {};
 }
 
+/// Of this shard, or of the whole state.
+std::string optimizer_file(std::optional<uint64_t> shard) {
+  std::string name = "/optimizer";
+  if (shard) name.append("-").append(std::to_string(*shard));
+  return name.append(".safetensors");
+}
+
 /// A tensor file that belongs to this state.json.
 Result<TensorFile> open_belonging(const std::string& path, const std::string& state_hash) {
   Result<TensorFile> file = TensorFile::open(path);
@@ -105,6 +112,14 @@ Result<TensorFile> open_belonging(const std::string& path, const std::string& st
                                       "was changed or is another checkpoint's");
 }
 
+/// 0: the optimizer's state is in one file.
+Result<uint64_t> shards_of(const CheckpointState& state) {
+  const auto found = state.extra.find(kShards);
+  if (found == state.extra.end()) return uint64_t{0};
+  if (found->is_number_unsigned() && found->get<uint64_t>() > 0) return found->get<uint64_t>();
+  return Status(Code::kDataError, std::string("'extra.") + kShards + "' is no number of files");
+}
+
 Result<LoadedCheckpoint> load_folder(const std::string& folder) {
   const Result<std::string> text = read_text_file(folder + kState);
   if (!text.ok()) return text.status();
@@ -115,12 +130,21 @@ Result<LoadedCheckpoint> load_folder(const std::string& folder) {
   const std::string hash = hash_of(text.value());
   Result<TensorFile> model = open_belonging(folder + kModel, hash);
   if (!model.ok()) return model.status();
-  Result<TensorFile> optimizer = open_belonging(folder + kOptimizer, hash);
-  if (!optimizer.ok()) return optimizer.status();
-  return LoadedCheckpoint{.folder = folder,
+  LoadedCheckpoint loaded{.folder = folder,
                           .state = std::move(state).value(),
                           .model = std::move(model).value(),
-                          .optimizer = std::move(optimizer).value()};
+                          .optimizer = {}};
+  const Result<uint64_t> shards = shards_of(loaded.state);
+  if (!shards.ok()) {
+    return Status(Code::kDataError, "'" + folder + kState + "': " + shards.status().message());
+  }
+  for (uint64_t shard = 0; shard < std::max<uint64_t>(shards.value(), 1); ++shard) {
+    Result<TensorFile> file = open_belonging(
+        folder + optimizer_file(shards.value() == 0 ? std::nullopt : std::optional(shard)), hash);
+    if (!file.ok()) return file.status();
+    loaded.optimizer.push_back(std::move(file).value());
+  }
+  return loaded;
 }
 
 /// What is wrong, and what could be used instead.
@@ -136,45 +160,100 @@ Status with_alternative(const std::string& folder, const std::string& what) {
                 "checkpoint: " + what + ". No checkpoint in '" + folder + "' is intact");
 }
 
-Status write_folder(const std::string& folder, const CheckpointState& state,
-                    std::span<const TensorView> model, std::span<const TensorView> optimizer) {
-  const std::string text = to_json(state).dump(1) + "\n";
-  if (const auto readable = parse_checkpoint_state(text); !readable.ok()) {  // NaN, for one
-    return Status(Code::kInvalidArgument,
-                  "checkpoint: the state cannot be saved: " + readable.status().message());
+/// The text of state.json.
+Result<std::string> text_of(const CheckpointState& state) try {
+  std::string text = to_json(state).dump(1) + "\n";
+  const auto readable = parse_checkpoint_state(text);
+  if (readable.ok()) return text;
+  return Status(Code::kInvalidArgument,  // NaN, for one
+                "checkpoint: the state cannot be saved: " + readable.status().message());
+} catch (const nlohmann::json::exception& error) {
+  return Status(Code::kInvalidArgument,
+                std::string("checkpoint: the state is no JSON: ") + error.what());
+}
+
+std::map<std::string, std::string> metadata_of(const std::string& state_hash) {
+  return {{kStateKey, state_hash}};
+}
+
+/// `optimizer`: all of it; none where shards follow.
+Status write_folder(const PendingCheckpoint& pending, const std::string& state,
+                    std::span<const TensorView> model,
+                    const std::span<const TensorView>* optimizer) {
+  const std::map<std::string, std::string> metadata = metadata_of(pending.state_hash);
+  RONDO_RETURN_IF_ERROR(create_folder(pending.temporary));
+  RONDO_RETURN_IF_ERROR(write_tensor_file(pending.temporary + kModel, model, metadata));
+  if (optimizer != nullptr) {
+    RONDO_RETURN_IF_ERROR(
+        write_tensor_file(pending.temporary + optimizer_file(std::nullopt), *optimizer, metadata));
   }
-  const std::map<std::string, std::string> metadata = {{kStateKey, hash_of(text)}};
+  const Piece piece{state.data(), state.size()};
+  return replace_file(pending.temporary + kState, {&piece, 1});
+}
+
+Result<PendingCheckpoint> begin(const std::string& folder, const CheckpointState& state,
+                                std::span<const TensorView> model,
+                                const std::span<const TensorView>* optimizer) {
+  const Result<std::string> text = text_of(state);
+  RONDO_RETURN_IF_ERROR(text.status());
+  const std::string path = folder + "/" + folder_name(state.step);
+  const PendingCheckpoint pending{.folder = folder,
+                                  .step = state.step,
+                                  .temporary = temporary_name(path),
+                                  .state_hash = hash_of(text.value())};
   RONDO_RETURN_IF_ERROR(create_folder(folder));
-  RONDO_RETURN_IF_ERROR(write_tensor_file(folder + kModel, model, metadata));
-  RONDO_RETURN_IF_ERROR(write_tensor_file(folder + kOptimizer, optimizer, metadata));
-  const Piece piece{text.data(), text.size()};
-  return replace_file(folder + kState, {&piece, 1});
+  RONDO_RETURN_IF_ERROR(remove_leftovers(folder));
+  const Status written = write_folder(pending, text.value(), model, optimizer);
+  if (written.ok()) return pending;
+  (void)abandon_checkpoint(pending);
+  return written;
 }
 
 }  // namespace
 
-Status save_checkpoint(const std::string& folder, const CheckpointState& state,
-                       std::span<const TensorView> model, std::span<const TensorView> optimizer,
-                       int keep) try {
+Result<PendingCheckpoint> begin_checkpoint(const std::string& folder, const CheckpointState& state,
+                                           std::span<const TensorView> model, uint64_t shards) {
+  CheckpointState with_shards = state;
+  with_shards.extra[kShards] = shards;
+  return begin(folder, with_shards, model, nullptr);
+}
+
+Status write_shard(const PendingCheckpoint& pending, uint64_t shard,
+                   std::span<const TensorView> optimizer) {
+  std::error_code ignored;
+  if (!fs::is_directory(pending.temporary, ignored)) {
+    return Status(Code::kSystem, "checkpoint: '" + pending.temporary +
+                                     "' is not there: with shards every rank writes into the same "
+                                     "folder, so all must see it");
+  }
+  return write_tensor_file(pending.temporary + optimizer_file(shard), optimizer,
+                           metadata_of(pending.state_hash));
+}
+
+Status commit_checkpoint(const PendingCheckpoint& pending, int keep) {
   RONDO_CHECK(keep >= 1, "%d checkpoints to keep", keep);
-  const std::string name = folder_name(state.step);
-  const std::string path = folder + "/" + name;
-  const std::string temporary = temporary_name(path);
-  RONDO_RETURN_IF_ERROR(create_folder(folder));
-  RONDO_RETURN_IF_ERROR(remove_leftovers(folder));
-  Status status = write_folder(temporary, state, model, optimizer);
-  if (status.ok()) status = exchange_folder(temporary, path);
-  // What failed, or what was at `path` before.
-  const Status removed = remove_with_content(temporary);
+  const std::string name = folder_name(pending.step);
+  const Status status = exchange_folder(pending.temporary, pending.folder + "/" + name);
+  // What failed, or what had this name before.
+  const Status removed = abandon_checkpoint(pending);
   RONDO_RETURN_IF_ERROR(status);
   const std::string line = name + "\n";
   const Piece piece{line.data(), line.size()};
-  RONDO_RETURN_IF_ERROR(replace_file(folder + kLatest, {&piece, 1}));
+  RONDO_RETURN_IF_ERROR(replace_file(pending.folder + kLatest, {&piece, 1}));
   RONDO_RETURN_IF_ERROR(removed);
-  return remove_old(folder, state.step, static_cast<size_t>(keep));
-} catch (const nlohmann::json::exception& error) {
-  return Status(Code::kInvalidArgument,
-                std::string("checkpoint: the state is no JSON: ") + error.what());
+  return remove_old(pending.folder, pending.step, static_cast<size_t>(keep));
+}
+
+Status abandon_checkpoint(const PendingCheckpoint& pending) {
+  return remove_with_content(pending.temporary);
+}
+
+Status save_checkpoint(const std::string& folder, const CheckpointState& state,
+                       std::span<const TensorView> model, std::span<const TensorView> optimizer,
+                       int keep) {
+  const Result<PendingCheckpoint> pending = begin(folder, state, model, &optimizer);
+  RONDO_RETURN_IF_ERROR(pending.status());
+  return commit_checkpoint(pending.value(), keep);
 }
 
 Result<LoadedCheckpoint> load_checkpoint(const std::string& folder) {

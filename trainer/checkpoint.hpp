@@ -4,16 +4,18 @@
 //
 //   DIR/latest                             "step-00000012\n", replaced last
 //   DIR/step-00000012/model.safetensors
-//                     optimizer.safetensors
+//                     optimizer.safetensors      or, of N ranks with shards (ZeRO-1),
+//                     optimizer-0.safetensors    one for each: to optimizer-(N-1).safetensors
 //                     state.json
 //   DIR/.step-00000014.tmp.4711/           one that is being written, or was when its writer died
 //
-// Both tensor files carry the hash of state.json in their metadata, and a checksum of their own:
+// All tensor files carry the hash of state.json in their metadata, and a checksum of their own:
 // flipped bits are found, and files of different checkpoints are not taken together.
 #pragma once
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "rondo/status.hpp"
 #include "trainer/checkpoint_state.hpp"
@@ -29,10 +31,31 @@ Status save_checkpoint(const std::string& folder, const CheckpointState& state,
                        std::span<const TensorView> model, std::span<const TensorView> optimizer,
                        int keep = 2);
 
+/// A checkpoint that is not there yet: in a hidden folder, which begin_checkpoint() makes and
+/// commit_checkpoint() gives its name. Values, so that one rank can tell the others.
+struct PendingCheckpoint {
+  std::string folder;  // DIR
+  uint64_t step = 0;
+  std::string temporary;   // the hidden folder
+  std::string state_hash;  // of state.json
+};
+
+/// save_checkpoint() in three parts, for an optimizer's state in shards. One rank begins, with the
+/// number of shards; every rank writes its own; and when all have said ok, the one that began
+/// commits, or else abandons. Until the commit nothing that could be loaded has changed. All ranks
+/// must see the same DIR: kSystem, saying so, where the hidden folder is not there.
+Result<PendingCheckpoint> begin_checkpoint(const std::string& folder, const CheckpointState& state,
+                                           std::span<const TensorView> model, uint64_t shards);
+Status write_shard(const PendingCheckpoint& pending, uint64_t shard,
+                   std::span<const TensorView> optimizer);
+Status commit_checkpoint(const PendingCheckpoint& pending, int keep = 2);
+Status abandon_checkpoint(const PendingCheckpoint& pending);
+
 struct LoadedCheckpoint {
   std::string folder;  // DIR/step-...
   CheckpointState state;
-  TensorFile model, optimizer;
+  TensorFile model;
+  std::vector<TensorFile> optimizer;  // one, or of every shard
 };
 
 /// The one that `latest` names, everything checked; never silently another. kDataError otherwise:

@@ -9,10 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <optional>
+#include <utility>
 
+#include "trainer/buffer.hpp"
 #include "trainer/checkpoint.hpp"
 #include "trainer/files/disk.hpp"
 #include "trainer/files/gpt2_weights.hpp"
+#include "trainer/optimizer_files.hpp"
 #include "trainer/summary.hpp"
 
 namespace rondo::trainer {
@@ -79,11 +83,9 @@ std::vector<TensorView> model_views(DistributedDataParallel& ddp) {
 
 template <class T>
 std::vector<TensorView> optimizer_views(Weights<T>& weights) {
-  std::vector<TensorView> views;
-  for (const auto& [name, values] : weights.optimizer().state()) {
-    add_views(weights.ddp(), name + ".", values, views);
-  }
-  return views;
+  std::vector<StateStorage> arrays;
+  for (const auto& [name, values] : weights.optimizer().state()) arrays.push_back({name, values});
+  return state_views(weights.ddp(), type_of<T>(), arrays);
 }
 
 std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
@@ -152,17 +154,33 @@ Status require_same_run(const Options& options, const Dataset::Facts& data,
   return {};
 }
 
+/// What rank 0 has open while it hands the optimizer's state out.
+struct Source {
+  LoadedCheckpoint files;
+  StateReader optimizer;
+};
+
 template <class T>
-Status load_on_root(const Options& options, uint64_t ranks, const Dataset::Facts& data,
-                    Weights<T>& weights, Restored& r, std::vector<uint64_t>& positions) {
-  const Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
+Result<Source> open_source(const Options& options, const Dataset::Facts& data,
+                           Weights<T>& weights) {
+  Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
   RONDO_RETURN_IF_ERROR(loaded.status());
-  const CheckpointState& state = loaded.value().state;
   RONDO_RETURN_IF_ERROR(require_same_run(options, data, loaded.value()));
-  RONDO_RETURN_IF_ERROR(fill(loaded.value().model, model_views<T>(weights.ddp())));
-  RONDO_RETURN_IF_ERROR(fill(loaded.value().optimizer, optimizer_views(weights)));
+  RONDO_RETURN_IF_ERROR(fill(loaded->model, model_views<T>(weights.ddp())));
+  std::vector<std::string> arrays;
+  for (const auto& [name, values] : weights.optimizer().state()) arrays.push_back(name);
+  Result<StateReader> reader =
+      StateReader::open(weights.ddp(), type_of<T>(), arrays, loaded->optimizer);
+  RONDO_RETURN_IF_ERROR(reader.status());
+  return Source{.files = std::move(loaded).value(), .optimizer = std::move(reader).value()};
+}
+
+template <class T>
+Status read_state(const Options& options, uint64_t ranks, const LoadedCheckpoint& loaded,
+                  Weights<T>& weights, Restored& r, std::vector<uint64_t>& positions) {
+  const CheckpointState& state = loaded.state;
   const bool same_layout = layout_hash(state.buckets) == layout_hash(buckets_of(weights.ddp(), {}));
-  spdlog::info("resuming after step {} of {}", state.step, loaded.value().folder);
+  spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
   if (state.ranks != ranks || !same_layout) {
     spdlog::warn(
         "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
@@ -174,7 +192,7 @@ Status load_on_root(const Options& options, uint64_t ranks, const Dataset::Facts
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' was made by {} ranks with data of their own, which "
                               "{} ranks cannot go on with: resume with as many ranks",
-                              loaded.value().folder, state.ranks, ranks));
+                              loaded.folder, state.ranks, ranks));
   }
   r = {.found = 1,
        .step = state.step,
@@ -184,6 +202,85 @@ Status load_on_root(const Options& options, uint64_t ranks, const Dataset::Facts
        .good_steps = state.scaler ? state.scaler->good_steps : 0,
        .skipped_steps = state.scaler ? state.scaler->skipped_steps : 0,
        .scale = state.scaler ? state.scaler->scale : 0};
+  return {};
+}
+
+/// What rank 0 tells the others of a pending checkpoint: all but its folder, which they know.
+struct Announcement {
+  char temporary[4096];
+  char state_hash[32];
+};
+
+/// Ok when all ranks are; also a barrier. Else what the first that is not has said, on every rank.
+Status agree(Communicator& communicator, const Status& mine) {
+  const uint64_t word = mine.ok() ? 0 : 1;
+  std::vector<uint64_t> words(static_cast<size_t>(communicator.size()));
+  RONDO_RETURN_IF_ERROR(communicator.all_gather(&word, words.data(), 1, DataType::kUint64));
+  const auto failed = std::find(words.begin(), words.end(), uint64_t{1}) - words.begin();
+  if (failed == communicator.size()) return {};
+  char text[1024] = {};
+  if (communicator.rank() == failed) mine.message().copy(text, sizeof text - 1);
+  RONDO_RETURN_IF_ERROR(
+      communicator.broadcast(text, text, sizeof text, DataType::kUint8, static_cast<int>(failed)));
+  return Status(Code::kSystem, fmt::format("rank {}: {}", failed, text));
+}
+
+/// Collective. `state`: rank 0's.
+template <class T>
+Status save_shards(const Options& options, Communicator& communicator, const CheckpointState& state,
+                   Weights<T>& weights) {
+  const auto ranks = static_cast<uint64_t>(communicator.size());
+  const bool root = communicator.rank() == 0;
+  PendingCheckpoint pending;
+  pending.folder = options.checkpoint_dir;
+  Announcement told{};
+  if (root) {
+    Result<PendingCheckpoint> begun =
+        begin_checkpoint(options.checkpoint_dir, state, model_views<T>(weights.ddp()), ranks);
+    RONDO_RETURN_IF_ERROR(begun.status());  // the communicator's abort tells the others
+    pending = std::move(begun).value();
+    if (pending.temporary.size() >= sizeof told.temporary) {
+      return Status(Code::kInvalidArgument, "--checkpoint-dir: the path is too long");
+    }
+    std::strcpy(told.temporary, pending.temporary.c_str());
+    std::strcpy(told.state_hash, pending.state_hash.c_str());
+  }
+  RONDO_RETURN_IF_ERROR(communicator.broadcast(&told, &told, sizeof told, DataType::kUint8, 0));
+  pending.temporary = told.temporary;
+  pending.state_hash = told.state_hash;
+  const Status written =
+      write_shard(pending, static_cast<uint64_t>(communicator.rank()), optimizer_views(weights));
+  const Status agreed = agree(communicator, written);
+  if (agreed.ok()) return root ? commit_checkpoint(pending, options.checkpoint_keep) : agreed;
+  if (root) (void)abandon_checkpoint(pending);
+  // The first to end has the launcher stop the others: not before that is done.
+  (void)communicator.barrier();
+  return agreed;
+}
+
+/// Collective: everybody gets what it owns of what rank 0 reads. In pieces, so that a rank with a
+/// shard never holds more than that.
+template <class T>
+Status hand_out(Communicator& communicator, const StateReader* source, Weights<T>& weights) {
+  constexpr size_t kPiece = size_t{4} << 20;  // bytes
+  const size_t elements = weights.ddp().parameter_elements();
+  Buffer<T> piece(std::min(elements, kPiece / sizeof(T)));
+  const auto state = weights.optimizer().state();
+  for (size_t array = 0; array < state.size(); ++array) {
+    for (size_t begin = 0; begin < elements; begin += piece.count()) {
+      const size_t end = std::min(begin + piece.count(), elements);
+      if (source != nullptr) source->read(array, begin, end - begin, piece.data());
+      RONDO_RETURN_IF_ERROR(
+          communicator.broadcast(piece.data(), piece.data(), end - begin, type_of<T>(), 0));
+      for (const DdpRange& own : weights.ddp().own_ranges()) {
+        const size_t first = std::max(own.begin, begin), last = std::min(own.end, end);
+        if (first < last) {
+          std::copy(piece.data() + (first - begin), piece.data() + (last - begin),
+                    state[array].second + first);
+        }
+      }
+    }
+  }
   return {};
 }
 
@@ -220,7 +317,10 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
   std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
   RONDO_RETURN_IF_ERROR(
       communicator.all_gather(&progress.position.consumed, positions.data(), 1, DataType::kUint64));
-  if (communicator.rank() != 0) return {};
+  const bool sharded = weights.ddp().is_sharded();
+  if (communicator.rank() != 0) {
+    return sharded ? save_shards(options, communicator, {}, weights) : Status();
+  }
   CheckpointState state{
       .step = progress.step,
       .epoch = progress.position.epoch,
@@ -234,6 +334,7 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
       .options = to_json(options),
       .extra = {{"data_hash", data.hash}, {"samples", data.samples}, {"positions", positions}}};
   if (weights.scaler()) state.scaler = weights.scaler()->state();
+  if (sharded) return save_shards(options, communicator, state, weights);
   return save_checkpoint(options.checkpoint_dir, state, model_views<T>(weights.ddp()),
                          optimizer_views(weights), options.checkpoint_keep);
 }
@@ -243,19 +344,22 @@ Result<Progress> restore(const Options& options, Communicator& communicator,
                          const Dataset::Facts& data, Weights<T>& weights) {
   Restored r{};
   std::vector<uint64_t> positions;
+  std::optional<Source> source;  // rank 0's
   if (communicator.rank() == 0) {
     if (has_checkpoint(options.checkpoint_dir)) {
-      RONDO_RETURN_IF_ERROR(load_on_root(options, static_cast<uint64_t>(communicator.size()), data,
-                                         weights, r, positions));
+      Result<Source> opened = open_source(options, data, weights);
+      RONDO_RETURN_IF_ERROR(opened.status());
+      source = std::move(opened).value();
+      RONDO_RETURN_IF_ERROR(read_state(options, static_cast<uint64_t>(communicator.size()),
+                                       source->files, weights, r, positions));
     } else {
       spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
                    options.checkpoint_dir);
     }
   }
   RONDO_RETURN_IF_ERROR(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
-  for (const auto& [name, values] : weights.optimizer().state()) {
-    RONDO_RETURN_IF_ERROR(communicator.broadcast(values, values, weights.ddp().parameter_elements(),
-                                                 type_of<T>(), 0));
+  if (r.step > 0) {
+    RONDO_RETURN_IF_ERROR(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
   }
   weights.optimizer().set_steps(r.optimizer_steps);
   if (weights.scaler() && r.scale > 0) {

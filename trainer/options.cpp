@@ -139,6 +139,9 @@ void add_ranks(CLI::App& app, Options& o) {
       ->check(choice({"none", "bf16", "fp16"}, {}));
   app.add_option("--tied-rows", o.tied_rows, "gpt: how the looked-up rows' gradient travels")
       ->check(choice({"auto", "whole", "touched"}, {}));
+  app.add_option("--zero", o.zero,
+                 "Stage of ZeRO: 1 cuts the optimizer's state into shards, one for each rank")
+      ->check(choice({"0", "1"}, {"2", "3"}));
   app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap");
   app.add_option("--control-steps", o.control_steps,
                  "First measure so many steps without communication, and with it after backward")

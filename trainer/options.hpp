@@ -57,6 +57,7 @@ struct Options {
   bool no_broadcast_buffers = false;
   std::string compress = "none";
   std::string tied_rows = "auto";
+  int zero = 0;  // 1: each rank keeps the optimizer's state of its share of the parameters only
   bool reproducible = false;
   std::string pace;
   uint64_t control_steps = 0;     // without communication, and after backward, to compare with

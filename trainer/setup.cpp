@@ -103,7 +103,8 @@ DdpOptions ddp_options(const Options& options) {
                                                    : Rows::kFewerBytes,
           .hook = wire == "bf16"   ? make_compression_hook(DataType::kBFloat16)
                   : wire == "fp16" ? make_compression_hook(DataType::kFloat16)
-                                   : nullptr};
+                                   : nullptr,
+          .shard = options.zero == 1};
 }
 
 OptimizerOptions optimizer_options(const Options& options) {

@@ -399,17 +399,15 @@ nlohmann::ordered_json DataParallelRun<T>::summary(const std::vector<uint64_t>& 
 template <class T>
 Status train_dp(const Options& options, const Dataset& data, const Dataset* validation,
                 Communicator& communicator) try {
-  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data));
-  const Result<std::unique_ptr<Model<T>>> model =
-      make_model<T>(options, data.shape(), communicator);
-  RONDO_RETURN_IF_ERROR(model.status());
-  Result<Weights<T>> weights = Weights<T>::create(*model.value(), communicator, options);
+  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
+  const std::unique_ptr<Model<T>> model = make_model<T>(options, data.shape(), nullptr);
+  Result<Weights<T>> weights = Weights<T>::create(*model, communicator, options);
   RONDO_RETURN_IF_ERROR(weights.status());
   DataParallelRun<T> run({.options = options,
                           .data = data,
                           .validation = validation,
                           .communicator = communicator,
-                          .model = *model.value(),
+                          .model = *model,
                           .weights = weights.value()});
   const Status status = run.run();
   if (!status.ok()) run.abandon(status);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "trainer/sharding.hpp"
+
 namespace rondo::trainer {
 namespace {
 
@@ -34,28 +36,48 @@ std::string mib(size_t bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576);
 }
 
+/// What a rank sends in a step if all send equally much. With shards a bucket is reduce-scattered
+/// and its parameters gathered, which together is an all-reduce; and a norm's blocks, or whether
+/// gradients are numbers, go round too.
+double bytes_formula(const RunFacts& facts) {
+  size_t reduced_bytes =
+      facts.bytes_of(facts.ddp.gradient_elements()) + sizeof(double);  // the loss travels too
+  const bool clips = facts.options.clip > 0;
+  if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
+    reduced_bytes += sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
+  }
+  constexpr size_t header_bytes = 4 * sizeof(uint64_t);  // from every rank to every other
+  return 2.0 * static_cast<double>((facts.ranks - 1) * reduced_bytes) /
+             static_cast<double>(facts.ranks) +
+         static_cast<double>((facts.ranks - 1) * header_bytes);
+}
+
 }  // namespace
 
 void announce(const RunFacts& facts) {
   const Options& o = facts.options;
-  spdlog::info("{}: {} parameters in {}, all-reduces {} backward", o.model, parameter_count(facts),
-               o.dtype, o.no_overlap ? "after" : "during");
+  spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
+               o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
   spdlog::info("data: {} bytes in {} files of {}, {} samples, {} steps per epoch", facts.data.bytes,
                facts.data.files, facts.data.path, facts.data.samples, facts.steps_per_epoch);
   spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
                facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
   // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
-  spdlog::info(
-      "MiB per rank: parameters {}, gradients {}, optimizer {} (a shard of it would be {}),"
-      " activations {}",
-      mib(facts.bytes_of(facts.ddp.parameter_elements())),
-      mib(facts.bytes_of(facts.ddp.gradient_elements())), mib(facts.optimizer_bytes),
-      mib(facts.optimizer_bytes / facts.ranks), mib(facts.activation_bytes));
+  const std::string optimizer =
+      o.zero == 1 ? fmt::format("{} here (--zero 0: {})", mib(facts.own_optimizer_bytes),
+                                mib(facts.optimizer_bytes))
+                  : fmt::format("{} (--zero 1: about {})", mib(facts.optimizer_bytes),
+                                mib(facts.optimizer_bytes / facts.ranks));
+  spdlog::info("MiB per rank: parameters {}, gradients {}, optimizer {}, activations {}",
+               mib(facts.bytes_of(facts.ddp.parameter_elements())),
+               mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
+               mib(facts.activation_bytes));
+  const std::vector<std::string> collectives = collectives_of(facts.ddp);
   for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
     const DdpBucket& bucket = facts.ddp.layout()[b];
-    spdlog::info("bucket {}: {} bytes, {}, predicted {:.0f} us:{}", b, facts.bytes_of(bucket.count),
-                 name(facts.plans[b].algorithm), facts.plans[b].predicted_us,
-                 members_of(bucket, facts.ddp.tensors()));
+    spdlog::info("bucket {}: {} bytes, {} by {}, predicted {:.0f} us:{}", b,
+                 facts.bytes_of(bucket.count), collectives[b], name(facts.plans[b].algorithm),
+                 facts.plans[b].predicted_us, members_of(bucket, facts.ddp.tensors()));
   }
 }
 
@@ -104,6 +126,7 @@ Json to_json(const Options& o) {
           {"broadcast_buffers", !o.no_broadcast_buffers},
           {"compress", o.compress},
           {"tied_rows", o.tied_rows},
+          {"zero", o.zero},
           {"reproducible", o.reproducible},
           {"pace", o.pace},
           {"control_steps", o.control_steps}};
@@ -133,8 +156,6 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const double comm_ms = report.median_of(&StepRecord::comm_ms);
   const double exposed_ms = report.median_of(&StepRecord::exposed_comm_ms);
   const double hidden_ms = std::max(0.0, comm_ms - exposed_ms);
-  const size_t reduced_bytes = gradient_bytes + sizeof(double);  // the loss travels too
-  constexpr size_t header_bytes = 4 * sizeof(uint64_t);          // from every rank to every other
   return {{"ranks", facts.ranks},
           {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
           {"global_batch", facts.global_batch},
@@ -142,9 +163,9 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"gradient_bytes_per_step", gradient_bytes},
           {"bytes_sent_per_step", bytes_sent[0]},
           {"bytes_sent_per_step_by_rank", bytes_sent},
-          {"bytes_formula_per_step", 2.0 * static_cast<double>((facts.ranks - 1) * reduced_bytes) /
-                                             static_cast<double>(facts.ranks) +
-                                         static_cast<double>((facts.ranks - 1) * header_bytes)},
+          {"bytes_formula_per_step", bytes_formula(facts)},
+          {"optimizer_bytes", facts.own_optimizer_bytes},
+          {"optimizer_bytes_without_zero", facts.optimizer_bytes},
           {"predicted_comm_us", predicted_us},
           {"comm_us", comm_ms * 1e3},
           {"hidden_comm_ms", hidden_ms},

@@ -18,9 +18,11 @@ struct RunFacts {
   const Options& options;
   const Dataset::Facts& data;
   const DistributedDataParallel& ddp;
-  const std::vector<Plan>& plans;  // of each bucket's all-reduce
+  const std::vector<Plan>& plans;  // of each bucket
   uint64_t ranks, steps_per_epoch, last_step, global_batch;
-  size_t optimizer_bytes, activation_bytes;
+  size_t optimizer_bytes;      // of the whole state
+  size_t own_optimizer_bytes;  // of what this rank keeps of it
+  size_t activation_bytes;
   uint64_t first_step;  // the one that a resumed run begins behind
 
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }

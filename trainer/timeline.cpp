@@ -8,7 +8,8 @@ namespace {
 
 enum Lane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
 
-const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer"};
+const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer",
+                              "wait for parameters"};
 const std::string kQueued = "queued", kWaits = "ready, waits for its turn";
 const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the loss";
 
@@ -17,19 +18,22 @@ const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 Result<Timeline> Timeline::open(const std::string& path, int rank,
-                                const std::vector<std::string>& layers, size_t buckets) {
+                                const std::vector<std::string>& layers,
+                                const std::vector<std::string>& collectives) {
   Timeline timeline;
   timeline.on_ = !path.empty();
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
   timeline.buckets_ = std::make_unique<std::vector<std::string>>();
+  timeline.gathers_ = std::make_unique<std::vector<std::string>>();
   std::vector<std::string> lanes = {"compute", "headers", kLoss};
   for (const std::string& layer : layers) {  // as Direction counts
     timeline.layers_->push_back("forward " + layer);
     timeline.layers_->push_back("backward " + layer);
   }
-  for (size_t b = 0; b < buckets; ++b) {
+  for (size_t b = 0; b < collectives.size(); ++b) {
     lanes.push_back("bucket " + std::to_string(b));
-    timeline.buckets_->push_back("all-reduce " + lanes.back());
+    timeline.buckets_->push_back(collectives[b] + " " + lanes.back());
+    timeline.gathers_->push_back("all-gather " + lanes.back());
   }
   Result<Trace> trace = Trace::open(path, rank, std::move(lanes));
   RONDO_RETURN_IF_ERROR(trace.status());
@@ -50,19 +54,29 @@ void Timeline::layer_begins(Direction direction, int layer) {
   layer_begin_ns_ = now;
 }
 
-void Timeline::add(size_t lane, const std::string& name, const Work::Times& times) {
-  trace_.span(lane, kQueued, step_, times.issued_ns, times.started_ns);
-  trace_.span(lane, name, step_, times.started_ns, times.ended_ns);
+void Timeline::add(size_t lane, const std::string& name, uint64_t step, const Work::Times& times) {
+  trace_.span(lane, kQueued, step, times.issued_ns, times.started_ns);
+  trace_.span(lane, name, step, times.started_ns, times.ended_ns);
 }
 
 void Timeline::communicated(const Work::Times& headers, const Work::Times& loss,
                             const std::vector<DdpBucketTimes>& buckets) {
-  add(kHeaderLane, kHeaders, headers);
-  add(kLossLane, kLoss, loss);
+  add(kHeaderLane, kHeaders, step_, headers);
+  add(kLossLane, kLoss, step_, loss);
   for (size_t b = 0; b < buckets.size(); ++b) {
     trace_.span(kFirstBucketLane + b, kWaits, step_, buckets[b].ready_ns,
                 buckets[b].work.issued_ns);
-    add(kFirstBucketLane + b, (*buckets_)[b], buckets[b].work);
+    add(kFirstBucketLane + b, (*buckets_)[b], step_, buckets[b].work);
+  }
+}
+
+void Timeline::gathered(uint64_t step, int64_t wait_begin_ns, int64_t wait_end_ns,
+                        const std::vector<Work::Times>& buckets) {
+  trace_.span(kComputeLane, kNames[static_cast<size_t>(Kind::kParameterWait)], step, wait_begin_ns,
+              wait_end_ns);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    if (buckets[b].ended_ns == 0) continue;  // holds no parameters
+    add(kFirstBucketLane + b, (*gathers_)[b], step, buckets[b]);
   }
 }
 

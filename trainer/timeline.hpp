@@ -17,10 +17,12 @@ int64_t now_ns();
 /// One thread. Without a file everything is a no-op.
 class Timeline {
  public:
-  enum class Kind : uint8_t { kData, kForward, kWait, kOptimizer };
+  enum class Kind : uint8_t { kData, kForward, kWait, kOptimizer, kParameterWait };
 
+  /// `collectives`: by which each bucket's gradients travel.
   static Result<Timeline> open(const std::string& path, int rank,
-                               const std::vector<std::string>& layers, size_t buckets);
+                               const std::vector<std::string>& layers,
+                               const std::vector<std::string>& collectives);
 
   void step_begins(uint64_t step) { step_ = step; }
   void computed(Kind kind, int64_t begin_ns, int64_t end_ns);
@@ -30,15 +32,19 @@ class Timeline {
   /// Of the step that has ended.
   void communicated(const Work::Times& headers, const Work::Times& loss,
                     const std::vector<DdpBucketTimes>& buckets);
+  /// Of the parameters that this step's update sent round (ZeRO-1), and the wait for them, which is
+  /// in the next step.
+  void gathered(uint64_t step, int64_t wait_begin_ns, int64_t wait_end_ns,
+                const std::vector<Work::Times>& buckets);
   /// Collective: rank 0 writes everybody's.
   Status close(Communicator& communicator) { return trace_.close(communicator); }
 
  private:
-  void add(size_t lane, const std::string& name, const Work::Times& times);
+  void add(size_t lane, const std::string& name, uint64_t step, const Work::Times& times);
 
   Trace trace_;
   // Where they are, they stay: the trace borrows them.
-  std::unique_ptr<std::vector<std::string>> layers_, buckets_;  // two for each layer
+  std::unique_ptr<std::vector<std::string>> layers_, buckets_, gathers_;  // layers_: two for each
   bool on_ = false;
   uint64_t step_ = 0;
   const std::string* layer_ = nullptr;  // whose span is under way

@@ -20,6 +20,7 @@
 #include "trainer/report.hpp"
 #include "trainer/sabotage.hpp"
 #include "trainer/setup.hpp"
+#include "trainer/sharding.hpp"
 #include "trainer/strategy_dp.hpp"
 #include "trainer/summary.hpp"
 #include "trainer/timeline.hpp"
@@ -29,6 +30,20 @@ namespace rondo::trainer {
 namespace {
 
 double to_ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+/// The time in which at least one of several operations was under way: issued and not ended.
+class UnderWay {
+ public:
+  /// In the order in which they were issued, which is that in which they end.
+  void add(const Work::Times& times) {
+    ns_ += std::max<int64_t>(0, times.ended_ns - std::max(until_, times.issued_ns));
+    until_ = std::max(until_, times.ended_ns);
+  }
+  int64_t ns() const { return ns_; }
+
+ private:
+  int64_t ns_ = 0, until_ = 0;
+};
 
 /// What a run is made of before its first step. Borrowed.
 template <class T>
@@ -82,6 +97,7 @@ class Run : private BackwardListener, private ForwardListener {
     ddp_.gradient_skipped(static_cast<size_t>(parameter));
   }
 
+  Status await_parameters();
   bool reports() const { return communicator_.rank() == 0; }
   bool reached_end() const { return last_step_ != 0 ? step_ >= last_step_ : epoch_ >= o_.epochs; }
   RunFacts facts() const;
@@ -115,10 +131,12 @@ class Run : private BackwardListener, private ForwardListener {
   // The step under way.
   struct Clock {
     int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
+    int64_t parameter_wait_ns = 0, gather_ns = 0;  // of the last step's parameters, with --zero 1
   };
   Clock clock_;
   uint64_t micro_batches_ = 0;
   uint64_t step_samples_ = 0;  // of all ranks
+  uint64_t updated_step_ = 0;  // the last that changed parameters
 };
 
 template <class T>
@@ -156,10 +174,7 @@ template <class T>
 Status Run<T>::start() {
   RONDO_RETURN_IF_ERROR(begin_parameters());
   RONDO_RETURN_IF_ERROR(plan_steps());
-  for (const DdpBucket& bucket : ddp_.layout()) {
-    plans_.push_back(communicator_.plan(Collective::kAllReduce, bucket.count, o_.type(),
-                                        is_library_memory(ddp_.gradients(), 1)));
-  }
+  plans_ = plan_buckets(communicator_, ddp_, o_.type());
   RONDO_RETURN_IF_ERROR(open_outputs());
   const Result<ControlTimes> control =
       control_run<T>({o_, data_, sampler_, communicator_, model_, weights_});
@@ -232,7 +247,7 @@ Status Run<T>::plan_steps() {
 template <class T>
 Status Run<T>::open_outputs() {
   Result<Timeline> timeline =
-      Timeline::open(o_.trace, communicator_.rank(), model_.layers(), ddp_.layout().size());
+      Timeline::open(o_.trace, communicator_.rank(), model_.layers(), collectives_of(ddp_));
   RONDO_RETURN_IF_ERROR(timeline.status());
   timeline_ = std::move(timeline).value();
   if (!reports()) return {};
@@ -246,6 +261,7 @@ Status Run<T>::open_outputs() {
 
 template <class T>
 RunFacts Run<T>::facts() const {
+  const size_t arrays = weights_.optimizer().state().size();
   return {.options = o_,
           .data = data_.facts(),
           .ddp = ddp_,
@@ -254,8 +270,8 @@ RunFacts Run<T>::facts() const {
           .steps_per_epoch = steps_per_epoch_,
           .last_step = expected_last_step_,
           .global_batch = o_.batch * o_.accum * ranks_,
-          .optimizer_bytes =
-              weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
+          .optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
+          .own_optimizer_bytes = arrays * own_elements(ddp_) * sizeof(T),
           .activation_bytes = model_.activation_bytes(),
           .first_step = first_step_};
 }
@@ -292,8 +308,11 @@ Result<bool> Run<T>::step() {
   if (status.ok()) status = loss_status;
   RONDO_RETURN_IF_ERROR(status);
   clock_.optimizer_ns = now_ns();
-  const typename Weights<T>::Update made =
+  const Result<typename Weights<T>::Update> updated =
       weights_.update(learning_rate(schedule_, step_), o_.clip);
+  RONDO_RETURN_IF_ERROR(updated.status());
+  const typename Weights<T>::Update& made = updated.value();
+  if (made.made) updated_step_ = step_;
   clock_.end_ns = now_ns();
   loader_.mark_done();
   timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
@@ -355,6 +374,8 @@ Result<Work> Run<T>::pass() {
     const Result<Batch> fetched = fetch();
     RONDO_RETURN_IF_ERROR(fetched.status());
     const Batch& batch = fetched.value();
+    // With --zero 1 the last step's parameters may still be on their way, behind the samples.
+    RONDO_RETURN_IF_ERROR(await_parameters());
     const int64_t forward_ns = now_ns();
     lag(o_, communicator_);
     const Result<double> loss = model_.forward(batch, pass);
@@ -383,6 +404,23 @@ Result<Work> Run<T>::pass() {
   }
 }
 
+/// The last step's gathers belong to it in the trace, but to this one's times: nobody had waited for
+/// them when the last line was printed.
+template <class T>
+Status Run<T>::await_parameters() {
+  const int64_t begin_ns = now_ns();
+  const Result<bool> waited = weights_.await_parameters();
+  RONDO_RETURN_IF_ERROR(waited.status());
+  if (!waited.value() || !ddp_.is_sharded()) return {};
+  const int64_t end_ns = now_ns();
+  timeline_.gathered(updated_step_, begin_ns, end_ns, ddp_.gather_times());
+  UnderWay gathers;
+  for (size_t b = ddp_.layout().size(); b-- > 0;) gathers.add(ddp_.gather_times()[b]);
+  clock_.parameter_wait_ns += end_ns - begin_ns;
+  clock_.gather_ns += gathers.ns();
+  return {};
+}
+
 /// The next micro-batch, perhaps an empty one.
 template <class T>
 Result<Batch> Run<T>::fetch() {
@@ -405,14 +443,12 @@ template <class T>
 void Run<T>::record(double loss, const Work::Times& loss_times,
                     const typename Weights<T>::Update& made) {
   const Clock& c = clock_;
-  // They end in issue order; what counts is the time in which at least one is under way.
-  int64_t comm_ns = loss_times.ended_ns - loss_times.issued_ns, until = loss_times.ended_ns;
-  for (const DdpBucketTimes& bucket : ddp_.times()) {
-    const Work::Times& times = bucket.work;
-    comm_ns += std::max<int64_t>(0, times.ended_ns - std::max(until, times.issued_ns));
-    until = std::max(until, times.ended_ns);
-  }
-  const int64_t step_ns = c.end_ns - c.begin_ns, exposed_ns = c.optimizer_ns - c.wait_ns;
+  UnderWay reductions;
+  reductions.add(loss_times);
+  for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
+  const int64_t comm_ns = reductions.ns() + c.gather_ns;
+  const int64_t step_ns = c.end_ns - c.begin_ns;
+  const int64_t exposed_ns = c.optimizer_ns - c.wait_ns + c.parameter_wait_ns;
   report_->add(
       {.step = step_,
        .epoch = epoch_,
@@ -431,6 +467,7 @@ void Run<T>::record(double loss, const Work::Times& loss_times,
 template <class T>
 Status Run<T>::validate() {
   if (validation_ == nullptr) return {};
+  RONDO_RETURN_IF_ERROR(await_parameters());
   const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
   RONDO_RETURN_IF_ERROR(result.status());
   if (reports()) {
@@ -443,6 +480,7 @@ Status Run<T>::validate() {
 template <class T>
 Status Run<T>::save() {
   if (o_.checkpoint_dir.empty() || step_ == first_step_) return {};
+  RONDO_RETURN_IF_ERROR(await_parameters());
   const Progress progress{.found = true, .step = step_, .position = loader_.position()};
   return checkpoint(o_, communicator_, progress, schedule_, data_.facts(), plans_, weights_);
 }
@@ -450,6 +488,7 @@ Status Run<T>::save() {
 /// Saves, compares all ranks' parameters, and reports.
 template <class T>
 Status Run<T>::finish() {
+  RONDO_RETURN_IF_ERROR(await_parameters());
   RONDO_RETURN_IF_ERROR(save());
   RONDO_RETURN_IF_ERROR(validate());
   if (!o_.save_weights.empty()) {

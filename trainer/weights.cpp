@@ -1,10 +1,11 @@
 // See weights.hpp.
 #include "trainer/weights.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <utility>
 
 #include "kernels/half.hpp"
+#include "trainer/gradients.hpp"
 #include "trainer/optim/clip.hpp"
 #include "trainer/setup.hpp"
 
@@ -29,12 +30,14 @@ Result<Weights<T>> Weights<T>::create(Model<T>& model, Communicator& communicato
       DistributedDataParallel::create(communicator, tensors_of(model.parameters()),
                                       tensors_of(model.buffers()), ddp_options(options));
   RONDO_RETURN_IF_ERROR(ddp.status());
-  return Weights(model, std::move(ddp).value(), options);
+  return Weights(model, communicator, std::move(ddp).value(), options);
 }
 
 template <class T>
-Weights<T>::Weights(Model<T>& model, DistributedDataParallel ddp, const Options& options)
+Weights<T>::Weights(Model<T>& model, Communicator& communicator, DistributedDataParallel ddp,
+                    const Options& options)
     : model_(model),
+      communicator_(communicator),
       ddp_(std::move(ddp)),
       optimizer_(make_optimizer<T>(optimizer_options(options), ddp_.parameter_elements())),
       dtype_(options.dtype) {
@@ -79,16 +82,16 @@ void Weights<T>::initialise_parameters(uint64_t seed) {
 template <class T>
 Status Weights<T>::replicate() {
   RONDO_RETURN_IF_ERROR(ddp_.replicate());
-  round_copy();
+  round_copy(0, ddp_.parameter_elements());
   return {};
 }
 
 /// What computes is what the wire and a device of that type would hold.
 template <class T>
-void Weights<T>::round_copy() {
+void Weights<T>::round_copy(size_t begin, size_t end) {
   const T* from = static_cast<const T*>(ddp_.parameters());
   const bool half = dtype_ == "fp16";
-  for (size_t i = 0; i < copy_.count(); ++i) {
+  for (size_t i = begin; i < std::min(end, copy_.count()); ++i) {
     const auto value = static_cast<float>(from[i]);
     copy_.data()[i] =
         static_cast<T>(half ? kernels::float_from_half(kernels::half_from_float(value))
@@ -97,34 +100,56 @@ void Weights<T>::round_copy() {
 }
 
 template <class T>
-typename Weights<T>::Update Weights<T>::update(double rate, double max_norm) {
-  T* gradients = static_cast<T*>(ddp_.gradients());
-  const size_t count = ddp_.parameter_elements();
-  Update done{.made = true, .norm = 0};
-  if (scaler_) {
-    const T scale_back = T{1} / loss_scale();  // a power of two: exact
-    done.made = scaler_->update(all_finite(gradients, count));
-    if (!done.made) return done;
-    scale(gradients, count, scale_back);
-  }
-  if (max_norm > 0) {
-    std::vector<GradientView<T>> views;
-    for (const size_t t : parameters()) {
-      views.push_back({gradients + ddp_.offset(t), ddp_.tensors()[t].count()});
+Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_norm) {
+  // 1 / loss scale is a power of two: exact.
+  const Result<GradientFacts> examined =
+      examine_gradients<T>(communicator_, ddp_,
+                           {.finite = scaler_.has_value(),
+                            .norm = max_norm > 0,
+                            .unscale = 1 / static_cast<double>(loss_scale())});
+  RONDO_RETURN_IF_ERROR(examined.status());
+  const GradientFacts& facts = examined.value();
+  if (scaler_ && !scaler_->update(facts.finite)) return Update{.made = false, .norm = 0};
+  const double coefficient = max_norm > 0 ? clip_coefficient(facts.norm, max_norm) : 1;
+  if (coefficient < 1) {
+    for (const DdpRange& range : ddp_.own_ranges()) {
+      scale(static_cast<T*>(ddp_.gradients()) + range.begin, range.count(),
+            static_cast<T>(coefficient));
     }
-    done.norm = std::sqrt(squared_norm<T>(views));
-    const double coefficient = clip_coefficient(done.norm, max_norm);
-    if (coefficient < 1) scale(gradients, count, static_cast<T>(coefficient));
   }
   optimizer_->begin_step(rate);
-  for (const size_t t : parameters()) {
-    if (!ddp_.used(t)) continue;
-    optimizer_->update(ddp_.offset(t), ddp_.offset(t) + ddp_.tensors()[t].count(),
-                       model_.parameters()[t].decays, gradients,
-                       static_cast<T*>(ddp_.parameters()));
+  for (size_t b = ddp_.layout().size(); b-- > 0;) {
+    update_bucket(b);
+    ddp_.gather_parameters(b);
   }
-  round_copy();
-  return done;
+  under_way_ = true;
+  return Update{.made = true, .norm = facts.norm};
+}
+
+/// What of it is this rank's own, tensor by tensor.
+template <class T>
+void Weights<T>::update_bucket(size_t bucket) {
+  const DdpRange own = ddp_.own_range(bucket);
+  for (const DdpBucket::Piece& piece : ddp_.layout()[bucket].pieces) {
+    if (!ddp_.used(piece.tensor)) continue;
+    const size_t offset = ddp_.offset(piece.tensor);
+    optimizer_->update(std::max(own.begin, offset + piece.begin),
+                       std::min(own.end, offset + piece.end),
+                       model_.parameters()[piece.tensor].decays,
+                       static_cast<const T*>(ddp_.gradients()), static_cast<T*>(ddp_.parameters()));
+  }
+}
+
+template <class T>
+Result<bool> Weights<T>::await_parameters() {
+  if (!under_way_) return false;
+  under_way_ = false;
+  for (size_t b = ddp_.layout().size(); b-- > 0;) {
+    RONDO_RETURN_IF_ERROR(ddp_.wait_parameters(b));
+    const DdpBucket& bucket = ddp_.layout()[b];
+    round_copy(bucket.offset, bucket.offset + bucket.count);
+  }
+  return true;
 }
 
 template class Weights<float>;

@@ -44,21 +44,30 @@ class Weights {
     bool made;    // false: gradients that are no numbers; the loss scale has shrunk
     double norm;  // of all gradients together; only where it is clipped, else 0
   };
-  /// One step with the averaged gradients, the same bits on every rank.
-  Update update(double rate, double max_norm);
+  /// One step with the averaged gradients, the same bits on every rank. With shards each bucket's
+  /// parameters start to travel as soon as they are updated, while the next bucket's are: last
+  /// bucket first, which is what the next forward begins with.
+  Result<Update> update(double rate, double max_norm);
+  /// Until then parameters must not be used: what update() has sent is waited for, bucket by bucket,
+  /// and in low precision rounded while later ones still travel. False: that was done before.
+  Result<bool> await_parameters();
 
  private:
-  Weights(Model<T>& model, DistributedDataParallel ddp, const Options& options);
+  Weights(Model<T>& model, Communicator& communicator, DistributedDataParallel ddp,
+          const Options& options);
   void bind();
-  void round_copy();
+  void round_copy(size_t begin, size_t end);
+  void update_bucket(size_t bucket);
   std::vector<size_t> parameters() const;  // indices of tensors that are parameters
 
   Model<T>& model_;
+  Communicator& communicator_;
   DistributedDataParallel ddp_;
   std::unique_ptr<Optimizer<T>> optimizer_;
   std::optional<LossScaler> scaler_;  // fp16
   const std::string dtype_;
-  Buffer<T> copy_;  // bf16, fp16: the parameters as they compute
+  Buffer<T> copy_;          // bf16, fp16: the parameters as they compute
+  bool under_way_ = false;  // update() was made, await_parameters() not yet
 };
 
 }  // namespace rondo::trainer

@@ -93,6 +93,10 @@ struct GradientBucket {
   size_t count;
   DataType type;
   double factor;  // what this rank's gradients are multiplied by before they are summed
+  /// With DdpOptions::shard: what each rank owns of it, as reduce_scatter_v wants it; `data` has to
+  /// be right on [own_offset, own_offset + own_count) only. Without: empty, and all of it.
+  std::span<const size_t> shard_counts, shard_offsets;
+  size_t own_offset, own_count;
 };
 
 /// How a bucket is reduced, instead of one all-reduce in the gradients' own type. Called by the
@@ -109,8 +113,8 @@ class CommunicationHook {
 };
 
 /// Gradients travel as bfloat16 or float16: half the bytes. Each is scaled, then rounded once, and
-/// summed as all_reduce sums that type. (DDP's bf16_compress_hook and fp16_compress_hook.) REQUIRES:
-/// kBFloat16 or kFloat16.
+/// summed as all_reduce or, with shards, reduce_scatter sums that type. (DDP's bf16_compress_hook
+/// and fp16_compress_hook.) REQUIRES: kBFloat16 or kFloat16.
 std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire);
 
 struct DdpOptions {
@@ -131,6 +135,22 @@ struct DdpOptions {
   /// How the gradients of `adds_to` tensors travel: whole, or as the rows that touches_rows() named.
   enum class Rows { kFewerBytes, kWhole, kTouched } rows = Rows::kFewerBytes;
   std::shared_ptr<CommunicationHook> hook = nullptr;
+  /// ZeRO stage 1: each rank updates only a share of the parameters, own_ranges(), and so keeps the
+  /// optimizer's state of that share alone. Gradients are reduce-scattered, so that after finish()
+  /// only those of the own ranges are averages; parameters are gathered afterwards.
+  bool shard = false;
+};
+
+/// Shards are cut between tensors, and inside of one only a multiple of so many elements from its
+/// first: what is computed over blocks of that size (a norm) has every block on one rank.
+inline constexpr size_t kDdpShardUnit = 4096;
+
+/// Elements [begin, end) of the flat storages.
+struct DdpRange {
+  size_t begin, end;
+
+  size_t count() const { return end - begin; }
+  bool operator==(const DdpRange&) const = default;
 };
 
 /// What each rank tells the others at the start of a step.
@@ -177,6 +197,13 @@ struct DdpBucket {
 ///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
 ///   ... gradient_ready() for all tensors ...                                    // once
 ///   ddp.finish();   // gradients are averaged: update the parameters
+///
+/// With DdpOptions::shard the update is, for each bucket from the last to the first:
+///
+///   ... update own_range(bucket) ...
+///   ddp.gather_parameters(bucket);    // starts to travel while the next bucket is updated
+///
+/// and wait_parameters() before the next forward. The last bucket holds what forward uses first.
 class DistributedDataParallel {
  public:
   /// Compares the tensors and options of all ranks: kMismatch on every rank names the first
@@ -263,6 +290,21 @@ class DistributedDataParallel {
   /// every rank names what is damaged, missing or of another shape; parameters are unspecified then.
   Result<std::map<std::string, std::string>> load(const std::string& path,
                                                   const std::map<std::string, void*>& state = {});
+  bool is_sharded() const;
+  /// What of a bucket this rank updates, and all of it in ascending order, where adjacent ranges are
+  /// one. All ranks' together are the parameters; padding belongs to somebody too. Without shards
+  /// everything is this rank's own, and gathering does nothing.
+  DdpRange own_range(size_t bucket) const;
+  const std::vector<DdpRange>& own_ranges() const;
+  /// The own range of that bucket is up to date: starts to send it, and to receive the others'. The
+  /// same buckets in the same order on every rank, each at most once between two waits for it.
+  void gather_parameters(size_t bucket);
+  /// Until then the bucket's parameters must not be touched. At once where nothing was gathered.
+  Status wait_parameters(size_t bucket);
+  /// For all buckets; the first failure.
+  Status wait_parameters();
+  /// Of the last gather of each bucket that has ended; zeros where there was none.
+  const std::vector<Work::Times>& gather_times() const;
 
   const std::vector<DdpBucket>& layout() const;
   /// A number for the tensors and how they are bucketed: equal layouts, equal bits.

@@ -42,11 +42,12 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
                                   const std::vector<DdpTensor>& buffers,
                                   const DdpOptions& options) {
   std::vector<std::string> lines = {fmt::format(
-      "options type={} bucket_cap_mb={} average={} join={} broadcast_buffers={} rows={} hook={}",
+      "options type={} bucket_cap_mb={} average={} join={} broadcast_buffers={} rows={} hook={} "
+      "shard={}",
       name(options.type), options.bucket_cap_mb,
       options.average == DdpOptions::Average::kRanks ? "ranks" : "terms", options.join,
       options.broadcast_buffers, static_cast<int>(options.rows),
-      options.hook ? options.hook->name() : "none")};
+      options.hook ? options.hook->name() : "none", options.shard)};
   for (const DdpTensor& tensor : tensors) lines.push_back(line_of("parameter", tensor));
   for (const DdpTensor& buffer : buffers) lines.push_back(line_of("buffer", buffer));
   return lines;

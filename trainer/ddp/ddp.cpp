@@ -9,9 +9,11 @@
 
 #include "trainer/buffer.hpp"
 #include "trainer/ddp/agreement.hpp"
+#include "trainer/ddp/gather.hpp"
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/reducer.hpp"
+#include "trainer/ddp/shards.hpp"
 
 namespace rondo {
 
@@ -28,13 +30,20 @@ struct DistributedDataParallel::Impl {
         // Those of the buffers only: they travel together.
         buffer_layout(
             ddp::make_layout(buffers, size_of(options.type), {.bytes = 0, .small_bytes = 0})),
+        shards(options.shard
+                   ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
+                   : ddp::no_shards(layout)),
         parameter_storage(layout.parameter_elements * size_of(options.type)),
         gradient_storage(layout.gradient_elements * size_of(options.type)),
         buffer_storage(buffer_layout.gradient_elements * size_of(options.type)),
         headers(communicator, options),
         reducer(communicator,
-                {.tensors = tensors, .layout = layout, .data = gradient_storage.data()}, options,
-                headers) {}
+                {.tensors = tensors,
+                 .layout = layout,
+                 .shards = shards,
+                 .data = gradient_storage.data()},
+                options, headers),
+        gather(communicator, layout, shards, options.type, parameter_storage.data()) {}
 
   Status broadcast(trainer::Buffer<std::byte>& storage, size_t elements) {
     if (elements == 0) return {};
@@ -45,9 +54,11 @@ struct DistributedDataParallel::Impl {
   const std::vector<DdpTensor> tensors, buffers;
   const DdpOptions options;
   const ddp::Layout layout, buffer_layout;
+  const ddp::Shards shards;
   trainer::Buffer<std::byte> parameter_storage, gradient_storage, buffer_storage;
   ddp::Headers headers;
   ddp::Reducer reducer;
+  ddp::ParameterGather gather;
   bool quiet = false;
 };
 
@@ -169,6 +180,29 @@ void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_
 }
 Status DistributedDataParallel::finish() { return impl_->reducer.finish(); }
 bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer.used(tensor); }
+
+bool DistributedDataParallel::is_sharded() const { return impl_->options.shard; }
+DdpRange DistributedDataParallel::own_range(size_t bucket) const {
+  return impl_->shards.parameters_of(bucket, impl_->layout);
+}
+const std::vector<DdpRange>& DistributedDataParallel::own_ranges() const {
+  return impl_->shards.own;
+}
+void DistributedDataParallel::gather_parameters(size_t bucket) { impl_->gather.start(bucket); }
+Status DistributedDataParallel::wait_parameters(size_t bucket) {
+  return impl_->gather.wait(bucket);
+}
+Status DistributedDataParallel::wait_parameters() {
+  Status first;
+  for (size_t b = layout().size(); b-- > 0;) {
+    const Status status = impl_->gather.wait(b);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+const std::vector<Work::Times>& DistributedDataParallel::gather_times() const {
+  return impl_->gather.times();
+}
 
 const std::vector<DdpBucket>& DistributedDataParallel::layout() const {
   return impl_->layout.buckets;

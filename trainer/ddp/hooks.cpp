@@ -22,7 +22,8 @@ void compress(const GradientBucket& bucket, uint16_t* wire) {
 template <class T, Widen widen>
 void decompress(const uint16_t* wire, const GradientBucket& bucket) {
   T* to = static_cast<T*>(bucket.data);
-  for (size_t i = 0; i < bucket.count; ++i) to[i] = static_cast<T>(widen(wire[i]));
+  const size_t end = bucket.own_offset + bucket.own_count;
+  for (size_t i = bucket.own_offset; i < end; ++i) to[i] = static_cast<T>(widen(wire[i]));
 }
 
 /// One buffer per bucket, made at the bucket's first turn.
@@ -42,7 +43,11 @@ class Compression : public CommunicationHook {
     } else {
       compress<float, narrow>(bucket, wire);
     }
-    return communicator.all_reduce_async(wire, wire, bucket.count, wire_);
+    if (bucket.shard_counts.empty()) {
+      return communicator.all_reduce_async(wire, wire, bucket.count, wire_);
+    }
+    return communicator.reduce_scatter_v_async(wire, wire + bucket.own_offset, bucket.shard_counts,
+                                               bucket.shard_offsets, wire_);
   }
 
   void finish(const GradientBucket& bucket) override {

@@ -22,6 +22,7 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
       options_(options),
       headers_(headers),
       rows_(gradients.tensors.size()),
+      adds_in_(gradients.tensors.size()),
       buckets_of_(gradients.tensors.size()),
       piece_ends_(gradients.tensors.size()),
       pieces_done_(gradients.tensors.size()),
@@ -41,6 +42,8 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
     if (tensor.adds_to < 0) continue;
     rows_[t] = std::make_unique<Rows>(communicator, tensor, options,
                                       gradients_.at(gradients.layout.offsets[t], options.type));
+    const size_t base = gradients.layout.offsets[static_cast<size_t>(tensor.adds_to)];
+    adds_in_[t] = parts_within(gradients.shards.own, base, base + tensor.count());
   }
   works_.reserve(missing_.size());
 }
@@ -117,12 +120,18 @@ void Reducer::issue_complete() {
 
 GradientBucket Reducer::bucket_of(size_t index) const {
   const DdpBucket& bucket = gradients_.layout.buckets[index];
+  const BucketShards& shards = gradients_.shards.buckets[index];
+  const DdpRange own = gradients_.shards.own_of_bucket[index];
   return {.index = index,
           .last = index + 1 == missing_.size(),
           .data = gradients_.at(bucket.offset, options_.type),
           .count = bucket.count,
           .type = options_.type,
-          .factor = headers_.factor()};
+          .factor = headers_.factor(),
+          .shard_counts = shards.counts,
+          .shard_offsets = shards.offsets,
+          .own_offset = own.begin - bucket.offset,
+          .own_count = own.count()};
 }
 
 void Reducer::issue(size_t index) {
@@ -135,11 +144,21 @@ void Reducer::issue(size_t index) {
   } else if (options_.hook) {
     works_.push_back(options_.hook->start(communicator_, bucket));
   } else {
-    CallOptions call;
-    call.factor = bucket.factor;
-    works_.push_back(communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count,
-                                                    bucket.type, ReduceOp::kScaledSum, call));
+    works_.push_back(reduce(bucket));
   }
+}
+
+Work Reducer::reduce(const GradientBucket& bucket) {
+  CallOptions call;
+  call.factor = bucket.factor;
+  if (bucket.shard_counts.empty()) {
+    return communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
+                                          ReduceOp::kScaledSum, call);
+  }
+  std::byte* own = static_cast<std::byte*>(bucket.data) + bucket.own_offset * size_of(bucket.type);
+  return communicator_.reduce_scatter_v_async(bucket.data, own, bucket.shard_counts,
+                                              bucket.shard_offsets, bucket.type,
+                                              ReduceOp::kScaledSum, call);
 }
 
 Status Reducer::require_gradients() const {
@@ -185,7 +204,8 @@ Status Reducer::collect() {
     if (!rows_[tensor]) continue;
     const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
     RONDO_RETURN_IF_ERROR(
-        rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type)));
+        rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
+                              adds_in_[tensor]));
   }
   return {};
 }

@@ -1,6 +1,6 @@
-// Sends gradients round while backward still computes others: one asynchronous all-reduce per
-// bucket, issued as soon as the bucket's last gradient is final, always in bucket order. Knows
-// neither the model nor the optimizer.
+// Sends gradients round while backward still computes others: one asynchronous all-reduce, or
+// reduce-scatter where ranks own shards, per bucket, issued as soon as the bucket's last gradient is
+// final, always in bucket order. Knows neither the model nor the optimizer.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/rows.hpp"
+#include "trainer/ddp/shards.hpp"
 
 namespace rondo::ddp {
 
@@ -18,6 +19,7 @@ namespace rondo::ddp {
 struct Gradients {
   const std::vector<DdpTensor>& tensors;
   const Layout& layout;
+  const Shards& shards;
   void* data;  // flat, as the layout says
 
   std::byte* at(size_t element, DataType type) const {
@@ -51,6 +53,7 @@ class Reducer {
   void pieces_ready(size_t tensor, size_t count);
   void issue_complete();
   void issue(size_t bucket);
+  Work reduce(const GradientBucket& bucket);
   GradientBucket bucket_of(size_t index) const;
   Status require_gradients() const;
   Status wait_for_all();
@@ -62,6 +65,7 @@ class Reducer {
   const DdpOptions& options_;
   Headers& headers_;
   std::vector<std::unique_ptr<Rows>> rows_;      // by tensor, null: an ordinary one
+  std::vector<std::vector<DdpRange>> adds_in_;   // by tensor: where of its base, if it has rows
   std::vector<std::vector<size_t>> buckets_of_;  // by tensor: the bucket of each of its pieces
   std::vector<std::vector<size_t>> piece_ends_;  // by tensor
   bool any_may_skip_ = false;

@@ -83,24 +83,29 @@ Work Rows::start(double factor) {
 }
 
 template <class T>
-void Rows::add(T* base) const {
-  const auto add_row = [](const T* from, size_t count, T* to) {
-    for (size_t i = 0; i < count; ++i) to[i] += from[i];
+void Rows::add(T* base, const DdpRange& range) const {
+  // `values` are those of elements [begin, end) of the tensor.
+  const auto add_within = [&](const T* values, size_t begin, size_t end) {
+    const size_t last = std::min(end, range.end);
+    for (size_t i = std::max(begin, range.begin); i < last; ++i) base[i] += values[i - begin];
   };
-  if (whole_) return add_row(static_cast<const T*>(gradient_), rows_ * width_, base);
+  if (whole_) return add_within(static_cast<const T*>(gradient_), 0, rows_ * width_);
   const T* values = reinterpret_cast<const T*>(all_values_.data());
   for (const int32_t row : all_touched_) {
-    add_row(values, width_, base + static_cast<size_t>(row) * width_);
+    const size_t begin = static_cast<size_t>(row) * width_;
+    add_within(values, begin, begin + width_);
     values += width_;
   }
 }
 
-Status Rows::add_to(void* base) {
+Status Rows::add_to(void* base, std::span<const DdpRange> ranges) {
   if (!index_work_.empty()) RONDO_RETURN_IF_ERROR(index_work_[0].wait());
-  if (options_.type == DataType::kFloat64) {
-    add(static_cast<double*>(base));
-  } else {
-    add(static_cast<float*>(base));
+  for (const DdpRange& range : ranges) {
+    if (options_.type == DataType::kFloat64) {
+      add(static_cast<double*>(base), range);
+    } else {
+      add(static_cast<float*>(base), range);
+    }
   }
   return {};
 }

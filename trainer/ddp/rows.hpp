@@ -28,14 +28,15 @@ class Rows {
   Work start(double factor);
   /// Waits until nothing of the step uses this memory any more, but start()'s Work.
   void settle();
-  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`.
-  Status add_to(void* base);
+  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`, in these ranges
+  /// of its elements.
+  Status add_to(void* base, std::span<const DdpRange> ranges);
 
  private:
   template <class T>
   void pack(double factor);
   template <class T>
-  void add(T* base) const;
+  void add(T* base, const DdpRange& range) const;
   bool fewer_bytes() const;
 
   Communicator& communicator_;

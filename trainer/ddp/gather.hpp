@@ -1,0 +1,38 @@
+// Brings updated parameters together where each rank has updated its shard: an asynchronous
+// all-gather per bucket, in place. Knows no optimizer; whoever updates says when a bucket is done.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/shards.hpp"
+
+namespace rondo::ddp {
+
+/// One thread. Borrows everything; waits, when destroyed, for what is under way.
+class ParameterGather {
+ public:
+  ParameterGather(Communicator& communicator, const Layout& layout, const Shards& shards,
+                  DataType type, std::byte* parameters);
+  ~ParameterGather();
+  ParameterGather(const ParameterGather&) = delete;
+  ParameterGather& operator=(const ParameterGather&) = delete;
+
+  void start(size_t bucket);
+  Status wait(size_t bucket);
+  const std::vector<Work::Times>& times() const { return times_; }
+
+ private:
+  Communicator& communicator_;
+  const Layout& layout_;
+  const Shards& shards_;
+  const DataType type_;
+  std::byte* const parameters_;
+  std::vector<std::optional<Work>> works_;  // by bucket
+  std::vector<Work::Times> times_;
+};
+
+}  // namespace rondo::ddp

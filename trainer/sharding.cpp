@@ -1,0 +1,58 @@
+// See sharding.hpp.
+#include "trainer/sharding.hpp"
+
+#include "rondo/memory.hpp"
+#include "trainer/optim/clip.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+bool is_cut(const DistributedDataParallel& ddp, const DdpBucket& bucket) {
+  return ddp.is_sharded() && ddp.tensors()[bucket.pieces.front().tensor].adds_to < 0;
+}
+
+}  // namespace
+
+std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
+  std::vector<std::string> names;
+  for (const DdpBucket& bucket : ddp.layout()) {
+    names.emplace_back(is_cut(ddp, bucket) ? "reduce-scatter" : "all-reduce");
+  }
+  return names;
+}
+
+std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
+                               DataType type) {
+  const bool direct = is_library_memory(ddp.gradients(), 1);
+  const auto ranks = static_cast<size_t>(communicator.size());
+  std::vector<Plan> plans;
+  for (const DdpBucket& bucket : ddp.layout()) {
+    if (!is_cut(ddp, bucket)) {
+      plans.push_back(communicator.plan(Collective::kAllReduce, bucket.count, type, direct));
+      continue;
+    }
+    const size_t part = (bucket.count + ranks - 1) / ranks;
+    Plan plan = communicator.plan(Collective::kReduceScatter, part, type, direct);
+    const Plan gather = communicator.plan(Collective::kAllGather, part, type, direct);
+    plan.predicted_us += gather.predicted_us;
+    plan.bytes_sent_per_rank += gather.bytes_sent_per_rank;
+    plans.push_back(plan);
+  }
+  return plans;
+}
+
+size_t own_elements(const DistributedDataParallel& ddp) {
+  size_t count = 0;
+  for (const DdpRange& range : ddp.own_ranges()) count += range.count();
+  return count;
+}
+
+size_t norm_blocks(const DistributedDataParallel& ddp) {
+  size_t blocks = 0;
+  for (const DdpTensor& tensor : ddp.tensors()) {
+    if (tensor.adds_to < 0) blocks += (tensor.count() + kNormBlock - 1) / kNormBlock;
+  }
+  return blocks;
+}
+
+}  // namespace rondo::trainer

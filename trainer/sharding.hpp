@@ -1,0 +1,27 @@
+// What cutting parameters into shards (ZeRO-1) changes in what a run plans and tells. The cutting
+// itself is rondo/ddp.hpp's, the updating weights.hpp's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+
+namespace rondo::trainer {
+
+/// How each bucket's gradients travel: by "all-reduce" or by "reduce-scatter".
+std::vector<std::string> collectives_of(const DistributedDataParallel& ddp);
+
+/// What is planned for each bucket: its all-reduce; or its reduce-scatter, by that algorithm, with
+/// the gather of its parameters in the same prediction.
+std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
+                               DataType type);
+
+/// Of the flat storage.
+size_t own_elements(const DistributedDataParallel& ddp);
+
+/// What examine_gradients() sends round, of all ranks together, for a norm.
+size_t norm_blocks(const DistributedDataParallel& ddp);
+
+}  // namespace rondo::trainer
