@@ -112,10 +112,9 @@ struct Restored {
 
 /// What a run must have in common with the one that it goes on with, and why it would mean
 /// something else otherwise.
-constexpr const char* kMustBeEqual[] = {"model",     "layers",      "width",     "heads",
-                                        "context",   "vocabulary",  "seed",      "batch",
-                                        "accum",     "dtype",       "optimizer", "sampler_tail",
-                                        "drop_last", "data_format", "split_tied"};
+constexpr const char* kMustBeEqual[] = {
+    "model", "layers",    "width",     "heads",        "context",     "vocabulary", "seed",
+    "dtype", "optimizer", "drop_last", "sampler_tail", "data_format", "split_tied"};
 
 /// "batch: 4, now 8" for each that differs.
 std::string differences(const nlohmann::json& then, const nlohmann::json& now, bool must_be_equal) {

@@ -26,8 +26,9 @@ std::string describe(const Options& options, const Dataset& data, const Dataset*
   for (auto it = values.begin(); it != values.end(); ++it) {
     if (!may_differ(it.key())) text += fmt::format("{}={} ", it.key(), it.value().dump());
   }
-  text += fmt::format("resume={} trace={} validate_every={} ", options.resume,
-                      !options.trace.empty(), options.validate_every);
+  text += fmt::format("resume={} trace={} validate_every={} checkpoints={} checkpoint_every={} ",
+                      options.resume, !options.trace.empty(), options.validate_every,
+                      !options.checkpoint_dir.empty(), options.checkpoint_every);
   // With a rank in the path each has its own.
   const auto content = [](const std::string& path, const Dataset& dataset) {
     return path.find("{rank}") != std::string::npos

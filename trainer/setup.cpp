@@ -85,11 +85,17 @@ template std::unique_ptr<Model<float>> make_model(const Options&, const SampleSh
 template std::unique_ptr<Model<double>> make_model(const Options&, const SampleShape&,
                                                    Communicator*);
 
+DataType wire_type(const Options& options) {
+  // Low precision: what the optimizer keeps is fp32, what travels is not.
+  const bool low = options.dtype == "bf16" || options.dtype == "fp16";
+  const std::string& wire = low ? options.dtype : options.compress;
+  if (wire == "bf16") return DataType::kBFloat16;
+  return wire == "fp16" ? DataType::kFloat16 : options.type();
+}
+
 DdpOptions ddp_options(const Options& options) {
   using Rows = DdpOptions::Rows;
-  // Low precision: what the optimizer keeps is fp32, what travels is not.
-  const std::string wire =
-      options.dtype == "bf16" || options.dtype == "fp16" ? options.dtype : options.compress;
+  const DataType wire = wire_type(options);
   return {.type = options.type(),
           .bucket_cap_mb = options.bucket_cap_mb,
           .overlap = !options.no_overlap,
@@ -101,9 +107,7 @@ DdpOptions ddp_options(const Options& options) {
           .rows = options.tied_rows == "whole"     ? Rows::kWhole
                   : options.tied_rows == "touched" ? Rows::kTouched
                                                    : Rows::kFewerBytes,
-          .hook = wire == "bf16"   ? make_compression_hook(DataType::kBFloat16)
-                  : wire == "fp16" ? make_compression_hook(DataType::kFloat16)
-                                   : nullptr,
+          .hook = wire == options.type() ? nullptr : make_compression_hook(wire),
           .shard = options.zero == 1};
 }
 

@@ -25,6 +25,8 @@ template <class T>
 std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
                                      Communicator* statistics);
 
+/// What gradients travel as.
+DataType wire_type(const Options& options);
 DdpOptions ddp_options(const Options& options);
 OptimizerOptions optimizer_options(const Options& options);
 ScheduleOptions schedule_options(const Options& options, uint64_t global_batch, uint64_t last_step);

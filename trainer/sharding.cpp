@@ -22,18 +22,18 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
 }
 
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
-                               DataType type) {
+                               DataType wire) {
   const bool direct = is_library_memory(ddp.gradients(), 1);
   const auto ranks = static_cast<size_t>(communicator.size());
   std::vector<Plan> plans;
   for (const DdpBucket& bucket : ddp.layout()) {
     if (!is_cut(ddp, bucket)) {
-      plans.push_back(communicator.plan(Collective::kAllReduce, bucket.count, type, direct));
+      plans.push_back(communicator.plan(Collective::kAllReduce, bucket.count, wire, direct));
       continue;
     }
     const size_t part = (bucket.count + ranks - 1) / ranks;
-    Plan plan = communicator.plan(Collective::kReduceScatter, part, type, direct);
-    const Plan gather = communicator.plan(Collective::kAllGather, part, type, direct);
+    Plan plan = communicator.plan(Collective::kReduceScatter, part, wire, direct);
+    const Plan gather = communicator.plan(Collective::kAllGather, part, ddp.type(), direct);
     plan.predicted_us += gather.predicted_us;
     plan.bytes_sent_per_rank += gather.bytes_sent_per_rank;
     plans.push_back(plan);

@@ -16,7 +16,7 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp);
 /// What is planned for each bucket: its all-reduce; or its reduce-scatter, by that algorithm, with
 /// the gather of its parameters in the same prediction.
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
-                               DataType type);
+                               DataType wire);
 
 /// Of the flat storage.
 size_t own_elements(const DistributedDataParallel& ddp);

@@ -24,6 +24,8 @@ std::string refused_by_strategy(const Options& o) {
       {o.tied_rows != plain.tied_rows, "--tied-rows", "gradients travel whole"},
       {o.sync_batch_norm, "--sync-batch-norm", "replicas know only rank 0"},
       {o.no_broadcast_buffers, "--no-broadcast-buffers", "buffers are replicated in every step"},
+      {o.zero != plain.zero, "--zero", "rank 0 alone has the optimizer's state"},
+      {o.control_steps != plain.control_steps, "--control-steps", "nothing of it is overlapped"},
       {o.layer_drop > 0, "--layer-drop", "it does not know which parameters were used"},
       {o.sabotage != plain.sabotage, "--break", "that breaks the ddp strategy"},
   };

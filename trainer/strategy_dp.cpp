@@ -180,6 +180,7 @@ Status DataParallelRun<T>::plan_steps() {
 
 template <class T>
 Status DataParallelRun<T>::open_outputs() {
+  if (is_root()) RONDO_RETURN_IF_ERROR(try_outputs(o_));
   Result<Trace> trace = Trace::open(o_.trace, communicator_.rank(), {"compute", "communication"});
   RONDO_RETURN_IF_ERROR(trace.status());
   trace_ = std::move(trace).value();
@@ -210,6 +211,9 @@ RunFacts DataParallelRun<T>::facts() const {
           .global_batch = o_.batch * ranks_,
           .optimizer_bytes =
               weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
+          .own_optimizer_bytes = is_root() ? weights_.optimizer().state().size() *
+                                                 ddp_.parameter_elements() * sizeof(T)
+                                           : 0,
           .activation_bytes = model_.activation_bytes(),
           .first_step = 0};
 }
@@ -311,7 +315,10 @@ Status DataParallelRun<T>::gather() {
 template <class T>
 Status DataParallelRun<T>::update() {
   const double rate = learning_rate(schedule_, step_);
-  const typename Weights<T>::Update made = weights_.update(rate, o_.clip);
+  const Result<typename Weights<T>::Update> updated = weights_.update(rate, o_.clip);
+  RONDO_RETURN_IF_ERROR(updated.status());
+  const typename Weights<T>::Update& made = updated.value();
+  RONDO_RETURN_IF_ERROR(weights_.await_parameters().status());
   const int64_t end_ns = now_ns();
   trace_.span(kReplicaLane, kDpUpdate, step_, clock_.gathered_ns, end_ns);
   const double loss = loss_.data()[0] / static_cast<double>(format_.all_terms(share_.data()));

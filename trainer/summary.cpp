@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "trainer/setup.hpp"
 #include "trainer/sharding.hpp"
 
 namespace rondo::trainer {
@@ -38,10 +39,12 @@ std::string mib(size_t bytes) {
 
 /// What a rank sends in a step if all send equally much. With shards a bucket is reduce-scattered
 /// and its parameters gathered, which together is an all-reduce; and a norm's blocks, or whether
-/// gradients are numbers, go round too.
+/// gradients are numbers, go round too. Looked-up rows count as if they travelled whole.
 double bytes_formula(const RunFacts& facts) {
-  size_t reduced_bytes =
-      facts.bytes_of(facts.ddp.gradient_elements()) + sizeof(double);  // the loss travels too
+  const size_t wire_bytes = size_of(wire_type(facts.options));
+  const size_t back_bytes = facts.ddp.is_sharded() ? size_of(facts.options.type()) : wire_bytes;
+  size_t reduced_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2 +
+                         sizeof(double);  // the loss travels too
   const bool clips = facts.options.clip > 0;
   if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
     reduced_bytes += sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));

@@ -174,7 +174,7 @@ template <class T>
 Status Run<T>::start() {
   RONDO_RETURN_IF_ERROR(begin_parameters());
   RONDO_RETURN_IF_ERROR(plan_steps());
-  plans_ = plan_buckets(communicator_, ddp_, o_.type());
+  plans_ = plan_buckets(communicator_, ddp_, wire_type(o_));
   RONDO_RETURN_IF_ERROR(open_outputs());
   const Result<ControlTimes> control =
       control_run<T>({o_, data_, sampler_, communicator_, model_, weights_});
@@ -213,11 +213,14 @@ Status Run<T>::plan_steps() {
   whole.set_epoch(0);
   const uint64_t samples = o_.drop_last ? whole.least() : whole.most();
   const uint64_t mine[] = {o_.drop_last ? samples / o_.batch : (samples + o_.batch - 1) / o_.batch,
-                           data_.samples()};
+                           loader_.batches_left()};
   const Result<std::vector<uint64_t>> all = gather_words(communicator_, mine);
   RONDO_RETURN_IF_ERROR(all.status());
-  uint64_t most = 0;
-  for (uint64_t r = 0; r < ranks_; ++r) most = std::max(most, all.value()[2 * r]);
+  uint64_t most = 0, most_left = 0;
+  for (uint64_t r = 0; r < ranks_; ++r) {
+    most = std::max(most, all.value()[2 * r]);
+    most_left = std::max(most_left, all.value()[2 * r + 1]);
+  }
   steps_per_epoch_ = (most + o_.accum - 1) / o_.accum;
   if (steps_per_epoch_ == 0) {
     return Status(Code::kDataError, "data '" + data_.facts().path + "': has " +
@@ -230,14 +233,10 @@ Status Run<T>::plan_steps() {
   if (o_.steps == 0) {
     // Behind what was made, perhaps by another number of ranks, what is left of this epoch and the
     // others.
-    const uint64_t left = o_.drop_last ? sampler_.least() : sampler_.most();
-    const uint64_t step_samples = o_.batch * o_.accum;
     expected_last_step_ = first_step_;
     if (epoch_ < o_.epochs) {
-      const bool whole_epoch = left == samples;
       expected_last_step_ +=
-          (o_.epochs - epoch_ - 1) * steps_per_epoch_ +
-          (whole_epoch ? steps_per_epoch_ : (left + step_samples - 1) / step_samples);
+          (most_left + o_.accum - 1) / o_.accum + (o_.epochs - epoch_ - 1) * steps_per_epoch_;
     }
   }
   schedule_ = schedule_options(o_, o_.batch * o_.accum * ranks_, expected_last_step_);
@@ -246,12 +245,12 @@ Status Run<T>::plan_steps() {
 
 template <class T>
 Status Run<T>::open_outputs() {
+  if (reports()) RONDO_RETURN_IF_ERROR(try_outputs(o_));
   Result<Timeline> timeline =
       Timeline::open(o_.trace, communicator_.rank(), model_.layers(), collectives_of(ddp_));
   RONDO_RETURN_IF_ERROR(timeline.status());
   timeline_ = std::move(timeline).value();
   if (!reports()) return {};
-  RONDO_RETURN_IF_ERROR(try_outputs(o_));
   Result<Report> report = Report::open(o_, facts().last_step, config_of(facts()));
   RONDO_RETURN_IF_ERROR(report.status());
   report_ = std::move(report).value();
@@ -448,7 +447,9 @@ void Run<T>::record(double loss, const Work::Times& loss_times,
   for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
   const int64_t comm_ns = reductions.ns() + c.gather_ns;
   const int64_t step_ns = c.end_ns - c.begin_ns;
-  const int64_t exposed_ns = c.optimizer_ns - c.wait_ns + c.parameter_wait_ns;
+  // For gradients, the last step's parameters, headers and buffers.
+  const int64_t exposed_ns =
+      c.optimizer_ns - c.wait_ns + c.parameter_wait_ns + (c.begun_ns - c.begin_ns);
   report_->add(
       {.step = step_,
        .epoch = epoch_,
@@ -468,6 +469,7 @@ template <class T>
 Status Run<T>::validate() {
   if (validation_ == nullptr) return {};
   RONDO_RETURN_IF_ERROR(await_parameters());
+  RONDO_RETURN_IF_ERROR(ddp_.broadcast_buffers());
   const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
   RONDO_RETURN_IF_ERROR(result.status());
   if (reports()) {

@@ -101,7 +101,7 @@ struct GradientBucket {
 
 /// How a bucket is reduced, instead of one all-reduce in the gradients' own type. Called by the
 /// thread that trains, for every bucket in the same order on every rank; touched rows alone (see
-/// DdpOptions::Rows) travel without it.
+/// DdpOptions::Rows) travel without it. One hook serves one DistributedDataParallel.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
@@ -242,6 +242,10 @@ class DistributedDataParallel {
   /// Every rank's parameters and buffers become rank 0's.
   Status replicate();
 
+  /// Every rank's buffers become rank 0's, as at begin(): before they are used elsewhere, for
+  /// validation say. Nothing with `broadcast_buffers` off.
+  Status broadcast_buffers();
+
   /// Starts a step, and the exchange of headers.
   Status begin(const DdpHeader& mine);
   /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every rank,
@@ -282,8 +286,8 @@ class DistributedDataParallel {
 
   /// Rank 0 writes parameters, buffers and `state` into one safetensors file, which replaces the old
   /// one in one step: a crash leaves either. `state`: by name, arrays of parameter_elements() that
-  /// are laid out as the parameters are (an optimizer's). `notes`: whatever else. Collective: ok on
-  /// every rank when it is on the disk.
+  /// are laid out as the parameters are (an optimizer's); with shards each rank has only its own, so
+  /// that is refused. `notes`: whatever else. Collective: ok on every rank when it is on the disk.
   Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
               const std::map<std::string, std::string>& notes = {});
   /// Rank 0 reads such a file, and every rank has what it holds; the notes. Collective. kDataError on

@@ -1,78 +1,12 @@
-// DistributedDataParallel over real ranks (as threads): what it computes, when it sends, and what
-// it says when ranks do not fit together. One test per row of the feature table.
-#include <chrono>
+// DistributedDataParallel over real ranks (as threads): what it computes and when it sends. One test
+// per row of the feature table; the rows about exceptions are in ddp_exceptions_test.cpp.
 #include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "rondo/rondo.hpp"
-#include "tests/harness/catch.hpp"
-#include "tests/harness/rank_group.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
-using rondo::testing::expect;
-using rondo::testing::expect_eq;
-
-namespace {
-
-using Ddp = DistributedDataParallel;
-
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
-void ok(const Status& status) { expect(status.ok(), status.to_string()); }
-
-/// Runs `body` as `ranks` ranks of one communicator.
-void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
-                bool reproducible = false) {
-  const rondo::testing::TempDirectory meeting;
-  rondo::testing::require_all_ok(
-      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
-        Config config;
-        config.rank = rank;
-        config.world_size = ranks;
-        config.rendezvous = meeting.path();
-        config.reproducible = reproducible;
-        Result<Communicator> communicator = Communicator::create(config);
-        ok(communicator.status());
-        body(communicator.value());
-      }));
-}
-
-/// Five tensors of 16 floats, by default in three buckets: {0, 1}, {2, 3}, {4}.
-std::vector<DdpTensor> five() {
-  std::vector<DdpTensor> tensors;
-  for (const char* name : {"p0", "p1", "p2", "p3", "p4"}) {
-    tensors.push_back({.name = name, .shape = {16}});
-  }
-  return tensors;
-}
-DdpOptions small_buckets() { return {.bucket_cap_mb = 128.0 / (1 << 20)}; }
-
-Ddp make(Communicator& communicator, const DdpOptions& options = small_buckets(),
-         std::vector<DdpTensor> tensors = five()) {
-  Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
-  ok(ddp.status());
-  return std::move(ddp).value();
-}
-
-/// A value that tells rank, step and element apart; sums of a few are exact in float.
-float contribution(int rank, int step, size_t element) {
-  return static_cast<float>((rank + 1) * 1000 + step * 100 + static_cast<int>(element));
-}
-
-void fill(Ddp& ddp, int rank, int step) {
-  for (size_t t = 0; t < ddp.tensors().size(); ++t) {
-    for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
-      ddp.gradient<float>(t)[i] = contribution(rank, step, 16 * t + i);
-    }
-  }
-}
-
-void all_ready(Ddp& ddp) {
-  for (size_t t = 0; t < ddp.tensors().size(); ++t) ddp.gradient_ready(t);
-}
-
-}  // namespace
+using namespace rondo::testing;
 
 TEST_CASE("ddp replication: parameters and buffers become rank 0's") {
   with_ranks(3, [](Communicator& communicator) {
@@ -253,192 +187,6 @@ TEST_CASE("ddp no_sync: micro-batches are accumulated and communicate once") {
   });
 }
 
-TEST_CASE("ddp skipped layers: unused on some ranks counts as zero, on all ranks as unused") {
-  for (const int ranks : {1, 2, 3}) {
-    with_ranks(ranks, [&](Communicator& communicator) {
-      std::vector<DdpTensor> tensors = five();
-      tensors[1].may_skip = tensors[3].may_skip = true;
-      Ddp ddp = make(communicator, small_buckets(), tensors);
-      for (int step = 0; step < 3; ++step) {
-        ok(ddp.begin({.loss_terms = 1}));
-        fill(ddp, communicator.rank(), 0);
-        for (size_t t = 0; t < 5; ++t) {
-          const bool skip = t == 3 || (t == 1 && communicator.rank() != 0);
-          if (!skip) {
-            ddp.gradient_ready(t);
-            continue;
-          }
-          std::memset(ddp.gradient<float>(t), 0, 64);  // "not touched"
-          ddp.gradient_skipped(t);
-        }
-        ok(ddp.finish());
-        expect(ddp.used(0) && ddp.used(1), "used tensors");
-        expect(!ddp.used(3), "a tensor that no rank used");
-        const float mean = contribution(0, 0, 16) / static_cast<float>(ranks);
-        expect(std::abs(ddp.gradient<float>(1)[0] - mean) <= 1e-6f * mean, "mean with zeros");
-        expect_eq(ddp.gradient<float>(3)[5], 0.0f, "unused");
-      }
-    });
-  }
-}
-
-TEST_CASE("ddp skipped layers: what the last step left in a skipped gradient does not travel") {
-  with_ranks(2, [](Communicator& communicator) {
-    std::vector<DdpTensor> tensors = five();
-    tensors[2].may_skip = true;
-    Ddp ddp = make(communicator, small_buckets(), tensors);
-    ok(ddp.begin({.loss_terms = 1}));
-    fill(ddp, communicator.rank(), 0);
-    all_ready(ddp);
-    ok(ddp.finish());
-    ok(ddp.begin({.loss_terms = 1}));
-    for (const size_t t : {0, 1, 3, 4}) ddp.gradient_ready(t);
-    ddp.gradient_skipped(2);
-    ok(ddp.finish());
-    expect_eq(ddp.gradient<float>(2)[0], 0.0f, "stale gradient");
-  });
-}
-
-TEST_CASE("ddp skipped layers: unused without having said so names the tensor") {
-  for (const bool say_skipped : {false, true}) {
-    with_ranks(2, [&](Communicator& communicator) {
-      Ddp ddp = make(communicator);
-      ok(ddp.begin({.loss_terms = 1}));
-      const bool forgets = communicator.rank() == 1;
-      for (size_t t = 0; t < 5; ++t) {
-        if (!(forgets && t == 2)) ddp.gradient_ready(t);
-        if (forgets && t == 2 && say_skipped) ddp.gradient_skipped(t);
-      }
-      const Status status = ddp.finish();
-      expect(!status.ok(), "a missing gradient went unnoticed");
-      expect(status.message().find("'p2'") != std::string::npos, status.message());
-      expect(status.message().find("rank 1") != std::string::npos, status.message());
-    });
-  }
-}
-
-TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
-  with_ranks(3, [](Communicator& communicator) {
-    Ddp ddp = make(communicator);
-    const bool ended = communicator.rank() == 1;
-    ok(ddp.begin({.loss_terms = ended ? 0u : 2u, .end_of_data = ended, .epoch = 4}));
-    all_ready(ddp);
-    const Status status = ddp.finish();
-    expect(!status.ok(), "uneven inputs went unnoticed");
-    for (const char* part : {"rank 1 has no data left in epoch 4", "rank 0, 2 has"}) {
-      expect(status.message().find(part) != std::string::npos, status.message());
-    }
-  });
-  with_ranks(3, [](Communicator& communicator) {
-    DdpOptions options = small_buckets();
-    options.join = true;
-    Ddp ddp = make(communicator, options);
-    const bool ended = communicator.rank() == 1;
-    for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = ended ? 0.0f : 6.0f;
-    ok(ddp.begin({.loss_terms = ended ? 0u : 2u, .end_of_data = ended}));
-    all_ready(ddp);
-    ok(ddp.finish());
-    expect_eq(ddp.headers().value().active_ranks, 2, "active ranks");
-    expect(!ddp.headers().value().epoch_ended, "two ranks have more");
-    expect_eq(ddp.gradient<float>(0)[0], 3.0f, "mean over four terms");
-    ok(ddp.begin({.loss_terms = 0, .end_of_data = true}));
-    expect_eq(ddp.headers().value().loss_terms, uint64_t{0}, "terms after the end");
-    expect(ddp.headers().value().epoch_ended, "all have ended");
-  });
-}
-
-TEST_CASE("ddp headers: the same samples on two ranks, and an epoch that did not advance") {
-  with_ranks(3, [](Communicator& communicator) {
-    set_log_level(LogLevel::kError);
-    Ddp ddp = make(communicator);
-    const auto step = [&](uint64_t hash, bool end, uint64_t epoch) {
-      ok(ddp.begin({.loss_terms = 1, .end_of_data = end, .epoch = epoch, .sample_hash = hash}));
-      all_ready(ddp);
-      ok(ddp.finish());
-    };
-    const auto rank = static_cast<uint64_t>(communicator.rank());
-    step(rank + 1, false, 0);
-    step(rank + 5, true, 0);
-    step(rank + 1, true, 1);
-    expect(ddp.warnings().empty(), "a suspicion without reason");
-    step(rank == 0 ? 9u : 8u, true, 2);
-    expect_eq(ddp.warnings().size(), size_t{1}, "warnings");
-    expect(ddp.warnings()[0].find("ranks 1 and 2 read the same data") != std::string::npos,
-           ddp.warnings()[0]);
-    step(rank + 1, false, 2);
-    expect(ddp.warnings().back().find("begins epoch 2 again: set_epoch forgotten") !=
-               std::string::npos,
-           ddp.warnings().back());
-  });
-}
-
-TEST_CASE("ddp buffers: broadcast from rank 0 at every begin, unless switched off") {
-  for (const bool on : {true, false}) {
-    with_ranks(2, [&](Communicator& communicator) {
-      DdpOptions options;
-      options.broadcast_buffers = on;
-      Result<Ddp> ddp =
-          Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
-      ok(ddp.status());
-      auto* mean = static_cast<float*>(ddp->buffer(0));
-      mean[4] = static_cast<float>(communicator.rank() + 1);
-      ok(ddp->begin({.loss_terms = 1}));
-      const float own = static_cast<float>(communicator.rank() + 1);
-      expect_eq(mean[4], on ? 1.0f : own, "buffer");
-      all_ready(*ddp);
-      ok(ddp->finish());
-    });
-  }
-}
-
-TEST_CASE("ddp hooks: compression rounds each rank's scaled gradient once") {
-  for (const DataType wire : {DataType::kBFloat16, DataType::kFloat16}) {
-    with_ranks(2, [&](Communicator& communicator) {
-      DdpOptions options = small_buckets();
-      options.hook = make_compression_hook(wire);
-      Ddp ddp = make(communicator, options);
-      const uint64_t before = communicator.stats().bytes_sent;
-      // 1 + 1/512 does not fit into bfloat16's 8 bits, but into float16's 11.
-      for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = 2 + 1.0f / 256;
-      ok(ddp.begin({.loss_terms = 1}));
-      all_ready(ddp);
-      ok(ddp.finish());
-      const float expected = wire == DataType::kBFloat16 ? 2.0f : 2 + 1.0f / 256;
-      expect_eq(ddp.gradient<float>(3)[7], expected, "mean");
-      expect(communicator.stats().bytes_sent - before < 2 * 80 * 4, "travelled uncompressed");
-    });
-  }
-}
-
-TEST_CASE("ddp hooks: one of the user's own") {
-  struct Doubling : CommunicationHook {
-    std::string name() const override { return "doubling"; }
-    Work start(Communicator& communicator, const GradientBucket& bucket) override {
-      seen.push_back(bucket.index);
-      last = bucket.last;
-      return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
-    }
-    void finish(const GradientBucket& bucket) override {
-      for (size_t i = 0; i < bucket.count; ++i) static_cast<float*>(bucket.data)[i] *= 2;
-    }
-    std::vector<size_t> seen;
-    bool last = false;
-  };
-  with_ranks(2, [](Communicator& communicator) {
-    DdpOptions options = small_buckets();
-    const auto hook = std::make_shared<Doubling>();
-    options.hook = hook;
-    Ddp ddp = make(communicator, options);
-    for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = 3;
-    ok(ddp.begin({.loss_terms = 1}));
-    all_ready(ddp);
-    ok(ddp.finish());
-    expect_eq(hook->seen.size(), size_t{3}, "buckets");
-    expect(hook->last, "the last bucket was not marked");
-    expect_eq(ddp.gradient<float>(4)[15], 12.0f, "gradient");
-  });
-}
-
 TEST_CASE("ddp reproducible: any bucket cap gives the same bits") {
   std::vector<std::vector<float>> results;
   for (const double cap_mb : {0.0, 64.0 / (1 << 20), 200.0 / (1 << 20), 25.0}) {
@@ -463,78 +211,6 @@ TEST_CASE("ddp reproducible: any bucket cap gives the same bits") {
     results.push_back(result);
   }
   for (size_t i = 1; i < results.size(); ++i) CHECK(results[i] == results[0]);
-}
-
-TEST_CASE("ddp tied weights: the second gradient is added, whole or as touched rows") {
-  using Rows = DdpOptions::Rows;
-  for (const int ranks : {1, 2, 3}) {
-    for (const Rows rows : {Rows::kWhole, Rows::kTouched, Rows::kFewerBytes}) {
-      with_ranks(ranks, [&](Communicator& communicator) {
-        DdpOptions options;
-        options.rows = rows;
-        Ddp ddp = make(communicator, options,
-                       {{.name = "wte", .shape = {40, 8}},
-                        {.name = "other", .shape = {5}},
-                        {.name = "rows", .shape = {40, 8}, .adds_to = 0}});
-        expect(ddp.parameter_elements() < ddp.gradient_elements(), "a parameter for a gradient");
-        const int rank = communicator.rank();
-        for (int step = 0; step < 2; ++step) {
-          for (size_t i = 0; i < 320; ++i) {
-            ddp.gradient<float>(0)[i] = contribution(rank, step, i);
-            ddp.gradient<float>(2)[i] = 0;
-          }
-          for (size_t i = 0; i < 5; ++i) ddp.gradient<float>(1)[i] = 1;
-          // Rank r touches rows 3 (as all do) and 10 + r; the last rank none.
-          std::vector<int32_t> touched;
-          if (ranks == 1 || rank + 1 < ranks) touched = {10 + rank, 3, 3};
-          for (const int32_t row : touched) {
-            for (size_t c = 0; c < 8; ++c) {
-              ddp.gradient<float>(2)[static_cast<size_t>(row) * 8 + c] += 32;
-            }
-          }
-          ok(ddp.begin({.loss_terms = 4}));
-          ddp.touches_rows(2, touched);
-          all_ready(ddp);
-          ok(ddp.finish());
-          const int touching = ranks == 1 ? 1 : ranks - 1;
-          for (size_t i = 0; i < 320; ++i) {
-            float sum = 0;
-            for (int r = 0; r < ranks; ++r) sum += contribution(r, step, i);
-            const size_t row = i / 8;
-            if (row == 3) sum += 64 * static_cast<float>(touching);
-            if (row >= 10 && row < 10 + static_cast<size_t>(touching)) sum += 32;
-            const float mean = sum / static_cast<float>(4 * ranks);
-            expect(std::abs(ddp.gradient<float>(0)[i] - mean) <= 2e-6f * mean,
-                   "element " + std::to_string(i) + " is " +
-                       std::to_string(ddp.gradient<float>(0)[i]) + ", should be " +
-                       std::to_string(mean));
-          }
-        }
-      });
-    }
-  }
-}
-
-TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
-  const auto bytes_with = [](DdpOptions::Rows rows) {
-    uint64_t bytes = 0;
-    with_ranks(2, [&](Communicator& communicator) {
-      DdpOptions options;
-      options.rows = rows;
-      Ddp ddp = make(communicator, options,
-                     {{.name = "wte", .shape = {1000, 8}},
-                      {.name = "rows", .shape = {1000, 8}, .adds_to = 0}});
-      const uint64_t before = communicator.stats().bytes_sent;
-      ok(ddp.begin({.loss_terms = 1}));
-      ddp.touches_rows(1, std::vector<int32_t>{1, 2, 999});
-      all_ready(ddp);
-      ok(ddp.finish());
-      if (communicator.rank() == 0) bytes = communicator.stats().bytes_sent - before;
-    });
-    return bytes;
-  };
-  const uint64_t touched = bytes_with(DdpOptions::Rows::kFewerBytes);
-  CHECK(touched + 25000 < bytes_with(DdpOptions::Rows::kWhole));
 }
 
 TEST_CASE("ddp: the communicator's failure is what finish returns") {
@@ -570,11 +246,14 @@ TEST_CASE("ddp: what cannot be is refused with its value") {
 }
 
 TEST_CASE("ddp: destroyed in the middle of a step it aborts, and nobody gets wrong gradients") {
-  with_ranks(2, [](Communicator& communicator) {
+  // With one bucket under way, and with none.
+  const size_t ready = GENERATE(size_t{2}, size_t{0});
+  with_ranks(2, [&](Communicator& communicator) {
     if (communicator.rank() == 0) {
       Ddp ddp = make(communicator);
       ok(ddp.begin({.loss_terms = 1}));
-      for (size_t t = 0; t < 2; ++t) ddp.gradient_ready(t);  // one bucket is under way
+      (void)ddp.headers();
+      for (size_t t = 0; t < ready; ++t) ddp.gradient_ready(t);
       return;
     }
     Ddp ddp = make(communicator);
@@ -584,68 +263,6 @@ TEST_CASE("ddp: destroyed in the middle of a step it aborts, and nobody gets wro
     expect(!status.ok(), "the other rank's half step went unnoticed");
     expect(status.message().find("rank 0 gave up in the middle of a step") != std::string::npos,
            status.message());
-  });
-}
-
-TEST_CASE("ddp skipped layers: an undeclared skip in a quiet micro-batch is named too") {
-  with_ranks(2, [](Communicator& communicator) {
-    Ddp ddp = make(communicator);
-    ok(ddp.begin({.loss_terms = 2}));
-    {
-      const auto quiet = ddp.no_sync();
-      for (size_t t = 0; t < 5; ++t) t == 2 ? ddp.gradient_skipped(t) : ddp.gradient_ready(t);
-    }
-    all_ready(ddp);
-    const Status status = ddp.finish();
-    expect(!status.ok() && status.message().find("'p2'") != std::string::npos, status.message());
-  });
-}
-
-TEST_CASE("ddp skipped layers: what adds to a tensor uses it") {
-  with_ranks(2, [](Communicator& communicator) {
-    Ddp ddp = make(communicator, {},
-                   {{.name = "wte", .shape = {4, 2}, .may_skip = true},
-                    {.name = "rows", .shape = {4, 2}, .adds_to = 0}});
-    for (size_t i = 0; i < 8; ++i) ddp.gradient<float>(1)[i] = 1;
-    ok(ddp.begin({.loss_terms = 1}));
-    ddp.gradient_skipped(0);
-    ddp.gradient_ready(1);
-    ok(ddp.finish());
-    expect(ddp.used(0), "the looked-up rows were not seen");
-    expect_eq(ddp.gradient<float>(0)[0], 1.0f, "gradient");
-  });
-}
-
-TEST_CASE("ddp hooks: see a second gradient that travels whole, and the last bucket") {
-  with_ranks(2, [](Communicator& communicator) {
-    DdpOptions options;
-    options.hook = make_compression_hook(DataType::kBFloat16);
-    options.rows = DdpOptions::Rows::kWhole;
-    Ddp ddp =
-        make(communicator, options,
-             {{.name = "wte", .shape = {4, 2}}, {.name = "rows", .shape = {4, 2}, .adds_to = 0}});
-    for (size_t t = 0; t < 2; ++t) {
-      for (size_t i = 0; i < 8; ++i) ddp.gradient<float>(t)[i] = 2 + 1.0f / 256;
-    }
-    ok(ddp.begin({.loss_terms = 1}));
-    all_ready(ddp);
-    ok(ddp.finish());
-    expect_eq(ddp.gradient<float>(0)[0], 4.0f, "both were rounded on their way");
-  });
-}
-
-TEST_CASE("ddp uneven inputs: ranks in different epochs are told") {
-  with_ranks(2, [](Communicator& communicator) {
-    DdpOptions options = small_buckets();
-    options.join = true;
-    Ddp ddp = make(communicator, options);
-    ok(ddp.begin({.loss_terms = 1, .epoch = static_cast<uint64_t>(communicator.rank())}));
-    all_ready(ddp);
-    const Status status = ddp.finish();
-    expect(!status.ok(), "different epochs went unnoticed");
-    expect(
-        status.message().find("rank 1 is in epoch 1, but rank 0 in epoch 0") != std::string::npos,
-        status.message());
   });
 }
 
@@ -660,44 +277,5 @@ TEST_CASE("ddp no_sync: nests") {
     }
     all_ready(ddp);
     ok(ddp.finish());
-  });
-}
-
-TEST_CASE("ddp files: what one set of ranks saves, another loads") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/model.safetensors";
-  with_ranks(3, [&](Communicator& communicator) {
-    Result<Ddp> made = Ddp::create(communicator, five(), {{.name = "running", .shape = {3}}});
-    ok(made.status());
-    for (size_t t = 0; t < 5; ++t) {
-      for (size_t i = 0; i < 16; ++i) made->parameter<float>(t)[i] = contribution(0, 1, 16 * t + i);
-    }
-    static_cast<float*>(made->buffer(0))[1] = 5;
-    std::vector<float> momentum(made->parameter_elements());
-    momentum[made->offset(3)] = 8;
-    ok(made->save(path, {{"momentum", momentum.data()}}, {{"step", "12"}, {"note", "a b 3"}}));
-  });
-  with_ranks(2, [&](Communicator& communicator) {
-    Result<Ddp> made = Ddp::create(communicator, five(), {{.name = "running", .shape = {3}}});
-    ok(made.status());
-    std::vector<float> momentum(made->parameter_elements());
-    const auto notes = made->load(path, {{"momentum", momentum.data()}});
-    ok(notes.status());
-    expect_eq(notes.value().at("step"), std::string("12"), "note");
-    expect_eq(notes.value().at("note"), std::string("a b 3"), "note");
-    expect_eq(made->parameter<float>(4)[15], contribution(0, 1, 79), "parameter");
-    expect_eq(static_cast<float*>(made->buffer(0))[1], 5.0f, "buffer");
-    expect_eq(momentum[made->offset(3)], 8.0f, "state");
-  });
-  with_ranks(2, [&](Communicator& communicator) {
-    std::vector<DdpTensor> tensors = five();
-    tensors[2].shape = {4, 4};
-    Ddp ddp = make(communicator, {}, tensors);
-    const Status status = ddp.load(path).status();
-    expect(!status.ok() && status.message().find("'p2' is float [16], but this model's is float "
-                                                 "[4, 4]") != std::string::npos,
-           status.message());
-    const Status missing = ddp.load(folder.path() + "/none").status();
-    expect(missing.message().find(folder.path() + "/none") != std::string::npos, missing.message());
   });
 }

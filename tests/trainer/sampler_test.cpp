@@ -4,11 +4,11 @@
 #include <set>
 #include <vector>
 
+#include "rondo/ddp.hpp"
 #include "tests/harness/catch.hpp"
 #include "trainer/ddp/permutation.hpp"
 
 using namespace rondo;
-using namespace rondo::trainer;
 using rondo::ddp::Permutation;
 
 namespace {

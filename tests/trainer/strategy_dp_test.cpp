@@ -131,9 +131,12 @@ TEST_CASE("dp's bytes are a star's: everything leaves rank 0 once for each other
   CHECK(summary["buckets"][0]["algorithm"] == "star");
   // The same fields, so that one table can hold both.
   const json ddp = place.train(flags, "ddp")["summary"];
-  for (auto field = ddp.begin(); field != ddp.end(); ++field) {
-    INFO(field.key());
-    CHECK(summary.contains(field.key()));
+  for (const char* field :
+       {"step_ms", "compute_ms", "comm_us", "exposed_comm_ms", "overlap_fraction", "samples_per_s",
+        "gradient_bytes_per_step", "bytes_sent_per_step_by_rank", "final_loss", "parameter_hash"}) {
+    INFO(field);
+    CHECK(summary.contains(field));
+    CHECK(ddp.contains(field));
   }
 }
 
@@ -152,7 +155,6 @@ TEST_CASE("dp refuses by name what only ddp has") {
       {{"--model", "gpt", "--tied-rows", "touched"}, "--tied-rows"},
       {{"--model", "gpt", "--layer-drop", "0.5"}, "--layer-drop"},
       {{"--model", "cnn", "--data", place.pictures(), "--sync-batch-norm"}, "--sync-batch-norm"},
-      {{"--no-broadcast-buffers"}, "--no-broadcast-buffers"},
       {{"--break", "straggler"}, "--break"}};
   for (const auto& [flags, named] : refused) {
     Words words = flags;

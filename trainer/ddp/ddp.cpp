@@ -162,6 +162,10 @@ Status DistributedDataParallel::replicate() {
 Status DistributedDataParallel::begin(const DdpHeader& mine) {
   impl_->reducer.begin();
   impl_->headers.send(mine);
+  return broadcast_buffers();
+}
+
+Status DistributedDataParallel::broadcast_buffers() {
   if (!impl_->options.broadcast_buffers) return {};
   return impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements);
 }

@@ -112,6 +112,12 @@ Notes unpack(const std::string& text) {
 Status DistributedDataParallel::save(const std::string& path,
                                      const std::map<std::string, const void*>& state,
                                      const std::map<std::string, std::string>& notes) {
+  if (is_sharded() && !state.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "with shards no rank has all of the optimizer's state: save own_ranges() of each "
+                  "rank, or the parameters alone");
+  }
+  RONDO_RETURN_IF_ERROR(wait_parameters());
   Communicator& ranks = communicator();
   Status saved;
   if (ranks.rank() == 0) {
@@ -122,6 +128,7 @@ Status DistributedDataParallel::save(const std::string& path,
 
 Result<Notes> DistributedDataParallel::load(const std::string& path,
                                             const std::map<std::string, void*>& state) {
+  RONDO_RETURN_IF_ERROR(wait_parameters());
   Communicator& ranks = communicator();
   Result<Notes> notes = Notes();
   if (ranks.rank() == 0) notes = read(path, all_views(*this, type(), state));

@@ -30,7 +30,6 @@ void Headers::send(const DdpHeader& mine) {
   exchange_.assign(
       1, communicator_.all_gather_async(sent_.data(), all_.data(), kWords, DataType::kUint64));
   read_ = false;
-  ++number_;
 }
 
 Result<DdpStep> Headers::wait() {
@@ -58,20 +57,20 @@ Result<DdpStep> Headers::read() {
   if (!options_.join && !out_of_data.empty() && !with_data.empty()) {
     return Status(
         Code::kInvalidArgument,
-        fmt::format("uneven inputs: in step {} of this run rank {} has no data left in "
+        fmt::format("uneven inputs: rank {} has no data left in "
                     "epoch {}, but rank {} has: give all ranks equally many batches, or "
                     "let them join (empty batches for who has ended)",
-                    number_, fmt::join(out_of_data, ", "),
-                    all_[out_of_data.front() * kWords + kEpoch], fmt::join(with_data, ", ")));
+                    fmt::join(out_of_data, ", "), all_[out_of_data.front() * kWords + kEpoch],
+                    fmt::join(with_data, ", ")));
   }
   for (const size_t r : with_data) {
     const uint64_t epoch = all_[r * kWords + kEpoch], first = all_[with_data[0] * kWords + kEpoch];
     if (epoch == first) continue;
     return Status(Code::kInvalidArgument,
-                  fmt::format("uneven inputs: in step {} of this run rank {} is in epoch {}, but "
+                  fmt::format("uneven inputs: rank {} is in epoch {}, but "
                               "rank {} in epoch {}: ranks begin an epoch together, when all have "
                               "said end_of_data",
-                              number_, r, epoch, with_data[0], first));
+                              r, epoch, with_data[0], first));
   }
   suspect(step);
   return step;

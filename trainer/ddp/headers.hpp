@@ -20,8 +20,9 @@ class Headers {
   /// Waits for it. kInvalidArgument, on every rank alike, when some ranks have run out of data,
   /// others not, and nobody said that this may be; or when ranks are in different epochs.
   Result<DdpStep> wait();
-  /// Whether no exchange is under way.
-  bool idle() const { return exchange_.empty() || exchange_[0].test(); }
+  /// Whether the last exchange was read and found that no rank has loss terms: a step that nobody
+  /// goes on with.
+  bool ended_empty() const { return read_ && step_.ok() && step_.value().loss_terms == 0; }
   /// Waits until the exchange uses no memory any more, however it ended.
   void settle();
   /// What this rank's gradients are multiplied by. REQUIRES: wait() was ok.
@@ -43,7 +44,6 @@ class Headers {
   std::vector<Work> exchange_;  // at most one
   Result<DdpStep> step_;
   bool read_ = true;
-  uint64_t number_ = 0;
   bool epoch_ended_ = false;  // with the step before
   uint64_t ended_epoch_ = 0;
   std::vector<std::string> warnings_;

@@ -37,6 +37,7 @@ class Compression : public CommunicationHook {
   Work start(Communicator& communicator, const GradientBucket& bucket) override {
     auto [found, added] = buffers_.try_emplace(bucket.index);
     if (added) found->second = trainer::Buffer<uint16_t>(bucket.count);
+    RONDO_CHECK(found->second.count() == bucket.count, "a hook serves one model's buckets only");
     uint16_t* wire = found->second.data();
     if (bucket.type == DataType::kFloat64) {
       compress<double, narrow>(bucket, wire);

@@ -49,7 +49,7 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
 }
 
 Reducer::~Reducer() {
-  if (works_.empty() && !counts_started_ && headers_.idle()) return;
+  if (!begun_ || headers_.ended_empty()) return;
   communicator_.abort("rank " + std::to_string(communicator_.rank()) +
                       " gave up in the middle of a step");
   (void)wait_for_all();
@@ -203,9 +203,8 @@ Status Reducer::collect() {
     }
     if (!rows_[tensor]) continue;
     const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
-    RONDO_RETURN_IF_ERROR(
-        rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
-                              adds_in_[tensor]));
+    RONDO_RETURN_IF_ERROR(rows_[tensor]->add_to(
+        gradients_.at(gradients_.layout.offsets[base], options_.type), adds_in_[tensor]));
   }
   return {};
 }

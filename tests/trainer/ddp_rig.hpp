@@ -1,0 +1,72 @@
+// Ranks as threads with a DistributedDataParallel each, and gradients that tell who made them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rondo/rondo.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo::testing {
+
+using Ddp = DistributedDataParallel;
+
+inline int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+inline void ok(const Status& status) { expect(status.ok(), status.to_string()); }
+
+/// Runs `body` as `ranks` ranks of one communicator.
+inline void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
+                       bool reproducible = false) {
+  const rondo::testing::TempDirectory meeting;
+  rondo::testing::require_all_ok(
+      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
+        Config config;
+        config.rank = rank;
+        config.world_size = ranks;
+        config.rendezvous = meeting.path();
+        config.reproducible = reproducible;
+        Result<Communicator> communicator = Communicator::create(config);
+        ok(communicator.status());
+        body(communicator.value());
+      }));
+}
+
+/// Five tensors of 16 floats, by default in three buckets: {0, 1}, {2, 3}, {4}.
+inline std::vector<DdpTensor> five() {
+  std::vector<DdpTensor> tensors;
+  for (const char* name : {"p0", "p1", "p2", "p3", "p4"}) {
+    tensors.push_back({.name = name, .shape = {16}});
+  }
+  return tensors;
+}
+inline DdpOptions small_buckets() { return {.bucket_cap_mb = 128.0 / (1 << 20)}; }
+
+inline Ddp make(Communicator& communicator, const DdpOptions& options = small_buckets(),
+                std::vector<DdpTensor> tensors = five()) {
+  Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
+  ok(ddp.status());
+  return std::move(ddp).value();
+}
+
+/// A value that tells rank, step and element apart; sums of a few are exact in float.
+inline float contribution(int rank, int step, size_t element) {
+  return static_cast<float>((rank + 1) * 1000 + step * 100 + static_cast<int>(element));
+}
+
+inline void fill(Ddp& ddp, int rank, int step) {
+  for (size_t t = 0; t < ddp.tensors().size(); ++t) {
+    for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
+      ddp.gradient<float>(t)[i] = contribution(rank, step, 16 * t + i);
+    }
+  }
+}
+
+inline void all_ready(Ddp& ddp) {
+  for (size_t t = 0; t < ddp.tensors().size(); ++t) ddp.gradient_ready(t);
+}
+
+}  // namespace rondo::testing
