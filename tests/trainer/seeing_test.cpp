@@ -278,7 +278,8 @@ TEST_CASE("--scaling runs each number of ranks, and says where they share cores"
   }
   const ProgramResult strong = place.run(flags + Words{"--scaling", "1,2", "--strong"});
   REQUIRE(strong.exit_code == 0);
-  for (const json& row : json::parse(strong.out)["scaling"]) CHECK(row["global_batch"] == 4);
+  const json fixed = json::parse(strong.out);
+  for (const json& row : fixed["scaling"]) CHECK(row["global_batch"] == 4);
 }
 
 TEST_CASE("--scaling refuses what it cannot run") {
