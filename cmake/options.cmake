@@ -12,9 +12,13 @@ set(rondo_cxx_flags
 target_compile_options(rondo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${rondo_cxx_flags}>")
 target_link_libraries(rondo_options INTERFACE Threads::Threads)
 
+if(RONDO_SANITIZE MATCHES "undefined")
+  # Left out is what the address sanitizer or the hardware reports too: with these a third more time goes into compiling.
+  set(rondo_less_undefined -fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute)
+endif()
 if(RONDO_SANITIZE)
   target_compile_options(rondo_options INTERFACE
-    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RONDO_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RONDO_SANITIZE};${rondo_less_undefined};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(rondo_options INTERFACE -fsanitize=${RONDO_SANITIZE})
   target_compile_options(rondo_options INTERFACE
     "$<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:RONDO_QUICK>,>>:-O0;-fno-sanitize=undefined>")

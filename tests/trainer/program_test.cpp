@@ -51,7 +51,7 @@ TEST_CASE("N ranks follow one rank with N times the batch: fp32, 20 steps, 1e-5"
   }
 }
 
-TEST_CASE("N ranks follow one rank with N times the batch: fp64, 200 steps, 1e-9") {
+TEST_CASE("N ranks follow one rank with N times the batch: fp64, 200 steps, 1e-9", "[again]") {
   const Workplace place;
   for (const int ranks : {2, 3, 4}) {
     check_equivalence(place, ranks, {"--width", "32", "--dtype", "fp64", "--bucket-cap-mb", "0.01"},

@@ -78,7 +78,7 @@ void check_same_losses(const Workplace& place, const Words& flags, double tolera
 
 }  // namespace
 
-TEST_CASE("dp has ddp's losses: fp32 1e-6, fp64 1e-12, 1 to 4 ranks") {
+TEST_CASE("dp has ddp's losses: fp32 1e-6, fp64 1e-12, 1 to 4 ranks", "[again]") {
   const Workplace place;
   for (const std::string ranks : {"1", "2", "3", "4"}) {
     const Words common = {"--ranks", ranks, "--data",  place.text(), "--width", "32",

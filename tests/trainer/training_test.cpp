@@ -50,7 +50,7 @@ void check_same_losses(const json& a, const json& b, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("gpt: N ranks follow one rank with N times the batch") {
+TEST_CASE("gpt: N ranks follow one rank with N times the batch", "[again]") {
   const Workplace place;
   for (const int ranks : {2, 3, 4}) {
     const Words common = {"--model", "gpt", "--layers",  "2",  "--width", "32",
@@ -77,7 +77,7 @@ TEST_CASE("gpt: the looked-up rows travel whole or as touched rows, and the poli
         0.8 * whole["summary"]["bytes_sent_per_step"].get<double>());
 }
 
-TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statistics do not") {
+TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statistics do not", "[again]") {
   const Workplace place;
   write_images(place.file("images"), 60);
   const Words common = {"--model", "cnn",  "--width", "4",   "--data",      place.file("images"),
@@ -94,7 +94,7 @@ TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statisti
 }
 
 TEST_CASE(
-    "resume: the same bits as without interruption, in the middle of an epoch and behind it") {
+    "resume: the same bits as without interruption, in the middle of an epoch and behind it", "[again]") {
   const Workplace place;
   write_images(place.file("images"), 40);
   std::vector<Words> runs;
