@@ -77,7 +77,8 @@ TEST_CASE("gpt: the looked-up rows travel whole or as touched rows, and the poli
         0.8 * whole["summary"]["bytes_sent_per_step"].get<double>());
 }
 
-TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statistics do not", "[again]") {
+TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statistics do not",
+          "[again]") {
   const Workplace place;
   write_images(place.file("images"), 60);
   const Words common = {"--model", "cnn",  "--width", "4",   "--data",      place.file("images"),
@@ -93,8 +94,8 @@ TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statisti
   }
 }
 
-TEST_CASE(
-    "resume: the same bits as without interruption, in the middle of an epoch and behind it", "[again]") {
+TEST_CASE("resume: the same bits as without interruption, in the middle of an epoch and behind it",
+          "[again]") {
   const Workplace place;
   write_images(place.file("images"), 40);
   std::vector<Words> runs;

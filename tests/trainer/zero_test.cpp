@@ -287,7 +287,8 @@ TEST_CASE("zero: every rank writes its shard of a checkpoint") {
         Approx(2.0 * static_cast<double>(bytes("model.safetensors"))).epsilon(0.1));
 }
 
-TEST_CASE("zero: resuming gives the same bits, with shards, without, and with them again", "[again]") {
+TEST_CASE("zero: resuming gives the same bits, with shards, without, and with them again",
+          "[again]") {
   const Words mlp = {"--width",         "96",   "--optimizer",   "adamw",
                      "--bucket-cap-mb", "0.05", "--reproducible"};
   check_resume(mlp, ranks(3, kZero), ranks(3, kZero), true);

@@ -373,7 +373,8 @@ TEST_CASE("a rank that ends after its part is done fails nobody in that operatio
     if (rank == 0) _exit(0);
     expect_ok(status, "broadcast");
     link.announce("done");
-    link.await("the next");  // what one rank finds in the barrier may reach the other inside the broadcast
+    link.await(
+        "the next");  // what one rank finds in the barrier may reach the other inside the broadcast
     expect(comm->barrier().code() == Code::kPeerDied, "the next operation names it");
   });
   for (const int rank : {0, 1, 2}) gang.await(rank, "here");
