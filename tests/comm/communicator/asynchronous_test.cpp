@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <latch>
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
@@ -225,6 +226,31 @@ TEST_CASE("no thread to be had is an error, and the communicator goes on without
   require_all_ok(results);
 }
 #endif
+
+// The waits of all of them are one thread's, which must not take its own for anybody's standing still.
+TEST_CASE("a rank that never calls is named by asynchronous operations of one process too") {
+  const TempDirectory directory;
+  std::latch failed(2);
+  require_all_ok(run_ranks(How::kThreads, 3, [&](int rank) {
+    Config config;
+    config.timeout = std::chrono::milliseconds{400};
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3, config));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier_async().wait(), "barrier");
+    Buffer data(4096, false);
+    if (rank != 2) {  // 2 -> 0 -> 1
+      const Status status =
+          comm->broadcast_async(data.data(), data.data(), 1024, DataType::kFloat32, 2,
+                                {.algorithm = Algorithm::kRing})
+              .wait();
+      failed.count_down();
+      expect(status.code() == Code::kTimeout, status.to_string());
+      expect(status.message().find("rank 2 (pid") != std::string::npos, status.message());
+      expect(status.message().find("has not called it") != std::string::npos, status.message());
+    }
+    failed.wait();
+  }));
+}
 
 }  // namespace rondo::testing
 
