@@ -7,6 +7,8 @@
 #include <map>
 
 #include "trainer/prediction.hpp"
+#include "trainer/setup.hpp"
+#include "trainer/sharding.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -37,39 +39,49 @@ bool is_rows(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
   return tensors[bucket.pieces.front().tensor].adds_to >= 0;
 }
 
-/// What an all-reduce costs in this run: the prediction for its size, by as much as the run's own
-/// all-reduces took more or less than theirs.
+/// What travelling costs in this run: the prediction for its size, by as much as the run's own
+/// buckets took more or less than theirs.
 class Prices {
  public:
   explicit Prices(const Evidence& e) : e_(e) {
     const auto& layout = e.facts.ddp.layout();
-    double measured_ms = 0, predicted_ms = 0;
+    double all_ms = 0, reductions_ms = 0, predicted_ms = 0, reductions_predicted_ms = 0;
     for (size_t b = 0; b < layout.size(); ++b) {
       if (is_rows(layout[b], e.facts.ddp.tensors())) {
         // It travels as touched rows, alone with any cap: it costs what it cost.
         rows_ms_[layout[b].pieces.front().tensor] = e.all.costs_ms[b];
         continue;
       }
-      measured_ms += e.all.costs_ms[b];
+      reductions_ms += e.all.costs_ms[b];
+      all_ms += e.all.costs_ms[b] + e.all.gather_costs_ms[b];
       predicted_ms += e.facts.plans[b].predicted_us / 1e3;
+      reductions_predicted_ms += predicted(layout[b].count);
     }
-    if (predicted_ms > 0 && measured_ms > 0) ratio_ = measured_ms / predicted_ms;
+    if (predicted_ms > 0 && all_ms > 0) ratio_ = all_ms / predicted_ms;
+    if (reductions_predicted_ms > 0 && reductions_ms > 0) {
+      reduction_ratio_ = reductions_ms / reductions_predicted_ms;
+    }
   }
 
+  /// Measured over predicted, gathers included.
   double ratio() const { return ratio_; }
-  double of(size_t count) const {
-    return ratio_ / 1e3 *
-           e_.communicator.plan(Collective::kAllReduce, count, e_.facts.options.type(), e_.direct)
-               .predicted_us;
-  }
+  /// Milliseconds that `count` gradients take.
+  double of(size_t count) const { return reduction_ratio_ * predicted(count); }
   double of(const DdpBucket& bucket) const {
     const auto found = rows_ms_.find(bucket.pieces.front().tensor);
     return found != rows_ms_.end() ? found->second : of(bucket.count);
   }
 
  private:
+  double predicted(size_t count) const {
+    return plan_reduction(e_.communicator, count, e_.facts.ddp.is_sharded(),
+                          wire_type(e_.facts.options), e_.direct)
+               .predicted_us /
+           1e3;
+  }
+
   const Evidence& e_;
-  double ratio_ = 1;
+  double ratio_ = 1, reduction_ratio_ = 1;
   std::map<size_t, double> rows_ms_;  // by tensor
 };
 
@@ -80,12 +92,12 @@ Json to_json(const BucketMedians& b) {
 
 Json whole_step(const Evidence& e) {
   const double disturbed_ms = e.measured.compute_ms();
-  double compute_ms = disturbed_ms, communication_ms = 0;
+  double compute_ms = disturbed_ms, communication_ms = e.all.gathers_ms();
   for (const double cost_ms : e.all.costs_ms) communication_ms += cost_ms;
   Json contention;
   if (e.control.steps > 0) {
     compute_ms = e.control.pass_ms + e.measured.optimizer_ms();
-    communication_ms = e.control.communication_ms;
+    communication_ms = e.control.communication_ms + e.all.gathers_ms();
     contention = compute_ms > 0 ? disturbed_ms / compute_ms - 1 : 0.0;
   }
   const double sum_ms = compute_ms + communication_ms;
@@ -171,8 +183,12 @@ Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& m
   RONDO_RETURN_IF_ERROR(arrivals.status());
   const Result<Table> transfers = gather(communicator, measured.transfers_ms());
   RONDO_RETURN_IF_ERROR(transfers.status());
+  const Result<Table> gathers = gather(communicator, measured.gathers_ms());
+  RONDO_RETURN_IF_ERROR(gathers.status());
+  const size_t buckets = measured.buckets().size();
   return AllRanks{.lateness = lateness(arrivals.value()),
-                  .costs_ms = costs_ms(transfers.value(), measured.buckets().size())};
+                  .costs_ms = costs_ms(transfers.value(), buckets),
+                  .gather_costs_ms = costs_ms(gathers.value(), buckets)};
 }
 
 void account(const Evidence& e, Json& summary) {
@@ -192,6 +208,10 @@ void account(const Evidence& e, Json& summary) {
   for (size_t b = 0; b < buckets.size(); ++b) {
     summary["buckets"][b].update(to_json(buckets[b]));
     summary["buckets"][b]["cost_ms"] = e.all.costs_ms[b];
+    if (ddp.is_sharded()) {
+      summary["buckets"][b]["gather_ms"] = buckets[b].gather_ms;
+      summary["buckets"][b]["gather_cost_ms"] = e.all.gather_costs_ms[b];
+    }
     transfer_ms += buckets[b].transfer_ms;
     hidden_ms += buckets[b].hidden_ms;
     observed.buckets.push_back({.bytes = e.facts.bytes_of(ddp.layout()[b].count),

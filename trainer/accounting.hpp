@@ -6,7 +6,8 @@
 //                  pass and the run's optimizer. Without a control run: the step less what it waited
 //                  for communication and data; what communication slowed down is then in it.
 //   communication  the control run's all-reduces, alone. Without one: those of the run, of each
-//                  the time of the rank that came last, who waited for nobody.
+//                  the time of the rank that came last, who waited for nobody. With --zero 1
+//                  reduce-scatters, and the gathers of the run, told in the same way.
 //   sum            compute + communication: nothing overlaps
 //   max            the longer of the two: everything overlaps
 //   measured       the step, less what it waited for data
@@ -16,6 +17,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "rondo/communicator.hpp"
 #include "trainer/advice.hpp"
@@ -28,7 +30,12 @@ namespace rondo::trainer {
 /// What takes all ranks' measurements to say.
 struct AllRanks {
   Lateness lateness;
-  std::vector<double> costs_ms;  // of each bucket
+  std::vector<double> costs_ms;         // of each bucket's gradients
+  std::vector<double> gather_costs_ms;  // of its parameters; zeros without --zero 1
+
+  double gathers_ms() const {
+    return std::accumulate(gather_costs_ms.begin(), gather_costs_ms.end(), 0.0);
+  }
 };
 
 /// Borrowed.

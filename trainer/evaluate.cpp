@@ -1,9 +1,26 @@
 // See evaluate.hpp.
 #include "trainer/evaluate.hpp"
 
+#include <algorithm>
+
 #include "trainer/data/loader.hpp"
 
 namespace rondo::trainer {
+namespace {
+
+/// Of the batch just forwarded. The first of several that are equally likely counts.
+template <class T>
+size_t hits(const Model<T>& model, const Batch& batch) {
+  const size_t classes = model.classes();
+  const T* row = model.probabilities();
+  size_t count = 0;
+  for (size_t i = 0; i < batch.size * model.loss_terms(); ++i, row += classes) {
+    if (std::max_element(row, row + classes) == row + batch.targets[i]) ++count;
+  }
+  return count;
+}
+
+}  // namespace
 
 template <class T>
 Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
@@ -19,7 +36,7 @@ Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T
       Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers});
   RONDO_RETURN_IF_ERROR(loader.status());
   (*loader)->start_epoch({});
-  double sums[2] = {0, 0};  // of losses, of samples
+  double sums[3] = {0, 0, 0};  // of losses, samples and hits
   while ((*loader)->batches_left() > 0) {
     const Result<Loader::Loaded> loaded = (*loader)->next();
     RONDO_RETURN_IF_ERROR(loaded.status());
@@ -28,9 +45,12 @@ Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T
     RONDO_RETURN_IF_ERROR(loss.status());
     sums[0] += loss.value();
     sums[1] += static_cast<double>(loaded.value().batch.size);
+    sums[2] += static_cast<double>(hits(model, loaded.value().batch));
   }
-  RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 2, DataType::kFloat64));
-  return Evaluation{.loss = sums[0] / (sums[1] * static_cast<double>(model.loss_terms())),
+  RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 3, DataType::kFloat64));
+  const double terms = sums[1] * static_cast<double>(model.loss_terms());
+  return Evaluation{.loss = sums[0] / terms,
+                    .accuracy = sums[2] / terms,
                     .samples = static_cast<uint64_t>(sums[1])};
 }
 

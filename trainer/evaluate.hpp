@@ -1,5 +1,5 @@
-// The loss on data that is not trained on: every sample once, each rank its share, so that the mean
-// is exact whatever the number of ranks.
+// The loss on data that is not trained on, and how often the target was thought the likeliest: every
+// sample once, each rank its share, so that the means are exact whatever the number of ranks.
 #pragma once
 
 #include "rondo/communicator.hpp"
@@ -10,7 +10,8 @@
 namespace rondo::trainer {
 
 struct Evaluation {
-  double loss;  // mean over all loss terms of all ranks
+  double loss;      // mean over all loss terms of all ranks
+  double accuracy;  // share of the terms whose target was the likeliest class
   uint64_t samples;
 };
 

@@ -10,6 +10,12 @@ namespace {
 
 double to_ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
+/// When its transfer could begin: it had been issued, and the one before it had ended.
+int64_t turn_of(const Work::Times& work, int64_t last_ended) {
+  return std::clamp(std::max(work.started_ns, last_ended), work.issued_ns,
+                    std::max(work.issued_ns, work.ended_ns));
+}
+
 }  // namespace
 
 void Series::add(double value) {
@@ -39,8 +45,7 @@ void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>
   int64_t last_ended = 0;
   for (size_t b = 0; b < buckets.size() && b < buckets_.size(); ++b) {
     const Work::Times& work = buckets[b].work;
-    const int64_t turn = std::clamp(std::max(work.started_ns, last_ended), work.issued_ns,
-                                    std::max(work.issued_ns, work.ended_ns));
+    const int64_t turn = turn_of(work, last_ended);
     const int64_t shown = std::clamp(step.backward_end_ns, turn, std::max(turn, work.ended_ns));
     buckets_[b].ready.add(to_ms(buckets[b].ready_ns - backward_begin_ns_));
     buckets_[b].waited.add(to_ms(work.issued_ns - buckets[b].ready_ns));
@@ -54,13 +59,22 @@ void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>
   const bool inside = !buckets.empty() && buckets[0].work.issued_ns < step.backward_end_ns;
   const int64_t header_ns = inside ? buckets[0].work.issued_ns - buckets[0].ready_ns : 0;
   compute_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns - step.begin_wait_ns -
-                     header_ns - (step.finished_ns - step.backward_end_ns)));
+                     step.parameter_wait_ns - header_ns -
+                     (step.finished_ns - step.backward_end_ns)));
   backward_.add(to_ms(step.backward_end_ns - backward_begin_ns_));
   optimizer_.add(to_ms(step.end_ns - step.finished_ns));
   step_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns));
   const int64_t together = last_finished_ns_ != 0 ? last_finished_ns_ : step.begin_ns;
   arrivals_.add(to_ms(step.backward_end_ns - together));
   last_finished_ns_ = step.finished_ns;
+}
+
+void Measurements::gathered(const std::vector<Work::Times>& buckets) {
+  int64_t last_ended = 0;
+  for (size_t b = std::min(buckets.size(), buckets_.size()); b-- > 0;) {
+    buckets_[b].gather.add(to_ms(buckets[b].ended_ns - turn_of(buckets[b], last_ended)));
+    last_ended = std::max(last_ended, buckets[b].ended_ns);
+  }
 }
 
 std::vector<GradientTime> Measurements::gradients() const {
@@ -71,14 +85,17 @@ std::vector<GradientTime> Measurements::gradients() const {
   return times;
 }
 
-std::vector<double> Measurements::transfers_ms() const {
+std::vector<double> Measurements::all_of(Series BucketSeries::*field) const {
   std::vector<double> all;
   for (const BucketSeries& bucket : buckets_) {
-    const std::vector<double>& values = bucket.transfer.values();
+    const std::vector<double>& values = (bucket.*field).values();
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }
+
+std::vector<double> Measurements::transfers_ms() const { return all_of(&BucketSeries::transfer); }
+std::vector<double> Measurements::gathers_ms() const { return all_of(&BucketSeries::gather); }
 
 std::vector<BucketMedians> Measurements::buckets() const {
   std::vector<BucketMedians> medians;
@@ -88,7 +105,8 @@ std::vector<BucketMedians> Measurements::buckets() const {
                        .queued_ms = b.queued.median(),
                        .transfer_ms = b.transfer.median(),
                        .hidden_ms = b.hidden.median(),
-                       .exposed_ms = b.exposed.median()});
+                       .exposed_ms = b.exposed.median(),
+                       .gather_ms = b.gather.median()});
   }
   return medians;
 }

@@ -35,6 +35,7 @@ struct BucketMedians {
   double queued_ms;    // from there until its turn
   double transfer_ms;  // from there until it had ended
   double hidden_ms, exposed_ms;  // of transfer_ms: before, and after, backward ended
+  double gather_ms;              // with --zero 1: the transfer of its parameters
 };
 
 /// One thread.
@@ -48,10 +49,13 @@ class Measurements {
   struct Step {
     int64_t begin_ns, end_ns;
     int64_t data_wait_ns,
-        begin_wait_ns;  // for samples; for what DistributedDataParallel::begin() does
+        begin_wait_ns,      // for samples; for what DistributedDataParallel::begin() does
+        parameter_wait_ns;  // for the last step's parameters
     int64_t backward_end_ns, finished_ns;  // between them it waited for all-reduces
   };
   void step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets);
+  /// Each bucket's gather of parameters has ended; the last bucket's was issued first.
+  void gathered(const std::vector<Work::Times>& buckets);
 
   bool empty() const { return step_.values().empty(); }
   std::vector<GradientTime> gradients() const;
@@ -65,11 +69,15 @@ class Measurements {
   const std::vector<double>& arrivals_ms() const { return arrivals_.values(); }
   /// Of each bucket one after the other, the transfer in each kept step.
   std::vector<double> transfers_ms() const;
+  /// The same of gathers; empty when there were none.
+  std::vector<double> gathers_ms() const;
 
  private:
   struct BucketSeries {
-    Series ready, waited, queued, transfer, hidden, exposed;
+    Series ready, waited, queued, transfer, hidden, exposed, gather;
   };
+  std::vector<double> all_of(Series BucketSeries::*field) const;
+
   int64_t backward_begin_ns_ = 0, last_finished_ns_ = 0;
   std::vector<GradientTime> step_gradients_;  // of the pass under way
   std::map<std::pair<size_t, size_t>, Series> gradients_;

@@ -90,6 +90,8 @@ class Model {
   virtual const std::vector<std::string>& layers() const = 0;
   /// How many terms a sample adds to the loss: targets per sample.
   virtual size_t loss_terms() const = 0;
+  /// Among how many a term's target is.
+  virtual size_t classes() const = 0;
   /// Operations of the matrix products of one forward and backward pass over one sample, a
   /// multiplication and an addition counting two.
   virtual double gemm_operations() const = 0;
@@ -104,6 +106,9 @@ class Model {
   /// The sum of the batch's loss terms; keeps what backward needs. An error only from what the model
   /// was given to talk to other ranks with. REQUIRES: bind().
   virtual Result<double> forward(const Batch& batch, const Pass& pass) = 0;
+  /// What the last forward pass expected, [size x loss_terms() x classes()]: the softmax of the
+  /// logits. REQUIRES: no backward pass since, which overwrites them.
+  virtual const T* probabilities() const = 0;
   /// Writes scale * d(loss sum)/d(parameter), or adds it when `accumulate`. REQUIRES: the same
   /// batch was just forwarded in a training pass.
   virtual Status backward(const Batch& batch, const Pass& pass, T scale, bool accumulate,

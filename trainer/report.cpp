@@ -15,7 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const ValidationRecord& r) {
-  return {{"step", r.step}, {"validation_loss", r.loss}, {"samples", r.samples}};
+  return {{"step", r.step},
+          {"validation_loss", r.loss},
+          {"accuracy", r.accuracy},
+          {"samples", r.samples}};
 }
 
 Json to_json(const StepRecord& r) {

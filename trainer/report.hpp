@@ -31,7 +31,7 @@ struct StepRecord {
 /// The loss on other data, after a step.
 struct ValidationRecord {
   uint64_t step;
-  double loss;
+  double loss, accuracy;
   uint64_t samples;
 };
 

@@ -7,11 +7,17 @@
 namespace rondo::trainer {
 namespace {
 
-bool is_cut(const DistributedDataParallel& ddp, const DdpBucket& bucket) {
-  return ddp.is_sharded() && ddp.tensors()[bucket.pieces.front().tensor].adds_to < 0;
+/// The longest rank's.
+size_t part_of(const Communicator& communicator, size_t count) {
+  const auto ranks = static_cast<size_t>(communicator.size());
+  return (count + ranks - 1) / ranks;
 }
 
 }  // namespace
+
+bool is_cut(const DistributedDataParallel& ddp, const DdpBucket& bucket) {
+  return ddp.is_sharded() && ddp.tensors()[bucket.pieces.front().tensor].adds_to < 0;
+}
 
 std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
   std::vector<std::string> names;
@@ -21,21 +27,25 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
   return names;
 }
 
+Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
+                    bool direct) {
+  if (!is_cut) return communicator.plan(Collective::kAllReduce, count, wire, direct);
+  return communicator.plan(Collective::kReduceScatter, part_of(communicator, count), wire, direct);
+}
+
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
                                DataType wire) {
   const bool direct = is_library_memory(ddp.gradients(), 1);
-  const auto ranks = static_cast<size_t>(communicator.size());
   std::vector<Plan> plans;
   for (const DdpBucket& bucket : ddp.layout()) {
-    if (!is_cut(ddp, bucket)) {
-      plans.push_back(communicator.plan(Collective::kAllReduce, bucket.count, wire, direct));
-      continue;
+    const bool cut = is_cut(ddp, bucket);
+    Plan plan = plan_reduction(communicator, bucket.count, cut, wire, direct);
+    if (cut) {
+      const Plan gather = communicator.plan(
+          Collective::kAllGather, part_of(communicator, bucket.count), ddp.type(), direct);
+      plan.predicted_us += gather.predicted_us;
+      plan.bytes_sent_per_rank += gather.bytes_sent_per_rank;
     }
-    const size_t part = (bucket.count + ranks - 1) / ranks;
-    Plan plan = communicator.plan(Collective::kReduceScatter, part, wire, direct);
-    const Plan gather = communicator.plan(Collective::kAllGather, part, ddp.type(), direct);
-    plan.predicted_us += gather.predicted_us;
-    plan.bytes_sent_per_rank += gather.bytes_sent_per_rank;
     plans.push_back(plan);
   }
   return plans;

@@ -10,8 +10,15 @@
 
 namespace rondo::trainer {
 
+/// Its gradients are reduce-scattered.
+bool is_cut(const DistributedDataParallel& ddp, const DdpBucket& bucket);
+
 /// How each bucket's gradients travel: by "all-reduce" or by "reduce-scatter".
 std::vector<std::string> collectives_of(const DistributedDataParallel& ddp);
+
+/// Of `count` gradients, before the update.
+Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
+                    bool direct);
 
 /// What is planned for each bucket: its all-reduce; or its reduce-scatter, by that algorithm, with
 /// the gather of its parameters in the same prediction.

@@ -215,6 +215,7 @@ RunFacts DataParallelRun<T>::facts() const {
                                                  ddp_.parameter_elements() * sizeof(T)
                                            : 0,
           .activation_bytes = model_.activation_bytes(),
+          .gemm_operations = model_.gemm_operations(),
           .first_step = 0};
 }
 
@@ -355,8 +356,10 @@ Status DataParallelRun<T>::validate() {
   const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
   RONDO_RETURN_IF_ERROR(result.status());
   if (!is_root()) return {};
-  report_->add_validation(
-      {.step = step_, .loss = result.value().loss, .samples = result.value().samples});
+  report_->add_validation({.step = step_,
+                           .loss = result.value().loss,
+                           .accuracy = result.value().accuracy,
+                           .samples = result.value().samples});
   return {};
 }
 

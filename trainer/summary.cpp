@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "trainer/layers/matmul.hpp"
 #include "trainer/setup.hpp"
 #include "trainer/sharding.hpp"
 
@@ -75,6 +76,7 @@ void announce(const RunFacts& facts) {
                mib(facts.bytes_of(facts.ddp.parameter_elements())),
                mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
                mib(facts.activation_bytes));
+  spdlog::info("matrix products: OpenBLAS for {}, {} threads per rank", matmul_core(), o.threads);
   const std::vector<std::string> collectives = collectives_of(facts.ddp);
   for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
     const DdpBucket& bucket = facts.ddp.layout()[b];
@@ -137,6 +139,7 @@ Json to_json(const Options& o) {
 
 Json config_of(const RunFacts& facts) {
   Json config = to_json(facts.options);
+  config["matmul_core"] = matmul_core();
   config["data"] = facts.data.path;
   config["data_bytes"] = facts.data.bytes;
   config["steps"] = facts.last_step;
@@ -159,6 +162,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const double comm_ms = report.median_of(&StepRecord::comm_ms);
   const double exposed_ms = report.median_of(&StepRecord::exposed_comm_ms);
   const double hidden_ms = std::max(0.0, comm_ms - exposed_ms);
+  const double samples_per_s = report.median_of(&StepRecord::samples_per_s);
   return {{"ranks", facts.ranks},
           {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
           {"global_batch", facts.global_batch},
@@ -177,7 +181,10 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"step_ms", report.median_of(&StepRecord::step_ms)},
           {"compute_ms", report.median_of(&StepRecord::compute_ms)},
           {"data_wait_ms", report.median_of(&StepRecord::data_wait_ms)},
-          {"samples_per_s", report.median_of(&StepRecord::samples_per_s)},
+          {"samples_per_s", samples_per_s},
+          {"gemm_operations_per_sample", facts.gemm_operations},
+          {"gemm_gflops_per_rank",
+           facts.gemm_operations * samples_per_s / static_cast<double>(facts.ranks) / 1e9},
           {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
           {"warnings", facts.ddp.warnings()},
           {"parameter_hash", fmt::format("{:016x}", parameter_hash)},

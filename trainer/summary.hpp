@@ -23,7 +23,8 @@ struct RunFacts {
   size_t optimizer_bytes;      // of the whole state
   size_t own_optimizer_bytes;  // of what this rank keeps of it
   size_t activation_bytes;
-  uint64_t first_step;  // the one that a resumed run begins behind
+  double gemm_operations;  // of one sample
+  uint64_t first_step;     // the one that a resumed run begins behind
 
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }
 };

@@ -131,12 +131,13 @@ class Run : private BackwardListener, private ForwardListener {
   // The step under way.
   struct Clock {
     int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
-    int64_t parameter_wait_ns = 0, gather_ns = 0;  // of the last step's parameters, with --zero 1
+    int64_t parameter_wait_ns = 0;  // for the last step's parameters, with --zero 1
   };
   Clock clock_;
   uint64_t micro_batches_ = 0;
   uint64_t step_samples_ = 0;  // of all ranks
   uint64_t updated_step_ = 0;  // the last that changed parameters
+  int64_t gather_ns_ = 0;      // parameters were under way since the last line of the report
 };
 
 template <class T>
@@ -272,6 +273,7 @@ RunFacts Run<T>::facts() const {
           .optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
           .own_optimizer_bytes = arrays * own_elements(ddp_) * sizeof(T),
           .activation_bytes = model_.activation_bytes(),
+          .gemm_operations = model_.gemm_operations(),
           .first_step = first_step_};
 }
 
@@ -321,6 +323,7 @@ Result<bool> Run<T>::step() {
                        .end_ns = clock_.end_ns,
                        .data_wait_ns = clock_.data_wait_ns,
                        .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
+                       .parameter_wait_ns = clock_.parameter_wait_ns,
                        .backward_end_ns = clock_.wait_ns,
                        .finished_ns = clock_.optimizer_ns},
                       ddp_.times());
@@ -415,8 +418,9 @@ Status Run<T>::await_parameters() {
   timeline_.gathered(updated_step_, begin_ns, end_ns, ddp_.gather_times());
   UnderWay gathers;
   for (size_t b = ddp_.layout().size(); b-- > 0;) gathers.add(ddp_.gather_times()[b]);
+  measured_.gathered(ddp_.gather_times());
   clock_.parameter_wait_ns += end_ns - begin_ns;
-  clock_.gather_ns += gathers.ns();
+  gather_ns_ += gathers.ns();
   return {};
 }
 
@@ -445,7 +449,7 @@ void Run<T>::record(double loss, const Work::Times& loss_times,
   UnderWay reductions;
   reductions.add(loss_times);
   for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
-  const int64_t comm_ns = reductions.ns() + c.gather_ns;
+  const int64_t comm_ns = reductions.ns() + std::exchange(gather_ns_, 0);
   const int64_t step_ns = c.end_ns - c.begin_ns;
   // For gradients, the last step's parameters, headers and buffers.
   const int64_t exposed_ns =
@@ -473,8 +477,10 @@ Status Run<T>::validate() {
   const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
   RONDO_RETURN_IF_ERROR(result.status());
   if (reports()) {
-    report_->add_validation(
-        {.step = step_, .loss = result.value().loss, .samples = result.value().samples});
+    report_->add_validation({.step = step_,
+                             .loss = result.value().loss,
+                             .accuracy = result.value().accuracy,
+                             .samples = result.value().samples});
   }
   return {};
 }

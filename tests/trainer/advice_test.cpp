@@ -119,6 +119,7 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
          .end_ns = begin + 100 * kMs,
          .data_wait_ns = 5 * kMs,
          .begin_wait_ns = 1 * kMs,
+         .parameter_wait_ns = 4 * kMs,
          .backward_end_ns = begin + 50 * kMs,
          .finished_ns = begin + 80 * kMs},
         {{begin + 20 * kMs, {begin + 22 * kMs, begin + 23 * kMs, begin + 43 * kMs}},
@@ -143,10 +144,16 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
   CHECK(measured.backward_ms() == Approx(40));
   CHECK(measured.optimizer_ms() == Approx(20));
   CHECK(measured.step_ms() == Approx(95));
-  CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 2 - 30));  // 2: headers
+  CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 4 - 2 - 30));  // 2: headers
   // The first since its begin, the others since the all-reduces before ended.
   CHECK(measured.arrivals_ms() == std::vector<double>{50, 970, 970});
   CHECK(measured.transfers_ms().size() == 6);
+  CHECK(measured.gathers_ms().empty());
+
+  // The last bucket's parameters are issued first; the other's turn comes when they have arrived.
+  measured.gathered({{2 * kMs, 3 * kMs, 19 * kMs}, {1 * kMs, 1 * kMs, 9 * kMs}});
+  CHECK(measured.gathers_ms() == std::vector<double>{10, 8});
+  CHECK(measured.buckets()[1].gather_ms == Approx(8));
 
   Series series;
   for (size_t i = 0; i < 10 * Series::kLast; ++i) series.add(double(i));

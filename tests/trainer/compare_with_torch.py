@@ -2,11 +2,11 @@
 """compare_with_torch.py MODEL_DUMP: the trainer's models against the same models in PyTorch.
 
 Runs model_dump (tests/trainer/model_dump.cpp) for a few shapes, in float and double, builds each model again from the dumped
-parameters with plain torch.nn.functional, and compares the loss, every gradient, and ten steps of AdamW. Exits 77 where torch
-cannot be imported.
+parameters with plain torch.nn.functional, and compares the logits (by their softmax, which is what the models keep of them), the
+loss, every gradient, and ten steps of AdamW. Exits 77 where torch cannot be imported.
 
-Tolerances. double: losses 1e-13 relative, gradients 1e-12 of the tensor's largest (or 1e-15), parameters after ten steps 1e-8 of
-a step's length, which is the learning rate. float: losses 1e-6 relative, gradients 1e-5 of the largest (or 1e-8), but no
+Tolerances. double: logits 1e-13, losses 1e-13 relative, gradients 1e-12 of the tensor's largest (or 1e-15), parameters after ten steps 1e-8 of
+a step's length, which is the learning rate. float: logits 1e-6, losses 1e-6 relative, gradients 1e-5 of the largest (or 1e-8), but no
 parameters after ten steps: where a gradient is zero up to rounding (the keys' bias, to which softmax is blind) AdamW divides
 rounding errors by each other.
 """
@@ -28,10 +28,12 @@ except ImportError as error:
     print(f"skipped: {error}; install python3-torch to compare")
     sys.exit(77)
 
-# Program arguments behind TYPE MODEL OUT: layers, width, batch; for gpt heads, context, vocabulary, split_tied.
+# Program arguments behind TYPE MODEL OUT: layers, width, batch; for gpt heads, context, vocabulary, split_tied; for cnn channels,
+# height, pixels of a row, batch_norm, average.
 SHAPES = {
     "mlp": ["3 64 5", "1 16 1"],
     "gpt": ["2 16 2 2 5 11 1", "3 48 3 4 17 101 0", "1 64 2 2 130 50 1", "4 128 2 4 64 256 1"],
+    "cnn": ["2 4 6 1 8 8 1 0", "3 6 4 3 13 10 1 1", "1 5 3 2 7 9 0 0", "2 16 8 1 28 28 1 0"],
 }
 
 
@@ -43,17 +45,31 @@ class Tolerance:
         self.parameter = 1e-8 if double else None  # in learning rates
 
 
-def mlp(dump, p, tokens, targets):
-    x = p["embedding"][tokens].flatten(1)
+def mlp(dump, p, inputs):
+    x = p["embedding"][inputs].flatten(1)
     for layer in range(1, dump["shape"]["layers"] + 1):
         x = F.relu(F.linear(x, p[f"hidden{layer}.weight"], p[f"hidden{layer}.bias"]))
-    logits = F.linear(x, p["output.weight"], p["output.bias"])
-    return F.cross_entropy(logits, targets.flatten())
+    return F.linear(x, p["output.weight"], p["output.bias"])
 
 
-def gpt(dump, p, tokens, targets):
+def cnn(dump, p, inputs):
+    x = inputs.view(-1, *dump["shape"]["image"]).to(p["linear.weight"].dtype)
+    block = 1
+    while f"conv{block}.weight" in p:
+        x = F.conv2d(x, p[f"conv{block}.weight"], p.get(f"conv{block}.bias"), padding=1)
+        if f"bn{block}.weight" in p:
+            x = F.batch_norm(x, None, None, p[f"bn{block}.weight"], p[f"bn{block}.bias"], training=True)
+        x = F.relu(x)
+        if block <= 2:
+            x = F.max_pool2d(x, 2)
+        block += 1
+    x = x.mean((2, 3)) if dump["shape"]["average"] else x.flatten(1)
+    return F.linear(x, p["linear.weight"], p["linear.bias"])
+
+
+def gpt(dump, p, inputs):
     heads = dump["shape"]["heads"]
-    samples, context = tokens.shape
+    samples, context = inputs.shape
     width = p["wte.weight"].shape[1]
 
     def norm(x, name):
@@ -63,7 +79,7 @@ def gpt(dump, p, tokens, targets):
         return F.linear(x, p[name + ".weight"], p[name + ".bias"])
 
     hidden = torch.ones(context, context, dtype=torch.bool).triu(1)
-    x = p["wte.weight"][tokens] + p["wpe.weight"][:context]
+    x = p["wte.weight"][inputs] + p["wpe.weight"][:context]
     for layer in range(dump["shape"]["layers"]):
         block = f"h.{layer}."
         q, k, v = (part.view(samples, context, heads, -1).transpose(1, 2)
@@ -73,7 +89,7 @@ def gpt(dump, p, tokens, targets):
         x = x + linear(mixed.transpose(1, 2).reshape(x.shape), block + "attn.c_proj")
         wide = F.gelu(linear(norm(x, block + "ln_2"), block + "mlp.c_fc"), approximate="tanh")
         x = x + linear(wide, block + "mlp.c_proj")
-    return F.cross_entropy((norm(x, "ln_f") @ p["wte.weight"].T).flatten(0, 1), targets.flatten())
+    return (norm(x, "ln_f") @ p["wte.weight"].T).flatten(0, 1)
 
 
 def tensors(dump, key):
@@ -93,17 +109,18 @@ def compare(dump):
         if not difference <= bound:
             errors.append(f"{what}: {difference:.3g} apart, {bound:.3g} allowed")
 
-    model = {"mlp": mlp, "gpt": gpt}[dump["shape"]["model"]]
+    model = {"mlp": mlp, "gpt": gpt, "cnn": cnn}[dump["shape"]["model"]]
     parameters = {name: value.requires_grad_() for name, value in tensors(dump, "parameters").items()}
-    tokens = torch.tensor(dump["tokens"]).view(dump["batch"], -1)
-    targets = torch.tensor(dump["targets"]).view(dump["batch"], -1)
+    inputs = torch.tensor(dump["tokens"] or dump["images"]).view(dump["batch"], -1)
+    targets = torch.tensor(dump["targets"])
     decays = {t["name"]: t["decays"] for t in dump["parameters"]}
     settings = dump["optimizer"]
     groups = [{"params": [v for n, v in parameters.items() if decays[n] == which],
                "weight_decay": settings["decay"] if which else 0.0} for which in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=settings["lr"], betas=settings["betas"], eps=settings["eps"])
     for step, ours in enumerate(dump["losses"]):
-        loss = model(dump, parameters, tokens, targets)
+        logits = model(dump, parameters, inputs)
+        loss = F.cross_entropy(logits, targets)
         check(f"loss before step {step + 1}", torch.tensor(ours, dtype=torch.float64), loss.detach(),
               tolerance.loss * abs(loss.item()))
         if step == len(dump["losses"]) - 1:
@@ -111,6 +128,8 @@ def compare(dump):
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
+            check("softmax of the logits", torch.tensor(dump["probabilities"], dtype=torch.float64),
+                  logits.detach().softmax(1).flatten(), tolerance.loss)
             for name, gradient in tensors(dump, "gradients").items():
                 theirs = parameters[name].grad
                 check(f"gradient of {name}", gradient, theirs,

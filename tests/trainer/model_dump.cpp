@@ -4,12 +4,14 @@
 //
 //   model_dump float|double mlp OUT LAYERS WIDTH BATCH
 //   model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY SPLIT_TIED
+//   model_dump float|double cnn OUT LAYERS WIDTH BATCH CHANNELS HEIGHT PIXELS BATCH_NORM AVERAGE
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "trainer/models/cnn.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
 #include "trainer/random.hpp"
@@ -29,10 +31,10 @@ struct Silent : BackwardListener {
   void gradient_skipped(int) override {}
 };
 
-/// What a model is run on: `classes` symbols, `context` of them in a sample, `terms` targets.
+/// What a model is run on: `context` symbols out of its classes in a sample, or `pixels` numbers.
 struct Task {
   Json shape;
-  size_t batch, context, classes, terms;
+  size_t batch, context, pixels;
 };
 
 template <class T>
@@ -57,12 +59,20 @@ class Run {
       values.push_back(adds_to(p) >= 0 ? nullptr : values_[p].data());
       gradients.push_back(gradients_[p].data());
     }
-    model_->bind(values, gradients, {});
-    for (size_t i = 0; i < task.batch * task.context; ++i) {
-      tokens_.push_back(static_cast<int32_t>(mix(i) % task.classes));
+    std::vector<T*> buffers;
+    for (const Parameter& buffer : model_->buffers()) {
+      buffers_.emplace_back(buffer.count(), static_cast<T>(buffer.init.value));
     }
-    for (size_t i = 0; i < task.batch * task.terms; ++i) {
-      targets_.push_back(static_cast<int32_t>(mix(~i) % task.classes));
+    for (auto& buffer : buffers_) buffers.push_back(buffer.data());
+    model_->bind(values, gradients, buffers);
+    for (size_t i = 0; i < task.batch * task.context; ++i) {
+      tokens_.push_back(static_cast<int32_t>(mix(i) % model_->classes()));
+    }
+    for (size_t i = 0; i < task.batch * task.pixels; ++i) {
+      images_.push_back(static_cast<float>(mix(i) % 256) / 256);
+    }
+    for (size_t i = 0; i < task.batch * model_->loss_terms(); ++i) {
+      targets_.push_back(static_cast<int32_t>(mix(~i) % model_->classes()));
     }
     for (size_t i = 0; i < task.batch; ++i) ids_.push_back(i);
   }
@@ -73,6 +83,7 @@ class Run {
         {"double", sizeof(T) == 8},
         {"batch", task_.batch},
         {"tokens", tokens_},
+        {"images", images_},
         {"targets", targets_},
         {"optimizer",
          {{"lr", kRate}, {"betas", {kBeta1, kBeta2}}, {"eps", kEpsilon}, {"decay", kDecay}}}};
@@ -80,7 +91,10 @@ class Run {
     std::vector<double> losses;
     for (int step = 1; step <= kSteps; ++step) {
       losses.push_back(pass());
-      if (step == 1) json["gradients"] = tensors(gradients_);
+      if (step == 1) {
+        json["probabilities"] = probabilities_;
+        json["gradients"] = tensors(gradients_);
+      }
       for (size_t p = 0; p < values_.size(); ++p) update(p, step);
     }
     losses.push_back(pass());
@@ -96,12 +110,14 @@ class Run {
   double pass() {
     const Batch batch{.size = task_.batch,
                       .tokens = tokens_.data(),
-                      .images = nullptr,
+                      .images = images_.data(),
                       .targets = targets_.data(),
                       .ids = ids_.data()};
     const double terms = static_cast<double>(targets_.size());
     Silent listener;
     const auto loss = model_->forward(batch, kPass);
+    probabilities_.assign(model_->probabilities(),
+                          model_->probabilities() + targets_.size() * model_->classes());
     const Status status =
         model_->backward(batch, kPass, static_cast<T>(1 / terms), false, listener);
     if (!loss.ok() || !status.ok()) std::abort();
@@ -147,7 +163,10 @@ class Run {
   std::unique_ptr<Model<T>> model_;
   const Task task_;
   std::vector<std::vector<T>> values_, gradients_, first_moments_, second_moments_;
+  std::vector<std::vector<T>> buffers_;
+  std::vector<T> probabilities_;
   std::vector<int32_t> tokens_, targets_;
+  std::vector<float> images_;
   std::vector<uint64_t> ids_;
 };
 
@@ -159,9 +178,25 @@ Json run(const std::vector<std::string>& words) {
     const Task task{.shape = {{"model", "mlp"}, {"layers", layers}},
                     .batch = batch,
                     .context = MlpShape::kContext,
-                    .classes = MlpShape::kClasses,
-                    .terms = 1};
+                    .pixels = 0};
     return Run<T>(make_mlp<T>({.layers = layers, .width = width, .batch = batch}), task).dump();
+  }
+  if (words[2] == "cnn") {
+    const CnnShape shape{.layers = layers,
+                         .width = width,
+                         .channels = number(7),
+                         .height = number(8),
+                         .width_pixels = number(9),
+                         .batch = batch,
+                         .batch_norm = number(10) != 0,
+                         .average = number(11) != 0};
+    const Task task{.shape = {{"model", "cnn"},
+                              {"image", {shape.channels, shape.height, shape.width_pixels}},
+                              {"average", shape.average}},
+                    .batch = batch,
+                    .context = 0,
+                    .pixels = shape.channels * shape.height * shape.width_pixels};
+    return Run<T>(make_cnn<T>(shape, nullptr), task).dump();
   }
   const GptShape shape{.layers = layers,
                        .width = width,
@@ -173,8 +208,7 @@ Json run(const std::vector<std::string>& words) {
   const Task task{.shape = {{"model", "gpt"}, {"layers", layers}, {"heads", shape.heads}},
                   .batch = batch,
                   .context = shape.context,
-                  .classes = shape.vocabulary,
-                  .terms = shape.context};
+                  .pixels = 0};
   return Run<T>(make_gpt<T>(shape), task).dump();
 }
 
@@ -185,10 +219,13 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv, argv + argc);
   const bool gpt = words.size() == 11 && words[2] == "gpt";
   const bool mlp = words.size() == 7 && words[2] == "mlp";
-  if (!gpt && !mlp) {
+  const bool cnn = words.size() == 12 && words[2] == "cnn";
+  if (!gpt && !mlp && !cnn) {
     std::cerr << "model_dump float|double mlp OUT LAYERS WIDTH BATCH\n"
                  "model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY "
-                 "SPLIT_TIED\n";
+                 "SPLIT_TIED\n"
+                 "model_dump float|double cnn OUT LAYERS WIDTH BATCH CHANNELS HEIGHT PIXELS "
+                 "BATCH_NORM AVERAGE\n";
     return 2;
   }
   std::ofstream out(words[3]);

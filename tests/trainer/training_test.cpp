@@ -266,6 +266,20 @@ TEST_CASE("validation: every sample once, whatever the number of ranks") {
   CHECK(two["validation"][1]["samples"] == 13);
   CHECK(two["validation"][1]["validation_loss"].get<double>() ==
         Approx(one["validation"][0]["validation_loss"].get<double>()).epsilon(1e-9));
+  const double hits = 13 * two["validation"][1]["accuracy"].get<double>();
+  CHECK(hits == Approx(13 * one["validation"][0]["accuracy"].get<double>()));
+  CHECK(hits == Approx(std::round(hits)));
+}
+
+TEST_CASE("validation: what has been learnt by heart is known") {
+  const Workplace place;
+  write_images(place.file("images"), 20);
+  const json learnt =
+      place.train_on({"--model", "cnn", "--width", "8", "--batch", "10", "--ranks", "2", "--data",
+                      place.file("images"), "--validation", place.file("images"), "--steps", "150",
+                      "--lr", "0.05", "--validate-every", "1"});
+  CHECK(learnt["validation"].front()["accuracy"].get<double>() < 0.8);
+  CHECK(learnt["validation"].back()["accuracy"].get<double>() == 1);
 }
 
 TEST_CASE("validation: all ranks use rank 0's running statistics") {

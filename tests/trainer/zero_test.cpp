@@ -186,6 +186,13 @@ TEST_CASE("zero: the optimizer's state is cut, the bytes that travel are not mor
     for (const json& bytes : zero["bytes_sent_per_step_by_rank"]) sum += bytes.get<double>();
     CHECK(sum == Approx(ranks * zero["bytes_formula_per_step"].get<double>()).epsilon(0.01));
     CHECK(zero["bytes_formula_per_step"] == plain["bytes_formula_per_step"]);
+    double costs_ms = 0;
+    for (const json& bucket : zero["buckets"]) {
+      CHECK(bucket["gather_cost_ms"].get<double>() > 0);
+      costs_ms += bucket["cost_ms"].get<double>() + bucket["gather_cost_ms"].get<double>();
+    }
+    CHECK(zero["accounting"]["communication_ms"].get<double>() == Approx(costs_ms));
+    CHECK(!plain["buckets"][0].contains("gather_cost_ms"));
   }
 }
 

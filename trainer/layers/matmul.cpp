@@ -82,6 +82,7 @@ void multiply_weight_gradient(const LinearShape& shape, const T* dy, const T* x,
 }
 
 void set_matmul_threads(int threads) { openblas_set_num_threads(threads); }
+const char* matmul_core() { return openblas_get_corename(); }
 
 template void multiply(const Product<float>&);
 template void multiply(const Product<double>&);

@@ -56,5 +56,7 @@ void multiply_weight_gradient(const LinearShape& shape, const WeightPanel& panel
 
 /// Threads that one product may use, for the whole process.
 void set_matmul_threads(int threads);
+/// The processor whose code the library has chosen.
+const char* matmul_core();
 
 }  // namespace rondo::trainer

@@ -58,6 +58,8 @@ class Cnn : public Model<T> {
   const std::vector<Parameter>& buffers() const override { return buffers_; }
   const std::vector<std::string>& layers() const override { return layers_; }
   size_t loss_terms() const override { return 1; }
+  size_t classes() const override { return shape_.classes; }
+  const T* probabilities() const override { return logits_.data(); }
   size_t activation_bytes() const override { return activation_bytes_; }
 
   double gemm_operations() const override {

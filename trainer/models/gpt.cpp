@@ -46,6 +46,8 @@ class Gpt : public Model<T> {
   const std::vector<Parameter>& buffers() const override { return buffers_; }
   const std::vector<std::string>& layers() const override { return layers_; }
   size_t loss_terms() const override { return shape_.context; }
+  size_t classes() const override { return shape_.vocabulary; }
+  const T* probabilities() const override { return logits_.data(); }
   size_t activation_bytes() const override { return bytes_; }
 
   double gemm_operations() const override {

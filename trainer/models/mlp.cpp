@@ -32,6 +32,8 @@ class Mlp : public Model<T> {
   const std::vector<Parameter>& buffers() const override { return buffers_; }
   const std::vector<std::string>& layers() const override { return layers_; }
   size_t loss_terms() const override { return 1; }
+  size_t classes() const override { return MlpShape::kClasses; }
+  const T* probabilities() const override { return logits_.data(); }
 
   double gemm_operations() const override {
     const auto width = static_cast<double>(shape_.width);
