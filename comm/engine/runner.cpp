@@ -252,13 +252,13 @@ Progress Runner::step(Operation& operation) {
       board_.progressed();
       return walked;
     }
-    if (walked == Progress::kBlocked) return walked;
-    if (workers_) {
+    if (workers_) {  // also while this channel waits, be it because another has failed
       if (const int channel = workers_->failed_channel(); channel > 0) {
         return engine_failed(operation, *engines_[static_cast<size_t>(channel)]);
       }
-      if (workers_->running() > 0) return Progress::kBlocked;
     }
+    if (walked == Progress::kBlocked) return walked;
+    if (workers_ && workers_->running() > 0) return Progress::kBlocked;
     operation.phase = Phase::kDraining;
   }
   for (auto& engine : engines_) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "comm/recorder/clock.hpp"
@@ -49,13 +50,29 @@ Status Watch::check(const Wait& wait) {
                                         wait.call->to_string())});
     }
   }
-  if (now_ns() - wait.since_ns > wait.timeout_ns) return stalled(wait);
+  const int64_t now_is = now_ns();
+  if (const uint64_t moves = all_moves(); moves != moves_) {
+    moves_ = moves;
+    moved_ns_ = now_is;
+    window_end_ns_ = 0;
+  }
+  if (now_is - std::max(wait.since_ns, moved_ns_) > wait.timeout_ns) return stalled(wait);
   return {};
 }
 
 void Watch::done() {
   board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed);
   window_end_ns_ = 0;
+}
+
+uint64_t Watch::all_moves() const {
+  uint64_t sum = 0;
+  for (int r = 0; r < board_.ranks(); ++r) {
+    const RankState& s = board_.state(r);
+    sum += s.progress.load(std::memory_order_relaxed) + s.posted.load(std::memory_order_relaxed) +
+           s.finished.load(std::memory_order_relaxed);
+  }
+  return sum;
 }
 
 Status Watch::find_dead(const Wait& wait) {
@@ -128,22 +145,20 @@ Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
                 fmt::format("something else (it is at operation {})", theirs));
 }
 
-std::vector<Watch::Sight> Watch::look() const {
-  std::vector<Sight> sights;
+std::vector<uint64_t> Watch::heartbeats() const {
+  std::vector<uint64_t> beats;
   for (int r = 0; r < board_.ranks(); ++r) {
     const RankState& s = board_.state(r);
-    sights.push_back({.heartbeat = s.heartbeat.load(std::memory_order_relaxed),
-                      .progress = s.progress.load(std::memory_order_relaxed),
-                      .finished = s.finished.load(std::memory_order_relaxed)});
+    beats.push_back(s.heartbeat.load(std::memory_order_relaxed));
   }
-  return sights;
+  return beats;
 }
 
-int Watch::find_culprit(const Wait& wait, const std::vector<Sight>& before) const {
+int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const {
   const int ranks = board_.ranks();
   const auto moving = [&](int r) {
     return board_.state(r).heartbeat.load(std::memory_order_relaxed) !=
-           before[static_cast<size_t>(r)].heartbeat;
+           before[static_cast<size_t>(r)];
   };
   const auto inside = [&](int r) {
     return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
@@ -176,21 +191,17 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
 
-// Looks twice, a while apart. It does not wait in between: the thread may be the one that moves what it
+// Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline began. Who has
+// no heartbeat either is found by looking twice, a while apart. It does not wait in between: the thread may be the one that moves what it
 // looks at, for another rank or communicator.
 Status Watch::stalled(const Wait& wait) {
   const int64_t now_is = now_ns();
   if (window_end_ns_ == 0) {
-    before_ = look();
+    before_ = heartbeats();
     window_end_ns_ = now_is + kHeartbeatWindowNs;
   }
   if (now_is < window_end_ns_) return {};
   window_end_ns_ = 0;
-  // Slow is not dead: somebody moves data, be it for others.
-  const std::vector<Sight> now = look();
-  for (size_t r = 0; r < now.size(); ++r) {
-    if (now[r].progress != before_[r].progress || now[r].finished != before_[r].finished) return {};
-  }
   const int culprit = find_culprit(wait, before_);
   const std::string why =
       culprit >= 0

@@ -23,7 +23,7 @@ struct Wait {
   int peer;                // blocked on
   uint32_t step;
   uint64_t round;
-  int64_t since_ns;    // when anything last moved
+  int64_t since_ns;    // when anything of this wait last moved
   int64_t timeout_ns;  // the stall deadline
 
   /// "all_reduce(...) (operation 7)".
@@ -63,18 +63,18 @@ class Watch {
   Status find_dead(const Wait& wait);
   Status stalled(const Wait& wait);
   std::string describe_stalled(int rank, const Wait& wait) const;
-  /// How far every rank has come, to be compared with later.
-  struct Sight {
-    uint64_t heartbeat, progress, finished;
-  };
-  std::vector<Sight> look() const;
-  int find_culprit(const Wait& wait, const std::vector<Sight>& before) const;
+  /// Of every rank together; another number than before as soon as anything has moved anywhere.
+  uint64_t all_moves() const;
+  std::vector<uint64_t> heartbeats() const;
+  int find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const;
 
   const Board& board_;
   std::function<int(int)> find_dead_;
+  uint64_t moves_ = 0;    // when check() looked last,
+  int64_t moved_ns_ = 0;  // and when it first looked like that
   // Between the two looks of stalled(); 0: not between them.
   int64_t window_end_ns_ = 0;
-  std::vector<Sight> before_;
+  std::vector<uint64_t> before_;
 };
 
 }  // namespace rondo::recorder

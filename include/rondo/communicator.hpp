@@ -150,12 +150,13 @@ struct Stats {
 /// rank * count` (all_gather, gather on the root) are in place; any other overlap is refused.
 class Communicator {
  public:
-  /// Meets the other ranks; blocks at most Config::bootstrap_timeout. A missing rank is named in
+  /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
+  /// most as long again for each thing that they then tell each other. A missing rank is named in
   /// the error.
   static Result<Communicator> create(const Config& config = {});
 
   /// Creation without waiting: the communicator, or why there is none, when it is ready. Dropping
-  /// the future waits for it, at most Config::bootstrap_timeout.
+  /// the future waits for it, as long as create() would.
   static std::future<Result<Communicator>> create_async(const Config& config = {});
 
   /// A communicator for each color, of the ranks that pass it, ordered by key, then by rank here;

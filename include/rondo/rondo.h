@@ -173,7 +173,8 @@ typedef struct rondo_config {
 /* Writes the defaults, for a struct of that size. */
 void rondo_config_init(rondo_config* config, size_t size);
 
-/* Meets the other ranks; blocks at most bootstrap_timeout_ms. A null config is all defaults. On
+/* Meets the other ranks. Blocks at most bootstrap_timeout_ms until all have come, and at most as
+ * long again for each thing that they then tell each other. A null config is all defaults. On
  * failure *communicator is null; a missing rank is named in the error. */
 rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* config);
 /* Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,

@@ -573,4 +573,19 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
   }));
 }
 
+TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {
+  Config config;
+  config.pace = "1GB/s,150ms";  // rank 7 hears of the root after seven times as long
+  config.timeout = std::chrono::milliseconds{300};
+  require_all_ok(run_world(
+      How::kThreads, 8,
+      [](Communicator& comm) {
+        Buffer data(64, false);
+        expect_ok(comm.broadcast(data.data(), data.data(), 2, DataType::kFloat32, 0,
+                                 {.algorithm = Algorithm::kRing}),
+                  "broadcast");
+      },
+      config));
+}
+
 }  // namespace rondo::testing
