@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -285,6 +286,7 @@ int run_program(int argc, char** argv) {
   app.add_option("--json", options.json_file, "write every round there");
   try {
     app.parse(argc, argv);
+    if (std::isnan(options.batch_ms)) throw CLI::ValidationError("--batch-ms", "nan is no number");
   } catch (const CLI::ParseError& error) {
     return app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2;
   }

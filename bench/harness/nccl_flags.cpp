@@ -2,6 +2,7 @@
 #include "bench/harness/nccl_flags.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& opt
 }
 
 void read_nccl_flags(const NcclFlags& flags, Options& options) {
+  if (std::isnan(options.timeout_s)) throw CLI::ValidationError("-T", "nan is no number");
   if (flags.local_register != 0) options.library_memory = true;
   if (flags.per_iteration != 0) options.stats = true;
   const int ranks = std::max(flags.threads, 1) * std::max(flags.gpus, 1);

@@ -72,7 +72,11 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
     refuse("-e", texts.max, "is below the minimum " + texts.min + " given with -b");
   if (sweep.factor > 1 && sweep.min == 0 && sweep.max > 0)
     refuse("-b", texts.min, "never grows by a factor");
-  if (sweep.factor == 1 && sweep.step == 0) refuse("-i", texts.step, "never reaches the maximum");
+  if (sweep.factor > 1) return;
+  if (sweep.step == 0) refuse("-i", texts.step, "never reaches the maximum");
+  constexpr size_t kMostSizes = 100'000;
+  if ((sweep.max - sweep.min) / sweep.step >= kMostSizes)
+    refuse("-i", texts.step, "makes more than " + std::to_string(kMostSizes) + " sizes");
 }
 
 /// What to say of a type or operator that others have.

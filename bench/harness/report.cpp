@@ -1,6 +1,10 @@
 // Printing only; the numbers are made in measure.cpp.
 #include "bench/harness/report.hpp"
 
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 namespace rondo::bench {
@@ -202,6 +206,13 @@ json to_json(const Heading& heading, const std::vector<Row>& rows,
   }
   if (!error.empty()) document["error"] = error;
   return document;
+}
+
+bool is_written(std::FILE* file) {
+  errno = 0;
+  if (std::fflush(file) == 0 && std::ferror(file) == 0) return true;
+  spdlog::error("cannot write the table: {}", errno != 0 ? std::strerror(errno) : "write error");
+  return false;
 }
 
 }  // namespace rondo::bench

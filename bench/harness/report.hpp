@@ -34,6 +34,9 @@ void print_row(std::FILE* out, const Row& row);
 void print_stats(std::FILE* out, const Row& row);
 void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective);
 
+/// Whether everything has been written; false, and logged, where it could not, as on a full disk.
+bool is_written(std::FILE* file);
+
 /// Wrong elements over all rows.
 uint64_t wrong_elements(const std::vector<Row>& rows);
 /// Mean bus bandwidth over all rows and both halves, in GB/s, as nccl-tests computes it.

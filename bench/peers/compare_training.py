@@ -27,7 +27,7 @@ GPT2 = "--model gpt --layers 12 --width 768 --heads 12 --context 64 --vocabulary
 class Bench:
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
-        self.sgemm = None
+        self.sgemm, self.parameters, self.configs = None, None, {}
 
     def run(self, command):
         out = self.folder / "out.json"
@@ -41,11 +41,18 @@ class Bench:
 
     def train(self, flags):
         """The summary of a run of rondo-train."""
-        return self.run([self.options.bin / "rondo-train", "--log-every", "0", "--lr", "0.001", *flags.split()])["summary"]
+        result = self.run([self.options.bin / "rondo-train", "--log-every", "0", "--lr", "0.001", *flags.split()])
+        self.configs["rondo"] = result["config"]
+        self.parameters = result["summary"]["parameters"]
+        return result["summary"]
 
     def torch(self, flags):
-        """Milliseconds of PyTorch's step."""
-        return self.run([self.options.torch, ROOT / "bench/peers/pytorch_train.py", *flags.split()])["step_ms"]
+        """Milliseconds of PyTorch's step. The model has to be the one that rondo-train trained last."""
+        result = self.run([self.options.torch, ROOT / "bench/peers/pytorch_train.py", *flags.split()])
+        self.configs["torch"] = result["config"]
+        if result["config"]["parameters"] != self.parameters:
+            sys.exit(f"PyTorch's model has {result['config']['parameters']} parameters, rondo's {self.parameters}")
+        return result["step_ms"]
 
     def all_reduce(self, size):
         """Milliseconds of the stand-alone all-reduce, in place on library memory, where buckets are."""
@@ -171,7 +178,7 @@ def main():
     for name in left_out:
         print(f"left out: {name}, which needs --torch", file=sys.stderr)
     if options.json:
-        options.json.write_text(json.dumps({"rounds": results}, indent=1))
+        options.json.write_text(json.dumps({"rounds": results, "configs": bench.configs}, indent=1))
 
 
 if __name__ == "__main__":

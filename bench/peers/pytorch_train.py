@@ -23,6 +23,9 @@ import torch.multiprocessing
 from torch import distributed, nn
 from torch.nn import functional as F
 
+if not hasattr(F, "scaled_dot_product_attention") or not hasattr(torch.backends, "cpu"):
+    raise SystemExit(f"PyTorch {torch.__version__} is too old for this comparison: it needs fused optimizers (2.4 or newer)")
+
 
 class Mlp(nn.Module):
     """16 bytes are embedded in width / 16 numbers each; `layers` hidden layers; 256 logits."""
@@ -94,7 +97,7 @@ def train(rank, options, store):
     for step in range(options.warm_up + options.steps):
         begin = time.perf_counter()
         loss = model(tokens, targets)
-        optimizer.zero_grad(set_to_none=options.ranks == 1)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         loss.item()

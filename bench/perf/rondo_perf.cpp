@@ -14,6 +14,7 @@
 #include "bench/backends/rondo.hpp"
 #include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
+#include "bench/harness/report.hpp"
 #include "bench/harness/run.hpp"
 #include "bench/perf/calibrate.hpp"
 #include "bench/perf/stop.hpp"
@@ -121,7 +122,7 @@ int run_program(int argc, char** argv) {
   options.progress = stderr_is_terminal();
   if (options.topology) {
     const std::string report = topology_report(std::max(options.ranks, 1), config_for(options));
-    return std::fputs(report.c_str(), stdout) < 0 ? 1 : 0;
+    return std::fputs(report.c_str(), stdout) >= 0 && is_written(stdout) ? 0 : 1;
   }
   auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());

@@ -106,6 +106,10 @@ class Job {
     while (running_ > 0) turn();
     leave_nothing();
     drain_outputs();
+    if (stdout_.error() != 0) {
+      spdlog::error("cannot write to stdout: {}", std::strerror(stdout_.error()));
+      if (exit_code_ == 0) exit_code_ = kLauncherExit;
+    }
     return {.exit_code = exit_code_, .rank_failed = rank_failed_ && !interrupted_ && !timed_out_};
   }
 

@@ -21,13 +21,16 @@ class Sink {
   /// Whether sources should rest until the reader has caught up.
   bool is_full() const { return queue_.size() > kFullBytes; }
   void push(std::string_view text);
-  /// Writes a piece that does not block after POLLOUT; drops everything once the reader has gone.
+  /// Writes a piece that does not block after POLLOUT; drops everything once that has failed.
   void write_some();
+  /// Why output was lost, as an errno; 0: nothing was, or the reader did not want more.
+  int error() const { return error_; }
 
  private:
   static constexpr size_t kFullBytes = 1 << 20;
   int fd_;
   bool broken_ = false;
+  int error_ = 0;
   std::string queue_;
 };
 

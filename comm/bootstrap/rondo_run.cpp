@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   app.prefix_command();
   try {
     app.parse(argc, argv);
+    if (std::isnan(timeout_s)) throw CLI::ValidationError("--timeout", "nan is no number");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

@@ -236,6 +236,15 @@ TEST_CASE("a killed launcher takes its ranks along", "[rondo-run]") {
   }
 }
 
+TEST_CASE("output that could not be written is no success", "[rondo-run]") {
+  const std::string full = RONDO_RUN " -n 2 -- echo hello >/dev/full";
+  const auto r = run_program({"sh", "-c", full});
+  REQUIRE(r.exit_code == 125);
+  REQUIRE(contains(r.err, "cannot write to stdout: No space left on device"));
+  // A reader that wants no more is no failure.
+  REQUIRE(run_program({"sh", "-c", RONDO_RUN " -n 2 -- echo hello | true"}).exit_code == 0);
+}
+
 TEST_CASE("bad command lines", "[rondo-run]") {
   struct Case {
     std::vector<std::string> arguments;
@@ -253,6 +262,7 @@ TEST_CASE("bad command lines", "[rondo-run]") {
       {{"-n", "2", "--"}, 2, "no program given"},
       {{"true"}, -1, "-n"},
       {{"-n", "2", "--timeout", "0", "true"}, -1, "--timeout"},
+      {{"-n", "2", "--timeout", "nan", "true"}, -1, "--timeout"},
       {{"-n", "2", "--max-restarts", "-1", "true"}, -1, "--max-restarts"},
   };
   for (const Case& c : cases) {
