@@ -2,6 +2,7 @@
 #include "trainer/evaluate.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "trainer/data/loader.hpp"
 
@@ -15,7 +16,9 @@ size_t hits(const Model<T>& model, const Batch& batch) {
   const T* row = model.probabilities();
   size_t count = 0;
   for (size_t i = 0; i < batch.size * model.loss_terms(); ++i, row += classes) {
-    if (std::max_element(row, row + classes) == row + batch.targets[i]) ++count;
+    const T* likeliest = std::max_element(row, row + classes);
+    // Of numbers that are none, the first would be the largest.
+    if (likeliest == row + batch.targets[i] && std::isfinite(*likeliest)) ++count;
   }
   return count;
 }

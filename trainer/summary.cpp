@@ -76,7 +76,7 @@ void announce(const RunFacts& facts) {
                mib(facts.bytes_of(facts.ddp.parameter_elements())),
                mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
                mib(facts.activation_bytes));
-  spdlog::info("matrix products: OpenBLAS for {}, {} threads per rank", matmul_core(), o.threads);
+  spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(), o.threads);
   const std::vector<std::string> collectives = collectives_of(facts.ddp);
   for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
     const DdpBucket& bucket = facts.ddp.layout()[b];

@@ -94,8 +94,8 @@ TEST_CASE("cnn: synchronized batch norm makes N ranks follow one; local statisti
   }
 }
 
-TEST_CASE("resume: the same bits as without interruption, in the middle of an epoch and behind it",
-          "[again]") {
+TEST_CASE(
+    "resume: the same bits as without interruption, in the middle of an epoch and behind it") {
   const Workplace place;
   write_images(place.file("images"), 40);
   std::vector<Words> runs;

@@ -95,7 +95,7 @@ void check_same_bits(const Workplace& place, const Words& flags) {
 
 }  // namespace
 
-TEST_CASE("zero: reproducible, the bits of plain data parallelism, for N = 1, 2, 3, 5", "[again]") {
+TEST_CASE("zero: reproducible, the bits of plain data parallelism, for N = 1, 2, 3, 5") {
   const Workplace place;
   const Words common = {"--steps", "12", "--reproducible"};
   for (const std::string ranks : {"1", "2", "3", "5"}) {
@@ -294,8 +294,7 @@ TEST_CASE("zero: every rank writes its shard of a checkpoint") {
         Approx(2.0 * static_cast<double>(bytes("model.safetensors"))).epsilon(0.1));
 }
 
-TEST_CASE("zero: resuming gives the same bits, with shards, without, and with them again",
-          "[again]") {
+TEST_CASE("zero: resuming gives the same bits, with shards, without, and with them again") {
   const Words mlp = {"--width",         "96",   "--optimizer",   "adamw",
                      "--bucket-cap-mb", "0.05", "--reproducible"};
   check_resume(mlp, ranks(3, kZero), ranks(3, kZero), true);

@@ -1,17 +1,23 @@
 // Messages past 4 GiB: offsets and lengths are 64 bits everywhere.
 #include <unistd.h>
 
+#include <cstdlib>
+#include <iostream>
+
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
+
+constexpr int kSkipped = 77;  // CTest shows it as skipped
 
 TEST_CASE("an all_reduce past 4 GiB") {
   const size_t count = (size_t{1} << 32) + 4097;
   const auto available =
       static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (available < 3 * count) {
-    WARN("skipped: two ranks need " << 2 * count << " bytes, " << available << " are free");
-    return;
+    std::cout << "skipped: two ranks need " << 2 * count << " bytes, " << available
+              << " are free\n";
+    std::exit(kSkipped);
   }
   require_all_ok(run_world(
       How::kForks, 2,
