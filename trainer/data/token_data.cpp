@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "tokens are copied as they lie");
 
-constexpr int32_t kMagic = 20240520, kVersion = 1;
+constexpr int32_t kMagic = 20240520, kTokensVersion = 1;
 constexpr uint64_t kHeaderBytes = 1024;
 
 struct Shard {
@@ -88,7 +88,7 @@ Result<uint64_t> check_header(const InputFile& file) {
                                        " bytes, but a token file begins with a header of 1024");
   }
   RONDO_RETURN_IF_ERROR(file.read_at(0, header, sizeof header));
-  if (header[0] != kMagic || header[1] != kVersion) {
+  if (header[0] != kMagic || header[1] != kTokensVersion) {
     return data_error(file.path(), "begins with magic " + std::to_string(header[0]) + ", version " +
                                        std::to_string(header[1]) +
                                        ": llm.c's token files have 20240520, version 1");
