@@ -29,8 +29,11 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
 
 Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
                     bool direct) {
-  if (!is_cut) return communicator.plan(Collective::kAllReduce, count, wire, direct);
-  return communicator.plan(Collective::kReduceScatter, part_of(communicator, count), wire, direct);
+  // What hooks compress they have scaled themselves (ddp.hpp).
+  const ReduceOp op = size_of(wire) < 4 ? ReduceOp::kSum : ReduceOp::kScaledSum;
+  const Collective collective = is_cut ? Collective::kReduceScatter : Collective::kAllReduce;
+  return communicator.plan(collective, is_cut ? part_of(communicator, count) : count, wire, direct,
+                           Algorithm::kAuto, op);
 }
 
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,

@@ -220,9 +220,12 @@ void HostEngine::compute(const SliceMove& move) {
   }
   bool scales = false;
   for (uint32_t i = 0; prepared.scaled && i < instruction.sources; ++i) {
-    const bool own = move.operands[i].place == Place::kIn;
-    factors_[i] = own ? operation_->factor : 1;
-    scales = scales || own;
+    const Location& operand = move.operands[i];
+    const bool input = operand.place == Place::kIn || operand.place == Place::kPeerIn;
+    factors_[i] = !input                          ? 1
+                  : operand.place == Place::kIn ? operation_->factor
+                                                : peers_.factors[static_cast<size_t>(operand.peer)];
+    scales = scales || input;
   }
   prepared.function({.sources = from,
                      .destinations = to,

@@ -20,6 +20,7 @@ inline constexpr size_t kReferenceBytes = 4096;
 /// Where peers' buffers lie in this process, for direct operations; one for all channels.
 struct PeerBuffers {
   std::vector<std::byte*> in, out;
+  std::vector<double> factors;  // of a scaled sum's inputs
 };
 
 /// Thread rule: one thread at a time.

@@ -58,7 +58,7 @@ struct Prepared {
   size_t element_bytes, in_bytes, out_bytes;
   kernels::MoveFunction function;
   uint32_t divisor;         // in finishing moves
-  bool scaled;              // In is multiplied by Operation::factor wherever it is read
+  bool scaled;              // inputs are multiplied by their rank's Operation::factor when read
   bool nontemporal;         // results are larger than the caches
   schedule::Layout layout;  // of a _v collective
   bool direct_only;         // the caller forced it: no falling back to staged

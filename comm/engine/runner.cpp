@@ -52,6 +52,7 @@ Runner::Runner(transport::Transport& transport, recorder::Board& board, recorder
       lanes_(transport, board, options.channels, options.cache_bytes) {
   peers_.in.resize(static_cast<size_t>(board.ranks()));
   peers_.out.resize(static_cast<size_t>(board.ranks()));
+  peers_.factors.resize(static_cast<size_t>(board.ranks()), 1);
   for (int channel = 0; channel < options.channels; ++channel) {
     engines_.push_back(std::make_unique<HostEngine>(transport, board, peers_, channel));
   }
@@ -89,7 +90,8 @@ void Runner::begin(Operation& operation) {
     const schedule::Layout& layout = operation.prepared->layout;
     board_.post_counts(sequence, layout.in_counts, layout.out_counts);
   }
-  board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference);
+  board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference,
+              operation.factor);
   operation.too_late = false;
   if (large || operation.prepared->direct != nullptr ||
       is_varying(operation.prepared->call.collective)) {
@@ -143,6 +145,7 @@ Progress Runner::decide(Operation& operation) {
       }
       peers_.in[p] = const_cast<std::byte*>(operation.in);
       peers_.out[p] = operation.out;
+      peers_.factors[p] = operation.factor;
       continue;
     }
     if (!needed.in && !needed.out) continue;
@@ -154,6 +157,7 @@ Progress Runner::decide(Operation& operation) {
     // Already past it: only a rank that went through slots can be.
     if (!posted) return fall_back(peer);
     if (posted->call != call) return fail(watch_.mismatch(peer, operation.sequence, call));
+    peers_.factors[p] = posted->factor;
     if (needed.in)
       peers_.in[p] = transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
     if (needed.out)

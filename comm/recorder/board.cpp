@@ -98,26 +98,27 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
   // Acquire on every word keeps the second look at the sequence behind it: see post().
   const uint64_t count = r.count.load(std::memory_order_acquire);
   const uint64_t shape = r.shape.load(std::memory_order_acquire);
-  const uint64_t kinds = r.kinds.load(std::memory_order_acquire);
   const uint64_t arenas = r.arenas.load(std::memory_order_acquire);
   const uint64_t in_offset = r.in_offset.load(std::memory_order_acquire);
   const uint64_t out_offset = r.out_offset.load(std::memory_order_acquire);
   const uint64_t layout = r.layout.load(std::memory_order_acquire);
+  const double factor = r.factor.load(std::memory_order_acquire);
   if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Posted posted;
   posted.call = {.collective = static_cast<Collective>(shape & 0xff),
                  .type = static_cast<DataType>(shape >> 8 & 0xff),
                  .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
-                 .root = static_cast<int32_t>(shape >> 32),
+                 .root = static_cast<int32_t>(shape >> 40),
                  .count = count,
                  .layout = layout};
-  posted.in = {.kind = static_cast<uint32_t>(kinds),
+  posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};
-  posted.out = {.kind = static_cast<uint32_t>(kinds >> 32),
+  posted.out = {.kind = static_cast<uint32_t>(shape >> 36 & 0xf),
                 .arena = static_cast<uint32_t>(arenas >> 32),
                 .offset = out_offset};
+  posted.factor = factor;
   return posted;
 }
 

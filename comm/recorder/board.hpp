@@ -53,12 +53,13 @@ struct Call {
 struct Posted {
   Call call;
   transport::Reference in, out;
+  double factor;  // of a scaled sum: what that rank's input is multiplied by
 };
 
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) Header {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 1;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 2;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -71,14 +72,16 @@ static_assert(sizeof(Header) == 128);
 struct alignas(64) OperationRecord {
   std::atomic<uint64_t> sequence;  // 0: being written, or never used
   std::atomic<uint64_t> count;
-  std::atomic<uint64_t> shape;   // collective, type, op, algorithm: a byte each; root: 32 bits
-  std::atomic<uint64_t> kinds;   // of the references to in and out: 32 bits each
-  std::atomic<uint64_t> arenas;  // likewise
+  // Collective, type, op, algorithm, kinds of the references to in and out (4 bits each): a byte
+  // each; root: 24 bits.
+  std::atomic<uint64_t> shape;
+  std::atomic<uint64_t> arenas;  // of the references to in and out: 32 bits each
   std::atomic<uint64_t> in_offset;
   std::atomic<uint64_t> out_offset;
   std::atomic<uint64_t> layout;
+  std::atomic<double> factor;
 };
-static_assert(sizeof(OperationRecord) == 64);
+static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
 
 enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2 };
 
@@ -169,18 +172,18 @@ class Board : public BoardView {
 
   /// This rank begins operation `sequence` (1, 2, 3, ...) and offers its buffers.
   void post(uint64_t sequence, const Call& call, const transport::Reference& in,
-            const transport::Reference& out) {
+            const transport::Reference& out, double factor = 1) {
     OperationRecord& r = own_records_[sequence % kHistory];
     r.sequence.store(0, std::memory_order_relaxed);
     // Release on every word keeps it behind the sequence's 0 above, for read() on other ranks; on
     // x86 it costs nothing.
     r.count.store(call.count, std::memory_order_release);
-    r.shape.store(pack_shape(call), std::memory_order_release);
-    r.kinds.store(pair(in.kind, out.kind), std::memory_order_release);
+    r.shape.store(pack_shape(call) | pack_kinds(in, out), std::memory_order_release);
     r.arenas.store(pair(in.arena, out.arena), std::memory_order_release);
     r.in_offset.store(in.offset, std::memory_order_release);
     r.out_offset.store(out.offset, std::memory_order_release);
     r.layout.store(call.layout, std::memory_order_release);
+    r.factor.store(factor, std::memory_order_release);
     r.sequence.store(
         sequence, std::memory_order_release);  // pairs with the acquire in has_posted() and read()
     own_->posted.store(sequence, std::memory_order_release);
@@ -255,7 +258,10 @@ class Board : public BoardView {
   static uint64_t pack_shape(const Call& call) {
     return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
            static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algorithm) << 24 |
-           static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
+           static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 40;
+  }
+  static uint64_t pack_kinds(const transport::Reference& in, const transport::Reference& out) {
+    return static_cast<uint64_t>(in.kind) << 32 | static_cast<uint64_t>(out.kind) << 36;
   }
   static uint64_t pair(uint32_t low, uint32_t high) {
     return low | static_cast<uint64_t>(high) << 32;

@@ -13,7 +13,7 @@ namespace {
 const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
                     bool in_place) {
   const schedule::Needs needs = schedule::needs_of(algorithm);
-  if (available.scaled && !can_scale(*available.scaled, algorithm)) return "inputs are scaled";
+  if (available.scaled && !can_scale(*available.scaled, algorithm)) return "scaled inputs would be rounded differently";
   if (needs.publish && !available.publish) return "no slots with several readers";
   if (needs.references && !available.references) return "peers' buffers are not mapped";
   if (needs.signals && !available.signals) return "no counters";
@@ -28,8 +28,7 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
 }  // namespace
 
 bool can_scale(DataType type, Algorithm algorithm) {
-  return !schedule::needs_of(algorithm).references &&
-         !(algorithm == Algorithm::kOneShot && is_floating(type) && size_of(type) < 4);
+  return algorithm != Algorithm::kOneShot || !is_floating(type) || size_of(type) >= 4;
 }
 
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,

@@ -16,13 +16,12 @@ struct Available {
   bool signals = false;     // counters
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
-  /// Inputs of this type are each multiplied by a factor that only their rank knows (kScaledSum).
+  /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
   std::optional<DataType> scaled = {};
 };
 
-/// Whether the algorithm can fold inputs that are scaled on the way: not where ranks read each
-/// other's. And in one-shot everybody folds its own input as it is and the others' as they were
-/// rounded, which small types must not tell apart.
+/// Whether the algorithm can fold inputs that are scaled on the way. In one-shot everybody folds its
+/// own input as it is and the others' as they were rounded, which small types must not tell apart.
 bool can_scale(DataType type, Algorithm algorithm);
 
 struct Choice {
