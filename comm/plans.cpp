@@ -83,10 +83,11 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   prepared->direct_only = false;
 
   if (prepared->scaled && !can_scale(call.type, call.algorithm)) {
-    return Status(Code::kUnavailable,
-                  fmt::format("there is no scaled sum of {} by {}: a rank folds its own input as it "
-                              "is, and others' as they were rounded",
-                              name(call.type), name(call.algorithm)));
+    return Status(
+        Code::kUnavailable,
+        fmt::format("there is no scaled sum of {} by {}: a rank folds its own input as it "
+                    "is, and others' as they were rounded",
+                    name(call.type), name(call.algorithm)));
   }
   const bool rounds = is_floating(call.type) && size_of(call.type) < 4;
   if (prepared->scaled && limits_.available.rank_order_only && rounds) {

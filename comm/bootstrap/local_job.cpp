@@ -28,6 +28,7 @@
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/output_lines.hpp"
 #include "comm/status/socket.hpp"
+#include "comm/topology/binding.hpp"
 #include "transport/shm/unique_fd.hpp"
 
 namespace rondo::run {
@@ -128,6 +129,7 @@ class Job {
 
   void start_all() {
     set_common_environment();
+    if (options_.bind) shares_ = topology::share_cpus(options_.ranks);
     for (int rank = 0; rank < options_.ranks && !stopping_; ++rank) start(rank);
   }
 
@@ -174,7 +176,13 @@ class Job {
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
-    if (pid == 0) become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
+    if (pid == 0) {
+      // What cannot be bound runs all the same.
+      if (!shares_.empty()) {
+        (void)sched_setaffinity(0, sizeof(cpu_set_t), &shares_[static_cast<size_t>(rank)]);
+      }
+      become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
+    }
 
     setpgid(pid, pid);  // here and in the child: whoever is first
     ranks_.push_back({.pid = pid, .running = true});
@@ -420,6 +428,7 @@ class Job {
   Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
   std::vector<Stream> streams_;
   std::vector<Rank> ranks_;
+  std::vector<cpu_set_t> shares_;  // by rank; empty: nobody is bound
   int running_ = 0;
   int exit_code_ = 0;
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;

@@ -15,6 +15,8 @@ struct JobOptions {
   int restart_count = 0;
   /// Whether every line that a rank prints comes out behind "[rank] ".
   bool prefix_lines = true;
+  /// Whether each rank is bound to a share of the CPUs, where there is one for each.
+  bool bind = true;
   /// When the whole job, all attempts together, must be over.
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };

@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
       "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
-  std::string ranks_text;
+  std::string ranks_text, bind = "share";
   int max_restarts = 0;
   double timeout_s = 0;
   bool standalone = false, no_prefix = false;
@@ -74,6 +74,11 @@ int main(int argc, char** argv) {
   app.add_option("--timeout", timeout_s, "seconds for the whole job; then exit code 124")
       ->check(CLI::PositiveNumber);
   app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of every line");
+  app.add_option("--bind", bind,
+                 "share: each rank gets its part of the CPUs, where there is one for each; none: "
+                 "ranks run where the system puts them")
+      ->check(CLI::IsMember({"share", "none"}))
+      ->capture_default_str();
   app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");
   app.add_flag_callback(
       "--help-environment",
@@ -112,6 +117,7 @@ int main(int argc, char** argv) {
               .command = command,
               .restart_count = 0,
               .prefix_lines = !no_prefix,
+              .bind = bind == "share",
               .deadline = {}},
              max_restarts, timeout_s);
 }

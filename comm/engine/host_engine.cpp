@@ -222,7 +222,7 @@ void HostEngine::compute(const SliceMove& move) {
   for (uint32_t i = 0; prepared.scaled && i < instruction.sources; ++i) {
     const Location& operand = move.operands[i];
     const bool input = operand.place == Place::kIn || operand.place == Place::kPeerIn;
-    factors_[i] = !input                          ? 1
+    factors_[i] = !input                        ? 1
                   : operand.place == Place::kIn ? operation_->factor
                                                 : peers_.factors[static_cast<size_t>(operand.peer)];
     scales = scales || input;

@@ -13,7 +13,8 @@ namespace {
 const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
                     bool in_place) {
   const schedule::Needs needs = schedule::needs_of(algorithm);
-  if (available.scaled && !can_scale(*available.scaled, algorithm)) return "scaled inputs would be rounded differently";
+  if (available.scaled && !can_scale(*available.scaled, algorithm))
+    return "scaled inputs would be rounded differently";
   if (needs.publish && !available.publish) return "no slots with several readers";
   if (needs.references && !available.references) return "peers' buffers are not mapped";
   if (needs.signals && !available.signals) return "no counters";

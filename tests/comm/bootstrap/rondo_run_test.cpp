@@ -1,4 +1,5 @@
 // rondo-run from the outside: exit codes, output, and that nothing outlives it.
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -90,6 +91,37 @@ TEST_CASE("without prefixes the ranks' lines come out as they are", "[rondo-run]
   INFO(r.err);
   REQUIRE(r.exit_code == 0);
   REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"rank 0", "rank 1", "rank 2"});
+}
+
+TEST_CASE("ranks share the CPUs where there is one for each", "[rondo-run]") {
+  TempDirectory place;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+  const int cpus = CPU_COUNT(&allowed);
+  const auto lists = [&](const std::string& ranks, const std::string& bind) {
+    auto r = run(place, {"-n", ranks, "--no-prefix", "--bind", bind},
+                 "sed -n 's/Cpus_allowed_list:[^0-9]*//p' /proc/self/status");
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    return sorted_lines(r.out);
+  };
+  const auto everybody = [](const std::vector<std::string>& l) {
+    return std::set<std::string>(l.begin(), l.end()).size() == 1;
+  };
+  const std::vector<std::string> one = lists("1", "share");
+  const std::string all = one.at(0);
+  // As many ranks as CPUs: one for each, all different, and nothing outside.
+  const std::vector<std::string> shares = lists(std::to_string(cpus), "share");
+  REQUIRE(std::set<std::string>(shares.begin(), shares.end()).size() == static_cast<size_t>(cpus));
+  for (const std::string& share : shares) {
+    REQUIRE(share.find_first_not_of("0123456789") == std::string::npos);
+    REQUIRE(CPU_ISSET(std::stoi(share), &allowed));
+  }
+  const auto unbound = lists(std::to_string(cpus), "none");
+  REQUIRE((everybody(unbound) && unbound.at(0) == all));
+  const auto crowd = lists(std::to_string(cpus + 1), "share");
+  REQUIRE((everybody(crowd) && crowd.at(0) == all));
 }
 
 TEST_CASE("each job has a secret of its own", "[rondo-run]") {
