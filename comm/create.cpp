@@ -330,7 +330,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
       .channels = channels,
       .blocking = engine::wait_policy(ranks * channels, usable, paced),
       // Beside every progress thread its rank computes.
-      .progressing = engine::wait_policy(2 * ranks * channels, usable, paced),
+      .progressing = engine::progressing_policy(ranks * channels, usable, paced),
       .cache_bytes = profile.llc_bytes / 2};
   try {
     runner_ = std::make_shared<engine::Runner>(*transport_, *board_, *watch_, options);

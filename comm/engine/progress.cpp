@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/engine/wait.hpp"
 #include "comm/recorder/clock.hpp"
 #include "kernels/floating_point.hpp"
 
@@ -56,6 +57,7 @@ void ProgressThread::look_after(const std::shared_ptr<Queue>& queue) {
 
 void ProgressThread::loop() {
   const kernels::FloatingPointMode mode;
+  ask_for_short_turns();
   std::vector<std::shared_ptr<Queue>> busy;
   while (true) {
     {

@@ -28,6 +28,9 @@ constexpr int64_t kWorthSleepingNs = 15'000;
 // For a thread that has other communicators to look after, which no single doorbell covers.
 constexpr int64_t kNapNs = 50'000;
 
+// The least that Linux grants.
+constexpr uint64_t kTurnNs = 100'000;
+
 std::atomic<bool> membarrier_works{false};
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
@@ -60,9 +63,33 @@ WaitPolicy wait_policy(int threads, int cpus, bool paced) {
   return {.spins = 4000, .yield_ns = 1'000'000};
 }
 
+WaitPolicy progressing_policy(int threads, int cpus, bool paced) {
+  const WaitPolicy policy = wait_policy(2 * threads, cpus, paced);
+  if (policy.spins > 0) return policy;
+  constexpr uint32_t kShortSpins = 500;  // tens of microseconds: as long as a sleep takes
+  return {.spins = threads <= cpus && !paced ? kShortSpins : 0, .yield_ns = 0};
+}
+
 int granted_cpus() {
   const double quota = cgroup_cpus();
   return quota < INT_MAX ? std::max(1, static_cast<int>(std::ceil(quota))) : INT_MAX;
+}
+
+void ask_for_short_turns() {
+  // As <linux/sched/types.h> has it; glibc 2.36 does not.
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+    uint32_t least_clamp, most_clamp;
+  } attributes{};
+  constexpr unsigned kSize = sizeof attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, kSize, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.runtime = kTurnNs;
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 void register_for_wakeups() {
@@ -85,7 +112,7 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     if (may_sleep && ready_at_ns - now > kWorthSleepingNs) {
       sleep_until(std::min(ready_at_ns, next_check_ns_));
     } else {
-      sched_yield();
+      cpu_pause();  // a yield may cost a whole turn of whoever else is on this CPU
     }
     return false;
   }

@@ -20,8 +20,17 @@ struct WaitPolicy {
 /// messages take so long that sleeping is always right.
 WaitPolicy wait_policy(int threads, int cpus, bool paced);
 
+/// For progress threads beside `threads` threads that compute. Where those leave no CPU over it does
+/// not yield: that would last as long as the neighbour's turn, some milliseconds, while who sleeps is
+/// let in when it is woken (ask_for_short_turns).
+WaitPolicy progressing_policy(int threads, int cpus, bool paced);
+
 /// CPUs' worth of time that the control group grants this process, rounded up; INT_MAX: no limit.
 int granted_cpus();
+
+/// For the calling thread, which works little and must be prompt: it is let in at once when it wakes,
+/// also while another thread computes on its CPU. Linux 6.12 and later; does nothing before.
+void ask_for_short_turns();
 
 /// To be called once per process before any Waiter sleeps: lets ringers do without a fence (see
 /// Board::ring).

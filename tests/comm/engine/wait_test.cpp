@@ -1,0 +1,67 @@
+// How patient a wait is, by how many threads there are for how many CPUs.
+#include "comm/engine/wait.hpp"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "tests/harness/catch.hpp"
+
+namespace rondo::engine {
+namespace {
+
+TEST_CASE("who waits with a CPU of its own spins; who shares one yields; paced, it sleeps") {
+  CHECK(wait_policy(2, 2, false).spins > 0);
+  CHECK(wait_policy(3, 2, false).spins == 0);
+  CHECK(wait_policy(3, 2, false).yield_ns > 0);
+  CHECK(wait_policy(1, 2, true).spins == 0);
+  CHECK(wait_policy(1, 2, true).yield_ns == 0);
+}
+
+TEST_CASE("a progress thread yields only where its rank leaves a CPU to it") {
+  CHECK(progressing_policy(2, 4, false).spins == wait_policy(2, 4, false).spins);
+  CHECK(progressing_policy(2, 4, false).yield_ns > 0);
+  for (const int cpus : {2, 3}) CHECK(progressing_policy(2, cpus, false).yield_ns == 0);
+  CHECK(progressing_policy(2, 2, false).spins > 0);  // for about as long as falling asleep takes
+  CHECK(progressing_policy(2, 1, false).spins == 0);
+  CHECK(progressing_policy(2, 2, true).spins == 0);
+  CHECK(progressing_policy(2, 2, true).yield_ns == 0);
+}
+
+// The first fields of struct sched_attr, and the one that is asked for.
+struct Attributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime;
+  std::array<uint64_t, 3> rest;
+};
+
+Attributes attributes_of_this_thread() {
+  Attributes a{};
+  const unsigned size = sizeof a;
+  REQUIRE(syscall(SYS_sched_getattr, 0, &a, size, 0) == 0);
+  return a;
+}
+
+TEST_CASE("short turns change nothing else, and one thread only") {
+  const Attributes before = attributes_of_this_thread();
+  Attributes after{};
+  std::thread([&after] {
+    ask_for_short_turns();
+    after = attributes_of_this_thread();
+  }).join();
+  CHECK(after.policy == before.policy);
+  CHECK(after.nice == before.nice);
+  // 0 on kernels that do not tell: before 6.12.
+  if (before.runtime != 0) CHECK(after.runtime == 100'000);
+  CHECK(attributes_of_this_thread().runtime == before.runtime);
+}
+
+}  // namespace
+}  // namespace rondo::engine
