@@ -89,6 +89,7 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
                     "is, and others' as they were rounded",
                     name(call.type), name(call.algorithm)));
   }
+  // A direct algorithm could, but may have to fall back to slots.
   const bool rounds = is_floating(call.type) && size_of(call.type) < 4;
   if (prepared->scaled && limits_.available.rank_order_only && rounds) {
     return Status(

@@ -40,9 +40,8 @@ Status start_ranks(int ranks, char** argv, const std::string& collective) {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return Status(Code::kSystem, "cannot find this program's file: " + error.message());
   const std::string launcher = self.parent_path() / "rondo-run";
-  // Ranks pin themselves (machine.hpp).
-  std::vector<std::string> words = {launcher, "--no-prefix",         "--bind", "none",
-                                    "-n",     std::to_string(ranks), "--",     self};
+  std::vector<std::string> words = {launcher, "--no-prefix", "-n", std::to_string(ranks),
+                                    "--",     self};
   if (!collective.empty()) words.push_back(collective);
   for (char** argument = argv + 1; *argument != nullptr; ++argument) words.emplace_back(*argument);
   std::vector<char*> pointers;

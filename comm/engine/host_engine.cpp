@@ -45,8 +45,9 @@ void HostEngine::start(const Operation& operation) {
               .instruction_count = static_cast<uint32_t>(program.instructions.size())};
   in_ = const_cast<std::byte*>(operation.in);
   out_ = operation.out;
-  may_refer_ =
-      operation.in_reference.kind != transport::Reference::kNone && !operation.prepared->in_place;
+  // What is scaled travels scaled.
+  may_refer_ = operation.in_reference.kind != transport::Reference::kNone &&
+               !operation.prepared->in_place && !operation.prepared->scaled;
   cursor_ = {};
   published_ = 0;
   computed_ = false;

@@ -305,8 +305,6 @@ std::vector<size_t> edge_counts(int size) {
   return {0, 1, n - 1, n, n + 1, 7, 8, 9, 10, 11, 31, 33, 63, 65, 1000, 1024, 1025, 4099, 20011};
 }
 
-std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }
-
 }  // namespace
 
 TEST_CASE(
@@ -352,51 +350,6 @@ TEST_CASE("every type and operator, at odd alignment") {
         }
       }
     }));
-  }
-}
-
-TEST_CASE("a scaled sum multiplies every rank's input by its own factor, and once") {
-  for (const int size : {1, 2, 3, 5}) {
-    for (const How how : kHows) {
-      INFO(how_name(how) << ", " << size << " ranks");
-      require_all_ok(run_world(how, size, [](Communicator& comm) {
-        for (const DataType type : {DataType::kFloat32, DataType::kInt32, DataType::kBFloat16}) {
-          for (int algorithm = 0; algorithm < kAlgorithms; ++algorithm) {
-            for (const size_t count : {size_t{1}, size_t{50}, size_t{3000}, size_t{40000}}) {
-              for (const bool in_place : {false, true}) {
-                const size_t bytes = count * size_of(type);
-                Buffer in(bytes, true), other(bytes, true);
-                Buffer& out = in_place ? in : other;
-                for (size_t i = 0; i < count; ++i) {
-                  store(in.data() + i * size_of(type), type, static_cast<double>(i % 3 + 1));
-                }
-                const Status status = comm.all_reduce(
-                    in.data(), out.data(), count, type, ReduceOp::kScaledSum,
-                    {.algorithm = static_cast<Algorithm>(algorithm), .factor = comm.rank() + 2.0});
-                const auto how_it_goes = static_cast<Algorithm>(algorithm);
-                if (how_it_goes == Algorithm::kOneShot && type == DataType::kBFloat16) {
-                  expect(status.code() == Code::kUnavailable, status.to_string());
-                  continue;
-                }
-                if (in_place && how_it_goes == Algorithm::kOneShotDirect) {
-                  expect(status.code() == Code::kInvalidArgument, status.to_string());
-                  continue;
-                }
-                if (how_it_goes == Algorithm::kFlat) continue;  // no all-reduce
-                expect_ok(status, std::string(name(how_it_goes)));
-                double factors = 0;
-                for (int r = 0; r < comm.size(); ++r) factors += r + 2;
-                check(
-                    out, 0, count, type,
-                    [&](size_t i) { return factors * static_cast<double>(i % 3 + 1); },
-                    std::string(name(type)) + " by " +
-                        std::string(name(static_cast<Algorithm>(algorithm))));
-              }
-            }
-          }
-        }
-      }));
-    }
   }
 }
 

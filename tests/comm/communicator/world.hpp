@@ -31,6 +31,8 @@ inline const std::vector<How> kHows{How::kThreads, How::kForks};
 inline constexpr bool kSanitized = false;
 #endif
 
+inline std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }
+
 /// Numbers of ranks; sanitized builds go as far as the third.
 inline std::vector<int> sizes(std::vector<int> all) {
   if (kSanitized) all.resize(std::min<size_t>(all.size(), 3));
