@@ -52,9 +52,10 @@ Status launch(int ranks, char** argv) {
   if (error) return Status(Code::kSystem, "cannot find this program's file: " + error.message());
   const std::string launcher = self.parent_path() / "rondo-run";
 
-  // Rank 0 alone reports, in JSON: its lines stay as they are.
-  std::vector<std::string> words = {launcher, "--no-prefix", "-n", std::to_string(ranks),
-                                    "--",     self};
+  // Rank 0 alone reports, in JSON: its lines stay as they are. Ranks that wander between CPUs reach
+  // the end of a step apart, and every all-reduce waits for the last.
+  std::vector<std::string> words = {launcher, "--no-prefix",         "--bind", "share",
+                                    "-n",     std::to_string(ranks), "--",     self};
   for (char** argument = argv + 1; *argument != nullptr; ++argument) words.push_back(*argument);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

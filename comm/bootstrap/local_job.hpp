@@ -16,7 +16,7 @@ struct JobOptions {
   /// Whether every line that a rank prints comes out behind "[rank] ".
   bool prefix_lines = true;
   /// Whether each rank is bound to a share of the CPUs, where there is one for each.
-  bool bind = true;
+  bool bind = false;
   /// When the whole job, all attempts together, must be over.
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };

@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
       "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
-  std::string ranks_text, bind = "share";
+  std::string ranks_text, bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;
   bool standalone = false, no_prefix = false;
@@ -74,9 +74,10 @@ int main(int argc, char** argv) {
   app.add_option("--timeout", timeout_s, "seconds for the whole job; then exit code 124")
       ->check(CLI::PositiveNumber);
   app.add_flag("--no-prefix", no_prefix, "do not put the rank in front of every line");
-  app.add_option("--bind", bind,
-                 "share: each rank gets its part of the CPUs, where there is one for each; none: "
-                 "ranks run where the system puts them")
+  app.add_option(
+         "--bind", bind,
+         "share: where there is a CPU for each, every rank keeps to its equal part of them; "
+         "none: ranks run where the system puts them")
       ->check(CLI::IsMember({"share", "none"}))
       ->capture_default_str();
   app.add_flag("--standalone", standalone, "accepted for torchrun's sake: always so");

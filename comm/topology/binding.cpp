@@ -1,9 +1,8 @@
 #include "comm/topology/binding.hpp"
 
 #include <hwloc.h>
-#include <hwloc/glibc-sched.h>
 
-#include <climits>
+#include <cstdint>
 
 namespace rondo::topology {
 namespace {
@@ -25,17 +24,19 @@ std::vector<cpu_set_t> share_cpus(int ranks) {
   std::vector<cpu_set_t> shares;
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return shares;
-  if (load_allowed(topology) && ranks <= hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU)) {
-    std::vector<hwloc_bitmap_t> sets(static_cast<size_t>(ranks));
-    hwloc_obj_t root = hwloc_get_root_obj(topology);
-    if (hwloc_distrib(topology, &root, 1, sets.data(), static_cast<unsigned>(ranks), INT_MAX, 0) ==
-        0) {
-      for (hwloc_bitmap_t set : sets) {
-        cpu_set_t share;
-        hwloc_cpuset_to_glibc_sched_affinity(topology, set, &share, sizeof share);
-        shares.push_back(share);
-        hwloc_bitmap_free(set);
+  if (load_allowed(topology)) {
+    const int cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+    const int each = cpus / ranks;
+    for (int rank = 0; each > 0 && rank < ranks; ++rank) {
+      cpu_set_t share;
+      CPU_ZERO(&share);
+      const int first = static_cast<int>(int64_t{rank} * cpus / ranks);
+      for (int cpu = first; cpu < first + each; ++cpu) {
+        // Logical indices: neighbours share a core, then a cache, then a package.
+        CPU_SET(hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, static_cast<unsigned>(cpu))->os_index,
+                &share);
       }
+      shares.push_back(share);
     }
   }
   hwloc_topology_destroy(topology);

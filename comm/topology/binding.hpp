@@ -7,8 +7,8 @@
 
 namespace rondo::topology {
 
-/// The CPUs that this process may use, divided among `ranks`: what lies under one cache or package
-/// stays together, nobody shares a CPU. Empty where there are fewer CPUs than ranks, or hwloc cannot
+/// The CPUs that this process may use, divided among `ranks`: everybody has as many, of neighbours;
+/// what cannot be divided is nobody's. Empty where there are fewer CPUs than ranks, or hwloc cannot
 /// say. Some milliseconds.
 std::vector<cpu_set_t> share_cpus(int ranks);
 
