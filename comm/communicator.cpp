@@ -307,8 +307,10 @@ Communicator::Impl::~Impl() {
 }
 
 Status Work::wait() {
-  while (!state_->ended.load(std::memory_order_acquire))
-    state_->ended.wait(false, std::memory_order_acquire);
+  if (!test()) {
+    const engine::CallerWaits here;
+    while (!test()) state_->ended.wait(false, std::memory_order_acquire);
+  }
   return state_->status;
 }
 bool Work::test() const { return state_->ended.load(std::memory_order_acquire); }

@@ -33,6 +33,9 @@ constexpr uint64_t kTurnNs = 100'000;
 
 std::atomic<bool> membarrier_works{false};
 
+// Relaxed everywhere: it only decides how to wait.
+std::atomic<int> waiting_callers{0};
+
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
 // The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced
@@ -63,11 +66,16 @@ WaitPolicy wait_policy(int threads, int cpus, bool paced) {
   return {.spins = 4000, .yield_ns = 1'000'000};
 }
 
+CallerWaits::CallerWaits() { waiting_callers.fetch_add(1, std::memory_order_relaxed); }
+CallerWaits::~CallerWaits() { waiting_callers.fetch_sub(1, std::memory_order_relaxed); }
+
 WaitPolicy progressing_policy(int threads, int cpus, bool paced) {
   const WaitPolicy policy = wait_policy(2 * threads, cpus, paced);
   if (policy.spins > 0) return policy;
   constexpr uint32_t kShortSpins = 500;  // tens of microseconds: as long as a sleep takes
-  return {.spins = threads <= cpus && !paced ? kShortSpins : 0, .yield_ns = 0};
+  return {.spins = threads <= cpus && !paced ? kShortSpins : 0,
+          .yield_ns = policy.yield_ns,
+          .beside_computing = true};
 }
 
 int granted_cpus() {
@@ -109,14 +117,19 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     return true;
   }
   if (ready_at_ns > now) {
-    if (may_sleep && ready_at_ns - now > kWorthSleepingNs) {
-      sleep_until(std::min(ready_at_ns, next_check_ns_));
+    if (ready_at_ns - now > kWorthSleepingNs) {
+      sleep_until(std::min(ready_at_ns, may_sleep ? next_check_ns_ : now + kNapNs));
     } else {
       cpu_pause();  // a yield may cost a whole turn of whoever else is on this CPU
     }
     return false;
   }
-  if (now - start_ns_ < policy_.yield_ns) {
+  // Without membarrier a ring may be missed, and with other queues to look after there is no bell to
+  // sleep on: then yields are the lesser evil.
+  const bool gives_way = policy_.beside_computing && may_sleep &&
+                         membarrier_works.load(std::memory_order_relaxed) &&
+                         waiting_callers.load(std::memory_order_relaxed) == 0;
+  if (!gives_way && now - start_ns_ < policy_.yield_ns) {
     sched_yield();
     return false;
   }

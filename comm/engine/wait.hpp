@@ -14,16 +14,27 @@ namespace rondo::engine {
 struct WaitPolicy {
   uint32_t spins;    // polls before the first yield
   int64_t yield_ns;  // how long to yield before sleeping
+  /// Beside this thread its rank computes, on the same CPU: a yield would last as long as that
+  /// thread's turn, some milliseconds, while who sleeps is let in when it is woken
+  /// (ask_for_short_turns). So it does not yield unless a caller waits (CallerWaits).
+  bool beside_computing = false;
 };
 
 /// For `threads` threads of all local ranks that may wait or work at once, on `cpus` CPUs; `paced`:
 /// messages take so long that sleeping is always right.
 WaitPolicy wait_policy(int threads, int cpus, bool paced);
 
-/// For progress threads beside `threads` threads that compute. Where those leave no CPU over it does
-/// not yield: that would last as long as the neighbour's turn, some milliseconds, while who sleeps is
-/// let in when it is woken (ask_for_short_turns).
+/// For progress threads beside `threads` threads of their ranks.
 WaitPolicy progressing_policy(int threads, int cpus, bool paced);
+
+/// While it lives, a thread of this process waits for an asynchronous operation, and does not compute.
+class CallerWaits {
+ public:
+  CallerWaits();
+  ~CallerWaits();
+  CallerWaits(const CallerWaits&) = delete;
+  CallerWaits& operator=(const CallerWaits&) = delete;
+};
 
 /// CPUs' worth of time that the control group grants this process, rounded up; INT_MAX: no limit.
 int granted_cpus();
