@@ -103,7 +103,7 @@ TEST_CASE("bad configurations are refused by value") {
   refused([](Config& c) { c.channels = -1; }, "-1");
   refused([](Config& c) { c.slots = 1; }, "1");
   refused([](Config& c) { c.slot_bytes = 3; }, "3");
-  refused([](Config& c) { c.timeout = std::chrono::milliseconds{0}; }, "0 ms");
+  refused([](Config& c) { c.timeout = std::chrono::milliseconds{-1}; }, "-1 ms");
   refused([](Config& c) { c.pace = "fast"; }, "fast");
   refused([](Config& c) { c.pace = std::string(100, '1'); }, "too long");
 }
