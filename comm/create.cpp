@@ -37,6 +37,7 @@ constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
 constexpr int kMaxRanks = 1024;
+constexpr std::chrono::milliseconds kDefaultTimeout{600'000};
 constexpr int kMaxChannels = 64;
 constexpr uint32_t kMaxSlots = 1024;
 constexpr size_t kMaxSlotBytes = size_t{64} << 20;
@@ -88,7 +89,7 @@ Status check(const Config& config) {
   }
   if (config.timeout.count() <= 0)
     return refuse(
-        fmt::format("Config::timeout is {} ms; it must be positive", config.timeout.count()));
+        fmt::format("Config::timeout is {} ms; it must not be negative", config.timeout.count()));
   if (config.bootstrap_timeout.count() <= 0) {
     return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must be positive",
                               config.bootstrap_timeout.count()));
@@ -110,7 +111,8 @@ Status settle(Config& config) {
   if (config.pace.empty() && pace != nullptr) config.pace = pace;
   const char* links = std::getenv("RONDO_LINKS");
   if (config.links.empty() && links != nullptr) config.links = links;
-  if (config.timeout == Config{}.timeout) {
+  if (config.timeout.count() == 0) {
+    config.timeout = kDefaultTimeout;
     if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
       auto seconds = parse_seconds(text);
       if (!seconds.ok()) return seconds.status();

@@ -11,8 +11,6 @@
 namespace rondo::trainer {
 namespace {
 
-constexpr size_t kLongestText = 2048;
-
 /// What only rank 0 uses, and what only shapes one rank's speed, may differ.
 bool may_differ(const std::string& option) {
   return option == "threads" || option == "workers" || option == "data" || option == "validation" ||
@@ -60,15 +58,18 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
 Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data,
                          const Dataset* validation) {
   std::string mine = describe(options, data, validation);
-  mine.resize(kLongestText, ' ');
-  const auto ranks = static_cast<size_t>(communicator.size());
-  std::string all(kLongestText * ranks, ' ');
+  // No text is cut, or ranks that differ behind the cut would agree.
+  uint64_t longest = mine.size();
   RONDO_RETURN_IF_ERROR(
-      communicator.all_gather(mine.data(), all.data(), kLongestText, DataType::kUint8));
+      communicator.all_reduce(&longest, &longest, 1, DataType::kUint64, ReduceOp::kMax));
+  mine.resize(longest, ' ');
+  const auto ranks = static_cast<size_t>(communicator.size());
+  std::string all(longest * ranks, ' ');
+  RONDO_RETURN_IF_ERROR(
+      communicator.all_gather(mine.data(), all.data(), longest, DataType::kUint8));
   std::string differing;
   for (size_t r = 1; r < ranks; ++r) {
-    const std::string other =
-        differences(all.substr(r * kLongestText, kLongestText), all.substr(0, kLongestText));
+    const std::string other = differences(all.substr(r * longest, longest), all.substr(0, longest));
     if (other.empty()) continue;
     differing += fmt::format("{}rank {} runs with {}", differing.empty() ? "" : "; ", r, other);
   }

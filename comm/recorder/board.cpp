@@ -9,8 +9,6 @@
 #include <climits>
 #include <cstring>
 
-#include "comm/recorder/clock.hpp"
-
 namespace rondo::recorder {
 
 namespace {
@@ -20,9 +18,6 @@ constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et 
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
-
-// A finder that dies between claiming and writing must not hide the error for ever.
-constexpr int64_t kErrorWriteLimitNs = 100'000'000;
 
 constexpr uint64_t kCountsKept = 2;
 // Words of one Counts, on cache lines of its own.
@@ -54,10 +49,10 @@ std::string Call::to_string() const {
 }
 
 size_t BoardView::bytes_needed(int ranks) {
-  return sizeof(Header) + sizeof(ErrorRecord) +
+  return sizeof(Header) + sizeof(FirstError) +
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
-              kCountsKept * counts_words(ranks) * sizeof(uint64_t));
+              kCountsKept * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
 }
 
 BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
@@ -66,8 +61,8 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   std::byte* at = const_cast<std::byte*>(base);
   header_ = reinterpret_cast<Header*>(at);
   at += sizeof(Header);
-  error_ = reinterpret_cast<ErrorRecord*>(at);
-  at += sizeof(ErrorRecord);
+  first_error_ = reinterpret_cast<FirstError*>(at);
+  at += sizeof(FirstError);
   states_ = reinterpret_cast<RankState*>(at);
   at += sizeof(RankState) * static_cast<size_t>(ranks);
   doorbells_ = reinterpret_cast<Doorbell*>(at);
@@ -75,6 +70,8 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   records_ = reinterpret_cast<OperationRecord*>(at);
   at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
   counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
+  at += sizeof(uint64_t) * static_cast<size_t>(ranks) * kCountsKept * counts_words(ranks);
+  error_texts_ = reinterpret_cast<ErrorText*>(at);
 }
 
 Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
@@ -169,33 +166,33 @@ void Board::wake_all() const {
 }
 
 Status Board::raise(const Status& status) const {
-  uint32_t expected = ErrorRecord::kNone;
-  // Sequentially consistent: see is_too_late().
-  if (error_->state.compare_exchange_strong(expected, ErrorRecord::kWriting,
-                                            std::memory_order_seq_cst)) {
-    error_->code = static_cast<int32_t>(status.code());
-    const size_t length = std::min(status.message().size(), sizeof(error_->message) - 1);
-    std::memcpy(error_->message, status.message().data(), length);
-    error_->message[length] = '\0';
-    error_->state.store(ErrorRecord::kWritten,
-                        std::memory_order_release);  // pairs with read_error()
+  const std::scoped_lock lock(raising_);
+  if (has_error()) return read_error();
+  ErrorText& own = error_texts_[rank_];
+  own.code = static_cast<int32_t>(status.code());
+  const size_t length = std::min(status.message().size(), sizeof(own.message) - 1);
+  std::memcpy(own.message, status.message().data(), length);
+  own.message[length] = '\0';
+  uint32_t none = 0;
+  // Sequentially consistent: see is_too_late(); as a release it pairs with read_error().
+  if (first_error_->finder.compare_exchange_strong(none, static_cast<uint32_t>(rank_) + 1,
+                                                   std::memory_order_seq_cst)) {
     wake_all();
   }
   return read_error();
 }
 
 Status BoardView::read_error() const {
-  const int64_t start = now_ns();
-  // Acquire: pairs with the store of kWritten in raise(), so that code and message are whole.
-  while (error_->state.load(std::memory_order_acquire) == ErrorRecord::kWriting) {
-    if (now_ns() - start > kErrorWriteLimitNs) {
-      return {Code::kPeerDied, "a rank found an error and ended before it could say which"};
-    }
+  // Acquire: pairs with the exchange in raise(), after which nobody writes that text again.
+  const uint32_t finder = first_error_->finder.load(std::memory_order_acquire) - 1;
+  if (finder >= static_cast<uint32_t>(ranks_)) {  // a board that a stranger reads may say anything
+    return {Code::kSystem, "the board names a finder of the error that is no rank"};
   }
-  char text[sizeof(error_->message)];
-  std::memcpy(text, error_->message, sizeof(text));
+  const ErrorText& error = error_texts_[finder];
+  char text[sizeof(error.message)];
+  std::memcpy(text, error.message, sizeof(text));
   text[sizeof(text) - 1] = '\0';
-  const Code code = static_cast<Code>(error_->code);
+  const Code code = static_cast<Code>(error.code);
   return {code == Code::kOk ? Code::kSystem : code, text};
 }
 

@@ -6,17 +6,18 @@
 //
 //   what                               writer
 //   Header                             rank 0, once
-//   ErrorRecord                        the first finder of an error, who claims it by
-//                                      compare-and-swap
+//   FirstError                         the first finder of an error, by compare-and-swap
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
 //   Counts[ranks][2]                   that rank: what its last two all_to_all_v's exchange
+//   ErrorText[ranks]                   that rank, while FirstError names none
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -108,13 +109,18 @@ struct alignas(128) Doorbell {
   std::atomic<uint32_t> value;     // the futex word
 };
 
-struct alignas(128) ErrorRecord {
-  enum State : uint32_t { kNone = 0, kWriting = 1, kWritten = 2 };
-  std::atomic<uint32_t> state;
-  int32_t code;
-  char message[1016];
+/// Which rank's ErrorText is the error that all ranks report. A finder names itself when its text
+/// is whole, so that one that is held up, or dies, while it writes hides no error and delays nobody.
+struct alignas(128) FirstError {
+  std::atomic<uint32_t> finder;  // rank + 1; 0: no error
 };
-static_assert(sizeof(ErrorRecord) == 1024);
+static_assert(sizeof(FirstError) == 128);
+
+struct alignas(128) ErrorText {
+  int32_t code;
+  char message[1020];
+};
+static_assert(sizeof(ErrorText) == 1024);
 
 /// The board as anybody may read it, rank or not. It may change under the reader, who sees single
 /// facts and no moment's truth. Thread-safe.
@@ -132,13 +138,8 @@ class BoardView {
   std::optional<Posted> read(int peer, uint64_t sequence) const;
 
   /// The error all ranks report, or ok.
-  Status error() const {
-    return error_->state.load(std::memory_order_relaxed) == ErrorRecord::kNone ? Status()
-                                                                               : read_error();
-  }
-  bool has_error() const {
-    return error_->state.load(std::memory_order_relaxed) != ErrorRecord::kNone;
-  }
+  Status error() const { return has_error() ? read_error() : Status(); }
+  bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
 
   /// The last operations of every rank, as text.
   std::string to_string() const;
@@ -152,11 +153,12 @@ class BoardView {
   // Not const: Board writes through them. A mere view does not.
   int ranks_;
   Header* header_;
-  ErrorRecord* error_;
+  FirstError* first_error_;
   RankState* states_;
   Doorbell* doorbells_;
   OperationRecord* records_;
   std::atomic<uint64_t>* counts_;
+  ErrorText* error_texts_;
 };
 
 /// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
@@ -195,7 +197,7 @@ class Board : public BoardView {
   /// than it looked finds the error here: store and load of both are sequentially consistent.
   bool is_too_late(uint64_t sequence) const {
     own_->posted.store(sequence, std::memory_order_seq_cst);
-    return error_->state.load(std::memory_order_seq_cst) != ErrorRecord::kNone;
+    return first_error_->finder.load(std::memory_order_seq_cst) != 0;
   }
 
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
@@ -273,6 +275,7 @@ class Board : public BoardView {
   int rank_;
   RankState* own_;
   OperationRecord* own_records_;
+  mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText
 };
 
 }  // namespace rondo::recorder

@@ -191,9 +191,9 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
 
-// Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline began. Who has
-// no heartbeat either is found by looking twice, a while apart. It does not wait in between: the thread may be the one that moves what it
-// looks at, for another rank or communicator.
+// Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline
+// began. Who has no heartbeat either is found by looking twice, a while apart. It does not wait in
+// between: the thread may be the one that moves what it looks at, for another rank or communicator.
 Status Watch::stalled(const Wait& wait) {
   const int64_t now_is = now_ns();
   if (window_end_ns_ == 0) {

@@ -49,9 +49,9 @@ struct Config {
   AllGather all_gather;
   /// Tells communicators of one job apart; every rank of this one passes the same.
   std::string name = "world";
-  /// A call fails when nothing at all has moved for this long. Slow is not dead. Left at its
-  /// default, RONDO_TIMEOUT (seconds) goes first.
-  std::chrono::milliseconds timeout{600'000};
+  /// A call fails when nothing at all has moved for this long. Slow is not dead. 0: RONDO_TIMEOUT
+  /// (seconds), else ten minutes.
+  std::chrono::milliseconds timeout{0};
   /// How long create() waits for the other ranks.
   std::chrono::milliseconds bootstrap_timeout{60'000};
   /// Independent pipelines per operation; beyond the first each takes a thread of its own for large

@@ -145,7 +145,8 @@ typedef struct rondo_config {
   const char* rendezvous;
   /* Tells communicators of one job apart; null: "world". */
   const char* name;
-  /* A call fails when nothing at all has moved for this long. */
+  /* A call fails when nothing at all has moved for this long; 0: RONDO_TIMEOUT (seconds), else ten
+   * minutes. */
   int64_t timeout_ms;
   /* How long rondo_create waits for the other ranks. */
   int64_t bootstrap_timeout_ms;

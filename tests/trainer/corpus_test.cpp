@@ -38,9 +38,8 @@ TEST_CASE("corpus: a folder's text files, in bytewise order of their paths") {
   write(root / "empty", "");
   write(root / ".hidden/secret", "hidden");
   write(root / ".dotfile", "hidden");
-  write(root / "build/out", "built");
-  write(root / "build-debug/out", "built");
   write(root / "out/CMakeCache.txt", "built");
+  write(root / "out/deep/log", "built");
   write(root / "program", std::string("\x7f"
                                       "ELF\0binary",
                                       11));
@@ -50,6 +49,22 @@ TEST_CASE("corpus: a folder's text files, in bytewise order of their paths") {
   REQUIRE(corpus.ok());
   CHECK(text_of(corpus.value()) == "ZAXB");  // Z.txt, a.txt, a/deep/x ('.' < '/'), b.txt
   CHECK(corpus.value().files == 5);
+}
+
+TEST_CASE("corpus: a folder named build* is skipped where this project builds, and nowhere else") {
+  const rondo::testing::TempDirectory folder;
+  const fs::path root = folder.path();
+  write(root / "build/a", "A");
+  write(root / "builders/b", "B");
+  write(root / "deep/buildings/c", "C");
+  const Result<Corpus> users = load_corpus(folder.path(), 1);
+  REQUIRE(users.ok());
+  CHECK(text_of(users.value()) == "ABC");
+
+  write(root / "include/rondo/rondo.hpp", "R");
+  const Result<Corpus> project = load_corpus(folder.path(), 1);
+  REQUIRE(project.ok());
+  CHECK(text_of(project.value()) == "CR");
 }
 
 TEST_CASE("corpus: a file is taken as it is, however large its pieces") {

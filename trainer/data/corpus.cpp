@@ -13,10 +13,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_project(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "include/rondo/rondo.hpp", ignored);
+}
+
+/// CMake's build trees, and all that this project builds. A build* of the user's own is data.
 bool is_build_folder(const fs::path& folder) {
   std::error_code ignored;
-  return folder.filename().native().starts_with("build") ||
-         fs::exists(folder / "CMakeCache.txt", ignored);
+  return fs::exists(folder / "CMakeCache.txt", ignored) ||
+         (folder.filename().native().starts_with("build") && is_project(folder.parent_path()));
 }
 
 /// Adds the regular files below `folder` in no particular order.
@@ -60,9 +66,8 @@ Status read_folder(const std::string& path, Corpus& corpus) {
 
 /// The nearest folder at or above `start` that is this project's.
 fs::path project_above(fs::path start) {
-  std::error_code ignored;
   for (; !start.empty(); start = start.parent_path()) {
-    if (fs::exists(start / "include/rondo/rondo.hpp", ignored)) return start;
+    if (is_project(start)) return start;
     if (start == start.root_path()) break;
   }
   return {};

@@ -23,9 +23,9 @@ struct Corpus {
 };
 
 /// A file is taken as it is. In a folder: regular files, recursively, in bytewise order of their
-/// paths, without hidden entries, symbolic links, build folders (named build*, or holding a
-/// CMakeCache.txt) and binaries (a zero byte in the first 8 KiB). kDataError: missing, unreadable,
-/// neither file nor folder, or fewer than `least_bytes` in all.
+/// paths, without hidden entries, symbolic links, build folders (those that hold a CMakeCache.txt,
+/// and build* in this project's own folder) and binaries (a zero byte in the first 8 KiB).
+/// kDataError: missing, unreadable, neither file nor folder, or fewer than `least_bytes` in all.
 Result<Corpus> load_corpus(const std::string& path, size_t least_bytes);
 
 /// The project's own folder: the nearest one upwards from the current directory, else from this

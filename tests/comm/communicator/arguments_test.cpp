@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -103,7 +104,7 @@ TEST_CASE("bad configurations are refused by value") {
   refused([](Config& c) { c.channels = -1; }, "-1");
   refused([](Config& c) { c.slots = 1; }, "1");
   refused([](Config& c) { c.slot_bytes = 3; }, "3");
-  refused([](Config& c) { c.timeout = std::chrono::milliseconds{0}; }, "0 ms");
+  refused([](Config& c) { c.timeout = std::chrono::milliseconds{-1}; }, "-1 ms");
   refused([](Config& c) { c.pace = "fast"; }, "fast");
   refused([](Config& c) { c.pace = std::string(100, '1'); }, "too long");
 }
@@ -142,10 +143,13 @@ TEST_CASE("endless timeouts are long ones") {
       How::kForks, 2,
       [](Communicator& comm) {
         int32_t value = 1;
-        // Long enough for a slow wait's checks, which compare with the deadline.
-        if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        // Each lets the other wait until it has compared with the deadline.
+        const auto let_wait = [&](const std::string& who) {
+          await(who, [&] { return comm.flight_record().find(who) != std::string::npos; });
+        };
+        if (comm.rank() == 0) let_wait("waits for rank 0");
         expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32), "all_reduce");
-        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        if (comm.rank() == 1) let_wait("waits for rank 1");
         expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32, ReduceOp::kSum,
                                   {.timeout = std::chrono::milliseconds::max()}),
                   "all_reduce");

@@ -1,15 +1,16 @@
 // What happens when something goes wrong, with real processes: a killed rank, a stopped one, one
 // that leaves, ranks that disagree, an abort. Every survivor must say the same true thing, in time,
 // and nothing may be left behind.
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <set>
 #include <thread>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -80,11 +81,29 @@ Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out,
   return {};
 }
 
-std::string shm_entries() {
-  std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    all += entry.path().string() + "\n";
-  return all;
+/// What of /dev/shm this process has open or mapped. Other programs' files are none of this test's
+/// business.
+std::string used_of_dev_shm() {
+  std::string used;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (contains(line, "/dev/shm/")) used += line + "\n";
+  }
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), ignored).string();
+    if (contains(target, "/dev/shm/")) used += target + "\n";
+  }
+  return used;
+}
+
+/// Files there that bear rondo's name, which it gives to all memory that ranks share.
+std::set<std::string> ours_in_dev_shm() {
+  std::set<std::string> ours;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (contains(entry.path().filename(), "rondo")) ours.insert(entry.path());
+  }
+  return ours;
 }
 
 std::vector<RankResult> without(std::vector<RankResult> results, int rank) {
@@ -95,7 +114,7 @@ std::vector<RankResult> without(std::vector<RankResult> results, int rank) {
 }  // namespace
 
 TEST_CASE("a killed rank is named by every other rank within one second") {
-  const std::string before = shm_entries();
+  const std::set<std::string> before = ours_in_dev_shm();
   const Collectives kinds[] = {
       {Collective::kAllReduce, false, Algorithm::kRing},
       {Collective::kAllReduce, false, Algorithm::kTwoShot},
@@ -126,6 +145,7 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
           expect(comm.ok(), comm.status().to_string());
           Buffer in(count * 4, kind.library), out(count * 4, kind.library);
           for (int i = 0; i < 3; ++i) expect_ok(one(*comm, kind, in, out, count), "before");
+          expect_eq(used_of_dev_shm(), std::string(), "in /dev/shm");
           link.announce("going");
           Status status;
           Clock::time_point last = Clock::now();
@@ -145,7 +165,7 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
       }
     }
   }
-  REQUIRE(shm_entries() == before);
+  for (const std::string& file : ours_in_dev_shm()) CHECK(before.contains(file));
 }
 
 // Messages of 60 ms put every step of a ring where a test can reach it.
@@ -344,15 +364,21 @@ TEST_CASE("a rank that ends after its part is done fails nobody in that operatio
     if (rank == 1) link.await("go on");
     const Status status = comm->broadcast(data.data(), data.data(), 1024, DataType::kFloat32, 0,
                                           {.algorithm = Algorithm::kRing});
-    if (rank == 0) _exit(0);
+    if (rank == 0) {
+      link.await("end");
+      _exit(0);
+    }
     expect_ok(status, "broadcast");
     link.announce("done");
     link.await("the next");  // whose news would reach a rank that is still in the broadcast
     expect(comm->barrier().code() == Code::kPeerDied, "the next operation names it");
   });
   for (const int rank : {0, 1, 2}) gang.await(rank, "here");
+  const status::MappedBoard board = board_of(gang.pid(0));
+  await_look_round(board, 2);  // it is in the broadcast
+  gang.tell(0, "end");
   gang.await_end(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 2 looks round meanwhile
+  await_look_round(board, 2);
   gang.tell(1, "go on");
   for (const int rank : {1, 2}) gang.await(rank, "done");
   for (const int rank : {1, 2}) gang.tell(rank, "the next");
@@ -429,77 +455,6 @@ TEST_CASE("the flight record shows what every rank did last") {
     }
     expect_ok(comm.barrier(), "barrier");
   }));
-}
-
-TEST_CASE("no rank counts an operation as done that another has given up, direct ones included") {
-  for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kTwoShot}) {
-    INFO(name(algorithm));
-    const TempDirectory directory;
-    auto* done = static_cast<std::atomic<int>*>(
-        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    REQUIRE(done != MAP_FAILED);
-    ForkGang gang(3, [&](int rank, Link& link) {
-      Config config;
-      config.timeout = std::chrono::milliseconds{300};
-      auto comm = Communicator::create(world_config(directory.path(), rank, 3, config));
-      expect(comm.ok(), comm.status().to_string());
-      const size_t count = 2 << 20;
-      Buffer in(count * 4, true), out(count * 4, true);
-      link.announce("going");
-      while (comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
-                              {.algorithm = algorithm})
-                 .ok()) {
-        done[rank].fetch_add(1);
-      }
-    });
-    for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    gang.kill(1, SIGSTOP);
-    for (const int rank : {0, 2}) gang.await_end(rank);
-    gang.kill(1, SIGCONT);
-    require_all_ok(gang.join());
-    CHECK(done[1].load() <= done[0].load());
-    CHECK(done[1].load() <= done[2].load());
-    munmap(done, 4096);
-  }
-}
-
-TEST_CASE("after a failure nobody touches the buffers of a rank that has returned") {
-  // Asynchronous operations of both ranks are one thread's, which then cannot wait for itself.
-  for (int turn = 0; turn < (kSanitized ? 4 : 12); ++turn) {
-    require_all_ok(run_world(How::kThreads, 2, [&](Communicator& comm) {
-      const bool asynchronous = turn % 2 == 1;
-      const size_t bytes = 96 << 20;
-      std::unique_ptr<unsigned char, decltype(&std::free)> in(
-          static_cast<unsigned char*>(std::calloc(bytes, 1)), &std::free);
-      std::unique_ptr<unsigned char, decltype(&std::free)> out(
-          static_cast<unsigned char*>(std::calloc(bytes, 1)), &std::free);
-      expect_ok(comm.barrier(), "barrier");
-      std::thread killer;
-      if (comm.rank() == 1) {
-        killer = std::thread([&] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(3 + 2 * turn));
-          comm.abort("enough");
-        });
-      }
-      Status status;
-      while (status.ok()) {
-        const CallOptions direct{.algorithm = Algorithm::kTwoShotDirect};
-        status = asynchronous ? comm.all_reduce_async(in.get(), out.get(), bytes / 4,
-                                                      DataType::kFloat32, ReduceOp::kSum, direct)
-                                    .wait()
-                              : comm.all_reduce(in.get(), out.get(), bytes / 4, DataType::kFloat32,
-                                                ReduceOp::kSum, direct);
-      }
-      expect(status.code() == Code::kAborted, status.to_string());
-      std::memset(out.get(), 0x5a, bytes);
-      if (killer.joinable()) killer.join();
-      std::this_thread::sleep_for(std::chrono::milliseconds(60));
-      for (size_t i = 0; i < bytes; i += 64) {
-        if (out.get()[i] != 0x5a) expect(false, "overwritten at " + std::to_string(i));
-      }
-    }));
-  }
 }
 
 TEST_CASE("a rank that left in time does not hide the death of another") {

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -268,16 +269,18 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
 
 TEST_CASE("of two messages that end in the same moment, one well and one badly, both end") {
   for (int turn = 0; turn < 10; ++turn) {
-    require_all_ok(run_world(How::kThreads, 3, [](Communicator& comm) {
+    std::atomic<int> sent{0};
+    require_all_ok(run_world(How::kThreads, 3, [&](Communicator& comm) {
       std::vector<int32_t> data(100), other(100);
       if (comm.rank() != 0) {
         expect_ok(comm.send(data.data(), 100, DataType::kInt32, 0), "send");
+        sent.fetch_add(1);
         Status status;
         while (status.ok()) status = comm.barrier();
         expect(status.code() == Code::kMismatch, status.to_string());
         return;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // both are there
+      await("both are there", [&] { return sent.load() == 2; });
       Work good = comm.recv_async(data.data(), 100, DataType::kInt32, 1);
       Work bad = comm.recv_async(other.data(), 99, DataType::kInt32, 2);
       expect(bad.wait().code() == Code::kMismatch, bad.wait().to_string());
@@ -339,11 +342,25 @@ TEST_CASE("a collective's deadline begins with it, not with a message that waite
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     int32_t message = comm.rank(), one = 1;
     Work waiting = comm.recv_async(&message, 1, DataType::kInt32, 1 - comm.rank());
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
-    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
-    expect_ok(comm.all_reduce(&one, &one, 1, DataType::kInt32, ReduceOp::kSum,
-                              {.timeout = std::chrono::milliseconds(300)}),
-              "all_reduce");
+    // Rank 0 calls when the message has waited for longer than the deadline, and then waits for
+    // rank 1 for as long as a wrong deadline would need to be noticed.
+    const auto timeout = std::chrono::milliseconds(1500), window = std::chrono::milliseconds(150);
+    const auto passes = [](std::chrono::milliseconds time) {
+      return [end = std::chrono::steady_clock::now() + time] {
+        return std::chrono::steady_clock::now() > end;
+      };
+    };
+    if (comm.rank() == 0) await("the message has waited", passes(timeout + window));
+    if (comm.rank() == 1) {
+      await("rank 0 waits in the collective", [&] {
+        return comm.flight_record().find("all_reduce(int32, sum, count 1)  <- in progress") !=
+               std::string::npos;
+      });
+      await("rank 0 has waited in the collective", passes(window));
+    }
+    expect_ok(
+        comm.all_reduce(&one, &one, 1, DataType::kInt32, ReduceOp::kSum, {.timeout = timeout}),
+        "all_reduce");
     expect_ok(comm.send(&one, 1, DataType::kInt32, 1 - comm.rank()), "send");
     expect_ok(waiting.wait(), "recv");
   }));
@@ -401,20 +418,23 @@ TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messag
     }
   }
   // What was sent before leaving arrives; what never was is missed.
-  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+  const TempDirectory directory;
+  ForkGang gang(2, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 2));
+    expect(comm.ok(), comm.status().to_string());
     int32_t value = 7;
-    if (comm.rank() == 0) {
-      expect_ok(comm.send(&value, 1, DataType::kInt32, 1), "send");
-      return;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (rank == 0) return expect_ok(comm->send(&value, 1, DataType::kInt32, 1), "send");
+    link.await("rank 0 has left");
     value = 0;
-    expect_ok(comm.recv(&value, 1, DataType::kInt32, 0), "recv");
+    expect_ok(comm->recv(&value, 1, DataType::kInt32, 0), "recv");
     expect_eq(value, 7, "value");
-    const Status status = comm.recv(&value, 1, DataType::kInt32, 0);
+    const Status status = comm->recv(&value, 1, DataType::kInt32, 0);
     expect(status.code() == Code::kPeerDied, status.to_string());
     expect(status.message().find("rank 0 left") != std::string::npos, status.to_string());
-  }));
+  });
+  gang.await_end(0);
+  gang.tell(1, "rank 0 has left");
+  require_all_ok(gang.join());
   Config config;
   config.timeout = std::chrono::milliseconds(300);
   require_all_ok(run_world(
@@ -422,7 +442,7 @@ TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messag
       [](Communicator& comm) {
         int32_t value = 0;
         if (comm.rank() == 2) {
-          while (comm.status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          await("the others' error", [&] { return !comm.status().ok(); });
           return;
         }
         const Status status = comm.recv(&value, 1, DataType::kInt32, comm.rank() + 1);

@@ -1,12 +1,18 @@
-// The board: posts are read whole or not at all, the first error wins, a call's text and hash tell
-// calls apart.
+// The board: posts are read whole or not at all, the first error wins and is whole, a call's text and
+// hash tell calls apart.
 #include "comm/recorder/board.hpp"
 
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "tests/harness/catch.hpp"
 
@@ -79,6 +85,52 @@ TEST_CASE("the first error wins, and everybody reads it") {
   CHECK(second.message() == "first");
   CHECK(second.code() == Code::kMismatch);
   CHECK(c.error().message() == "first");
+}
+
+TEST_CASE("a finder that dies while it writes its error hides none and delays nobody") {
+  // Writing goes as far as the first page, which holds what finders compete for, but not the texts.
+  constexpr size_t kPage = 4096, kPages = 16;
+  auto* const pages = static_cast<std::byte*>(
+      mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(pages != MAP_FAILED);
+  std::byte* const base = pages + kPage - sizeof(Header) - sizeof(FirstError);
+  REQUIRE(sizeof(Header) + sizeof(FirstError) + Board::bytes_needed(2) < kPages * kPage);
+  Board finder(base, 2, 0), other(base, 2, 1);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, [](int) { _exit(7); });
+    mprotect(pages + kPage, (kPages - 1) * kPage, PROT_READ);
+    (void)finder.raise({Code::kMismatch, std::string(500, 'x')});
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 7);  // in the middle of it
+  CHECK_FALSE(other.has_error());
+  CHECK(other.error().ok());
+  CHECK(other.raise({Code::kPeerDied, "rank 0 ended"}).message() == "rank 0 ended");
+  CHECK(finder.raise({Code::kMismatch, "too late"}).message() == "rank 0 ended");
+  munmap(pages, kPages * kPage);
+}
+
+TEST_CASE("of errors that several threads of several ranks raise at once one holds, and whole") {
+  for (int turn = 0; turn < 200; ++turn) {
+    Memory memory(2);
+    Board boards[] = {{memory.base, 2, 0}, {memory.base, 2, 1}};
+    std::string said[4];
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        const std::string own(200 + t, static_cast<char>('a' + t));
+        said[t] = boards[t % 2].raise({Code::kAborted, own}).message();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(said[0].size() >= 200);
+    CHECK(said[0] == std::string(said[0].size(), static_cast<char>('a' + said[0].size() - 200)));
+    for (const std::string& text : said) CHECK(text == said[0]);
+  }
 }
 
 TEST_CASE("calls that differ in anything differ in hash and text") {

@@ -178,6 +178,24 @@ TEST_CASE("RONDO_TIMEOUT is the time that a rank may stand still", "[launch]") {
   testing::require_all_ok(gang.join());
 }
 
+TEST_CASE("a timeout set in the program goes before RONDO_TIMEOUT, ten minutes too", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    const testing::TempDirectory place;
+    set_environment({{"RONDO_TIMEOUT", "soon"}});  // refused where it counts
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    config.rendezvous = place.path();
+    const auto by_variable = Communicator::create(config);
+    expect(!by_variable.ok(), "RONDO_TIMEOUT did not count");
+    expect(by_variable.status().message().find("'soon'") != std::string::npos,
+           by_variable.status().to_string());
+    config.timeout = std::chrono::minutes{10};
+    const auto by_program = Communicator::create(config);
+    expect(by_program.ok(), by_program.status().to_string());
+  }));
+}
+
 TEST_CASE("place_from_launcher() says the same without meeting anybody", "[launch]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
     set_environment(pals(0, 2));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <deque>
 
 #include "comm/recorder/clock.hpp"
 #include "tests/harness/catch.hpp"
@@ -56,6 +57,9 @@ class Ranks {
   }
   int fd() const { return segment_.fd(); }
   Header& header() { return *reinterpret_cast<Header*>(base_); }
+  recorder::FirstError& first_error() {
+    return *reinterpret_cast<recorder::FirstError*>(base_ + sizeof(Header));
+  }
   Snapshot look() const {
     auto board = MappedBoard::open(transport::UniqueFd(dup(fd())));
     REQUIRE(board.ok());
@@ -65,7 +69,7 @@ class Ranks {
  private:
   transport::Segment segment_;
   std::byte* base_;
-  std::vector<Board> boards_;
+  std::deque<Board> boards_;  // they do not move
 };
 
 Status opened(int fd) { return MappedBoard::open(transport::UniqueFd(fd)).status(); }
@@ -153,6 +157,8 @@ TEST_CASE("the error of all ranks is shown") {
   Ranks ranks(2);
   CHECK(ranks[1].raise({Code::kAborted, "no more"}).code() == Code::kAborted);
   CHECK(contains(to_text(ranks.look()), "no more"));
+  ranks.first_error().finder = 3;
+  CHECK(contains(ranks.look().error, "no rank"));
 }
 
 TEST_CASE("only a whole board of this version is taken for one") {
