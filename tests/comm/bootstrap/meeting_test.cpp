@@ -261,6 +261,38 @@ TEST_CASE("a directory that others may enter is refused", "[bootstrap]") {
   }
 }
 
+TEST_CASE("another user's folder where rondo's own should be is named on every rank",
+          "[bootstrap]") {
+  if (geteuid() != 0) {
+    WARN("not root: cannot make another user's folder");
+    return;
+  }
+  TempDirectory place;
+  const std::string folder = place.path() + "/rondo-0";  // as /tmp/rondo-UID
+  REQUIRE(mkdir(folder.c_str(), 0700) == 0);
+  REQUIRE(mkdir((folder + "/job").c_str(), 0700) == 0);
+  const auto refused = [&](const std::string& part) {
+    for (int rank : {0, 1}) {
+      Identity id = identity(rank, 2, place);
+      id.rendezvous = folder + "/job";
+      auto met = Bootstrap::meet(id, "world", kLong);
+      INFO(met.status().to_string());
+      REQUIRE(met.status().code() == Code::kBootstrap);
+      REQUIRE(met.status().message().find(folder + part) != std::string::npos);
+    }
+  };
+  REQUIRE(chown(folder.c_str(), 65534, 65534) == 0);
+  refused(" belongs to uid 65534");
+  REQUIRE(chown(folder.c_str(), 0, 0) == 0);
+  REQUIRE(chmod(folder.c_str(), 0777) == 0);
+  refused(" belongs to uid 0 or can be written by others");
+  // A link to a folder of our own can be bent to another place at any time.
+  REQUIRE(rename(folder.c_str(), (place.path() + "/other").c_str()) == 0);
+  REQUIRE(chmod((place.path() + "/other").c_str(), 0700) == 0);
+  REQUIRE(symlink((place.path() + "/other").c_str(), folder.c_str()) == 0);
+  refused(" belongs to uid 0");
+}
+
 TEST_CASE("what a killed rank 0 left behind does not stop the next job", "[bootstrap]") {
   TempDirectory place;
   {
