@@ -165,6 +165,39 @@ TEST_CASE("more descriptors than one message carries", "[bootstrap]") {
       std::chrono::seconds(90)));
 }
 
+TEST_CASE("one descriptor for each peer process, however many communicators there are",
+          "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    std::vector<Bootstrap> all;
+    for (int i = 0; i < 5; ++i) {
+      all.push_back(must_meet(identity(rank, 3, place), kLong, "world." + std::to_string(i)));
+      expect_ok(all.back().barrier());
+      all.back().close_sockets();
+      expect_eq(count_pidfds(getpid()), 2, "pidfds");
+    }
+    all.erase(all.begin(), all.end() - 1);
+    expect_eq(count_pidfds(getpid()), 2, "pidfds");
+    link.announce("ready");
+    link.await("it has ended");
+    // The handle is the first communicator's, which has gone.
+    expect_eq(all.back().find_dead(), 1, "find_dead");
+    all.clear();
+    expect_eq(count_pidfds(getpid()), 0, "pidfds");
+    link.announce("found");
+    link.await("leave");
+  });
+  for (int rank : {0, 1, 2}) gang.await(rank, "ready");
+  gang.kill(1, SIGKILL);
+  gang.await_end(1);
+  for (int rank : {0, 2}) gang.tell(rank, "it has ended");
+  for (int rank : {0, 2}) gang.await(rank, "found");
+  for (int rank : {0, 2}) gang.tell(rank, "leave");
+  auto results = gang.join();
+  results.erase(results.begin() + 1);
+  testing::require_all_ok(results);
+}
+
 TEST_CASE("missing ranks are named on every rank that came", "[bootstrap]") {
   for (How how : {How::kThreads, How::kForks}) {
     TempDirectory place;
