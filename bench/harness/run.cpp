@@ -17,32 +17,6 @@
 namespace rondo::bench {
 namespace {
 
-std::vector<Shape> shapes_of(const Options& options, int ranks) {
-  const bool barrier = options.collective == Collective::kBarrier;
-  std::vector<DataType> types = options.types;
-  std::vector<ReduceOp> ops = options.ops;
-  std::vector<int> roots = {options.root};
-  std::vector<size_t> sizes = barrier ? std::vector<size_t>{0} : sizes_of(options.sweep);
-  if (barrier) types.resize(1);
-  if (!reduces(options.collective)) ops = {ReduceOp::kSum};
-  if (options.all_roots && is_rooted(options.collective)) {
-    roots.clear();
-    for (int r = 0; r < ranks; ++r) roots.push_back(r);
-  }
-  std::vector<Shape> shapes;
-  for (DataType type : types) {
-    for (ReduceOp op : ops) {
-      if (reduces(options.collective) && !supports(type, op)) continue;
-      for (int root : roots) {
-        for (size_t bytes : sizes) {
-          shapes.push_back(shape_of(options.collective, type, op, root, bytes, ranks));
-        }
-      }
-    }
-  }
-  return shapes;
-}
-
 std::string bytes_range(Collective collective, const Sweep& sweep) {
   if (collective == Collective::kBarrier) return "none";
   std::string text = format_size(sweep.min) + " to " + format_size(sweep.max);
@@ -83,23 +57,6 @@ class Memory {
   Backend& backend_;
   Buffers buffers_;
 };
-
-Status check_support(const Options& options, const Backend& backend,
-                     const std::vector<Shape>& shapes) {
-  if (is_rooted(options.collective) && !options.all_roots &&
-      (options.root < 0 || options.root >= backend.size())) {
-    return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
-                                        " is no rank of a world of " +
-                                        std::to_string(backend.size()) + ": choose one with -r"};
-  }
-  if (shapes.empty()) {
-    return {Code::kInvalidArgument, "there is no " + std::string(name(options.ops[0])) + " of " +
-                                        std::string(name(options.types[0])) +
-                                        ": choose others with -o and -d"};
-  }
-  for (const Shape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
-  return {};
-}
 
 /// `begins` is called before each row, `ends` after it.
 struct RowCalls {
@@ -144,6 +101,49 @@ std::string text_of(const Shape& shape, int ranks) {
 }
 
 }  // namespace
+
+std::vector<Shape> shapes_of(const Options& options, int ranks) {
+  const bool barrier = options.collective == Collective::kBarrier;
+  std::vector<DataType> types = options.types;
+  std::vector<ReduceOp> ops = options.ops;
+  std::vector<int> roots = {options.root};
+  std::vector<size_t> sizes = barrier ? std::vector<size_t>{0} : sizes_of(options.sweep);
+  if (barrier) types.resize(1);
+  if (!reduces(options.collective)) ops = {ReduceOp::kSum};
+  if (options.all_roots && is_rooted(options.collective)) {
+    roots.clear();
+    for (int r = 0; r < ranks; ++r) roots.push_back(r);
+  }
+  std::vector<Shape> shapes;
+  for (DataType type : types) {
+    for (ReduceOp op : ops) {
+      if (reduces(options.collective) && !supports(type, op)) continue;
+      for (int root : roots) {
+        for (size_t bytes : sizes) {
+          shapes.push_back(shape_of(options.collective, type, op, root, bytes, ranks));
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+Status check_support(const Options& options, const Backend& backend,
+                     const std::vector<Shape>& shapes) {
+  if (is_rooted(options.collective) && !options.all_roots &&
+      (options.root < 0 || options.root >= backend.size())) {
+    return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
+                                        " is no rank of a world of " +
+                                        std::to_string(backend.size()) + ": choose one with -r"};
+  }
+  if (shapes.empty()) {
+    return {Code::kInvalidArgument, "there is no " + std::string(name(options.ops[0])) + " of " +
+                                        std::string(name(options.types[0])) +
+                                        ": choose others with -o and -d"};
+  }
+  for (const Shape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
+  return {};
+}
 
 int run_rank(const Program& program, const Options& options, Backend& backend,
              const std::string& pinning, const std::vector<std::string>& args) {

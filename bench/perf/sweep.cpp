@@ -1,4 +1,4 @@
-// Out of place, float sum or what -d and -o say. One-shot-direct all_reduce and two-shot-direct
+// Out of place, float sum or what -d, -o and -r say, a table each. One-shot-direct all_reduce and two-shot-direct
 // all_to_all are shown but are no alternatives: they are not safe in place, and ranks must choose
 // alike whatever each one's buffers are.
 #include "bench/perf/sweep.hpp"
@@ -11,7 +11,9 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "bench/harness/run.hpp"
 #include "bench/perf/interleaved.hpp"
 
 namespace rondo::bench {
@@ -28,7 +30,7 @@ struct Timed {
   std::vector<double> times;
 };
 
-/// One size.
+/// One size. A table has one type, operator and root.
 struct Line {
   Shape shape;
   size_t bytes;
@@ -91,10 +93,24 @@ rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
   return line;
 }
 
+bool in_one_table(const Shape& a, const Shape& b) {
+  return a.type == b.type && a.op == b.op && a.root == b.root;
+}
+
+/// "all_reduce of float, sum".
+std::string title_of(const Shape& shape) {
+  std::string title(name(shape.collective));
+  if (shape.collective == Collective::kBarrier) return title;
+  title.append(" of ").append(name(shape.type));
+  if (reduces(shape.collective)) title.append(", ").append(name(shape.op));
+  if (is_rooted(shape.collective)) title.append(", root ").append(std::to_string(shape.root));
+  return title;
+}
+
 void print_heading(const Options& options, const RondoBackend& backend, const std::string& pinning,
                    const Line& line) {
   std::printf("# rondo-perf --sweep: %s, %d ranks (%s), %s memory, links: %s\n",
-              std::string(name(options.collective)).c_str(), backend.size(), pinning.c_str(),
+              title_of(line.shape).c_str(), backend.size(), pinning.c_str(),
               options.library_memory ? "library" : "plain",
               options.links.empty() ? "RONDO_LINKS or built in" : options.links.c_str());
   std::printf(
@@ -118,7 +134,8 @@ void print_line(const Line& line) {
   std::fflush(stdout);
 }
 
-void print_footer(const std::vector<Line>& lines) {
+/// Of one table.
+void print_footer(std::span<const Line> lines) {
   const Line* worst = &lines[0];
   size_t within_5 = 0, predicted = 0, within_15 = 0;
   double worst_error = 0;
@@ -148,6 +165,9 @@ nlohmann::json to_json(const Line& line) {
   }
   return {{"size", line.bytes},
           {"count", line.shape.count},
+          {"type", name(line.shape.type)},
+          {"redop", reduces(line.shape.collective) ? name(line.shape.op) : "none"},
+          {"root", is_rooted(line.shape.collective) ? line.shape.root : -1},
           {"algorithms", algorithms},
           {"chosen", name_at(line, line.chosen)},
           {"best", name_at(line, line.best)},
@@ -181,23 +201,27 @@ Status sweep_rank(const Options& options, RondoBackend& backend, const std::stri
                                           std::to_string(options.sweep.max) +
                                           " bytes: choose a smaller maximum with -e"};
   }
-  const bool barrier = options.collective == Collective::kBarrier;
+  std::vector<Shape> shapes = shapes_of(options, backend.size());
+  RONDO_RETURN_IF_ERROR(check_support(options, backend, shapes));
+  std::erase_if(shapes, [](const Shape& shape) {
+    return shape.count == 0 && shape.collective != Collective::kBarrier;
+  });
+  if (shapes.empty()) {
+    return {Code::kInvalidArgument, "every size is below one element: choose larger ones with -e"};
+  }
   std::vector<Line> lines;
-  for (const size_t bytes : barrier ? std::vector<size_t>{0} : sizes_of(options.sweep)) {
-    const Shape shape = shape_of(options.collective, options.types[0], options.ops[0], options.root,
-                                 bytes, backend.size());
-    if (shape.count == 0 && !barrier) continue;
-    RONDO_RETURN_IF_ERROR(backend.supports(shape));
+  size_t table = 0;  // where it begins
+  for (const Shape& shape : shapes) {
     auto line = measure_line(options, backend, memory, shape);
     if (!line.ok()) return line.status();
-    if (first && lines.empty()) print_heading(options, backend, pinning, *line);
+    const bool begins = lines.empty() || !in_one_table(lines.back().shape, shape);
+    if (first && begins && !lines.empty()) print_footer(std::span(lines).subspan(table));
+    if (begins) table = lines.size();
+    if (first && begins) print_heading(options, backend, pinning, *line);
     if (first) print_line(*line);
     lines.push_back(std::move(*line));
   }
-  if (lines.empty()) {
-    return {Code::kInvalidArgument, "every size is below one element: choose larger ones with -e"};
-  }
-  if (first) print_footer(lines);
+  if (first) print_footer(std::span(lines).subspan(table));
   return first && !options.json_file.empty() ? write_json(options, backend, lines) : Status{};
 }
 

@@ -137,12 +137,13 @@ Status Bootstrap::Impl::know_peers(const std::string& welcome) {
   std::memcpy(ids.data(), welcome.data(), welcome.size());
   for (size_t rank = 0; rank < ids.size(); ++rank) {
     peers_[rank].pid = ids[rank].pid;
+    peers_[rank].pid_namespace = ids[rank].pid_namespace;
     peers_[rank].same_process =
         ids[rank].pid == getpid() && ids[rank].pid_namespace == own_pid_namespace();
   }
   for (Guest& link : links_) {
     link.pid = ids[static_cast<size_t>(link.rank)].pid;
-    peers_[static_cast<size_t>(link.rank)].pidfd = std::move(link.pidfd);
+    peers_[static_cast<size_t>(link.rank)].pidfd = ProcessHandle(std::move(link.pidfd));
   }
   return {};
 }
@@ -155,7 +156,10 @@ Status Bootstrap::Impl::watch_peers() {
   auto pidfds = all_gather_fds(own.get());
   if (!pidfds.ok()) return pidfds.status();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    peers_[rank].pidfd = peers_[rank].same_process ? UniqueFd() : std::move((*pidfds)[rank]);
+    Peer& peer = peers_[rank];
+    const ProcessId id{.pid_namespace = peer.pid_namespace, .pid = peer.pid};
+    peer.pidfd =
+        peer.same_process ? ProcessHandle() : ProcessHandle::share(id, std::move((*pidfds)[rank]));
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/process_handle.hpp"
 #include "rondo/status.hpp"
 #include "transport/shm/unique_fd.hpp"
 
@@ -20,9 +21,10 @@ namespace rondo::comm {
 
 /// A rank of this communicator, this one included.
 struct Peer {
-  pid_t pid = 0;
-  bool same_process = false;    // a thread of this process, or this rank itself
-  transport::UniqueFd pidfd{};  // readable once the process has ended; empty when same_process
+  pid_t pid = 0;               // as it sees itself,
+  uint64_t pid_namespace = 0;  // in this one
+  bool same_process = false;   // a thread of this process, or this rank itself
+  ProcessHandle pidfd{};       // empty when same_process
 };
 
 /// The meeting of one communicator's ranks. One thread at a time; every rank calls the same

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "comm/bootstrap/launchers.hpp"
@@ -110,6 +111,15 @@ std::string runtime_directory() {
   return directory && access(directory->c_str(), W_OK) == 0 ? *directory : "/tmp";
 }
 
+/// What RONDO_RENDEZVOUS says. rondo-run's own directory is for the ranks that it has started, and not
+/// for those of another launcher that one of them has started: there may be several of those.
+std::string given_rendezvous(const std::optional<Launched>& launched) {
+  std::string given = variable("RONDO_RENDEZVOUS").value_or("");
+  const bool own = std::filesystem::path(given).filename().string().starts_with("rondo-run-");
+  const bool by_rondo_run = variable("RANK") && !variable("TORCHELASTIC_RUN_ID");
+  return own && launched && !by_rondo_run ? "" : given;
+}
+
 /// The place that follows from the launcher's variables.
 Result<std::string> derive_rendezvous(const std::string& other_host, bool has_secret) {
   if (!other_host.empty()) {
@@ -158,8 +168,7 @@ Result<Identity> identity_from(const Config& config) {
   id.secret = *secret;
   if (!config.unique_id.empty()) RONDO_RETURN_IF_ERROR(meet_by_unique_id(config, id));
   if (id.world_size == 1 || !id.rendezvous.empty()) return id;
-  id.rendezvous =
-      !config.rendezvous.empty() ? config.rendezvous : variable("RONDO_RENDEZVOUS").value_or("");
+  id.rendezvous = !config.rendezvous.empty() ? config.rendezvous : given_rendezvous(launched);
   if (is_tcp(id.rendezvous)) return id;
   const bool settled = !id.rendezvous.empty();
   if (settled && !launched) return id;

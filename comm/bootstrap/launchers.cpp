@@ -44,10 +44,10 @@ Result<int> master_port() {
 }
 
 /// The nearest ancestor that does not have this process's `rank` and `size` in the environment it
-/// was started with: the launcher, also where a shell or another wrapper stands between, or where it
-/// is itself a rank of an outer job. Its environment cannot be read when it is another user's, and
-/// then it is not one of us either.
-pid_t launcher_pid(const char* rank, const char* size) {
+/// was started with, or that runs `program`: the launcher, also where a shell or another wrapper
+/// stands between, or where it is itself a rank of an outer job, be it the same rank of as many. Its
+/// environment cannot be read when it is another user's, and then it is not one of us either.
+pid_t launcher_pid(const char* rank, const char* size, const std::string& program = {}) {
   const std::string ours[] = {std::string(rank) + "=" + variable(rank).value_or(""),
                               std::string(size) + "=" + variable(size).value_or("")};
   pid_t pid = getppid();
@@ -58,9 +58,10 @@ pid_t launcher_pid(const char* rank, const char* size) {
     for (std::string each; std::getline(environment, each, '\0');) {
       if (each == ours[0] || each == ours[1]) ++found;
     }
-    if (found < 2) return pid;
     std::ifstream file(process + "/stat");
     std::string stat((std::istreambuf_iterator<char>(file)), {});
+    const bool runs_it = !program.empty() && stat.find(" (" + program + ") ") != std::string::npos;
+    if (found < 2 || runs_it) return pid;
     // "pid (name) state parent ...": a name may hold spaces and parentheses.
     std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     char state = 0;
@@ -82,12 +83,15 @@ std::string open_mpi_job() {
              : job;
 }
 std::string pals_job() { return joined("pals", {"PALS_APID"}); }
-std::string pmi_job() { return "pmi-" + std::to_string(launcher_pid("PMI_RANK", "PMI_SIZE")); }
+std::string pmi_job() {
+  return "pmi-" + std::to_string(launcher_pid("PMI_RANK", "PMI_SIZE", "hydra_pmi_proxy"));
+}
 std::string slurm_job() {
   return joined("slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
 }
 
 using Names = std::array<const char*, 2>;  // the first that is set counts
+constexpr Names kSlurmSize = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
 
 struct Launcher {
   const char* rank;
@@ -119,7 +123,7 @@ constexpr Launcher kLaunchers[] = {
      .local_world_size = {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"},
      .job = pals_job,
      .hint = "this mpiexec does not say how many ranks there are; add --env PALS_SIZE=N to it"},
-    // Hydra: MPICH's and Intel's mpiexec; srun --mpi=pmi2
+    // Hydra: MPICH's and Intel's mpiexec
     {.rank = "PMI_RANK",
      .world_size = {"PMI_SIZE"},
      .local_rank = {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
@@ -127,7 +131,7 @@ constexpr Launcher kLaunchers[] = {
      .job = pmi_job},
     // srun. A batch script itself has SLURM_PROCID and SLURM_NTASKS too, but is no step.
     {.rank = "SLURM_PROCID",
-     .world_size = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     .world_size = kSlurmSize,
      .local_rank = {"SLURM_LOCALID"},
      .local_world_size = {},
      .job = slurm_job,
@@ -143,7 +147,23 @@ constexpr Launcher kLaunchers[] = {
 
 bool is_slurm(const Launcher& launcher) { return launcher.job == slurm_job; }
 
+/// The name that is set, or the first; null where the launcher has none.
+const char* which(const Names& names) {
+  for (const char* name : names) {
+    if (name != nullptr && variable(name)) return name;
+  }
+  return names[0];
+}
+
+/// srun --mpi=pmi2 sets rank and size as Hydra does, but not which rank of its node this is.
+bool is_slurms_pmi() {
+  return variable("SLURM_STEP_ID") && !variable("MPI_LOCALRANKID") && !variable("PMI_LOCAL_RANK") &&
+         variable("PMI_RANK") == variable("SLURM_PROCID") &&
+         variable("PMI_SIZE") == variable(which(kSlurmSize));
+}
+
 bool is_there(const Launcher& launcher) {
+  if (launcher.job == pmi_job && is_slurms_pmi()) return false;
   return variable(launcher.rank) && (launcher.sign == nullptr || variable(launcher.sign));
 }
 
@@ -152,14 +172,6 @@ const Launcher* find_launcher() {
     if (is_there(launcher)) return &launcher;
   }
   return nullptr;
-}
-
-/// The name that is set, or the first; null where the launcher has none.
-const char* which(const Names& names) {
-  for (const char* name : names) {
-    if (name != nullptr && variable(name)) return name;
-  }
-  return names[0];
 }
 
 std::string shown(const char* name) { return std::string(name) + " is " + *variable(name); }
@@ -341,7 +353,7 @@ Result<std::string> rank_0_address() {
 }
 
 std::vector<const char*> rank_variables() {
-  std::vector<const char*> names;
+  std::vector<const char*> names = {"TORCHELASTIC_RUN_ID"};
   for (const Launcher& launcher : kLaunchers) {
     if (!is_slurm(launcher)) names.push_back(launcher.rank);
   }

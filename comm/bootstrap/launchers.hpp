@@ -39,7 +39,7 @@ Result<std::string> job_name();
 /// on MASTER_PORT itself, or follows from Slurm's job and step.
 Result<std::string> rank_0_address();
 
-/// The variables in which launchers give the rank: whoever starts ranks of its own takes those of
+/// The variables by which a rank knows its launcher: whoever starts ranks of its own takes those of
 /// an outer launcher away. Not Slurm's, which count only where there are no others.
 std::vector<const char*> rank_variables();
 

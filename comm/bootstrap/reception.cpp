@@ -96,11 +96,17 @@ class Reception {
       if (!socket.valid()) {
         if (errno == EAGAIN) return {};
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) {
-          strangers_.pop_front();
-          continue;
+        const int error = errno;
+        if (error == EMFILE || error == ENFILE) {
+          // Said also where nobody waits.
+          pollfd waiting{listener_.fd(), POLLIN, 0};
+          if (poll(&waiting, 1, 0) == 0) return {};
+          if (!strangers_.empty()) {
+            strangers_.pop_front();
+            continue;
+          }
         }
-        return system_status("rank 0 cannot accept another rank", errno);
+        return system_status("rank 0 cannot accept another rank", error);
       }
       pid_t visible_pid = 0;
       if (!invitation_.venue.is_tcp()) {

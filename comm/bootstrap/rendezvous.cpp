@@ -46,10 +46,15 @@ bool is_derived(const std::filesystem::path& path) {
   return path.parent_path().filename() == "rondo-" + std::to_string(geteuid());
 }
 
-/// The parent of derived directories lies where others may write, and must not be another's.
-Status check_parent(const std::string& parent) {
+/// The parent of derived directories lies where others may write, and must not be another's, once it
+/// is there.
+Status check_parent(const std::string& path) {
+  if (!is_derived(path)) return {};
+  const std::string parent = std::filesystem::path(path).parent_path();
   struct stat info {};
-  if (lstat(parent.c_str(), &info) != 0) return system_status("cannot look at " + parent, errno);
+  if (lstat(parent.c_str(), &info) != 0) {
+    return errno == ENOENT ? Status() : system_status("cannot look at " + parent, errno);
+  }
   if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 022) == 0) return {};
   return {Code::kBootstrap,
           parent + " belongs to uid " + std::to_string(info.st_uid) +
@@ -64,7 +69,7 @@ Result<bool> make_private_directory(const std::string& path) {
     if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) {
       return system_status("cannot create the rendezvous directory " + parent, errno);
     }
-    RONDO_RETURN_IF_ERROR(check_parent(parent));
+    RONDO_RETURN_IF_ERROR(check_parent(path));
   }
   if (mkdir(path.c_str(), 0700) == 0) return true;
   if (errno == ENOENT) {
@@ -258,6 +263,7 @@ Result<std::optional<UniqueFd>> Venue::try_connect(Deadline deadline) const {
     const socklen_t bytes = abstract_address(place_, address);
     return connect_unix(address, bytes, text_);
   }
+  RONDO_RETURN_IF_ERROR(check_parent(place_));
   auto opened = open_private_directory(place_);
   if (!opened.ok()) return opened.status();
   if (!*opened) return std::optional<UniqueFd>();

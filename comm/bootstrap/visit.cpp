@@ -34,10 +34,13 @@ Result<std::optional<Admission>> Visit::attempt() {
   if (!pidfd.ok()) return pidfd.status();
   auto challenge = await_challenge(fd);
   if (!challenge.ok()) return challenge.status();
-  if (!*challenge || !say_hello(fd, **challenge)) {
+  if (!*challenge) {
     ++drops_;
     return std::optional<Admission>();
   }
+  // A rank 0: it closes a connection when strangers throng, or when its meeting ends.
+  drops_ = 0;
+  if (!say_hello(fd, **challenge)) return std::optional<Admission>();
   const size_t all_blobs = static_cast<size_t>(invitation_.identity.world_size) *
                            (Bootstrap::kMaxBlobBytes + sizeof(uint32_t));
   return wait_for_welcome({.rank = 0,
@@ -125,10 +128,7 @@ Result<std::optional<Admission>> Visit::wait_for_welcome(Guest host) {
     if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
     if (received.ok() && *received) {
       Frame& frame = (*received)->frame;
-      if (frame.kind == Kind::kOtherName) {
-        drops_ = 0;  // a meeting of ours, and when it ends those who wait for the next are dropped
-        return std::optional<Admission>();
-      }
+      if (frame.kind == Kind::kOtherName) return std::optional<Admission>();
       if (frame.kind == Kind::kError) return unpack_status(frame.payload);
       if (frame.kind == Kind::kProof) {
         RONDO_RETURN_IF_ERROR(check_proof(frame.payload));
@@ -142,7 +142,6 @@ Result<std::optional<Admission>> Visit::wait_for_welcome(Guest host) {
       return Status(Code::kBootstrap, who + " answered the hello with " + to_string(frame.kind));
     }
     if (!received.ok()) {
-      ++drops_;
       auto dead = has_ended(host);
       if (!dead.ok()) return dead.status();
       ended = *dead;

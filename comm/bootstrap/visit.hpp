@@ -17,7 +17,8 @@ class Visit {
   /// Nothing: nobody there, or dropped without a word; try again.
   Result<std::optional<Admission>> attempt();
 
-  /// How often the other side has closed the connection without a reason.
+  /// How often the other side has closed the connection before it said a word, since it last said
+  /// one.
   int drops() const { return drops_; }
 
  private:

@@ -7,14 +7,6 @@ namespace rondo::engine {
 using schedule::Location;
 using schedule::Place;
 
-namespace {
-// Moves before the caller looks round: long enough not to matter, short enough that nothing else
-// starves, and that others see within moments that this rank works, or has noticed an error. Moves
-// on peers' buffers are larger than slots.
-constexpr uint32_t kBudget = 16;
-constexpr uint32_t kDirectBudget = 1;
-}  // namespace
-
 HostEngine::HostEngine(transport::Transport& transport, const recorder::Board& board,
                        const PeerBuffers& peers, int channel)
     : transport_(transport), board_(board), peers_(peers), channel_(channel), rank_(board.rank()) {
@@ -51,6 +43,8 @@ void HostEngine::start(const Operation& operation) {
   cursor_ = {};
   published_ = 0;
   computed_ = false;
+  budget_ =
+      moves_in_turn(operation.plan->direct, geometry_->slice * operation.prepared->element_bytes);
   referred_.clear();
 }
 
@@ -59,8 +53,7 @@ void HostEngine::start(const Operation& operation) {
 [[gnu::flatten]] Progress HostEngine::advance() {
   awaited_ = nullptr;
   blocked_on_.store(-1, std::memory_order_relaxed);
-  const uint32_t budget = operation_->plan->direct ? kDirectBudget : kBudget;
-  return engine::advance(program_, *geometry_, cursor_, *this, budget);
+  return engine::advance(program_, *geometry_, cursor_, *this, budget_);
 }
 
 bool HostEngine::drained() {

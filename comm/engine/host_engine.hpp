@@ -2,6 +2,7 @@
 // It never waits; it tells whom it is blocked on.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -16,6 +17,16 @@ namespace rondo::engine {
 /// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the
 /// slot is cheaper than the reader's misses on the sender's memory and the drain at the end.
 inline constexpr size_t kReferenceBytes = 4096;
+
+/// Moves before the caller looks round: long enough not to matter, short enough that nothing else
+/// starves, and that others see within moments that this rank works, or has noticed an error. Moves
+/// on peers' buffers are larger than slots, and slots may be as large as their owner likes.
+constexpr uint32_t moves_in_turn(bool direct, size_t slice_bytes) {
+  constexpr size_t kMoves = 16, kBytes = size_t{4} << 20;
+  if (direct) return 1;
+  if (slice_bytes <= kBytes / kMoves) return kMoves;
+  return static_cast<uint32_t>(std::max<size_t>(kBytes / slice_bytes, 1));
+}
 
 /// Where peers' buffers lie in this process, for direct operations; one for all channels.
 struct PeerBuffers {
@@ -108,6 +119,7 @@ class HostEngine {
   ProgramView program_{};
   Cursor cursor_;
   std::byte *in_ = nullptr, *out_ = nullptr;  // in_ is only ever read
+  uint32_t budget_ = 1;                       // moves in turn
   bool may_refer_ = false;                    // In may be sent by reference
   std::vector<double> factors_;               // of the sources of the current move
   std::vector<std::byte*> located_;  // operands of the current move: sources, then destinations

@@ -80,6 +80,12 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
 const std::string kShort = " -b 8 -e 64K -f 32 -n 4 -w 1";
 
 }  // namespace
@@ -385,6 +391,47 @@ TEST_CASE(
   const Ran measured = run("all_reduce --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
   CHECK(contains(measured.output, "star"));
   std::filesystem::remove_all(directory);
+}
+
+TEST_CASE("a sweep has a table for every type, operator and root") {
+  const TemporaryJson json;
+  const auto sweep = [&](const std::string& arguments) {
+    const Ran ran = run(arguments + " --sweep -t 2 -b 64 -e 64 -n 1 --json '" + json.path() + "'");
+    INFO(ran.output);
+    REQUIRE(ran.exit_code == 0);
+    return ran.output;
+  };
+  const std::string reduced = sweep("reduce -d all -o all -r 1");
+  std::set<std::pair<std::string, std::string>> seen;
+  const auto document = json.read();
+  for (const auto& row : document["results"]) {
+    seen.emplace(row["type"], row["redop"]);
+    CHECK(row["root"] == 1);
+  }
+  size_t combinations = 0;
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      if (!supports(static_cast<DataType>(type), static_cast<ReduceOp>(op))) continue;
+      ++combinations;
+      const std::string title = "reduce of " +
+                                std::string(kDataTypeNames[static_cast<size_t>(type)]) + ", " +
+                                std::string(kReduceOpNames[static_cast<size_t>(op)]) + ", root 1,";
+      INFO(title);
+      CHECK(contains(reduced, title));
+    }
+  }
+  CHECK(seen.size() == combinations);
+  CHECK(document["results"].size() == combinations);
+  CHECK(count(reduced, "# chosen within 5 % of the best") == combinations);
+
+  const std::string rooted = sweep("broadcast -r all");
+  CHECK(contains(rooted, "broadcast of float, root 0,"));
+  CHECK(contains(rooted, "broadcast of float, root 1,"));
+  CHECK(json.read()["results"].size() == 2);
+
+  const Ran absent = run("reduce --sweep -t 2 -b 64 -e 64 -n 1 -d float -o bxor");
+  CHECK(absent.exit_code == 1);
+  CHECK(contains(absent.output, "there is no bxor of float"));
 }
 
 TEST_CASE("a calibration is refused where it would say nothing") {

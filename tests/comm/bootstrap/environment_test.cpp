@@ -223,6 +223,78 @@ TEST_CASE("the variables of Slurm, PALS and PMIx", "[environment]") {
   }
 }
 
+TEST_CASE("srun --mpi=pmi2: rank and size as Hydra gives them, the place on the node is Slurm's",
+          "[environment]") {
+  Variables set = {
+      {"SLURM_PROCID", "3"},  {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+      {"SLURM_NODEID", "1"},  {"SLURM_LOCALID", "1"},        {"SLURM_STEP_NODELIST", "node[3-4]"},
+      {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "5"},        {"PMI_RANK", "3"},
+      {"PMI_SIZE", "4"},      {"PMI_JOBID", "77.5"},         {"RONDO_SECRET", "abc"}};
+  const auto check = [&](int local_rank, int local_world_size, const std::string& rendezvous) {
+    Environment environment(set);
+    auto id = identity_from({});
+    INFO(id.status().to_string());
+    REQUIRE(id.ok());
+    REQUIRE(id->rank == 3);
+    REQUIRE(id->world_size == 4);
+    REQUIRE(id->local_rank == local_rank);
+    REQUIRE(id->local_world_size == local_world_size);
+    REQUIRE(id->rendezvous == rendezvous);
+  };
+  check(1, 2, "tcp://node3:20082");
+  set["SLURM_STEP_TASKS_PER_NODE"] = "4";
+  set["SLURM_NODEID"] = "0";
+  set["SLURM_LOCALID"] = "3";
+  check(3, 4, job_directory("slurm-77-5"));
+  // Hydra itself, whose proxies srun has started: what srun says is theirs.
+  const std::string hydra = job_directory("pmi-" + std::to_string(getppid()));
+  set["MPI_LOCALRANKID"] = "3";
+  set["MPI_LOCALNRANKS"] = "4";
+  check(3, 4, hydra);
+  set.erase("MPI_LOCALRANKID");
+  set["SLURM_PROCID"] = "0";
+  check(3, 4, hydra);
+  set["SLURM_PROCID"] = "3";
+  set["SLURM_STEP_NUM_TASKS"] = "8";
+  check(3, 4, hydra);
+}
+
+TEST_CASE("a launcher that rondo-run's rank starts is a job of its own", "[environment]") {
+  Variables set = {{"WORLD_SIZE", "2"},
+                   {"LOCAL_RANK", "0"},
+                   {"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", "29500"},
+                   {"RONDO_RENDEZVOUS", "/run/user/7/rondo-run-123-AbCdEf"},
+                   {"RONDO_SECRET", "abc"},
+                   {"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"PMIX_NAMESPACE", "17"}};
+  {
+    Environment environment(set);  // as after env -u RANK mpirun
+    REQUIRE(identity_from({})->rendezvous == job_directory("pmix-17"));
+    Config config;
+    config.rendezvous = "/some/where";
+    REQUIRE(identity_from(config)->rendezvous == "/some/where");
+  }
+  set["RONDO_RENDEZVOUS"] = "/home/me/rondo-run/meet";
+  {
+    Environment environment(set);
+    REQUIRE(identity_from({})->rendezvous == "/home/me/rondo-run/meet");
+  }
+  set["RONDO_RENDEZVOUS"] = "/run/user/7/rondo-run-123-AbCdEf";
+  set["RANK"] = "1";  // torchrun's, and without its name rondo-run's own
+  set["TORCHELASTIC_RUN_ID"] = "none";
+  set.erase("OMPI_COMM_WORLD_RANK");
+  set.erase("PMIX_NAMESPACE");
+  {
+    Environment environment(set);
+    REQUIRE(identity_from({})->rendezvous == job_directory("torch-29500-none"));
+  }
+  set.erase("TORCHELASTIC_RUN_ID");
+  Environment environment(set);
+  REQUIRE(identity_from({})->rendezvous == "/run/user/7/rondo-run-123-AbCdEf");
+}
+
 TEST_CASE("launchers that contradict each other are named", "[environment]") {
   struct Case {
     Variables variables;

@@ -165,6 +165,39 @@ TEST_CASE("more descriptors than one message carries", "[bootstrap]") {
       std::chrono::seconds(90)));
 }
 
+TEST_CASE("one descriptor for each peer process, however many communicators there are",
+          "[bootstrap]") {
+  TempDirectory place;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    std::vector<Bootstrap> all;
+    for (int i = 0; i < 5; ++i) {
+      all.push_back(must_meet(identity(rank, 3, place), kLong, "world." + std::to_string(i)));
+      expect_ok(all.back().barrier());
+      all.back().close_sockets();
+      expect_eq(count_pidfds(getpid()), 2, "pidfds");
+    }
+    all.erase(all.begin(), all.end() - 1);
+    expect_eq(count_pidfds(getpid()), 2, "pidfds");
+    link.announce("ready");
+    link.await("it has ended");
+    // The handle is the first communicator's, which has gone.
+    expect_eq(all.back().find_dead(), 1, "find_dead");
+    all.clear();
+    expect_eq(count_pidfds(getpid()), 0, "pidfds");
+    link.announce("found");
+    link.await("leave");
+  });
+  for (int rank : {0, 1, 2}) gang.await(rank, "ready");
+  gang.kill(1, SIGKILL);
+  gang.await_end(1);
+  for (int rank : {0, 2}) gang.tell(rank, "it has ended");
+  for (int rank : {0, 2}) gang.await(rank, "found");
+  for (int rank : {0, 2}) gang.tell(rank, "leave");
+  auto results = gang.join();
+  results.erase(results.begin() + 1);
+  testing::require_all_ok(results);
+}
+
 TEST_CASE("missing ranks are named on every rank that came", "[bootstrap]") {
   for (How how : {How::kThreads, How::kForks}) {
     TempDirectory place;
@@ -259,6 +292,38 @@ TEST_CASE("a directory that others may enter is refused", "[bootstrap]") {
     REQUIRE(met.status().code() == Code::kBootstrap);
     REQUIRE(met.status().message().find("0755") != std::string::npos);
   }
+}
+
+TEST_CASE("another user's folder where rondo's own should be is named on every rank",
+          "[bootstrap]") {
+  if (geteuid() != 0) {
+    WARN("not root: cannot make another user's folder");
+    return;
+  }
+  TempDirectory place;
+  const std::string folder = place.path() + "/rondo-0";  // as /tmp/rondo-UID
+  REQUIRE(mkdir(folder.c_str(), 0700) == 0);
+  REQUIRE(mkdir((folder + "/job").c_str(), 0700) == 0);
+  const auto refused = [&](const std::string& part) {
+    for (int rank : {0, 1}) {
+      Identity id = identity(rank, 2, place);
+      id.rendezvous = folder + "/job";
+      auto met = Bootstrap::meet(id, "world", kLong);
+      INFO(met.status().to_string());
+      REQUIRE(met.status().code() == Code::kBootstrap);
+      REQUIRE(met.status().message().find(folder + part) != std::string::npos);
+    }
+  };
+  REQUIRE(chown(folder.c_str(), 65534, 65534) == 0);
+  refused(" belongs to uid 65534");
+  REQUIRE(chown(folder.c_str(), 0, 0) == 0);
+  REQUIRE(chmod(folder.c_str(), 0777) == 0);
+  refused(" belongs to uid 0 or can be written by others");
+  // A link to a folder of our own can be bent to another place at any time.
+  REQUIRE(rename(folder.c_str(), (place.path() + "/other").c_str()) == 0);
+  REQUIRE(chmod((place.path() + "/other").c_str(), 0700) == 0);
+  REQUIRE(symlink((place.path() + "/other").c_str(), folder.c_str()) == 0);
+  refused(" belongs to uid 0");
 }
 
 TEST_CASE("what a killed rank 0 left behind does not stop the next job", "[bootstrap]") {

@@ -131,6 +131,17 @@ TEST_CASE("each job has a secret of its own", "[rondo-run]") {
   REQUIRE(run(place, {"-n", "1"}, "echo $RONDO_SECRET").out != one);
 }
 
+TEST_CASE("what an outer launcher has said of its rank is not passed on", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run_program({RONDO_RUN, "-n", "2", "--", "sh", "-c",
+                        "echo $RANK/$WORLD_SIZE$TORCHELASTIC_RUN_ID$OMPI_COMM_WORLD_RANK$PMI_RANK"},
+                       {"XDG_RUNTIME_DIR=" + place.path(), "RANK=7", "WORLD_SIZE=9",
+                        "TORCHELASTIC_RUN_ID=none", "OMPI_COMM_WORLD_RANK=7", "PMI_RANK=7"});
+  INFO(r.err);
+  REQUIRE(r.exit_code == 0);
+  REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] 0/2", "[1] 1/2"});
+}
+
 TEST_CASE("the program may follow without --, and keeps its own flags", "[rondo-run]") {
   for (const char* flag : {"-n2", "--nproc-per-node=2"}) {
     auto r = run_program({RONDO_RUN, "--standalone", flag, "echo", "-n", "7", "--timeout", "--"});

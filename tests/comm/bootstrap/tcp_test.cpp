@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,6 +44,8 @@ constexpr milliseconds kShort{700};
 /// A listening socket on a port of 127.0.0.1 that the kernel chose, or on `port`.
 UniqueFd listen_on_loopback(int& port) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;  // rank 0 may listen there next
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -53,6 +56,15 @@ UniqueFd listen_on_loopback(int& port) {
              getsockname(fd.get(), any, &size) == 0,
          "no port");
   port = ntohs(address.sin_port);
+  return fd;
+}
+
+/// Whoever comes next; the test fails when nobody does.
+UniqueFd accept_one(const UniqueFd& listener) {
+  pollfd come{listener.get(), POLLIN, 0};
+  REQUIRE(poll(&come, 1, 30'000) == 1);
+  UniqueFd fd(accept(listener.get(), nullptr, nullptr));
+  REQUIRE(fd.valid());
   return fd;
 }
 
@@ -79,18 +91,24 @@ void expect_failure(const Status& status, Code code, const std::string& part) {
              status.to_string() + "\"");
 }
 
-/// A connection to whoever listens at `port`, as soon as somebody does, and what it says first.
+/// A connection to whoever listens at `port`, as soon as somebody does.
+UniqueFd connect_to_loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  UniqueFd fd;
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  do {
+    expect(std::chrono::steady_clock::now() < until, "nobody listens");
+    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+  return fd;
+}
+
+/// The same, and what it says first.
 struct Caller {
-  explicit Caller(int port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    do {
-      fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
-    challenge = read_challenge(fd);
-  }
+  explicit Caller(int port) : fd(connect_to_loopback(port)), challenge(read_challenge(fd)) {}
   /// What comes back.
   comm::Frame call(const Hello& hello) {
     send_bytes(fd, &hello, sizeof hello);
@@ -342,6 +360,83 @@ TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
   testing::require_all_ok(gang.join());
 }
 
+/// Leaves this process `count` descriptors, of a limit of 256, until the ballast is gone.
+std::vector<UniqueFd> take_all_descriptors_but(size_t count) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = 256;
+  expect(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+  std::vector<UniqueFd> ballast;
+  for (int fd; (fd = dup(STDERR_FILENO)) >= 0;) ballast.emplace_back(fd);
+  expect(errno == EMFILE && ballast.size() > count, "descriptors");
+  ballast.resize(ballast.size() - count);
+  return ballast;
+}
+
+TEST_CASE("strangers that take rank 0's last descriptors do not stop a job", "[tcp]") {
+  const int port = free_port();
+  ForkGang gang(3, [&](int i, Link& link) {
+    std::vector<UniqueFd> ballast;
+    if (i == 0) ballast = take_all_descriptors_but(24);
+    if (i != 0) link.await("go");
+    meet_and_exchange(tcp_identity(i, 3, port));
+  });
+  std::vector<Caller> held;
+  for (int k = 0; k < 60; ++k) held.emplace_back(port);
+  gang.tell(1, "go");
+  gang.tell(2, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("rank 0 without a descriptor for another rank says so to those who have come", "[tcp]") {
+  const int port = free_port();
+  ForkGang gang(1, [&](int, Link&) {
+    // A listening socket, and one guest.
+    const std::vector<UniqueFd> ballast = take_all_descriptors_but(2);
+    auto met = Bootstrap::meet(tcp_identity(0, 3, port), "world", kLong);
+    expect_failure(met.status(), Code::kResourceExhausted, "cannot accept another rank");
+    expect_failure(met.status(), Code::kResourceExhausted, "RLIMIT_NOFILE is 256");
+  });
+  RankOne one(port, 3);
+  REQUIRE(one.answer.kind == comm::Kind::kProof);
+  UniqueFd another(connect_to_loopback(port));
+  testing::require_all_ok(gang.join());
+  REQUIRE(hear_out(one.fd).find("RLIMIT_NOFILE is 256") != std::string::npos);
+}
+
+TEST_CASE("a rank that is sent away in a throng comes again until it is heard", "[tcp]") {
+  int port = 0;
+  UniqueFd listener = listen_on_loopback(port);
+  ForkGang gang(2, [&](int i, Link& link) {
+    listener.reset();  // this process's copy
+    if (i == 0) link.await("go");
+    meet_and_exchange(tcp_identity(i, 2, port));
+  });
+  // As rank 0 does with the oldest of too many strangers, and with all at a meeting's end.
+  for (int k = 0; k < 10; ++k) {
+    const UniqueFd fd = accept_one(listener);
+    const comm::Challenge challenge = comm::make_challenge();
+    send_bytes(fd, &challenge, sizeof challenge);
+    Hello hello{};
+    REQUIRE(recv(fd.get(), &hello, sizeof hello, MSG_WAITALL) == sizeof hello);
+  }
+  for (int k = 0; k < 10; ++k) accept_one(listener);
+  listener.reset();
+  gang.tell(0, "go");
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("what listens there and says nothing at all is found out", "[tcp]") {
+  int port = 0;
+  UniqueFd listener = listen_on_loopback(port);
+  ForkGang gang(1, [&](int, Link&) {
+    expect_failure(Bootstrap::meet(tcp_identity(1, 2, port), "world", kLong).status(),
+                   Code::kBootstrap, "closed the connection of rank 1 100 times without a word");
+  });
+  for (int k = 0; k < 100; ++k) accept_one(listener);
+  testing::require_all_ok(gang.join());
+}
+
 TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
   int port = 0;
   UniqueFd listener = listen_on_loopback(port);
@@ -359,11 +454,6 @@ TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
     expect_failure(Bootstrap::meet(id, "world", kShort).status(), Code::kBootstrap,
                    "did not answer within 0.7 s");
   });
-  const auto accept_one = [&] {
-    UniqueFd fd(accept(listener.get(), nullptr, nullptr));
-    REQUIRE(fd.valid());
-    return fd;
-  };
   const auto answer = [](const UniqueFd& fd, comm::Kind kind, const comm::Digest& payload) {
     const comm::FrameHeader header{.magic = comm::kFrameMagic,
                                    .kind = kind,
@@ -375,11 +465,11 @@ TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
   };
   {
     const std::string banner = "SSH-2.0-OpenSSH_9.2\r\n";
-    send_bytes(accept_one(), banner.data(), banner.size());
+    send_bytes(accept_one(listener), banner.data(), banner.size());
   }
   std::vector<UniqueFd> open;  // until the gang has ended
   for (int liar = 0; liar < 3; ++liar) {
-    open.push_back(accept_one());
+    open.push_back(accept_one(listener));
     const comm::Challenge challenge = comm::make_challenge();
     send_bytes(open.back(), &challenge, sizeof challenge);
     Hello hello{};
@@ -389,7 +479,7 @@ TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
     if (liar == 1) answer(open.back(), comm::Kind::kProof, hello.proof);
     if (liar == 2) answer(open.back(), comm::Kind::kWelcome, challenge.nonce);
   }
-  open.push_back(accept_one());
+  open.push_back(accept_one(listener));
   testing::require_all_ok(gang.join());
 }
 

@@ -1,17 +1,44 @@
 // Communicators made from communicators: by color, over subsets, duplicates, several levels, and
 // without waiting.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
+#include "transport/shm/unique_fd.hpp"
 
 namespace rondo::testing {
 namespace {
+
+using transport::UniqueFd;
 
 /// The sum of the members' numbers, by an all-reduce over `comm`.
 int32_t total(Communicator& comm, int32_t own) {
   int32_t sum = 0;
   expect_ok(comm.all_reduce(&own, &sum, 1, DataType::kInt32), "all_reduce");
   return sum;
+}
+
+/// A port of 127.0.0.1 that nobody listens at. It is bound, so that the kernel gives it to nobody
+/// else; whoever sets SO_REUSEADDR may listen there.
+UniqueFd bound_port() {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+  REQUIRE(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+int port_of(const UniqueFd& fd) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  REQUIRE(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
 }
 
 }  // namespace
@@ -91,6 +118,25 @@ TEST_CASE("a part goes by what rank 0 of the whole has settled, and any whole ca
     expect(status.code() == Code::kUnavailable, status.to_string());
     expect(status.message().find("rank order") != std::string::npos, status.to_string());
   }));
+}
+
+TEST_CASE("over TCP, too, many parts come about at once, at one port") {
+  for (const How how : kHows) {
+    const UniqueFd keeper = bound_port();
+    const std::string place = "tcp://127.0.0.1:" + std::to_string(port_of(keeper));
+    require_all_ok(run_ranks(how, 16, [&](int rank) {
+      auto comm = Communicator::create(world_config(place, rank, 16));
+      expect(comm.ok(), comm.status().to_string());
+      for (const int colors : {8, 5}) {
+        auto part = comm->split(rank % colors, 0);
+        expect(part.ok() && *part, part.status().to_string());
+        int members = 0;
+        for (int r = rank % colors; r < 16; r += colors) ++members;
+        expect_eq((*part)->size(), members, "size");
+        expect_eq(total(**part, 1), members, "sum");
+      }
+    }));
+  }
 }
 
 TEST_CASE("a negative color is refused where it was given, and holds nobody up") {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/engine/host_engine.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::engine {
@@ -85,6 +86,14 @@ TEST_CASE("a walk does the same whether or not it is interrupted") {
       }
     }
   }
+}
+
+TEST_CASE("a turn is a few moves, and no more than a few megabytes of large ones") {
+  CHECK(moves_in_turn(false, 8) == 16);
+  CHECK(moves_in_turn(false, size_t{256} << 10) == 16);
+  CHECK(moves_in_turn(false, size_t{1} << 20) == 4);
+  CHECK(moves_in_turn(false, size_t{64} << 20) == 1);
+  CHECK(moves_in_turn(true, 8) == 1);
 }
 
 TEST_CASE("empty slices are skipped and nothing is left out") {

@@ -187,6 +187,46 @@ TEST_CASE("mistakes under mpirun are named, and end it with a code other than 0"
   }
 }
 
+TEST_CASE("ranks that each start a job of their own, under the same launcher or another",
+          "[launch]") {
+  for (const Mpirun& mpirun : mpiruns()) {
+    INFO(mpirun.path);
+    const std::string inner = "exec '" + mpirun.path + "' -n 2 " +
+                              (mpirun.is_open_mpi ? "--oversubscribe --bind-to none " : "") +
+                              "\"$@\"";
+    const auto require_two_tables = [](const ProgramResult& ran) {
+      INFO(ran.out << ran.err);
+      REQUIRE(ran.exit_code == 0);
+      REQUIRE(count(ran.out, "# ranks: 2") == 2);
+      REQUIRE(count(ran.out, "# Out of bounds values : 0 OK") == 2);
+    };
+    std::vector<std::string> words = {RONDO_RUN, "--no-prefix",          "-n", "2", "--", "sh",
+                                      "-c",      "unset RANK; " + inner, "sh"};
+    words.insert(words.end(), kPerf.begin(), kPerf.end());
+    require_two_tables(run_program(words, kNoLauncher, std::chrono::seconds{100}));
+    if (mpirun.is_open_mpi) continue;  // its mpirun refuses to be one of its own ranks
+    words = {"sh", "-c", inner, "sh"};
+    words.insert(words.end(), kPerf.begin(), kPerf.end());
+    require_two_tables(run_under(mpirun, 2, words));
+  }
+}
+
+TEST_CASE("a PMI job that a rank of a PMI job has started, of as many ranks", "[launch]") {
+  // Hydra's proxy inherits rank and size of the outer job, and one of its ranks has the same.
+  const TempDirectory place;
+  const std::string proxy = place.path() + "/hydra_pmi_proxy";
+  std::filesystem::create_symlink("/bin/sh", proxy);
+  const std::string job = "for rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 \"$@\" & done; wait";
+  std::vector<std::string> words = {proxy, "-c", job, "hydra_pmi_proxy"};
+  words.insert(words.end(), kPerf.begin(), kPerf.end());
+  std::vector<std::string> environment = kNoLauncher;
+  for (std::string& each : environment) {
+    if (each == "PMI_RANK") each = "PMI_RANK=0";
+  }
+  environment.emplace_back("PMI_SIZE=2");
+  require_one_table(run_program(words, environment));
+}
+
 TEST_CASE("two PMI jobs at once, each rank behind a shell", "[launch]") {
   // What tells the jobs apart is the process that started their ranks, whatever stands between.
   const std::string job =

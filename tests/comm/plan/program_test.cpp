@@ -85,6 +85,19 @@ TEST_CASE("4096 ranks: one rank's schedule") {
   CHECK_THAT(ran.out, says("rank 17: sends 2146959360 = 2(N-1)/N * S"));
 }
 
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("the ring of 512 ranks is proved in a gigabyte of address space") {
+  // In KiB; a process that wants more gets no memory.
+  const std::string limited = "ulimit -v 1048576 && exec \"$@\"";
+  const ProgramResult ran = run_program({"sh", "-c", limited, "sh", RONDO_PLAN, "all_reduce",
+                                         "--ranks", "512", "--size", "1G", "--algorithm", "ring"},
+                                        {"RONDO_LINKS"});
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("verified: 512 ranks"));
+}
+#endif
+
 TEST_CASE("the picture is written") {
   const TempDirectory directory;
   const std::string file = directory.path() + "/plan.svg";

@@ -25,8 +25,17 @@ ProgramResult status(const TempDirectory& place, std::vector<std::string> argume
   return run_program(arguments, {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(20));
 }
 
-/// What rondo-status says of `pid` once ranks 1 and 2 have waited for a while in a hanging job.
-json hanging(const TempDirectory& place, int pid) {
+/// The communicator in which the job hangs; null where it is not shown.
+json training(const json& document) {
+  for (const json& communicator : document["communicators"]) {
+    if (communicator["communicator"] == "training") return communicator;
+  }
+  return nullptr;
+}
+
+/// What rondo-status says of `pid`, of so many communicators, once ranks 1 and 2 have waited for a
+/// while in a hanging job.
+json hanging(const TempDirectory& place, int pid, size_t communicators = 1) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   std::string last;
   while (std::chrono::steady_clock::now() < until) {
@@ -34,9 +43,9 @@ json hanging(const TempDirectory& place, int pid) {
     last = asked.out + asked.err;
     if (asked.exit_code == 0) {
       const json document = json::parse(asked.out);
-      const json& communicators = document["communicators"];
-      if (communicators.size() == 1) {
-        const json& ranks = communicators[0]["ranks"];
+      const json communicator = training(document);
+      if (document["communicators"].size() == communicators && !communicator.is_null()) {
+        const json& ranks = communicator["ranks"];
         if (ranks[0]["process"] == "stopped by a signal" && ranks[1].contains("waits_for") &&
             ranks[2].contains("waits_for") && ranks[2]["seconds"] > 0.05) {
           return document;
@@ -48,18 +57,19 @@ json hanging(const TempDirectory& place, int pid) {
   throw std::runtime_error("the job never hung as it should; the last answer: " + last);
 }
 
-void check_hanging(const json& communicator) {
+/// `ended`: operations before the one that hangs.
+void check_hanging(const json& communicator, int ended = 1) {
   INFO(communicator.dump(1));
   CHECK(communicator["communicator"] == "training");
   const json& ranks = communicator["ranks"];
   REQUIRE(ranks.size() == 3);
   CHECK(ranks[0]["does"] == "outside");
-  CHECK(ranks[0]["ended"] == 1);
+  CHECK(ranks[0]["ended"] == ended);
   for (const int rank : {1, 2}) {
     CHECK(ranks[rank]["does"] == "waits");
     CHECK(ranks[rank]["waits_for"] == rank - 1);
-    CHECK(ranks[rank]["begun"] == 2);
-    CHECK(ranks[rank]["ended"] == 1);
+    CHECK(ranks[rank]["begun"] == ended + 1);
+    CHECK(ranks[rank]["ended"] == ended);
     CHECK(ranks[rank]["operation"] == "all_reduce(float, sum, count 3000)");
     CHECK(ranks[rank]["algorithm"] == "ring");
     CHECK(contains(ranks[rank]["action"], "recv"));
@@ -129,6 +139,34 @@ TEST_CASE("a job of another launcher is seen through any of its processes") {
           check_hanging(hanging(place, rank["pid"])["communicators"][0]);
         }
         go_on(communicator);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+}
+
+TEST_CASE("a rank's boards are all seen, those that it has open and those that it has mapped") {
+  const TempDirectory place;
+  const std::string script =
+      "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 '" RONDO_HANG "' parts & done; wait";
+  const auto ran = run_program(
+      {"sh", "-c", script}, {"RONDO_RENDEZVOUS=" + place.path() + "/meet", "RONDO_STATUS_SOCKET"},
+      std::chrono::seconds(60), [&](pid_t pid) {
+        const json all = hanging(place, pid, 2);
+        const json ranks = training(all)["ranks"];
+        CHECK(hanging(place, ranks[0]["pid"], 1)["communicators"].size() == 1);
+        // Rank 1 has the part's board open, as its rank 0, and the other's mapped; rank 2 has both
+        // mapped.
+        for (const int rank : {1, 2}) {
+          const json seen = hanging(place, ranks[rank]["pid"], 2);
+          check_hanging(training(seen), 2);  // a split is one too
+          for (const json& communicator : seen["communicators"]) {
+            if (communicator["communicator"] == "training") continue;
+            REQUIRE(communicator["ranks"].size() == 2);
+            CHECK(communicator["ranks"][0]["pid"] == ranks[1]["pid"]);
+            CHECK(communicator["ranks"][1]["pid"] == ranks[2]["pid"]);
+          }
+        }
+        go_on(training(all));
       });
   INFO(ran.out << ran.err);
   CHECK(ran.exit_code == 0);
