@@ -17,6 +17,9 @@
 #include "trainer/files/disk.hpp"
 #include "trainer/files/gpt2_weights.hpp"
 #include "trainer/optimizer_files.hpp"
+#include "trainer/rank_buffers.hpp"
+#include "trainer/setup.hpp"
+#include "trainer/sharding.hpp"
 #include "trainer/summary.hpp"
 
 namespace rondo::trainer {
@@ -104,6 +107,13 @@ std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
   return buckets;
 }
 
+/// "ring, two-shot": by what each bucket travels.
+std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
+  std::string names;
+  for (const CheckpointBucket& b : buckets) names += (names.empty() ? "" : ", ") + b.algorithm;
+  return names;
+}
+
 /// What rank 0 reads, as words for all.
 struct Restored {
   uint64_t found, step, epoch, consumed, optimizer_steps, good_steps, skipped_steps;
@@ -175,16 +185,27 @@ Result<Source> open_source(const Options& options, const Dataset::Facts& data,
 }
 
 template <class T>
-Status read_state(const Options& options, uint64_t ranks, const LoadedCheckpoint& loaded,
-                  Weights<T>& weights, Restored& r, std::vector<uint64_t>& positions) {
+Status read_state(const Options& options, const Communicator& communicator,
+                  const LoadedCheckpoint& loaded, Weights<T>& weights, Restored& r,
+                  std::vector<uint64_t>& positions) {
   const CheckpointState& state = loaded.state;
-  const bool same_layout = layout_hash(state.buckets) == layout_hash(buckets_of(weights.ddp(), {}));
+  const auto ranks = static_cast<uint64_t>(communicator.size());
+  const std::vector<CheckpointBucket> buckets =
+      buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), wire_type(options)));
+  const bool same_layout = layout_hash(state.buckets) == layout_hash(buckets);
+  const std::string then = algorithms_of(state.buckets), now = algorithms_of(buckets);
   spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
   if (state.ranks != ranks || !same_layout) {
     spdlog::warn(
         "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
         "bits will differ from a run without interruption",
         state.ranks, same_layout ? "" : " with another bucket layout", ranks);
+  } else if (then != now && !options.reproducible) {
+    spdlog::warn(
+        "its buckets travelled by {}, now by {}: another link profile (RONDO_LINKS) or machine; "
+        "the "
+        "losses go on, but their last bits will differ from a run without interruption",
+        then, now);
   }
   positions = state.extra.value("positions", std::vector<uint64_t>());
   if (options.data.find("{rank}") != std::string::npos && positions.size() != ranks) {
@@ -316,6 +337,10 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
   std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
   RONDO_RETURN_IF_ERROR(
       communicator.all_gather(&progress.position.consumed, positions.data(), 1, DataType::kUint64));
+  // Those that no broadcast makes equal.
+  Result<std::vector<uint64_t>> buffers = std::vector<uint64_t>();
+  if (options.no_broadcast_buffers) buffers = gather_buffers<T>(weights.ddp());
+  RONDO_RETURN_IF_ERROR(buffers.status());
   const bool sharded = weights.ddp().is_sharded();
   if (communicator.rank() != 0) {
     return sharded ? save_shards(options, communicator, {}, weights) : Status();
@@ -332,6 +357,7 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
       .ranks = static_cast<uint64_t>(communicator.size()),
       .options = to_json(options),
       .extra = {{"data_hash", data.hash}, {"samples", data.samples}, {"positions", positions}}};
+  if (!buffers.value().empty()) state.extra["buffers"] = buffers.value();
   if (weights.scaler()) state.scaler = weights.scaler()->state();
   if (sharded) return save_shards(options, communicator, state, weights);
   return save_checkpoint(options.checkpoint_dir, state, model_views<T>(weights.ddp()),
@@ -342,15 +368,16 @@ template <class T>
 Result<Progress> restore(const Options& options, Communicator& communicator,
                          const Dataset::Facts& data, Weights<T>& weights) {
   Restored r{};
-  std::vector<uint64_t> positions;
+  std::vector<uint64_t> positions, buffers;
   std::optional<Source> source;  // rank 0's
   if (communicator.rank() == 0) {
     if (has_checkpoint(options.checkpoint_dir)) {
       Result<Source> opened = open_source(options, data, weights);
       RONDO_RETURN_IF_ERROR(opened.status());
       source = std::move(opened).value();
-      RONDO_RETURN_IF_ERROR(read_state(options, static_cast<uint64_t>(communicator.size()),
-                                       source->files, weights, r, positions));
+      RONDO_RETURN_IF_ERROR(
+          read_state(options, communicator, source->files, weights, r, positions));
+      buffers = source->files.state.extra.value("buffers", std::vector<uint64_t>());
     } else {
       spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
                    options.checkpoint_dir);
@@ -372,9 +399,15 @@ Result<Progress> restore(const Options& options, Communicator& communicator,
                                                  positions.size(), DataType::kUint64, 0));
     r.consumed = positions[static_cast<size_t>(communicator.rank())];
   }
-  return Progress{.found = r.found != 0,
-                  .step = r.step,
-                  .position = {.epoch = r.epoch, .consumed = r.consumed}};
+  Progress progress{.found = r.found != 0,
+                    .step = r.step,
+                    .position = {.epoch = r.epoch, .consumed = r.consumed},
+                    .buffers = {}};
+  if (!progress.found || !options.no_broadcast_buffers) return progress;
+  Result<std::vector<uint64_t>> own = own_buffers<T>(weights.ddp(), std::move(buffers));
+  RONDO_RETURN_IF_ERROR(own.status());
+  progress.buffers = std::move(own).value();
+  return progress;
 }
 
 namespace {

@@ -16,6 +16,7 @@ struct Progress {
   bool found = false;  // a checkpoint; else this is the beginning
   uint64_t step = 0;   // the last one that was made
   DataPosition position;
+  std::vector<uint64_t> buffers;  // see rank_buffers.hpp: set them behind Weights::replicate()
 };
 
 /// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end
@@ -31,10 +32,11 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
                   const std::vector<Plan>& plans, Weights<T>& weights);
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
-/// without shards; all get progress, loss scale, and what they own of the optimizer's state, and rank 0 the parameters, for Weights::replicate(). Where there is none, the
-/// beginning. Says when the bits of what follows will differ from a run without interruption.
+/// without shards; all get progress, loss scale, and what they own of the optimizer's state, and rank
+/// 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Says when the bits
+/// of what follows will differ from a run without interruption. kDataError for one of another model,
+/// data or batch.
 template <class T>
-/// kDataError for one of another model, data or batch.
 Result<Progress> restore(const Options& options, Communicator& communicator,
                          const Dataset::Facts& data, Weights<T>& weights);
 

@@ -4,11 +4,13 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
+#include <memory>
 
 #include "rondo/rondo.hpp"
 #include "trainer/launch.hpp"
 #include "trainer/layers/matmul.hpp"
 #include "trainer/options.hpp"
+#include "trainer/report.hpp"
 #include "trainer/scaling.hpp"
 #include "trainer/setup.hpp"
 #include "trainer/teach.hpp"
@@ -19,18 +21,15 @@ namespace {
 using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
 
-Status run(const Options& options, char** argv) {
-  if (!options.scaling.empty()) return run_scaling(options, argv);
-  if (!options.lesson.empty()) return teach(options.lesson);
-  const Result<bool> launch_first = must_launch(options);
-  RONDO_RETURN_IF_ERROR(launch_first.status());
-  if (launch_first.value()) return launch(options.ranks, argv);
+/// What a run needs of the world: its data, and the other ranks.
+struct Surroundings {
+  std::unique_ptr<Dataset> data, validation;
+  Communicator communicator;
+};
 
+Result<Surroundings> prepare(const Options& options, uint64_t rank) {
   // The data before the meeting: a rank that cannot read its data says so itself.
-  const Result<std::optional<Place>> place = place_from_launcher();
-  RONDO_RETURN_IF_ERROR(place.status());
-  const auto rank = static_cast<uint64_t>(place.value() ? place.value()->rank : 0);
-  const Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
+  Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
   RONDO_RETURN_IF_ERROR(data.status());
   std::unique_ptr<Dataset> validation;
   if (!options.validation.empty()) {
@@ -38,14 +37,36 @@ Status run(const Options& options, char** argv) {
     RONDO_RETURN_IF_ERROR(opened.status());
     validation = std::move(opened).value();
   }
-
   set_matmul_threads(options.threads);
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
   Result<Communicator> communicator = Communicator::create(config);
   RONDO_RETURN_IF_ERROR(communicator.status());
-  return train(options, *data.value(), validation.get(), communicator.value());
+  return Surroundings{.data = std::move(data).value(),
+                      .validation = std::move(validation),
+                      .communicator = std::move(communicator).value()};
+}
+
+Status run(const Options& options, char** argv) {
+  if (!options.scaling.empty()) return run_scaling(options, argv);
+  if (!options.lesson.empty()) return teach(options.lesson, options.lesson_folder);
+  const Result<bool> launch_first = must_launch(options);
+  RONDO_RETURN_IF_ERROR(launch_first.status());
+  if (launch_first.value()) return launch(options.ranks, argv);
+
+  const Result<std::optional<Place>> place = place_from_launcher();
+  RONDO_RETURN_IF_ERROR(place.status());
+  const auto rank = static_cast<uint64_t>(place.value() ? place.value()->rank : 0);
+  // Now, so that a bad path is known before the work, and because the first rank that fails has the
+  // launcher stop this one, perhaps before it can say why.
+  if (rank == 0) {
+    RONDO_RETURN_IF_ERROR(write_failure(options, "stopped from outside before it had ended"));
+  }
+  Result<Surroundings> made = prepare(options, rank);
+  if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());
+  RONDO_RETURN_IF_ERROR(made.status());
+  return train(options, *made->data, made->validation.get(), made->communicator);
 }
 
 }  // namespace

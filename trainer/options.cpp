@@ -173,6 +173,8 @@ void add_lessons(CLI::App& app, Options& o) {
   app.add_option(
       "--lesson", o.lesson,
       "Break one thing beside a healthy run, say what to look at first; 'list' names them");
+  app.add_option("--lesson-folder", o.lesson_folder,
+                 "Keep a lesson's data and results here, so that its commands can be repeated");
   app.add_option("--break", o.sabotage,
                  "On purpose: every rank reads rank 0's samples, every epoch has the first one's "
                  "order, or the last rank takes 200 ms longer per step")
@@ -181,9 +183,11 @@ void add_lessons(CLI::App& app, Options& o) {
 
 /// A lesson has settings of its own. Empty: it stands alone.
 std::string beside_lesson(const CLI::App& app, const Options& o) {
-  if (o.lesson.empty()) return {};
+  if (o.lesson.empty()) {
+    return o.lesson_folder.empty() ? "" : "--lesson-folder is for --lesson";
+  }
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0 || option->get_name() == "--lesson") continue;
+    if (option->count() == 0 || option->get_name().starts_with("--lesson")) continue;
     return "--lesson has settings of its own: leave out " + option->get_name();
   }
   return {};

@@ -71,6 +71,7 @@ struct Options {
 
   std::string sabotage = "none";  // --break: what lessons show
   std::string lesson;             // instead of training; empty: none
+  std::string lesson_folder;      // for what it makes; empty: one that goes when it ends
 
   uint64_t log_every = 1;
   std::string json, trace;  // files; empty: none

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "rondo/log.hpp"
+#include "trainer/summary.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -44,6 +45,14 @@ void print_line(const Json& line) {
   std::fflush(stdout);
 }
 
+Status write_document(const std::string& path, const Json& document) {
+  std::ofstream file(path);
+  file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  file.close();
+  if (file) return {};
+  return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -53,19 +62,21 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-Result<Report> Report::open(const Options& options, uint64_t last_step, Json config) {
+Status write_failure(const Options& options, const std::string& why) {
+  if (options.json.empty()) return {};
+  return write_document(options.json, {{"program", "rondo-train"},
+                                       {"config", to_json(options)},
+                                       {"steps", Json::array()},
+                                       {"error", why}});
+}
+
+Report Report::open(const Options& options, uint64_t last_step, Json config) {
   Report report;
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;
   report.bar_ = options.log_every != 1 && stderr_is_terminal();
   report.config_ = std::move(config);
   report.path_ = options.json;
-  if (options.json.empty()) return report;
-  // Only tried: what is in the file stays until there is something to put in its place.
-  if (!std::ofstream(options.json, std::ios::app)) {
-    return Status(Code::kSystem,
-                  "cannot write --json '" + options.json + "': " + std::strerror(errno));
-  }
   return report;
 }
 
@@ -129,11 +140,7 @@ Status Report::write(const char* ending, Json value) const {
   if (!validations_.empty()) document["validation"] = Json::array();
   for (const ValidationRecord& v : validations_) document["validation"].push_back(to_json(v));
   document[ending] = std::move(value);
-  std::ofstream file(path_);
-  file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  file.close();
-  if (file) return {};
-  return Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));
+  return write_document(path_, document);
 }
 
 }  // namespace rondo::trainer

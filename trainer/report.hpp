@@ -38,13 +38,15 @@ struct ValidationRecord {
 /// The middle value, or the mean of the two in the middle; 0 for none.
 double median(std::vector<double> values);
 
+/// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
+/// "error". Nothing without a path.
+Status write_failure(const Options& options, const std::string& why);
+
 /// One thread.
 class Report {
  public:
-  /// Tries options.json, so that a bad path is known before the work; the file is written at the
-  /// end. `config` becomes part of the document.
-  static Result<Report> open(const Options& options, uint64_t last_step,
-                             nlohmann::ordered_json config);
+  /// `config` becomes part of the document, which is written at the end.
+  static Report open(const Options& options, uint64_t last_step, nlohmann::ordered_json config);
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);

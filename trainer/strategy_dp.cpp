@@ -5,14 +5,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cmath>
 #include <new>
 #include <optional>
 
 #include "trainer/checkpointing.hpp"
 #include "trainer/evaluate.hpp"
 #include "trainer/global_batch.hpp"
-#include "trainer/hash.hpp"
+#include "trainer/loop.hpp"
 #include "trainer/ranks.hpp"
 #include "trainer/report.hpp"
 #include "trainer/setup.hpp"
@@ -46,31 +45,33 @@ Status wait_for(std::vector<Work>& works) {
   return first;
 }
 
-/// What a run is made of before its first step. Borrowed.
 template <class T>
-struct Borrowed {
-  const Options& options;
-  const Dataset& data;
-  const Dataset* validation;
-  Communicator& communicator;
-  Model<T>& model;
-  Weights<T>& weights;
-};
-
-template <class T>
-class DataParallelRun : private BackwardListener {
+class DataParallelRun : public TrainingLoop, private BackwardListener {
  public:
-  explicit DataParallelRun(const Borrowed<T>& parts);
-  Status run();
-  void abandon(const Status& why) {
-    if (report_) report_->abandon(why);
-  }
+  DataParallelRun(const LoopParts& parts, Model<T>& model, Weights<T>& weights)
+      : TrainingLoop(parts),
+        model_(model),
+        weights_(weights),
+        format_(data_.shape(), o_.batch),
+        all_shares_(reports() ? format_.bytes() * ranks_ : 0),
+        share_(format_.bytes()),
+        loss_(1) {}
 
  private:
-  Status start();
+  Status start() override;
+  Result<bool> step() override;
+  Status settle() override;
+  Status write_weights() override {
+    return save_weights(o_.save_weights, communicator_, model_, weights_);
+  }
+  Result<Evaluation> evaluate_model() override {
+    return evaluate(o_, *validation_, model_, communicator_);
+  }
+  Status conclude(const End& end) override;
+  RunFacts::Sizes sizes() const override;
+
   Status plan_steps();
   Status open_outputs();
-  Status step();
   Status load();
   Status scatter();
   Status compute();
@@ -78,10 +79,7 @@ class DataParallelRun : private BackwardListener {
   Status gather();
   Status update();
   void send_parameters(std::vector<Work>& works);
-  Status validate();
-  Status finish();
-  nlohmann::ordered_json summary(const std::vector<uint64_t>& bytes_sent, uint64_t hash) const;
-  RunFacts facts() const;
+  nlohmann::ordered_json summary(const End& end) const;
 
   void layer_begins(int) override {}
   // Nothing travels yet; the optimizer asks which were used.
@@ -89,28 +87,19 @@ class DataParallelRun : private BackwardListener {
     ddp_.gradient_ready(static_cast<size_t>(parameter), count);
   }
   void gradient_skipped(int) override {}
-  bool is_root() const { return communicator_.rank() == kRoot; }
 
-  const Options& o_;
-  const Dataset& data_;
-  const Dataset* validation_;
-  Communicator& communicator_;
+  // Of ddp_ only the storage is used; its reducer stays silent. plans_: of the buckets that it would
+  // have, only counted.
   Model<T>& model_;
   Weights<T>& weights_;
-  DistributedDataParallel& ddp_;  // its storage; its reducer stays silent
-  const uint64_t ranks_;
   const ShareFormat format_;
   Buffer<std::byte> all_shares_;  // root: a block for each rank
   Buffer<std::byte> share_;
-  Buffer<double> loss_;  // this rank's sum; on the root all ranks'
-  ScheduleOptions schedule_;
+  Buffer<double> loss_;                // this rank's sum; on the root all ranks'
   std::optional<GlobalBatch> global_;  // root
-  std::optional<Report> report_;       // root
   Trace trace_;
-  std::vector<Plan> plans_;  // of each bucket that ddp would have: only counted
-  uint64_t steps_per_epoch_ = 0, last_step_ = 0, bytes_before_ = 0;
 
-  uint64_t step_ = 0, epoch_ = 0, step_samples_ = 0;
+  uint64_t step_samples_ = 0;
   struct Clock {
     int64_t begin_ns = 0, loaded_ns = 0, scattered_ns = 0, computed_ns = 0, gathered_ns = 0;
   };
@@ -118,48 +107,19 @@ class DataParallelRun : private BackwardListener {
 };
 
 template <class T>
-DataParallelRun<T>::DataParallelRun(const Borrowed<T>& parts)
-    : o_(parts.options),
-      data_(parts.data),
-      validation_(parts.validation),
-      communicator_(parts.communicator),
-      model_(parts.model),
-      weights_(parts.weights),
-      ddp_(parts.weights.ddp()),
-      ranks_(static_cast<uint64_t>(communicator_.size())),
-      format_(data_.shape(), o_.batch),
-      all_shares_(is_root() ? format_.bytes() * ranks_ : 0),
-      share_(format_.bytes()),
-      loss_(1) {}
-
-template <class T>
-Status DataParallelRun<T>::run() {
-  RONDO_RETURN_IF_ERROR(start());
-  while (step_ < last_step_) {
-    RONDO_RETURN_IF_ERROR(step());
-    if (o_.validate_every != 0 && step_ % o_.validate_every == 0 && step_ < last_step_) {
-      RONDO_RETURN_IF_ERROR(validate());
-    }
-  }
-  return finish();
-}
-
-template <class T>
 Status DataParallelRun<T>::start() {
-  if (is_root()) weights_.initialise_parameters(o_.seed);
+  if (reports()) weights_.initialise_parameters(o_.seed);
   if (!o_.weights.empty()) {
     RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(plan_steps());
-  if (is_root()) {
+  if (reports()) {
     Result<GlobalBatch> global = GlobalBatch::create(o_, data_, ranks_, format_);
     RONDO_RETURN_IF_ERROR(global.status());
     global_.emplace(std::move(global).value());
     global_->start_epoch(0);
   }
-  RONDO_RETURN_IF_ERROR(open_outputs());
-  bytes_before_ = communicator_.stats().bytes_sent;
-  return {};
+  return open_outputs();
 }
 
 template <class T>
@@ -167,30 +127,21 @@ Status DataParallelRun<T>::plan_steps() {
   const DistributedSampler sampler = share_of_rank(o_, data_, ranks_, 0);
   const uint64_t samples = o_.drop_last ? sampler.least() : sampler.most();
   steps_per_epoch_ = (samples + (o_.drop_last ? 0 : o_.batch - 1)) / o_.batch;
-  if (steps_per_epoch_ == 0) {
-    return Status(Code::kDataError, "data '" + data_.facts().path + "': has " +
-                                        std::to_string(data_.samples()) +
-                                        " samples, too few for one batch of " +
-                                        std::to_string(o_.batch) + " on each rank");
-  }
   last_step_ = o_.steps != 0 ? o_.steps : o_.epochs * steps_per_epoch_;
-  schedule_ = schedule_options(o_, o_.batch * ranks_, last_step_);
-  return check(schedule_);
+  expected_last_step_ = last_step_;
+  return plan_schedule();
 }
 
 template <class T>
 Status DataParallelRun<T>::open_outputs() {
-  if (is_root()) RONDO_RETURN_IF_ERROR(try_outputs(o_));
-  Result<Trace> trace = Trace::open(o_.trace, communicator_.rank(), {"compute", "communication"});
-  RONDO_RETURN_IF_ERROR(trace.status());
-  trace_ = std::move(trace).value();
   plans_.assign(ddp_.layout().size(),
                 communicator_.plan(Collective::kReduce, ddp_.parameter_elements(), o_.type(), false,
                                    Algorithm::kStar));
-  if (!is_root()) return {};
-  Result<Report> report = Report::open(o_, last_step_, config_of(facts()));
-  RONDO_RETURN_IF_ERROR(report.status());
-  report_ = std::move(report).value();
+  RONDO_RETURN_IF_ERROR(open_report());
+  Result<Trace> trace = Trace::open(o_.trace, communicator_.rank(), {"compute", "communication"});
+  RONDO_RETURN_IF_ERROR(trace.status());
+  trace_ = std::move(trace).value();
+  if (!reports()) return {};
   spdlog::info(
       "{}: dp, as DataParallel: rank 0 scatters {} bytes of samples and {} of parameters"
       " to each rank, and gets {} of gradients back",
@@ -200,27 +151,17 @@ Status DataParallelRun<T>::open_outputs() {
 }
 
 template <class T>
-RunFacts DataParallelRun<T>::facts() const {
-  return {.options = o_,
-          .data = data_.facts(),
-          .ddp = ddp_,
-          .plans = plans_,
-          .ranks = ranks_,
-          .steps_per_epoch = steps_per_epoch_,
-          .last_step = last_step_,
-          .global_batch = o_.batch * ranks_,
-          .optimizer_bytes =
-              weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T),
-          .own_optimizer_bytes = is_root() ? weights_.optimizer().state().size() *
-                                                 ddp_.parameter_elements() * sizeof(T)
-                                           : 0,
+RunFacts::Sizes DataParallelRun<T>::sizes() const {
+  const size_t optimizer_bytes =
+      weights_.optimizer().state().size() * ddp_.parameter_elements() * sizeof(T);
+  return {.optimizer_bytes = optimizer_bytes,
+          .own_optimizer_bytes = reports() ? optimizer_bytes : 0,
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations(),
-          .first_step = 0};
+          .gemm_operations = model_.gemm_operations()};
 }
 
 template <class T>
-Status DataParallelRun<T>::step() {
+Result<bool> DataParallelRun<T>::step() {
   ++step_;
   clock_ = {.begin_ns = now_ns()};
   RONDO_RETURN_IF_ERROR(load());
@@ -234,12 +175,13 @@ Status DataParallelRun<T>::step() {
   trace_.span(kReplicaLane, kDpLoad, step_, clock_.begin_ns, clock_.loaded_ns);
   trace_.span(kRootLane, kDpScatter, step_, clock_.loaded_ns, clock_.scattered_ns);
   trace_.span(kRootLane, kDpGather, step_, clock_.computed_ns, clock_.gathered_ns);
-  return is_root() ? update() : Status();
+  if (reports()) RONDO_RETURN_IF_ERROR(update());
+  return true;
 }
 
 template <class T>
 Status DataParallelRun<T>::load() {
-  if (!is_root()) return {};
+  if (!reports()) return {};
   if (global_->batches_left() == 0) global_->start_epoch(++epoch_);
   const Result<uint64_t> samples = global_->load(model_.loss_terms(), all_shares_.data());
   RONDO_RETURN_IF_ERROR(samples.status());
@@ -323,11 +265,7 @@ Status DataParallelRun<T>::update() {
   const int64_t end_ns = now_ns();
   trace_.span(kReplicaLane, kDpUpdate, step_, clock_.gathered_ns, end_ns);
   const double loss = loss_.data()[0] / static_cast<double>(format_.all_terms(share_.data()));
-  if (!std::isfinite(loss)) {
-    return Status(Code::kInvalidArgument, fmt::format("the loss became {} in step {}: lower --lr, "
-                                                      "now {}",
-                                                      loss, step_, o_.lr));
-  }
+  RONDO_RETURN_IF_ERROR(require_finite(loss));
   const int64_t comm_ns =
       (clock_.scattered_ns - clock_.loaded_ns) + (clock_.gathered_ns - clock_.computed_ns);
   const int64_t step_ns = end_ns - clock_.begin_ns, data_ns = clock_.loaded_ns - clock_.begin_ns;
@@ -347,44 +285,24 @@ Status DataParallelRun<T>::update() {
   return {};
 }
 
+/// Only the root has the parameters of the last update.
 template <class T>
-Status DataParallelRun<T>::validate() {
-  if (validation_ == nullptr) return {};
+Status DataParallelRun<T>::settle() {
   std::vector<Work> works;
-  send_parameters(works);  // only the root has those of the last update
-  RONDO_RETURN_IF_ERROR(wait_for(works));
-  const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
-  RONDO_RETURN_IF_ERROR(result.status());
-  if (!is_root()) return {};
-  report_->add_validation({.step = step_,
-                           .loss = result.value().loss,
-                           .accuracy = result.value().accuracy,
-                           .samples = result.value().samples});
-  return {};
+  send_parameters(works);
+  return wait_for(works);
 }
 
 template <class T>
-Status DataParallelRun<T>::finish() {
-  const uint64_t sent = communicator_.stats().bytes_sent - bytes_before_;
-  RONDO_RETURN_IF_ERROR(validate());
-  if (!o_.save_weights.empty()) {
-    RONDO_RETURN_IF_ERROR(save_weights(o_.save_weights, communicator_, model_, weights_));
-  }
-  const uint64_t mine[] = {hash_bytes(ddp_.parameters(), ddp_.parameter_elements() * sizeof(T)),
-                           sent / step_};
-  const Result<std::vector<uint64_t>> all = gather_words(communicator_, mine);
-  RONDO_RETURN_IF_ERROR(all.status());
-  std::vector<uint64_t> bytes_sent;
-  for (uint64_t r = 0; r < ranks_; ++r) bytes_sent.push_back(all.value()[2 * r + 1]);
+Status DataParallelRun<T>::conclude(const End& end) {
   RONDO_RETURN_IF_ERROR(trace_.close(communicator_));
-  return is_root() ? report_->finish(summary(bytes_sent, mine[0])) : Status();
+  return reports() ? report_->finish(summary(end)) : Status();
 }
 
 /// ddp's, with what the star does in place of what buckets would have done.
 template <class T>
-nlohmann::ordered_json DataParallelRun<T>::summary(const std::vector<uint64_t>& bytes_sent,
-                                                   uint64_t hash) const {
-  nlohmann::ordered_json all = summarize(facts(), *report_, bytes_sent, hash);
+nlohmann::ordered_json DataParallelRun<T>::summary(const End& end) const {
+  nlohmann::ordered_json all = summarize(facts(), *report_, end.bytes_sent, end.hashes[0]);
   const Plan scattered = communicator_.plan(Collective::kScatter, format_.bytes(), DataType::kUint8,
                                             false, Algorithm::kStar);
   const Plan parameters = communicator_.plan(Collective::kBroadcast, ddp_.parameter_elements(),
@@ -408,7 +326,7 @@ nlohmann::ordered_json DataParallelRun<T>::summary(const std::vector<uint64_t>& 
 
 template <class T>
 Status train_dp(const Options& options, const Dataset& data, const Dataset* validation,
-                Communicator& communicator) try {
+                Communicator& communicator, std::optional<Report>& report) try {
   RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
   const std::unique_ptr<Model<T>> model = make_model<T>(options, data.shape(), nullptr);
   Result<Weights<T>> weights = Weights<T>::create(*model, communicator, options);
@@ -417,18 +335,19 @@ Status train_dp(const Options& options, const Dataset& data, const Dataset* vali
                           .data = data,
                           .validation = validation,
                           .communicator = communicator,
-                          .model = *model,
-                          .weights = weights.value()});
-  const Status status = run.run();
-  if (!status.ok()) run.abandon(status);
-  return status;
+                          .ddp = weights->ddp(),
+                          .report = report},
+                         *model, weights.value());
+  return run.run();
 } catch (const std::bad_alloc&) {
   return Status(Code::kResourceExhausted, "not enough memory for --strategy dp with --layers " +
                                               std::to_string(options.layers) + " --batch " +
                                               std::to_string(options.batch));
 }
 
-template Status train_dp<float>(const Options&, const Dataset&, const Dataset*, Communicator&);
-template Status train_dp<double>(const Options&, const Dataset&, const Dataset*, Communicator&);
+template Status train_dp<float>(const Options&, const Dataset&, const Dataset*, Communicator&,
+                                std::optional<Report>&);
+template Status train_dp<double>(const Options&, const Dataset&, const Dataset*, Communicator&,
+                                 std::optional<Report>&);
 
 }  // namespace rondo::trainer

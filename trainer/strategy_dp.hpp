@@ -4,16 +4,19 @@
 // All by the star. Refuses to be good: no overlap, no buckets, no checkpoints (see strategy.hpp).
 #pragma once
 
+#include <optional>
+
 #include "rondo/communicator.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/options.hpp"
+#include "trainer/report.hpp"
 
 namespace rondo::trainer {
 
 /// As train(): the same samples in the same steps, so that losses are ddp's up to rounding; the
-/// same report. T is the type of arithmetic.
+/// same report, which rank 0 opens. T is the type of arithmetic.
 template <class T>
 Status train_dp(const Options& options, const Dataset& data, const Dataset* validation,
-                Communicator& communicator);
+                Communicator& communicator, std::optional<Report>& report);
 
 }  // namespace rondo::trainer

@@ -68,14 +68,14 @@ void announce(const RunFacts& facts) {
                facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
   // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
   const std::string optimizer =
-      o.zero == 1 ? fmt::format("{} here (--zero 0: {})", mib(facts.own_optimizer_bytes),
-                                mib(facts.optimizer_bytes))
-                  : fmt::format("{} (--zero 1: about {})", mib(facts.optimizer_bytes),
-                                mib(facts.optimizer_bytes / facts.ranks));
+      o.zero == 1 ? fmt::format("{} here (--zero 0: {})", mib(facts.sizes.own_optimizer_bytes),
+                                mib(facts.sizes.optimizer_bytes))
+                  : fmt::format("{} (--zero 1: about {})", mib(facts.sizes.optimizer_bytes),
+                                mib(facts.sizes.optimizer_bytes / facts.ranks));
   spdlog::info("MiB per rank: parameters {}, gradients {}, optimizer {}, activations {}",
                mib(facts.bytes_of(facts.ddp.parameter_elements())),
                mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
-               mib(facts.activation_bytes));
+               mib(facts.sizes.activation_bytes));
   spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(), o.threads);
   const std::vector<std::string> collectives = collectives_of(facts.ddp);
   for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
@@ -171,8 +171,8 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"bytes_sent_per_step", bytes_sent[0]},
           {"bytes_sent_per_step_by_rank", bytes_sent},
           {"bytes_formula_per_step", bytes_formula(facts)},
-          {"optimizer_bytes", facts.own_optimizer_bytes},
-          {"optimizer_bytes_without_zero", facts.optimizer_bytes},
+          {"optimizer_bytes", facts.sizes.own_optimizer_bytes},
+          {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
           {"predicted_comm_us", predicted_us},
           {"comm_us", comm_ms * 1e3},
           {"hidden_comm_ms", hidden_ms},
@@ -182,9 +182,9 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"compute_ms", report.median_of(&StepRecord::compute_ms)},
           {"data_wait_ms", report.median_of(&StepRecord::data_wait_ms)},
           {"samples_per_s", samples_per_s},
-          {"gemm_operations_per_sample", facts.gemm_operations},
+          {"gemm_operations_per_sample", facts.sizes.gemm_operations},
           {"gemm_gflops_per_rank",
-           facts.gemm_operations * samples_per_s / static_cast<double>(facts.ranks) / 1e9},
+           facts.sizes.gemm_operations * samples_per_s / static_cast<double>(facts.ranks) / 1e9},
           {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
           {"warnings", facts.ddp.warnings()},
           {"parameter_hash", fmt::format("{:016x}", parameter_hash)},

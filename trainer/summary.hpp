@@ -20,11 +20,13 @@ struct RunFacts {
   const DistributedDataParallel& ddp;
   const std::vector<Plan>& plans;  // of each bucket
   uint64_t ranks, steps_per_epoch, last_step, global_batch;
-  size_t optimizer_bytes;      // of the whole state
-  size_t own_optimizer_bytes;  // of what this rank keeps of it
-  size_t activation_bytes;
-  double gemm_operations;  // of one sample
-  uint64_t first_step;     // the one that a resumed run begins behind
+  uint64_t first_step;  // the one that a resumed run begins behind
+  struct Sizes {
+    size_t optimizer_bytes;      // of the whole state
+    size_t own_optimizer_bytes;  // of what this rank keeps of it
+    size_t activation_bytes;
+    double gemm_operations;  // of one sample
+  } sizes;
 
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }
 };

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "rondo/communicator.hpp"
 #include "trainer/lesson_data.hpp"
@@ -29,14 +30,42 @@ std::string names() {
   return all;
 }
 
-Result<std::string> make_folder(const std::string& name) {
-  std::error_code error;
-  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-  std::string path = temporary.string() + "/rondo-lesson-" + name + "-XXXXXX";
-  if (!error && mkdtemp(path.data()) != nullptr) return path;
-  return Status(Code::kSystem,
-                "cannot make a folder '" + path + "' for the lesson: " + std::strerror(errno));
-}
+/// Where a lesson's data and results lie: the user's folder, or one that goes when this does.
+class Workplace {
+ public:
+  /// Empty `folder`: one of its own.
+  static Result<Workplace> create(const std::string& folder, const std::string& lesson) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (!folder.empty()) {
+      fs::create_directories(folder, error);
+      const std::string path = fs::absolute(folder, error).string();
+      if (fs::is_directory(path, error)) return Workplace(path, true);
+      return Status(Code::kSystem, "cannot make --lesson-folder '" + folder + "'");
+    }
+    std::string path = fs::temp_directory_path(error) / ("rondo-lesson-" + lesson + "-XXXXXX");
+    if (!error && mkdtemp(path.data()) != nullptr) return Workplace(path, false);
+    return Status(Code::kSystem,
+                  "cannot make a folder '" + path + "' for the lesson: " + std::strerror(errno));
+  }
+  ~Workplace() {
+    std::error_code ignored;
+    if (!keeps_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Workplace(Workplace&& other) noexcept
+      : path_(std::exchange(other.path_, {})), keeps_(other.keeps_) {}
+  Workplace& operator=(Workplace&&) = delete;
+
+  const std::string& path() const { return path_; }
+  bool keeps() const { return keeps_; }
+  void keep() { keeps_ = true; }
+
+ private:
+  Workplace(std::string path, bool keeps) : path_(std::move(path)), keeps_(keeps) {}
+
+  std::string path_;
+  bool keeps_;
+};
 
 /// Breaks at spaces; later lines begin with `indent`.
 std::string wrapped(const std::string& text, const std::string& indent, size_t width = 96) {
@@ -94,7 +123,7 @@ Result<std::vector<LessonRun>> run_all(const Lesson& lesson, const std::string& 
 
 }  // namespace
 
-Status teach(const std::string& name) {
+Status teach(const std::string& name, const std::string& folder) {
   if (name == "list") {
     for (const Lesson& lesson : lessons())
       say(fmt::format("{:<20} {}\n", lesson.name, lesson.broken));
@@ -112,21 +141,24 @@ Status teach(const std::string& name) {
     return Status(Code::kInvalidArgument,
                   "--lesson starts ranks of its own: run it without a launcher");
   }
-  const Result<std::string> folder = make_folder(name);
-  RONDO_RETURN_IF_ERROR(folder.status());
-  RONDO_RETURN_IF_ERROR(write_lesson_data(folder.value()));
+  Result<Workplace> place_of_work = Workplace::create(folder, name);
+  RONDO_RETURN_IF_ERROR(place_of_work.status());
+  Workplace& work = place_of_work.value();
+  RONDO_RETURN_IF_ERROR(write_lesson_data(work.path()));
   say(fmt::format("Lesson {}: {}\n\n", name, wrapped(found->broken, "")));
-  const Result<std::vector<LessonRun>> runs = run_all(*found, folder.value());
+  const Result<std::vector<LessonRun>> runs = run_all(*found, work.path());
   RONDO_RETURN_IF_ERROR(runs.status());
   say("\n" + table(*found, runs.value()) + "\n");
   if (!found->shows(runs.value())) {
+    work.keep();
     return Status(Code::kInvalidArgument, "the symptom of '" + name +
                                               "' did not show: the numbers above and " +
-                                              folder.value() + " say what happened instead");
+                                              work.path() + " say what happened instead");
   }
   say(fmt::format("Look first: {}\n", wrapped(found->look_first, "            ")));
-  say(fmt::format("More: trainer/TROUBLESHOOTING.md, section '{}'. Data and results stay in {}\n",
-                  name, folder.value()));
+  say(fmt::format("More: trainer/TROUBLESHOOTING.md, section '{}'. {}\n", name,
+                  work.keeps() ? "Data and results stay in " + work.path()
+                               : "With --lesson-folder DIR the commands can be repeated"));
   return {};
 }
 

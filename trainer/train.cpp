@@ -4,7 +4,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cmath>
 #include <new>
 #include <optional>
 
@@ -14,8 +13,10 @@
 #include "trainer/data/loader.hpp"
 #include "trainer/evaluate.hpp"
 #include "trainer/hash.hpp"
+#include "trainer/loop.hpp"
 #include "trainer/measurements.hpp"
 #include "trainer/random.hpp"
+#include "trainer/rank_buffers.hpp"
 #include "trainer/ranks.hpp"
 #include "trainer/report.hpp"
 #include "trainer/sabotage.hpp"
@@ -48,10 +49,7 @@ class UnderWay {
 /// What a run is made of before its first step. Borrowed.
 template <class T>
 struct Parts {
-  const Options& options;
-  const Dataset& data;
-  const Dataset* validation;
-  Communicator& communicator;
+  LoopParts loop;
   Model<T>& model;
   Weights<T>& weights;
   const DistributedSampler& sampler;
@@ -59,29 +57,41 @@ struct Parts {
 };
 
 template <class T>
-class Run : private BackwardListener, private ForwardListener {
+class Run : public TrainingLoop, private BackwardListener, private ForwardListener {
  public:
-  explicit Run(const Parts<T>& parts);
-  Status run();
-  /// After run() has failed: rank 0's document of what there was until then.
-  void abandon(const Status& why) {
-    if (report_) report_->abandon(why);
-  }
+  explicit Run(const Parts<T>& parts)
+      : TrainingLoop(parts.loop),
+        model_(parts.model),
+        weights_(parts.weights),
+        sampler_(parts.sampler),
+        loader_(parts.loader),
+        loss_(2) {}
 
  private:
-  Status start();
-  Status plan_steps();
+  Status start() override;
+  Result<bool> step() override;
+  Status end_step() override { return await_parameters(); }
+  Status settle() override;
+  Status save() override;
+  Status write_weights() override {
+    return save_weights(o_.save_weights, communicator_, model_, weights_);
+  }
+  Result<Evaluation> evaluate_model() override {
+    return evaluate(o_, *validation_, model_, communicator_);
+  }
+  Status conclude(const End& end) override;
+  RunFacts::Sizes sizes() const override;
+
   Status begin_parameters();
+  Status plan_steps();
   Status open_outputs();
-  Result<bool> step();
   DdpHeader header() const;
   Result<Work> pass();
   Result<Batch> fetch();
-  Status validate();
-  Status save();
+  void measure(const Work::Times& loss_times);
   void record(double loss, const Work::Times& loss_times, const typename Weights<T>::Update& made);
-  Status finish();
   void begin_epoch(uint64_t epoch);
+  Status await_parameters();
 
   void forward_begins(int layer) override {
     timeline_.layer_begins(Timeline::Direction::kForward, layer);
@@ -97,35 +107,15 @@ class Run : private BackwardListener, private ForwardListener {
     ddp_.gradient_skipped(static_cast<size_t>(parameter));
   }
 
-  Status await_parameters();
-  bool reports() const { return communicator_.rank() == 0; }
-  bool reached_end() const { return last_step_ != 0 ? step_ >= last_step_ : epoch_ >= o_.epochs; }
-  RunFacts facts() const;
-
-  const Options& o_;
-  const Dataset& data_;
-  const Dataset* validation_;
-  Communicator& communicator_;
   Model<T>& model_;
   Weights<T>& weights_;
-  DistributedDataParallel& ddp_;
   DistributedSampler sampler_;  // of this rank, at the beginning of what is left of the epoch
   Loader& loader_;
-  const uint64_t ranks_;
   Buffer<double> loss_;  // [0]: this rank's sum; [1]: all ranks' sum
-  ScheduleOptions schedule_;
 
-  std::vector<Plan> plans_;       // of each bucket
-  std::optional<Report> report_;  // rank 0 only
   Timeline timeline_;
   Measurements measured_;
   ControlTimes control_;
-  uint64_t bytes_before_ = 0;  // Stats::bytes_sent when the first step began
-  uint64_t steps_per_epoch_ = 0, first_step_ = 0;
-  uint64_t last_step_ = 0;           // 0: by epochs
-  uint64_t expected_last_step_ = 0;  // exact unless ranks have data of different sizes
-
-  uint64_t step_ = 0, epoch_ = 0;
   uint64_t taken_ = 0;  // of this rank's samples that sampler_ has left
 
   // The step under way.
@@ -141,37 +131,6 @@ class Run : private BackwardListener, private ForwardListener {
 };
 
 template <class T>
-Run<T>::Run(const Parts<T>& parts)
-    : o_(parts.options),
-      data_(parts.data),
-      validation_(parts.validation),
-      communicator_(parts.communicator),
-      model_(parts.model),
-      weights_(parts.weights),
-      ddp_(parts.weights.ddp()),
-      sampler_(parts.sampler),
-      loader_(parts.loader),
-      ranks_(static_cast<uint64_t>(communicator_.size())),
-      loss_(2) {}
-
-template <class T>
-Status Run<T>::run() {
-  RONDO_RETURN_IF_ERROR(start());
-  while (!reached_end()) {
-    const Result<bool> made = step();
-    RONDO_RETURN_IF_ERROR(made.status());
-    if (!made.value()) continue;  // only the epoch's end
-    if (o_.checkpoint_every != 0 && step_ % o_.checkpoint_every == 0 && !reached_end()) {
-      RONDO_RETURN_IF_ERROR(save());
-    }
-    if (o_.validate_every != 0 && step_ % o_.validate_every == 0 && !reached_end()) {
-      RONDO_RETURN_IF_ERROR(validate());
-    }
-  }
-  return finish();
-}
-
-template <class T>
 Status Run<T>::start() {
   RONDO_RETURN_IF_ERROR(begin_parameters());
   RONDO_RETURN_IF_ERROR(plan_steps());
@@ -182,7 +141,6 @@ Status Run<T>::start() {
   RONDO_RETURN_IF_ERROR(control.status());
   control_ = control.value();
   measured_ = Measurements(ddp_.layout().size());
-  bytes_before_ = communicator_.stats().bytes_sent;
   return {};
 }
 
@@ -200,6 +158,7 @@ Status Run<T>::begin_parameters() {
     RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(weights_.replicate());
+  set_buffers<T>(progress.buffers, ddp_);
   step_ = first_step_ = progress.step;
   epoch_ = progress.position.epoch;
   sampler_.set_epoch(epoch_, progress.position.consumed);
@@ -223,12 +182,6 @@ Status Run<T>::plan_steps() {
     most_left = std::max(most_left, all.value()[2 * r + 1]);
   }
   steps_per_epoch_ = (most + o_.accum - 1) / o_.accum;
-  if (steps_per_epoch_ == 0) {
-    return Status(Code::kDataError, "data '" + data_.facts().path + "': has " +
-                                        std::to_string(data_.samples()) +
-                                        " samples, fewer than --drop-last needs for one batch of " +
-                                        std::to_string(o_.batch) + " on each rank");
-  }
   last_step_ = o_.steps;
   expected_last_step_ = o_.steps;
   if (o_.steps == 0) {
@@ -240,41 +193,27 @@ Status Run<T>::plan_steps() {
           (most_left + o_.accum - 1) / o_.accum + (o_.epochs - epoch_ - 1) * steps_per_epoch_;
     }
   }
-  schedule_ = schedule_options(o_, o_.batch * o_.accum * ranks_, expected_last_step_);
-  return check(schedule_);
+  return plan_schedule();
 }
 
 template <class T>
 Status Run<T>::open_outputs() {
-  if (reports()) RONDO_RETURN_IF_ERROR(try_outputs(o_));
+  RONDO_RETURN_IF_ERROR(open_report());
   Result<Timeline> timeline =
       Timeline::open(o_.trace, communicator_.rank(), model_.layers(), collectives_of(ddp_));
   RONDO_RETURN_IF_ERROR(timeline.status());
   timeline_ = std::move(timeline).value();
-  if (!reports()) return {};
-  Result<Report> report = Report::open(o_, facts().last_step, config_of(facts()));
-  RONDO_RETURN_IF_ERROR(report.status());
-  report_ = std::move(report).value();
-  announce(facts());
+  if (reports()) announce(facts());
   return {};
 }
 
 template <class T>
-RunFacts Run<T>::facts() const {
+RunFacts::Sizes Run<T>::sizes() const {
   const size_t arrays = weights_.optimizer().state().size();
-  return {.options = o_,
-          .data = data_.facts(),
-          .ddp = ddp_,
-          .plans = plans_,
-          .ranks = ranks_,
-          .steps_per_epoch = steps_per_epoch_,
-          .last_step = expected_last_step_,
-          .global_batch = o_.batch * o_.accum * ranks_,
-          .optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
+  return {.optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
           .own_optimizer_bytes = arrays * own_elements(ddp_) * sizeof(T),
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations(),
-          .first_step = first_step_};
+          .gemm_operations = model_.gemm_operations()};
 }
 
 /// One step; false where no rank had samples left, so that only the epoch has ended.
@@ -316,26 +255,12 @@ Result<bool> Run<T>::step() {
   if (made.made) updated_step_ = step_;
   clock_.end_ns = now_ns();
   loader_.mark_done();
-  timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
-  timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
-  timeline_.communicated(ddp_.header_times(), loss_work->times(), ddp_.times());
-  measured_.step_ends({.begin_ns = clock_.begin_ns,
-                       .end_ns = clock_.end_ns,
-                       .data_wait_ns = clock_.data_wait_ns,
-                       .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
-                       .parameter_wait_ns = clock_.parameter_wait_ns,
-                       .backward_end_ns = clock_.wait_ns,
-                       .finished_ns = clock_.optimizer_ns},
-                      ddp_.times());
+  measure(loss_work->times());
 
   const DdpStep all = ddp_.headers().value();
   step_samples_ = all.loss_terms / model_.loss_terms();
   const double loss = loss_.data()[1] / static_cast<double>(all.loss_terms);
-  if (!std::isfinite(loss)) {
-    return Status(Code::kInvalidArgument, "the loss became " + std::to_string(loss) + " in step " +
-                                              std::to_string(step_) +
-                                              fmt::format(": lower --lr, now {}", o_.lr));
-  }
+  RONDO_RETURN_IF_ERROR(require_finite(loss));
   if (reports()) record(loss, loss_work->times(), made);
   if (all.epoch_ended) begin_epoch(epoch_ + 1);
   return true;
@@ -441,6 +366,22 @@ Result<Batch> Run<T>::fetch() {
   return batch;
 }
 
+/// The step's part of the timeline and of what the summary accounts for.
+template <class T>
+void Run<T>::measure(const Work::Times& loss_times) {
+  timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
+  timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
+  timeline_.communicated(ddp_.header_times(), loss_times, ddp_.times());
+  measured_.step_ends({.begin_ns = clock_.begin_ns,
+                       .end_ns = clock_.end_ns,
+                       .data_wait_ns = clock_.data_wait_ns,
+                       .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
+                       .parameter_wait_ns = clock_.parameter_wait_ns,
+                       .backward_end_ns = clock_.wait_ns,
+                       .finished_ns = clock_.optimizer_ns},
+                      ddp_.times());
+}
+
 /// Rank 0: one line of the report.
 template <class T>
 void Run<T>::record(double loss, const Work::Times& loss_times,
@@ -470,59 +411,34 @@ void Run<T>::record(double loss, const Work::Times& loss_times,
 }
 
 template <class T>
-Status Run<T>::validate() {
-  if (validation_ == nullptr) return {};
+Status Run<T>::settle() {
   RONDO_RETURN_IF_ERROR(await_parameters());
-  RONDO_RETURN_IF_ERROR(ddp_.broadcast_buffers());
-  const Result<Evaluation> result = evaluate(o_, *validation_, model_, communicator_);
-  RONDO_RETURN_IF_ERROR(result.status());
-  if (reports()) {
-    report_->add_validation({.step = step_,
-                             .loss = result.value().loss,
-                             .accuracy = result.value().accuracy,
-                             .samples = result.value().samples});
-  }
-  return {};
+  return ddp_.broadcast_buffers();
 }
 
 template <class T>
 Status Run<T>::save() {
   if (o_.checkpoint_dir.empty() || step_ == first_step_) return {};
   RONDO_RETURN_IF_ERROR(await_parameters());
-  const Progress progress{.found = true, .step = step_, .position = loader_.position()};
+  const Progress progress{
+      .found = true, .step = step_, .position = loader_.position(), .buffers = {}};
   return checkpoint(o_, communicator_, progress, schedule_, data_.facts(), plans_, weights_);
 }
 
-/// Saves, compares all ranks' parameters, and reports.
 template <class T>
-Status Run<T>::finish() {
-  RONDO_RETURN_IF_ERROR(await_parameters());
-  RONDO_RETURN_IF_ERROR(save());
-  RONDO_RETURN_IF_ERROR(validate());
-  if (!o_.save_weights.empty()) {
-    RONDO_RETURN_IF_ERROR(save_weights(o_.save_weights, communicator_, model_, weights_));
-  }
-  const uint64_t steps = step_ - first_step_;
-  const uint64_t mine[] = {
-      hash_bytes(ddp_.parameters(), ddp_.parameter_elements() * sizeof(T)),
-      steps == 0 ? 0 : (communicator_.stats().bytes_sent - bytes_before_) / steps};
-  Result<std::vector<uint64_t>> all = gather_words(communicator_, mine);
-  RONDO_RETURN_IF_ERROR(all.status());
-  std::vector<uint64_t> bytes_sent;
-  for (uint64_t r = 0; r < ranks_; ++r) {
-    if (all.value()[2 * r] != all.value()[0]) {
-      return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
-                                         " holds other parameters than rank 0: this is a bug");
-    }
-    bytes_sent.push_back(all.value()[2 * r + 1]);
+Status Run<T>::conclude(const End& end) {
+  for (uint64_t r = 1; r < ranks_; ++r) {
+    if (end.hashes[r] == end.hashes[0]) continue;
+    return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
+                                       " holds other parameters than rank 0: this is a bug");
   }
   RONDO_RETURN_IF_ERROR(timeline_.close(communicator_));
   const Result<AllRanks> all_ranks = compare_ranks(communicator_, measured_);
   RONDO_RETURN_IF_ERROR(all_ranks.status());
   if (!reports()) return {};
   const RunFacts known = facts();
-  nlohmann::ordered_json summary = summarize(known, *report_, bytes_sent, mine[0]);
-  if (steps > 0) {
+  nlohmann::ordered_json summary = summarize(known, *report_, end.bytes_sent, end.hashes[0]);
+  if (step_ > first_step_) {
     account({.facts = known,
              .communicator = communicator_,
              .direct = is_library_memory(ddp_.gradients(), 1),
@@ -536,7 +452,7 @@ Status Run<T>::finish() {
 
 template <class T>
 Status train_with(const Options& options, const Dataset& data, const Dataset* validation,
-                  Communicator& communicator) try {
+                  Communicator& communicator, std::optional<Report>& report) try {
   RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
   std::optional<Communicator> statistics;
@@ -561,10 +477,12 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
       data, sampler,
       {.batch = options.batch, .workers = options.workers, .drop_last = options.drop_last});
   RONDO_RETURN_IF_ERROR(loader.status());
-  Run<T> run({.options = options,
-              .data = data,
-              .validation = validation,
-              .communicator = communicator,
+  Run<T> run({.loop = {.options = options,
+                       .data = data,
+                       .validation = validation,
+                       .communicator = communicator,
+                       .ddp = weights->ddp(),
+                       .report = report},
               .model = *model,
               .weights = weights.value(),
               .sampler = sampler,
@@ -574,7 +492,6 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
     // Before anything is destroyed that others may be waiting for.
     communicator.abort(status.message());
     if (statistics) statistics->abort(status.message());
-    run.abandon(status);
   }
   return status;
 } catch (const std::bad_alloc&) {
@@ -590,8 +507,15 @@ Status train(const Options& options, const Dataset& data, const Dataset* validat
   const bool dp = options.strategy == "dp", wide = options.type() == DataType::kFloat64;
   const auto with = wide ? (dp ? train_dp<double> : train_with<double>)
                          : (dp ? train_dp<float> : train_with<float>);
-  const Status status = with(options, data, validation, communicator);
-  if (!status.ok()) communicator.abort(status.message());
+  std::optional<Report> report;
+  const Status status = with(options, data, validation, communicator, report);
+  if (status.ok()) return status;
+  communicator.abort(status.message());
+  if (report) {
+    report->abandon(status);
+  } else if (communicator.rank() == 0) {
+    (void)write_failure(options, status.to_string());
+  }
   return status;
 }
 

@@ -39,10 +39,13 @@ def check_program(rondo_run, program, is_static, **environment):
 
 
 def check_toy(rondo_run, program, checkpoint):
-    """Three ranks find the line, and leave a checkpoint that holds it."""
+    """Three ranks find the line, count what travelled, and leave a checkpoint that holds it."""
     output = run(rondo_run, "-n", 3, "--timeout", 60, "--", program, checkpoint)
     if output.count("w 3.00 b -1.00") != 3:
         sys.exit(f"toy_ddp printed\n{output}without three times w 3.00 b -1.00")
+    # 34 steps in each of 5 epochs, and two gradients that take a cache line each.
+    if output.count(f"{5 * 34 * 2 * 64} bytes of gradients") != 3:
+        sys.exit(f"toy_ddp's hook counted otherwise:\n{output}")
     if b'"momentum.w"' not in checkpoint.read_bytes():
         sys.exit("toy_ddp's checkpoint lacks the optimizer's state")
     print("toy_ddp: ok")

@@ -3,11 +3,12 @@
 
 Runs model_dump (tests/trainer/model_dump.cpp) for a few shapes, in float and double, builds each model again from the dumped
 parameters with plain torch.nn.functional, and compares the logits (by their softmax, which is what the models keep of them), the
-loss, every gradient, and ten steps of AdamW. Exits 77 where torch cannot be imported.
+loss, every gradient, ten steps of AdamW, the running statistics that they leave, and the evaluation that uses those. Exits 77 where
+torch cannot be imported.
 
 Tolerances. double: logits 1e-13, losses 1e-13 relative, gradients 1e-12 of the tensor's largest (or 1e-15), parameters after ten steps 1e-8 of
-a step's length, which is the learning rate. float: logits 1e-6, losses 1e-6 relative, gradients 1e-5 of the largest (or 1e-8), but no
-parameters after ten steps: where a gradient is zero up to rounding (the keys' bias, to which softmax is blind) AdamW divides
+a step's length, which is the learning rate, the evaluation behind them 1e-12. float: logits 1e-6, losses 1e-6 relative, gradients 1e-5 of
+the largest (or 1e-8), the evaluation 1e-4, but no parameters after ten steps: where a gradient is zero up to rounding (the keys' bias, to which softmax is blind) AdamW divides
 rounding errors by each other.
 """
 import json
@@ -40,25 +41,28 @@ SHAPES = {
 class Tolerance:
     def __init__(self, double):
         self.loss = 1e-13 if double else 1e-6
+        self.evaluation = 1e-12 if double else 1e-4
         self.gradient = 1e-12 if double else 1e-5
         self.least = 1e-15 if double else 1e-8
         self.parameter = 1e-8 if double else None  # in learning rates
 
 
-def mlp(dump, p, inputs):
+def mlp(dump, p, inputs, buffers, training):
     x = p["embedding"][inputs].flatten(1)
     for layer in range(1, dump["shape"]["layers"] + 1):
         x = F.relu(F.linear(x, p[f"hidden{layer}.weight"], p[f"hidden{layer}.bias"]))
     return F.linear(x, p["output.weight"], p["output.bias"])
 
 
-def cnn(dump, p, inputs):
+def cnn(dump, p, inputs, buffers, training):
     x = inputs.view(-1, *dump["shape"]["image"]).to(p["linear.weight"].dtype)
     block = 1
     while f"conv{block}.weight" in p:
         x = F.conv2d(x, p[f"conv{block}.weight"], p.get(f"conv{block}.bias"), padding=1)
         if f"bn{block}.weight" in p:
-            x = F.batch_norm(x, None, None, p[f"bn{block}.weight"], p[f"bn{block}.bias"], training=True)
+            x = F.batch_norm(x, buffers[f"bn{block}.running_mean"], buffers[f"bn{block}.running_var"], p[f"bn{block}.weight"],
+                             p[f"bn{block}.bias"], training=training, momentum=0.1)
+            buffers[f"bn{block}.num_batches"] += 1 if training else 0
         x = F.relu(x)
         if block <= 2:
             x = F.max_pool2d(x, 2)
@@ -67,7 +71,7 @@ def cnn(dump, p, inputs):
     return F.linear(x, p["linear.weight"], p["linear.bias"])
 
 
-def gpt(dump, p, inputs):
+def gpt(dump, p, inputs, buffers, training):
     heads = dump["shape"]["heads"]
     samples, context = inputs.shape
     width = p["wte.weight"].shape[1]
@@ -113,13 +117,14 @@ def compare(dump):
     parameters = {name: value.requires_grad_() for name, value in tensors(dump, "parameters").items()}
     inputs = torch.tensor(dump["tokens"] or dump["images"]).view(dump["batch"], -1)
     targets = torch.tensor(dump["targets"])
+    ends = {name: torch.full_like(value, 1.0 if name.endswith("var") else 0.0) for name, value in tensors(dump, "buffers").items()}
     decays = {t["name"]: t["decays"] for t in dump["parameters"]}
     settings = dump["optimizer"]
     groups = [{"params": [v for n, v in parameters.items() if decays[n] == which],
                "weight_decay": settings["decay"] if which else 0.0} for which in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=settings["lr"], betas=settings["betas"], eps=settings["eps"])
     for step, ours in enumerate(dump["losses"]):
-        logits = model(dump, parameters, inputs)
+        logits = model(dump, parameters, inputs, ends, training=True)
         loss = F.cross_entropy(logits, targets)
         check(f"loss before step {step + 1}", torch.tensor(ours, dtype=torch.float64), loss.detach(),
               tolerance.loss * abs(loss.item()))
@@ -138,6 +143,15 @@ def compare(dump):
     if tolerance.parameter is not None:
         for name, value in tensors(dump, "after").items():
             check(f"{name} after ten steps", value, parameters[name].detach(), tolerance.parameter * settings["lr"])
+    for name, value in tensors(dump, "buffers").items():
+        check(f"{name} after ten steps", value, ends[name], tolerance.loss * max(1.0, ends[name].abs().max().item()))
+    logits = model(dump, parameters, inputs, ends, training=False).detach()
+    loss = F.cross_entropy(logits, targets).item()
+    ours = dump["evaluation"]
+    check("loss of the evaluation", torch.tensor(ours["loss"], dtype=torch.float64), torch.tensor(loss, dtype=torch.float64),
+          tolerance.evaluation * abs(loss))
+    check("softmax of the evaluation", torch.tensor(ours["probabilities"], dtype=torch.float64), logits.softmax(1).flatten(),
+          tolerance.evaluation)
     return errors, worst
 
 

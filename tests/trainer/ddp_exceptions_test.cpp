@@ -2,6 +2,7 @@
 // weights, buffers, hooks, files.
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "tests/trainer/ddp_rig.hpp"
@@ -246,7 +247,10 @@ TEST_CASE("ddp tied weights: the second gradient is added, whole or as touched r
 }
 
 TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
-  const auto bytes_with = [](DdpOptions::Rows rows) {
+  const std::vector<int32_t> few = {1, 2, 999};
+  std::vector<int32_t> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  const auto bytes_with = [&](DdpOptions::Rows rows, const std::vector<int32_t>& touched) {
     uint64_t bytes = 0;
     with_ranks(2, [&](Communicator& communicator) {
       DdpOptions options;
@@ -256,15 +260,19 @@ TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
                       {.name = "rows", .shape = {1000, 8}, .adds_to = 0}});
       const uint64_t before = communicator.stats().bytes_sent;
       ok(ddp.begin({.loss_terms = 1}));
-      ddp.touches_rows(1, std::vector<int32_t>{1, 2, 999});
+      ddp.touches_rows(1, touched);
       all_ready(ddp);
       ok(ddp.finish());
       if (communicator.rank() == 0) bytes = communicator.stats().bytes_sent - before;
     });
     return bytes;
   };
-  const uint64_t touched = bytes_with(DdpOptions::Rows::kFewerBytes);
-  CHECK(touched + 25000 < bytes_with(DdpOptions::Rows::kWhole));
+  using Rows = DdpOptions::Rows;
+  const uint64_t whole = bytes_with(Rows::kWhole, all);
+  CHECK(bytes_with(Rows::kFewerBytes, few) + 25000 < whole);
+  // With its number each row is longer than without.
+  CHECK(bytes_with(Rows::kFewerBytes, all) + 3000 < bytes_with(Rows::kTouched, all));
+  CHECK(bytes_with(Rows::kFewerBytes, all) <= whole + 8);  // and the exchange of counts
 }
 
 TEST_CASE("ddp skipped layers: an undeclared skip in a quiet micro-batch is named too") {

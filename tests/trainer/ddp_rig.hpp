@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rondo/rondo.hpp"
@@ -21,18 +22,17 @@ inline void ok(const Status& status) { expect(status.ok(), status.to_string()); 
 /// Runs `body` as `ranks` ranks of one communicator.
 inline void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
                        bool reproducible = false) {
-  const rondo::testing::TempDirectory meeting;
-  rondo::testing::require_all_ok(
-      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
-        Config config;
-        config.rank = rank;
-        config.world_size = ranks;
-        config.rendezvous = meeting.path();
-        config.reproducible = reproducible;
-        Result<Communicator> communicator = Communicator::create(config);
-        ok(communicator.status());
-        body(communicator.value());
-      }));
+  const TempDirectory meeting;
+  require_all_ok(run_ranks(How::kThreads, ranks, [&](int rank) {
+    Config config;
+    config.rank = rank;
+    config.world_size = ranks;
+    config.rendezvous = meeting.path();
+    config.reproducible = reproducible;
+    Result<Communicator> communicator = Communicator::create(config);
+    ok(communicator.status());
+    body(communicator.value());
+  }));
 }
 
 /// Five tensors of 16 floats, by default in three buckets: {0, 1}, {2, 3}, {4}.
@@ -50,6 +50,21 @@ inline Ddp make(Communicator& communicator, const DdpOptions& options = small_bu
   Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
   ok(ddp.status());
   return std::move(ddp).value();
+}
+
+/// Tensors around a shard's unit and off it, the last one a second gradient of the first.
+inline const std::vector<DdpTensor> kUnequal = {{.name = "table", .shape = {500, 30}},
+                                                {.name = "small", .shape = {7}},
+                                                {.name = "long", .shape = {9001}},
+                                                {.name = "more", .shape = {500, 30}, .adds_to = 0}};
+
+/// Runs `body` on `ranks` ranks that hold kUnequal, in buckets so small that panels of `table` end
+/// inside a unit.
+inline void with_unequal(int ranks, bool shard, const std::function<void(Ddp&)>& body) {
+  with_ranks(ranks, [&](Communicator& communicator) {
+    Ddp ddp = make(communicator, {.bucket_cap_mb = 5000.0 / (1 << 20), .shard = shard}, kUnequal);
+    body(ddp);
+  });
 }
 
 /// A value that tells rank, step and element apart; sums of a few are exact in float.

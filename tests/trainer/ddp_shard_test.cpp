@@ -6,18 +6,14 @@
 #include <numeric>
 #include <vector>
 
-#include "rondo/rondo.hpp"
-#include "tests/harness/catch.hpp"
-#include "tests/harness/rank_group.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 #include "trainer/ddp/shards.hpp"
 
 using namespace rondo;
-using rondo::testing::expect;
-using rondo::testing::expect_eq;
+using namespace rondo::testing;
 
 namespace {
 
-using Ddp = DistributedDataParallel;
 constexpr size_t kUnit = kDdpShardUnit;
 constexpr int kRanks[] = {1, 2, 3, 4, 5, 7};
 
@@ -48,24 +44,6 @@ std::vector<int> owners(const std::vector<DdpTensor>& tensors, const ddp::Layout
   return owner;
 }
 
-void ok(const Status& status) { expect(status.ok(), status.to_string()); }
-
-void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
-                bool reproducible = false) {
-  const rondo::testing::TempDirectory meeting;
-  rondo::testing::require_all_ok(
-      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
-        Config config;
-        config.rank = rank;
-        config.world_size = ranks;
-        config.rendezvous = meeting.path();
-        config.reproducible = reproducible;
-        Result<Communicator> communicator = Communicator::create(config);
-        ok(communicator.status());
-        body(communicator.value());
-      }));
-}
-
 Ddp make(Communicator& communicator, DdpOptions options, bool shard,
          std::vector<DdpTensor> tensors = odd_tensors()) {
   options.shard = shard;
@@ -73,7 +51,7 @@ Ddp make(Communicator& communicator, DdpOptions options, bool shard,
   ok(ddp.status());
   return std::move(ddp).value();
 }
-DdpOptions small_buckets() { return {.bucket_cap_mb = 50000.0 / (1 << 20)}; }
+DdpOptions unit_buckets() { return {.bucket_cap_mb = 50000.0 / (1 << 20)}; }
 
 float gradient_of(int rank, int step, size_t element) {
   return std::sin(static_cast<float>(element + 1) * static_cast<float>(rank + 3 + step));
@@ -149,7 +127,7 @@ TEST_CASE("ddp shards: gradients are the mean on their owner, N = 1 to 5 and 7")
   for (const int ranks : kRanks) {
     for (const bool overlap : {true, false}) {
       with_ranks(ranks, [&](Communicator& communicator) {
-        DdpOptions options = small_buckets();
+        DdpOptions options = unit_buckets();
         options.overlap = overlap;
         Ddp ddp = make(communicator, options, true);
         expect(ddp.layout().size() > 2, "too few buckets for this test");
@@ -180,8 +158,8 @@ TEST_CASE("ddp shards: reproducible, own gradients have the bits that all-reduce
     with_ranks(
         ranks,
         [&](Communicator& communicator) {
-          Ddp plain = make(communicator, small_buckets(), false);
-          Ddp sharded = make(communicator, small_buckets(), true);
+          Ddp plain = make(communicator, unit_buckets(), false);
+          Ddp sharded = make(communicator, unit_buckets(), true);
           for (int step = 0; step < 2; ++step) {
             reduce(plain, communicator.rank(), step);
             reduce(sharded, communicator.rank(), step);
@@ -199,7 +177,7 @@ TEST_CASE("ddp shards: reproducible, own gradients have the bits that all-reduce
 TEST_CASE("ddp shards: after the gather everybody has what each owner wrote") {
   for (const int ranks : kRanks) {
     with_ranks(ranks, [&](Communicator& communicator) {
-      Ddp ddp = make(communicator, small_buckets(), true);
+      Ddp ddp = make(communicator, unit_buckets(), true);
       auto* parameters = static_cast<float*>(ddp.parameters());
       const std::vector<int> owner = owners(ddp.tensors(), layout_of(ddp.tensors(), 50000), ranks);
       expect_eq(owner.size(), ddp.parameter_elements(), "elements");
@@ -227,7 +205,7 @@ TEST_CASE("ddp shards: after the gather everybody has what each owner wrote") {
 
 TEST_CASE("ddp shards: gathers start when a bucket is done, not when it is waited for") {
   with_ranks(2, [](Communicator& communicator) {
-    Ddp ddp = make(communicator, small_buckets(), true);
+    Ddp ddp = make(communicator, unit_buckets(), true);
     const uint64_t before = communicator.stats().operations;
     for (size_t b = ddp.layout().size(); b-- > 0;) ddp.gather_parameters(b);
     // What comes behind them ends behind them: so they go on without anybody waiting for them.
@@ -240,7 +218,7 @@ TEST_CASE("ddp shards: gathers start when a bucket is done, not when it is waite
 
 TEST_CASE("ddp shards: without them everything is one's own, and gathering is nothing") {
   with_ranks(2, [](Communicator& communicator) {
-    Ddp ddp = make(communicator, small_buckets(), false);
+    Ddp ddp = make(communicator, unit_buckets(), false);
     expect(!ddp.is_sharded(), "sharded");
     expect(ddp.own_ranges() == std::vector<DdpRange>{{0, ddp.parameter_elements()}}, "own");
     const uint64_t before = communicator.stats().operations;
@@ -284,7 +262,7 @@ TEST_CASE("ddp shards: tied weights are added where the first gradient is owned"
       with_ranks(
           ranks,
           [&](Communicator& communicator) {
-            DdpOptions options = small_buckets();
+            DdpOptions options = unit_buckets();
             options.rows = rows;
             std::vector<float> results[2];
             for (const bool shard : {false, true}) {
@@ -324,7 +302,7 @@ TEST_CASE("ddp shards: compression rounds as it does without, and sends less") {
     with_ranks(
         3,
         [&](Communicator& communicator) {
-          DdpOptions options = small_buckets();
+          DdpOptions options = unit_buckets();
           options.hook = make_compression_hook(wire);
           Ddp plain = make(communicator, options, false);
           reduce(plain, communicator.rank(), 0);
@@ -361,7 +339,7 @@ TEST_CASE("ddp shards: a hook that knows nothing of them is right everywhere, so
     void finish(const GradientBucket& /*bucket*/) override {}
   };
   with_ranks(2, [](Communicator& communicator) {
-    DdpOptions options = small_buckets();
+    DdpOptions options = unit_buckets();
     options.hook = std::make_shared<Sum>();
     Ddp ddp = make(communicator, options, true);
     reduce(ddp, communicator.rank(), 0);

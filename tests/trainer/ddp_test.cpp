@@ -103,6 +103,32 @@ TEST_CASE("ddp averaging: by ranks it is the mean of the ranks' means") {
   });
 }
 
+TEST_CASE("ddp bucket views: what travels is the memory that backward writes") {
+  struct Seen : CommunicationHook {
+    std::string name() const override { return "seen"; }
+    Work start(Communicator& communicator, const GradientBucket& bucket) override {
+      views.push_back({bucket.data, bucket.count});
+      return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
+    }
+    void finish(const GradientBucket& /*bucket*/) override {}
+    std::vector<std::pair<void*, size_t>> views;
+  };
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    const auto hook = std::make_shared<Seen>();
+    options.hook = hook;
+    Ddp ddp = make(communicator, options);
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    // Two tensors, two more, and the last, none of them moved.
+    const std::vector<std::pair<void*, size_t>> expected = {
+        {ddp.gradient<float>(0), 32}, {ddp.gradient<float>(2), 32}, {ddp.gradient<float>(4), 16}};
+    expect(hook->views == expected, "a bucket is not where its gradients are");
+    expect(ddp.gradient<float>(0) == ddp.gradients(), "the first gradient is elsewhere");
+  });
+}
+
 TEST_CASE("ddp overlap: a bucket leaves with its last gradient, never before its predecessors") {
   with_ranks(2, [](Communicator& communicator) {
     Ddp ddp = make(communicator);
@@ -137,6 +163,16 @@ TEST_CASE("ddp overlap: without it nothing is issued before finish") {
     for (const DdpBucketTimes& t : ddp.times()) {
       expect(before_finish <= t.work.issued_ns, "a bucket was issued before finish");
     }
+  });
+}
+
+TEST_CASE("ddp buckets: without a cap of one's own 25 MiB, the first and the last 1 MiB") {
+  with_ranks(1, [](Communicator& communicator) {
+    const std::vector<DdpTensor> mebibytes(30, {.name = "m", .shape = {1 << 18}});
+    const Ddp ddp = make(communicator, {}, mebibytes);
+    std::vector<size_t> tensors;
+    for (const DdpBucket& bucket : ddp.layout()) tensors.push_back(bucket.pieces.size());
+    expect(tensors == std::vector<size_t>{1, 25, 3, 1}, "30 tensors of a MiB lie otherwise");
   });
 }
 

@@ -84,7 +84,7 @@ TEST_CASE("every lesson shows its symptom, and says what to look at first and wh
                        "straggler", "local-batch-norm", "wrong-learning-rate", "star"});
   const std::string document = read_text(kTroubleshooting);
   for (const std::string& name : names) {
-    const TempDirectory folder;
+    const TempDirectory folder;  // for temporary files, of which none is left
     const ProgramResult result = run({"--lesson", name}, folder.path());
     INFO(name << ": " << result.out << result.err);
     CHECK(!result.timed_out);
@@ -92,21 +92,24 @@ TEST_CASE("every lesson shows its symptom, and says what to look at first and wh
     CHECK(result.out.find("Look first: ") != std::string::npos);
     CHECK(result.out.find("section '" + name + "'") != std::string::npos);
     CHECK(section(document, "## " + name).find("--lesson " + name) != std::string::npos);
-    // At least two commands, which name data that is still there.
+    // At least two commands, and nothing left behind.
     size_t commands = 0;
     for (const std::string& line : lines_of(result.out)) {
       if (line.find("  rondo-train ") == 0) ++commands;
     }
     CHECK(commands >= 2);
-    CHECK(!std::filesystem::is_empty(folder.path()));
+    CHECK(std::filesystem::is_empty(folder.path()));
   }
 }
 
 TEST_CASE("a lesson's command can be repeated as it is printed") {
   const TempDirectory folder;
-  const ProgramResult lesson = run({"--lesson", "uneven-inputs"}, folder.path());
+  const std::string kept = folder.path() + "/new/folder";
+  const ProgramResult lesson =
+      run({"--lesson", "uneven-inputs", "--lesson-folder", kept}, folder.path());
   INFO(lesson.out << lesson.err);
   REQUIRE(lesson.exit_code == 0);
+  CHECK(lesson.out.find("stay in " + kept) != std::string::npos);
   std::vector<ProgramResult> results;
   for (const std::string& line : lines_of(lesson.out)) {
     const std::string program = "  rondo-train ";
@@ -130,6 +133,8 @@ TEST_CASE("a lesson that nobody knows, with settings, or among ranks is refused"
   };
   refused({"--lesson", "patience"}, "straggler");
   refused({"--lesson", "star", "--ranks", "8"}, "--ranks");
+  refused({"--lesson-folder", folder.path()}, "--lesson");
+  refused({"--lesson", "star", "--lesson-folder", "/proc/none"}, "/proc/none");
   refused({"--break", "everything"}, "same-data");
   const ProgramResult nested =
       run_program({RONDO_RUN, "-n", "2", "--", RONDO_TRAIN, "--lesson", "star"});

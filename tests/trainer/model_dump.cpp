@@ -1,5 +1,5 @@
-// Runs a model on made-up samples, ten steps of AdamW, and writes everything that another
-// implementation needs to do the same and be compared: compare_with_torch.py. The optimizer is
+// Runs a model on made-up samples, ten steps of AdamW and an evaluation, and writes everything that
+// another implementation needs to do the same and be compared: compare_with_torch.py. The optimizer is
 // written here, by PyTorch's formula, so that a difference is the model's.
 //
 //   model_dump float|double mlp OUT LAYERS WIDTH BATCH
@@ -24,6 +24,7 @@ using Json = nlohmann::json;
 constexpr int kSteps = 10;
 constexpr double kRate = 1e-3, kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8, kDecay = 0.01;
 constexpr Pass kPass{.training = true, .seed = 1, .step = 0};
+constexpr Pass kEvaluation{.training = false, .seed = 1, .step = 0};
 
 struct Silent : BackwardListener {
   void layer_begins(int) override {}
@@ -100,33 +101,51 @@ class Run {
     losses.push_back(pass());
     json["losses"] = losses;  // means: before each step and after the last
     json["after"] = tensors(values_);
+    json["buffers"] = Json::array();
+    for (size_t b = 0; b < buffers_.size(); ++b) {
+      json["buffers"].push_back({{"name", model_->buffers()[b].name},
+                                 {"shape", model_->buffers()[b].shape},
+                                 {"values", buffers_[b]}});
+    }
+    const double evaluated = forward(kEvaluation);
+    json["evaluation"] = {{"loss", evaluated}, {"probabilities", probabilities_}};
     return json;
   }
 
  private:
   int adds_to(size_t p) const { return model_->parameters()[p].adds_to; }
 
-  /// The mean loss; gradients of it, with shares added to what they belong to.
-  double pass() {
-    const Batch batch{.size = task_.batch,
-                      .tokens = tokens_.data(),
-                      .images = images_.data(),
-                      .targets = targets_.data(),
-                      .ids = ids_.data()};
-    const double terms = static_cast<double>(targets_.size());
-    Silent listener;
-    const auto loss = model_->forward(batch, kPass);
+  Batch batch() const {
+    return {.size = task_.batch,
+            .tokens = tokens_.data(),
+            .images = images_.data(),
+            .targets = targets_.data(),
+            .ids = ids_.data()};
+  }
+  double terms() const { return static_cast<double>(targets_.size()); }
+
+  /// The mean loss.
+  double forward(const Pass& pass) {
+    const auto loss = model_->forward(batch(), pass);
+    if (!loss.ok()) std::abort();
     probabilities_.assign(model_->probabilities(),
                           model_->probabilities() + targets_.size() * model_->classes());
+    return loss.value() / terms();
+  }
+
+  /// The mean loss; gradients of it, with shares added to what they belong to.
+  double pass() {
+    Silent listener;
+    const double loss = forward(kPass);
     const Status status =
-        model_->backward(batch, kPass, static_cast<T>(1 / terms), false, listener);
-    if (!loss.ok() || !status.ok()) std::abort();
+        model_->backward(batch(), kPass, static_cast<T>(1 / terms()), false, listener);
+    if (!status.ok()) std::abort();
     for (size_t p = 0; p < values_.size(); ++p) {
       if (adds_to(p) < 0) continue;
       auto& whole = gradients_[static_cast<size_t>(adds_to(p))];
       for (size_t i = 0; i < whole.size(); ++i) whole[i] += gradients_[p][i];
     }
-    return loss.value() / terms;
+    return loss;
   }
 
   /// AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW does it.

@@ -2,51 +2,23 @@
 // taken from nowhere or from two places.
 #include "trainer/optimizer_files.hpp"
 
-#include <functional>
-
-#include "rondo/rondo.hpp"
-#include "tests/harness/catch.hpp"
-#include "tests/harness/rank_group.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
-using rondo::testing::expect;
-using rondo::testing::TempDirectory;
+using namespace rondo::testing;
 
 namespace {
 
-const std::vector<DdpTensor> kTensors = {{.name = "table", .shape = {500, 30}},
-                                         {.name = "small", .shape = {7}},
-                                         {.name = "long", .shape = {9001}},
-                                         {.name = "more", .shape = {500, 30}, .adds_to = 0}};
 const std::vector<std::string> kArrays = {"mean", "square"};
 
 float value_of(size_t array, size_t element) {
   return static_cast<float>(100000 * array + element) + 0.5f;
 }
 
-void with_ranks(int ranks, bool shard,
-                const std::function<void(int rank, DistributedDataParallel&)>& body) {
-  const TempDirectory meeting;
-  rondo::testing::require_all_ok(
-      rondo::testing::run_ranks(rondo::testing::How::kThreads, ranks, [&](int rank) {
-        Config config;
-        config.rank = rank;
-        config.world_size = ranks;
-        config.rendezvous = meeting.path();
-        Result<Communicator> communicator = Communicator::create(config);
-        expect(communicator.ok(), communicator.status().to_string());
-        Result<DistributedDataParallel> ddp =
-            DistributedDataParallel::create(communicator.value(), kTensors, {},
-                                            {.bucket_cap_mb = 5000.0 / (1 << 20), .shard = shard});
-        expect(ddp.ok(), ddp.status().to_string());
-        body(rank, ddp.value());
-      }));
-}
-
 /// Each rank's file in `folder`; elements that are not its own are wrong in its memory.
 void write(const std::string& folder, int ranks, bool shard) {
-  with_ranks(ranks, shard, [&](int rank, DistributedDataParallel& ddp) {
+  with_unequal(ranks, shard, [&](Ddp& ddp) {
     std::vector<float> memory[2];
     std::vector<StateStorage> arrays;
     for (size_t a = 0; a < 2; ++a) {
@@ -57,8 +29,8 @@ void write(const std::string& folder, int ranks, bool shard) {
       arrays.push_back({kArrays[a], memory[a].data()});
     }
     const auto views = state_views(ddp, DataType::kFloat32, arrays);
-    const Status status = write_tensor_file(folder + "/" + std::to_string(rank), views, {});
-    expect(status.ok(), status.to_string());
+    const std::string name = std::to_string(ddp.communicator().rank());
+    ok(write_tensor_file(folder + "/" + name, views, {}));
   });
 }
 
@@ -75,7 +47,7 @@ std::vector<TensorFile> open(const std::string& folder, const std::vector<int>& 
 /// All elements, read in pieces of `piece`; why not, if not.
 Status check(const std::vector<TensorFile>& files, size_t piece) {
   Status status;
-  with_ranks(1, false, [&](int, DistributedDataParallel& ddp) {
+  with_unequal(1, false, [&](Ddp& ddp) {
     const Result<StateReader> reader = StateReader::open(ddp, DataType::kFloat32, kArrays, files);
     status = reader.status();
     if (!status.ok()) return;
@@ -85,8 +57,8 @@ Status check(const std::vector<TensorFile>& files, size_t piece) {
         reader.value().read(a, begin, std::min(piece, all.size() - begin), &all[begin]);
       }
       for (size_t t = 0; t < 3; ++t) {
-        for (size_t i = ddp.offset(t); i < ddp.offset(t) + kTensors[t].count(); ++i) {
-          rondo::testing::expect_eq(all[i], value_of(a, i), "element " + std::to_string(i));
+        for (size_t i = ddp.offset(t); i < ddp.offset(t) + kUnequal[t].count(); ++i) {
+          expect_eq(all[i], value_of(a, i), "element " + std::to_string(i));
         }
       }
     }

@@ -175,6 +175,50 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(document["steps"].size() == 4);  // also those that were not logged
   CHECK(document["summary"] == summary);
   CHECK(document["config"]["batch"] == 2);
+  CHECK(!document["config"]["matmul_core"].get<std::string>().empty());
+
+  // Six for each weight of the matrices: forward, and two products of backward.
+  const double operations = 6.0 * (2 * 512 * 512 + 512 * 256);
+  CHECK(summary["gemm_operations_per_sample"] == operations);
+  CHECK(summary["gemm_gflops_per_rank"].get<double>() ==
+        Approx(operations * summary["samples_per_s"].get<double>() / 3 / 1e9));
+}
+
+TEST_CASE("OPENBLAS_CORETYPE chooses the code of matrix products, and the document names it") {
+  const Workplace place;
+  auto environment = kNoLauncher;
+  environment.push_back("OPENBLAS_CORETYPE=HASWELL");
+  const ProgramResult result = run_program({RONDO_TRAIN, "--steps", "1", "--width", "16", "--data",
+                                            place.data(), "--json", place.file("json")},
+                                           environment);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(json::parse(read_text(place.file("json")))["config"]["matmul_core"] == "Haswell");
+}
+
+TEST_CASE("--json holds an error where there is no summary, whichever rank failed") {
+  const Workplace place;
+  const auto error_of = [&](std::vector<std::string> words) {
+    std::ofstream(place.file("json")) << R"({"summary": "of another run"})";
+    words.insert(words.end(), {"--width", "16", "--steps", "50", "--json", place.file("json")});
+    const ProgramResult result = run(words);
+    INFO(result.err);
+    CHECK(result.exit_code != 0);
+    const json document = json::parse(read_text(place.file("json")));
+    CHECK(document["program"] == "rondo-train");
+    CHECK(!document.contains("summary"));
+    CHECK(document["config"]["width"] == 16);
+    return document.value("error", "");
+  };
+  // Rank 0's own: before the meeting, behind it, and in a step.
+  CHECK(error_of({"--data", "/missing"}).find("/missing") != std::string::npos);
+  CHECK(error_of({"--data", place.data(), "--checkpoint-dir", "/proc/none"}).find("/proc/none") !=
+        std::string::npos);
+  CHECK(error_of({"--data", place.data(), "--lr", "1e5"}).find("the loss became") !=
+        std::string::npos);
+  // Another rank's, which may have rank 0 stopped before it hears of it.
+  std::filesystem::copy_file(place.data(), place.file("own0"));
+  CHECK(!error_of({"--ranks", "2", "--data", place.file("own{rank}")}).empty());
 }
 
 TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {

@@ -125,6 +125,18 @@ TEST_CASE("the trace has every layer of forward and backward, on every rank, and
         open.push_back(span);
       }
     }
+    for (const int rank : {0, 1}) {
+      std::map<std::string, int> times;
+      for (const auto& [row, spans] : rows) {
+        for (const Span& span : spans) times[span.name] += row.first == rank ? 1 : 0;
+      }
+      for (const char* name : {"data", "forward", "wait for all-reduces", "optimizer",
+                               "all-gather of headers", "all-reduce of the loss",
+                               "ready, waits for its turn", "queued", "all-reduce bucket 0"}) {
+        INFO("rank " << rank << ": " << name);
+        CHECK(times[name] >= 2);  // in each step
+      }
+    }
     std::vector<std::string> expected;
     for (size_t l = model.layers.size(); l-- > 0;) expected.push_back("forward " + model.layers[l]);
     for (const std::string& layer : model.layers) expected.push_back("backward " + layer);

@@ -1,6 +1,8 @@
 // A training loop of one's own on rondo/ddp.hpp: y = w x + b, fitted to y = 3 x - 1 by all ranks
-// together. Build it against an installed rondo, start it with `rondo-run -n 4 -- ./toy_ddp FILE`.
+// together. Build it against an installed rondo, with this folder among those of includes; start it
+// with `rondo-run -n 4 -- ./toy_ddp FILE`.
 #include <algorithm>
+#include <counting_hook.hpp>
 #include <cstdio>
 #include <rondo/rondo.hpp>
 #include <string>
@@ -24,14 +26,14 @@ Status run(const std::string& checkpoint) {
   RONDO_RETURN_IF_ERROR(ranks.status());
 
   // Model: parameters in the order in which backward finishes their gradients.
+  const auto hook = std::make_shared<CountingHook>();  // optional: {} is an all-reduce per bucket
   Result<DistributedDataParallel> made = DistributedDataParallel::create(
-      *ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}});
+      *ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}}, {}, {.hook = hook});
   RONDO_RETURN_IF_ERROR(made.status());
   DistributedDataParallel& ddp = *made;
   float *b = ddp.parameter<float>(0), *w = ddp.parameter<float>(1);
   float *db = ddp.gradient<float>(0), *dw = ddp.gradient<float>(1);
-  auto* parameters = static_cast<float*>(ddp.parameters());
-  const auto* gradients = static_cast<const float*>(ddp.gradients());
+  float *parameters = b, *gradients = db;  // the first tensor begins the flat storage
   std::vector<float> velocity(ddp.parameter_elements());
   RONDO_RETURN_IF_ERROR(ddp.replicate());
 
@@ -47,8 +49,7 @@ Status run(const std::string& checkpoint) {
                                        .end_of_data = end == sampler.size(),
                                        .epoch = epoch,
                                        .sample_hash = sampler.index(first) + 1}));
-      *db = *dw =
-          0;  // gradients of the sum of (w x + b - y)^2 / 2; rondo divides by all ranks' terms
+      *db = *dw = 0;  // of the sum of (w x + b - y)^2 / 2; rondo divides by all ranks' terms
       for (uint64_t i = first; i < end; ++i) {
         const float x = x_of(sampler.index(i)), error = *w * x + *b - (3 * x - 1);
         *db += error;
@@ -64,7 +65,8 @@ Status run(const std::string& checkpoint) {
     }
   }
   RONDO_RETURN_IF_ERROR(ddp.save(checkpoint, {{"momentum", velocity.data()}}, {{"by", "toy"}}));
-  std::printf("rank %d on device %d: w %.2f b %.2f\n", ranks->rank(), device, *w, *b);
+  std::printf("rank %d on device %d: w %.2f b %.2f, %zu bytes of gradients\n", ranks->rank(),
+              device, *w, *b, hook->bytes);
   return {};
 }
 

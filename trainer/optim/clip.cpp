@@ -1,8 +1,6 @@
 // See clip.hpp.
 #include "trainer/optim/clip.hpp"
 
-#include <algorithm>
-
 #include "rondo/status.hpp"
 #include "trainer/optim/simd.hpp"
 
@@ -12,17 +10,6 @@ template <class T>
 double block_sum(const T* values, size_t n) {
   RONDO_CHECK(n <= kNormBlock, "a block of %zu elements", n);
   return simd::sum_of_squares(values, n);
-}
-
-template <class T>
-double squared_norm(std::span<const GradientView<T>> gradients) {
-  double sum = 0;
-  for (const GradientView<T>& gradient : gradients) {
-    for (size_t begin = 0; begin < gradient.count; begin += kNormBlock) {
-      sum += block_sum(gradient.data + begin, std::min(kNormBlock, gradient.count - begin));
-    }
-  }
-  return sum;
 }
 
 double clip_coefficient(double norm, double max_norm) {
@@ -42,8 +29,6 @@ bool all_finite(const T* values, size_t count) {
 
 template double block_sum(const float*, size_t);
 template double block_sum(const double*, size_t);
-template double squared_norm(std::span<const GradientView<float>>);
-template double squared_norm(std::span<const GradientView<double>>);
 template void scale(float*, size_t, float);
 template void scale(double*, size_t, double);
 template bool all_finite(const float*, size_t);

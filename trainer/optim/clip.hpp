@@ -5,28 +5,15 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 namespace rondo::trainer {
 
 /// Elements of a block; a parameter's last may be shorter.
 inline constexpr size_t kNormBlock = 4096;
 
-template <class T>
-struct GradientView {
-  const T* data;
-  size_t count;
-};
-
 /// The sum of squares of one block, in double and in a fixed order (simd.hpp). n <= kNormBlock.
 template <class T>
 double block_sum(const T* values, size_t n);
-
-/// The sum of block_sum() over all blocks of the first parameter, then of the second, and so on,
-/// each added to the one number. A rank that has the block sums of others adds them likewise and
-/// gets the same bits.
-template <class T>
-double squared_norm(std::span<const GradientView<T>> gradients);
 
 /// What gradients of this norm are multiplied by, as torch.nn.utils.clip_grad_norm_: max_norm /
 /// (norm + 1e-6), at most 1. NaN for a norm that is NaN.

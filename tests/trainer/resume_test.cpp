@@ -1,0 +1,206 @@
+// rondo-train --resume, with ranks as processes: the same bits as without interruption, another number
+// of ranks, and files that are another run's.
+#include <filesystem>
+#include <fstream>
+
+#include "tests/trainer/training_rig.hpp"
+
+using rondo::testing::ProgramResult;
+using namespace rondo::trainer::testing;
+
+TEST_CASE(
+    "resume: the same bits as without interruption, in the middle of an epoch and behind it") {
+  const Workplace place;
+  write_images(place.file("images"), 40);
+  std::vector<Words> runs;
+  runs.push_back(kNano + Words{"--dropout", "0.1", "--data", place.short_data()});
+  runs.push_back(kNano +
+                 Words{"--layer-drop", "0.4", "--accum", "2", "--data", place.short_data()});
+  // Only an evaluation sees the running statistics.
+  const Words pictures =
+      kCnn + Words{"--data", place.file("images"), "--validation", place.file("images")};
+  runs.push_back(pictures + Words{"--sync-batch-norm"});
+  runs.push_back(pictures);
+  runs.push_back(pictures + Words{"--no-broadcast-buffers"});
+  // Its second step overflows, so that the scale is not the first one any more.
+  runs.push_back({"--width", "96", "--batch", "4", "--dtype", "fp16", "--optimizer", "adamw",
+                  "--lr", "0.1", "--data", place.short_data()});
+  runs.push_back({"--width", "32", "--batch", "4", "--dtype", "fp16", "--lr-decay", "cosine",
+                  "--warmup", "3", "--clip", "0.5", "--data", place.short_data()});
+  int number = 0;
+  for (const Words& run : runs) {
+    for (const std::string stop : {"3", "7"}) {
+      const std::string folder = place.file("checkpoints" + std::to_string(number++));
+      const Words common = run + Words{"--ranks", "3"};
+      const json whole = place.train_on(common + Words{"--steps", "12"});
+      // A cosine ends where the run ends, so the first part is a run that is cut off.
+      (void)place.train_on(common + Words{"--steps", "12", "--checkpoint-dir", folder,
+                                          "--checkpoint-every", stop, "--checkpoint-keep", "9"});
+      const std::string name = "step-0000000" + stop;
+      const json state = json::parse(read_text(folder + "/" + name + "/state.json"));
+      CHECK(state["schedule"]["base_rate"] == state["options"]["lr"]);
+      CHECK(state["schedule"]["last_step"] == 12);
+      for (const json& bucket : state["buckets"]) CHECK(bucket["algorithm"] != "");
+      REQUIRE(std::filesystem::exists(folder + "/" + name));
+      std::ofstream(folder + "/latest") << name << "\n";
+      const json rest =
+          place.train_on(common + Words{"--steps", "12", "--checkpoint-dir", folder, "--resume"});
+      INFO(run[1] << ", stopped at " << stop);
+      CHECK(rest["steps"].size() == 12 - std::stoul(stop));
+      CHECK(rest["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+      CHECK(rest["steps"].back()["loss"] == whole["steps"].back()["loss"]);
+      CHECK(rest.value("validation", json()) == whole.value("validation", json()));
+      for (size_t s = 0; s < rest["steps"].size(); ++s) {
+        const json& step = whole["steps"][s + std::stoul(stop)];
+        CHECK(rest["steps"][s].value("skipped", false) == step.value("skipped", false));
+      }
+    }
+  }
+}
+
+TEST_CASE("resume: ranks with data of their own go on where each was") {
+  const Workplace place;
+  write_images(place.file("images0"), 9);
+  write_images(place.file("images1"), 14);
+  const std::string folder = place.file("checkpoints");
+  const Words common =
+      kCnn + Words{"--data", place.file("images{rank}"), "--ranks", "2", "--join", "--epochs", "2"};
+  const json whole = place.train_on(common);
+  (void)place.train_on(common + Words{"--checkpoint-dir", folder, "--checkpoint-every", "4",
+                                      "--checkpoint-keep", "9"});
+  std::ofstream(folder + "/latest") << "step-00000004\n";  // rank 0 has ended, rank 1 has not
+  const json rest = place.train_on(common + Words{"--checkpoint-dir", folder, "--resume"});
+  CHECK(rest["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+  CHECK(rest["steps"].size() == whole["steps"].size() - 4);
+}
+
+TEST_CASE("resume: by epochs the schedule ends where it would have") {
+  const Workplace place;
+  const Words common =
+      kNano + Words{"--data", place.short_data(), "--epochs", "2",          "--lr-decay",
+                    "cosine", "--ranks",          "2",        "--drop-last"};
+  const std::string folder = place.file("checkpoints");
+  const json whole = place.train_on(common);
+  const size_t steps = whole["steps"].size();
+  (void)place.train_on(common + Words{"--checkpoint-dir", folder, "--checkpoint-every", "3",
+                                      "--checkpoint-keep", "99"});
+  std::ofstream(folder + "/latest") << "step-00000003\n";
+  const json rest = place.train_on(common + Words{"--checkpoint-dir", folder, "--resume"});
+  CHECK(rest["steps"].size() == steps - 3);
+  CHECK(rest["steps"].back()["lr"] == whole["steps"].back()["lr"]);
+  CHECK(rest["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+}
+
+TEST_CASE("resume: on another number of ranks the losses go on, and it is said that bits differ") {
+  const Workplace place;
+  const std::string folder = place.file("checkpoints");
+  const Words common = kNano + Words{"--dtype", "fp64", "--data", place.data()};
+  const json whole = place.train_on(common + Words{"--steps", "8", "--ranks", "2"});
+  (void)place.train_on(common + Words{"--steps", "4", "--ranks", "2", "--checkpoint-dir", folder});
+  const ProgramResult rest =
+      run(common + Words{"--steps", "8", "--ranks", "2", "--checkpoint-dir", folder, "--resume",
+                         "--json", place.file("rest.json")});
+  INFO(rest.err);
+  REQUIRE(rest.exit_code == 0);
+  CHECK(rest.err.find("bits will differ") == std::string::npos);
+  std::ofstream(folder + "/latest") << "step-00000004\n";
+  const ProgramResult other =
+      run(kNano + Words{"--dtype", "fp64", "--data", place.data(), "--steps", "6", "--ranks", "1",
+                        "--checkpoint-dir", folder, "--resume"});
+  INFO(other.err);
+  CHECK(other.exit_code == 0);
+  CHECK(other.err.find("made by 2 ranks, now there are 1") != std::string::npos);
+  CHECK(other.err.find("another bucket layout") == std::string::npos);
+  CHECK(other.err.find("bits will differ") != std::string::npos);
+}
+
+TEST_CASE("resume: with other buckets it is said that bits differ") {
+  const Workplace place;
+  const Words common = {"--width", "32",         "--ranks",          "2",
+                        "--data",  place.data(), "--checkpoint-dir", place.file("checkpoints")};
+  (void)place.train_on(common + Words{"--steps", "1"});
+  const ProgramResult other =
+      run(common + Words{"--steps", "2", "--resume", "--bucket-cap-mb", "0.01"});
+  INFO(other.err);
+  CHECK(other.exit_code == 0);
+  CHECK(other.err.find("with another bucket layout") != std::string::npos);
+  CHECK(other.err.find("bits will differ") != std::string::npos);
+}
+
+TEST_CASE("resume: where more ranks find nothing of an epoch to share, the next begins") {
+  const Workplace place;
+  std::ofstream(place.file("odd")) << std::string(16 + 25, 'x');  // 25 samples
+  const Words common = {"--width",          "16",
+                        "--batch",          "1",
+                        "--data",           place.file("odd"),
+                        "--sampler-tail",   "drop",
+                        "--checkpoint-dir", place.file("checkpoints")};
+  (void)place.train_on(common + Words{"--ranks", "2", "--steps", "11"});
+  const json rest = place.train_on(common + Words{"--ranks", "4", "--steps", "13", "--resume"});
+  REQUIRE(rest["steps"].size() == 2);  // of the three samples that were left none has its own rank
+  CHECK(rest["steps"][0]["epoch"] == 1);
+}
+
+TEST_CASE("resume: it is said where buckets travel by other algorithms, whose bits differ") {
+  const Workplace place;
+  const auto train = [&](const std::string& profile, const Words& flags) {
+    auto environment = kNoLauncher;
+    environment.push_back("RONDO_LINKS=" + profile);
+    const ProgramResult result = rondo::testing::run_program(
+        Words{RONDO_TRAIN, "--ranks", "3", "--width", "16", "--data", place.short_data(),
+              "--checkpoint-dir", place.file("checkpoints")} +
+            flags,
+        environment);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return result.err;
+  };
+  (void)train(links(place, "peer_us"), {"--steps", "2"});
+  CHECK(train(links(place, "peer_us"), {"--steps", "3", "--resume"}).find("bits will differ") ==
+        std::string::npos);
+  const std::string said = train(links(place, "alpha_us"), {"--steps", "4", "--resume"});
+  INFO(said);
+  CHECK(said.find("travelled by ring, now by one-shot") != std::string::npos);
+  CHECK(said.find("bits will differ") != std::string::npos);
+}
+
+TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
+  const Workplace place;
+  const std::string folder = place.file("checkpoints");
+  const Words common = kNano + Words{"--data", place.data(), "--checkpoint-dir", folder};
+  (void)place.train_on(common + Words{"--steps", "2"});
+  const auto refused = [&](const Words& words, const std::string& part) {
+    const ProgramResult result = run(words);
+    INFO(result.err);
+    CHECK(result.exit_code != 0);
+    CHECK(result.err.find(part) != std::string::npos);
+  };
+  refused(common + Words{"--steps", "4"}, "holds checkpoints already: add --resume");
+  refused(with(common, "--layers", "1") + Words{"--steps", "4", "--resume"}, "layers: 2, now 1");
+  refused(with(common, "--heads", "4") + Words{"--steps", "4", "--resume"}, "heads: 2, now 4");
+  refused(common + Words{"--steps", "4", "--resume", "--seed", "3"}, "seed: 0, now 3");
+  refused(common + Words{"--steps", "4", "--resume", "--optimizer", "sgd"}, "optimizer");
+  refused(kNano + Words{"--data", place.short_data(), "--checkpoint-dir", folder, "--resume"},
+          "made on other data");
+  // Nothing left to do is no error.
+  const ProgramResult again = run(common + Words{"--steps", "2", "--resume"});
+  INFO(again.err);
+  CHECK(again.exit_code == 0);
+  // A damaged file is named.
+  std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
+  refused(common + Words{"--steps", "4", "--resume"}, "model.safetensors");
+}
+
+TEST_CASE("resume: weights of a file are where a run without checkpoint begins") {
+  const Workplace place;
+  const std::string weights = place.file("gpt2.safetensors");
+  (void)place.train_on(kNano +
+                       Words{"--data", place.data(), "--steps", "5", "--save-weights", weights});
+  const Words common = kNano + Words{"--data", place.data(), "--steps", "1", "--weights", weights};
+  const auto plain = losses_of(place.train_on(common));
+  const auto resumable =
+      losses_of(place.train_on(common + Words{"--checkpoint-dir", place.file("new"), "--resume"}));
+  CHECK(plain == resumable);
+  CHECK(plain[0] <
+        losses_of(place.train_on(kNano + Words{"--data", place.data(), "--steps", "1"}))[0]);
+}

@@ -1,0 +1,52 @@
+// One rank's model and what is as large as it: with shards the optimizer keeps the own share only,
+// which is what ZeRO-1 is for.
+#include "trainer/weights.hpp"
+
+#include <algorithm>
+
+#include "tests/trainer/ddp_rig.hpp"
+#include "trainer/models/mlp.hpp"
+
+using namespace rondo;
+using namespace rondo::testing;
+using trainer::Options;
+using trainer::Weights;
+
+TEST_CASE("weights: an update touches the optimizer's state where the rank owns it, nowhere else") {
+  for (const int zero : {0, 1}) {
+    with_ranks(3, [&](Communicator& communicator) {
+      Options options;
+      options.optimizer = "adamw";
+      options.weight_decay = 0;
+      options.zero = zero;
+      options.bucket_cap_mb = 0.05;
+      const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
+      auto made = Weights<float>::create(*model, communicator, options);
+      ok(made.status());
+      Weights<float>& weights = made.value();
+      Ddp& ddp = weights.ddp();
+      ok(ddp.begin({.loss_terms = 1}));
+      std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
+      all_ready(ddp);
+      ok(ddp.finish());
+      expect(weights.update(0.1, 0).ok(), "update");
+      expect(weights.await_parameters().ok(), "parameters");
+      std::vector<bool> own(ddp.parameter_elements());
+      for (const DdpRange& range : ddp.own_ranges()) {
+        for (size_t i = range.begin; i < range.end; ++i) own[i] = true;
+      }
+      size_t touched = 0;
+      for (size_t t = 0; t < ddp.tensors().size(); ++t) {
+        for (size_t i = ddp.offset(t); i < ddp.offset(t) + ddp.tensors()[t].count(); ++i) {
+          for (const auto& [name, values] : weights.optimizer().state()) {
+            expect(own[i] == (values[i] != 0), name + " of element " + std::to_string(i));
+          }
+          touched += own[i] ? 1 : 0;
+          expect(ddp.parameter<float>(0)[i] != 0, "a parameter that nobody updated");
+        }
+      }
+      const size_t all = ddp.parameter_elements();
+      expect(zero == 0 ? touched > all * 9 / 10 : touched < all / 2, "the share's size");
+    });
+  }
+}
