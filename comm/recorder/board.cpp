@@ -19,10 +19,14 @@ constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et 
   return x ^ (x >> 31);
 }
 
-constexpr uint64_t kCountsKept = 2;
 // Words of one Counts, on cache lines of its own.
 constexpr size_t counts_words(int ranks) {
   return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
+}
+// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until used.
+constexpr uint64_t counts_kept(int ranks) {
+  constexpr uint64_t kWords = 2048;
+  return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);
 }
 
 }  // namespace
@@ -52,7 +56,7 @@ size_t BoardView::bytes_needed(int ranks) {
   return sizeof(Header) + sizeof(FirstError) +
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
-              kCountsKept * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
+              counts_kept(ranks) * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
 }
 
 BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
@@ -70,7 +74,7 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   records_ = reinterpret_cast<OperationRecord*>(at);
   at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
   counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
-  at += sizeof(uint64_t) * static_cast<size_t>(ranks) * kCountsKept * counts_words(ranks);
+  at += sizeof(uint64_t) * static_cast<size_t>(ranks) * counts_kept(ranks) * counts_words(ranks);
   error_texts_ = reinterpret_cast<ErrorText*>(at);
 }
 
@@ -120,7 +124,8 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
 }
 
 std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
-  const uint64_t entry = static_cast<uint64_t>(peer) * kCountsKept + sequence % kCountsKept;
+  const uint64_t kept = counts_kept(ranks_);
+  const uint64_t entry = static_cast<uint64_t>(peer) * kept + sequence % kept;
   return counts_ + entry * counts_words(ranks_);
 }
 

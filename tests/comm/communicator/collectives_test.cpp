@@ -451,6 +451,27 @@ TEST_CASE("a paced communicator is slower, not different") {
   }
 }
 
+TEST_CASE("counts that did not fit are named many operations later, too") {
+  const auto results = run_world(How::kForks, 2, [](Communicator& comm) {
+    std::vector<float> in(16), out(16);
+    const auto exchange = [&](size_t sends, size_t expects) {
+      std::vector<size_t> ins(2), outs(2);
+      (comm.rank() == 0 ? ins[1] : outs[0]) = comm.rank() == 0 ? sends : expects;
+      return comm.all_to_all_v(in.data(), ins, {}, out.data(), outs, {}, DataType::kFloat32);
+    };
+    // Nobody waits for anybody: rank 1 expects nothing, and what rank 0 sends fits its slots.
+    Status status = exchange(7, 0);
+    for (int turn = 0; turn < 20 && status.ok(); ++turn) status = exchange(0, 0);
+    if (status.ok()) status = comm.barrier();
+    expect(status.code() == Code::kMismatch, status.to_string());
+    expect(status.message().find("rank 0 sends 7 elements to rank 1, which expects 0") !=
+               std::string::npos,
+           status.to_string());
+  });
+  require_all_ok(results);
+  for (const RankResult& result : results) CHECK(result.seconds < 3);
+}
+
 TEST_CASE("_v collectives whose counts do not fit together name both, on every rank") {
   for (const int size : {2, 3, 5}) {
     // Too little, too much, something for nothing, nothing for something.
