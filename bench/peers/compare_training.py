@@ -89,7 +89,7 @@ def nano(bench):
 
 
 def mlp_sync(bench):
-    summary = bench.train(f"{MLP} --ranks 2 --steps 40 --control-steps 20 --bucket-cap-mb 4")
+    summary = bench.train(f"{MLP} --ranks 2 --steps 40 --control-steps 20")
     accounting = summary["accounting"]
     alone = bench.all_reduce(summary["gradient_bytes_per_step"])
     added = accounting["measured_ms"] - accounting["compute_ms"]
