@@ -2,7 +2,7 @@
 # so a target with .cu sources links rondo_options like any other:
 #
 #   if(RONDO_HAS_CUDA)
-#     add_library(rondo_device OBJECT instantiate.cu)
+#     add_library(rondo_device OBJECT cuda_engine.cu)
 #     target_link_libraries(rondo_device PRIVATE rondo_options)
 #   endif()
 #
