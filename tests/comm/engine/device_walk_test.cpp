@@ -11,15 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/engine/device_engine.hpp"
-#include "tests/comm/schedule/builtins.hpp"
-#include "tests/comm/schedule/expectation.hpp"
+#include "tests/comm/engine/device_calls.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::engine {
 namespace {
 
-using schedule::test::Expectation;
+using namespace test;
 using transport::cuda_ipc::kLine;
 
 // A store releases by itself here: the thread sanitizer knows no fences.
@@ -63,8 +61,6 @@ struct HostBlock {
 };
 
 constexpr uint64_t kNever = ~uint64_t{0};
-constexpr uint32_t kDivisor = 3;
-
 struct alignas(kLine) Line {
   std::byte bytes[kLine];
 };
@@ -101,31 +97,6 @@ class World {
   std::vector<std::byte*> segments_;
   std::vector<uint64_t> aborts_;
   std::vector<std::vector<DeviceReport>> reports_;
-};
-
-// One operation of all ranks with its buffers.
-struct Call {
-  schedule::Operation operation;
-  bool direct;
-  std::vector<std::vector<uint64_t>> memory = {};  // [rank] In and Out, overlapping where in place
-  uint64_t fingerprint = 1;
-
-  Expectation expectation() const {
-    return {operation, [](uint64_t sum) { return sum / kDivisor; }};
-  }
-  void lay_out() {
-    const Expectation e = expectation();
-    for (size_t r = 0; r < e.ranks(); ++r) {
-      const size_t size = std::max(e.in_base(r) + e.in_size(r), e.out_base(r) + e.out_size(r));
-      memory.emplace_back(size + 1, 0xbadbadbadbadbad);
-      if (!e.reads(r)) continue;
-      for (size_t i = 0; i < e.in_size(r); ++i) {
-        memory[r][e.in_base(r) + i] = schedule::test::contribution(r, i);
-      }
-    }
-  }
-  uint64_t* in(size_t rank) { return memory[rank].data() + expectation().in_base(rank); }
-  uint64_t* out(size_t rank) { return memory[rank].data() + expectation().out_base(rank); }
 };
 
 DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns) {
@@ -177,52 +148,10 @@ std::vector<uint32_t> all_ranks(uint32_t ranks) {
   return all;
 }
 
-bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
-
-// Slots of 16 elements, so that little data reaches many rounds.
-constexpr schedule::Limits kLimits = {.element_bytes = 8,
-                                      .slot_bytes = 128,
-                                      .depth = 4,
-                                      .channels = 2,
-                                      .align = 4,
-                                      .min_slice_bytes = 0};
-
-transport::cuda_ipc::Shape shape_of(uint32_t ranks) {
-  return {.ranks = ranks,
-          .channels = 2,
-          .depth = kLimits.depth,
-          .slot_bytes = kLimits.slot_bytes,
-          .publish_depth = kLimits.depth,
-          .publish_slot_bytes = kLimits.slot_bytes};
-}
-
-Call call_of(const schedule::Shape& shape) {
-  Call call = {.operation = schedule::test::operation(shape, kLimits),
-               .direct = is_direct(shape.algorithm)};
-  call.lay_out();
-  return call;
-}
-
 void walk_everything(uint32_t ranks, uint32_t block_threads, const std::vector<uint64_t>& counts) {
   World world(shape_of(ranks));
-  std::vector<Call> calls;
   std::vector<std::string> names;
-  for (const auto& [collective, algorithm] : schedule::test::builtins()) {
-    for (const uint64_t count : counts) {
-      for (const bool in_place : {false, true}) {
-        if (in_place && !schedule::is_in_place_safe(collective, algorithm)) continue;
-        const schedule::Shape shape = {.collective = collective,
-                                       .algorithm = algorithm,
-                                       .ranks = static_cast<int>(ranks),
-                                       .root = static_cast<int>(ranks) / 2,
-                                       .in_place = in_place,
-                                       .count = count};
-        calls.push_back(call_of(shape));
-        calls.back().fingerprint = calls.size();
-        names.push_back(schedule::test::describe(shape, kLimits));
-      }
-    }
-  }
+  std::vector<Call> calls = everything(ranks, counts, &names);
   walk(world, calls, all_ranks(ranks), block_threads);
   for (uint32_t r = 0; r < ranks; ++r) {
     for (uint32_t c = 0; c < world.shape().channels; ++c) {
@@ -250,17 +179,6 @@ TEST_CASE("Blocks of several threads do the same") {
     DYNAMIC_SECTION(ranks << " ranks") { walk_everything(ranks, 3, {5, 150}); }
   }
 }
-
-namespace {
-
-Call all_reduce(Algorithm algorithm, int ranks, uint64_t count = 500) {
-  return call_of({.collective = Collective::kAllReduce,
-                  .algorithm = algorithm,
-                  .ranks = ranks,
-                  .count = count});
-}
-
-}  // namespace
 
 // As a replayed graph brings them: nothing is told anew, the counters go on from where they are.
 TEST_CASE("The same operations again are new ones") {
