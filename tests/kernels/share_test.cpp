@@ -72,7 +72,7 @@ constexpr size_t kThreads[] = {1, 3, 32};
 TEST_CASE("Threads together equal the reference in all shapes, in place on every source") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
     size_t turn = 0;
-    for (uint32_t k = 1; k <= 9; ++k) {
+    for (const uint32_t k : {1u, 2u, 3u, 9u}) {
       for (uint32_t m = 1; m <= 3; ++m) {
         for (int in_place = -1; in_place < static_cast<int>(k); ++in_place) {
           for (const Placement placement : kPlacements) {
