@@ -26,9 +26,10 @@ namespace rondo::engine {
 
 inline constexpr uint32_t kMaxDeviceRanks = 64;
 
-/// Why a channel ended, and for what it waited last; one per channel, read by the host.
+/// Why a channel gave up first, and for what it waited then; one per channel, read by the host, which
+/// has cleared it. What goes well writes nothing: this is the host's memory, and far away.
 struct DeviceReport {
-  enum Ended : uint32_t { kNot, kDone, kAborted, kTimeout, kMismatch };
+  enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
   enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost };
   Ended ended;
   Awaited awaited;
@@ -44,7 +45,7 @@ struct DeviceLinks {
   transport::cuda_ipc::Shape shape;
   uint32_t rank;
   std::byte* const* segments;  // [rank], where this rank's GPU has them
-  const uint64_t* host_abort;  // not 0: give up
+  const uint64_t* host_abort;  // not 0: who waits gives up
   DeviceReport* reports;       // [channel]
 };
 
@@ -83,12 +84,13 @@ class DeviceEngine {
         layout_(links.shape),
         element_(size_of(operation.type)) {}
 
-  /// Walks the channel to its end. kDone or kFailed, and says so in the report.
+  /// Walks the channel to its end. kDone, or kFailed with a report; then later operations fail too.
   RONDO_DEVICE Progress run() {
     begin();
     Cursor cursor;
     uint64_t blocked_since = 0;  // 0: not blocked
-    Progress made = aborted() ? Progress::kFailed : Progress::kProgressed;
+    Progress made = Progress::kProgressed;
+    if (block_.leads() && given_up()) made = Progress::kFailed;
     made = tell(made);
     while (made != Progress::kDone && made != Progress::kFailed) {
       made = advance(operation_.program, operation_.geometries[channel_], cursor, *this, kBudget);
@@ -98,7 +100,7 @@ class DeviceEngine {
       made = tell(made);
       block_.rest();
     }
-    if (block_.leads()) end(made, cursor);
+    if (block_.leads() && made == Progress::kFailed) give_up(cursor);
     block_.sync();  // the block's next operation begins with the same shared memory
     return made;
   }
@@ -206,33 +208,33 @@ class DeviceEngine {
     }
   }
 
-  RONDO_DEVICE void end(Progress made, const Cursor& cursor) {
+  /// Reports, and tells everybody: the other channels and all peers see it when they next look
+  /// round.
+  RONDO_DEVICE void give_up(const Cursor& cursor) {
     DeviceReport& report = links_.reports[channel_];
-    report.awaited = awaited_;
-    report.peer = awaited_peer_;
-    report.step = cursor.step;
-    report.round = cursor.round;
-    report.epoch = epoch_;
-    report.ended = made == Progress::kDone ? DeviceReport::kDone : why_;
-    if (made == Progress::kDone) return;
-    // The other channels, and all peers, see it when they next look round.
+    if (report.ended == DeviceReport::kNot) {
+      report = {.ended = why_,
+                .awaited = awaited_,
+                .peer = awaited_peer_,
+                .step = cursor.step,
+                .round = cursor.round,
+                .epoch = epoch_};
+    }
     Access::order();
-    Access::store(&at<AbortLine>(links_.rank, layout_.abort()).reason, why_);
+    for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
+      Access::store(&at<AbortLine>(rank, layout_.abort()).raised, 1);
+    }
   }
 
-  RONDO_DEVICE bool aborted() {
-    if (!block_.leads()) return false;
-    bool raised = Access::peek(links_.host_abort) != 0;
-    for (uint32_t rank = 0; rank < links_.shape.ranks && !raised; ++rank) {
-      raised = Access::peek(&at<AbortLine>(rank, layout_.abort()).reason) != 0;
-    }
-    if (raised) why_ = DeviceReport::kAborted;
-    return raised;
+  RONDO_DEVICE bool given_up() {
+    why_ = DeviceReport::kAborted;
+    return Access::peek(&at<AbortLine>(links_.rank, layout_.abort()).raised) != 0;
   }
 
   /// After a blocked try: whether to go on.
   RONDO_DEVICE Progress look_round(uint64_t* blocked_since) {
-    if (aborted()) return Progress::kFailed;
+    // The host's memory is far away: only those who wait look there.
+    if (given_up() || Access::peek(links_.host_abort) != 0) return Progress::kFailed;
     const uint64_t now = block_.now_ns();
     if (*blocked_since == 0) *blocked_since = now;
     if (now - *blocked_since < operation_.limit_ns) return Progress::kBlocked;

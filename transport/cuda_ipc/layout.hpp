@@ -6,7 +6,7 @@
 // many lies with the writer, once, and readers fetch it.
 //
 //   part                repeated per         one of them holds
-//   abort               -                    AbortLine: written by the owner, looked at by all, rarely
+//   abort               -                    AbortLine: raised by whoever gives up
 //   state               channel              StateLine: the owner's own, kept from kernel to kernel
 //   from a peer         channel, peer        PeerLine: the peer's signal, and its buffers
 //   inbox               channel, writer      InboxLine, Header[depth]: what the writer has sent
@@ -15,7 +15,7 @@
 //   slots               channel, writer      depth slots, written by the writer
 //   published slots     channel              publish_depth slots, written by the owner
 //
-// Every field has one writer, and fields of different writers share no line. Zero everywhere is the
+// Every field but that first one has one writer, and fields of different writers share no line. Zero everywhere is the
 // initial state. Counters never start again, so that a graph's replay goes on where the last ended.
 #pragma once
 
@@ -37,7 +37,7 @@ struct Shape {
 };
 
 struct alignas(kLine) AbortLine {
-  uint64_t reason;  // 0: none
+  uint64_t raised;  // never lowered
 };
 
 struct alignas(kLine) StateLine {
