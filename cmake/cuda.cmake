@@ -2,7 +2,7 @@
 # so a target with .cu sources links rondo_options like any other:
 #
 #   if(RONDO_HAS_CUDA)
-#     add_library(rondo_device OBJECT instantiate.cu)
+#     add_library(rondo_device OBJECT cuda_engine.cu)
 #     target_link_libraries(rondo_device PRIVATE rondo_options)
 #   endif()
 #
@@ -34,10 +34,19 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${RONDO_NVCC} CACHE FILEPATH "nvcc")
 endif()
 
+# For the GPUs at hand, so that nothing is compiled in vain. Without one: Hopper's machine code, and PTX for what came later.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "GPU architectures to compile for")
+  set(architectures 90)
+  file(GLOB devices /dev/nvidia[0-9]*)
+  if(devices)
+    set(architectures native)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to compile for")
 endif()
 enable_language(CUDA)
+# Its static runtime opens the driver when it is first asked for something: a program with it starts on any machine, and is told
+# there that there is no driver.
+find_package(CUDAToolkit REQUIRED)
 
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)  # CMAKE_CXX_VISIBILITY_PRESET does not cover .cu
 # CMake 3.25.1 knows no CUDA 20. Targets inherit CXX_STANDARD for CUDA; as no requirement it is dropped, and passed by hand.

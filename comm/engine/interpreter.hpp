@@ -6,12 +6,7 @@
 #include <cstdint>
 
 #include "comm/schedule/program.hpp"
-
-#if defined(__CUDACC__)
-#define RONDO_HOST_DEVICE __host__ __device__
-#else
-#define RONDO_HOST_DEVICE
-#endif
+#include "kernels/device_code.hpp"
 
 namespace rondo::engine {
 
@@ -49,8 +44,8 @@ struct SliceMove {
 ///   Progress try_wait(const schedule::Instruction&)         likewise
 ///   void signal()
 template <class Engine>
-RONDO_HOST_DEVICE Progress advance(const ProgramView& program, const schedule::Geometry& geometry,
-                                   Cursor& cursor, Engine& engine, uint32_t budget) {
+RONDO_DEVICE Progress advance(const ProgramView& program, const schedule::Geometry& geometry,
+                              Cursor& cursor, Engine& engine, uint32_t budget) {
   bool moved = false;
   while (cursor.round < geometry.rounds) {
     const schedule::Instruction& instruction = program.instructions[cursor.step];

@@ -10,7 +10,7 @@
 #endif
 
 #include "hwy/highway.h"
-#include "kernels/host/element.hpp"
+#include "kernels/element.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace rondo::kernels {

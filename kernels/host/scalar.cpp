@@ -1,6 +1,6 @@
 // The scalar reference: the definition of correct. One element after the other, on any machine;
 // never made faster.
-#include "kernels/host/element.hpp"
+#include "kernels/element.hpp"
 
 namespace rondo::kernels {
 namespace {
@@ -30,13 +30,6 @@ struct ScalarKernel {
 };
 
 }  // namespace
-
-uint64_t integer_factor(double factor) {
-  if (factor >= -0x1p63 && factor < 0x1p63) {
-    return static_cast<uint64_t>(static_cast<int64_t>(factor));
-  }
-  return factor > 0 && factor < 0x1p64 ? static_cast<uint64_t>(factor) : 0;  // a NaN: 0
-}
 
 MoveFunction scalar_move_function(DataType type, ReduceOp op) {
   return select<ScalarKernel, DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,

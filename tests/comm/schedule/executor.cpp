@@ -1,5 +1,4 @@
-// See executor.hpp. Data: contribution(rank, position) is a large number, so that sums with a
-// missing, doubled or misplaced one differ. A buffer holds garbage before its owner has called and
+// See executor.hpp; data and what is expected: expectation.hpp. A buffer holds garbage before its owner has called and
 // after it has returned. Finishing multiplies by 3.
 #include "tests/comm/schedule/executor.hpp"
 
@@ -9,14 +8,12 @@
 #include <optional>
 #include <random>
 
+#include "tests/comm/schedule/expectation.hpp"
+
 namespace rondo::schedule::test {
 namespace {
 
 using Data = std::vector<uint64_t>;
-
-uint64_t contribution(size_t rank, uint64_t position) {
-  return (rank * 1000003 + position + 1) * 0x9E3779B97F4A7C15u;
-}
 
 struct Rank {
   size_t id = 0;
@@ -68,62 +65,12 @@ class Execution {
   }
 
  private:
-  // Said anew, not taken from form_of(): that is what is tested.
-  bool is(Collective one, Collective other) const {
-    return op_.collective == one || op_.collective == other;
-  }
-  bool one_in() const {
-    return is(Collective::kAllGather, Collective::kGather) ||
-           op_.collective == Collective::kAllGatherV;
-  }
-  bool one_out() const {
-    return is(Collective::kReduceScatter, Collective::kScatter) ||
-           op_.collective == Collective::kReduceScatterV;
-  }
-  bool exchanges() const { return is(Collective::kAllToAll, Collective::kAllToAllV); }
-  bool blocks() const { return one_in() || one_out() || exchanges(); }
-
-  /// Elements that rank `from` has for rank `to`, and where they begin in its In and in that rank's
-  /// Out. Where In or Out is a single block, or undivided, it begins at 0.
-  uint64_t count(size_t from, size_t to) const {
-    if (op_.collective == Collective::kAllGatherV) return op_.layouts[0].out_counts[from];
-    if (op_.collective == Collective::kReduceScatterV) return op_.layouts[0].in_counts[to];
-    if (op_.collective == Collective::kAllToAllV) return op_.layouts[from].in_counts[to];
-    return op_.count;
-  }
-  uint64_t in_offset(size_t from, size_t to) const {
-    if (one_in()) return 0;
-    const bool varies =
-        op_.collective == Collective::kReduceScatterV || op_.collective == Collective::kAllToAllV;
-    return varies ? op_.layouts[from].in_offsets[to] : to * op_.count;
-  }
-  uint64_t out_offset(size_t from, size_t to) const {
-    if (one_out()) return 0;
-    const bool varies =
-        op_.collective == Collective::kAllGatherV || op_.collective == Collective::kAllToAllV;
-    return varies ? op_.layouts[to].out_offsets[from] : from * op_.count;
-  }
-  bool reads(size_t rank) const {
-    return static_cast<int>(rank) == op_.root ||
-           (op_.collective != Collective::kBroadcast && op_.collective != Collective::kScatter);
-  }
-  bool writes(size_t rank) const {
-    return static_cast<int>(rank) == op_.root ||
-           (op_.collective != Collective::kReduce && op_.collective != Collective::kGather);
-  }
-
   void lay_out(Rank& r, size_t id) {
     r.id = id;
-    r.in_size = r.out_size = blocks() ? 0 : g_.total;
-    for (size_t p = 0; blocks() && p < ranks_.size(); ++p) {
-      r.in_size = std::max(r.in_size, in_offset(id, p) + count(id, p));
-      r.out_size = std::max(r.out_size, out_offset(p, id) + count(p, id));
-    }
-    r.out_base = r.in_size;
-    if (op_.in_place) {
-      r.out_base = one_out() ? in_offset(id, id) : 0;
-      r.in_base = one_in() ? out_offset(id, id) : 0;
-    }
+    r.in_size = expectation_.in_size(id);
+    r.out_size = expectation_.out_size(id);
+    r.in_base = expectation_.in_base(id);
+    r.out_base = expectation_.out_base(id);
     r.memory.resize(op_.in_place ? std::max(r.in_base + r.in_size, r.out_base + r.out_size)
                                  : r.in_size + r.out_size);
     poison(r);
@@ -135,7 +82,7 @@ class Execution {
 
   void start(Rank& r) {
     r.started = true;
-    if (!reads(r.id)) return;
+    if (!expectation_.reads(r.id)) return;
     for (size_t i = 0; i < r.in_size; ++i) r.memory[r.in_base + i] = contribution(r.id, i);
   }
 
@@ -273,54 +220,16 @@ class Execution {
               ranks_[owner].memory.begin() + static_cast<std::ptrdiff_t>(*at));
   }
 
-  uint64_t sum(uint64_t position) const {
-    uint64_t sum = 0;
-    for (size_t r = 0; r < ranks_.size(); ++r) sum += contribution(r, position);
-    return 3 * sum;
-  }
-
-  /// Element `i` of what `rank` gets from `from`.
-  uint64_t expected(size_t from, size_t rank, uint64_t i) const {
-    const auto root = static_cast<size_t>(op_.root);
-    switch (op_.collective) {
-      case Collective::kBroadcast:
-        return contribution(root, i);
-      case Collective::kScatter:
-        return contribution(root, in_offset(root, rank) + i);
-      case Collective::kAllReduce:
-      case Collective::kReduce:
-        return sum(i);
-      case Collective::kReduceScatter:
-      case Collective::kReduceScatterV:
-        return sum(in_offset(from, rank) + i);
-      default:
-        return contribution(from, in_offset(from, rank) + i);
-    }
-  }
-
-  bool right(const Rank& r) const {
-    if (!blocks() || one_out()) {
-      for (uint64_t i = 0; i < r.out_size; ++i) {
-        if (r.result[i] != expected(0, r.id, i)) return false;
-      }
-      return true;
-    }
-    for (size_t from = 0; from < ranks_.size(); ++from) {
-      for (uint64_t i = 0; i < count(from, r.id); ++i) {
-        if (r.result[out_offset(from, r.id) + i] != expected(from, r.id, i)) return false;
-      }
-    }
-    return true;
-  }
-
   std::string check() const {
     if (op_.collective == Collective::kBarrier) return {};
-    const bool all = std::all_of(ranks_.begin(), ranks_.end(),
-                                 [this](const Rank& r) { return !writes(r.id) || right(r); });
+    const bool all = std::all_of(ranks_.begin(), ranks_.end(), [this](const Rank& r) {
+      return expectation_.right(r.id, r.result.data());
+    });
     return all ? "" : "wrong result";
   }
 
   const Operation& op_;
+  const Expectation expectation_{op_, [](uint64_t sum) { return 3 * sum; }};
   const Geometry& g_;
   const size_t depth_;
   std::mt19937_64 random_;

@@ -1,10 +1,10 @@
 // What one element means: how it is stored, in which type it is folded, and what each operator does
-// to two of them. Both the scalar reference and the tails of the vector kernels are built from
-// this; no loops and no vectors here.
+// to two of them. The scalar reference, the tails of the vector kernels and all that the device does
+// are built from this: what is constexpr here is device code too. No vectors here.
 #pragma once
 
 #include <array>
-#include <cmath>
+#include <bit>
 #include <concepts>
 #include <cstring>
 #include <limits>
@@ -21,8 +21,8 @@ template <class T>
 struct Native {
   using Stored = T;
   using Folded = T;
-  static Folded widen(Stored value) { return value; }
-  static Stored narrow(Folded value) { return value; }
+  static constexpr Folded widen(Stored value) { return value; }
+  static constexpr Stored narrow(Folded value) { return value; }
 };
 
 /// The floating types that are folded in fp32, with the layout of those that are converted by it.
@@ -31,15 +31,15 @@ struct Half {
   using Folded = float;
   static constexpr int kFractionBits = 10, kBias = 15;
   static constexpr bool kHasInfinity = true;
-  static Folded widen(Stored value) { return float_from_half(value); }
-  static Stored narrow(Folded value) { return half_from_float(value); }
+  static constexpr Folded widen(Stored value) { return float_from_half(value); }
+  static constexpr Stored narrow(Folded value) { return half_from_float(value); }
 };
 
 struct BFloat16 {
   using Stored = uint16_t;
   using Folded = float;
-  static Folded widen(Stored value) { return float_from_bfloat16(value); }
-  static Stored narrow(Folded value) { return bfloat16_from_float(value); }
+  static constexpr Folded widen(Stored value) { return float_from_bfloat16(value); }
+  static constexpr Stored narrow(Folded value) { return bfloat16_from_float(value); }
 };
 
 struct E4M3 {
@@ -47,8 +47,8 @@ struct E4M3 {
   using Folded = float;
   static constexpr int kFractionBits = 3, kBias = 7;
   static constexpr bool kHasInfinity = false;
-  static Folded widen(Stored value) { return float_from_e4m3(value); }
-  static Stored narrow(Folded value) { return e4m3_from_float(value); }
+  static constexpr Folded widen(Stored value) { return float_from_e4m3(value); }
+  static constexpr Stored narrow(Folded value) { return e4m3_from_float(value); }
 };
 
 struct E5M2 {
@@ -56,16 +56,16 @@ struct E5M2 {
   using Folded = float;
   static constexpr int kFractionBits = 2, kBias = 15;
   static constexpr bool kHasInfinity = true;
-  static Folded widen(Stored value) { return float_from_e5m2(value); }
-  static Stored narrow(Folded value) { return e5m2_from_float(value); }
+  static constexpr Folded widen(Stored value) { return float_from_e5m2(value); }
+  static constexpr Stored narrow(Folded value) { return e5m2_from_float(value); }
 };
 
 /// A byte, of which any value but zero is true; stored as 0 or 1.
 struct Bool {
   using Stored = uint8_t;
   using Folded = bool;
-  static Folded widen(Stored value) { return value != 0; }
-  static Stored narrow(Folded value) { return value ? 1 : 0; }
+  static constexpr Folded widen(Stored value) { return value != 0; }
+  static constexpr Stored narrow(Folded value) { return value ? 1 : 0; }
 };
 
 /// Where integers are added and multiplied, to wrap: unsigned, and not so narrow that the language
@@ -74,13 +74,13 @@ template <std::integral T>
 using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
 
 struct Sum {
-  static bool apply(bool a, bool b) { return a || b; }
+  static constexpr bool apply(bool a, bool b) { return a || b; }
   template <std::floating_point T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return a + b;
   }
   template <std::integral T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
   }
 };
@@ -92,24 +92,31 @@ struct ScaledSum : Sum {};
 struct Average : Sum {};
 
 struct Prod {
-  static bool apply(bool a, bool b) { return a && b; }
+  static constexpr bool apply(bool a, bool b) { return a && b; }
   template <std::floating_point T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return a * b;
   }
   template <std::integral T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
   }
 };
 
+/// std::signbit is no device code.
+template <std::floating_point T>
+constexpr bool is_negative(T value) {
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  return std::bit_cast<Bits>(value) < 0;
+}
+
 /// NaN if either is one; -0 < +0.
 struct Min {
   template <class T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) {
       if (a != a) return a;
-      if (a == b) return std::signbit(a) ? a : b;
+      if (a == b) return is_negative(a) ? a : b;
       return a < b ? a : b;  // b, if that is the NaN
     } else {
       return a < b ? a : b;
@@ -119,10 +126,10 @@ struct Min {
 
 struct Max {
   template <class T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) {
       if (a != a) return a;
-      if (a == b) return std::signbit(a) ? b : a;
+      if (a == b) return is_negative(a) ? b : a;
       return a > b ? a : b;
     } else {
       return a > b ? a : b;
@@ -132,21 +139,21 @@ struct Max {
 
 struct BitAnd {
   template <std::integral T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return static_cast<T>(a & b);
   }
 };
 
 struct BitOr {
   template <std::integral T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return static_cast<T>(a | b);
   }
 };
 
 struct BitXor {
   template <std::integral T>
-  static T apply(T a, T b) {
+  static constexpr T apply(T a, T b) {
     return static_cast<T>(a ^ b);
   }
 };
@@ -154,7 +161,7 @@ struct BitXor {
 /// Truly, not by a reciprocal, which rounds twice. Integers truncate towards zero; 64 bits hold
 /// every divisor.
 template <class T>
-T divide(T value, uint32_t divisor) {
+constexpr T divide(T value, uint32_t divisor) {
   if constexpr (std::is_floating_point_v<T>) {
     return value / static_cast<T>(divisor);
   } else if constexpr (std::is_unsigned_v<T>) {
@@ -164,13 +171,18 @@ T divide(T value, uint32_t divisor) {
   }
 }
 
-/// A factor without its fraction, modulo 2^64. (scalar.cpp)
-uint64_t integer_factor(double factor);
+/// A factor without its fraction, modulo 2^64.
+constexpr uint64_t integer_factor(double factor) {
+  if (factor >= -0x1p63 && factor < 0x1p63) {
+    return static_cast<uint64_t>(static_cast<int64_t>(factor));
+  }
+  return factor > 0 && factor < 0x1p64 ? static_cast<uint64_t>(factor) : 0;  // a NaN: 0
+}
 
 /// A factor as Move defines it, in the type it multiplies. A NaN becomes the ordinary one, whose low
 /// bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get equal bits.
 template <class T>
-T factor_as(double factor) {
+constexpr T factor_as(double factor) {
   if constexpr (std::is_same_v<T, bool>) {
     return factor != 0;
   } else if constexpr (std::is_floating_point_v<T>) {

@@ -1,0 +1,59 @@
+#include <cuda_runtime.h>
+
+#include "comm/engine/cuda_engine.hpp"
+#include "kernels/cuda/device.cuh"
+
+namespace rondo::engine {
+namespace {
+
+struct DeviceAccess {
+  __device__ static uint64_t peek(const uint64_t* word) {
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+  }
+  __device__ static uint64_t load(const uint64_t* word) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+  }
+  __device__ static void order() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+  __device__ static void store(uint64_t* word, uint64_t value) {
+    asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+  }
+};
+
+struct DeviceBlock {
+  static constexpr uint32_t kPolls = 4096;
+  BlockShared& memory;
+
+  __device__ bool leads() const { return threadIdx.x == 0; }
+  // Orders what the block's threads wrote before what its leader then releases, for everybody who
+  // acquires that (causality order of the PTX memory model is transitive over barriers).
+  __device__ void sync() { __syncthreads(); }
+  __device__ BlockShared& shared() { return memory; }
+  __device__ uint64_t now_ns() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+  __device__ void rest() {}
+  __device__ void move(DataType type, ReduceOp op, const kernels::Move& whole) {
+    kernels::cuda::move_share<kernels::cuda::DeviceFloats>(
+        type, op, whole, {.thread = threadIdx.x, .threads = blockDim.x});
+  }
+};
+
+__global__ void __launch_bounds__(kWalkThreads, 1)
+    walk(const __grid_constant__ DeviceLinks links,
+         const __grid_constant__ DeviceOperation operation) {
+  __shared__ BlockShared shared;
+  DeviceBlock block{shared};
+  DeviceEngine<DeviceBlock, DeviceAccess>(links, operation, blockIdx.x, block).run();
+}
+
+}  // namespace
+
+const void* walk_kernel() { return reinterpret_cast<const void*>(&walk); }
+
+}  // namespace rondo::engine

@@ -1,0 +1,76 @@
+// move_share() as the device calls it: floats below 32 bits are converted by instructions where
+// there are some. They equal half.hpp and float8.hpp in every bit but a NaN's, at a tenth of the
+// cost; tests/kernels/cuda compares all patterns on a device. bfloat16 takes integer arithmetic, as
+// on the host: it is as cheap.
+#pragma once
+
+#include "kernels/cuda/dispatch.hpp"
+
+namespace rondo::kernels::cuda {
+
+/// To nearest even; keeps denormals.
+struct DeviceHalf {
+  using Stored = uint16_t;
+  using Folded = float;
+  __device__ static Folded widen(Stored value) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
+    return wide;
+  }
+  __device__ static Stored narrow(Folded value) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+  }
+};
+
+/// An fp8 is laid out as the upper bits of an fp16 are, its denormals too; the exponents' biases
+/// differ by 8 in E4M3, by nothing in E5M2. The instruction that narrows (from compute capability
+/// 8.9 on) gives the largest value on overflow, where the types have NaN and infinity.
+struct DeviceE4M3 {
+  using Stored = uint8_t;
+  using Folded = float;
+  __device__ static Folded widen(Stored value) {
+    const uint32_t sign = value & 0x80, magnitude = value & 0x7f;
+    const float wide =
+        DeviceHalf::widen(static_cast<uint16_t>(sign << 8 | magnitude << 7)) * 256.0f;
+    return magnitude == 0x7f ? std::bit_cast<float>(0x7fc00000u) : wide;
+  }
+  __device__ static Stored narrow(Folded value) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    // A comparison with NaN is false: it stays the NaN that it has become.
+    const bool overflows = value > 464.0f || value < -464.0f;
+    return static_cast<Stored>(overflows ? pair | 0x7f : pair);
+#else
+    return E4M3::narrow(value);
+#endif
+  }
+};
+
+struct DeviceE5M2 {
+  using Stored = uint8_t;
+  using Folded = float;
+  __device__ static Folded widen(Stored value) {
+    return DeviceHalf::widen(static_cast<uint16_t>(value << 8));
+  }
+  __device__ static Stored narrow(Folded value) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    const bool overflows = value >= 61440.0f || value <= -61440.0f;
+    return static_cast<Stored>(overflows ? (pair & 0x80) | 0x7c : pair);
+#else
+    return E5M2::narrow(value);
+#endif
+  }
+};
+
+struct DeviceFloats {
+  using Fp16 = DeviceHalf;
+  using Fp8E4M3 = DeviceE4M3;
+  using Fp8E5M2 = DeviceE5M2;
+};
+
+}  // namespace rondo::kernels::cuda

@@ -1,0 +1,245 @@
+// Moves for tests: values of every kind, operands at every alignment, the reference's result beside
+// another's, and everything that neither may touch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/float8.hpp"
+#include "kernels/half.hpp"
+#include "kernels/reduce.hpp"
+
+namespace rondo::kernels::test {
+
+inline constexpr size_t kGuard = 64;
+inline constexpr size_t kPoolBytes = 1 << 16;
+
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// Ordinary values, and one in eight that is not.
+template <class T>
+std::vector<std::byte> floating_pool() {
+  using Limits = std::numeric_limits<T>;
+  const T special[] = {Limits::quiet_NaN(),
+                       -Limits::quiet_NaN(),
+                       Limits::infinity(),
+                       -Limits::infinity(),
+                       T(0.0),
+                       T(-0.0),
+                       Limits::max(),
+                       Limits::lowest(),
+                       Limits::min(),
+                       -Limits::min(),
+                       Limits::denorm_min(),
+                       -Limits::denorm_min(),
+                       T(-0.0),
+                       T(0.0),
+                       Limits::min() / 3};
+  std::mt19937 random(7);
+  std::vector<T> values(kPoolBytes / sizeof(T));
+  for (T& value : values) {
+    value = random() % 8 == 0 ? special[random() % std::size(special)]
+                              : static_cast<T>(static_cast<int32_t>(random())) / T(1 << 20) / 3;
+  }
+  return bytes_of(values);
+}
+
+inline std::vector<std::byte> pool(DataType type) {
+  if (type == DataType::kFloat32) return floating_pool<float>();
+  if (type == DataType::kFloat64) return floating_pool<double>();
+  std::mt19937 random(7);
+  // Any bits: integers, and 16-bit floats of all kinds.
+  std::vector<uint16_t> patterns(kPoolBytes / 2);
+  for (uint16_t& pattern : patterns) pattern = static_cast<uint16_t>(random());
+  return bytes_of(patterns);
+}
+
+inline bool is_nan(DataType type, const std::byte* at) {
+  const auto load = [at](auto value) {
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  };
+  switch (type) {
+    case DataType::kFloat32:
+      return std::isnan(load(float{}));
+    case DataType::kFloat64:
+      return std::isnan(load(double{}));
+    case DataType::kFloat16:
+      return std::isnan(float_from_half(load(uint16_t{})));
+    case DataType::kBFloat16:
+      return std::isnan(float_from_bfloat16(load(uint16_t{})));
+    case DataType::kFloat8E4M3:
+      return std::isnan(float_from_e4m3(load(uint8_t{})));
+    case DataType::kFloat8E5M2:
+      return std::isnan(float_from_e5m2(load(uint8_t{})));
+    default:
+      return false;
+  }
+}
+
+// Where a region starts within a cache line.
+enum class Placement {
+  kAligned,
+  kTogether,  // all destinations at the same element of a line
+  kApart,     // every region at another element
+  kOdd,       // every region at another byte
+};
+inline constexpr Placement kPlacements[] = {Placement::kAligned, Placement::kTogether,
+                                            Placement::kApart, Placement::kOdd};
+
+struct Case {
+  DataType type;
+  ReduceOp op;
+  uint32_t sources, destinations;
+  int in_place;  // the source that the last destination is; -1: none
+  size_t count;
+  Placement placement;
+  uint32_t nontemporal;
+  bool scaled = false;
+};
+
+inline std::string describe(const Case& c) {
+  return std::string(name(c.type)) + " " + std::string(name(c.op)) + " sources " +
+         std::to_string(c.sources) + " destinations " + std::to_string(c.destinations) +
+         " in place " + std::to_string(c.in_place) + " count " + std::to_string(c.count) +
+         " placement " + std::to_string(static_cast<int>(c.placement)) + " nontemporal " +
+         std::to_string(c.nontemporal) + " scaled " + std::to_string(c.scaled);
+}
+
+// Different for every source, some that change nothing, and one that no type holds.
+inline constexpr double kFactors[] = {0.5, -3, 1, 1.0 / 3, 1e9, 250, 0, -0.75, 0x1p63, 1e300};
+
+// One memory for all regions of a case, run once by the reference and once by the kernel under
+// test, then compared whole: results, sources and the bytes between them.
+class Arena {
+ public:
+  Arena(const Case& c, const std::vector<std::byte>& values) : case_(c) {
+    const size_t element = size_of(c.type), bytes = c.count * element;
+    const size_t regions = c.sources + c.destinations;
+    const size_t stride = (bytes + 2 * kGuard + 63) / 64 * 64 + 64;
+    memory_.assign(regions * stride + 64, std::byte{0xa5});
+    for (size_t r = 0; r < regions; ++r) {
+      size_t shift = 0;
+      if (c.placement == Placement::kTogether) shift = 3 * element;
+      if (c.placement == Placement::kApart) shift = (r * 5 + 1) * element % 64;
+      if (c.placement == Placement::kOdd) shift = (r * 3 + 1) % 8;
+      offsets_.push_back(r * stride + kGuard + shift);
+      if (r >= c.sources) continue;
+      for (size_t done = 0; done < bytes;) {
+        const size_t from = (r * 7919 + c.count) * element % (kPoolBytes / 2);
+        const size_t now = std::min(bytes - done, kPoolBytes / 2);
+        std::memcpy(base() + offsets_[r] + done, values.data() + from, now);
+        done += now;
+      }
+    }
+    if (c.in_place >= 0) offsets_.back() = offsets_[static_cast<size_t>(c.in_place)];
+  }
+
+  /// function(const Move&), on this memory, or on a copy of bytes() that begins at `base`.
+  template <class Function>
+  void run(const Function& function) {
+    run_at(base(), function);
+  }
+  template <class Function>
+  void run_at(std::byte* base, const Function& function) const {
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> destinations;
+    for (size_t r = 0; r < offsets_.size(); ++r) {
+      if (r < case_.sources) {
+        sources.push_back(base + offsets_[r]);
+      } else {
+        destinations.push_back(base + offsets_[r]);
+      }
+    }
+    // An average over another number of ranks than sources: the last step of a ring.
+    const uint32_t divisor = case_.op == ReduceOp::kAvg ? case_.sources % 4 + 2 : 1;
+    function(Move{.sources = sources.data(),
+                  .destinations = destinations.data(),
+                  .source_count = case_.sources,
+                  .destination_count = case_.destinations,
+                  .count = case_.count,
+                  .divisor = divisor,
+                  .nontemporal = case_.nontemporal,
+                  .factors = case_.scaled ? kFactors : nullptr});
+  }
+
+  /// The whole memory, aligned to 64 bytes.
+  std::span<std::byte> bytes() { return {base(), memory_.size() - 64}; }
+
+  // Where the two first differ, or -1.
+  ptrdiff_t difference(const Arena& other) const {
+    const size_t size = memory_.size() - 64;
+    if (std::memcmp(base(), other.base(), size) == 0) return -1;
+    std::vector<bool> excused(size);
+    const size_t element = size_of(case_.type);
+    for (size_t r = case_.sources; r < offsets_.size(); ++r) {
+      for (size_t i = 0; i < case_.count; ++i) {
+        const size_t at = offsets_[r] + i * element;
+        if (!is_nan(case_.type, base() + at) || !is_nan(case_.type, other.base() + at)) continue;
+        for (size_t b = 0; b < element; ++b) excused[at + b] = true;
+      }
+    }
+    for (size_t i = 0; i < size; ++i) {
+      if (base()[i] != other.base()[i] && !excused[i]) return static_cast<ptrdiff_t>(i);
+    }
+    return -1;
+  }
+
+ private:
+  std::byte* base() { return memory_.data() + -reinterpret_cast<uintptr_t>(memory_.data()) % 64; }
+  const std::byte* base() const { return const_cast<Arena*>(this)->base(); }
+
+  Case case_;
+  std::vector<std::byte> memory_;
+  std::vector<size_t> offsets_;
+};
+
+// Differing elements, where not both are NaN.
+inline size_t wrong_elements(DataType type, const std::vector<uint16_t>& actual,
+                             const std::vector<uint16_t>& expected) {
+  const auto* a = reinterpret_cast<const std::byte*>(actual.data());
+  const auto* e = reinterpret_cast<const std::byte*>(expected.data());
+  const size_t element = size_of(type), bytes = 2 * expected.size();
+  size_t wrong = 0;
+  for (size_t at = 0; at < bytes; at += element) {
+    if (std::equal(a + at, a + at + element, e + at)) continue;
+    wrong += !is_nan(type, a + at) || !is_nan(type, e + at);
+  }
+  return wrong;
+}
+
+template <class Body>
+void for_each_kernel(Body body) {
+  for (int type = 0; type < kDataTypes; ++type) {
+    const auto t = static_cast<DataType>(type);
+    const std::vector<std::byte> values = pool(t);
+    for (int op = 0; op < kReduceOps; ++op) {
+      if (supports(t, static_cast<ReduceOp>(op))) body(t, static_cast<ReduceOp>(op), values);
+    }
+  }
+}
+
+// Counts round every step of the loops: elements of 16, 32 and 64 bytes' vectors and of blocks of
+// them.
+inline std::vector<size_t> edge_counts(DataType type) {
+  std::vector<size_t> counts = {0, 1, 2, 3};
+  for (const size_t bytes : {16, 32, 64, 128, 256, 512, 768}) {
+    const size_t elements = bytes / size_of(type);
+    counts.insert(counts.end(), {elements - 1, elements, elements + 1});
+  }
+  counts.push_back(997);
+  return counts;
+}
+
+}  // namespace rondo::kernels::test

@@ -1,0 +1,153 @@
+// The kernels on a GPU equal the scalar reference in every bit, any NaN counting as equal to any
+// other, and touch nothing else. share_test shows the same of the same code without a GPU; what is
+// left for this one is the compiler, the launch, and fp16's instructions.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/kernels/arena.hpp"
+
+namespace rondo::kernels {
+namespace {
+
+using namespace test;
+
+void must(cudaError_t code) {
+  if (code != cudaSuccess) FAIL(cudaGetErrorString(code));
+}
+
+/// Device memory, 256-aligned.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes) { must(cudaMalloc(&memory_, bytes)); }
+  ~DeviceMemory() { cudaFree(memory_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  std::byte* get() const { return static_cast<std::byte*>(memory_); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+void check_on_device(const Case& c, const std::vector<std::byte>& values, int blocks) {
+  Arena expected(c, values), actual(c, values);
+  expected.run(scalar_move_function(c.type, c.op));
+  const auto bytes = actual.bytes();
+  static const DeviceMemory memory(64 << 20);
+  REQUIRE(bytes.size() <= 64 << 20);
+  must(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  actual.run_at(memory.get(), [&](const Move& move) {
+    const Status status = cuda::launch_move(c.type, c.op, move, nullptr, blocks);
+    if (!status.ok()) FAIL(describe(c) << ": " << status.to_string());
+  });
+  must(cudaMemcpy(bytes.data(), memory.get(), bytes.size(), cudaMemcpyDeviceToHost));
+  const ptrdiff_t at = actual.difference(expected);
+  if (at >= 0) FAIL(describe(c) << " blocks " << blocks << ": differs at byte " << at);
+  SUCCEED();  // counted
+}
+
+TEST_CASE("Device kernels equal the reference in all shapes, in place on every source") {
+  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    for (uint32_t k = 1; k <= 9; ++k) {
+      for (uint32_t m = 1; m <= 3; ++m) {
+        for (int in_place = -1; in_place < static_cast<int>(k); ++in_place) {
+          for (const Placement placement : kPlacements) {
+            const size_t count = 700 / size_of(type) + (k + m) % 5;
+            check_on_device({type, op, k, m, in_place, count, placement, 0}, values, 1);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("Device kernels equal the reference at every edge of count and alignment") {
+  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    std::vector<size_t> counts = edge_counts(type);
+    counts.push_back((size_t{3} << 20) / size_of(type) + 5);  // several rounds of whole unrolls
+    for (const size_t count : counts) {
+      for (const Placement placement : kPlacements) {
+        check_on_device({type, op, 1, 2, 0, count, placement, 0}, values, 1);
+        check_on_device({type, op, 2, 1, -1, count, placement, 0}, values, 3);
+        check_on_device({type, op, 3, 2, 1, count, placement, 0}, values, 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("Device kernels equal the reference in scaled sums") {
+  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    if (op != ReduceOp::kSum && op != ReduceOp::kAvg && op != ReduceOp::kScaledSum) return;
+    for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
+      for (const Placement placement : kPlacements) {
+        const size_t count = 700 / size_of(type) + k % 3;
+        check_on_device({type, op, k, 2, -1, count, placement, 0, true}, values, 2);
+      }
+    }
+  });
+}
+
+TEST_CASE("Device kernels round small floats as the reference does, for every pattern") {
+  constexpr size_t kBytes = 2 * 65536;
+  std::vector<uint16_t> all(65536), other(65536), expected(65536), actual(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  const DeviceMemory memory(3 * kBytes);
+  must(cudaMemcpy(memory.get(), all.data(), kBytes, cudaMemcpyHostToDevice));
+  for (const DataType type :
+       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
+      for (const uint16_t pattern : {0x8080, 0x3838, 0x0101, 0x7f7f, 0x7c7c, 0xfcfc, 0x4321}) {
+        std::fill(other.begin(), other.end(), pattern);
+        const auto run = [&](const std::byte* a, const std::byte* b, std::byte* to,
+                             const auto& function) {
+          const std::byte* sources[] = {a, b};
+          std::byte* destinations[] = {to};
+          function(Move{.sources = sources,
+                        .destinations = destinations,
+                        .source_count = 2,
+                        .destination_count = 1,
+                        .count = kBytes / size_of(type),
+                        .divisor = 1,
+                        .nontemporal = 0});
+        };
+        run(reinterpret_cast<const std::byte*>(all.data()),
+            reinterpret_cast<const std::byte*>(other.data()),
+            reinterpret_cast<std::byte*>(expected.data()), scalar_move_function(type, op));
+        std::byte* const device = memory.get();
+        must(cudaMemcpy(device + kBytes, other.data(), kBytes, cudaMemcpyHostToDevice));
+        run(device, device + kBytes, device + 2 * kBytes,
+            [&](const Move& move) { REQUIRE(cuda::launch_move(type, op, move, nullptr).ok()); });
+        must(cudaMemcpy(actual.data(), device + 2 * kBytes, kBytes, cudaMemcpyDeviceToHost));
+        INFO(name(type) << " " << name(op) << " with pattern " << pattern);
+        CHECK(wrong_elements(type, actual, expected) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("What cannot be launched is refused") {
+  const DeviceMemory memory(64);
+  const std::byte* sources[] = {memory.get()};
+  std::byte* destinations[] = {memory.get()};
+  Move move = {.sources = sources,
+               .destinations = destinations,
+               .source_count = cuda::kMaxOperands + 1,
+               .destination_count = 1,
+               .count = 1,
+               .divisor = 1,
+               .nontemporal = 0};
+  CHECK(cuda::launch_move(DataType::kFloat32, ReduceOp::kSum, move, nullptr).code() ==
+        Code::kInvalidArgument);
+  move.source_count = 1;
+  CHECK(cuda::launch_move(DataType::kFloat32, ReduceOp::kBand, move, nullptr).code() ==
+        Code::kInvalidArgument);
+  move.count = 0;
+  CHECK(cuda::launch_move(DataType::kFloat32, ReduceOp::kSum, move, nullptr).ok());
+}
+
+}  // namespace
+}  // namespace rondo::kernels

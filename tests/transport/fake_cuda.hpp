@@ -1,0 +1,136 @@
+// CUDA for tests without a GPU: host memory, devices by decree, and any call can be made to fail.
+// Counts what is alive, so that a test sees what an error path forgets.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/cuda_ipc/cuda_calls.hpp"
+
+namespace rondo::transport::test {
+
+class FakeCuda final : public cuda_ipc::CudaCalls {
+ public:
+  using Stream = cuda_ipc::Stream;
+  using Event = cuda_ipc::Event;
+  using IpcHandle = cuda_ipc::IpcHandle;
+
+  std::vector<cuda_ipc::DeviceInfo> devices = {{}};
+  std::set<std::pair<int, int>> peers;  // which device can access which
+  std::set<int> enabled;                // peers that access was enabled to
+  int calls = 0;
+  int fail_at = -1;  // the number of the call that fails, from 0; -1: none
+
+  /// What has been made and not unmade.
+  size_t alive() const { return memory_.size() + imported_.size() + objects_.size(); }
+
+  Result<int> device_count() override { return value(static_cast<int>(devices.size())); }
+  Result<cuda_ipc::DeviceInfo> device_info(int device) override {
+    return value(devices.at(static_cast<size_t>(device)));
+  }
+  Status set_device(int) override { return next(); }
+  Result<bool> can_access_peer(int device, int peer) override {
+    return value(peers.count({device, peer}) > 0);
+  }
+  Status enable_peer_access(int peer) override {
+    RONDO_RETURN_IF_ERROR(next());
+    enabled.insert(peer);
+    return {};
+  }
+
+  Result<std::byte*> allocate(size_t bytes) override {
+    RONDO_RETURN_IF_ERROR(next());
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+    std::memset(memory, 0xcd, bytes);
+    memory_[memory] = bytes;
+    return memory;
+  }
+  Status release(std::byte* memory) override { return free(memory); }
+  Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
+  Status release_mapped(std::byte* memory) override { return free(memory); }
+
+  Result<IpcHandle> export_memory(std::byte* memory) override {
+    RONDO_RETURN_IF_ERROR(next());
+    if (memory_.count(memory) == 0) return Status(Code::kSystem, "not the start of an allocation");
+    IpcHandle handle{};
+    std::memcpy(handle.bytes.data(), &memory, sizeof memory);
+    return handle;
+  }
+  Result<std::byte*> import_memory(const IpcHandle& handle) override {
+    RONDO_RETURN_IF_ERROR(next());
+    std::byte* memory = nullptr;
+    std::memcpy(&memory, handle.bytes.data(), sizeof memory);
+    imported_.insert(memory);
+    return memory;
+  }
+  Status close_memory(std::byte* memory) override {
+    RONDO_RETURN_IF_ERROR(next());
+    const auto found = imported_.find(memory);
+    if (found == imported_.end()) return {Code::kSystem, "not imported"};
+    imported_.erase(found);
+    return {};
+  }
+
+  Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+  Status clear(std::byte* memory, size_t bytes, Stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    std::memset(memory, 0, bytes);
+    return {};
+  }
+
+  Result<Stream> create_stream() override { return make(); }
+  Status destroy_stream(Stream stream) override { return unmake(stream); }
+  Result<bool> is_done(Stream) override { return value(true); }
+  Status synchronize(Stream) override { return next(); }
+  Result<Event> create_event() override { return make(); }
+  Status destroy_event(Event event) override { return unmake(event); }
+  Status record(Event, Stream) override { return next(); }
+  Status wait(Stream, Event) override { return next(); }
+  Result<float> elapsed_ms(Event, Event) override { return value(1.0f); }
+  Result<int> resident_blocks(const void*, int, size_t) override { return value(1); }
+  Status load(const void*) override { return next(); }
+  Status launch(const cuda_ipc::Launch&) override { return next(); }
+
+ private:
+  Status next() {
+    if (calls++ != fail_at) return {};
+    return {Code::kSystem, "call " + std::to_string(fail_at) + " was told to fail"};
+  }
+  template <class T>
+  Result<T> value(T value) {
+    RONDO_RETURN_IF_ERROR(next());
+    return value;
+  }
+  Status free(std::byte* memory) {
+    // What frees is counted, but never fails: an error path must be able to rely on that.
+    if (memory_.erase(memory) == 0) return {Code::kSystem, "not allocated"};
+    std::free(memory);
+    return {};
+  }
+  Result<void*> make() {
+    RONDO_RETURN_IF_ERROR(next());
+    objects_.push_back(std::make_unique<char>());
+    return static_cast<void*>(objects_.back().get());
+  }
+  Status unmake(void* object) {
+    const size_t found =
+        std::erase_if(objects_, [&](const auto& each) { return each.get() == object; });
+    return found == 1 ? Status() : Status(Code::kSystem, "no such stream or event");
+  }
+
+  std::map<std::byte*, size_t> memory_;
+  std::multiset<std::byte*> imported_;
+  std::vector<std::unique_ptr<char>> objects_;
+};
+
+}  // namespace rondo::transport::test

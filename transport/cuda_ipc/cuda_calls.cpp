@@ -1,0 +1,198 @@
+// CUDA's runtime itself. Linked statically, it opens the driver at the first call: without one
+// rondo starts like anywhere else, and open_cuda() tells.
+#include "transport/cuda_ipc/cuda_calls.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <string>
+
+namespace rondo::transport::cuda_ipc {
+namespace {
+
+static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
+
+Status status_of(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return {};
+  // An error that does not stick stays the thread's last one otherwise, and is then taken for a
+  // later launch's.
+  (void)cudaGetLastError();
+  const Code ours = code == cudaErrorMemoryAllocation ? Code::kResourceExhausted : Code::kSystem;
+  return {ours, std::string(what) + ": " + cudaGetErrorString(code)};
+}
+
+cudaStream_t native_stream(Stream stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
+
+class RuntimeCalls final : public CudaCalls {
+ public:
+  Result<int> device_count() override {
+    int count = 0;
+    RONDO_RETURN_IF_ERROR(status_of(cudaGetDeviceCount(&count), "counting devices"));
+    return count;
+  }
+
+  Result<DeviceInfo> device_info(int device) override {
+    cudaDeviceProp properties{};
+    const cudaError_t code = cudaGetDeviceProperties(&properties, device);
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking for a device's properties"));
+    int mode = 0;
+    RONDO_RETURN_IF_ERROR(status_of(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, device),
+                                    "asking for a device's mode"));
+    DeviceInfo info = {.name = properties.name,
+                       .uuid = {},
+                       .multiprocessors = properties.multiProcessorCount,
+                       .major = properties.major,
+                       .minor = properties.minor,
+                       .memory_bytes = properties.totalGlobalMem,
+                       .computes = mode != cudaComputeModeProhibited};
+    static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
+    std::memcpy(info.uuid.data(), &properties.uuid, info.uuid.size());
+    return info;
+  }
+
+  Status set_device(int device) override {
+    return status_of(cudaSetDevice(device), "choosing a device");
+  }
+
+  Result<bool> can_access_peer(int device, int peer) override {
+    int can = 0;
+    const cudaError_t code = cudaDeviceCanAccessPeer(&can, device, peer);
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking for peer access"));
+    return can != 0;
+  }
+
+  Status enable_peer_access(int peer) override {
+    const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+      return {};
+    }
+    return status_of(code, "enabling peer access");
+  }
+
+  Result<std::byte*> allocate(size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, bytes);
+    RONDO_RETURN_IF_ERROR(status_of(code, "allocating device memory"));
+    return static_cast<std::byte*>(memory);
+  }
+  Status release(std::byte* memory) override {
+    return status_of(cudaFree(memory), "freeing device memory");
+  }
+
+  Result<std::byte*> allocate_mapped(size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t code =
+        cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    RONDO_RETURN_IF_ERROR(status_of(code, "allocating mapped host memory"));
+    return static_cast<std::byte*>(memory);
+  }
+  Status release_mapped(std::byte* memory) override {
+    return status_of(cudaFreeHost(memory), "freeing mapped host memory");
+  }
+
+  Result<IpcHandle> export_memory(std::byte* memory) override {
+    cudaIpcMemHandle_t native;
+    const cudaError_t code = cudaIpcGetMemHandle(&native, memory);
+    RONDO_RETURN_IF_ERROR(status_of(code, "exporting device memory"));
+    IpcHandle handle;
+    std::memcpy(handle.bytes.data(), &native, sizeof native);
+    return handle;
+  }
+  Result<std::byte*> import_memory(const IpcHandle& handle) override {
+    cudaIpcMemHandle_t native;
+    std::memcpy(&native, handle.bytes.data(), sizeof native);
+    void* memory = nullptr;
+    const cudaError_t code = cudaIpcOpenMemHandle(&memory, native, cudaIpcMemLazyEnablePeerAccess);
+    RONDO_RETURN_IF_ERROR(status_of(code, "importing a peer's device memory"));
+    return static_cast<std::byte*>(memory);
+  }
+  Status close_memory(std::byte* memory) override {
+    return status_of(cudaIpcCloseMemHandle(memory), "closing a peer's device memory");
+  }
+
+  Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+    return status_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native_stream(stream)),
+                     "copying");
+  }
+  Status clear(std::byte* memory, size_t bytes, Stream stream) override {
+    return status_of(cudaMemsetAsync(memory, 0, bytes, native_stream(stream)), "clearing memory");
+  }
+
+  Result<Stream> create_stream() override {
+    cudaStream_t stream = nullptr;
+    const cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    RONDO_RETURN_IF_ERROR(status_of(code, "creating a stream"));
+    return Stream{stream};
+  }
+  Status destroy_stream(Stream stream) override {
+    return status_of(cudaStreamDestroy(native_stream(stream)), "destroying a stream");
+  }
+  Result<bool> is_done(Stream stream) override {
+    const cudaError_t code = cudaStreamQuery(native_stream(stream));
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is done"));
+    return true;
+  }
+  Status synchronize(Stream stream) override {
+    return status_of(cudaStreamSynchronize(native_stream(stream)), "waiting for a stream");
+  }
+
+  Result<Event> create_event() override {
+    cudaEvent_t event = nullptr;
+    RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&event), "creating an event"));
+    return Event{event};
+  }
+  Status destroy_event(Event event) override {
+    return status_of(cudaEventDestroy(native_event(event)), "destroying an event");
+  }
+  Status record(Event event, Stream stream) override {
+    return status_of(cudaEventRecord(native_event(event), native_stream(stream)),
+                     "recording an event");
+  }
+  Status wait(Stream stream, Event event) override {
+    return status_of(cudaStreamWaitEvent(native_stream(stream), native_event(event), 0),
+                     "making a stream wait");
+  }
+  Result<float> elapsed_ms(Event begin, Event end) override {
+    float ms = 0;
+    const cudaError_t code = cudaEventElapsedTime(&ms, native_event(begin), native_event(end));
+    RONDO_RETURN_IF_ERROR(status_of(code, "reading the time between events"));
+    return ms;
+  }
+
+  Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) override {
+    int blocks = 0;
+    const cudaError_t code =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking how many blocks are resident"));
+    return blocks;
+  }
+  Status load(const void* kernel) override {
+    cudaFuncAttributes attributes{};
+    return status_of(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+  }
+  Status launch(const Launch& launch) override {
+    const cudaError_t code =
+        cudaLaunchKernel(launch.kernel, dim3(static_cast<unsigned>(launch.blocks)),
+                         dim3(static_cast<unsigned>(launch.threads)), launch.arguments,
+                         launch.shared_bytes, native_stream(launch.stream));
+    return status_of(code, "launching a kernel");
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CudaCalls>> open_cuda() {
+  auto calls = std::make_unique<RuntimeCalls>();
+  Result<int> devices = calls->device_count();
+  if (!devices.ok()) return Status(Code::kUnavailable, "no GPU: " + devices.status().message());
+  if (*devices == 0) return Status(Code::kUnavailable, "no GPU: CUDA sees no device");
+  return std::unique_ptr<CudaCalls>(std::move(calls));
+}
+
+}  // namespace rondo::transport::cuda_ipc

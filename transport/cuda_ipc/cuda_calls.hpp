@@ -1,0 +1,96 @@
+// What rondo asks of CUDA, as an interface: everything that decides something on top of it can then
+// be tested, errors included, on a machine without a GPU. One function of CUDA each, no policy; the
+// one addition is that an error comes with CUDA's sentence and with what was asked for.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rondo/status.hpp"
+
+namespace rondo::transport::cuda_ipc {
+
+struct DeviceInfo {
+  std::string name;
+  std::array<std::byte, 16>
+      uuid;  // the same for all processes, whatever number the device has there
+  int multiprocessors = 0;
+  int major = 0, minor = 0;  // compute capability
+  size_t memory_bytes = 0;
+  bool computes = true;  // false: the device's mode forbids contexts
+};
+
+/// cudaStream_t and cudaEvent_t; a null stream is the default one.
+using Stream = void*;
+using Event = void*;
+
+/// cudaIpcMemHandle_t: device memory in words that another process can use.
+struct IpcHandle {
+  std::array<std::byte, 64> bytes;
+};
+
+struct Launch {
+  const void* kernel;  // a __global__ function
+  int blocks, threads;
+  size_t shared_bytes;
+  void** arguments;
+  Stream stream;
+};
+
+/// Thread-safe where CUDA is. Everything that follows set_device() is about that device, for the
+/// calling thread. No call blocks but those that say so; allocating, freeing and importing may wait
+/// for kernels that run, so they happen when communicators are made and unmade, never between.
+class CudaCalls {
+ public:
+  virtual ~CudaCalls() = default;
+
+  virtual Result<int> device_count() = 0;
+  virtual Result<DeviceInfo> device_info(int device) = 0;
+  virtual Status set_device(int device) = 0;
+  /// Whether kernels on `device` can touch memory of `peer`; and allows it. Having been allowed
+  /// before is no error.
+  virtual Result<bool> can_access_peer(int device, int peer) = 0;
+  virtual Status enable_peer_access(int peer) = 0;
+
+  /// Device memory; and host memory that every device reaches at this same address. Neither is
+  /// cleared.
+  virtual Result<std::byte*> allocate(size_t bytes) = 0;
+  virtual Status release(std::byte* memory) = 0;
+  virtual Result<std::byte*> allocate_mapped(size_t bytes) = 0;
+  virtual Status release_mapped(std::byte* memory) = 0;
+
+  /// Memory of allocate() for another process; that memory in this one, and its end.
+  virtual Result<IpcHandle> export_memory(std::byte* memory) = 0;
+  virtual Result<std::byte*> import_memory(const IpcHandle& handle) = 0;
+  virtual Status close_memory(std::byte* memory) = 0;
+
+  virtual Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
+  virtual Status clear(std::byte* memory, size_t bytes, Stream stream) = 0;
+
+  virtual Result<Stream> create_stream() = 0;  // one that does not wait for the default stream
+  virtual Status destroy_stream(Stream stream) = 0;
+  /// Whether everything on it is done; waits for it (blocks).
+  virtual Result<bool> is_done(Stream stream) = 0;
+  virtual Status synchronize(Stream stream) = 0;
+
+  virtual Result<Event> create_event() = 0;
+  virtual Status destroy_event(Event event) = 0;
+  virtual Status record(Event event, Stream stream) = 0;
+  virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the caller
+  virtual Result<float> elapsed_ms(Event begin, Event end) = 0;
+
+  /// How many blocks of this shape one multiprocessor of the device holds at a time.
+  virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
+  /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
+  virtual Status load(const void* kernel) = 0;
+  virtual Status launch(const Launch& launch) = 0;
+};
+
+/// This machine's. kUnavailable, with a sentence: rondo was built without CUDA, or there is no
+/// driver, or no device.
+Result<std::unique_ptr<CudaCalls>> open_cuda();
+
+}  // namespace rondo::transport::cuda_ipc

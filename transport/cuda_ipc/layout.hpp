@@ -1,0 +1,135 @@
+// Where everything lies in the memory that a rank on a GPU gives its peers: one segment per rank, in
+// the memory of its GPU. Places only, no behaviour.
+//
+// Whoever waits reads its own memory: a peer writes there what it has to tell, so that a wait costs
+// nothing between the GPUs. Hence slots of a link lie with the reader; only what is published for
+// many lies with the writer, once, and readers fetch it.
+//
+//   part                repeated per         one of them holds
+//   abort               -                    AbortLine: raised by whoever gives up
+//   state               channel              StateLine: the owner's own, kept from kernel to kernel
+//   from a peer         channel, peer        PeerLine: the peer's signal, and its buffers
+//   inbox               channel, writer      InboxLine, Header[depth]: what the writer has sent
+//   notices             channel, writer      InboxLine, Header[publish_depth]: what it has published
+//   outbox              channel, reader      OutboxLine: how much the reader has freed, of either kind
+//   slots               channel, writer      depth slots, written by the writer
+//   published slots     channel              publish_depth slots, written by the owner
+//
+// Every field but that first one has one writer, and fields of different writers share no line. Zero everywhere is the
+// initial state. Counters never start again, so that a graph's replay goes on where the last ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rondo::transport::cuda_ipc {
+
+constexpr size_t kLine = 128;  // of a GPU's L2
+
+/// Equal on every rank.
+struct Shape {
+  uint32_t ranks = 0;
+  uint32_t channels = 1;
+  uint32_t depth = 8;             // slots of a link
+  size_t slot_bytes = 0;          // of one
+  uint32_t publish_depth = 0;     // published slots; 0: nobody publishes
+  size_t publish_slot_bytes = 0;  // of one
+};
+
+struct alignas(kLine) AbortLine {
+  uint64_t raised;  // never lowered
+};
+
+struct alignas(kLine) StateLine {
+  uint64_t epoch;      // operations begun on this channel
+  uint64_t history;    // a hash of all of them, in order
+  uint64_t signals;    // raised
+  uint64_t published;  // slots for all
+};
+
+// PeerLine, written by the peer:
+//   offset  bytes  field
+//   0       8      signal   how often it has signalled, and a tag (comm/engine/device_engine.hpp)
+//   8       8      epoch    of the operation whose buffers follow; written last
+//   16      8      in       its buffers, where the peer has them
+//   24      8      out
+struct alignas(kLine) PeerLine {
+  uint64_t signal;
+  uint64_t epoch;
+  const std::byte* in;
+  std::byte* out;
+};
+static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
+
+/// A line of the writer's, and in another one what the reader alone knows.
+struct alignas(kLine) InboxLine {
+  uint64_t sent;  // slots, ever; written after slot and header
+  alignas(kLine) uint64_t taken;
+};
+
+/// Two lines of the reader's, one for each kind of slot, and what the writer alone knows.
+struct alignas(kLine) OutboxLine {
+  uint64_t freed;            // slots of the link, ever
+  uint64_t freed_published;  // published slots, ever
+  alignas(kLine) uint64_t sent;
+};
+
+/// What a slot holds.
+struct Header {
+  uint64_t tag;
+  uint64_t bytes;
+};
+
+/// Offsets from the beginning of a segment. Computed on the device too, where it is needed.
+class Layout {
+ public:
+  explicit constexpr Layout(const Shape& shape)
+      : shape_(shape),
+        state_(sizeof(AbortLine)),
+        peers_(state_ + shape.channels * sizeof(StateLine)),
+        inboxes_(peers_ + pairs() * sizeof(PeerLine)),
+        notices_(inboxes_ + pairs() * inbox_bytes(shape.depth)),
+        outboxes_(notices_ + pairs() * inbox_bytes(shape.publish_depth)),
+        slots_(outboxes_ + pairs() * sizeof(OutboxLine)),
+        published_(slots_ + pairs() * shape.depth * stride(shape.slot_bytes)),
+        bytes_(published_ +
+               size_t{shape.channels} * shape.publish_depth * stride(shape.publish_slot_bytes)) {}
+
+  constexpr size_t abort() const { return 0; }
+  constexpr size_t state(size_t channel) const { return state_ + channel * sizeof(StateLine); }
+  constexpr size_t peer(size_t channel, size_t from) const {
+    return peers_ + pair(channel, from) * sizeof(PeerLine);
+  }
+  /// The InboxLine; its headers follow it.
+  constexpr size_t inbox(size_t channel, size_t writer) const {
+    return inboxes_ + pair(channel, writer) * inbox_bytes(shape_.depth);
+  }
+  constexpr size_t notice(size_t channel, size_t writer) const {
+    return notices_ + pair(channel, writer) * inbox_bytes(shape_.publish_depth);
+  }
+  constexpr size_t outbox(size_t channel, size_t reader) const {
+    return outboxes_ + pair(channel, reader) * sizeof(OutboxLine);
+  }
+  constexpr size_t slot(size_t channel, size_t writer, uint64_t index) const {
+    return slots_ + (pair(channel, writer) * shape_.depth + index) * stride(shape_.slot_bytes);
+  }
+  constexpr size_t published_slot(size_t channel, uint64_t index) const {
+    return published_ +
+           (channel * shape_.publish_depth + index) * stride(shape_.publish_slot_bytes);
+  }
+  constexpr size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+  static constexpr size_t stride(size_t slot_bytes) { return lines(slot_bytes); }
+  static constexpr size_t inbox_bytes(size_t depth) {
+    return sizeof(InboxLine) + lines(depth * sizeof(Header));
+  }
+  constexpr size_t pairs() const { return size_t{shape_.channels} * shape_.ranks; }
+  constexpr size_t pair(size_t channel, size_t rank) const { return channel * shape_.ranks + rank; }
+
+  Shape shape_;
+  size_t state_, peers_, inboxes_, notices_, outboxes_, slots_, published_, bytes_;
+};
+
+}  // namespace rondo::transport::cuda_ipc

@@ -1,0 +1,54 @@
+#include "transport/cuda_ipc/placement.hpp"
+
+#include <algorithm>
+
+namespace rondo::transport::cuda_ipc {
+namespace {
+
+std::string ranks_on(std::span<const Place> places, const DeviceId& device) {
+  std::string list;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    if (places[rank].device != device) continue;
+    list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return list;
+}
+
+ptrdiff_t count_on(std::span<const Place> places, const DeviceId& device) {
+  return std::count_if(places.begin(), places.end(),
+                       [&](const Place& place) { return place.device == device; });
+}
+
+}  // namespace
+
+Status check_residency(std::span<const Place> places, int channels, int blocks_at_once) {
+  for (const Place& place : places) {
+    const ptrdiff_t ranks = count_on(places, place.device);
+    const int64_t room = int64_t{place.multiprocessors} * blocks_at_once;
+    if (ranks * channels <= room) continue;
+    return {Code::kUnavailable,
+            "ranks " + ranks_on(places, place.device) + " share one GPU and take " +
+                std::to_string(channels) + " thread blocks each, but it holds only " +
+                std::to_string(room) + " at a time: they would wait for each other for ever. Use " +
+                (room >= ranks ? "at most " + std::to_string(room / ranks) + " channels"
+                               : std::string("fewer ranks")) +
+                ", or more GPUs"};
+  }
+  return {};
+}
+
+std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices) {
+  const auto idle = std::find_if(devices.begin(), devices.end(), [&](const DeviceId& device) {
+    return count_on(places, device) == 0;
+  });
+  if (idle == devices.end()) return {};
+  const auto shared = std::find_if(places.begin(), places.end(), [&](const Place& place) {
+    return count_on(places, place.device) > 1;
+  });
+  if (shared == places.end()) return {};
+  return "ranks " + ranks_on(places, shared->device) + " share a GPU while GPU " +
+         std::to_string(idle - devices.begin()) +
+         " has no rank: give every rank a device of its own to be faster";
+}
+
+}  // namespace rondo::transport::cuda_ipc

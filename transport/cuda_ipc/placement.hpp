@@ -1,0 +1,34 @@
+// Which rank is on which GPU, and what follows from it. Pure functions of what the ranks tell each
+// other when they meet, so that all decide alike; nothing here calls CUDA.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "rondo/status.hpp"
+
+namespace rondo::transport::cuda_ipc {
+
+using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
+
+/// Where a rank is.
+struct Place {
+  uint64_t process;  // equal for the threads of one process, and for nobody else
+  DeviceId device;
+  int number;           // of that device, in that process
+  int multiprocessors;  // of that device
+};
+
+/// Every block of every rank must be on its multiprocessor before any of them can end: a block that
+/// waits for a place while others wait for it waits for ever. kUnavailable where `channels` blocks
+/// of each rank on some device, `blocks_at_once` on a multiprocessor, do not all fit.
+Status check_residency(std::span<const Place> places, int channels, int blocks_at_once);
+
+/// A sentence for the log where ranks share a device while another one of `devices` (this host's) has
+/// none; else empty.
+std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices);
+
+}  // namespace rondo::transport::cuda_ipc

@@ -1,0 +1,74 @@
+#include "transport/cuda_ipc/segments.hpp"
+
+#include <string>
+#include <utility>
+
+namespace rondo::transport::cuda_ipc {
+
+Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Shape& shape,
+                                                   const Place& place, bool exports) {
+  std::unique_ptr<Segments> made(new Segments(cuda, shape));
+  const size_t segment = Layout(shape).bytes();
+  const size_t bytes = segment + shape.ranks * sizeof(std::byte*);
+  Result<std::byte*> memory = cuda.allocate(bytes);
+  RONDO_RETURN_IF_ERROR(memory.status());
+  // From here on the destructor frees it.
+  made->offer_ = {.place = place, .address = *memory, .exported = false, .handle = {}};
+  made->table_ = *memory + segment;
+  RONDO_RETURN_IF_ERROR(cuda.clear(*memory, bytes, nullptr));
+  // Peers write there as soon as they know of it.
+  RONDO_RETURN_IF_ERROR(cuda.synchronize(nullptr));
+  if (exports) {
+    Result<IpcHandle> handle = cuda.export_memory(*memory);
+    RONDO_RETURN_IF_ERROR(handle.status());
+    made->offer_.handle = *handle;
+    made->offer_.exported = true;
+  }
+  return made;
+}
+
+Segments::~Segments() {
+  for (std::byte* memory : imported_) (void)cuda_.close_memory(memory);
+  if (offer_.address != nullptr) (void)cuda_.release(offer_.address);
+}
+
+Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
+  const std::string name = "rank " + std::to_string(rank);
+  if (peer.place.process != offer_.place.process) {
+    if (!peer.exported) return Status(Code::kBootstrap, name + " offers no memory to processes");
+    Result<std::byte*> memory = cuda_.import_memory(peer.handle);
+    if (!memory.ok()) {
+      return Status(memory.status().code(),
+                    name + "'s GPU is out of reach: " + memory.status().message());
+    }
+    imported_.push_back(*memory);
+    return memory;
+  }
+  if (peer.place.number != offer_.place.number) {
+    Result<bool> can = cuda_.can_access_peer(offer_.place.number, peer.place.number);
+    RONDO_RETURN_IF_ERROR(can.status());
+    if (!*can) {
+      return Status(Code::kUnavailable,
+                    "GPU " + std::to_string(offer_.place.number) + " cannot access GPU " +
+                        std::to_string(peer.place.number) + ", that of " + name);
+    }
+    RONDO_RETURN_IF_ERROR(cuda_.enable_peer_access(peer.place.number));
+  }
+  return peer.address;
+}
+
+Status Segments::connect(std::span<const Offer> offers, uint32_t rank) {
+  RONDO_CHECK(offers.size() == shape_.ranks && rank < shape_.ranks && bases_.empty(), "%zu offers",
+              offers.size());
+  for (size_t peer = 0; peer < offers.size(); ++peer) {
+    Result<std::byte*> base =
+        peer == rank ? Result<std::byte*>(offer_.address) : reach(offers[peer], peer);
+    RONDO_RETURN_IF_ERROR(base.status());
+    bases_.push_back(*base);
+  }
+  const auto* from = reinterpret_cast<const std::byte*>(bases_.data());
+  RONDO_RETURN_IF_ERROR(cuda_.copy(table_, from, bases_.size() * sizeof(std::byte*), nullptr));
+  return cuda_.synchronize(nullptr);
+}
+
+}  // namespace rondo::transport::cuda_ipc

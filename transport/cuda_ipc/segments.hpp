@@ -1,0 +1,61 @@
+// The segments of all ranks, as one rank uses them: its own on its GPU, the others' through peer
+// access or CUDA IPC. Made with the communicator, because allocating and importing may wait for
+// kernels that run; how offers travel is not its business.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "transport/cuda_ipc/cuda_calls.hpp"
+#include "transport/cuda_ipc/layout.hpp"
+#include "transport/cuda_ipc/placement.hpp"
+
+namespace rondo::transport::cuda_ipc {
+
+/// What a rank tells the others of its segment. Trivially copyable.
+struct Offer {
+  Place place;
+  std::byte* address;  // in its own process
+  bool exported;       // `handle` means something: there are other processes
+  IpcHandle handle;
+};
+
+/// Not thread-safe. Ends with every kernel that uses it; peers have let go before it is destroyed
+/// (imported memory must not be freed under them).
+class Segments {
+ public:
+  /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
+  /// processes will use it.
+  static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const Shape& shape,
+                                                  const Place& place, bool exports);
+  ~Segments();
+  Segments(const Segments&) = delete;
+  Segments& operator=(const Segments&) = delete;
+
+  const Offer& offer() const { return offer_; }
+
+  /// Makes everybody's segment usable here; offers[rank] is this rank's own. Once. kUnavailable
+  /// where a peer's GPU is out of reach.
+  Status connect(std::span<const Offer> offers, uint32_t rank);
+
+  /// By rank, where this rank's kernels find the segments: on the host, and the same table in
+  /// device memory. REQUIRES: connect() was ok.
+  std::span<std::byte* const> bases() const { return bases_; }
+  std::byte* const* device_table() const { return reinterpret_cast<std::byte**>(table_); }
+
+ private:
+  Segments(CudaCalls& cuda, const Shape& shape) : cuda_(cuda), shape_(shape) {}
+  Result<std::byte*> reach(const Offer& peer, size_t rank);
+
+  CudaCalls& cuda_;
+  const Shape shape_;
+  Offer offer_{};
+  std::byte* table_ = nullptr;  // behind the own segment
+  std::vector<std::byte*> bases_;
+  std::vector<std::byte*> imported_;
+};
+
+}  // namespace rondo::transport::cuda_ipc
