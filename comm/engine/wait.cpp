@@ -106,6 +106,13 @@ void register_for_wakeups() {
   membarrier_works.store(registered, std::memory_order_relaxed);
 }
 
+// Without membarrier a ring may be missed, and with other queues to look after there is no bell to
+// sleep on: then yields are the lesser evil.
+bool gives_way(const WaitPolicy& policy, bool may_sleep) {
+  return policy.beside_computing && may_sleep && membarrier_works.load(std::memory_order_relaxed) &&
+         waiting_callers.load(std::memory_order_relaxed) == 0;
+}
+
 bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
   const int64_t now = recorder::now_ns();
   if (start_ns_ == 0) {
@@ -124,12 +131,7 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     }
     return false;
   }
-  // Without membarrier a ring may be missed, and with other queues to look after there is no bell to
-  // sleep on: then yields are the lesser evil.
-  const bool gives_way = policy_.beside_computing && may_sleep &&
-                         membarrier_works.load(std::memory_order_relaxed) &&
-                         waiting_callers.load(std::memory_order_relaxed) == 0;
-  if (!gives_way && now - start_ns_ < policy_.yield_ns) {
+  if (!gives_way(policy_, may_sleep) && now - start_ns_ < policy_.yield_ns) {
     sched_yield();
     return false;
   }

@@ -39,6 +39,9 @@ class CallerWaits {
 /// CPUs' worth of time that the control group grants this process, rounded up; INT_MAX: no limit.
 int granted_cpus();
 
+/// Whether a wait sleeps at once, because who has the CPU computes.
+bool gives_way(const WaitPolicy& policy, bool may_sleep);
+
 /// For the calling thread, which works little and must be prompt: it is let in at once when it wakes,
 /// also while another thread computes on its CPU. Linux 6.12 and later; does nothing before.
 void ask_for_short_turns();

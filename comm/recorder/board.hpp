@@ -10,7 +10,7 @@
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
-//   Counts[ranks][a few]               that rank: what its last all_to_all_v's exchange
+//   Counts[ranks][2 to 64]             that rank: what its last all_to_all_v's exchange
 //   ErrorText[ranks]                   that rank, while FirstError names none
 #pragma once
 

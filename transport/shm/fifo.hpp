@@ -18,7 +18,7 @@
 namespace rondo::transport::shm {
 
 /// Of larger payloads the first lines hide the way of the others.
-constexpr size_t kAheadBytes = 1024;
+inline constexpr size_t kAheadBytes = 1024;
 
 /// Where a FIFO lies and how large it is.
 struct Fifo {
@@ -135,12 +135,12 @@ class alignas(kLine) FifoReader final : public Receiver {
     // Acquire: pairs with the release store in FifoWriter::show.
     if (header.sequence.load(std::memory_order_acquire) != released_ + 1) return false;
     const size_t bytes = header.bytes;
+    ahead_ = header.kind == Kind::kSlot && bytes <= kAheadBytes ? bytes : 0;
     switch (header.kind) {
       case Kind::kInline:
         *delivery = {bytes <= kInlineBytes ? header.payload : nullptr, bytes, header.tag};
         return true;
       case Kind::kSlot:
-        ahead_ = bytes <= kAheadBytes ? bytes : 0;
         *delivery = {bytes <= fifo_.capacity ? fifo_.data + index_ * stride_ : nullptr, bytes,
                      header.tag};
         return true;

@@ -22,7 +22,7 @@ namespace {
 struct Memory {
   explicit Memory(int ranks)
       : bytes(Board::bytes_needed(ranks)),
-        base(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64))) {
+        base(static_cast<std::byte*>(std::aligned_alloc(128, (bytes + 127) / 128 * 128))) {
     std::memset(base, 0, bytes);
   }
   ~Memory() { std::free(base); }

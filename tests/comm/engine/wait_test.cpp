@@ -33,6 +33,22 @@ TEST_CASE(
   CHECK(progressing_policy(2, 2, true).yield_ns == 0);
 }
 
+TEST_CASE("who sleeps at once is beside a rank that computes, and can be woken") {
+  register_for_wakeups();
+  const WaitPolicy beside = progressing_policy(2, 2, false);
+  // Where the system has no membarrier nobody sleeps at once.
+  const bool can_be_woken = syscall(SYS_membarrier, 0, 0, 0) > 0;
+  CHECK(gives_way(beside, true) == can_be_woken);
+  CHECK_FALSE(gives_way(beside, false));  // other communicators need this thread
+  CHECK_FALSE(gives_way(wait_policy(4, 2, false), true));
+  {
+    const CallerWaits first;
+    { const CallerWaits second; }
+    CHECK_FALSE(gives_way(beside, true));
+  }
+  CHECK(gives_way(beside, true) == can_be_woken);
+}
+
 // The first fields of struct sched_attr, and the one that is asked for.
 struct Attributes {
   uint32_t size, policy;
