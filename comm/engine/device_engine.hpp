@@ -115,7 +115,8 @@ class DeviceEngine {
     if (found != Progress::kDone) return found;
     bool scales = false;
     for (uint32_t i = 0; operation_.scaled && i < instruction.sources; ++i) {
-      scales = scales || move.operands[i].place == schedule::Place::kIn;
+      const schedule::Place place = move.operands[i].place;
+      scales = scales || place == schedule::Place::kIn || place == schedule::Place::kPeerIn;
     }
     BlockShared& shared = block_.shared();
     const kernels::Move whole = {.sources = shared.operands,
@@ -200,6 +201,7 @@ class DeviceEngine {
       PeerLine& line = at<PeerLine>(peer, layout_.peer(channel_, links_.rank));
       line.in = operation_.in;
       line.out = operation_.out;
+      line.factor = operation_.factor;
     }
     Access::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
@@ -304,7 +306,9 @@ class DeviceEngine {
           break;
       }
       if (i < sources) {
-        shared.factors[i] = operand.place == schedule::Place::kIn ? operation_.factor : 1;
+        shared.factors[i] = operand.place == schedule::Place::kIn       ? operation_.factor
+                            : operand.place == schedule::Place::kPeerIn ? own_line(peer).factor
+                                                                        : 1;
       }
     }
     return Progress::kDone;

@@ -1,6 +1,6 @@
 // Part of every test program that needs a GPU. Without one the program says why and ends with 77,
 // before the first case, and CTest calls it skipped: a test that did not run must not look as if it
-// had passed.
+// had passed. A GPU that cannot be used (an old driver, a sanitizer in the way) is a failure.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -12,9 +12,13 @@ namespace {
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code == cudaSuccess && devices > 0) return true;
-  std::printf("skipped: no CUDA device: %s\n", cudaGetErrorString(code));
+  int driver = 0;
+  const bool is_absent = code == cudaSuccess || code == cudaErrorNoDevice ||
+                         cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0;
+  std::printf("%s: %s\n", is_absent ? "skipped: no CUDA device" : "a GPU that cannot be used",
+              cudaGetErrorString(code));
   std::fflush(stdout);
-  std::_Exit(77);
+  std::_Exit(is_absent ? 77 : 1);
 }();
 
 }  // namespace

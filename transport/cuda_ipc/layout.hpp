@@ -53,11 +53,13 @@ struct alignas(kLine) StateLine {
 //   8       8      epoch    of the operation whose buffers follow; written last
 //   16      8      in       its buffers, where the peer has them
 //   24      8      out
+//   32      8      factor   of a scaled sum's input
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
   const std::byte* in;
   std::byte* out;
+  double factor;
 };
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
 

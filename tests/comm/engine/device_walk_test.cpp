@@ -103,7 +103,9 @@ class World {
   std::vector<std::vector<DeviceReport>> reports_;
 };
 
-DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns) {
+double factor_of(size_t rank) { return static_cast<double>(rank + 2); }
+
+DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns, bool scaled) {
   const schedule::Program& program = call.operation.programs[rank];
   return {.program = {.instructions = program.instructions.data(),
                       .operands = program.operands.data(),
@@ -112,11 +114,11 @@ DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns) {
           .in = reinterpret_cast<const std::byte*>(call.in(rank)),
           .out = reinterpret_cast<std::byte*>(call.out(rank)),
           .type = DataType::kUint64,
-          .op = ReduceOp::kAvg,
+          .op = scaled ? ReduceOp::kScaledSum : ReduceOp::kAvg,
           .direct = call.direct,
-          .divisor = kDivisor,
-          .scaled = false,
-          .factor = 1,
+          .divisor = scaled ? 1 : kDivisor,
+          .scaled = scaled,
+          .factor = scaled ? factor_of(rank) : 1,
           .fingerprint = call.fingerprint,
           .limit_ns = limit_ns};
 }
@@ -124,7 +126,7 @@ DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns) {
 // All calls in a row on every rank of `ranks`, a thread (or `block_threads`) for each channel;
 // nobody waits between two calls.
 void walk(World& world, std::vector<Call>& calls, const std::vector<uint32_t>& ranks,
-          uint32_t block_threads, uint64_t limit_ns = kNever) {
+          uint32_t block_threads, uint64_t limit_ns = kNever, bool scaled = false) {
   std::vector<std::unique_ptr<HostBlockMemory>> blocks;
   std::vector<std::thread> threads;
   for (const uint32_t rank : ranks) {
@@ -136,7 +138,7 @@ void walk(World& world, std::vector<Call>& calls, const std::vector<uint32_t>& r
           HostBlock block{*memory, t, block_threads};
           for (Call& call : calls) {
             if (channel >= call.operation.programs[rank].channels.size()) continue;
-            const DeviceOperation operation = device_operation(call, rank, limit_ns);
+            const DeviceOperation operation = device_operation(call, rank, limit_ns, scaled);
             DeviceEngine<HostBlock, HostAccess>(links, operation, channel, block).run();
           }
         });
@@ -181,6 +183,28 @@ TEST_CASE("Blocks of one thread do every collective by every algorithm, one afte
 TEST_CASE("Blocks of several threads do the same") {
   for (const uint32_t ranks : {2u, 3u}) {
     DYNAMIC_SECTION(ranks << " ranks") { walk_everything(ranks, 3, {5, 150}); }
+  }
+}
+
+TEST_CASE("A scaled sum multiplies every rank's input by that rank's factor, however it is read") {
+  for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
+    World world(shape_of(ranks));
+    std::vector<Call> calls;
+    for (const Algorithm algorithm :
+         {Algorithm::kRing, Algorithm::kTwoShot, Algorithm::kOneShotDirect,
+          Algorithm::kTwoShotDirect, Algorithm::kTree, Algorithm::kStar}) {
+      calls.push_back(all_reduce(algorithm, static_cast<int>(ranks)));
+    }
+    walk(world, calls, all_ranks(ranks), 1, kNever, true);
+    for (Call& call : calls) {
+      for (size_t i = 0; i < call.expectation().out_size(0); ++i) {
+        uint64_t sum = 0;
+        for (uint32_t r = 0; r < ranks; ++r) {
+          sum += static_cast<uint64_t>(factor_of(r)) * call.in(r)[i];
+        }
+        for (uint32_t r = 0; r < ranks; ++r) REQUIRE(call.out(r)[i] == sum);
+      }
+    }
   }
 }
 
