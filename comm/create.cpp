@@ -87,7 +87,7 @@ Status check(const Config& config) {
     return refuse(fmt::format("Config::slot_bytes is {}; 0 (the default) or 8 to {} are possible",
                               config.slot_bytes, kMaxSlotBytes));
   }
-  if (config.timeout.count() <= 0)
+  if (config.timeout.count() < 0)
     return refuse(
         fmt::format("Config::timeout is {} ms; it must not be negative", config.timeout.count()));
   if (config.bootstrap_timeout.count() <= 0) {
