@@ -32,7 +32,7 @@ using comm::refuse;
 
 namespace {
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;

@@ -3,8 +3,8 @@
 //
 //   part               repeated per               one of them holds
 //   signals            channel, rank              SignalLine
-//   link control       channel, writer, reader    ReleaseLine (128 bytes), HeaderLine[depth]
-//   publisher control  channel, writer            ReleaseLine[ranks], HeaderLine[publish_depth]
+//   link control       channel, writer, reader    ReleaseLine (128 bytes), HeaderLine[header_lines]
+//   publisher control  channel, writer            ReleaseLine[ranks], HeaderLine[header_lines]
 //   link data          channel, writer, reader    depth slots, one every stride(slot_bytes)
 //   publisher data     channel, writer            publish_depth slots
 //
@@ -25,9 +25,15 @@ constexpr size_t kLine = 64;
 constexpr size_t kLinePair = 128;  // prefetchers fetch pairs: other writers stay this far away
 constexpr size_t kInlineBytes = 40;
 
+/// So many messages may be on their way that need no slot. More than slots: they cost 64 bytes each.
+constexpr uint32_t kLeastHeaderLines = 32;
+constexpr uint32_t header_lines(uint32_t depth) {
+  return depth > kLeastHeaderLines ? depth : kLeastHeaderLines;
+}
+
 enum class Kind : uint32_t { kNone = 0, kInline = 1, kSlot = 2, kReference = 3 };
 
-// HeaderLine, one per slot, written by the writer:
+// HeaderLine, one per message, written by the writer:
 //   offset  bytes  field
 //   0       8      sequence   the message's place in the FIFO, from 1; written last; never reset
 //   8       8      tag        the engine's
@@ -80,9 +86,9 @@ class Layout {
   explicit constexpr Layout(const Shape& shape)
       : ranks_(static_cast<size_t>(shape.ranks)),
         channels_(static_cast<size_t>(shape.channels)),
-        link_control_bytes_(kLinePair + round_up(shape.depth * kLine, kLinePair)),
+        link_control_bytes_(kLinePair + round_up(header_lines(shape.depth) * kLine, kLinePair)),
         publisher_control_bytes_(round_up(ranks_ * kLine, kLinePair) +
-                                 round_up(shape.publish_depth * kLine, kLinePair)),
+                                 round_up(header_lines(shape.publish_depth) * kLine, kLinePair)),
         link_data_bytes_(shape.depth * stride(shape.slot_bytes)),
         publisher_data_bytes_(shape.publish_depth * stride(shape.publish_slot_bytes)),
         links_(channels_ * ranks_ * sizeof(SignalLine)),
