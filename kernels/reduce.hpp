@@ -29,10 +29,10 @@ struct Move {
   uint32_t nontemporal;  // how many destinations, the first ones, are written around the cache, for
                          // results larger than it; ends with a store fence if it did so (not for a
                          // few hundred bytes)
-  // For kSum, kScaledSum and kAvg, else null: sources[s] is multiplied by factors[s] before it is folded, in the
-  // type that it is folded in, whose nearest value to the factor is used. Integers: the factor loses
-  // its fraction and wraps, as the product does; one outside [-2^63, 2^64) counts as 0. Bools: as
-  // factor != 0. Null: none is multiplied, and nothing is slower for it.
+  // For kSum, kScaledSum and kAvg, else null: sources[s] is multiplied by factors[s] before it is
+  // folded, in the type that it is folded in, whose nearest value to the factor is used. Integers:
+  // the factor loses its fraction and wraps, as the product does; one outside [-2^63, 2^64) counts
+  // as 0. Bools: as factor != 0. Null: none is multiplied, and nothing is slower for it.
   const double* factors = nullptr;
 };
 

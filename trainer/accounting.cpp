@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Names for a sentence.
-std::string members_of(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+/// For a sentence.
+std::string members_in_words(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
   constexpr size_t kNamed = 2;
   std::string members;
   for (size_t p = 0; p < std::min(kNamed, bucket.pieces.size()); ++p) {
@@ -217,7 +217,7 @@ void account(const Evidence& e, Json& summary) {
     observed.buckets.push_back({.bytes = e.facts.bytes_of(ddp.layout()[b].count),
                                 .ready_ms = buckets[b].ready_ms,
                                 .transfer_ms = e.all.costs_ms[b],
-                                .members = members_of(ddp.layout()[b], ddp.tensors())});
+                                .members = members_in_words(ddp.layout()[b], ddp.tensors())});
   }
   observed.hidden_fraction = transfer_ms > 0 ? hidden_ms / transfer_ms : 0.0;
   summary["hidden_fraction"] = observed.hidden_fraction;

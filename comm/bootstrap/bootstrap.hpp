@@ -1,7 +1,7 @@
 // How the ranks of one communicator find and trust each other, and what they exchange before shared
 // memory exists. A star of unix stream sockets around rank 0, on one host, found over TCP where no
-// directory is shared; made for a few kilobytes and a few descriptors per rank, never for payload. No wait is unbounded, and whatever goes wrong
-// on one rank is told to all.
+// directory is shared; made for a few kilobytes and a few descriptors per rank, never for payload.
+// No wait is unbounded, and whatever goes wrong on one rank is told to all.
 #pragma once
 
 #include <sys/types.h>

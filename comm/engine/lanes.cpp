@@ -151,7 +151,8 @@ Progress Lanes::receive(Transfer& t) {
                                "of rondo",
                                board_.rank(), t.peer, t.to_string())});
     }
-    // What is referred to may be its rank's again: looked for before every piece, as comm/README.md has it.
+    // What is referred to may be its rank's again: looked for before every piece, as
+    // comm/README.md has it.
     if (moved && board_.has_error()) return fail(board_.error());
     copy(delivery.data, t.buffer + t.moved, delivery.bytes, bytes > cache_bytes_);
     receiver.release();

@@ -37,7 +37,8 @@ class Queue {
   /// The same, for a moment's price where it does not sleep: there is more to do.
   void ring();
 
-  /// Moves the first operation, and the messages, a bit. `alone`: no other queue has work, so waiting may sleep.
+  /// Moves the first operation, and the messages, a bit. `alone`: no other queue has work, so
+  /// waiting may sleep.
   void advance(bool alone);
 
  private:

@@ -11,8 +11,8 @@
 //
 // of the move's chunk, whose length stands in the instruction and whose beginning in each operand. A
 // slice of length 0 is skipped by both its writer and its readers: lengths depend on (chunk, round,
-// slice) alone, so they agree. Signals and waits happen once per round. A step hands all its slices over before the
-// next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
+// slice) alone, so they agree. Signals and waits happen once per round. A step hands all its slices
+// over before the next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
 #pragma once
 
 #include <algorithm>

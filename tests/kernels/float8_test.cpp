@@ -6,7 +6,10 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "tests/harness/catch.hpp"
 
@@ -33,15 +36,29 @@ double value_of(const Format& format, int magnitude) {
   return std::ldexp(significand, std::max(exponent, 1) - format.bias - format.fraction_bits);
 }
 
-// The nearest of all patterns from 0 to one past the last finite one, which stands for overflow;
-// of two as near, the even one.
+// All patterns' values from 0 to one past the last finite one, which stands for overflow.
+const std::vector<double>& values_of(const Format& format) {
+  static std::map<int, std::vector<double>> all;
+  std::vector<double>& values = all[format.last];
+  for (int pattern = static_cast<int>(values.size()); pattern <= format.last + 1; ++pattern) {
+    values.push_back(value_of(format, pattern));
+  }
+  return values;
+}
+
+// The nearest of all patterns; of two as near, the even one.
 int nearest(const Format& format, double magnitude) {
-  magnitude = std::min(magnitude, value_of(format, format.last + 1));  // keeps differences exact
+  const std::vector<double>& values = values_of(format);
+  magnitude = std::min(magnitude, values.back());  // keeps differences exact
   int best = 0;
-  for (int pattern = 1; pattern <= format.last + 1; ++pattern) {
-    const double distance = std::fabs(value_of(format, pattern) - magnitude);
-    const double least = std::fabs(value_of(format, best) - magnitude);
-    if (distance < least || (distance == least && pattern % 2 == 0)) best = pattern;
+  double least = magnitude;
+  for (int pattern = 1; const double value : std::span(values).subspan(1)) {
+    const double distance = std::fabs(value - magnitude);
+    if (distance < least || (distance == least && pattern % 2 == 0)) {
+      best = pattern;
+      least = distance;
+    }
+    ++pattern;
   }
   return best;
 }

@@ -150,7 +150,7 @@ Result<std::string> read_text_file(const std::string& path) {
   std::string text;
   char piece[4096];
   for (;;) {
-    const ssize_t got = read(file.get(), piece, sizeof piece);
+    const ssize_t got = ::read(file.get(), piece, sizeof piece);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failure(path, "read", errno);
     if (got == 0) return text;

@@ -10,12 +10,12 @@
 namespace rondo::trainer {
 namespace {
 
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kTransformer = "transformer.";
 constexpr char kHead[] = "lm_head.weight";
 constexpr char kTokens[] = "wte.weight";
 
 std::string without_prefix(const std::string& name) {
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  return name.starts_with(kTransformer) ? name.substr(kTransformer.size()) : name;
 }
 
 /// Whether a name (without prefix) is a matrix that Hugging Face keeps as [in x out] (its Conv1D).
@@ -169,11 +169,11 @@ Status save_gpt2_weights(const std::string& path, const std::vector<Parameter>& 
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].adds_to >= 0) continue;
     const std::string name = without_prefix(parameters[i].name);
-    TensorView& tensor =
-        tensors.emplace_back(TensorView{.name = name == kHead ? name : std::string(kPrefix) + name,
-                                        .type = kType,
-                                        .shape = shape_in_file(name, parameters[i]),
-                                        .data = values[i]});
+    TensorView& tensor = tensors.emplace_back(
+        TensorView{.name = name == kHead ? name : std::string(kTransformer) + name,
+                   .type = kType,
+                   .shape = shape_in_file(name, parameters[i]),
+                   .data = values[i]});
     if (!is_transposed(name)) continue;
     std::vector<T>& copy = transposed.emplace_back(tensor.count());
     for_each_element(name, tensor, [&](size_t to, size_t from) { copy[to] = values[i][from]; });

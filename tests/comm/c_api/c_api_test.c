@@ -1,5 +1,5 @@
-/* rondo.h as a C99 program sees it: every function, on three forked ranks that meet by a unique id, then
- * by an all-gather of the program's own; and what is refused, in which words. */
+/* rondo.h as a C99 program sees it: every function, on three forked ranks that meet by a unique id,
+ * then by an all-gather of the program's own; and what is refused, in which words. */
 #include <limits.h>
 #include <pthread.h>
 #include <stddef.h>

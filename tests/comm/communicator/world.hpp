@@ -15,20 +15,15 @@
 #include "rondo/rondo.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/sanitized.hpp"
 
 namespace rondo::testing {
 
-/// Sanitized builds are ten times as slow: tests that try everything try less there. TSan sees
-/// threads; it has no use for processes.
+/// TSan sees threads; it has no use for processes.
 #if defined(__SANITIZE_THREAD__)
 inline const std::vector<How> kHows{How::kThreads};
-inline constexpr bool kSanitized = true;
-#elif defined(__SANITIZE_ADDRESS__)
-inline const std::vector<How> kHows{How::kThreads, How::kForks};
-inline constexpr bool kSanitized = true;
 #else
 inline const std::vector<How> kHows{How::kThreads, How::kForks};
-inline constexpr bool kSanitized = false;
 #endif
 
 inline std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }

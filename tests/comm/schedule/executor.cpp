@@ -1,5 +1,5 @@
-// See executor.hpp; data and what is expected: expectation.hpp. A buffer holds garbage before its owner has called and
-// after it has returned. Finishing multiplies by 3.
+// See executor.hpp; data and what is expected: expectation.hpp. A buffer holds garbage before its
+// owner has called and after it has returned. Finishing multiplies by 3.
 #include "tests/comm/schedule/executor.hpp"
 
 #include <algorithm>
