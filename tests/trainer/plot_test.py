@@ -4,6 +4,7 @@ the refusals are checked, and the exit status is 77: skipped."""
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -13,6 +14,10 @@ import unittest
 
 PLOT = pathlib.Path(__file__).resolve().parents[2] / "scripts/plot"
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+# As scripts/plot does: Debian's python3-matplotlib belongs to the system's Python.
+SYSTEM = "/usr/bin/python3"
+if not HAS_MATPLOTLIB and os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
+    os.execv(SYSTEM, [SYSTEM, *sys.argv])
 
 
 def document(steps=20, **more):
