@@ -110,7 +110,7 @@ template <class T>
 Status DataParallelRun<T>::start() {
   if (reports()) weights_.initialise_parameters(o_.seed);
   if (!o_.weights.empty()) {
-    RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
+    RONDO_RETURN_IF_ERROR(load_weights(o_, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(plan_steps());
   if (reports()) {

@@ -155,7 +155,7 @@ Status Run<T>::begin_parameters() {
     progress = restored.value();
   }
   if (!progress.found && !o_.weights.empty()) {
-    RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
+    RONDO_RETURN_IF_ERROR(load_weights(o_, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(weights_.replicate());
   set_buffers<T>(progress.buffers, ddp_);
