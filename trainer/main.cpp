@@ -61,7 +61,7 @@ Status run(const Options& options, char** argv) {
   // Now, so that a bad path is known before the work, and because the first rank that fails has the
   // launcher stop this one, perhaps before it can say why.
   if (rank == 0) {
-    RONDO_RETURN_IF_ERROR(write_failure(options, "stopped from outside before it had ended"));
+    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
   }
   Result<Surroundings> made = prepare(options, rank);
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "rondo/status.hpp"
+#include "trainer/document.hpp"
 #include "trainer/options.hpp"
 
 namespace rondo::trainer {
@@ -39,14 +39,18 @@ struct ValidationRecord {
 double median(std::vector<double> values);
 
 /// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
+/// Why a document has no end that its run itself gave it.
+inline constexpr char kStopped[] = "stopped from outside before it had ended";
+
 /// "error". Nothing without a path.
 Status write_failure(const Options& options, const std::string& why);
 
 /// One thread.
 class Report {
  public:
-  /// `config` becomes part of the document, which is written at the end.
-  static Report open(const Options& options, uint64_t last_step, nlohmann::ordered_json config);
+  /// Begins the document.
+  static Result<Report> open(const Options& options, uint64_t last_step,
+                             const nlohmann::ordered_json& config);
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);
@@ -54,9 +58,9 @@ class Report {
   double median_of(double StepRecord::*field) const;
   /// Null when there was no step, as after resuming behind the last one.
   const StepRecord* last() const { return steps_.empty() ? nullptr : &steps_.back(); }
-  /// Prints the summary and writes the document.
+  /// Prints the summary, and ends the document with it.
   Status finish(nlohmann::ordered_json summary);
-  /// Writes the document with what there is so far, and why there is no more.
+  /// Ends the document with why there is no more.
   void abandon(const Status& why);
 
  private:
@@ -66,8 +70,7 @@ class Report {
 
   uint64_t last_step_ = 0, log_every_ = 1;
   bool bar_ = false, bar_open_ = false;
-  std::string path_;
-  nlohmann::ordered_json config_;
+  Document document_;
   std::vector<StepRecord> steps_;
   std::vector<ValidationRecord> validations_;
 };
