@@ -157,7 +157,8 @@ RunFacts::Sizes DataParallelRun<T>::sizes() const {
   return {.optimizer_bytes = optimizer_bytes,
           .own_optimizer_bytes = reports() ? optimizer_bytes : 0,
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations()};
+          .gemm_operations = model_.gemm_operations(),
+          .readers = global_ ? global_->workers() : 0};
 }
 
 template <class T>

@@ -62,8 +62,11 @@ void announce(const RunFacts& facts) {
   const Options& o = facts.options;
   spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
                o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
-  spdlog::info("data: {} bytes in {} files of {}, {} samples, {} steps per epoch", facts.data.bytes,
-               facts.data.files, facts.data.path, facts.data.samples, facts.steps_per_epoch);
+  spdlog::info(
+      "data: {} bytes in {} files of {}, {} samples, {} steps per epoch; threads that read ahead: "
+      "{}",
+      facts.data.bytes, facts.data.files, facts.data.path, facts.data.samples,
+      facts.steps_per_epoch, facts.sizes.readers);
   spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
                facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
   // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
@@ -140,6 +143,7 @@ Json to_json(const Options& o) {
 Json config_of(const RunFacts& facts) {
   Json config = to_json(facts.options);
   config["matmul_core"] = matmul_core();
+  config["reading_threads"] = facts.sizes.readers;
   config["data"] = facts.data.path;
   config["data_bytes"] = facts.data.bytes;
   config["steps"] = facts.last_step;

@@ -213,7 +213,8 @@ RunFacts::Sizes Run<T>::sizes() const {
   return {.optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
           .own_optimizer_bytes = arrays * own_elements(ddp_) * sizeof(T),
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations()};
+          .gemm_operations = model_.gemm_operations(),
+          .readers = loader_.workers()};
 }
 
 /// One step; false where no rank had samples left, so that only the epoch has ended.
