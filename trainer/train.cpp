@@ -361,6 +361,12 @@ Result<Batch> Run<T>::fetch() {
   for (size_t t = ddp_.tensors().size(); t-- > 0 && ddp_.tensors()[t].adds_to >= 0;) {
     ddp_.touches_rows(t, {batch.tokens, batch.size * data_.shape().context});
   }
+  if (updated_step_ == step_) {
+    for (size_t b = 0; b < weights_.bucket_updates().size(); ++b) {
+      const auto& [begin_ns, end_ns] = weights_.bucket_updates()[b];
+      timeline_.updated(b, begin_ns, end_ns);
+    }
+  }
   const int64_t end_ns = now_ns();
   clock_.data_wait_ns += end_ns - begin_ns;
   timeline_.computed(Timeline::Kind::kData, begin_ns, end_ns);
