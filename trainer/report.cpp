@@ -29,6 +29,7 @@ Json to_json(const StepRecord& r) {
                {"compute_ms", r.compute_ms},
                {"comm_ms", r.comm_ms},
                {"exposed_comm_ms", r.exposed_comm_ms},
+               {"other_wait_ms", r.other_wait_ms},
                {"data_wait_ms", r.data_wait_ms}};
   if (r.gradient_norm > 0) line["gradient_norm"] = r.gradient_norm;
   if (r.skipped) line["skipped"] = true;
@@ -55,7 +56,7 @@ Status write_failure(const Options& options, const std::string& why) {
   return Document::open(options.json, to_json(options), why).status();
 }
 
-Report Report::open(const Options& options, uint64_t last_step, Json config) {
+Result<Report> Report::open(const Options& options, uint64_t last_step, const Json& config) {
   Report report;
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;
@@ -68,11 +69,11 @@ Report Report::open(const Options& options, uint64_t last_step, Json config) {
 
 void Report::add(const StepRecord& record) {
   steps_.push_back(record);
-  if (bar_) draw_bar(record);
   const Json line = to_json(record);
   document_.add_step(line);
+  if (bar_) draw_bar(record);
   if (log_every_ == 0) return;
-  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(to_json(record));
+  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(line);
 }
 
 void Report::add_validation(const ValidationRecord& record) {

@@ -19,10 +19,11 @@ struct StepRecord {
   double loss;           // mean over the global batch, before the step's update
   double lr;
   double samples_per_s;    // of all ranks
-  double step_ms;          // = compute + exposed communication + data wait, and what little is left
+  double step_ms;          // = compute + exposed_comm + other_wait + data_wait
   double compute_ms;       // forward, backward, optimizer
-  double comm_ms;          // during which all-reduces were under way, issued and not ended
-  double exposed_comm_ms;  // that backward did not hide: what this rank's compute thread waited
+  double comm_ms;          // during which gradients (ZeRO-1: or parameters) were under way
+  double exposed_comm_ms;  // of comm_ms, in which this rank's compute thread waited for them
+  double other_wait_ms;    // that it waited for headers, buffers, the loss, the map of used tensors
   double data_wait_ms;     // until the samples were there
   double gradient_norm;    // before clipping; 0: not clipped, not computed
   bool skipped;            // gradients were no numbers: no update, the loss scale shrank
@@ -38,10 +39,10 @@ struct ValidationRecord {
 /// The middle value, or the mean of the two in the middle; 0 for none.
 double median(std::vector<double> values);
 
-/// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
 /// Why a document has no end that its run itself gave it.
 inline constexpr char kStopped[] = "stopped from outside before it had ended";
 
+/// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
 /// "error". Nothing without a path.
 Status write_failure(const Options& options, const std::string& why);
 
@@ -64,7 +65,6 @@ class Report {
   void abandon(const Status& why);
 
  private:
-  Status write(const char* ending, nlohmann::ordered_json value) const;
   void draw_bar(const StepRecord& record);
   void leave_bar();
 
@@ -72,7 +72,6 @@ class Report {
   bool bar_ = false, bar_open_ = false;
   Document document_;
   std::vector<StepRecord> steps_;
-  std::vector<ValidationRecord> validations_;
 };
 
 }  // namespace rondo::trainer

@@ -280,6 +280,7 @@ Status DataParallelRun<T>::update() {
        .compute_ms = ms(step_ns - comm_ns - data_ns),
        .comm_ms = ms(comm_ns),
        .exposed_comm_ms = ms(comm_ns),  // nothing hides it
+       .other_wait_ms = 0,
        .data_wait_ms = ms(data_ns),
        .gradient_norm = made.norm,
        .skipped = !made.made});

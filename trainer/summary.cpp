@@ -165,7 +165,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const size_t gradient_bytes = facts.bytes_of(facts.ddp.gradient_elements());
   const double comm_ms = report.median_of(&StepRecord::comm_ms);
   const double exposed_ms = report.median_of(&StepRecord::exposed_comm_ms);
-  const double hidden_ms = std::max(0.0, comm_ms - exposed_ms);
+  const double hidden_ms = comm_ms - exposed_ms;
   const double samples_per_s = report.median_of(&StepRecord::samples_per_s);
   return {{"ranks", facts.ranks},
           {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
@@ -181,6 +181,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"comm_us", comm_ms * 1e3},
           {"hidden_comm_ms", hidden_ms},
           {"exposed_comm_ms", exposed_ms},
+          {"other_wait_ms", report.median_of(&StepRecord::other_wait_ms)},
           {"overlap_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
           {"step_ms", report.median_of(&StepRecord::step_ms)},
           {"compute_ms", report.median_of(&StepRecord::compute_ms)},

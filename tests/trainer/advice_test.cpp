@@ -121,13 +121,30 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
          .begin_wait_ns = 1 * kMs,
          .parameter_wait_ns = 4 * kMs,
          .backward_end_ns = begin + 50 * kMs,
-         .finished_ns = begin + 80 * kMs},
+         .finished_ns = begin + 80 * kMs,
+         .exposed_ns = 25 * kMs},
         {{begin + 20 * kMs, {begin + 22 * kMs, begin + 23 * kMs, begin + 43 * kMs}},
          // Issued while the first is under way: its turn comes at 43; 7 ms of it are hidden.
          {begin + 40 * kMs, {begin + 40 * kMs, begin + 41 * kMs, begin + 75 * kMs}}});
   }
   const std::vector<GradientTime> gradients = measured.gradients();
   REQUIRE(gradients.size() == 2);
+TEST_CASE("measurements: what is under way is hidden, but for where the thread waited") {
+  const auto work = [](int64_t issued, int64_t ended) {
+    return Work::Times{.issued_ns = issued, .started_ns = issued, .ended_ns = ended};
+  };
+  UnderWay under_way(100, 200);
+  under_way.add(work(10, 20));    // hidden
+  under_way.add(work(30, 60));    // hidden
+  under_way.add(work(40, 50));    // ended with the one before: no time of its own
+  under_way.add(work(80, 120));   // 20 of it before the wait
+  under_way.add(work(90, 150));   // 30 behind the one before
+  under_way.add(work(180, 230));  // 30 of it behind the wait
+  CHECK(under_way.ns() == 10 + 30 + 40 + 30 + 50);
+  CHECK(under_way.exposed_ns() == 20 + 30 + 20);
+  CHECK(UnderWay(1, 2).ns() == 0);
+}
+
   CHECK(gradients[0].ms == Approx(10));
   CHECK(gradients[1].ms == Approx(30));
   const std::vector<BucketMedians> b = measured.buckets();
@@ -144,6 +161,7 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
   CHECK(measured.backward_ms() == Approx(40));
   CHECK(measured.optimizer_ms() == Approx(20));
   CHECK(measured.step_ms() == Approx(95));
+         .header_wait_ns = 2 * kMs,
   CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 4 - 2 - 30));  // 2: headers
   // The first since its begin, the others since the all-reduces before ended.
   CHECK(measured.arrivals_ms() == std::vector<double>{50, 970, 970});
@@ -167,10 +185,12 @@ TEST_CASE("advice: who is last, how often, and by how much") {
   CHECK(late.share == 0.5);
   CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).rank == 1);
   CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).share == 1);
+  CHECK(measured.parameter_wait_ms() == Approx(4));
   CHECK(lateness({{1, 1, 1}, {5, 6, 7}}).late_ms == Approx(5));
   CHECK(late.spread_ms == Approx(11.5));  // of 2, 20, 20 and 3
   CHECK(lateness({{1, 2, 3}}).share == 0);
   CHECK(lateness({}).share == 0);
+  CHECK(measured.exposed_ms() == std::vector<double>{25, 25, 25});
 }
 
 TEST_CASE("advice: an all-reduce costs what it costs the rank that waits for nobody") {

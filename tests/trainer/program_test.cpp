@@ -154,7 +154,7 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(lines[0]["step"] == 2);
   CHECK(lines[1]["step"] == 4);
   for (const char* field : {"epoch", "loss", "lr", "samples_per_s", "step_ms", "compute_ms",
-                            "comm_ms", "exposed_comm_ms", "data_wait_ms"}) {
+                            "comm_ms", "exposed_comm_ms", "other_wait_ms", "data_wait_ms"}) {
     CHECK(lines[0].contains(field));
   }
   const json& summary = lines[2]["summary"];
