@@ -53,7 +53,11 @@ Status run(const Options& options, char** argv) {
   if (!options.lesson.empty()) return teach(options.lesson, options.lesson_folder);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
-  if (launch_first.value()) return launch(options.ranks, argv);
+  if (launch_first.value()) {
+    // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
+    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
+    return launch(options.ranks, argv);
+  }
 
   const Result<std::optional<Place>> place = place_from_launcher();
   RONDO_RETURN_IF_ERROR(place.status());
