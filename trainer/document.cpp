@@ -2,8 +2,10 @@
 #include "trainer/document.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -22,13 +24,18 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   Document document;
   if (path.empty()) return document;
   document.path_ = path;
-  document.fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  document.fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   document.ending_ = "\"error\": " + compact(error);
   if (document.fd_ < 0) {
     return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
   }
+  // Not cut before it is written: who is stopped in between would leave nothing. Blanks cover what is
+  // longer, and are cut then.
+  struct stat old = {};
+  if (fstat(document.fd_, &old) == 0 && S_ISREG(old.st_mode)) document.covers_ = old.st_size;
   document.write("{\"program\": \"rondo-train\",\n\"config\": " + compact(config) +
                  ",\n\"steps\": [");
+  document.cut();
   RONDO_RETURN_IF_ERROR(document.failure_);
   return document;
 }
@@ -59,7 +66,8 @@ std::string Document::rest() const {
 /// `step`: what is added to the part that stays.
 void Document::write(const std::string& step) {
   if (fd_ < 0 || !failure_.ok()) return;
-  const std::string text = step + rest();
+  std::string text = step + rest();
+  text.resize(std::max(text.size(), static_cast<size_t>(std::exchange(covers_, 0))), ' ');
   ssize_t written = 0;
   do {
     written = pwrite(fd_, text.data(), text.size(), steps_end_);
@@ -88,13 +96,17 @@ Status Document::end(const std::string& key, const Json& value) {
   if (fd_ < 0) return failure_;
   ending_ = compact(key) + ": " + compact(value);
   write("");
-  // It may be shorter than what was there. No regular file has nothing to cut.
+  cut();
+  return failure_;
+}
+
+/// What was there may have been longer. No regular file has nothing to cut.
+void Document::cut() {
   if (failure_.ok() && ftruncate(fd_, steps_end_ + static_cast<off_t>(rest().size())) != 0 &&
       errno != EINVAL) {
     failure_ =
         Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));
   }
-  return failure_;
 }
 
 }  // namespace rondo::trainer

@@ -33,10 +33,12 @@ class Document {
 
  private:
   void write(const std::string& step);
+  void cut();
   std::string rest() const;
 
   std::string path_;
   int fd_ = -1;
+  off_t covers_ = 0;     // bytes of another document that the first write() has to cover
   off_t steps_end_ = 0;  // where the next step goes
   bool any_steps_ = false;
   std::string validations_;  // of the rest: separated by commas
