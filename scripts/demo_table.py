@@ -42,6 +42,7 @@ def training_table(runs):
         row("  hidden behind backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
         row("  exposed (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
         row("  hidden share", lambda s: "%.0f %%" % (100 * share_hidden(s))),
+        row("waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),
         row("compute (ms)", lambda s: "%.2f" % s["compute_ms"]),
         row("whole step (ms)", lambda s: "%.2f" % s["step_ms"]),
     ])
@@ -62,7 +63,7 @@ def main():
     training_table([("2 ranks", load("train.json")), ("4 ranks, paced", load("train-paced.json")),
                     ("4 paced, no overlap", load("train-paced-no-overlap.json"))])
     print(f"""
-  Communication counts from when an all-reduce is issued on rank 0 to when it has ended there, so it holds the wait for its turn, for
+  Communication counts from when a bucket's all-reduce is issued on rank 0 to when it has ended there, so it holds the wait for its turn, for
   a core to run on, and for ranks whose backward is behind; predictions are for ranks that come at once, each with a core of its own. This machine has {os.cpu_count()}.
 """)
     sweep_table("all-reduce, 2 ranks", load("perf.json"))

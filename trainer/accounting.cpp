@@ -46,6 +46,7 @@ class Prices {
   explicit Prices(const Evidence& e) : e_(e) {
     const auto& layout = e.facts.ddp.layout();
     double all_ms = 0, reductions_ms = 0, predicted_ms = 0, reductions_predicted_ms = 0;
+    double gathers_ms = 0, gathers_predicted_ms = 0;
     for (size_t b = 0; b < layout.size(); ++b) {
       if (is_rows(layout[b], e.facts.ddp.tensors())) {
         // It travels as touched rows, alone with any cap: it costs what it cost.
@@ -56,7 +57,11 @@ class Prices {
       all_ms += e.all.costs_ms[b] + e.all.gather_costs_ms[b];
       predicted_ms += e.facts.plans[b].predicted_us / 1e3;
       reductions_predicted_ms += predicted(layout[b].count);
+      gathers_ms += e.all.gather_costs_ms[b];
+      if (e.facts.ddp.is_sharded()) gathers_predicted_ms += predicted_gather(layout[b].count);
     }
+    if (gathers_ms > 0 && gathers_predicted_ms > 0)
+      gather_ratio_ = gathers_ms / gathers_predicted_ms;
     if (predicted_ms > 0 && all_ms > 0) ratio_ = all_ms / predicted_ms;
     if (reductions_predicted_ms > 0 && reductions_ms > 0) {
       reduction_ratio_ = reductions_ms / reductions_predicted_ms;
@@ -71,6 +76,11 @@ class Prices {
     const auto found = rows_ms_.find(bucket.pieces.front().tensor);
     return found != rows_ms_.end() ? found->second : of(bucket.count);
   }
+  /// With shards: what gathering this bucket's parameters takes.
+  double of_gather(const DdpBucket& bucket) const {
+    if (is_rows(bucket, e_.facts.ddp.tensors())) return 0;
+    return gather_ratio_ * predicted_gather(bucket.count);
+  }
 
  private:
   double predicted(size_t count) const {
@@ -80,8 +90,13 @@ class Prices {
            1e3;
   }
 
+  double predicted_gather(size_t count) const {
+    return plan_gather(e_.communicator, count, e_.facts.options.type(), e_.direct).predicted_us /
+           1e3;
+  }
+
   const Evidence& e_;
-  double ratio_ = 1, reduction_ratio_ = 1;
+  double ratio_ = 1, reduction_ratio_ = 1, gather_ratio_ = 1;
   std::map<size_t, double> rows_ms_;  // by tensor
 };
 
@@ -133,11 +148,16 @@ Json gradients_of(const Evidence& e) {
 
 /// The table of caps, the best of them, and what it is predicted to gain.
 void suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
-  const StepModel model{.tensors = e.facts.ddp.tensors(),
-                        .element_bytes = size_of(e.facts.options.type()),
-                        .ready = e.measured.gradients(),
-                        .backward_ms = e.measured.backward_ms(),
-                        .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); }};
+  StepModel model{.tensors = e.facts.ddp.tensors(),
+                  .element_bytes = size_of(e.facts.options.type()),
+                  .ready = e.measured.gradients(),
+                  .backward_ms = e.measured.backward_ms(),
+                  .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); }};
+  if (e.facts.ddp.is_sharded()) {
+    model.gather_cost_ms = [&](const DdpBucket& bucket) { return prices.of_gather(bucket); };
+    model.update_ms = e.measured.optimizer_ms();
+    model.fetch_ms = summary["data_wait_ms"];
+  }
   const std::vector<CapPrediction> predictions = predict_caps(model);
   Json rows = Json::array();
   for (const CapPrediction& p : predictions) {
@@ -151,9 +171,9 @@ void suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
   summary["suggested_bucket_cap_mb"] = best.cap_mb;
   summary["suggested_gain_ms"] = gain_ms;
   spdlog::info(
-      "suggested: --bucket-cap-mb {}, {} buckets, predicted to expose {:.2f} ms per step; "
+      "suggested: --bucket-cap-mb {}, {} bucket{}, predicted to expose {:.2f} ms per step; "
       "{} exposes {:.2f} by the same model",
-      best.cap_mb, best.buckets, best.exposed_ms, cap_mb, now_ms);
+      best.cap_mb, best.buckets, best.buckets == 1 ? "" : "s", best.exposed_ms, cap_mb, now_ms);
 }
 
 }  // namespace
@@ -185,10 +205,13 @@ Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& m
   RONDO_RETURN_IF_ERROR(transfers.status());
   const Result<Table> gathers = gather(communicator, measured.gathers_ms());
   RONDO_RETURN_IF_ERROR(gathers.status());
+  const Result<Table> exposed = gather(communicator, measured.exposed_ms());
+  RONDO_RETURN_IF_ERROR(exposed.status());
   const size_t buckets = measured.buckets().size();
   return AllRanks{.lateness = lateness(arrivals.value()),
                   .costs_ms = costs_ms(transfers.value(), buckets),
-                  .gather_costs_ms = costs_ms(gathers.value(), buckets)};
+                  .gather_costs_ms = costs_ms(gathers.value(), buckets),
+                  .exposed_cost_ms = costs_ms(exposed.value(), 1).front()};
 }
 
 void account(const Evidence& e, Json& summary) {
@@ -200,7 +223,9 @@ void account(const Evidence& e, Json& summary) {
                     .step_ms = summary["step_ms"],
                     .data_wait_ms = summary["data_wait_ms"],
                     .backward_ms = e.measured.backward_ms(),
-                    .exposed_ms = summary["exposed_comm_ms"],
+                    .exposed_ms = summary["exposed_comm_ms"].get<double>() +
+                                  summary["other_wait_ms"].get<double>(),
+                    .gather_wait_ms = e.measured.parameter_wait_ms(),
                     .latency_ms = prices.of(16),
                     .buckets = {},
                     .lateness = e.all.lateness};
@@ -221,6 +246,7 @@ void account(const Evidence& e, Json& summary) {
   }
   observed.hidden_fraction = transfer_ms > 0 ? hidden_ms / transfer_ms : 0.0;
   summary["hidden_fraction"] = observed.hidden_fraction;
+  summary["exposed_cost_ms"] = e.all.exposed_cost_ms;
   summary["gradients"] = gradients_of(e);
   summary["backward_ms"] = e.measured.backward_ms();
   summary["accounting"] = whole_step(e);

@@ -32,6 +32,7 @@ struct AllRanks {
   Lateness lateness;
   std::vector<double> costs_ms;         // of each bucket's gradients
   std::vector<double> gather_costs_ms;  // of its parameters; zeros without --zero 1
+  double exposed_cost_ms;               // what a step exposes to the rank that waited for nobody
 
   double gathers_ms() const {
     return std::accumulate(gather_costs_ms.begin(), gather_costs_ms.end(), 0.0);

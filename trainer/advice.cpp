@@ -144,6 +144,13 @@ std::string diagnose(const Observed& o) {
     return fmt::format("not overlapped: --no-overlap leaves all {} of communication exposed",
                        ms(t.transfer_ms));
   }
+  if (o.gather_wait_ms >= 0.5 * o.exposed_ms) {
+    return fmt::format(
+        "gathers: {} of the {} that a step waits are for ZeRO-1's parameters, which only the "
+        "update "
+        "and the next samples hide",
+        ms(std::min(o.gather_wait_ms, o.exposed_ms)), ms(o.exposed_ms));
+  }
   const double empty_ms = static_cast<double>(o.buckets.size()) * o.latency_ms;
   if (empty_ms >= 0.5 * t.transfer_ms) {
     return fmt::format(
@@ -152,7 +159,7 @@ std::string diagnose(const Observed& o) {
         size(t.bytes / std::max<size_t>(1, o.buckets.size())), o.buckets.size(), ms(o.latency_ms));
   }
   // Ranks that come late make the wait longer than any communication.
-  const double wait_ms = std::min(o.exposed_ms, t.transfer_ms);
+  const double wait_ms = std::min(o.exposed_ms - o.gather_wait_ms, t.transfer_ms);
   if (std::max(t.stuck_ms, t.late_ms) >= 0.5 * wait_ms) return tail(o, t);
   const double window_ms = o.backward_ms - t.first_ready_ms;
   if (t.transfer_ms > window_ms) {

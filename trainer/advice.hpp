@@ -42,8 +42,9 @@ struct Observed {
   double step_ms = 0, data_wait_ms = 0;
   double backward_ms = 0;
   double hidden_fraction = 0;  // of what the all-reduces took
-  double exposed_ms = 0;       // what the step waited for communication
-  double latency_ms = 0;       // of an all-reduce of next to nothing
+  double exposed_ms = 0;  // what the step waited for communication, headers and the like included
+  double gather_wait_ms = 0;  // of it, for parameters (ZeRO-1)
+  double latency_ms = 0;      // of an all-reduce of next to nothing
   std::vector<ObservedBucket> buckets;
   Lateness lateness;
 };
@@ -55,6 +56,7 @@ struct Observed {
 ///   straggler         a rank is last in 70 % of the steps or more, and by half the wait or more
 ///   uneven            ranks come as far apart, but not always the same one last
 ///   not overlapped    it was asked for
+///   gathers           half of the wait, or more, is for ZeRO-1's parameters
 ///   latency           what the all-reduces would cost empty is half of what they cost, or more
 ///   tail              one bucket takes so much longer than backward goes on behind it that it
 ///                     explains half of the wait, or those that are ready in its last 5 % do

@@ -425,10 +425,18 @@ std::vector<T*> parameter_pointers(Weights<T>& weights) {
 }  // namespace
 
 template <class T>
-Status load_weights(const std::string& path, const Communicator& communicator,
-                    const Model<T>& model, Weights<T>& weights) {
+Status load_weights(const Options& options, const Communicator& communicator, const Model<T>& model,
+                    Weights<T>& weights) {
   if (communicator.rank() != 0) return {};
-  const Result<TensorFile> file = TensorFile::open(path);
+  if (options.width != options.heads * kGpt2HeadWidth) {
+    spdlog::warn(
+        "--heads {}: '{}' does not say how many heads its model has; those of --width {} are {} "
+        "wide "
+        "with this flag, GPT-2's are {}",
+        options.heads, options.weights, options.width, options.width / options.heads,
+        kGpt2HeadWidth);
+  }
+  const Result<TensorFile> file = TensorFile::open(options.weights);
   RONDO_RETURN_IF_ERROR(file.status());
   return load_gpt2_weights<T>(file.value(), model.parameters(), parameter_pointers(weights));
 }
@@ -449,9 +457,9 @@ template Result<Progress> restore(const Options&, Communicator&, const Dataset::
                                   Weights<float>&);
 template Result<Progress> restore(const Options&, Communicator&, const Dataset::Facts&,
                                   Weights<double>&);
-template Status load_weights(const std::string&, const Communicator&, const Model<float>&,
+template Status load_weights(const Options&, const Communicator&, const Model<float>&,
                              Weights<float>&);
-template Status load_weights(const std::string&, const Communicator&, const Model<double>&,
+template Status load_weights(const Options&, const Communicator&, const Model<double>&,
                              Weights<double>&);
 template Status save_weights(const std::string&, const Communicator&, const Model<float>&,
                              Weights<float>&);

@@ -40,10 +40,11 @@ template <class T>
 Result<Progress> restore(const Options& options, Communicator& communicator,
                          const Dataset::Facts& data, Weights<T>& weights);
 
-/// Rank 0's parameters from, or to, a file of GPT-2's weights. Nothing on other ranks.
+/// Rank 0's parameters from, or to, a file of GPT-2's weights. Nothing on other ranks. Such a file
+/// does not say how many heads its model has: heads of another width than GPT-2's are pointed out.
 template <class T>
-Status load_weights(const std::string& path, const Communicator& communicator,
-                    const Model<T>& model, Weights<T>& weights);
+Status load_weights(const Options& options, const Communicator& communicator, const Model<T>& model,
+                    Weights<T>& weights);
 template <class T>
 Status save_weights(const std::string& path, const Communicator& communicator,
                     const Model<T>& model, Weights<T>& weights);

@@ -29,6 +29,12 @@ Result<GlobalBatch> GlobalBatch::create(const Options& options, const Dataset& d
   return global;
 }
 
+size_t GlobalBatch::workers() const {
+  size_t workers = 0;
+  for (const auto& loader : loaders_) workers += loader->workers();
+  return workers;
+}
+
 void GlobalBatch::start_epoch(uint64_t epoch) {
   for (const auto& loader : loaders_) loader->start_epoch({.epoch = epoch, .consumed = 0});
 }

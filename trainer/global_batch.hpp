@@ -21,6 +21,9 @@ class GlobalBatch {
   static Result<GlobalBatch> create(const Options& options, const Dataset& data, uint64_t ranks,
                                     const ShareFormat& format);
 
+  /// Of all loaders together.
+  size_t workers() const;
+
   void start_epoch(uint64_t epoch);
   uint64_t batches_left() const { return loaders_[0]->batches_left(); }
   /// Fills every rank's block, which lie side by side; how many samples there are in all of them.

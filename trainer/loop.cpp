@@ -53,7 +53,9 @@ Status TrainingLoop::plan_schedule() {
 Status TrainingLoop::open_report() {
   if (!reports()) return {};
   RONDO_RETURN_IF_ERROR(try_outputs(o_));
-  report_ = Report::open(o_, expected_last_step_, config_of(facts()));
+  Result<Report> report = Report::open(o_, expected_last_step_, config_of(facts()));
+  RONDO_RETURN_IF_ERROR(report.status());
+  report_ = std::move(report).value();
   return {};
 }
 

@@ -53,7 +53,11 @@ Status run(const Options& options, char** argv) {
   if (!options.lesson.empty()) return teach(options.lesson, options.lesson_folder);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
-  if (launch_first.value()) return launch(options.ranks, argv);
+  if (launch_first.value()) {
+    // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
+    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
+    return launch(options.ranks, argv);
+  }
 
   const Result<std::optional<Place>> place = place_from_launcher();
   RONDO_RETURN_IF_ERROR(place.status());
@@ -61,7 +65,7 @@ Status run(const Options& options, char** argv) {
   // Now, so that a bad path is known before the work, and because the first rank that fails has the
   // launcher stop this one, perhaps before it can say why.
   if (rank == 0) {
-    RONDO_RETURN_IF_ERROR(write_failure(options, "stopped from outside before it had ended"));
+    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
   }
   Result<Surroundings> made = prepare(options, rank);
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());

@@ -26,6 +26,15 @@ void Series::add(double value) {
   }
 }
 
+void UnderWay::add(const Work::Times& times) {
+  const int64_t begin = std::max(until_, times.issued_ns);
+  if (times.ended_ns <= begin) return;
+  until_ = times.ended_ns;
+  ns_ += until_ - begin;
+  exposed_ns_ +=
+      std::max<int64_t>(0, std::min(until_, wait_end_ns_) - std::max(begin, wait_begin_ns_));
+}
+
 double Series::median() const { return trainer::median(values_); }
 
 void Measurements::backward_begins(int64_t ns) {
@@ -55,14 +64,13 @@ void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>
     buckets_[b].exposed.add(to_ms(work.ended_ns - shown));
     last_ended = work.ended_ns;
   }
-  // With overlap the first bucket's turn waits for the headers, and backward with it.
-  const bool inside = !buckets.empty() && buckets[0].work.issued_ns < step.backward_end_ns;
-  const int64_t header_ns = inside ? buckets[0].work.issued_ns - buckets[0].ready_ns : 0;
   compute_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns - step.begin_wait_ns -
-                     step.parameter_wait_ns - header_ns -
+                     step.parameter_wait_ns - step.header_wait_ns -
                      (step.finished_ns - step.backward_end_ns)));
   backward_.add(to_ms(step.backward_end_ns - backward_begin_ns_));
   optimizer_.add(to_ms(step.end_ns - step.finished_ns));
+  exposed_.add(to_ms(step.exposed_ns));
+  parameter_wait_.add(to_ms(step.parameter_wait_ns));
   step_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns));
   const int64_t together = last_finished_ns_ != 0 ? last_finished_ns_ : step.begin_ns;
   arrivals_.add(to_ms(step.backward_end_ns - together));

@@ -26,6 +26,23 @@ class Series {
   size_t next_ = 0;
 };
 
+/// The time in which at least one of several operations was under way, issued and not ended; and the
+/// part of it in which this rank's compute thread waited: what is exposed. The rest is hidden.
+class UnderWay {
+ public:
+  /// It waits from `wait_begin_ns` to `wait_end_ns`.
+  UnderWay(int64_t wait_begin_ns, int64_t wait_end_ns)
+      : wait_begin_ns_(wait_begin_ns), wait_end_ns_(wait_end_ns) {}
+  /// In the order in which they were issued, which is that in which they end.
+  void add(const Work::Times& times);
+  int64_t ns() const { return ns_; }
+  int64_t exposed_ns() const { return exposed_ns_; }
+
+ private:
+  const int64_t wait_begin_ns_, wait_end_ns_;
+  int64_t ns_ = 0, exposed_ns_ = 0, until_ = 0;
+};
+
 /// Medians over the steps, each for itself: they need not add up. An all-reduce's turn comes when
 /// it has been issued and the one before it has ended; from then on it is transferred, which
 /// includes waiting for ranks that come later.
@@ -50,8 +67,10 @@ class Measurements {
     int64_t begin_ns, end_ns;
     int64_t data_wait_ns,
         begin_wait_ns,      // for samples; for what DistributedDataParallel::begin() does
-        parameter_wait_ns;  // for the last step's parameters
+        parameter_wait_ns,  // for the last step's parameters
+        header_wait_ns;     // in backward, for other ranks' headers
     int64_t backward_end_ns, finished_ns;  // between them it waited for all-reduces
+    int64_t exposed_ns;                    // of gradients and parameters (UnderWay)
   };
   void step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets);
   /// Each bucket's gather of parameters has ended; the last bucket's was issued first.
@@ -62,11 +81,14 @@ class Measurements {
   std::vector<BucketMedians> buckets() const;
   double backward_ms() const { return backward_.median(); }
   double optimizer_ms() const { return optimizer_.median(); }
+  double parameter_wait_ms() const { return parameter_wait_.median(); }
   double step_ms() const { return step_.median(); }        // without waiting for data
   double compute_ms() const { return compute_.median(); }  // without waiting for anything
   /// Of each kept step, what this rank took from the end of the last all-reduce before it to the
   /// end of its backward pass. As many on every rank.
   const std::vector<double>& arrivals_ms() const { return arrivals_.values(); }
+  /// What was exposed in each kept step. As many on every rank.
+  const std::vector<double>& exposed_ms() const { return exposed_.values(); }
   /// Of each bucket one after the other, the transfer in each kept step.
   std::vector<double> transfers_ms() const;
   /// The same of gathers; empty when there were none.
@@ -82,7 +104,7 @@ class Measurements {
   std::vector<GradientTime> step_gradients_;  // of the pass under way
   std::map<std::pair<size_t, size_t>, Series> gradients_;
   std::vector<BucketSeries> buckets_;
-  Series backward_, optimizer_, compute_, step_, arrivals_;
+  Series backward_, optimizer_, parameter_wait_, compute_, step_, arrivals_, exposed_;
 };
 
 }  // namespace rondo::trainer

@@ -21,6 +21,22 @@ double ready_ms(const StepModel& model, const DdpBucket::Piece& piece) {
   return first;
 }
 
+/// Of the parameters of these buckets, each bucket's part of the update being as long as it is large.
+double exposed_gathers_ms(const StepModel& model, const std::vector<DdpBucket>& buckets) {
+  double elements = 0, updated = 0;
+  for (const DdpBucket& bucket : buckets) {
+    if (model.gather_cost_ms(bucket) > 0) elements += static_cast<double>(bucket.count);
+  }
+  std::vector<TimedBucket> gathers;
+  for (size_t b = buckets.size(); b-- > 0;) {
+    const double cost_ms = model.gather_cost_ms(buckets[b]);
+    if (cost_ms <= 0) continue;
+    updated += static_cast<double>(buckets[b].count);
+    gathers.push_back({.ready_ms = model.update_ms * updated / elements, .cost_ms = cost_ms});
+  }
+  return exposed_ms(gathers, model.update_ms + model.fetch_ms);
+}
+
 }  // namespace
 
 double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
@@ -44,9 +60,10 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb) {
     }
     buckets.push_back({.ready_ms = ready, .cost_ms = model.cost_ms(bucket)});
   }
+  const double gathers_ms = model.gather_cost_ms ? exposed_gathers_ms(model, layout.buckets) : 0;
   return {.cap_mb = cap_mb,
           .buckets = buckets.size(),
-          .exposed_ms = exposed_ms(buckets, model.backward_ms)};
+          .exposed_ms = exposed_ms(buckets, model.backward_ms) + gathers_ms};
 }
 
 std::vector<CapPrediction> predict_caps(const StepModel& model) {

@@ -5,6 +5,8 @@
 // later; what ends after backward is exposed:
 //   launch_i = max(ready_i, finish_{i-1})     finish_i = launch_i + cost_i
 //   exposed  = max(0, finish_last - backward)
+// With ZeRO-1 the same once more behind it: parameters are ready when their bucket is updated, the
+// last bucket first, and what ends after the update and the next samples is exposed, too.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +36,9 @@ struct StepModel {
   std::vector<GradientTime> ready;  // in any order; what is missing is ready when backward ends
   double backward_ms;
   std::function<double(const DdpBucket&)> cost_ms;
+  // With ZeRO-1 only: of a bucket's parameters, 0 where it holds none.
+  std::function<double(const DdpBucket&)> gather_cost_ms = nullptr;
+  double update_ms = 0, fetch_ms = 0;  // the optimizer's work; what the next step waits for samples
 };
 
 struct CapPrediction {

@@ -2,10 +2,7 @@
 #include "trainer/report.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include "rondo/log.hpp"
 #include "trainer/summary.hpp"
@@ -32,6 +29,7 @@ Json to_json(const StepRecord& r) {
                {"compute_ms", r.compute_ms},
                {"comm_ms", r.comm_ms},
                {"exposed_comm_ms", r.exposed_comm_ms},
+               {"other_wait_ms", r.other_wait_ms},
                {"data_wait_ms", r.data_wait_ms}};
   if (r.gradient_norm > 0) line["gradient_norm"] = r.gradient_norm;
   if (r.skipped) line["skipped"] = true;
@@ -45,14 +43,6 @@ void print_line(const Json& line) {
   std::fflush(stdout);
 }
 
-Status write_document(const std::string& path, const Json& document) {
-  std::ofstream file(path);
-  file << document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  file.close();
-  if (file) return {};
-  return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
-}
-
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -63,32 +53,31 @@ double median(std::vector<double> values) {
 }
 
 Status write_failure(const Options& options, const std::string& why) {
-  if (options.json.empty()) return {};
-  return write_document(options.json, {{"program", "rondo-train"},
-                                       {"config", to_json(options)},
-                                       {"steps", Json::array()},
-                                       {"error", why}});
+  return Document::open(options.json, to_json(options), why).status();
 }
 
-Report Report::open(const Options& options, uint64_t last_step, Json config) {
+Result<Report> Report::open(const Options& options, uint64_t last_step, const Json& config) {
   Report report;
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;
   report.bar_ = options.log_every != 1 && stderr_is_terminal();
-  report.config_ = std::move(config);
-  report.path_ = options.json;
+  Result<Document> document = Document::open(options.json, config, kStopped);
+  RONDO_RETURN_IF_ERROR(document.status());
+  report.document_ = std::move(document).value();
   return report;
 }
 
 void Report::add(const StepRecord& record) {
   steps_.push_back(record);
+  const Json line = to_json(record);
+  document_.add_step(line);
   if (bar_) draw_bar(record);
   if (log_every_ == 0) return;
-  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(to_json(record));
+  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(line);
 }
 
 void Report::add_validation(const ValidationRecord& record) {
-  validations_.push_back(record);
+  document_.add_validation(to_json(record));
   print_line(to_json(record));
 }
 
@@ -125,22 +114,12 @@ Status Report::finish(Json summary) {
   leave_bar();
   print_line({{"summary", summary}});
   if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
-  return write("summary", std::move(summary));
+  return document_.end("summary", summary);
 }
 
 void Report::abandon(const Status& why) {
   leave_bar();
-  (void)write("error", why.to_string());
-}
-
-Status Report::write(const char* ending, Json value) const {
-  if (path_.empty()) return {};
-  Json document = {{"program", "rondo-train"}, {"config", config_}, {"steps", Json::array()}};
-  for (const StepRecord& step : steps_) document["steps"].push_back(to_json(step));
-  if (!validations_.empty()) document["validation"] = Json::array();
-  for (const ValidationRecord& v : validations_) document["validation"].push_back(to_json(v));
-  document[ending] = std::move(value);
-  return write_document(path_, document);
+  (void)document_.end("error", why.to_string());
 }
 
 }  // namespace rondo::trainer

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "rondo/status.hpp"
+#include "trainer/document.hpp"
 #include "trainer/options.hpp"
 
 namespace rondo::trainer {
@@ -19,10 +19,11 @@ struct StepRecord {
   double loss;           // mean over the global batch, before the step's update
   double lr;
   double samples_per_s;    // of all ranks
-  double step_ms;          // = compute + exposed communication + data wait, and what little is left
+  double step_ms;          // = compute + exposed_comm + other_wait + data_wait
   double compute_ms;       // forward, backward, optimizer
-  double comm_ms;          // during which all-reduces were under way, issued and not ended
-  double exposed_comm_ms;  // that backward did not hide: what this rank's compute thread waited
+  double comm_ms;          // during which gradients (ZeRO-1: or parameters) were under way
+  double exposed_comm_ms;  // of comm_ms, in which this rank's compute thread waited for them
+  double other_wait_ms;    // that it waited for headers, buffers, the loss, the map of used tensors
   double data_wait_ms;     // until the samples were there
   double gradient_norm;    // before clipping; 0: not clipped, not computed
   bool skipped;            // gradients were no numbers: no update, the loss scale shrank
@@ -38,6 +39,9 @@ struct ValidationRecord {
 /// The middle value, or the mean of the two in the middle; 0 for none.
 double median(std::vector<double> values);
 
+/// Why a document has no end that its run itself gave it.
+inline constexpr char kStopped[] = "stopped from outside before it had ended";
+
 /// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
 /// "error". Nothing without a path.
 Status write_failure(const Options& options, const std::string& why);
@@ -45,8 +49,9 @@ Status write_failure(const Options& options, const std::string& why);
 /// One thread.
 class Report {
  public:
-  /// `config` becomes part of the document, which is written at the end.
-  static Report open(const Options& options, uint64_t last_step, nlohmann::ordered_json config);
+  /// Begins the document.
+  static Result<Report> open(const Options& options, uint64_t last_step,
+                             const nlohmann::ordered_json& config);
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);
@@ -54,22 +59,19 @@ class Report {
   double median_of(double StepRecord::*field) const;
   /// Null when there was no step, as after resuming behind the last one.
   const StepRecord* last() const { return steps_.empty() ? nullptr : &steps_.back(); }
-  /// Prints the summary and writes the document.
+  /// Prints the summary, and ends the document with it.
   Status finish(nlohmann::ordered_json summary);
-  /// Writes the document with what there is so far, and why there is no more.
+  /// Ends the document with why there is no more.
   void abandon(const Status& why);
 
  private:
-  Status write(const char* ending, nlohmann::ordered_json value) const;
   void draw_bar(const StepRecord& record);
   void leave_bar();
 
   uint64_t last_step_ = 0, log_every_ = 1;
   bool bar_ = false, bar_open_ = false;
-  std::string path_;
-  nlohmann::ordered_json config_;
+  Document document_;
   std::vector<StepRecord> steps_;
-  std::vector<ValidationRecord> validations_;
 };
 
 }  // namespace rondo::trainer

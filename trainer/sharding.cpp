@@ -36,6 +36,10 @@ Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut,
                            Algorithm::kAuto, op);
 }
 
+Plan plan_gather(const Communicator& communicator, size_t count, DataType type, bool direct) {
+  return communicator.plan(Collective::kAllGather, part_of(communicator, count), type, direct);
+}
+
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,
                                DataType wire) {
   const bool direct = is_library_memory(ddp.gradients(), 1);
@@ -44,8 +48,7 @@ std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedData
     const bool cut = is_cut(ddp, bucket);
     Plan plan = plan_reduction(communicator, bucket.count, cut, wire, direct);
     if (cut) {
-      const Plan gather = communicator.plan(
-          Collective::kAllGather, part_of(communicator, bucket.count), ddp.type(), direct);
+      const Plan gather = plan_gather(communicator, bucket.count, ddp.type(), direct);
       plan.predicted_us += gather.predicted_us;
       plan.bytes_sent_per_rank += gather.bytes_sent_per_rank;
     }

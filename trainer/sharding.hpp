@@ -20,6 +20,9 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp);
 Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
                     bool direct);
 
+/// Of what all ranks own of `count` parameters, behind the update.
+Plan plan_gather(const Communicator& communicator, size_t count, DataType type, bool direct);
+
 /// What is planned for each bucket: its all-reduce; or its reduce-scatter, by that algorithm, with
 /// the gather of its parameters in the same prediction.
 std::vector<Plan> plan_buckets(const Communicator& communicator, DistributedDataParallel& ddp,

@@ -110,7 +110,7 @@ template <class T>
 Status DataParallelRun<T>::start() {
   if (reports()) weights_.initialise_parameters(o_.seed);
   if (!o_.weights.empty()) {
-    RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
+    RONDO_RETURN_IF_ERROR(load_weights(o_, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(plan_steps());
   if (reports()) {
@@ -157,7 +157,8 @@ RunFacts::Sizes DataParallelRun<T>::sizes() const {
   return {.optimizer_bytes = optimizer_bytes,
           .own_optimizer_bytes = reports() ? optimizer_bytes : 0,
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations()};
+          .gemm_operations = model_.gemm_operations(),
+          .readers = global_ ? global_->workers() : 0};
 }
 
 template <class T>
@@ -279,6 +280,7 @@ Status DataParallelRun<T>::update() {
        .compute_ms = ms(step_ns - comm_ns - data_ns),
        .comm_ms = ms(comm_ns),
        .exposed_comm_ms = ms(comm_ns),  // nothing hides it
+       .other_wait_ms = 0,
        .data_wait_ms = ms(data_ns),
        .gradient_norm = made.norm,
        .skipped = !made.made});

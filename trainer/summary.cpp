@@ -62,8 +62,11 @@ void announce(const RunFacts& facts) {
   const Options& o = facts.options;
   spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
                o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
-  spdlog::info("data: {} bytes in {} files of {}, {} samples, {} steps per epoch", facts.data.bytes,
-               facts.data.files, facts.data.path, facts.data.samples, facts.steps_per_epoch);
+  spdlog::info(
+      "data: {} bytes in {} files of {}, {} samples, {} steps per epoch; threads that read ahead: "
+      "{}",
+      facts.data.bytes, facts.data.files, facts.data.path, facts.data.samples,
+      facts.steps_per_epoch, facts.sizes.readers);
   spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
                facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
   // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
@@ -140,6 +143,7 @@ Json to_json(const Options& o) {
 Json config_of(const RunFacts& facts) {
   Json config = to_json(facts.options);
   config["matmul_core"] = matmul_core();
+  config["reading_threads"] = facts.sizes.readers;
   config["data"] = facts.data.path;
   config["data_bytes"] = facts.data.bytes;
   config["steps"] = facts.last_step;
@@ -161,7 +165,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const size_t gradient_bytes = facts.bytes_of(facts.ddp.gradient_elements());
   const double comm_ms = report.median_of(&StepRecord::comm_ms);
   const double exposed_ms = report.median_of(&StepRecord::exposed_comm_ms);
-  const double hidden_ms = std::max(0.0, comm_ms - exposed_ms);
+  const double hidden_ms = comm_ms - exposed_ms;
   const double samples_per_s = report.median_of(&StepRecord::samples_per_s);
   return {{"ranks", facts.ranks},
           {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
@@ -177,6 +181,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"comm_us", comm_ms * 1e3},
           {"hidden_comm_ms", hidden_ms},
           {"exposed_comm_ms", exposed_ms},
+          {"other_wait_ms", report.median_of(&StepRecord::other_wait_ms)},
           {"overlap_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
           {"step_ms", report.median_of(&StepRecord::step_ms)},
           {"compute_ms", report.median_of(&StepRecord::compute_ms)},

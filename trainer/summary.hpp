@@ -26,6 +26,7 @@ struct RunFacts {
     size_t own_optimizer_bytes;  // of what this rank keeps of it
     size_t activation_bytes;
     double gemm_operations;  // of one sample
+    size_t readers;          // threads that read ahead
   } sizes;
 
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }

@@ -25,6 +25,7 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
   timeline.buckets_ = std::make_unique<std::vector<std::string>>();
   timeline.gathers_ = std::make_unique<std::vector<std::string>>();
+  timeline.updates_ = std::make_unique<std::vector<std::string>>();
   std::vector<std::string> lanes = {"compute", "headers", kLoss};
   for (const std::string& layer : layers) {  // as Direction counts
     timeline.layers_->push_back("forward " + layer);
@@ -34,6 +35,7 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
     lanes.push_back("bucket " + std::to_string(b));
     timeline.buckets_->push_back(collectives[b] + " " + lanes.back());
     timeline.gathers_->push_back("all-gather " + lanes.back());
+    timeline.updates_->push_back("optimizer " + lanes.back());
   }
   Result<Trace> trace = Trace::open(path, rank, std::move(lanes));
   RONDO_RETURN_IF_ERROR(trace.status());
@@ -43,6 +45,10 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
 
 void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
   trace_.span(kComputeLane, kNames[static_cast<size_t>(kind)], step_, begin_ns, end_ns);
+}
+
+void Timeline::updated(size_t bucket, int64_t begin_ns, int64_t end_ns) {
+  trace_.span(kComputeLane, (*updates_)[bucket], step_, begin_ns, end_ns);
 }
 
 void Timeline::layer_begins(Direction direction, int layer) {

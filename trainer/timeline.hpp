@@ -26,6 +26,8 @@ class Timeline {
 
   void step_begins(uint64_t step) { step_ = step; }
   void computed(Kind kind, int64_t begin_ns, int64_t end_ns);
+  /// This bucket's part of the optimizer's work.
+  void updated(size_t bucket, int64_t begin_ns, int64_t end_ns);
   enum class Direction : uint8_t { kForward, kBackward };
   /// The pass turns to this layer, which ends the one before; -1: it has ended.
   void layer_begins(Direction direction, int layer);
@@ -44,7 +46,8 @@ class Timeline {
 
   Trace trace_;
   // Where they are, they stay: the trace borrows them.
-  std::unique_ptr<std::vector<std::string>> layers_, buckets_, gathers_;  // layers_: two for each
+  std::unique_ptr<std::vector<std::string>> layers_;  // two for each
+  std::unique_ptr<std::vector<std::string>> buckets_, gathers_, updates_;
   bool on_ = false;
   uint64_t step_ = 0;
   const std::string* layer_ = nullptr;  // whose span is under way

@@ -32,20 +32,6 @@ namespace {
 
 double to_ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-/// The time in which at least one of several operations was under way: issued and not ended.
-class UnderWay {
- public:
-  /// In the order in which they were issued, which is that in which they end.
-  void add(const Work::Times& times) {
-    ns_ += std::max<int64_t>(0, times.ended_ns - std::max(until_, times.issued_ns));
-    until_ = std::max(until_, times.ended_ns);
-  }
-  int64_t ns() const { return ns_; }
-
- private:
-  int64_t ns_ = 0, until_ = 0;
-};
-
 /// What a run is made of before its first step. Borrowed.
 template <class T>
 struct Parts {
@@ -89,7 +75,7 @@ class Run : public TrainingLoop, private BackwardListener, private ForwardListen
   Result<Work> pass();
   Result<Batch> fetch();
   void measure(const Work::Times& loss_times);
-  void record(double loss, const Work::Times& loss_times, const typename Weights<T>::Update& made);
+  void record(double loss, const typename Weights<T>::Update& made);
   void begin_epoch(uint64_t epoch);
   Status await_parameters();
 
@@ -121,13 +107,15 @@ class Run : public TrainingLoop, private BackwardListener, private ForwardListen
   // The step under way.
   struct Clock {
     int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
-    int64_t parameter_wait_ns = 0;  // for the last step's parameters, with --zero 1
+    int64_t parameter_wait_ns = 0;                 // for the last step's parameters, with --zero 1
+    int64_t gather_ns = 0, exposed_gather_ns = 0;  // they were under way; of that, waited for
+    int64_t header_wait_ns = 0;                    // in backward, for other ranks' headers
+    int64_t comm_ns = 0, exposed_ns = 0;           // of gradients and parameters (UnderWay)
   };
   Clock clock_;
   uint64_t micro_batches_ = 0;
   uint64_t step_samples_ = 0;  // of all ranks
   uint64_t updated_step_ = 0;  // the last that changed parameters
-  int64_t gather_ns_ = 0;      // parameters were under way since the last line of the report
 };
 
 template <class T>
@@ -155,7 +143,7 @@ Status Run<T>::begin_parameters() {
     progress = restored.value();
   }
   if (!progress.found && !o_.weights.empty()) {
-    RONDO_RETURN_IF_ERROR(load_weights(o_.weights, communicator_, model_, weights_));
+    RONDO_RETURN_IF_ERROR(load_weights(o_, communicator_, model_, weights_));
   }
   RONDO_RETURN_IF_ERROR(weights_.replicate());
   set_buffers<T>(progress.buffers, ddp_);
@@ -213,7 +201,8 @@ RunFacts::Sizes Run<T>::sizes() const {
   return {.optimizer_bytes = arrays * ddp_.parameter_elements() * sizeof(T),
           .own_optimizer_bytes = arrays * own_elements(ddp_) * sizeof(T),
           .activation_bytes = model_.activation_bytes(),
-          .gemm_operations = model_.gemm_operations()};
+          .gemm_operations = model_.gemm_operations(),
+          .readers = loader_.workers()};
 }
 
 /// One step; false where no rank had samples left, so that only the epoch has ended.
@@ -261,7 +250,7 @@ Result<bool> Run<T>::step() {
   step_samples_ = all.loss_terms / model_.loss_terms();
   const double loss = loss_.data()[1] / static_cast<double>(all.loss_terms);
   RONDO_RETURN_IF_ERROR(require_finite(loss));
-  if (reports()) record(loss, loss_work->times(), made);
+  if (reports()) record(loss, made);
   if (all.epoch_ended) begin_epoch(epoch_ + 1);
   return true;
 }
@@ -341,11 +330,12 @@ Status Run<T>::await_parameters() {
   if (!waited.value() || !ddp_.is_sharded()) return {};
   const int64_t end_ns = now_ns();
   timeline_.gathered(updated_step_, begin_ns, end_ns, ddp_.gather_times());
-  UnderWay gathers;
+  UnderWay gathers(begin_ns, end_ns);
   for (size_t b = ddp_.layout().size(); b-- > 0;) gathers.add(ddp_.gather_times()[b]);
   measured_.gathered(ddp_.gather_times());
   clock_.parameter_wait_ns += end_ns - begin_ns;
-  gather_ns_ += gathers.ns();
+  clock_.gather_ns += gathers.ns();
+  clock_.exposed_gather_ns += gathers.exposed_ns();
   return {};
 }
 
@@ -371,30 +361,42 @@ template <class T>
 void Run<T>::measure(const Work::Times& loss_times) {
   timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
   timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
+  if (updated_step_ == step_) {
+    for (size_t b = 0; b < weights_.bucket_updates().size(); ++b) {
+      const auto& [begin_ns, end_ns] = weights_.bucket_updates()[b];
+      timeline_.updated(b, begin_ns, end_ns);
+    }
+  }
   timeline_.communicated(ddp_.header_times(), loss_times, ddp_.times());
+  // With overlap the first bucket's turn waits for the headers, and backward with it.
+  const DdpBucketTimes& first = ddp_.times().front();
+  if (first.work.issued_ns < clock_.wait_ns) {
+    clock_.header_wait_ns = std::max<int64_t>(
+        0, std::min(ddp_.header_times().ended_ns, first.work.issued_ns) - first.ready_ns);
+  }
+  UnderWay reductions(clock_.wait_ns, clock_.optimizer_ns);
+  for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
+  clock_.comm_ns = reductions.ns() + clock_.gather_ns;
+  clock_.exposed_ns = reductions.exposed_ns() + clock_.exposed_gather_ns;
   measured_.step_ends({.begin_ns = clock_.begin_ns,
                        .end_ns = clock_.end_ns,
                        .data_wait_ns = clock_.data_wait_ns,
                        .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
                        .parameter_wait_ns = clock_.parameter_wait_ns,
+                       .header_wait_ns = clock_.header_wait_ns,
                        .backward_end_ns = clock_.wait_ns,
-                       .finished_ns = clock_.optimizer_ns},
+                       .finished_ns = clock_.optimizer_ns,
+                       .exposed_ns = clock_.exposed_ns},
                       ddp_.times());
 }
 
 /// Rank 0: one line of the report.
 template <class T>
-void Run<T>::record(double loss, const Work::Times& loss_times,
-                    const typename Weights<T>::Update& made) {
+void Run<T>::record(double loss, const typename Weights<T>::Update& made) {
   const Clock& c = clock_;
-  UnderWay reductions;
-  reductions.add(loss_times);
-  for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
-  const int64_t comm_ns = reductions.ns() + std::exchange(gather_ns_, 0);
   const int64_t step_ns = c.end_ns - c.begin_ns;
-  // For gradients, the last step's parameters, headers and buffers.
-  const int64_t exposed_ns =
-      c.optimizer_ns - c.wait_ns + c.parameter_wait_ns + (c.begun_ns - c.begin_ns);
+  const int64_t wait_ns = c.optimizer_ns - c.wait_ns + c.parameter_wait_ns + c.header_wait_ns +
+                          (c.begun_ns - c.begin_ns);
   report_->add(
       {.step = step_,
        .epoch = epoch_,
@@ -402,9 +404,10 @@ void Run<T>::record(double loss, const Work::Times& loss_times,
        .lr = learning_rate(schedule_, step_),
        .samples_per_s = static_cast<double>(step_samples_) * 1e9 / static_cast<double>(step_ns),
        .step_ms = to_ms(step_ns),
-       .compute_ms = to_ms(step_ns - exposed_ns - c.data_wait_ns),
-       .comm_ms = to_ms(comm_ns),
-       .exposed_comm_ms = to_ms(exposed_ns),
+       .compute_ms = to_ms(step_ns - wait_ns - c.data_wait_ns),
+       .comm_ms = to_ms(c.comm_ns),
+       .exposed_comm_ms = to_ms(c.exposed_ns),
+       .other_wait_ms = to_ms(wait_ns - c.exposed_ns),
        .data_wait_ms = to_ms(c.data_wait_ns),
        .gradient_norm = made.norm,
        .skipped = !made.made});

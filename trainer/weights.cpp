@@ -8,6 +8,7 @@
 #include "trainer/gradients.hpp"
 #include "trainer/optim/clip.hpp"
 #include "trainer/setup.hpp"
+#include "trainer/timeline.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -40,7 +41,8 @@ Weights<T>::Weights(Model<T>& model, Communicator& communicator, DistributedData
       communicator_(communicator),
       ddp_(std::move(ddp)),
       optimizer_(make_optimizer<T>(optimizer_options(options), ddp_.parameter_elements())),
-      dtype_(options.dtype) {
+      dtype_(options.dtype),
+      bucket_updates_(ddp_.layout().size()) {
   if (dtype_ == "bf16" || dtype_ == "fp16") copy_ = Buffer<T>(ddp_.parameter_elements());
   if (dtype_ == "fp16") scaler_.emplace();
   bind();
@@ -119,7 +121,9 @@ Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_n
   }
   optimizer_->begin_step(rate);
   for (size_t b = ddp_.layout().size(); b-- > 0;) {
+    bucket_updates_[b].begin_ns = now_ns();
     update_bucket(b);
+    bucket_updates_[b].end_ns = now_ns();
     ddp_.gather_parameters(b);
   }
   under_way_ = true;

@@ -48,6 +48,11 @@ class Weights {
   /// parameters start to travel as soon as they are updated, while the next bucket's are: last
   /// bucket first, which is what the next forward begins with.
   Result<Update> update(double rate, double max_norm);
+  /// When the last update() worked on each bucket; CLOCK_MONOTONIC nanoseconds.
+  struct BucketUpdate {
+    int64_t begin_ns = 0, end_ns = 0;
+  };
+  const std::vector<BucketUpdate>& bucket_updates() const { return bucket_updates_; }
   /// Until then parameters must not be used: what update() has sent is waited for, bucket by bucket,
   /// and in low precision rounded while later ones still travel. False: that was done before.
   Result<bool> await_parameters();
@@ -66,6 +71,7 @@ class Weights {
   std::unique_ptr<Optimizer<T>> optimizer_;
   std::optional<LossScaler> scaler_;  // fp16
   const std::string dtype_;
+  std::vector<BucketUpdate> bucket_updates_;
   Buffer<T> copy_;          // bf16, fp16: the parameters as they compute
   bool under_way_ = false;  // update() was made, await_parameters() not yet
 };

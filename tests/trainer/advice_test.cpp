@@ -83,6 +83,30 @@ TEST_CASE("prediction: a panel is ready with the first report that covers it") {
   CHECK(predict_cap(model, 1).exposed_ms == Approx(8));
 }
 
+// Ten layers of 1 MiB are updated in 20 ms, 2 ms each, the last first; samples take 1 ms more.
+TEST_CASE("prediction: with ZeRO-1 parameters are gathered behind their update") {
+  StepModel model = ten_layers(0.5, 2);
+  model.update_ms = 20;
+  model.fetch_ms = 1;
+  model.gather_cost_ms = [](const DdpBucket& bucket) {
+    return 0.5 * static_cast<double>(bucket.count) / (1 << 18);
+  };
+  constexpr double alone = 2.5;  // the last layer's all-reduce
+  // Each is gathered before the next is updated; the last ends at 20.5.
+  CHECK(predict_cap(model, 0).exposed_ms == Approx(alone));
+  // Each takes 6 ms: 2 + 10 x 6, of which 21 are hidden.
+  model.gather_cost_ms = [](const DdpBucket&) { return 6.0; };
+  CHECK(predict_cap(model, 0).exposed_ms == Approx(alone + 62 - 21));
+  // 1, 8 and 1 MiB: updated at 2, 18 and 20, gathered until 8, 24 and 30.
+  CHECK(predict_cap(model, 100).exposed_ms ==
+        Approx(predict_cap(ten_layers(0.5, 2), 100).exposed_ms + 30 - 21));
+  // Looked-up rows hold no parameters.
+  model.gather_cost_ms = [](const DdpBucket& bucket) {
+    return bucket.pieces.front().tensor == 9 ? 0.0 : 6.0;
+  };
+  CHECK(predict_cap(model, 0).exposed_ms == Approx(alone + 20.0 / 9 + 9 * 6 - 21));
+}
+
 TEST_CASE("prediction: latency wants large buckets, bandwidth small ones, a tie the larger") {
   const auto caps_of = [](const std::vector<CapPrediction>& predictions) {
     std::vector<double> caps;
@@ -104,6 +128,22 @@ TEST_CASE("prediction: latency wants large buckets, bandwidth small ones, a tie 
   CHECK(suggested(tie, 200).cap_mb == 5);  // 1 ms more is 0.5 % of backward
 }
 
+TEST_CASE("measurements: what is under way is hidden, but for where the thread waited") {
+  const auto work = [](int64_t issued, int64_t ended) {
+    return Work::Times{.issued_ns = issued, .started_ns = issued, .ended_ns = ended};
+  };
+  UnderWay under_way(100, 200);
+  under_way.add(work(10, 20));    // hidden
+  under_way.add(work(30, 60));    // hidden
+  under_way.add(work(40, 50));    // ended with the one before: no time of its own
+  under_way.add(work(80, 120));   // 20 of it before the wait
+  under_way.add(work(90, 150));   // 30 behind the one before
+  under_way.add(work(180, 230));  // 30 of it behind the wait
+  CHECK(under_way.ns() == 10 + 30 + 40 + 30 + 50);
+  CHECK(under_way.exposed_ns() == 20 + 30 + 20);
+  CHECK(UnderWay(1, 2).ns() == 0);
+}
+
 TEST_CASE("measurements: medians of the last steps, each all-reduce from its turn on") {
   constexpr int64_t kMs = 1'000'000;
   Measurements measured(2);
@@ -120,8 +160,10 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
          .data_wait_ns = 5 * kMs,
          .begin_wait_ns = 1 * kMs,
          .parameter_wait_ns = 4 * kMs,
+         .header_wait_ns = 2 * kMs,
          .backward_end_ns = begin + 50 * kMs,
-         .finished_ns = begin + 80 * kMs},
+         .finished_ns = begin + 80 * kMs,
+         .exposed_ns = 25 * kMs},
         {{begin + 20 * kMs, {begin + 22 * kMs, begin + 23 * kMs, begin + 43 * kMs}},
          // Issued while the first is under way: its turn comes at 43; 7 ms of it are hidden.
          {begin + 40 * kMs, {begin + 40 * kMs, begin + 41 * kMs, begin + 75 * kMs}}});
@@ -143,10 +185,12 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
   CHECK(b[1].exposed_ms == Approx(25));
   CHECK(measured.backward_ms() == Approx(40));
   CHECK(measured.optimizer_ms() == Approx(20));
+  CHECK(measured.parameter_wait_ms() == Approx(4));
   CHECK(measured.step_ms() == Approx(95));
   CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 4 - 2 - 30));  // 2: headers
   // The first since its begin, the others since the all-reduces before ended.
   CHECK(measured.arrivals_ms() == std::vector<double>{50, 970, 970});
+  CHECK(measured.exposed_ms() == std::vector<double>{25, 25, 25});
   CHECK(measured.transfers_ms().size() == 6);
   CHECK(measured.gathers_ms().empty());
 
@@ -214,6 +258,17 @@ TEST_CASE("advice: every diagnosis has its numbers") {
   o = step();
   o.overlap = false;
   CHECK(starts_with(diagnose(o), "not overlapped: --no-overlap leaves all 30 ms"));
+
+  o = step();
+  o.gather_wait_ms = 12;
+  CHECK(diagnose(o) ==
+        "gathers: 12 ms of the 20 ms that a step waits are for ZeRO-1's parameters, which only the "
+        "update and the next samples hide");
+  o.gather_wait_ms = 6;
+  CHECK(!starts_with(diagnose(o), "gathers"));
+  // What is waited for gathers is no bucket's.
+  o.buckets.back() = {7'650'000, 59, 8, "wte.weight rows"};
+  CHECK(starts_with(diagnose(o), "tail"));
 
   o = step();
   o.latency_ms = 2;

@@ -237,7 +237,9 @@ TEST_CASE("gpt2 weights: what does not fit the model is named") {
   {
     Rewritten r(folder.path());
     r.erase("transformer.wpe.weight");
-    CHECK(contains(r.load_error(), "'wpe.weight', of shape [3 x 2], is missing"));
+    const std::string message = r.load_error();
+    CHECK(contains(message, "'wpe.weight', of shape [3 x 2], is missing"));
+    CHECK(!contains(message, "--layers"));  // nothing that flags could mend
   }
   {
     Rewritten r(folder.path());
@@ -257,7 +259,10 @@ TEST_CASE("gpt2 weights: what does not fit the model is named") {
     TensorView more = r["transformer.ln_f.bias"];
     more.name = "transformer.h.1.ln_1.bias";
     r.tensors.push_back(more);
-    CHECK(contains(r.load_error(), "no parameter for tensor 'transformer.h.1.ln_1.bias'"));
+    const std::string message = r.load_error();
+    CHECK(contains(message, "no parameter for tensor 'transformer.h.1.ln_1.bias'"));
+    CHECK(contains(message, "give --layers 2 --width 2 --context 3 --vocabulary 5"));
+    CHECK(!contains(message, "--heads"));
   }
   {
     Rewritten r(folder.path());
@@ -271,4 +276,25 @@ TEST_CASE("gpt2 weights: what does not fit the model is named") {
     r["transformer.wte.weight"].type = DataType::kInt32;
     CHECK(contains(r.load_error(), "'transformer.wte.weight' has the type int32"));
   }
+}
+
+TEST_CASE("gpt2 weights: a file of another size says which flags make a model of its size") {
+  const TempDirectory folder;
+  const std::vector<float> zeros(1024 * 128);
+  const std::vector<TensorView> tensors = {
+      {.name = "wte.weight", .type = DataType::kFloat32, .shape = {300, 128}, .data = zeros.data()},
+      {.name = "wpe.weight",
+       .type = DataType::kFloat32,
+       .shape = {1024, 128},
+       .data = zeros.data()},
+      {.name = "h.11.ln_1.bias", .type = DataType::kFloat32, .shape = {128}, .data = zeros.data()}};
+  REQUIRE(write_tensor_file(folder.path() + "/file", tensors, {}).ok());
+  const std::vector<Parameter> parameters = parameters_of_gpt();
+  Values<float> loaded(parameters, false);
+  const Status status =
+      load_gpt2_weights(open(folder.path() + "/file"), parameters, loaded.pointers());
+  REQUIRE(!status.ok());
+  CHECK(contains(status.message(),
+                 "for the model of this file give --layers 12 --width 128 --context 1024 "
+                 "--vocabulary 300 --heads 2 (which the file does not say"));
 }

@@ -152,7 +152,15 @@ class HuggingFaceTest(unittest.TestCase):
                  self.folder / "text", "--batch", 1, "--steps", 1, "--lr", 0, "--save-weights", out, "--json", document, *flags]
         result = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
+        self.errors = result.stderr
         return json.loads(document.read_text())["steps"][0]["loss"], out
+
+    def test_heads_that_are_not_gpt2s_are_pointed_out(self):
+        names = shapes("", False)
+        path = self.folder / "gpt2.safetensors"
+        path.write_bytes(safetensors(names, make_values(names)))
+        self.train("--weights", path)
+        self.assertIn("does not say how many heads its model has; those of --width 8 are 4 wide", self.errors)
 
     def test_both_layouts_are_read_and_written(self):
         for prefix, masks in (("", True), ("transformer.", False)):

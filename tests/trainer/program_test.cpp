@@ -1,10 +1,13 @@
 // rondo-train as a program, with ranks as processes: N ranks follow one, runs repeat bit for bit,
 // communication starts during backward, and whatever is wrong ends every rank with a reason.
+#include <signal.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
@@ -151,7 +154,7 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(lines[0]["step"] == 2);
   CHECK(lines[1]["step"] == 4);
   for (const char* field : {"epoch", "loss", "lr", "samples_per_s", "step_ms", "compute_ms",
-                            "comm_ms", "exposed_comm_ms", "data_wait_ms"}) {
+                            "comm_ms", "exposed_comm_ms", "other_wait_ms", "data_wait_ms"}) {
     CHECK(lines[0].contains(field));
   }
   const json& summary = lines[2]["summary"];
@@ -219,6 +222,54 @@ TEST_CASE("--json holds an error where there is no summary, whichever rank faile
   // Another rank's, which may have rank 0 stopped before it hears of it.
   std::filesystem::copy_file(place.data(), place.file("own0"));
   CHECK(!error_of({"--ranks", "2", "--data", place.file("own{rank}")}).empty());
+}
+
+namespace {
+
+/// Blocks until the document at `path` holds that step; the test runner's time limit ends it
+/// otherwise.
+void await_step(const std::string& path, int step) {
+  const std::string text = "\"step\":" + std::to_string(step) + ",";
+  while (read_text(path).find(text) == std::string::npos) std::this_thread::yield();
+}
+
+}  // namespace
+
+TEST_CASE("--json keeps the steps of a run that something outside has ended") {
+  const Workplace place;
+  const std::string file = place.file("json");
+  const std::vector<std::string> flags = {"--width", "16",         "--steps",     "1000000",
+                                          "--data",  place.data(), "--log-every", "0",
+                                          "--json",  file};
+  const auto check = [&](const ProgramResult& result) {
+    INFO(result.err);
+    CHECK(!result.timed_out);
+    CHECK(result.exit_code != 0);
+    const json document = json::parse(read_text(file));
+    REQUIRE(document["steps"].size() >= 3);
+    for (size_t s = 0; s < document["steps"].size(); ++s) {
+      REQUIRE(document["steps"][s]["step"] == s + 1);
+    }
+    CHECK(!document["error"].get<std::string>().empty());
+    CHECK(document["config"]["width"] == 16);
+    CHECK(!document.contains("summary"));
+  };
+  std::vector<std::string> alone = {RONDO_TRAIN};
+  alone.insert(alone.end(), flags.begin(), flags.end());
+  check(run_program(alone, kNoLauncher, std::chrono::seconds{120}, [&](pid_t pid) {
+    await_step(file, 3);
+    kill(pid, SIGKILL);
+  }));
+  // Another rank's end, after which the launcher stops rank 0.
+  const std::string rank =
+      "if [ $RANK = 1 ]; then echo $$ >'" + place.file("pid") + "'; fi; exec \"$@\"";
+  std::vector<std::string> two = {RONDO_RUN, "-n", "2", "--", "sh", "-c", rank, "sh"};
+  two.insert(two.end(), alone.begin(), alone.end());
+  std::filesystem::remove(file);
+  check(run_program(two, kNoLauncher, std::chrono::seconds{120}, [&](pid_t) {
+    await_step(file, 3);
+    kill(std::stoi(read_text(place.file("pid"))), SIGKILL);
+  }));
 }
 
 TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {

@@ -203,6 +203,45 @@ TEST_CASE("the summary accounts for every bucket and for the step") {
   CHECK(!alone.contains("cap_predictions"));
 }
 
+TEST_CASE("communication is gradients', hidden and exposed; other waits have a name of their own") {
+  const Workplace place;
+  for (const Small& model : place.models()) {
+    for (const Words& more : {Words{"--no-overlap"}, Words{}, Words{"--zero", "1"}}) {
+      INFO(model.name << (more.empty() ? "" : more[0]));
+      const json document = place.train(model.flags + more +
+                                        Words{"--ranks", "2", "--steps", "4", "--log-every", "0"});
+      for (const json& step : document["steps"]) {
+        const auto ms = [&](const char* field) { return step[field].get<double>(); };
+        CHECK(ms("comm_ms") > 0);
+        CHECK(ms("exposed_comm_ms") >= 0);
+        CHECK(ms("exposed_comm_ms") <= ms("comm_ms"));
+        // The loss's all-reduce goes on during backward, the gradients' do not.
+        if (more == Words{"--no-overlap"}) CHECK(ms("exposed_comm_ms") == ms("comm_ms"));
+        CHECK(ms("other_wait_ms") >= 0);
+        CHECK(ms("compute_ms") > 0);
+        CHECK(ms("step_ms") == Approx(ms("compute_ms") + ms("exposed_comm_ms") +
+                                      ms("other_wait_ms") + ms("data_wait_ms")));
+      }
+      const json& summary = document["summary"];
+      CHECK(summary["comm_us"].get<double>() / 1e3 ==
+            Approx(summary["hidden_comm_ms"].get<double>() +
+                   summary["exposed_comm_ms"].get<double>()));
+      if (more == Words{"--no-overlap"}) CHECK(summary["hidden_comm_ms"] == 0);
+      CHECK(summary.contains("other_wait_ms"));
+    }
+  }
+}
+
+// Rank 0 waits 200 ms for rank 1 in each step, and rank 1 for nobody.
+TEST_CASE("what communication exposes is told without the wait for a rank that comes late") {
+  const Workplace place;
+  const json summary =
+      place.train(place.models()[0].flags + Words{"--ranks", "2", "--steps", "3", "--no-overlap",
+                                                  "--break", "straggler"})["summary"];
+  CHECK(summary["exposed_cost_ms"].get<double>() > 0);
+  CHECK(summary["exposed_cost_ms"].get<double>() < summary["exposed_comm_ms"].get<double>());
+}
+
 TEST_CASE("control steps measure and leave no mark") {
   const Workplace place;
   for (const Small& model : place.models()) {

@@ -9,6 +9,7 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/synthetic_data.hpp"
+#include "tests/trainer/training_rig.hpp"
 
 using nlohmann::json;
 using rondo::testing::ProgramResult;
@@ -34,15 +35,16 @@ class Workplace {
   std::string pictures() const { return folder_.path() + "/pictures"; }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  ProgramResult run(Words words) const {
+  ProgramResult run(Words words, const Words& environment = kNoLauncher) const {
     words.insert(words.begin(), RONDO_TRAIN);
     words.insert(words.end(), {"--log-every", "0", "--json", file("json")});
-    return run_program(words, kNoLauncher, std::chrono::seconds{120});
+    return run_program(words, environment, std::chrono::seconds{120});
   }
   /// A run that must succeed; its document.
-  json train(Words words, const std::string& strategy) const {
+  json train(Words words, const std::string& strategy,
+             const Words& environment = kNoLauncher) const {
     words.insert(words.end(), {"--strategy", strategy});
-    const ProgramResult result = run(words);
+    const ProgramResult result = run(words, environment);
     INFO(result.err);
     REQUIRE(result.exit_code == 0);
     std::ifstream document(file("json"));
@@ -138,6 +140,20 @@ TEST_CASE("dp's bytes are a star's: everything leaves rank 0 once for each other
     CHECK(summary.contains(field));
     CHECK(ddp.contains(field));
   }
+}
+
+// Where a star is dear the tuner would add up round a ring: in another order, with other bits.
+TEST_CASE("dp's gradients go by the star whatever the tuner would choose") {
+  const Workplace place;
+  const rondo::trainer::testing::Workplace with_links;
+  Words dear = kNoLauncher;
+  dear.push_back("RONDO_LINKS=" + rondo::trainer::testing::links(with_links, "peer_us"));
+  const Words flags = {"--ranks", "3",       "--data", place.text(), "--width",
+                       "32",      "--batch", "2",      "--steps",    "5"};
+  const json free_choice = place.train(flags, "ddp", dear)["summary"];
+  CHECK(free_choice["buckets"][0]["algorithm"] == "ring");
+  CHECK(place.train(flags, "dp", dear)["summary"]["parameter_hash"] ==
+        place.train(flags, "dp")["summary"]["parameter_hash"]);
 }
 
 TEST_CASE("dp refuses by name what only ddp has") {

@@ -279,6 +279,20 @@ TEST_CASE("data: what --sampler-tail and --drop-last leave out") {
   CHECK(steps({"--batch", "5", "--drop-last"}) == 2);
 }
 
+TEST_CASE("data: --workers are the threads that read ahead") {
+  const Workplace place;
+  const auto readers = [&](const Words& flags) {
+    const Words common = {"--steps", "2", "--width", "16", "--ranks", "2"};
+    return place.train(common + flags)["config"]["reading_threads"];
+  };
+  for (const int workers : {0, 1, 3}) {
+    CHECK(readers({"--workers", std::to_string(workers)}) == workers);
+  }
+  CHECK(readers({}) == 4);
+  // Rank 0 reads for both, with as many threads for each.
+  CHECK(readers({"--workers", "3", "--strategy", "dp"}) == 4);
+}
+
 TEST_CASE("skipped layers: a block that no rank used keeps its parameters") {
   const Workplace place;
   const Words common = kNano + Words{"--data", place.data(), "--steps", "6", "--ranks", "2"};

@@ -3,6 +3,7 @@
 #include "trainer/weights.hpp"
 
 #include <algorithm>
+#include <latch>
 
 #include "tests/trainer/ddp_rig.hpp"
 #include "trainer/models/mlp.hpp"
@@ -49,4 +50,37 @@ TEST_CASE("weights: an update touches the optimizer's state where the rank owns 
       expect(zero == 0 ? touched > all * 9 / 10 : touched < all / 2, "the share's size");
     });
   }
+}
+
+// Rank 1 does not take part before rank 0's update has returned: what rank 0 gathers is on its way
+// while it goes on.
+TEST_CASE("weights: with shards a bucket's parameters travel while the next bucket is updated") {
+  std::latch updated(1);
+  with_ranks(2, [&](Communicator& communicator) {
+    Options options;
+    options.optimizer = "adamw";
+    options.zero = 1;
+    options.bucket_cap_mb = 0.05;
+    const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
+    auto made = Weights<float>::create(*model, communicator, options);
+    ok(made.status());
+    Weights<float>& weights = made.value();
+    Ddp& ddp = weights.ddp();
+    ok(ddp.begin({.loss_terms = 1}));
+    std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
+    all_ready(ddp);
+    ok(ddp.finish());
+    if (communicator.rank() == 1) updated.wait();
+    expect(weights.update(0.1, 0).ok(), "update");
+    if (communicator.rank() == 0) updated.count_down();
+    expect(weights.await_parameters().ok(), "parameters");
+    const size_t buckets = ddp.layout().size();
+    expect(buckets > 2, "buckets");
+    for (size_t b = buckets; b-- > 1;) {
+      const int64_t issued_ns = ddp.gather_times()[b].issued_ns;
+      expect(issued_ns >= weights.bucket_updates()[b].end_ns, "a gather before its update");
+      expect(issued_ns <= weights.bucket_updates()[b - 1].begin_ns,
+             "a gather behind others' updates");
+    }
+  });
 }

@@ -57,6 +57,8 @@ class Loader {
   /// How many batches next() still has: the same on every rank.
   uint64_t batches_left() const { return batches_ - next_; }
 
+  size_t workers() const { return threads_.size(); }
+
   /// The batches delivered so far are in the parameters: position() moves behind them. What was
   /// only read ahead, or delivered for a step that is not finished, does not count.
   void mark_done() { done_ = next_; }

@@ -1,6 +1,8 @@
 // See gpt2_weights.hpp.
 #include "trainer/files/gpt2_weights.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -13,6 +15,7 @@ namespace {
 constexpr std::string_view kTransformer = "transformer.";
 constexpr char kHead[] = "lm_head.weight";
 constexpr char kTokens[] = "wte.weight";
+constexpr char kPositions[] = "wpe.weight";
 
 std::string without_prefix(const std::string& name) {
   return name.starts_with(kTransformer) ? name.substr(kTransformer.size()) : name;
@@ -43,6 +46,47 @@ std::string to_text(const std::vector<size_t>& shape) {
     text += (i > 0 ? " x " : "") + std::to_string(shape[i]);
   }
   return text + "]";
+}
+
+/// What a model of GPT-2's is given by flags.
+struct Sizes {
+  size_t layers = 0, width = 0, context = 0, vocabulary = 0;
+  bool operator==(const Sizes&) const = default;
+
+  /// Learns from one tensor; its shape is the same in a file and in a model.
+  void note(const std::string& name, const std::vector<size_t>& shape) {
+    if (name == kTokens && shape.size() == 2) {
+      vocabulary = shape[0];
+      width = shape[1];
+    }
+    if (name == kPositions && shape.size() == 2) context = shape[0];
+    size_t layer = 0;
+    if (!name.starts_with("h.")) return;
+    const auto [end, error] = std::from_chars(name.data() + 2, name.data() + name.size(), layer);
+    if (error == std::errc{} && *end == '.') layers = std::max(layers, layer + 1);
+  }
+  bool known() const { return layers > 0 && width > 0 && context > 0 && vocabulary > 0; }
+};
+
+/// Which flags make a model of the file's sizes; empty where they are the model's, or cannot be told.
+std::string flags_for(const TensorFile& file, const std::vector<Parameter>& parameters) {
+  Sizes wanted, given;
+  for (const TensorView& tensor : file.tensors()) {
+    wanted.note(without_prefix(tensor.name), tensor.shape);
+  }
+  for (const Parameter& parameter : parameters) {
+    given.note(without_prefix(parameter.name), parameter.shape);
+  }
+  if (!wanted.known() || wanted == given) return {};
+  std::string flags = "; for the model of this file give --layers " +
+                      std::to_string(wanted.layers) + " --width " + std::to_string(wanted.width) +
+                      " --context " + std::to_string(wanted.context) + " --vocabulary " +
+                      std::to_string(wanted.vocabulary);
+  if (wanted.width % kGpt2HeadWidth == 0) {
+    flags += " --heads " + std::to_string(wanted.width / kGpt2HeadWidth) +
+             " (which the file does not say: GPT-2's heads are 64 wide)";
+  }
+  return flags;
 }
 
 template <class Stored>
@@ -157,7 +201,8 @@ Status load_gpt2_weights(const TensorFile& file, const std::vector<Parameter>& p
                          const std::vector<T*>& values) {
   const Status status = load(file, parameters, values);
   if (status.ok()) return status;
-  return Status(status.code(), "GPT-2 weights '" + file.path() + "': " + status.message());
+  return Status(status.code(), "GPT-2 weights '" + file.path() + "': " + status.message() +
+                                   flags_for(file, parameters));
 }
 
 template <class T>
