@@ -30,8 +30,8 @@ class Sender {
   virtual ~Sender() = default;
 
   /// Where to write the next slot's `bytes` (at most capacity()), or null while the FIFO is full: a
-  /// slot is the next one's when the message depth() before it has been released; a small payload
-  /// beside the flag may be further ahead.
+  /// slot is the next one's when the message depth() before it has been released; what takes
+  /// no slot, because it travels beside the flag, may be further ahead.
   /// Aligned to 64 bytes, or to 8 where a small payload travels beside the flag. Asking again
   /// without publishing gives the same slot again; the last `bytes` count.
   virtual std::byte* try_acquire(size_t bytes) = 0;

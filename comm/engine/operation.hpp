@@ -67,7 +67,7 @@ struct Prepared {
   std::unique_ptr<Plan> direct;
 };
 
-enum class Phase : uint8_t { kDeciding, kRunning, kDraining };
+enum class Phase : uint8_t { kPosting, kDeciding, kRunning, kDraining };
 
 /// REQUIRES: the buffers stay as they are until it has ended, and so does what `prepared` points
 /// to.
@@ -82,11 +82,12 @@ struct Operation {
 
   // Set by the runner.
   uint64_t sequence = 0;
-  uint64_t tag = 0;  // travels with every slot
+  uint64_t tag = 0;     // travels with every slot
+  uint64_t needed = 0;  // the operation that everybody has to have begun before this one is posted
   Phase phase = Phase::kRunning;
   bool too_late = false;  // an error was there when it had been posted: nothing of it may move
   const Plan* plan = nullptr;
-  int deciding_peer = 0;
+  int asked_peer = 0;  // while posting and deciding: who comes next
   transport::Reference in_reference, out_reference;
 };
 

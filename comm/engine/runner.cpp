@@ -77,6 +77,35 @@ void Runner::begin(Operation& operation) {
   operation.tag = history_;
   operation.in_reference = {};
   operation.out_reference = {};
+  operation.too_late = false;
+  deciding_on_ = -1;
+  operation.asked_peer = 0;
+  const bool counts = operation.prepared->call.collective == Collective::kAllToAllV;
+  if (const uint64_t needed = board_.needed_before_post(sequence, counts); needed > 0) {
+    operation.needed = needed;
+    operation.phase = Phase::kPosting;
+  } else {
+    post(operation);
+  }
+}
+
+// A rank that only sends could be any number of operations ahead of one that does not come, and then
+// nobody would know any more what it was that it sent. So it stays as near as the board remembers.
+Progress Runner::let_follow(Operation& operation) {
+  for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
+    const int peer = operation.asked_peer;
+    if (peer == board_.rank() || board_.has_begun(peer, operation.needed)) continue;
+    deciding_on_ = peer;
+    return Progress::kBlocked;
+  }
+  deciding_on_ = -1;
+  operation.asked_peer = 0;
+  post(operation);
+  return Progress::kProgressed;
+}
+
+void Runner::post(Operation& operation) {
+  const uint64_t sequence = operation.sequence;
   // Referring costs a look at the arena: only where references may be used.
   const bool large =
       operation.prepared->in_bytes >= kReferenceBytes && references_ && !operation.prepared->scaled;
@@ -86,23 +115,25 @@ void Runner::begin(Operation& operation) {
     if (operation.out != nullptr)
       operation.out_reference = transport_.refer(operation.out, operation.prepared->out_bytes);
   }
-  if (operation.prepared->call.collective == Collective::kAllToAllV) {
+  const bool counts = operation.prepared->call.collective == Collective::kAllToAllV;
+  if (counts) {
     const schedule::Layout& layout = operation.prepared->layout;
     board_.post_counts(sequence, layout.in_counts, layout.out_counts);
   }
   board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference,
               operation.factor);
-  operation.too_late = false;
   if (large || operation.prepared->direct != nullptr ||
       is_varying(operation.prepared->call.collective)) {
     operation.too_late = board_.is_too_late(sequence);
   }
-  deciding_on_ = -1;
   if (operation.too_late) return;
-  if (operation.prepared->direct != nullptr) {
-    operation.phase = Phase::kDeciding;
-    operation.deciding_peer = 0;
+  const bool decides = operation.prepared->direct != nullptr;
+  if (decides || counts ||
+      sequence % recorder::kAskEvery == 0) {  // somebody may wait for this post
     for (int peer = 0; peer < board_.ranks(); ++peer) board_.ring(peer);
+  }
+  if (decides) {
+    operation.phase = Phase::kDeciding;
   } else {
     (void)choose(operation, &operation.prepared->staged);
   }
@@ -132,9 +163,9 @@ Progress Runner::decide(Operation& operation) {
                             name(operation.prepared->direct->algorithm), peer)};
     return Progress::kFailed;
   };
-  for (; operation.deciding_peer < board_.ranks(); ++operation.deciding_peer) {
+  for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
     // This rank first, then the others.
-    const int peer = (board_.rank() + operation.deciding_peer) % board_.ranks();
+    const int peer = (board_.rank() + operation.asked_peer) % board_.ranks();
     const auto p = static_cast<size_t>(peer);
     const Offers needed =
         offers_of(call.collective, operation.prepared->direct->algorithm, call.root, peer);
@@ -243,6 +274,10 @@ Progress Runner::finish(Operation& operation) {
 }
 
 Progress Runner::step(Operation& operation) {
+  if (operation.phase == Phase::kPosting) {
+    const Progress posted = let_follow(operation);
+    if (posted != Progress::kProgressed) return posted;
+  }
   if (operation.too_late) return fail(board_.error());
   if (operation.phase == Phase::kDeciding) {
     const Progress decided = decide(operation);
@@ -318,7 +353,7 @@ bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_
   if (operation != nullptr && !late) {
     wait.sequence = operation->sequence;
     wait.call = &operation->prepared->call;
-    if (operation->phase != Phase::kDeciding) wait.algorithm = operation->plan->algorithm;
+    if (operation->phase >= Phase::kRunning) wait.algorithm = operation->plan->algorithm;
     wait.peer = blocked_on();
     wait.step = engine.cursor().step;
     wait.round = engine.cursor().round;

@@ -60,6 +60,8 @@ class Runner {
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
+  Progress let_follow(Operation& operation);
+  void post(Operation& operation);
   Progress decide(Operation& operation);
   Progress choose(Operation& operation, const Plan* plan);
   Progress fail(Status status);

@@ -79,7 +79,7 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
 }
 
 Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
-    : BoardView(base, ranks), rank_(rank) {
+    : BoardView(base, ranks), rank_(rank), counts_kept_(counts_kept(ranks)) {
   own_ = states_ + rank;
   own_records_ = records(rank);
   own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
@@ -124,8 +124,7 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
 }
 
 std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
-  const uint64_t kept = counts_kept(ranks_);
-  const uint64_t entry = static_cast<uint64_t>(peer) * kept + sequence % kept;
+  const uint64_t entry = static_cast<uint64_t>(peer) * counts_kept_ + sequence % counts_kept_;
   return counts_ + entry * counts_words(ranks_);
 }
 

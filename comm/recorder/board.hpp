@@ -14,6 +14,7 @@
 //   ErrorText[ranks]                   that rank, while FirstError names none
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,8 @@ namespace rondo::recorder {
 
 /// How many operations of each rank the board remembers.
 inline constexpr uint64_t kHistory = 64;
+/// Every so many operations a rank makes sure that it forgets nothing that others still need.
+inline constexpr uint64_t kAskEvery = kHistory / 4;
 
 /// What a rank was asked to do: everything on which ranks must agree.
 struct Call {
@@ -224,6 +227,21 @@ class Board : public BoardView {
            s.finished.load(std::memory_order_acquire) < sequence;
   }
 
+  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of interest
+  /// to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for nothing, and one
+  /// in a few covers those that follow.
+  uint64_t needed_before_post(uint64_t sequence, bool counts) const {
+    uint64_t needed = 0;
+    // The last post before the next question overwrites sequence - 1 + kAskEvery - kHistory.
+    if (sequence % kAskEvery == 0 && sequence >= kHistory) needed = sequence + kAskEvery - kHistory;
+    if (counts && sequence > counts_kept_) needed = std::max(needed, sequence - counts_kept_ + 1);
+    return needed;
+  }
+  /// Whether `peer` has begun operation `sequence`.
+  bool has_begun(int peer, uint64_t sequence) const {
+    return states_[peer].posted.load(std::memory_order_acquire) >= sequence;
+  }
+
   /// Whether `peer` has posted `sequence` (or is already past it).
   bool has_posted(int peer, uint64_t sequence) const {
     // Acquire: pairs with post(); what the peer wrote into its input before posting is visible
@@ -273,6 +291,7 @@ class Board : public BoardView {
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
   int rank_;
+  uint64_t counts_kept_;  // of a rank's last all_to_all_v's
   RankState* own_;
   OperationRecord* own_records_;
   mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText

@@ -186,7 +186,7 @@ class Communicator {
   Status all_gather(const void* in, void* out, size_t count, DataType type,
                     const CallOptions& options = {});
   /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere. A root does not
-  /// wait for anybody: if ranks disagree about it, it learns so from its next call.
+  /// wait for anybody: if ranks disagree about it, it learns so from a later call, at most 64 on.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
   /// out on `root` = op over all ranks of in; out is ignored, and may be null, elsewhere.

@@ -50,7 +50,12 @@ TEST_CASE("nothing overlaps, everything is on lines of its own and inside bytes_
         .depth = 8,
         .slot_bytes = 65536,
         .publish_depth = 5,
-        .publish_slot_bytes = 1000}}) {
+        .publish_slot_bytes = 1000},
+        Shape{.ranks = 2,
+        .depth = 40,
+        .slot_bytes = 100,
+        .publish_depth = 41,
+        .publish_slot_bytes = 100}}) {
     auto ranges = everything(shape);
     std::sort(ranges.begin(), ranges.end(),
               [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -187,6 +192,44 @@ TEST_CASE("what needs no slot may be further ahead than there are slots") {
     REQUIRE(put(1000));
     get(40);
     get(1000);
+  }
+}
+
+TEST_CASE("what needs no slot waits for the slowest reader, too") {
+  Shape shape{.ranks = 3, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 100};
+  const Segment segment = *Segment::create("shm-test", bytes_needed(shape));
+  std::vector<std::unique_ptr<Transport>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(create(shape, rank, segment.base(), {}, true).value());
+  }
+  Sender& publisher = ranks[0]->publisher(0);
+  const auto put = [&](bool refers, uint64_t message) {
+    const int memory = 0;
+    if (refers) {
+      return publisher.try_publish_reference(ranks[0]->refer(&memory, sizeof(int)), sizeof(int),
+                                             message);
+    }
+    return publisher.try_acquire(8) != nullptr && publisher.try_publish(8, message);
+  };
+  const auto get = [&](int rank, uint64_t message) {
+    Receiver& reader = ranks[static_cast<size_t>(rank)]->subscription(0, 0);
+    Delivery delivery{};
+    REQUIRE(reader.try_peek(&delivery));
+    CHECK(delivery.tag == message);
+    reader.release();
+  };
+  for (const bool refers : {false, true}) {
+    const uint64_t first = refers ? 100 : 0;
+    for (uint64_t i = 0; i < kLeastHeaderLines; ++i) REQUIRE(put(refers, first + i));
+    REQUIRE(!put(refers, 0));
+    for (uint64_t i = 0; i < kLeastHeaderLines; ++i) get(1, first + i);
+    REQUIRE(!put(refers, 0));
+    get(2, first);
+    REQUIRE(put(refers, first + kLeastHeaderLines));
+    REQUIRE(!put(refers, 0));
+    for (uint64_t i = 1; i <= kLeastHeaderLines; ++i) get(2, first + i);
+    get(1, first + kLeastHeaderLines);
+    CHECK(publisher.drained());
   }
 }
 

@@ -76,6 +76,28 @@ TEST_CASE("a reader sees a post whole or not at all while the owner laps it") {
   CHECK(last->out.arena == 8);
 }
 
+TEST_CASE("who asks before it posts overwrites nothing that a rank still needs") {
+  for (const int ranks : {2, 24, 200}) {
+    Memory memory(ranks);
+    const Board board(memory.base, ranks, 0);
+    std::vector<uint64_t> counts(static_cast<size_t>(ranks), 1);
+    for (const bool exchanges : {false, true}) {
+      uint64_t begun = 0;  // what the slowest rank is known to have begun
+      for (uint64_t sequence = 1; sequence < 1000; ++sequence) {
+        begun = std::max(begun, board.needed_before_post(sequence, exchanges));
+        REQUIRE(begun < sequence);  // else it would wait for what it keeps back itself
+        // Who is in operation `begun`, or about to begin the first, needs that and later ones.
+        const uint64_t oldest = std::max<uint64_t>(begun, 1);
+        REQUIRE((sequence <= kHistory || sequence - kHistory < oldest));
+        if (!exchanges) continue;
+        board.post_counts(sequence, counts, counts);
+        REQUIRE(board.exchange(0, 0, sequence).has_value());
+        REQUIRE(board.exchange(0, 0, oldest).has_value());
+      }
+    }
+  }
+}
+
 TEST_CASE("the first error wins, and everybody reads it") {
   Memory memory(3);
   Board a(memory.base, 3, 0), b(memory.base, 3, 1), c(memory.base, 3, 2);
