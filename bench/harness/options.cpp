@@ -174,7 +174,8 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   app.add_option("-d,--datatype", texts.type, join(kDataTypeNames) + " or all")
       ->capture_default_str();
   app.add_option("-o,--op", texts.op, join(kReduceOpNames) + " or all")->capture_default_str();
-  app.add_option("-r,--root", texts.root, "a rank or all, for broadcast")->capture_default_str();
+  app.add_option("-r,--root", texts.root, "a rank or all, for collectives with a root")
+      ->capture_default_str();
   app.add_option("-c,--check", options.checks,
                  "so many operations per row and half have their results compared; 0: none")
       ->check(counts)

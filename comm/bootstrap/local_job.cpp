@@ -311,6 +311,10 @@ class Job {
   }
 
   void reap() {
+    struct End {
+      int rank, status;
+    };
+    std::vector<End> ends;
     int status = 0;
     pid_t pid = 0;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
@@ -319,8 +323,13 @@ class Job {
       if (ended == ranks_.end()) continue;  // an orphan of a rank
       ended->running = false;
       --running_;
-      report(static_cast<int>(ended - ranks_.begin()), status);
+      ends.push_back({.rank = static_cast<int>(ended - ranks_.begin()), .status = status});
     }
+    // They come in no order of time. A rank that was killed did not end because of another; one that
+    // exits may have noticed that death.
+    std::stable_partition(ends.begin(), ends.end(),
+                          [](const End& end) { return WIFSIGNALED(end.status); });
+    for (const End& end : ends) report(end.rank, end.status);
   }
 
   void report(int rank, int status) {

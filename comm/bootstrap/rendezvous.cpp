@@ -241,6 +241,9 @@ Result<Venue> Venue::find(const Identity& identity, const std::string& name) {
                         " can be reached from other hosts, and this job has no secret: give "
                         "every rank the same RONDO_SECRET_FILE, or meet at tcp://127.0.0.1");
     }
+  } else if (given.find("://") != std::string::npos) {
+    return Status(Code::kInvalidArgument,
+                  "the rendezvous is " + given + ": it must be a directory or tcp://HOST:PORT");
   } else {
     venue.text_ += "/" + name + ".sock";
   }

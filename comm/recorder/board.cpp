@@ -94,6 +94,7 @@ Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
 }
 
 std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
+  if (sequence == 0) return std::nullopt;  // what a record that was never used says
   const OperationRecord& r = records(peer)[sequence % kHistory];
   if (r.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
   // Acquire on every word keeps the second look at the sequence behind it: see post().

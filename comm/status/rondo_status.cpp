@@ -28,9 +28,13 @@ int fail(const std::string& why) {
 }
 
 Json to_json(const RankSnapshot& rank) {
-  Json json = {{"rank", rank.rank},          {"pid", rank.pid},     {"does", to_string(rank.doing)},
-               {"process", rank.process},    {"begun", rank.begun}, {"ended", rank.ended},
-               {"operation", rank.operation}};
+  Json json = {{"rank", rank.rank},
+               {"pid", rank.pid},
+               {"does", to_string(rank.doing)},
+               {"process", rank.process},
+               {"begun", rank.begun},
+               {"ended", rank.ended},
+               {"operation", rank.operation.empty() ? Json() : Json(rank.operation)}};
   if (rank.peer >= 0) {
     json["waits_for"] = rank.peer;
     json["seconds"] = rank.seconds;

@@ -192,6 +192,18 @@ TEST_CASE("the first failure stops all and gives the exit code", "[rondo-run]") 
   require_nothing_left(place, 3);
 }
 
+TEST_CASE("who was killed is named, not who noticed", "[rondo-run]") {
+  TempDirectory place;
+  // The launcher is held up until both have ended.
+  auto r = run(place, {"-n", "2"},
+               "ended() { grep -qs '^State:.Z' /proc/$1/status; }; "
+               "if [ $RANK = 1 ]; then kill -STOP $PPID; echo $$ > $PLACE/one; kill -KILL $$; fi; "
+               "me=$$; until [ -s $PLACE/one ] && ended $(cat $PLACE/one); do :; done; "
+               "( until ended $me; do :; done; kill -CONT $PPID ) & exit 5");
+  CHECK(r.exit_code == 128 + SIGKILL);
+  CHECK(contains(r.err, "rank 1 was killed by signal 9"));
+}
+
 TEST_CASE("a signal's end is 128 + signal, and stubborn ranks are killed with their children",
           "[rondo-run]") {
   TempDirectory place;

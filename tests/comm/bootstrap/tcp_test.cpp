@@ -243,6 +243,14 @@ TEST_CASE("without a secret nobody listens where others can come", "[tcp]") {
   REQUIRE(met.status().message().find("no address of this host") != std::string::npos);
 }
 
+TEST_CASE("a scheme that is none is no directory", "[tcp]") {
+  Identity id = tcp_identity(0, 2, 1);
+  id.rendezvous = "tpc://127.0.0.1:29501";
+  const auto met = Bootstrap::meet(id, "world", kShort);
+  REQUIRE(met.status().code() == Code::kInvalidArgument);
+  REQUIRE(met.status().message().find("tcp://HOST:PORT") != std::string::npos);
+}
+
 TEST_CASE("addresses that are none are refused", "[tcp]") {
   for (const char* address :
        {"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:0",

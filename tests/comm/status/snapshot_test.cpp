@@ -91,6 +91,7 @@ TEST_CASE("each rank's state is told apart") {
   CHECK(snapshot.communicator == "training");
   REQUIRE(snapshot.ranks.size() == 6);
   CHECK(snapshot.ranks[0].doing == Doing::kDead);
+  CHECK(snapshot.ranks[0].operation.empty());
   CHECK(snapshot.ranks[1].doing == Doing::kNotCome);
   CHECK(snapshot.ranks[2].doing == Doing::kOutside);
   CHECK(snapshot.ranks[2].ended == 7);
