@@ -37,6 +37,8 @@ struct DeviceReport {
   uint32_t step;  // instruction of the program
   uint64_t round;
   uint64_t epoch;
+  uint64_t sequence = 0;  // DeviceOperation's
+  uint64_t whole = 0;     // 1: all of it is there; written last
 };
 
 /// What a rank's kernels know of their surroundings, the same for every operation. Trivially
@@ -61,8 +63,9 @@ struct DeviceOperation {
   uint32_t divisor;  // in finishing moves
   bool scaled;       // In is multiplied by `factor` wherever it is read
   double factor;
-  uint64_t fingerprint;  // of the call: what all ranks must agree on
-  uint64_t limit_ns;     // without any movement of this channel
+  uint64_t fingerprint;   // of the call: what all ranks must agree on
+  uint64_t limit_ns;      // without any movement of this channel
+  uint64_t sequence = 0;  // the host's number for the call, for reports
 };
 
 /// What a block's threads share.
@@ -202,6 +205,7 @@ class DeviceEngine {
       line.in = operation_.in;
       line.out = operation_.out;
       line.factor = operation_.factor;
+      line.tag = tag_;
     }
     Access::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
@@ -220,9 +224,11 @@ class DeviceEngine {
                 .peer = awaited_peer_,
                 .step = cursor.step,
                 .round = cursor.round,
-                .epoch = epoch_};
+                .epoch = epoch_,
+                .sequence = operation_.sequence};
     }
     Access::order();
+    Access::store(&report.whole, 1);
     for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
       Access::store(&at<AbortLine>(rank, layout_.abort()).raised, 1);
     }
@@ -377,7 +383,8 @@ class DeviceEngine {
   /// Whether a peer's buffers of this operation are known; this rank's own program has waited for
   /// them, and the peer waits for this rank before it goes on to other ones.
   RONDO_DEVICE Progress posted(uint32_t peer) {
-    if (Access::load(&own_line(peer).epoch) == epoch_) return Progress::kDone;
+    const PeerLine& line = own_line(peer);
+    if (Access::load(&line.epoch) == epoch_ && line.tag == tag_) return Progress::kDone;
     return mismatch(DeviceReport::kPost, static_cast<int32_t>(peer));
   }
 
@@ -385,7 +392,7 @@ class DeviceEngine {
     PeerLine& line = own_line(static_cast<uint32_t>(instruction.peer));
     if (instruction.flag == schedule::Flag::kPosted) {
       const bool there = reaches(&line.epoch, epoch_, DeviceReport::kPost, instruction.peer);
-      return there ? Progress::kDone : Progress::kBlocked;
+      return there ? posted(static_cast<uint32_t>(instruction.peer)) : Progress::kBlocked;
     }
     const uint64_t own = signal_value(state().signals);
     if (!reaches(&line.signal, own >> kTagBits << kTagBits, DeviceReport::kSignal,

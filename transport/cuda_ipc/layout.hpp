@@ -54,12 +54,14 @@ struct alignas(kLine) StateLine {
 //   16      8      in       its buffers, where the peer has them
 //   24      8      out
 //   32      8      factor   of a scaled sum's input
+//   40      8      tag      of the operation: who has another one must not touch the buffers
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
   const std::byte* in;
   std::byte* out;
   double factor;
+  uint64_t tag;
 };
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
 

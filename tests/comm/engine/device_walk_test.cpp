@@ -2,8 +2,7 @@
 // threads in a block, over the very programs, layout and counters that the kernel uses. Every
 // collective by every algorithm, many operations in a row over the same memory; then what it does
 // when a peer is missing, gives up or disagrees.
-#include <atomic>
-#include <barrier>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "tests/comm/engine/device_calls.hpp"
+#include "tests/comm/engine/host_blocks.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::engine {
@@ -19,46 +19,6 @@ namespace {
 
 using namespace test;
 using transport::cuda_ipc::kLine;
-
-// A store releases by itself here: the thread sanitizer knows no fences.
-struct HostAccess {
-  static uint64_t peek(const uint64_t* word) {
-    return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
-  }
-  static uint64_t load(const uint64_t* word) {
-    return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
-  }
-  static void order() {}
-  static void store(uint64_t* word, uint64_t value) {
-    std::atomic_ref(*word).store(value, std::memory_order_release);
-  }
-};
-
-// What the threads of one block share.
-struct HostBlockMemory {
-  explicit HostBlockMemory(uint32_t threads) : barrier(threads) {}
-  BlockShared shared{};
-  std::barrier<> barrier;
-};
-
-struct HostBlock {
-  static constexpr uint32_t kPolls = 16;
-  HostBlockMemory& memory;
-  uint32_t number, size;
-  uint64_t clock = 0;
-
-  bool leads() const { return number == 0; }
-  void sync() {
-    if (size > 1) memory.barrier.arrive_and_wait();
-  }
-  BlockShared& shared() { return memory.shared; }
-  // Not the time but how often it was asked for: no test depends on how fast the machine is.
-  uint64_t now_ns() { return ++clock; }
-  void rest() { std::this_thread::yield(); }
-  void move(DataType type, ReduceOp op, const kernels::Move& whole) {
-    kernels::cuda::move_share(type, op, whole, {.thread = number, .threads = size});
-  }
-};
 
 constexpr uint64_t kNever = ~uint64_t{0};
 struct alignas(kLine) Line {
@@ -270,7 +230,8 @@ TEST_CASE("When one rank gives up, all do, and no later operation begins") {
 }
 
 TEST_CASE("Ranks that disagree notice it, and nobody hangs") {
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot}) {
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
     INFO(name(algorithm));
     World world(shape_of(2));
     std::vector<Call> first, second;
@@ -290,6 +251,14 @@ TEST_CASE("Ranks that disagree notice it, and nobody hangs") {
       }
     }
     CHECK(mismatches > 0);
+    if (!is_direct(algorithm)) continue;
+    // Buffers of another operation, which may be shorter, are not touched.
+    for (std::vector<Call>* calls : {&first, &second}) {
+      for (uint32_t r = 0; r < 2; ++r) {
+        const uint64_t* out = calls->back().out(r);
+        CHECK(std::count(out, out + 500, 0xbadbadbadbadbad) == 500);
+      }
+    }
   }
 }
 
