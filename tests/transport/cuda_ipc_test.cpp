@@ -42,13 +42,13 @@ struct Job {
       return each.process != places[0].process;
     });
     for (const Place& each : places) {
-      auto made = Segments::create(cuda, kShape, each, exports);
+      auto made = Segments::create(cuda, kShape, each, exports, nullptr);
       RONDO_RETURN_IF_ERROR(made.status());
       offers.push_back((*made)->offer());
       segments.push_back(std::move(*made));
     }
     for (uint32_t r = 0; r < segments.size(); ++r) {
-      RONDO_RETURN_IF_ERROR(segments[r]->connect(offers, r));
+      RONDO_RETURN_IF_ERROR(segments[r]->connect(offers, r, nullptr));
     }
     return {};
   }
@@ -75,6 +75,21 @@ TEST_CASE("Blocks that would wait for each other for ever are refused, with what
   const std::vector<Place> crowd(11, place(1, 0));
   CHECK(check_residency(crowd, 1, 1).message().find("fewer ranks") != std::string::npos);
   CHECK(check_residency({}, 4, 1).ok());
+}
+
+TEST_CASE("Blocks of a process's other communicators take places too") {
+  // 10 multiprocessors; what a process says of its other communicators counts once, and not elsewhere.
+  std::vector<Place> places = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
+  places[0].elsewhere = places[1].elsewhere = 4;
+  places[3].elsewhere = 8;
+  CHECK(check_residency(places, 1, 1).ok());
+  CHECK(check_residency(places, 2, 1).ok());
+  places[2].elsewhere = 1;
+  CHECK(check_residency(places, 2, 1).message().find("other communicators may take 5") !=
+        std::string::npos);
+  CHECK(modest_channels(places, 1, 8) == 1);
+  CHECK(modest_channels(places, 8, 8) == 6);  // a quarter of 75 is for three ranks
+  CHECK(modest_channels(places, 80, 8) == 8);
 }
 
 TEST_CASE("Sharing a GPU while another is idle is worth a word") {

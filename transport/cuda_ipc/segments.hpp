@@ -28,9 +28,9 @@ struct Offer {
 class Segments {
  public:
   /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
-  /// processes will use it.
+  /// processes will use it. `stream`: one of the caller's own, for copies; waited for.
   static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const Shape& shape,
-                                                  const Place& place, bool exports);
+                                                  const Place& place, bool exports, Stream stream);
   ~Segments();
   Segments(const Segments&) = delete;
   Segments& operator=(const Segments&) = delete;
@@ -39,7 +39,7 @@ class Segments {
 
   /// Makes everybody's segment usable here; offers[rank] is this rank's own. Once. kUnavailable
   /// where a peer's GPU is out of reach.
-  Status connect(std::span<const Offer> offers, uint32_t rank);
+  Status connect(std::span<const Offer> offers, uint32_t rank, Stream stream);
 
   /// By rank, where this rank's kernels find the segments: on the host, and the same table in
   /// device memory. REQUIRES: connect() was ok.
