@@ -151,10 +151,11 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (limits_.ranks > 1 &&
       ((needs.publish && !can.publish) || (needs.references && !can.references) ||
        (needs.signals && !can.signals))) {
-    return {
-        Code::kUnavailable,
-        fmt::format("{} by {} needs memory that the ranks share, which a paced link does not offer",
-                    what, how)};
+    return {Code::kUnavailable,
+            fmt::format(
+                "{} by {} needs memory that the ranks share, which a paced link does not offer, "
+                "nor do GPUs of several processes",
+                what, how)};
   }
   if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};

@@ -77,8 +77,9 @@ struct Operation {
   std::byte* out = nullptr;
   int64_t timeout_ns = 0;
   double factor = 1;                           // kScaledSum only
+  void* stream = nullptr;                      // on a device: where it is enqueued
   std::shared_ptr<Work::State> work;           // asynchronous ones only
-  std::shared_ptr<const Prepared> keep_alive;  // likewise
+  std::shared_ptr<const Prepared> keep_alive;  // likewise, and on a device
 
   // Set by the runner.
   uint64_t sequence = 0;
