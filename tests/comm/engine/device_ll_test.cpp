@@ -155,7 +155,8 @@ TEST_CASE("Lines of a flag's last turn are not taken for new ones") {
   TypedCase waits = large;
   waits.limit_ns = 100;
   TypedCall call(waits, 3);
-  walk(world, {call.launches()}, {0}, 1);
+  walk(world, {call.launches()}, {0},
+       3);  // several threads: not only the first lines are looked at
   for (uint32_t c = 0; c < kChannels; ++c) {
     CHECK(world.report(0, c).ended != DeviceReport::kMismatch);
     CHECK(world.report(0, c).ended != DeviceReport::kNot);
