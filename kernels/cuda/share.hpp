@@ -52,9 +52,12 @@ template <int kUnroll, class Whole, class Piece>
 RONDO_DEVICE void for_share(const Partition& p, size_t element_bytes, const Share& share,
                             const Whole& whole, const Piece& piece) {
   const size_t head = p.head * element_bytes, tail = p.tail * element_bytes;
-  const size_t step = kUnroll * share.threads;
-  const size_t done = p.width == kVectorBytes ? p.vectors / step * step : 0;
-  for (size_t i = share.thread; i < done; i += step) whole(head + i * kVectorBytes);
+  size_t done = 0;
+  if constexpr (kUnroll > 1) {  // one vector is a piece, and need not be compiled twice
+    const size_t step = kUnroll * share.threads;
+    if (p.width == kVectorBytes) done = p.vectors / step * step;
+    for (size_t i = share.thread; i < done; i += step) whole(head + i * kVectorBytes);
+  }
   const size_t single = p.width < element_bytes ? p.width : element_bytes;
   for (size_t i = done + share.thread; i < p.vectors + 2; i += share.threads) {
     if (i < p.vectors) {
