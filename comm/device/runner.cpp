@@ -148,7 +148,7 @@ Status Runner::meet(transport::Segment control, const Setup& setup) {
   premises_->keep(std::move(*segments));
   auto offers = gather(bootstrap_, segments_->offer());
   RONDO_RETURN_IF_ERROR(offers.status());
-  RONDO_RETURN_IF_ERROR(segments_->connect(*offers, static_cast<uint32_t>(rank), copies_));
+  RONDO_RETURN_IF_ERROR(segments_->connect(*offers, static_cast<uint32_t>(rank)));
   auto programs = Programs::create(backend_.cuda, backend_.program_bytes, copies_);
   RONDO_RETURN_IF_ERROR(programs.status());
   programs_ = std::move(*programs);
@@ -282,15 +282,17 @@ Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
   RankControl& control = premises_->control(rank);
   engine::DeviceLinks links = {.shape = shape_,
                                .rank = static_cast<uint32_t>(rank),
-                               .segments = segments_->device_table(),
                                .host_abort = &control.abort,
-                               .reports = control.reports};
+                               .reports = control.reports,
+                               .segments = {}};
+  std::copy(segments_->bases().begin(), segments_->bases().end(), links.segments);
   engine::DeviceOperation launched = {.program = (*program)->view,
                                       .geometries = (*program)->geometries,
                                       .in = barrier ? programs_->scratch_in() : operation.in,
                                       .out = barrier ? programs_->scratch_out() : operation.out,
                                       .type = prepared.call.type,
                                       .op = prepared.call.op,
+                                      .protocol = engine::Protocol::kSimple,
                                       .direct = plan.direct,
                                       .divisor = prepared.divisor,
                                       .scaled = prepared.scaled,

@@ -9,13 +9,11 @@ Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Shape&
                                                    const Place& place, bool exports,
                                                    Stream stream) {
   std::unique_ptr<Segments> made(new Segments(cuda, shape));
-  const size_t segment = Layout(shape).bytes();
-  const size_t bytes = segment + shape.ranks * sizeof(std::byte*);
+  const size_t bytes = Layout(shape).bytes();
   Result<std::byte*> memory = cuda.allocate(bytes);
   RONDO_RETURN_IF_ERROR(memory.status());
   // From here on the destructor frees it.
   made->offer_ = {.place = place, .address = *memory, .exported = false, .handle = {}};
-  made->table_ = *memory + segment;
   RONDO_RETURN_IF_ERROR(cuda.clear(*memory, bytes, stream));
   // Peers write there as soon as they know of it.
   RONDO_RETURN_IF_ERROR(cuda.synchronize(stream));
@@ -58,7 +56,7 @@ Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
   return peer.address;
 }
 
-Status Segments::connect(std::span<const Offer> offers, uint32_t rank, Stream stream) {
+Status Segments::connect(std::span<const Offer> offers, uint32_t rank) {
   RONDO_CHECK(offers.size() == shape_.ranks && rank < shape_.ranks && bases_.empty(), "%zu offers",
               offers.size());
   for (size_t peer = 0; peer < offers.size(); ++peer) {
@@ -67,9 +65,7 @@ Status Segments::connect(std::span<const Offer> offers, uint32_t rank, Stream st
     RONDO_RETURN_IF_ERROR(base.status());
     bases_.push_back(*base);
   }
-  const auto* from = reinterpret_cast<const std::byte*>(bases_.data());
-  RONDO_RETURN_IF_ERROR(cuda_.copy(table_, from, bases_.size() * sizeof(std::byte*), stream));
-  return cuda_.synchronize(stream);
+  return {};
 }
 
 }  // namespace rondo::transport::cuda_ipc
