@@ -36,6 +36,7 @@ struct Options {
   bool threads = false;
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
+  bool cuda = false;  // buffers are on GPUs
   std::string pace;
   std::string links;           // a link profile to go by
   std::string calibrate_file;  // measure everything and write a link profile there
