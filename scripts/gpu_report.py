@@ -36,6 +36,41 @@ def engine_rows(report, ranks, size):
     return [row for row in document["results"] if row["ranks"] == ranks and row["bytes"] == size and row["right"]]
 
 
+def perf_row(report, name, size):
+    """(algorithm, the faster half's microseconds) of rondo-perf's row, where its results were right."""
+    document = report["measured"].get(name) or {"results": []}
+    rows = [row for row in document["results"] if row["size"] == size]
+    halves = [row[place] for row in rows for place in ("out_of_place", "in_place") if row.get(place)]
+    if not halves or any(half["nwrong"] not in (0, None) for half in halves):
+        return None
+    return rows[0]["algorithm"], min(half["time"] for half in halves)
+
+
+def large_perf_goal(report, ranks):
+    """rondo-perf's time against the bound that the engine's benchmark gives for the same algorithm."""
+    what = f"the same, {ranks} ranks, through rondo-perf"
+    stage = f"perf-{ranks}-threads-large"
+    measured = perf_row(report, stage, LARGE_BYTES)
+    if not measured:
+        return goal(what, f">= {ENGINE_GOAL}", None, None, not_measured(report, stage, "no right result of that size"))
+    algorithm, us = measured
+    bounds = [row["bound_us"] for row in engine_rows(report, ranks, LARGE_BYTES) if row["algorithm"] == algorithm]
+    if not bounds:
+        return goal(what, f">= {ENGINE_GOAL}", None, None, f"{algorithm}, {us / 1e3:.2f} ms, for which engine gives no bound")
+    share = round(bounds[0] / us, 3)
+    return goal(what, f">= {ENGINE_GOAL}", share, share >= ENGINE_GOAL, f"{algorithm}, {us / 1e3:.2f} ms")
+
+
+def small_perf_goal(report):
+    what, stage = "the same through rondo-perf", "perf-8-threads"
+    measured = perf_row(report, stage, SMALL_BYTES)
+    if not measured:
+        return goal(what, f"< {SMALL_GOAL_US}", None, None, not_measured(report, stage, "no right result of that size"))
+    command = next((s["command"] for s in report["stages"] if s["name"] == stage), "")
+    how = measured[0] + ("" if "--graph 20" in command else "; launches, not a graph")
+    return goal(what, f"< {SMALL_GOAL_US}", measured[1], measured[1] < SMALL_GOAL_US, how)
+
+
 def large_goal(report, ranks):
     what = f"all-reduce, {ranks} ranks on one GPU, 1 GiB: the algorithm's bytes at the device copy rate, over the time"
     rows = engine_rows(report, ranks, LARGE_BYTES)
@@ -56,7 +91,8 @@ def small_goal(report):
 
 
 def goals_of(report):
-    return [kernels_goal(report), *(large_goal(report, ranks) for ranks in (2, 4, 8)), small_goal(report)]
+    large = [judge(report, ranks) for ranks in (2, 4, 8) for judge in (large_goal, large_perf_goal)]
+    return [kernels_goal(report), *large, small_goal(report), small_perf_goal(report)]
 
 
 def verdict(met):

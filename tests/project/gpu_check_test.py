@@ -53,7 +53,10 @@ ENGINE = {"copy_gb_per_s": 4000.0, "channels": 16, "slot_bytes": 131072, "depth"
     for ranks in (2, 4, 8) for algorithm, size, us, right in (("two_shot", 1 << 30, 1000.0, True), ("ring", 1 << 30, 100.0, False),
                                                               ("one_shot", 8 << 10, 9.5, True))]}
 PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
-                     "out_of_place": {"time": 11.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
+                     "out_of_place": {"time": 12.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0},
+                     "in_place": {"time": 11.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": None}},
+                    {"size": 1 << 30, "algorithm": "two_shot", "backend": "rondo",
+                     "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
 PROGRAMS = {"kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
             "kernels_cuda_test": ("", {}), "device_engine_test": ("", {})}
 
@@ -122,13 +125,30 @@ class GpuCheck(unittest.TestCase):
 
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
         self.check()
-        kernels, two, _, _, small = self.report["goals"]
+        kernels, two, two_by_perf, *_, small, small_by_perf = self.report["goals"]
         self.assertEqual((kernels["value"], kernels["met"]), (0.9, False))
         self.assertIn("int8 sum, 2 to 1; 1 of 2 reach it", kernels["how"])
         self.assertEqual((two["value"], two["met"]), (0.8, True))
         self.assertIn("two_shot", two["how"])
         self.assertEqual((small["value"], small["met"]), (9.5, True))
+        self.assertEqual((two_by_perf["value"], two_by_perf["met"]), (0.64, False))
+        self.assertEqual((small_by_perf["value"], small_by_perf["met"]), (11.5, True))
+        self.assertIn("launches, not a graph", small_by_perf["how"])
         self.assertIn("**short**", self.markdown)
+
+    def test_wrong_results_of_rondo_perf_reach_no_goal(self):
+        document = json.loads(json.dumps(PERF))
+        document["results"][0]["out_of_place"]["nwrong"] = 3
+        write_program(self.stubs / "programs/rondo-perf", f"json \"$@\" <<'END'\n{json.dumps(document)}\nEND")
+        self.check()
+        self.assertIsNone(self.report["goals"][-1]["met"])
+
+    def test_graphs_are_used_where_rondo_perf_has_them(self):
+        program = self.stubs / "programs/rondo-perf"
+        write_program(program, 'if [ "$1" = --help ]; then echo "--graph N"; exit; fi\n' + program.read_text())
+        self.check()
+        self.assertIn("--graph 20", self.stage("perf-8-threads")["command"])
+        self.assertNotIn("launches", self.report["goals"][-1]["how"])
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
         self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
@@ -136,7 +156,7 @@ class GpuCheck(unittest.TestCase):
         states = self.states()
         self.assertEqual((states["engine"], states["test-two_test"], states["kernels"], states["perf-2-processes"]),
                          ("failed", "passed", "passed", "passed"))
-        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, None, None, None, None])
+        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, *[None] * 7, True])
         self.assertIn("engine: exit code 3: engine is broken", self.markdown)
         self.assertIn("not well: test-one_test, engine", self.output)
 
