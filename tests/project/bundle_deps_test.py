@@ -122,7 +122,7 @@ def configure(source, build, bundle, *settings):
     cache = (build / "CMakeCache.txt").read_text()
     found = re.findall(r"^((?:\w+_DIR|pkgcfg_lib_\w+|PKG_CONFIG_EXECUTABLE|CMAKE_MAKE_PROGRAM):\w+=(.*))$", cache, re.MULTILINE)
     outside = [line for line, path in found
-               if not path.startswith((str(bundle), str(build), str(source))) and not path.endswith("-NOTFOUND")
+               if path and not path.startswith((str(bundle), str(build), str(source))) and not path.endswith("-NOTFOUND")
                and "FIND_PACKAGE_REDIRECTS" not in line]
     if outside or not found:
         fail(f"found elsewhere than in the bundle: {outside}")
