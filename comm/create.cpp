@@ -404,6 +404,7 @@ Status Communicator::Impl::bring_up_device(const Config& config, bool links_give
                        .publish_depth = shape.publish_depth,
                        .slot_bytes = shape.slot_bytes,
                        .publish_slot_bytes = shape.publish_slot_bytes,
+                       .ll_bytes = shape.ll_bytes,
                        .profile = device_->profile(),
                        .available = {.publish = shape.publish_depth > 0,
                                      .references = device_->reaches_buffers(),

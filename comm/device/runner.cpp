@@ -31,6 +31,9 @@ constexpr int kFewChannels = 8;
 constexpr int64_t kGivingUpNs = 10'000'000'000;
 constexpr timespec kPause{0, 50'000};
 constexpr size_t kMostSegmentBytes = size_t{256} << 20;
+// In an LL area, of which every peer has two in each channel: what one block passes on while another
+// launch would only wait.
+constexpr size_t kMostLlBytes = size_t{8} << 10;
 
 // Equal for the threads of a process, and different between processes, wherever they come from.
 uint64_t this_process() {
@@ -183,7 +186,8 @@ Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_
             .depth = profile_.slots,
             .slot_bytes = profile_.slot_bytes,
             .publish_depth = profile_.slots,
-            .publish_slot_bytes = profile_.slot_bytes};
+            .publish_slot_bytes = profile_.slot_bytes,
+            .ll_bytes = std::min(kMostLlBytes, profile_.slot_bytes)};
   if (shares_device_ && rank == 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
     log(LogLevel::kWarn,
         "several ranks of a process share a GPU and CUDA_DEVICE_MAX_CONNECTIONS is not set: set it "
@@ -286,20 +290,21 @@ Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
                                .reports = control.reports,
                                .segments = {}};
   std::copy(segments_->bases().begin(), segments_->bases().end(), links.segments);
-  engine::DeviceOperation launched = {.program = (*program)->view,
-                                      .geometries = (*program)->geometries,
-                                      .in = barrier ? programs_->scratch_in() : operation.in,
-                                      .out = barrier ? programs_->scratch_out() : operation.out,
-                                      .type = prepared.call.type,
-                                      .op = prepared.call.op,
-                                      .protocol = engine::Protocol::kSimple,
-                                      .direct = plan.direct,
-                                      .divisor = prepared.divisor,
-                                      .scaled = prepared.scaled,
-                                      .factor = operation.factor,
-                                      .fingerprint = prepared.hash,
-                                      .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
-                                      .sequence = sequence};
+  engine::DeviceOperation launched = {
+      .program = (*program)->view,
+      .geometries = (*program)->geometries,
+      .in = barrier ? programs_->scratch_in() : operation.in,
+      .out = barrier ? programs_->scratch_out() : operation.out,
+      .type = prepared.call.type,
+      .op = prepared.call.op,
+      .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple,
+      .direct = plan.direct,
+      .divisor = prepared.divisor,
+      .scaled = prepared.scaled,
+      .factor = operation.factor,
+      .fingerprint = prepared.hash,
+      .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
+      .sequence = sequence};
   void* arguments[] = {&links, &launched};
   RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
                                       .blocks = (*program)->channels,

@@ -40,6 +40,7 @@ struct Plan {
   Algorithm algorithm;
   schedule::Program program;
   bool direct;  // uses peers' buffers in place: every rank in `offers` must have offered them
+  bool by_ll = false;  // on a device: Protocol::kLl
   double predicted_us;
 };
 

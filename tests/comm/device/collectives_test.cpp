@@ -101,6 +101,25 @@ TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
   compare(world, calls);
 }
 
+TEST_CASE("On a device, small one-shot operations from everybody to everybody go by LL") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  const auto by_ll = [&](Collective collective, size_t count, Algorithm algorithm) {
+    const int before = gpu->launches_by_ll;
+    compare(world, {{.collective = collective, .count = count, .algorithm = algorithm}});
+    return gpu->launches_by_ll - before;
+  };
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kOneShot) == 3);
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kAuto) == 3);
+  CHECK(by_ll(Collective::kAllReduce, 128, Algorithm::kOneShot) == 3);  // two channels of 256 bytes
+  CHECK(by_ll(Collective::kAllReduce, 129, Algorithm::kOneShot) == 0);
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kRing) == 0);
+  CHECK(by_ll(Collective::kAllGather, 5, Algorithm::kOneShot) == 3);
+  CHECK(by_ll(Collective::kBroadcast, 5, Algorithm::kAuto) == 0);
+}
+
 TEST_CASE("What a stream holds before and after an operation is done before and after it") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

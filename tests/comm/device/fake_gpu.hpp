@@ -30,6 +30,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
   std::atomic<int> launches{0};
+  std::atomic<int> launches_by_ll{0};
 
   explicit FakeGpu(int device_count = 1, int multiprocessors = 100) {
     devices.clear();
@@ -153,6 +154,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     const auto operation = *static_cast<const engine::DeviceOperation*>(launch.arguments[1]);
     submit(launch.stream, [this, links, operation, blocks = launch.blocks] {
       ++launches;
+      launches_by_ll += operation.protocol == engine::Protocol::kLl;
       std::vector<std::thread> threads;
       for (int block = 1; block < blocks; ++block) {
         threads.emplace_back([&, block] { walk(links, operation, block); });
