@@ -53,7 +53,8 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)  # CMAKE_CXX_VISIBILITY_PRESET does not
 set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
 set(rondo_cuda_flags
   -std=c++20
-  -fmad=false    # the device must not fuse either: CPU and GPU agree bit for bit
+  # CPU and GPU agree bit for bit: the device must not fuse either, and what nvcc does by default it is told all the same.
+  -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
   --expt-relaxed-constexpr  # constexpr functions are shared by host and device
   -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off  # not -Wpedantic: nvcc's own output is not pedantic
   $<$<BOOL:${RONDO_WERROR}>:-Werror=all-warnings>)

@@ -26,6 +26,9 @@ set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
 # As flags, not as Requires.private: that would ask for the development files of all that these modules need in turn.
 list(JOIN RONDO_NEEDS_LDFLAGS " " pkgconfig_needs)
+if(RONDO_HAS_CUDA)
+  string(APPEND pkgconfig_needs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${pkgconfig_dir})
 

@@ -16,6 +16,7 @@
 
 namespace rondo {
 
+using comm::issued;
 using comm::refuse;
 
 using comm::Request;
@@ -30,30 +31,30 @@ Work ended(std::shared_ptr<Work::State> state, Status status) {
   return Work(std::move(state));
 }
 
+}  // namespace
+
+namespace comm {
+
 std::shared_ptr<Work::State> issued() {
   auto state = std::make_shared<Work::State>();
   state->issued_ns.store(recorder::now_ns(), std::memory_order_relaxed);
   return state;
 }
 
-}  // namespace
-
-namespace comm {
-void Group::end(const Status& status) const {
-  const int64_t now = recorder::now_ns();
-  for (const auto& operation : operations) {
-    if (operation->work) operation->work->end(status, now);
-  }
-  for (const Transfer& transfer : transfers) {
-    if (transfer.work) transfer.work->end(status, now);
-  }
-}
-
 }  // namespace comm
 
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
   RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
-  auto found = plans_->find(comm::shape_of(request, options, rank()));
+  if (device_ && is_varying(request.collective)) {
+    return {Code::kUnavailable, fmt::format("{}: a communicator on a device has no _v collectives",
+                                            name(request.collective))};
+  }
+  if (!device_ && options.stream != nullptr) {
+    return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device",
+                              name(request.collective)));
+  }
+  auto& plans = device_ ? *device_plans_ : *plans_;
+  auto found = plans.find(comm::shape_of(request, options, rank()));
   if (!found.ok()) return found.status();
   last_ = {.request = request,
            .options = options,
@@ -75,7 +76,7 @@ int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
 
 Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
                                    engine::Operation& operation) {
-  if (board_->has_error()) return board_->error();
+  RONDO_RETURN_IF_ERROR(device_ ? device_->check(false) : board_->error());
   if (!last_.prepared || !(last_.request == request) || last_.options != options) {
     RONDO_RETURN_IF_ERROR(resolve(request, options));
   }
@@ -84,12 +85,19 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
   operation.out = last_.out;
   operation.factor = options.factor;
   operation.timeout_ns = timeout_of(options);
-  return {};
+  if (!device_) return {};
+  operation.stream = options.stream;
+  operation.keep_alive = last_.prepared;
+  return device_->refusal(operation);
 }
 
 Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& options) const {
   if (board_->has_error()) return board_->error();
   const char* const word = transfer.sends ? "send" : "recv";
+  if (device_) {
+    return {Code::kUnavailable,
+            fmt::format("{}: a communicator on a device has no messages", word)};
+  }
   if (transfer.peer < 0 || transfer.peer >= size()) {
     return refuse(
         fmt::format("{}: rank {} is not one of the {} ranks", word, transfer.peer, size()));
@@ -138,14 +146,51 @@ Status Communicator::Impl::run(const Request& request, const CallOptions& option
     group_->operations.push_back(std::move(*operation));
     return {};
   }
+  if (device_) {
+    RONDO_RETURN_IF_ERROR(prepare(request, options, blocking_));
+    return enqueue(blocking_);
+  }
   // Behind asynchronous operations a blocking one takes its turn in the queue.
   if (!queue_->empty()) return start(request, options).wait();
   RONDO_RETURN_IF_ERROR(prepare(request, options, blocking_));
   return runner_->run(blocking_);
 }
 
+Status Communicator::Impl::enqueue(const engine::Operation& operation) {
+  return device_->enqueue(operation, runner_->post(operation.prepared->call));
+}
+
+Status Communicator::Impl::gather_on_host(const int32_t* own, int32_t* all, size_t count) {
+  const Request request = {.collective = Collective::kAllGather,
+                           .in = own,
+                           .out = all,
+                           .count = count,
+                           .type = DataType::kInt32};
+  const CallOptions options = {.algorithm = Algorithm::kRing};
+  if (!device_) return run(request, options);
+  RONDO_RETURN_IF_ERROR(device_->check(false));
+  auto found = plans_->find(comm::shape_of(request, options, rank()));
+  RONDO_RETURN_IF_ERROR(found.status());
+  engine::Operation operation;
+  operation.prepared = found->get();
+  operation.keep_alive = *found;
+  operation.in = reinterpret_cast<const std::byte*>(own);
+  operation.out = reinterpret_cast<std::byte*>(all);
+  operation.timeout_ns = timeout_ns_;
+  return runner_->run(operation);
+}
+
 Work Communicator::Impl::start(const Request& request, const CallOptions& options) {
   auto state = issued();
+  if (device_) {
+    const Status refused = {
+        Code::kUnavailable,
+        fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
+                    "return when the operation is on its stream",
+                    name(request.collective))};
+    if (group_) (void)group_->refuse(refused);
+    return ended(std::move(state), refused);
+  }
   auto operation = make_operation(request, options);
   Status status = operation.ok() ? need_progress() : operation.status();
   if (!status.ok()) {
@@ -201,59 +246,6 @@ Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
   return Work(std::move(state));
 }
 
-Status Communicator::Impl::group_start() {
-  if (group_) return refuse("group_start inside a group: call group_end first");
-  group_.emplace();
-  return {};
-}
-
-Status Communicator::Impl::group_end() {
-  if (!group_) return refuse("group_end without group_start");
-  comm::Group group = std::move(*group_);
-  group_.reset();
-  const auto to_self = [&](bool sends) {
-    return std::count_if(group.transfers.begin(), group.transfers.end(), [&](const Transfer& t) {
-      return t.peer == rank() && t.sends == sends && !t.work;
-    });
-  };
-  Status error = group.error;
-  if (error.ok() && board_->has_error()) error = board_->error();
-  const bool queued = group.asynchronous || !queue_->empty();
-  if (error.ok() && !queued && to_self(true) != to_self(false)) {
-    error = refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
-                               rank(), to_self(true), to_self(false)));
-  }
-  if (error.ok() && queued) error = need_progress();
-  if (!error.ok()) {  // nothing of it has begun
-    group.end(error);
-    return error;
-  }
-  if (!queued) {
-    for (Transfer& transfer : group.transfers) runner_->lanes().push(std::move(transfer));
-    return runner_->run(group.operations);
-  }
-  std::vector<Work> blocking;
-  const auto work_for = [&](std::shared_ptr<Work::State>& state) {
-    if (state) return;
-    state = issued();
-    blocking.emplace_back(state);
-  };
-  for (Transfer& transfer : group.transfers) {
-    work_for(transfer.work);
-    queue_->push(std::move(transfer));
-  }
-  for (auto& operation : group.operations) {
-    work_for(operation->work);
-    queue_->push(std::move(operation));
-  }
-  progress_->look_after(queue_);
-  for (Work& work : blocking) {
-    Status status = work.wait();
-    if (error.ok()) error = std::move(status);
-  }
-  return error;
-}
-
 Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
                               Algorithm algorithm, ReduceOp op) {
   Request request{.collective = collective, .count = count, .type = type, .op = op};
@@ -265,25 +257,29 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   if (!comm::check_values(request, options, size()).ok()) return {};
   comm::Shape shape = comm::shape_of(request, options, rank());
   shape.in_place = false;
-  auto found = plans_->find(shape);
+  auto& plans = device_ ? *device_plans_ : *plans_;
+  direct =
+      direct || device_ != nullptr;  // where peers reach buffers at all, they reach all of them
+  auto found = plans.find(shape);
   if (!found.ok()) return {};
   const engine::Prepared& prepared = **found;
   const engine::Plan& chosen = direct && prepared.direct ? *prepared.direct : prepared.staged;
-  auto bytes = plans_->most_bytes_moved(shape, chosen.algorithm);
+  auto bytes = plans.most_bytes_moved(shape, chosen.algorithm);
   return {.algorithm = chosen.algorithm,
-          .channels = plans_->limits().channels,
+          .channels = plans.limits().channels,
           .predicted_us = tuner::price({.collective = collective,
                                         .algorithm = chosen.algorithm,
-                                        .ranks = plans_->limits().ranks,
+                                        .ranks = plans.limits().ranks,
                                         .bytes = count * size_of(type),
                                         .mapped = direct || chosen.direct},
-                                       plans_->limits().profile)
+                                       plans.limits().profile)
                               .total_us(),
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 
 void Communicator::Impl::abort(const std::string& reason) {
   (void)board_->raise({Code::kAborted, fmt::format("rank {} aborted: {}", rank(), reason)});
+  if (device_) device_->abort();
 }
 
 Communicator::Impl::~Impl() {
@@ -294,10 +290,12 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(queue_));
     left_alone->push_back(std::move(progress_));
     left_alone->push_back(std::move(runner_));
+    left_alone->push_back(std::shared_ptr<device::Runner>(std::move(device_)));
     return;
   }
   if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
   if (queue_) queue_->drain();
+  device_.reset();  // while the board still says that this rank is there
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
     board_->state(board_->rank())

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/device/runner.hpp"
 #include "comm/engine/progress.hpp"
 #include "comm/engine/runner.hpp"
 #include "comm/plans.hpp"
@@ -27,6 +28,9 @@ namespace rondo {
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 3650);
 
 namespace comm {
+
+/// What a Work shares with an operation that begins its way now.
+std::shared_ptr<Work::State> issued();
 
 /// The calls since group_start(), which group_end() carries out.
 struct Group {
@@ -67,10 +71,10 @@ class Communicator::Impl {
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
-  Status status() const { return board_->error(); }
+  Status status() const { return device_ ? device_->check(true) : board_->error(); }
   void abort(const std::string& reason);
   Stats stats() const {
-    return {runner_->operations(), runner_->bytes_sent(),
+    return {runner_->operations(), runner_->bytes_sent() + (device_ ? device_->bytes_sent() : 0),
             board_segment_.bytes() + segment_.bytes()};
   }
   std::string flight_record() const { return board_->to_string(); }
@@ -78,6 +82,7 @@ class Communicator::Impl {
  private:
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
   Status bring_up(const Config& config);
+  Status bring_up_device(const Config& config, bool links_given);
   /// Checks the arguments, finds the plan, and remembers both in last_.
   Status resolve(const comm::Request& request, const CallOptions& options);
   /// The same, unless the call repeats the last one; then fills in what was asked.
@@ -86,6 +91,10 @@ class Communicator::Impl {
   Status prepare(engine::Transfer& transfer, const CallOptions& options) const;
   Result<std::unique_ptr<engine::Operation>> make_operation(const comm::Request& request,
                                                             const CallOptions& options);
+  /// With a device: the operation goes to its stream.
+  Status enqueue(const engine::Operation& operation);
+  /// What this rank has to tell every other one of it, in the host's memory.
+  Status gather_on_host(const int32_t* own, int32_t* all, size_t count);
   int64_t timeout_of(const CallOptions& options) const;
   /// The progress thread, from now on.
   Status need_progress();
@@ -98,6 +107,7 @@ class Communicator::Impl {
   std::unique_ptr<recorder::Board> board_;
   std::unique_ptr<recorder::Watch> watch_;
   std::unique_ptr<comm::Plans> plans_;
+  std::unique_ptr<comm::Plans> device_plans_;  // where there is a device
   std::shared_ptr<engine::Runner> runner_;
   std::shared_ptr<engine::Queue> queue_;
   std::shared_ptr<engine::ProgressThread> progress_;  // from the first asynchronous operation on
@@ -118,6 +128,7 @@ class Communicator::Impl {
   Config config_;  // as it was settled, for communicators made from this one
   std::optional<tuner::LinkProfile> links_;  // rank 0's, likewise; for a core for every rank
   uint64_t splits_ = 0;                      // so far
+  std::unique_ptr<device::Runner> device_;   // null: operations are the host's
 };
 
 }  // namespace rondo

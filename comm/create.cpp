@@ -52,6 +52,8 @@ struct Hello {
   uint64_t slot_bytes;
   uint64_t arena_bytes;  // 0: none
   char pace[kPaceChars];
+  int32_t device;        // the rank's own; -1: none
+  uint32_t links_given;  // rank 0's link profile is a file's
   int32_t granted_cpus;  // by the control group; ranks in different ones go by rank 0's
   cpu_set_t affinity;
 };
@@ -97,6 +99,14 @@ Status check(const Config& config) {
   if (static_cast<int>(config.algorithm) >= kAlgorithms) {
     return refuse(
         fmt::format("Config::algorithm is {}, which is none", static_cast<int>(config.algorithm)));
+  }
+  if (config.device < -1) {
+    return refuse(fmt::format("Config::device is {}; -1 (none) or a device's number are possible",
+                              config.device));
+  }
+  if (config.device >= 0 && !pace.empty()) {
+    return {Code::kUnavailable,
+            "a pace is for the host's memory: there is none with Config::device"};
   }
   if (pace.size() >= kPaceChars) return refuse(fmt::format("the pace '{}' is too long", pace));
   if (!pace.empty()) {
@@ -189,6 +199,17 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
   return arenas;
 }
 
+Status check_devices(const std::vector<Hello>& hellos) {
+  for (size_t r = 1; r < hellos.size(); ++r) {
+    if ((hellos[r].device < 0) == (hellos[0].device < 0)) continue;
+    return refuse(
+        fmt::format("Config::device is {} on rank 0 and {} on rank {}: every rank has a "
+                    "device, or none",
+                    hellos[0].device, hellos[r].device, r));
+  }
+  return {};
+}
+
 // Memory that rank 0 makes and all ranks map.
 Result<transport::Segment> share_segment(comm::Bootstrap& bootstrap, const char* name,
                                          size_t least_bytes) {
@@ -243,6 +264,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   own.reproducible = config.reproducible ? 1 : 0;
   own.slot_bytes = config.slot_bytes;
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
+  own.device = config.device;
+  own.links_given = config.links.empty() ? 0 : 1;
   config.pace.copy(own.pace, kPaceChars - 1);
   own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
@@ -251,6 +274,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   const std::vector<Hello>& hellos = introduced->hellos;
   const Hello& settings = hellos.front();
   const std::string pace = settings.pace;
+  RONDO_RETURN_IF_ERROR(check_devices(hellos));
   // What rank 0 has decided holds also where a part is made of this communicator without it.
   config_.channels = settings.channels;
   config_.slots = static_cast<int>(settings.slots);
@@ -345,10 +369,49 @@ Status Communicator::Impl::bring_up(const Config& config) {
   log(LogLevel::kInfo,
       fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}", rank,
                   ranks, channels, depth, slot_bytes, usable, profile.name));
+  if (config.device >= 0) {
+    RONDO_RETURN_IF_ERROR(bring_up_device(config, settings.links_given != 0));
+  }
   // Nobody starts before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();
   if (rank == 0) status::announce_board(board_segment_.fd());
+  return {};
+}
+
+Status Communicator::Impl::bring_up_device(const Config& config, bool links_given) {
+  auto control = share_segment(bootstrap_, "rondo-device", device::Premises::control_bytes(size()));
+  if (!control.ok()) return control.status();
+  device::Setup setup = {.device = config.device,
+                         .channels = config_.channels,
+                         .slots = static_cast<uint32_t>(config_.slots),
+                         .slot_bytes = config_.slot_bytes,
+                         .links = {}};
+  if (links_given) {
+    setup.links = links_;
+    if (config_.links.empty()) config_.links = "rank 0's";  // for parts; it is not read again
+  }
+  auto made = device::Runner::create(bootstrap_, *board_, *watch_, std::move(*control), setup);
+  if (!made.ok()) return made.status();
+  device_ = std::move(*made);
+  device_->set_longest_wait(timeout_ns_);
+  const transport::cuda_ipc::Shape& shape = device_->shape();
+  device_plans_ = std::make_unique<comm::Plans>(
+      comm::PlanLimits{.ranks = size(),
+                       .rank = rank(),
+                       .channels = static_cast<int>(shape.channels),
+                       .depth = shape.depth,
+                       .publish_depth = shape.publish_depth,
+                       .slot_bytes = shape.slot_bytes,
+                       .publish_slot_bytes = shape.publish_slot_bytes,
+                       .ll_bytes = shape.ll_bytes,
+                       .profile = device_->profile(),
+                       .available = {.publish = shape.publish_depth > 0,
+                                     .references = device_->reaches_buffers(),
+                                     .signals = true,
+                                     .rank_order_only = config_.reproducible},
+                       .algorithm = config_.algorithm});
+  log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));
   return {};
 }
 
@@ -372,12 +435,9 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   };
   const Choice own{.color = color, .key = key, .nonce = std::random_device{}()};
   std::vector<Choice> all(static_cast<size_t>(size()));
-  RONDO_RETURN_IF_ERROR(run({.collective = Collective::kAllGather,
-                             .in = &own,
-                             .out = all.data(),
-                             .count = sizeof(own) / sizeof(int32_t),
-                             .type = DataType::kInt32},
-                            {.algorithm = Algorithm::kRing}));
+  static_assert(sizeof(Choice) == 3 * sizeof(int32_t));
+  RONDO_RETURN_IF_ERROR(gather_on_host(reinterpret_cast<const int32_t*>(&own),
+                                       reinterpret_cast<int32_t*>(all.data()), 3));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "comm/engine/device_operation.hpp"
 
 namespace rondo::comm {
 
@@ -114,6 +117,26 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int ra
   const recorder::Call& call = shape.call;
   auto built = schedule::build(call.collective, algorithm, limits_.ranks, rank, call.root);
   if (!built.ok()) return built.status();
+  const auto plan = [&](schedule::Program program, bool by_ll) {
+    return engine::Plan{
+        .algorithm = algorithm,
+        .program = std::move(program),
+        .direct = is_direct(algorithm),
+        .by_ll = by_ll,
+        .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
+                                          model_bytes(call, static_cast<size_t>(limits_.ranks)),
+                                          limits_.profile)};
+  };
+  if (limits_.ll_bytes > 0 && limits_.ranks > 1) {
+    const size_t element = size_of(call.type);
+    auto small = schedule::lower(*built, call.count,
+                                 engine::ll_limits(element, limits_.channels, limits_.ll_bytes),
+                                 shape.layout);
+    if (small.ok() &&
+        engine::fits_ll(call.collective, algorithm, *small, element, limits_.ll_bytes)) {
+      return plan(std::move(*small), true);
+    }
+  }
   const bool publishes = schedule::needs_of(algorithm).publish;
   auto program =
       schedule::lower(*built, call.count,
@@ -123,12 +146,7 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int ra
                        .channels = limits_.channels},
                       shape.layout);
   if (!program.ok()) return program.status();
-  return engine::Plan{.algorithm = algorithm,
-                      .program = std::move(*program),
-                      .direct = is_direct(algorithm),
-                      .predicted_us = tuner::predict_us(
-                          call.collective, algorithm, limits_.ranks,
-                          model_bytes(call, static_cast<size_t>(limits_.ranks)), limits_.profile)};
+  return plan(std::move(*program), false);
 }
 
 bool Plans::in_allowed_order(Collective collective, Algorithm algorithm) const {
@@ -151,10 +169,11 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (limits_.ranks > 1 &&
       ((needs.publish && !can.publish) || (needs.references && !can.references) ||
        (needs.signals && !can.signals))) {
-    return {
-        Code::kUnavailable,
-        fmt::format("{} by {} needs memory that the ranks share, which a paced link does not offer",
-                    what, how)};
+    return {Code::kUnavailable,
+            fmt::format(
+                "{} by {} needs memory that the ranks share, which a paced link does not offer, "
+                "nor do GPUs of several processes",
+                what, how)};
   }
   if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};

@@ -1,6 +1,7 @@
 // Only the public headers of rondo are used here, as by any other program.
 #include "bench/backends/rondo.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,19 +13,19 @@ namespace {
 
 class Rondo final : public RondoBackend {
  public:
-  Rondo(Communicator communicator, const RondoOptions& options)
-      : communicator_(std::move(communicator)), options_(options) {}
+  Rondo(Communicator communicator, const RondoOptions& options, std::unique_ptr<CudaMemory> cuda)
+      : cuda_(std::move(cuda)), communicator_(std::move(communicator)), options_(options) {}
 
   /// After all ranks have come, and before anything else takes memory.
   Status look_at_memory() {
-    RONDO_RETURN_IF_ERROR(communicator_.barrier());
+    RONDO_RETURN_IF_ERROR(barrier());
     const size_t now = private_memory_bytes(), before = options_.private_bytes_before;
     memory_ = {.shared_bytes =
                    communicator_.stats().shared_bytes / static_cast<size_t>(communicator_.size()),
                .private_bytes = (now > before ? now - before : 0) /
                                 static_cast<size_t>(options_.ranks_in_process)};
     // Nobody goes on, and takes memory, before all have looked.
-    return communicator_.barrier();
+    return barrier();
   }
 
   std::optional<MemoryUse> memory() const override { return memory_; }
@@ -45,7 +46,11 @@ class Rondo final : public RondoBackend {
     return !(shape.collective == Collective::kAllReduce && a == Algorithm::kOneShotDirect) &&
            !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
   }
-  Status barrier() override { return communicator_.barrier(); }
+  Status barrier() override {
+    if (!cuda_) return communicator_.barrier();
+    RONDO_RETURN_IF_ERROR(communicator_.barrier(on_stream()));
+    return arrive();
+  }
   void select(Algorithm algorithm, bool direct) override {
     options_.algorithm = algorithm;
     options_.direct = direct;
@@ -56,10 +61,113 @@ class Rondo final : public RondoBackend {
   }
 
   Status run(const Operation& operation) override {
+    if (!cuda_) return call(operation);
+    RONDO_RETURN_IF_ERROR(operation.measured ? call(on_device(operation)) : stage(operation));
+    return arrive();
+  }
+
+  Result<double> time(const Operation& operation, size_t iterations) override {
+    if (!cuda_) return Backend::time(operation, iterations);
+    const Operation there = on_device(operation);
+    const size_t together = std::max(options_.graph, size_t{1});
+    const size_t times = (iterations + together - 1) / together;
+    if (options_.graph > 0) RONDO_RETURN_IF_ERROR(capture(there));
+    auto took = cuda_->time([&]() -> Status {
+      for (size_t i = 0; i < times; ++i) {
+        RONDO_RETURN_IF_ERROR(options_.graph > 0 ? cuda_->replay() : call(there));
+      }
+      return {};
+    });
+    RONDO_RETURN_IF_ERROR(communicator_.status());
+    if (!took.ok()) return took;
+    return *took / static_cast<double>(times * together);
+  }
+
+  bool is_on_host() const override { return !cuda_; }
+  Status give(const void* memory, size_t bytes) override {
+    return cuda_ && bytes > 0 ? cuda_->give(cuda_->twin(memory), memory, bytes) : Status();
+  }
+  Status take(void* memory, size_t bytes) override {
+    return cuda_ && bytes > 0 ? cuda_->take(memory, cuda_->twin(memory), bytes) : Status();
+  }
+
+  std::optional<Prediction> predict(const Shape& shape) const override {
+    const Plan chosen = plan(shape);
+    return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
+                      .time_us = chosen.predicted_us};
+  }
+
+  void* allocate(size_t bytes) override {
+    if (cuda_) return cuda_->allocate(bytes);
+    return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
+  }
+  void release(void* memory) override {
+    if (cuda_) {
+      cuda_->release(memory);
+    } else if (options_.library_memory) {
+      rondo::free(memory);
+    } else {
+      Backend::release(memory);
+    }
+  }
+
+ private:
+  CallOptions on_stream() const {
+    CallOptions options;
+    options.stream = cuda_ ? cuda_->stream() : nullptr;
+    return options;
+  }
+  /// A graph of several such operations, unless the last one was.
+  Status capture(const Operation& there) {
+    const auto same = [](const Operation& a, const Operation& b) {
+      return a.in == b.in && a.out == b.out && a.shape.count == b.shape.count &&
+             a.shape.type == b.shape.type && a.shape.op == b.shape.op &&
+             a.shape.root == b.shape.root;
+    };
+    if (captured_ && same(*captured_, there)) return {};
+    captured_ = there;
+    const auto enqueue = [&]() -> Status {
+      for (size_t i = 0; i < options_.graph; ++i) RONDO_RETURN_IF_ERROR(call(there));
+      return {};
+    };
+    RONDO_RETURN_IF_ERROR(cuda_->capture(enqueue));
+    return barrier();
+  }
+  /// Until the stream is through: how it went.
+  Status arrive() {
+    RONDO_RETURN_IF_ERROR(cuda_->synchronize());
+    return communicator_.status();
+  }
+  Operation on_device(const Operation& operation) const {
+    Operation there = operation;
+    there.in = cuda_->twin(operation.in);
+    there.out = cuda_->twin(operation.out);
+    return there;
+  }
+  /// The harness' own calls have memory of any kind. What they need on the device was taken at the
+  /// beginning: to take it now could wait for kernels that wait for this rank.
+  Status stage(const Operation& operation) {
+    const size_t element = size_of(operation.shape.type);
+    const size_t in = in_elements(operation.shape, size()) * element;
+    const size_t out = out_elements(operation.shape, size()) * element;
+    if (staging_ == nullptr || in + out > kStagingBytes) {
+      return {Code::kResourceExhausted, "no device memory for what ranks tell each other"};
+    }
+    std::byte* const there = cuda_->twin(staging_);
+    Operation staged = operation;
+    staged.in = there;
+    staged.out = there + in;
+    RONDO_RETURN_IF_ERROR(cuda_->give(there, operation.in, in));
+    RONDO_RETURN_IF_ERROR(call(staged));
+    return cuda_->take(operation.out, there + in, out);
+  }
+
+  Status call(const Operation& operation) {
     const Shape& shape = operation.shape;
     const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
-    const CallOptions call{.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto,
-                           .factor = scaled ? kFactor : 1};
+    CallOptions call = on_stream();
+    call.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto;
+    call.factor = scaled ? kFactor : 1;
     if (is_varying(shape.collective) && counts_.shape_count != shape.count) {
       counts_ = {.shape_count = shape.count, .counts = block_counts(shape, rank(), size())};
     }
@@ -102,30 +210,17 @@ class Rondo final : public RondoBackend {
     return {Code::kInvalidArgument, "unknown collective"};
   }
 
-  std::optional<Prediction> predict(const Shape& shape) const override {
-    const Plan chosen = plan(shape);
-    return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
-                      .time_us = chosen.predicted_us};
-  }
-
-  void* allocate(size_t bytes) override {
-    return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
-  }
-  void release(void* memory) override {
-    if (options_.library_memory) {
-      rondo::free(memory);
-    } else {
-      Backend::release(memory);
-    }
-  }
-
- private:
   Plan plan(const Shape& shape) const {
     return communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
                               options_.algorithm,
                               reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
 
+  static constexpr size_t kStagingBytes = size_t{4} << 20;
+
+  std::unique_ptr<CudaMemory> cuda_;  // null: buffers are the host's
+  void* staging_ = cuda_ ? cuda_->allocate(kStagingBytes) : nullptr;
+  std::optional<Operation> captured_;
   Communicator communicator_;
   RondoOptions options_;
   struct {
@@ -138,9 +233,17 @@ class Rondo final : public RondoBackend {
 }  // namespace
 
 Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& options) {
-  auto communicator = Communicator::create(options.config);
+  std::unique_ptr<CudaMemory> cuda;
+  Config config = options.config;
+  if (options.cuda) {
+    auto opened = open_cuda_memory(options.local_rank);
+    if (!opened.ok()) return opened.status();
+    cuda = std::move(*opened);
+    config.device = cuda->device();
+  }
+  auto communicator = Communicator::create(config);
   if (!communicator.ok()) return communicator.status();
-  auto backend = std::make_unique<Rondo>(std::move(communicator).value(), options);
+  auto backend = std::make_unique<Rondo>(std::move(communicator).value(), options, std::move(cuda));
   RONDO_RETURN_IF_ERROR(backend->look_at_memory());
   return std::unique_ptr<RondoBackend>(std::move(backend));
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/backends/cuda_memory.hpp"
 #include "bench/harness/backend.hpp"
 #include "rondo/rondo.hpp"
 
@@ -17,6 +18,9 @@ struct RondoOptions {
   Algorithm algorithm = Algorithm::kAuto;  // of what is measured
   bool library_memory = false;
   bool direct = false;
+  bool cuda = false;  // buffers are on the device that is `local_rank`'s turn
+  int local_rank = 0;
+  size_t graph = 0;  // operations of a graph whose replays are timed; 0: launches are
   /// For what memory() says: ranks of this process, and its own memory before any of them came.
   int ranks_in_process = 1;
   size_t private_bytes_before = 0;

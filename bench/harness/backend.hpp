@@ -48,6 +48,16 @@ class Backend {
   virtual Status run(const Operation& operation) = 0;
   virtual Status barrier() = 0;
 
+  /// Mean microseconds of so many operations in a row on this rank. By the clock, unless the library
+  /// has a better one.
+  virtual Result<double> time(const Operation& operation, size_t iterations);
+
+  /// Of a library whose buffers are elsewhere: what it reads is what it was given last, and what it
+  /// has written can be seen when it was taken. Both are about memory of allocate().
+  virtual bool is_on_host() const { return true; }
+  virtual Status give(const void*, size_t) { return {}; }
+  virtual Status take(void*, size_t) { return {}; }
+
   virtual std::optional<Prediction> predict(const Shape&) const { return std::nullopt; }
   virtual std::optional<MemoryUse> memory() const { return std::nullopt; }
 

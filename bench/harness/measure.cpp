@@ -1,4 +1,4 @@
-// Times come from the steady clock around batches of operations; a batch starts when all ranks have
+// Times come from the backend, the steady clock unless it has another, around batches of operations; a batch starts when all ranks have
 // left a barrier of the same backend, which is not timed. The streaming probe runs between batches,
 // so that both see the same neighbours.
 #include "bench/harness/measure.hpp"
@@ -50,7 +50,8 @@ Result<Timing> time_shape(Backend& backend, const Operation& operation, const Bu
   }
   const size_t batches = std::min(iterations, kBatches);
   const size_t per_batch = (iterations + batches - 1) / batches;
-  const bool limited = size_bytes(operation.shape, backend.size()) > options.limit_from_bytes;
+  const bool limited = backend.is_on_host() &&
+                       size_bytes(operation.shape, backend.size()) > options.limit_from_bytes;
   const Traffic traffic = least_traffic(operation.shape, backend.rank(), backend.size());
   std::vector<double> times, limits;
   for (size_t batch = 0; batch < batches; ++batch) {
@@ -78,9 +79,9 @@ Result<Spread> time_singly(Backend& backend, const Operation& operation, size_t 
   std::vector<double> times(operations);
   RONDO_RETURN_IF_ERROR(backend.barrier());
   for (double& time : times) {
-    const auto start = Clock::now();
-    RONDO_RETURN_IF_ERROR(backend.run(operation));
-    time = microseconds_since(start);
+    auto took = backend.time(operation, 1);
+    if (!took.ok()) return took.status();
+    time = *took;
   }
   auto slowest = slowest_of(backend, times);
   if (!slowest.ok()) return slowest.status();
@@ -170,9 +171,7 @@ Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place
 
 Result<double> time_batch(Backend& backend, const Operation& operation, size_t iterations) {
   RONDO_RETURN_IF_ERROR(backend.barrier());
-  const auto start = Clock::now();
-  for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
-  return microseconds_since(start) / static_cast<double>(iterations);
+  return backend.time(operation, iterations);
 }
 
 Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers,
@@ -184,7 +183,13 @@ Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buff
   std::memset(buffers.in, 0, in_elements(shape, ranks) * size_of(shape.type));
   std::memset(buffers.out, 0, out_elements(shape, ranks) * size_of(shape.type));
   pattern.fill_input(rank, const_cast<void*>(operation.in));
+  const size_t in_bytes = in_elements(shape, ranks) * size_of(shape.type);
+  const size_t out_bytes = out_elements(shape, ranks) * size_of(shape.type);
+  RONDO_RETURN_IF_ERROR(backend.give(buffers.in, in_bytes));
+  RONDO_RETURN_IF_ERROR(backend.give(buffers.out, out_bytes));
   RONDO_RETURN_IF_ERROR(backend.run(operation));
+  RONDO_RETURN_IF_ERROR(backend.take(buffers.in, in_bytes));
+  RONDO_RETURN_IF_ERROR(backend.take(buffers.out, out_bytes));
   size_t wrong = pattern.wrong_output(rank, operation.out);
   const bool overlap = in_place && reads(shape, rank) && writes(shape, rank);
   if (!overlap) wrong += pattern.wrong_input(rank, operation.in);

@@ -113,9 +113,17 @@ void read_options(const Texts& texts, Options& options) {
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
   options.library_memory = texts.memory == "library";
-  if (texts.device == "cuda") {
+  options.cuda = texts.device == "cuda";
+  if (!options.cuda && options.graph > 0) {
+    refuse("--graph", std::to_string(options.graph), "is for --device cuda");
+  }
+  if (!options.cuda) return;
+  const bool elsewhere = options.library_memory || !options.pace.empty() ||
+                         !options.calibrate_file.empty() || options.sweep_algorithms ||
+                         is_varying(options.collective);
+  if (elsewhere) {
     refuse("--device", "cuda",
-           "is not in this build, which knows CPU memory only: use --device cpu");
+           "goes without --memory library, --pace, --calibrate, --sweep and _v collectives");
   }
 }
 
@@ -134,8 +142,17 @@ void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
   app.add_option("--links", options.links, "choose and predict by this link profile");
   app.add_flag("--sweep", options.sweep_algorithms,
                "time every algorithm at every size, and what the choice loses against the best");
-  app.add_option("--device", texts.device, "where buffers live")
+  app.add_option("--device", texts.device,
+                 "where buffers live; cuda: ranks take turns over this machine's GPUs")
       ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--graph", options.graph,
+                 "with --device cuda: time replays of a graph of so many operations; 0: launches")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--channels", options.channels,
+                 "pipelines per operation, on a GPU thread blocks of a rank; 0: rondo's choice")
+      ->check(CLI::Range(0, 64))
       ->capture_default_str();
 }
 

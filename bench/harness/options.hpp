@@ -36,6 +36,9 @@ struct Options {
   bool threads = false;
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
+  bool cuda = false;  // buffers are on GPUs
+  size_t graph = 0;   // so many operations in one replay of a graph; 0: no graphs
+  int channels = 0;   // 0: rondo's choice
   std::string pace;
   std::string links;           // a link profile to go by
   std::string calibrate_file;  // measure everything and write a link profile there

@@ -154,7 +154,9 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
   const Heading heading{.program = program.name,
                         .backend = backend.name(),
                         .collective = collective,
-                        .memory = options.library_memory ? "library" : "plain",
+                        .memory = options.cuda             ? "cuda"
+                                  : options.library_memory ? "library"
+                                                           : "plain",
                         .pinning = pinning,
                         .ranks = backend.size(),
                         .bytes_range = bytes_range(options.collective, options.sweep),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -44,6 +45,7 @@ Config config_for(const Options& options) {
   Config config;
   config.pace = options.pace;
   config.links = options.links;
+  config.channels = options.channels;
   if (options.timeout_s > 0) {
     config.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
   }
@@ -68,6 +70,9 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
                                      .direct = options.library_memory || options.threads,
+                                     .cuda = options.cuda,
+                                     .local_rank = place.local_rank,
+                                     .graph = options.graph,
                                      .ranks_in_process = options.threads ? place.world_size : 1,
                                      .private_bytes_before = context.private_bytes_before});
   // The ranks have met; an interrupted run leaves nothing behind.
@@ -156,6 +161,9 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
+  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before there
+  // are threads, and before CUDA looks.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf"));
   return rondo::bench::run_program(argc, argv);
 }

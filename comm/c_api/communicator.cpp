@@ -24,6 +24,7 @@ rondo_config default_config() {
   c.world_size = cpp.world_size;
   c.timeout_ms = cpp.timeout.count();
   c.bootstrap_timeout_ms = cpp.bootstrap_timeout.count();
+  c.device = cpp.device;
   return c;
 }
 
@@ -67,8 +68,12 @@ Status read_config(const rondo_config* given, Config& config) {
   config.all_gather = all_gather_of(c);
   config.links = text(c.links);
   config.reproducible = c.reproducible != 0;
+  config.device = c.device;
   if (c.reserved_too != 0) {
     return refuse(fmt::format("rondo_config.reserved_too is {}, not 0", c.reserved_too));
+  }
+  if (c.reserved_last != 0) {
+    return refuse(fmt::format("rondo_config.reserved_last is {}, not 0", c.reserved_last));
   }
   return read_value(c.algorithm, kAlgorithms, "algorithm", config.algorithm);
 }
@@ -95,6 +100,7 @@ Status read_arguments(const Given& given, Arguments& into) {
   RONDO_RETURN_IF_ERROR(read_struct(given.options, "rondo_call_options", c));
   into.options.timeout = std::chrono::milliseconds(c.timeout_ms);
   into.options.factor = c.factor;
+  into.options.stream = c.stream;
   return read_value(c.algorithm, kAlgorithms, "algorithm", into.options.algorithm);
 }
 

@@ -17,9 +17,28 @@ struct DeviceAccess {
     asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
     return value;
   }
+  template <class T>
+  __device__ static void write(T& to, const T& value) {
+    to = value;
+  }
   __device__ static void order() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
   __device__ static void store(uint64_t* word, uint64_t value) {
     asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+  }
+  // Elements of a vector are accessed as if one by one: a half is whole.
+  __device__ static LlLine load_ll(const LlLine* line) {
+    LlLine value;
+    asm volatile("ld.relaxed.sys.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(value.halves[0]), "=l"(value.halves[1])
+                 : "l"(line)
+                 : "memory");
+    return value;
+  }
+  __device__ static void store_ll(LlLine* line, const LlLine& value) {
+    asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(line), "l"(value.halves[0]), "l"(value.halves[1])
+                 : "memory");
   }
 };
 
@@ -27,11 +46,13 @@ struct DeviceBlock {
   static constexpr uint32_t kPolls = 4096;
   BlockShared& memory;
 
-  __device__ bool leads() const { return threadIdx.x == 0; }
-  // Orders what the block's threads wrote before what its leader then releases, for everybody who
+  __device__ uint32_t number() const { return threadIdx.x; }
+  __device__ uint32_t size() const { return blockDim.x; }
+  // Orders what the block's threads wrote before what any of them then releases, for everybody who
   // acquires that (causality order of the PTX memory model is transitive over barriers).
   __device__ void sync() { __syncthreads(); }
   __device__ BlockShared& shared() { return memory; }
+  __device__ uint32_t raise(uint32_t& word, uint32_t bits) { return atomicOr(&word, bits); }
   __device__ uint64_t now_ns() {
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -43,6 +64,9 @@ struct DeviceBlock {
         type, op, whole, {.thread = threadIdx.x, .threads = blockDim.x});
   }
 };
+
+// What CUDA lets a kernel have everywhere.
+static_assert(sizeof(DeviceLinks) + sizeof(DeviceOperation) <= 4096);
 
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk(const __grid_constant__ DeviceLinks links,

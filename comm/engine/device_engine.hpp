@@ -1,76 +1,27 @@
 // The device engine: the interpreter's primitives on memory that GPUs share, for one channel, which
-// is one block of threads. Slots with counters (NCCL calls that protocol Simple). Its kernel is in
-// cuda_engine.cu; everything here is plain C++ too, and a test walks it on the host, with threads as
-// blocks. What differs between the two comes as template parameters:
+// is one block of threads. Its kernel is in cuda_engine.cu; everything here is plain C++ too, and a
+// test walks it on the host, with threads as blocks. What differs between the two comes as template
+// parameters, which device_block.hpp describes.
 //
-//   Block    bool leads() (one thread of the block); void sync() (a barrier, after which everybody
-//            sees what everybody wrote); BlockShared& shared(); void move(type, op, Move), this
-//            thread's share of it; uint64_t now_ns(); kPolls, and void rest() after as many polls
-//            in vain
-//   Access   words that GPUs and hosts share: peek(const uint64_t*) reads one, load() acquires too;
-//            order() before store(uint64_t*, value) makes that store a release: one for many stores
+// Two protocols. Simple, NCCL's word: slots with counters. LL, for little data: lines with flags, no
+// counters and no fences (try_move_by_ll()).
 //
-// All threads of a block call everything together and get the same answers. The leader alone looks
-// at counters; what it finds travels through BlockShared. Unlike the host's engine this one has
-// nothing else to do, so that it polls for a while before it says blocked.
+// All threads of a block call everything together and get the same answers. An operand is looked
+// after by one thread, so that peers are waited for side by side; counters are advanced by it between
+// the two barriers of a move, and read by anybody outside of them. Signals, waits and reports are
+// the leader's, thread 0. Unlike the host's engine this one has nothing else to do, so that it polls
+// for a while before it says blocked.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/engine/interpreter.hpp"
-#include "kernels/cuda/dispatch.hpp"
-#include "transport/cuda_ipc/layout.hpp"
+#include "comm/engine/channel_memory.hpp"
+#include "comm/engine/device_block.hpp"
+#include "comm/engine/device_operation.hpp"
+#include "comm/engine/ll.hpp"
 
 namespace rondo::engine {
-
-inline constexpr uint32_t kMaxDeviceRanks = 64;
-
-/// Why a channel gave up first, and for what it waited then; one per channel, read by the host, which
-/// has cleared it. What goes well writes nothing: this is the host's memory, and far away.
-struct DeviceReport {
-  enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
-  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost };
-  Ended ended;
-  Awaited awaited;
-  int32_t peer;
-  uint32_t step;  // instruction of the program
-  uint64_t round;
-  uint64_t epoch;
-};
-
-/// What a rank's kernels know of their surroundings, the same for every operation. Trivially
-/// copyable.
-struct DeviceLinks {
-  transport::cuda_ipc::Shape shape;
-  uint32_t rank;
-  std::byte* const* segments;  // [rank], where this rank's GPU has them
-  const uint64_t* host_abort;  // not 0: who waits gives up
-  DeviceReport* reports;       // [channel]
-};
-
-/// One operation. Trivially copyable; a replayed graph brings the same one again.
-struct DeviceOperation {
-  ProgramView program;
-  const schedule::Geometry* geometries;  // [channel]
-  const std::byte* in;
-  std::byte* out;
-  DataType type;
-  ReduceOp op;
-  bool direct;       // peers touch these buffers: they are told where they are
-  uint32_t divisor;  // in finishing moves
-  bool scaled;       // In is multiplied by `factor` wherever it is read
-  double factor;
-  uint64_t fingerprint;  // of the call: what all ranks must agree on
-  uint64_t limit_ns;     // without any movement of this channel
-};
-
-/// What a block's threads share.
-struct BlockShared {
-  std::byte* operands[2 * (kMaxDeviceRanks + 1)];  // sources, then destinations
-  double factors[kMaxDeviceRanks + 1];
-  Progress found[2];
-};
 
 template <class Block, class Access>
 class DeviceEngine {
@@ -81,26 +32,26 @@ class DeviceEngine {
         operation_(operation),
         channel_(channel),
         block_(block),
-        layout_(links.shape),
-        element_(size_of(operation.type)) {}
+        memory_(links, channel),
+        element_(size_of(operation.type)),
+        share_{.thread = block.number(), .threads = block.size()} {}
 
   /// Walks the channel to its end. kDone, or kFailed with a report; then later operations fail too.
   RONDO_DEVICE Progress run() {
-    begin();
+    if (leads()) begin();
     Cursor cursor;
     uint64_t blocked_since = 0;  // 0: not blocked
-    Progress made = Progress::kProgressed;
-    if (block_.leads() && given_up()) made = Progress::kFailed;
-    made = tell(made);
+    Progress made = agree(leads() && given_up() ? Progress::kFailed : Progress::kDone);
+    if (made == Progress::kDone) made = Progress::kProgressed;
     while (made != Progress::kDone && made != Progress::kFailed) {
-      made = advance(operation_.program, operation_.geometries[channel_], cursor, *this, kBudget);
+      made = advance(operation_.program, part(), cursor, *this, kBudget);
       if (made == Progress::kProgressed) blocked_since = 0;
       if (made != Progress::kBlocked) continue;
-      if (block_.leads()) made = look_round(&blocked_since);
-      made = tell(made);
+      made = agree(leads() ? look_round(&blocked_since) : Progress::kDone);
       block_.rest();
     }
-    if (block_.leads() && made == Progress::kFailed) give_up(cursor);
+    if (leads() && made == Progress::kFailed) give_up(cursor);
+    if (made == Progress::kDone && operation_.protocol == Protocol::kLl) clear_old_lines();
     block_.sync();  // the block's next operation begins with the same shared memory
     return made;
   }
@@ -108,52 +59,33 @@ class DeviceEngine {
   // The interpreter's primitives.
 
   RONDO_DEVICE Progress try_move(const SliceMove& move) {
-    const schedule::Instruction& instruction = *move.instruction;
-    Progress found = Progress::kDone;
-    if (block_.leads()) found = locate(move);
-    found = tell(found);
+    if (operation_.protocol == Protocol::kLl) return try_move_by_ll(move);
+    const Progress found = agree(locate(move));
     if (found != Progress::kDone) return found;
-    bool scales = false;
-    for (uint32_t i = 0; operation_.scaled && i < instruction.sources; ++i) {
-      const schedule::Place place = move.operands[i].place;
-      scales = scales || place == schedule::Place::kIn || place == schedule::Place::kPeerIn;
-    }
-    BlockShared& shared = block_.shared();
-    const kernels::Move whole = {.sources = shared.operands,
-                                 .destinations = shared.operands + instruction.sources,
-                                 .source_count = instruction.sources,
-                                 .destination_count = instruction.destinations,
-                                 .count = move.length,
-                                 .divisor = instruction.finishes ? operation_.divisor : 1,
-                                 .nontemporal = 0,
-                                 .factors = scales ? shared.factors : nullptr};
-    block_.move(operation_.type, operation_.op, whole);
-    // All have read the sources, and all that they wrote comes before what the leader tells peers.
+    count(move);
+    fold(move, move.length);
+    // All have read the sources, and all that they wrote comes before what anybody tells peers.
     block_.sync();
-    if (block_.leads()) hand_over(move);
+    hand_over(move);
     return Progress::kDone;
   }
 
   RONDO_DEVICE Progress try_wait(const schedule::Instruction& instruction) {
-    Progress found = Progress::kDone;
-    if (block_.leads()) found = seen(instruction);
-    return tell(found);
+    return agree(leads() ? seen(instruction) : Progress::kDone);
   }
 
   /// What this block has written, it has written before a barrier: every move ends with one.
   RONDO_DEVICE void signal() {
-    if (!block_.leads()) return;
-    const uint64_t signals = ++state().signals;
+    if (!leads()) return;
+    const uint64_t signals = ++memory_.state().signals;
     Access::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
-      Access::store(&at<PeerLine>(peer, layout_.peer(channel_, links_.rank)).signal,
-                    signal_value(signals));
+      Access::store(&memory_.line_of(peer).signal, signal_value(signals));
     }
   }
 
  private:
-  using AbortLine = transport::cuda_ipc::AbortLine;
   using StateLine = transport::cuda_ipc::StateLine;
   using PeerLine = transport::cuda_ipc::PeerLine;
   using InboxLine = transport::cuda_ipc::InboxLine;
@@ -163,50 +95,84 @@ class DeviceEngine {
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
   static constexpr int kTagBits = 20;            // of a signal, as on the host
 
-  template <class Line>
-  RONDO_DEVICE Line& at(uint32_t rank, size_t offset) const {
-    return *reinterpret_cast<Line*>(links_.segments[rank] + offset);
-  }
-  static RONDO_DEVICE Header& header(InboxLine& inbox, uint64_t index) {
-    return reinterpret_cast<Header*>(&inbox + 1)[index];
+  RONDO_DEVICE bool leads() const { return share_.thread == 0; }
+  RONDO_DEVICE const schedule::Geometry& part() const { return operation_.geometries[channel_]; }
+  RONDO_DEVICE bool is_own(uint32_t operand) const {
+    return operand % block_.size() == block_.number();
   }
 
-  /// What the leader has found, to everybody. Two places in turn: nobody writes the one that
-  /// somebody may still read, because all have been at the barrier in between.
-  RONDO_DEVICE Progress tell(Progress found) {
-    BlockShared& shared = block_.shared();
-    if (block_.leads()) shared.found[turn_] = found;
+  /// A barrier, and the worst of what all threads bring: kDone, kBlocked or kFailed. Of three turns
+  /// one is written, the one before may still be read, and the third is cleared: all have read it
+  /// before they came to this barrier, and nobody writes it before the next.
+  RONDO_DEVICE Progress agree(Progress mine) {
+    BlockShared::Turn& turn = block_.shared().turns[turn_];
+    if (mine == Progress::kBlocked || mine == Progress::kFailed) {
+      const uint32_t i = mine == Progress::kFailed;
+      if ((block_.raise(turn.bits, 1u << i) & 1u << i) == 0) turn.findings[i] = finding_;
+    }
     block_.sync();
-    found = shared.found[turn_];
-    turn_ ^= 1;
-    return found;
+    const uint32_t bits = turn.bits;
+    const uint32_t before = (turn_ + 2) % 3;
+    turn_ = (turn_ + 1) % 3;
+    if (leads()) block_.shared().turns[before].bits = 0;
+    if (bits == 0) return Progress::kDone;
+    finding_ = turn.findings[bits >> 1];
+    return bits >> 1 != 0 ? Progress::kFailed : Progress::kBlocked;
+  }
+
+  /// This thread's share of a move of `length` elements whose operands are in BlockShared.
+  RONDO_DEVICE void fold(const SliceMove& move, uint64_t length) {
+    const schedule::Instruction& instruction = *move.instruction;
+    BlockShared& shared = block_.shared();
+    block_.move(operation_.type, operation_.op,
+                {.sources = shared.operands,
+                 .destinations = shared.operands + instruction.sources,
+                 .source_count = instruction.sources,
+                 .destination_count = instruction.destinations,
+                 .count = length,
+                 .divisor = instruction.finishes ? operation_.divisor : 1,
+                 .nontemporal = 0,
+                 .factors = scales(move) ? shared.factors : nullptr});
+  }
+  RONDO_DEVICE bool scales(const SliceMove& move) const {
+    for (uint32_t i = 0; operation_.scaled && i < move.instruction->sources; ++i) {
+      const schedule::Place place = move.operands[i].place;
+      if (place == schedule::Place::kIn || place == schedule::Place::kPeerIn) return true;
+    }
+    return false;
   }
 
   RONDO_DEVICE uint64_t signal_value(uint64_t signals) const {
-    return signals << kTagBits | (tag_ & ((uint64_t{1} << kTagBits) - 1));
+    return signals << kTagBits | (block_.shared().tag & ((uint64_t{1} << kTagBits) - 1));
   }
 
-  // From here on: the leader's.
+  // The leader's.
 
   RONDO_DEVICE void begin() {
-    if (!block_.leads()) return;
-    StateLine& own = state();
+    BlockShared& shared = block_.shared();
+    for (BlockShared::Turn& turn : shared.turns) turn.bits = 0;
+    StateLine& own = memory_.state();
     uint64_t history = (own.history ^ operation_.fingerprint) * 0x9E3779B97F4A7C15u;
     history ^= history >> 32;
-    tag_ = own.history = history;
-    epoch_ = ++own.epoch;
+    own.history = history;
+    shared.tag = history;
+    shared.epoch = ++own.epoch;
+    if (operation_.protocol == Protocol::kLl && part().rounds > 0) {
+      shared.ll_flag = ll_flag(++own.by_ll, history);
+    }
     if (!operation_.direct) return;
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
-      PeerLine& line = at<PeerLine>(peer, layout_.peer(channel_, links_.rank));
-      line.in = operation_.in;
-      line.out = operation_.out;
-      line.factor = operation_.factor;
+      PeerLine& line = memory_.line_of(peer);
+      Access::write(line.in, operation_.in);
+      Access::write(line.out, operation_.out);
+      Access::write(line.factor, operation_.factor);
+      Access::write(line.tag, shared.tag);
     }
     Access::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
-      Access::store(&at<PeerLine>(peer, layout_.peer(channel_, links_.rank)).epoch, epoch_);
+      Access::store(&memory_.line_of(peer).epoch, shared.epoch);
     }
   }
 
@@ -215,22 +181,24 @@ class DeviceEngine {
   RONDO_DEVICE void give_up(const Cursor& cursor) {
     DeviceReport& report = links_.reports[channel_];
     if (report.ended == DeviceReport::kNot) {
-      report = {.ended = why_,
-                .awaited = awaited_,
-                .peer = awaited_peer_,
+      report = {.ended = finding_.why,
+                .awaited = finding_.awaited,
+                .peer = finding_.peer,
                 .step = cursor.step,
                 .round = cursor.round,
-                .epoch = epoch_};
+                .epoch = block_.shared().epoch,
+                .sequence = operation_.sequence};
     }
     Access::order();
+    Access::store(&report.whole, 1);
     for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
-      Access::store(&at<AbortLine>(rank, layout_.abort()).raised, 1);
+      Access::store(&memory_.raised(rank), 1);
     }
   }
 
   RONDO_DEVICE bool given_up() {
-    why_ = DeviceReport::kAborted;
-    return Access::peek(&at<AbortLine>(links_.rank, layout_.abort()).raised) != 0;
+    finding_.why = DeviceReport::kAborted;
+    return Access::peek(&memory_.raised(links_.rank)) != 0;
   }
 
   /// After a blocked try: whether to go on.
@@ -240,154 +208,18 @@ class DeviceEngine {
     const uint64_t now = block_.now_ns();
     if (*blocked_since == 0) *blocked_since = now;
     if (now - *blocked_since < operation_.limit_ns) return Progress::kBlocked;
-    why_ = DeviceReport::kTimeout;
+    finding_.why = DeviceReport::kTimeout;
     return Progress::kFailed;
-  }
-
-  /// Polls until `counter` has come to `value` at least, for a while.
-  RONDO_DEVICE bool reaches(const uint64_t* counter, uint64_t value, DeviceReport::Awaited what,
-                            int32_t peer) {
-    for (uint32_t poll = 0; poll < Block::kPolls; ++poll) {
-      if (Access::peek(counter) < value) continue;
-      (void)Access::load(counter);  // counters never fall: acquires what was released with them
-      return true;
-    }
-    awaited_ = what;
-    awaited_peer_ = peer;
-    return false;
-  }
-
-  RONDO_DEVICE Progress mismatch(DeviceReport::Awaited what, int32_t peer) {
-    why_ = DeviceReport::kMismatch;
-    awaited_ = what;
-    awaited_peer_ = peer;
-    return Progress::kFailed;
-  }
-
-  /// Finds where the operands of a move lie: what has arrived, what may be written.
-  RONDO_DEVICE Progress locate(const SliceMove& move) {
-    const uint32_t sources = move.instruction->sources;
-    const uint32_t operands = sources + move.instruction->destinations;
-    BlockShared& shared = block_.shared();
-    for (uint32_t i = 0; i < operands; ++i) {
-      const schedule::Location& operand = move.operands[i];
-      const auto peer = static_cast<uint32_t>(operand.peer);
-      const uint64_t offset = (operand.offset + move.offset) * element_;
-      Progress found = Progress::kDone;
-      switch (operand.place) {
-        case schedule::Place::kIn:
-          shared.operands[i] = const_cast<std::byte*>(operation_.in) + offset;
-          break;
-        case schedule::Place::kOut:
-          shared.operands[i] = operation_.out + offset;
-          break;
-        case schedule::Place::kPeerIn:
-          found = posted(peer);
-          if (found != Progress::kDone) return found;
-          shared.operands[i] = const_cast<std::byte*>(own_line(peer).in) + offset;
-          break;
-        case schedule::Place::kPeerOut:
-          found = posted(peer);
-          if (found != Progress::kDone) return found;
-          shared.operands[i] = own_line(peer).out + offset;
-          break;
-        case schedule::Place::kSlot:
-          found = i < sources ? arrived(inbox(peer), links_.shape.depth, move.length, peer)
-                              : freed(peer);
-          if (found != Progress::kDone) return found;
-          shared.operands[i] = i < sources ? slot_from(peer) : slot_to(peer);
-          break;
-        case schedule::Place::kPublished:
-          found = i < sources ? arrived(notice(peer), links_.shape.publish_depth, move.length, peer)
-                              : freed_by_all();
-          if (found != Progress::kDone) return found;
-          shared.operands[i] = i < sources ? published_by(peer, notice(peer).taken)
-                                           : published_by(links_.rank, state().published);
-          break;
-      }
-      if (i < sources) {
-        shared.factors[i] = operand.place == schedule::Place::kIn       ? operation_.factor
-                            : operand.place == schedule::Place::kPeerIn ? own_line(peer).factor
-                                                                        : 1;
-      }
-    }
-    return Progress::kDone;
-  }
-
-  RONDO_DEVICE StateLine& state() const {
-    return at<StateLine>(links_.rank, layout_.state(channel_));
-  }
-  RONDO_DEVICE PeerLine& own_line(uint32_t peer) const {
-    return at<PeerLine>(links_.rank, layout_.peer(channel_, peer));
-  }
-  RONDO_DEVICE InboxLine& inbox(uint32_t writer) const {
-    return at<InboxLine>(links_.rank, layout_.inbox(channel_, writer));
-  }
-  RONDO_DEVICE InboxLine& notice(uint32_t writer) const {
-    return at<InboxLine>(links_.rank, layout_.notice(channel_, writer));
-  }
-  RONDO_DEVICE OutboxLine& outbox(uint32_t reader) const {
-    return at<OutboxLine>(links_.rank, layout_.outbox(channel_, reader));
-  }
-  RONDO_DEVICE std::byte* slot_from(uint32_t peer) const {
-    const uint64_t index = inbox(peer).taken % links_.shape.depth;
-    return links_.segments[links_.rank] + layout_.slot(channel_, peer, index);
-  }
-  RONDO_DEVICE std::byte* slot_to(uint32_t peer) const {
-    const uint64_t index = outbox(peer).sent % links_.shape.depth;
-    return links_.segments[peer] + layout_.slot(channel_, links_.rank, index);
-  }
-  RONDO_DEVICE std::byte* published_by(uint32_t writer, uint64_t number) const {
-    const uint64_t index = number % links_.shape.publish_depth;
-    return links_.segments[writer] + layout_.published_slot(channel_, index);
-  }
-
-  /// The next slot of an inbox, and that it is of this operation and of this length.
-  RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
-    const auto who = static_cast<int32_t>(peer);
-    if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
-    const Header& told = header(from, from.taken % depth);
-    if (told.tag != tag_ || told.bytes != length * element_) {
-      return mismatch(DeviceReport::kSlot, who);
-    }
-    return Progress::kDone;
-  }
-
-  RONDO_DEVICE Progress freed(uint32_t peer) {
-    OutboxLine& to = outbox(peer);
-    if (to.sent < links_.shape.depth) return Progress::kDone;
-    const bool free = reaches(&to.freed, to.sent + 1 - links_.shape.depth, DeviceReport::kFreeSlot,
-                              static_cast<int32_t>(peer));
-    return free ? Progress::kDone : Progress::kBlocked;
-  }
-
-  RONDO_DEVICE Progress freed_by_all() {
-    const uint64_t published = state().published;
-    if (published < links_.shape.publish_depth) return Progress::kDone;
-    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
-      if (peer == links_.rank) continue;
-      if (!reaches(&outbox(peer).freed_published, published + 1 - links_.shape.publish_depth,
-                   DeviceReport::kFreeSlot, static_cast<int32_t>(peer))) {
-        return Progress::kBlocked;
-      }
-    }
-    return Progress::kDone;
-  }
-
-  /// Whether a peer's buffers of this operation are known; this rank's own program has waited for
-  /// them, and the peer waits for this rank before it goes on to other ones.
-  RONDO_DEVICE Progress posted(uint32_t peer) {
-    if (Access::load(&own_line(peer).epoch) == epoch_) return Progress::kDone;
-    return mismatch(DeviceReport::kPost, static_cast<int32_t>(peer));
   }
 
   RONDO_DEVICE Progress seen(const schedule::Instruction& instruction) {
-    PeerLine& line = own_line(static_cast<uint32_t>(instruction.peer));
+    PeerLine& line = memory_.own_line(static_cast<uint32_t>(instruction.peer));
     if (instruction.flag == schedule::Flag::kPosted) {
-      const bool there = reaches(&line.epoch, epoch_, DeviceReport::kPost, instruction.peer);
-      return there ? Progress::kDone : Progress::kBlocked;
+      const bool there =
+          reaches(&line.epoch, block_.shared().epoch, DeviceReport::kPost, instruction.peer);
+      return there ? posted(static_cast<uint32_t>(instruction.peer)) : Progress::kBlocked;
     }
-    const uint64_t own = signal_value(state().signals);
+    const uint64_t own = signal_value(memory_.state().signals);
     if (!reaches(&line.signal, own >> kTagBits << kTagBits, DeviceReport::kSignal,
                  instruction.peer)) {
       return Progress::kBlocked;
@@ -401,68 +233,341 @@ class DeviceEngine {
     return Progress::kDone;
   }
 
+  // Any thread's.
+
+  /// Polls until `counter` has come to `value` at least, for a while.
+  RONDO_DEVICE bool reaches(const uint64_t* counter, uint64_t value, DeviceReport::Awaited what,
+                            int32_t peer) {
+    for (uint32_t poll = 0; poll < Block::kPolls; ++poll) {
+      if (Access::peek(counter) < value) continue;
+      (void)Access::load(counter);  // counters never fall: acquires what was released with them
+      return true;
+    }
+    finding_ = {DeviceReport::kNot, what, peer};
+    return false;
+  }
+
+  RONDO_DEVICE Progress mismatch(DeviceReport::Awaited what, int32_t peer) {
+    finding_ = {DeviceReport::kMismatch, what, peer};
+    return Progress::kFailed;
+  }
+
+  /// Finds where this thread's operands of a move lie: what has arrived, what may be written.
+  RONDO_DEVICE Progress locate(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    Progress found = Progress::kDone;
+    for (uint32_t i = block_.number(); i < operands && found == Progress::kDone;
+         i += block_.size()) {
+      found = locate(move, i);
+    }
+    for (uint32_t i = sources; i < operands && found == Progress::kDone; ++i) {
+      if (move.operands[i].place == schedule::Place::kPublished) found = freed_published();
+    }
+    return found;
+  }
+
+  RONDO_DEVICE Progress locate(const SliceMove& move, uint32_t i) {
+    const bool is_source = i < move.instruction->sources;
+    BlockShared& shared = block_.shared();
+    const schedule::Location& operand = move.operands[i];
+    const auto peer = static_cast<uint32_t>(operand.peer);
+    const uint64_t offset = (operand.offset + move.offset) * element_;
+    Progress found = Progress::kDone;
+    double factor = 1;
+    switch (operand.place) {
+      case schedule::Place::kIn:
+        shared.operands[i] = const_cast<std::byte*>(operation_.in) + offset;
+        factor = operation_.factor;
+        break;
+      case schedule::Place::kOut:
+        shared.operands[i] = operation_.out + offset;
+        break;
+      case schedule::Place::kPeerIn:
+        found = posted(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = const_cast<std::byte*>(memory_.own_line(peer).in) + offset;
+        factor = memory_.own_line(peer).factor;
+        break;
+      case schedule::Place::kPeerOut:
+        found = posted(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = memory_.own_line(peer).out + offset;
+        break;
+      case schedule::Place::kSlot:
+        found = is_source ? arrived(memory_.inbox(peer), links_.shape.depth, move.length, peer)
+                          : freed(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = is_source ? memory_.slot_from(peer) : memory_.slot_to(peer);
+        break;
+      case schedule::Place::kPublished:
+        if (is_source) {
+          found = arrived(memory_.notice(peer), links_.shape.publish_depth, move.length, peer);
+          if (found != Progress::kDone) return found;
+          shared.operands[i] = memory_.published_by(peer, memory_.notice(peer).taken);
+        } else {
+          shared.operands[i] = memory_.published_by(links_.rank, memory_.state().published);
+        }
+        break;
+    }
+    if (is_source) shared.factors[i] = factor;
+    return Progress::kDone;
+  }
+
+  /// The next slot of an inbox, and that it is of this operation and of this length.
+  RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
+    const auto who = static_cast<int32_t>(peer);
+    if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
+    const Header& told = memory_.header(from, from.taken % depth);
+    if (told.tag != block_.shared().tag || told.bytes != length * element_) {
+      return mismatch(DeviceReport::kSlot, who);
+    }
+    return Progress::kDone;
+  }
+
+  RONDO_DEVICE Progress freed(uint32_t peer) {
+    OutboxLine& to = memory_.outbox(peer);
+    if (to.sent < links_.shape.depth) return Progress::kDone;
+    const bool free = reaches(&to.freed, to.sent + 1 - links_.shape.depth, DeviceReport::kFreeSlot,
+                              static_cast<int32_t>(peer));
+    return free ? Progress::kDone : Progress::kBlocked;
+  }
+
+  /// Whether this thread's peers have freed the next published slot.
+  RONDO_DEVICE Progress freed_published() {
+    const uint64_t published = memory_.state().published;
+    if (published < links_.shape.publish_depth) return Progress::kDone;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank || !is_own(peer)) continue;
+      if (!reaches(&memory_.outbox(peer).freed_published,
+                   published + 1 - links_.shape.publish_depth, DeviceReport::kFreeSlot,
+                   static_cast<int32_t>(peer))) {
+        return Progress::kBlocked;
+      }
+    }
+    return Progress::kDone;
+  }
+
+  /// Whether a peer's buffers of this operation are known; this rank's own program has waited for
+  /// them, and the peer waits for this rank before it goes on to other ones.
+  RONDO_DEVICE Progress posted(uint32_t peer) {
+    const PeerLine& line = memory_.own_line(peer);
+    const BlockShared& shared = block_.shared();
+    if (Access::load(&line.epoch) == shared.epoch && line.tag == shared.tag) return Progress::kDone;
+    return mismatch(DeviceReport::kPost, static_cast<int32_t>(peer));
+  }
+
+  /// Calls body(operand, peer) for what this thread has to tell of a move: each slot that was read
+  /// or written, and a published slot once for each of its readers.
+  template <class Body>
+  RONDO_DEVICE void for_handed_over(const SliceMove& move, const Body& body) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    for (uint32_t i = 0; i < operands; ++i) {
+      const schedule::Place place = move.operands[i].place;
+      if (place == schedule::Place::kPublished && i >= sources) {
+        for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+          if (peer != links_.rank && is_own(peer)) body(i, peer);
+        }
+      } else if (place == schedule::Place::kPublished || place == schedule::Place::kSlot) {
+        if (is_own(i)) body(i, static_cast<uint32_t>(move.operands[i].peer));
+      }
+    }
+  }
+
+  /// Advances the counters of this thread's operands; what peers are told of it, hand_over() does.
+  RONDO_DEVICE void count(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
+      const auto peer = static_cast<uint32_t>(move.operands[i].peer);
+      if (move.operands[i].place == schedule::Place::kSlot) {
+        ++(i < sources ? memory_.inbox(peer).taken : memory_.outbox(peer).sent);
+      } else if (move.operands[i].place == schedule::Place::kPublished) {
+        ++(i < sources ? memory_.notice(peer).taken : memory_.state().published);
+      }
+    }
+  }
+
   /// After the barrier that ends a move: publishes what was written, frees what was read.
   RONDO_DEVICE void hand_over(const SliceMove& move) {
     const uint32_t sources = move.instruction->sources;
-    const uint32_t operands = sources + move.instruction->destinations;
-    const Header told = {.tag = tag_, .bytes = move.length * element_};
-    for (uint32_t i = sources; i < operands; ++i) announce(move.operands[i], told);
+    const Header told = {.tag = block_.shared().tag, .bytes = move.length * element_};
+    bool tells = false;
+    for_handed_over(move, [&](uint32_t i, uint32_t peer) {
+      tells = true;
+      if (i < sources) return;
+      const bool slot = move.operands[i].place == schedule::Place::kSlot;
+      const uint64_t index = slot ? (memory_.outbox(peer).sent - 1) % links_.shape.depth
+                                  : (memory_.state().published - 1) % links_.shape.publish_depth;
+      Access::write(memory_.header(memory_.inbox_of(peer, slot), index), told);
+    });
+    if (!tells) return;  // a fence takes its time
     Access::order();
-    for (uint32_t i = sources; i < operands; ++i) count_sent(move.operands[i]);
-    for (uint32_t i = 0; i < sources; ++i) count_freed(move.operands[i]);
+    for_handed_over(move, [&](uint32_t i, uint32_t peer) {
+      const bool slot = move.operands[i].place == schedule::Place::kSlot;
+      if (i >= sources) {
+        Access::store(&memory_.inbox_of(peer, slot).sent,
+                      slot ? memory_.outbox(peer).sent : memory_.state().published);
+        return;
+      }
+      OutboxLine& freed = memory_.outbox_of(peer);
+      Access::store(slot ? &freed.freed : &freed.freed_published,
+                    slot ? memory_.inbox(peer).taken : memory_.notice(peer).taken);
+    });
   }
 
-  RONDO_DEVICE void announce(const schedule::Location& to, const Header& told) {
-    if (to.place == schedule::Place::kSlot) {
-      const auto peer = static_cast<uint32_t>(to.peer);
-      header(at<InboxLine>(peer, layout_.inbox(channel_, links_.rank)),
-             outbox(peer).sent % links_.shape.depth) = told;
-    } else if (to.place == schedule::Place::kPublished) {
-      const uint64_t index = state().published % links_.shape.publish_depth;
-      for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
-        if (peer == links_.rank) continue;
-        header(at<InboxLine>(peer, layout_.notice(channel_, links_.rank)), index) = told;
+  // LL. A channel's part of an operation is one slice (fits_ll()). Its lines go straight into an area
+  // of each reader's memory, of which every pair of ranks has two per channel; operation number n, of
+  // those by LL, uses area n % 2.
+  //
+  // Nothing says that an area is free, and nothing has to. In such an operation every rank writes to
+  // every other and reads from every other. When A writes as number n + 2, it has ended n + 1, so it
+  // has read there what B wrote as n + 1; and B wrote that after it had ended n, with a barrier of its
+  // block and the end of its kernel in between. So B no longer reads what A wrote as n, which is what
+  // A now overwrites. Operations by slots in between change nothing: they use other memory, and n
+  // does not count them.
+  //
+  // A reader tells lines apart by their flag, which begins anew after kLlNumbers operations. A line
+  // as old as that may be left by a longer message; so every half of that many operations both areas
+  // are cleared, by their reader.
+
+  RONDO_DEVICE Progress try_move_by_ll(const SliceMove& move) {
+    for (uint32_t i = 0; i < move.instruction->destinations; ++i) {
+      if (move.operands[move.instruction->sources + i].place == schedule::Place::kPublished) {
+        send_by_ll(move);
+        return Progress::kDone;
       }
     }
+    return try_fold_by_ll(move);
   }
 
-  RONDO_DEVICE void count_sent(const schedule::Location& to) {
-    if (to.place == schedule::Place::kSlot) {
-      const auto peer = static_cast<uint32_t>(to.peer);
-      Access::store(&at<InboxLine>(peer, layout_.inbox(channel_, links_.rank)).sent,
-                    ++outbox(peer).sent);
-    } else if (to.place == schedule::Place::kPublished) {
-      const uint64_t published = ++state().published;
-      for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
-        if (peer == links_.rank) continue;
-        Access::store(&at<InboxLine>(peer, layout_.notice(channel_, links_.rank)).sent, published);
+  RONDO_DEVICE uint32_t ll_turn() const { return block_.shared().ll_flag >> 16 & 1; }
+  RONDO_DEVICE std::byte* user(const schedule::Location& operand, const SliceMove& move) const {
+    const uint64_t offset = (operand.offset + move.offset) * element_;
+    return operand.place == schedule::Place::kIn ? const_cast<std::byte*>(operation_.in) + offset
+                                                 : operation_.out + offset;
+  }
+
+  /// In, multiplied where it is to be, to all peers; and to Out, if that is a destination too. Never
+  /// blocked.
+  RONDO_DEVICE void send_by_ll(const SliceMove& move) {
+    const schedule::Instruction& instruction = *move.instruction;
+    const std::byte* const in = user(move.operands[0], move);
+    BlockShared& shared = block_.shared();
+    const uint64_t bytes = move.length * element_;
+    const uint32_t turn = ll_turn();
+    const auto area = [&](uint64_t done) {
+      return [this, turn, done](uint32_t peer) {
+        return peer == links_.rank ? nullptr
+                                   : memory_.ll_area(peer, links_.rank, turn) + done / kLlData;
+      };
+    };
+    const bool scaled = scales(move);
+    if (!scaled) ll_write<Access>(in, bytes, shared.ll_flag, links_.shape.ranks, share_, area(0));
+    uint64_t piece = 0;
+    for (uint64_t done = 0; scaled && done < bytes; done += piece) {
+      piece = bytes - done < BlockShared::kStageBytes ? bytes - done : BlockShared::kStageBytes;
+      const std::byte* const from = in + done;
+      std::byte* const to = shared.stage;
+      block_.move(operation_.type, operation_.op,
+                  {.sources = &from,
+                   .destinations = &to,
+                   .source_count = 1,
+                   .destination_count = 1,
+                   .count = piece / element_,
+                   .divisor = 1,
+                   .nontemporal = 0,
+                   .factors = &operation_.factor});
+      block_.sync();
+      ll_write<Access>(to, piece, shared.ll_flag, links_.shape.ranks, share_, area(done));
+      block_.sync();  // before the stage is used again
+    }
+    for (uint32_t i = 0; i < instruction.destinations; ++i) {
+      const schedule::Location& to = move.operands[instruction.sources + i];
+      if (to.place != schedule::Place::kOut) continue;
+      std::byte* const out = user(to, move);
+      block_.move(operation_.type, operation_.op,
+                  {.sources = &in,
+                   .destinations = &out,
+                   .source_count = 1,
+                   .destination_count = 1,
+                   .count = move.length,
+                   .divisor = instruction.finishes ? operation_.divisor : 1,
+                   .nontemporal = 0,
+                   .factors = scaled ? &operation_.factor : nullptr});
+    }
+  }
+
+  /// Lines are brought to the block's own memory, and folded there like any operands. A piece at a
+  /// time, so that the memory lasts; blocked in the middle, it goes on with the piece where it was.
+  RONDO_DEVICE Progress try_fold_by_ll(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    BlockShared& shared = block_.shared();
+    const uint64_t bytes = move.length * element_;
+    const uint32_t turn = ll_turn();
+    const uint64_t most = BlockShared::kStageBytes / sources / 16 * 16;  // of each source
+    while (ll_done_ < bytes) {
+      const uint64_t piece = bytes - ll_done_ < most ? bytes - ll_done_ : most;
+      for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
+        const bool staged = move.operands[i].place == schedule::Place::kPublished;
+        shared.operands[i] =
+            staged ? shared.stage + i * most : user(move.operands[i], move) + ll_done_;
+        if (i < sources) shared.factors[i] = staged ? 1 : operation_.factor;
+      }
+      const auto area = [&](uint32_t i) {
+        const schedule::Location& from = move.operands[i];
+        return from.place == schedule::Place::kPublished
+                   ? memory_.ll_area(links_.rank, static_cast<uint32_t>(from.peer), turn) +
+                         ll_done_ / kLlData
+                   : nullptr;
+      };
+      const LlFound lines = ll_read<Access>(
+          sources, static_cast<uint32_t>(ll_lines(piece)), shared.ll_flag, Block::kPolls, share_,
+          area, [&](uint32_t i, uint32_t line, uint64_t data) {
+            kernels::cuda::store_aligned(shared.stage + i * most + line * kLlData, data);
+          });
+      Progress found = Progress::kDone;
+      if (lines.arrival != Arrival::kHere) {
+        const int32_t peer = move.operands[lines.area].peer;
+        finding_ = {DeviceReport::kNot, DeviceReport::kSlot, peer};
+        found = lines.arrival == Arrival::kMissing ? Progress::kBlocked
+                                                   : mismatch(DeviceReport::kSlot, peer);
+      }
+      found = agree(found);
+      if (found != Progress::kDone) return found;
+      fold(move, piece / element_);
+      block_.sync();  // before stage and operands are used again
+      ll_done_ += piece;
+    }
+    ll_done_ = 0;
+    return Progress::kDone;
+  }
+
+  /// At the end of an operation. Nobody writes there before this rank's next operation by LL has told
+  /// that this one has ended; the fence keeps that order. Two in a row clear both areas.
+  RONDO_DEVICE void clear_old_lines() {
+    const uint32_t number = block_.shared().ll_flag >> 16 & (kLlNumbers - 1);
+    if (part().rounds == 0 || number % (kLlNumbers / 2) > 1) return;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      for (size_t i = share_.thread; i < ll_lines(links_.shape.ll_bytes); i += share_.threads) {
+        Access::store_ll(memory_.ll_area(links_.rank, peer, ll_turn()) + i, {});
       }
     }
-  }
-
-  RONDO_DEVICE void count_freed(const schedule::Location& from) {
-    const auto peer = static_cast<uint32_t>(from.peer);
-    if (from.place == schedule::Place::kSlot) {
-      Access::store(&at<OutboxLine>(peer, layout_.outbox(channel_, links_.rank)).freed,
-                    ++inbox(peer).taken);
-    } else if (from.place == schedule::Place::kPublished) {
-      Access::store(&at<OutboxLine>(peer, layout_.outbox(channel_, links_.rank)).freed_published,
-                    ++notice(peer).taken);
-    }
+    Access::order();
   }
 
   const DeviceLinks& links_;
   const DeviceOperation& operation_;
   const uint32_t channel_;
   Block& block_;
-  const transport::cuda_ipc::Layout layout_;
+  const ChannelMemory memory_;
   const uint64_t element_;
-  uint32_t turn_ = 0;
-  // The leader's.
-  uint64_t tag_ = 0, epoch_ = 0;
-  DeviceReport::Ended why_ = DeviceReport::kNot;
-  DeviceReport::Awaited awaited_ = DeviceReport::kNothing;
-  int32_t awaited_peer_ = -1;
+  const kernels::cuda::Share share_;
+  uint32_t turn_ = 0;     // in agree()
+  uint64_t ll_done_ = 0;  // bytes of a move by LL that are folded
+  Finding finding_ = {DeviceReport::kNot, DeviceReport::kNothing, -1};
 };
 
 }  // namespace rondo::engine

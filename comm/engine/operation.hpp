@@ -40,6 +40,7 @@ struct Plan {
   Algorithm algorithm;
   schedule::Program program;
   bool direct;  // uses peers' buffers in place: every rank in `offers` must have offered them
+  bool by_ll = false;  // on a device: Protocol::kLl
   double predicted_us;
 };
 
@@ -77,8 +78,9 @@ struct Operation {
   std::byte* out = nullptr;
   int64_t timeout_ns = 0;
   double factor = 1;                           // kScaledSum only
+  void* stream = nullptr;                      // on a device: where it is enqueued
   std::shared_ptr<Work::State> work;           // asynchronous ones only
-  std::shared_ptr<const Prepared> keep_alive;  // likewise
+  std::shared_ptr<const Prepared> keep_alive;  // likewise, and on a device
 
   // Set by the runner.
   uint64_t sequence = 0;

@@ -65,6 +65,15 @@ uint64_t Runner::bytes_sent() const {
   return sum;
 }
 
+uint64_t Runner::post(const recorder::Call& call) {
+  const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
+  sequence_.store(sequence, std::memory_order_relaxed);  // as in begin()
+  history_ = (history_ ^ call.hash()) * 0x9e3779b97f4a7c15u + sequence;
+  board_.post(sequence, call, {}, {});
+  board_.finish(sequence);
+  return sequence;
+}
+
 void Runner::begin(Operation& operation) {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence,

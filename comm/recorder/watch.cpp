@@ -125,24 +125,29 @@ Status Watch::find_uneven(int peer, uint64_t sequence, const Call& call) {
 }
 
 Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
+  return mismatch(board_.rank(), peer, sequence, call.to_string());
+}
+
+Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string& called) {
   const auto report = [&](uint64_t at, const std::string& ours, const std::string& theirs) {
     return board_.raise(
         {Code::kMismatch,
          fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
                      "every rank must issue the same operations in the same order",
-                     at, board_.rank(), ours, peer, theirs)});
+                     at, rank, ours, peer, theirs)});
   };
   // The first difference that the board still remembers: later ones follow from it.
   for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
-    const auto ours = board_.read(board_.rank(), at), theirs = board_.read(peer, at);
+    const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
     if (ours && theirs && ours->call != theirs->call) {
       return report(at, ours->call.to_string(), theirs->call.to_string());
     }
-    if (ours && theirs) RONDO_RETURN_IF_ERROR(find_uneven(peer, at, ours->call));
+    if (ours && theirs && rank == board_.rank()) {
+      RONDO_RETURN_IF_ERROR(find_uneven(peer, at, ours->call));
+    }
   }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
-  return report(sequence, call.to_string(),
-                fmt::format("something else (it is at operation {})", theirs));
+  return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));
 }
 
 std::vector<uint64_t> Watch::heartbeats() const {

@@ -52,6 +52,8 @@ class Watch {
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
   Status mismatch(int peer, uint64_t sequence, const Call& call);
+  /// The same found by another rank, whose call `called` says in words.
+  Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
   /// The error, raised on the board, for a message that waits for a rank that has left.
   Status abandoned(int peer, const std::string& transfer);
   /// The error, raised on the board, if this rank and `peer` disagree about what passes between them

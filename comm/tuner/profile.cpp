@@ -55,13 +55,29 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
   return profile;
 }
 
-LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels) {
-  constexpr size_t kMostBytes = size_t{12} << 20;
+LinkProfile device_profile(bool one_device) {
+  LinkProfile profile = shared_memory_profile();
+  profile.name = one_device ? "one GPU" : "GPUs with peer access";
+  profile.overhead_us = 4;  // a launch
+  profile.alpha_us = one_device ? 0.8 : 1.5;
+  profile.peer_us = 0.1;
+  // A few blocks a rank: some 400 GB/s through slots; between GPUs about what their links carry.
+  profile.slot_us_per_byte = one_device ? 1.2e-6 : 2.5e-6;
+  profile.memory_cached_us_per_byte = one_device ? 0.6e-6 : 1.5e-6;
+  profile.memory_us_per_byte = one_device ? 1e-6 : 2e-6;
+  profile.reduce_us_per_byte = 0.1e-6;
+  profile.llc_bytes = size_t{50} << 20;
+  profile.slot_bytes = size_t{128} << 10;
+  profile.slots = 8;
+  return profile;
+}
+
+LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels, size_t most_bytes) {
   constexpr size_t kLeastSlotBytes = 4096;
   // Of a rank: a link to everybody, and what it publishes.
   const size_t slots =
       (static_cast<size_t>(ranks) + 1) * static_cast<size_t>(channels) * profile.slots;
-  while (slots * profile.slot_bytes > kMostBytes && profile.slot_bytes > kLeastSlotBytes) {
+  while (slots * profile.slot_bytes > most_bytes && profile.slot_bytes > kLeastSlotBytes) {
     profile.slot_bytes /= 2;
   }
   return profile;

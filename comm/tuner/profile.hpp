@@ -85,8 +85,12 @@ LinkProfile oversubscribed_profile(int cores = 2, LinkProfile base = shared_memo
 LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
                          LinkProfile base = shared_memory_profile());
 
+/// Ranks on GPUs: all on one, or each other's peers. Estimates from data sheets: measured nowhere.
+LinkProfile device_profile(bool one_device);
+
 /// The same with slots so small that the FIFOs of a communicator with one link to every peer take
-/// at most 12 MiB a rank (a few more where slots would fall below 4 KiB).
-LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels);
+/// at most `most_bytes` a rank (a few more where slots would fall below 4 KiB).
+LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels,
+                          size_t most_bytes = size_t{12} << 20);
 
 }  // namespace rondo::tuner

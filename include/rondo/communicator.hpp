@@ -72,6 +72,9 @@ struct Config {
   /// Reductions fold the ranks' elements in rank order 0..N-1, so that results are the same bits
   /// whatever the size, position, algorithm, channels or memory (see comm/README.md for the price).
   bool reproducible = false;
+  /// The CUDA device whose memory this rank's buffers are in; -1: none, buffers are the host's. Either
+  /// every rank has one or none; ranks may share one. See Communicator for what is different then.
+  int device = -1;
 };
 
 /// Which rank a launcher has made of this process.
@@ -92,6 +95,9 @@ struct CallOptions {
   /// kScaledSum only: what this rank's input is multiplied by, in the type that it is folded in,
   /// before anything is added. May differ from rank to rank.
   double factor = 1;
+  /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
+  /// default stream. Null without.
+  void* stream = nullptr;
 
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
@@ -148,6 +154,15 @@ struct Stats {
 /// ranks' memory, may touch them when it goes on.) `in == out` (all_reduce, broadcast, reduce,
 /// all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root) and `in == out +
 /// rank * count` (all_gather, gather on the root) are in place; any other overlap is refused.
+///
+/// With Config::device, buffers are device memory and a collective is enqueued on
+/// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has
+/// come past it. Buffers belong to it until then. Operations of one communicator are carried out one
+/// after the other, whatever their streams; they may be captured in graphs, whose replays the caller
+/// keeps in order with each other and with other operations. What goes wrong on the way comes back
+/// from status() and from later calls; the stream goes on with wrong data. Ranks of one process that
+/// share a device need a stream each. Messages, _v collectives and calls that return a Work are
+/// refused there.
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
@@ -168,7 +183,8 @@ class Communicator {
   Result<Communicator> duplicate();
 
   /// Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,
-  /// unless one has failed.
+  /// unless one has failed; on a device, for at most the communicator's timeout those that are
+  /// enqueued: graphs that hold some must have ended.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -278,7 +294,8 @@ class Communicator {
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread.
   void abort(const std::string& reason);
-  /// The sticky failure, or ok.
+  /// The sticky failure, or ok. On a device it looks for one first: what kernels have reported, CUDA's
+  /// errors, ranks that ended; ask it in a loop that waits for a stream.
   Status status() const;
 
   /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on

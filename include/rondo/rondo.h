@@ -169,6 +169,10 @@ typedef struct rondo_config {
   /* Not 0: reductions fold in rank order, so that their bits depend on the inputs alone. */
   int32_t reproducible;
   int32_t reserved_too; /* 0 */
+  /* The CUDA device whose memory this rank's buffers are in; -1 (the default): none. See communicator.hpp
+   * for what is different then. */
+  int32_t device;
+  int32_t reserved_last; /* 0 */
 } rondo_config;
 
 /* Writes the defaults, for a struct of that size. */
@@ -211,6 +215,7 @@ typedef struct rondo_call_options {
   int32_t reserved;          /* 0 */
   int64_t timeout_ms;        /* 0: the communicator's */
   double factor;             /* RONDO_SCALED_SUM only: what this rank's input is multiplied by */
+  void* stream; /* with a device: the cudaStream_t on which the operation is enqueued */
 } rondo_call_options;
 void rondo_call_options_init(rondo_call_options* options, size_t size);
 
@@ -348,7 +353,8 @@ void rondo_work_release(rondo_work* work);
 /* Makes every pending and later call, on every rank, return RONDO_ABORTED with this reason. Any
  * thread. */
 rondo_code rondo_abort(rondo_communicator* communicator, const char* reason);
-/* The communicator's first failure, which every later call returns, or RONDO_OK. Any thread. */
+/* The communicator's first failure, which every later call returns, or RONDO_OK. With a device it
+ * looks for one first: ask it in a loop that waits for a stream. Any thread. */
 rondo_code rondo_status(const rondo_communicator* communicator);
 
 /* What would be done for one operation, and what it is predicted to cost. */

@@ -37,6 +37,32 @@ RONDO_DEVICE void store_aligned(std::byte* to, const T& value) {
   std::memcpy(__builtin_assume_aligned(to, sizeof(T)), &value, sizeof(T));
 }
 
+template <class T>
+RONDO_DEVICE void load_parts(Vector& raw, const std::byte* from, size_t bytes) {
+  for (size_t at = 0; at < kVectorBytes; at += sizeof(T)) {
+    if (at >= bytes) break;
+    if constexpr (sizeof(T) == 8) {
+      const auto part = load_aligned<uint64_t>(from + at);
+      raw.words[at / 4] = static_cast<uint32_t>(part);
+      raw.words[at / 4 + 1] = static_cast<uint32_t>(part >> 32);
+    } else {
+      raw.words[at / 4] |= static_cast<uint32_t>(load_aligned<T>(from + at)) << (at % 4 * 8);
+    }
+  }
+}
+template <class T>
+RONDO_DEVICE void store_parts(std::byte* to, const Vector& raw, size_t bytes) {
+  for (size_t at = 0; at < kVectorBytes; at += sizeof(T)) {
+    if (at >= bytes) break;
+    if constexpr (sizeof(T) == 8) {
+      store_aligned(to + at, raw.words[at / 4] | static_cast<uint64_t>(raw.words[at / 4 + 1])
+                                                     << 32);
+    } else {
+      store_aligned(to + at, static_cast<T>(raw.words[at / 4] >> (at % 4 * 8)));
+    }
+  }
+}
+
 /// A vector as elements of type Stored.
 template <class Stored>
 struct InVector {
@@ -45,8 +71,8 @@ struct InVector {
   static constexpr int kInWord = sizeof(Stored) < 4 ? 4 / sizeof(Stored) : 1;
   static constexpr size_t kBytes = kVectorBytes;
 
-  RONDO_DEVICE static Raw load(const std::byte* from, bool) { return load_aligned<Vector>(from); }
-  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, bool) { store_aligned(to, raw); }
+  RONDO_DEVICE static Raw load(const std::byte* from, Access) { return load_aligned<Vector>(from); }
+  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, Access) { store_aligned(to, raw); }
   RONDO_DEVICE static Stored get(const Raw& raw, int i) {
     if constexpr (sizeof(Stored) == 8) {
       return std::bit_cast<Stored>(raw.words[2 * i] | static_cast<uint64_t>(raw.words[2 * i + 1])
@@ -68,8 +94,42 @@ struct InVector {
   }
 };
 
-/// A single element, which may lie anywhere. `aligned`: all operands are, to its size; the device
-/// traps on a wider access than the address allows.
+// Functions of their own on the device: every loop has them, few operands need them.
+[[gnu::noinline]] RONDO_DEVICE inline Vector load_narrow(const std::byte* from, Access access) {
+  Vector raw = {};
+  if (access.width == 8) {
+    load_parts<uint64_t>(raw, from, access.bytes);
+  } else if (access.width == 4) {
+    load_parts<uint32_t>(raw, from, access.bytes);
+  } else if (access.width == 2) {
+    load_parts<uint16_t>(raw, from, access.bytes);
+  } else {
+    load_parts<uint8_t>(raw, from, access.bytes);
+  }
+  return raw;
+}
+[[gnu::noinline]] RONDO_DEVICE inline void store_narrow(std::byte* to, Vector raw, Access access) {
+  if (access.width == 8) return store_parts<uint64_t>(to, raw, access.bytes);
+  if (access.width == 4) return store_parts<uint32_t>(to, raw, access.bytes);
+  if (access.width == 2) return store_parts<uint16_t>(to, raw, access.bytes);
+  store_parts<uint8_t>(to, raw, access.bytes);
+}
+
+/// The same, of which there may be only a part, and which may lie anywhere: the device traps on a
+/// wider access than the address allows. What there is not is zero.
+template <class Stored>
+struct InPiece : InVector<Stored> {
+  RONDO_DEVICE static Vector load(const std::byte* from, Access access) {
+    if (access.width == kVectorBytes) return load_aligned<Vector>(from);
+    return load_narrow(from, access);
+  }
+  RONDO_DEVICE static void store(std::byte* to, Vector raw, Access access) {
+    if (access.width == kVectorBytes) return store_aligned(to, raw);
+    store_narrow(to, raw, access);
+  }
+};
+
+/// A single element, which may lie anywhere.
 template <class Stored>
 struct Single {
   struct Raw {
@@ -78,16 +138,16 @@ struct Single {
   static constexpr int kElements = 1;
   static constexpr size_t kBytes = sizeof(Stored);
 
-  RONDO_DEVICE static Raw load(const std::byte* from, bool aligned) {
-    if (aligned) return {load_aligned<Stored>(from)};
+  RONDO_DEVICE static Raw load(const std::byte* from, Access access) {
+    if (access.width >= kBytes) return {load_aligned<Stored>(from)};
     Bits<kBytes> bits = 0;
     for (size_t b = 0; b < kBytes; ++b) {
       bits = static_cast<Bits<kBytes>>(bits | static_cast<Bits<kBytes>>(from[b]) << (8 * b));
     }
     return {std::bit_cast<Stored>(bits)};
   }
-  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, bool aligned) {
-    if (aligned) return store_aligned(to, raw.value);
+  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, Access access) {
+    if (access.width >= kBytes) return store_aligned(to, raw.value);
     const auto bits = std::bit_cast<Bits<kBytes>>(raw.value);
     for (size_t b = 0; b < kBytes; ++b) to[b] = static_cast<std::byte>(bits >> (8 * b));
   }
@@ -99,7 +159,7 @@ struct Single {
 /// stored, and the next source is on its way while one is folded: 2 * kUnroll loads are in flight.
 /// Op ScaledSum stands for everything rare about sums: factors where there are any, and a divisor.
 template <class E, class Op, class Place, int kUnroll>
-RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, bool aligned) {
+RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access access) {
   using Folded = typename E::Folded;
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
   constexpr int kElements = Place::kElements;
@@ -109,7 +169,7 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, bool a
   const auto load = [&](uint32_t source) {
     const std::byte* from = move.sources[source] + at;
     for (int u = 0; u < kUnroll; ++u) {
-      next[u] = Place::load(from + static_cast<size_t>(u) * stride, aligned);
+      next[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
     }
   };
   // `first`: nothing to fold with yet.
@@ -159,18 +219,12 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, bool a
   for (uint32_t j = 0; j < move.destination_count; ++j) {
     std::byte* to = move.destinations[j] + at;
     for (int u = 0; u < kUnroll; ++u) {
-      Place::store(to + static_cast<size_t>(u) * stride, raw[u], aligned);
+      Place::store(to + static_cast<size_t>(u) * stride, raw[u], access);
     }
   }
 }
 
-/// The Partition of a move of elements of `element_bytes`, and whether single ones may be accessed
-/// whole.
-struct Cut {
-  Partition parts;
-  bool aligned;
-};
-RONDO_DEVICE inline Cut cut(const Move& move, size_t element_bytes) {
+RONDO_DEVICE inline Partition cut(const Move& move, size_t element_bytes) {
   const auto first = reinterpret_cast<uintptr_t>(move.sources[0]);
   uintptr_t differences = 0;
   for (uint32_t s = 1; s < move.source_count; ++s) {
@@ -179,74 +233,130 @@ RONDO_DEVICE inline Cut cut(const Move& move, size_t element_bytes) {
   for (uint32_t j = 0; j < move.destination_count; ++j) {
     differences |= reinterpret_cast<uintptr_t>(move.destinations[j]) ^ first;
   }
-  return {.parts = partition(move.count, element_bytes, first, differences),
-          .aligned = (first | differences) % element_bytes == 0};
+  return partition(move.count, element_bytes, first, differences);
 }
 
 template <class Op>
 inline constexpr bool kBitwise =
     std::is_same_v<Op, BitAnd> || std::is_same_v<Op, BitOr> || std::is_same_v<Op, BitXor>;
 
-/// How many vectors of E a thread folds at a time: as many as registers hold, with accumulators and
-/// two sources, in sums; half of that elsewhere, for the time to compile. 0: integers are divided
-/// and scaled one by one, as on the host.
+/// Small integers side by side in a word: bits are bits, however many make an element, and sums
+/// carry into nobody's neighbour.
+template <class T>
+struct PackedSum {
+  static constexpr uint32_t kTops = sizeof(T) == 1 ? 0x80808080u : 0x80008000u;
+  static constexpr uint32_t apply(uint32_t a, uint32_t b) {
+    return ((a & ~kTops) + (b & ~kTops)) ^ ((a ^ b) & kTops);
+  }
+};
+/// Four bools, 0 or 1 each.
+struct PackedBool {
+  using Stored = uint32_t;
+  using Folded = uint32_t;
+  static constexpr uint32_t widen(uint32_t value) {
+    return (((value & 0x7f7f7f7fu) + 0x7f7f7f7fu) | value) >> 7 & 0x01010101u;
+  }
+  static constexpr uint32_t narrow(uint32_t value) { return value; }
+};
+
+/// The element and the operator by which a loop goes that is defined by E and Op.
+template <class E, class Op>
+struct Loop {
+  using Element = E;
+  using Operator = Op;
+};
+template <class E, class Op>
+requires(kBitwise<Op> && !std::is_same_v<E, Bool>) struct Loop<E, Op> {
+  using Element = Native<uint32_t>;
+  using Operator = Op;
+};
+template <class E>
+requires(std::is_same_v<E, Native<uint8_t>> ||
+         std::is_same_v<E, Native<uint16_t>>) struct Loop<E, Sum> {
+  using Element = Native<uint32_t>;
+  using Operator = PackedSum<typename E::Stored>;
+};
+template <>
+struct Loop<Bool, Sum> {
+  using Element = PackedBool;
+  using Operator = BitOr;
+};
+template <>
+struct Loop<Bool, Prod> {
+  using Element = PackedBool;
+  using Operator = BitAnd;
+};
+template <>
+struct Loop<Bool, BitXor> {
+  using Element = PackedBool;
+  using Operator = BitXor;
+};
+
+template <class Op>
+inline constexpr bool kPacked =
+    std::is_same_v<Op, PackedSum<uint8_t>> || std::is_same_v<Op, PackedSum<uint16_t>>;
+
+/// How many vectors a thread folds at a time: as many as registers hold, with accumulators and two
+/// sources, in sums and what goes by words; half of that elsewhere, for the time to compile.
 template <class E, class Op>
 constexpr int vectors_at_once() {
-  if (std::is_same_v<Op, ScaledSum> && std::is_integral_v<typename E::Folded>) return 0;
-  if (sizeof(typename E::Stored) == 1) return 1;
-  return std::is_same_v<Op, Sum> ? 4 : 2;
+  const int most = sizeof(typename E::Stored) == 1 ? 2 : 4;
+  return std::is_same_v<Op, Sum> || kBitwise<Op> || kPacked<Op> ? most : most / 2;
 }
 
 /// This thread's share of a move. A function of its own on the device too: there are some seventy of
 /// them, and nearly all of the time to compile goes into how often fold_places() is in each.
 template <class E, class Op>
 [[gnu::noinline]] RONDO_DEVICE void fold(const Move& move, const Share& share) {
-  using Stored = typename E::Stored;
-  // Bits are bits, however many make an element.
-  using Wide = std::conditional_t<kBitwise<Op> && !std::is_same_v<E, Bool>, Native<uint32_t>, E>;
-  constexpr int kUnroll = vectors_at_once<Wide, Op>();
-  constexpr size_t kElement = sizeof(Stored);
-
-  Cut c = cut(move, kElement);
-  if constexpr (kUnroll == 0) {
-    c.parts = {.head = move.count, .vectors = 0, .tail = 0};
+  constexpr size_t kElement = sizeof(typename E::Stored);
+  const Partition p = cut(move, kElement);
+  if constexpr (std::is_same_v<Op, ScaledSum> && std::is_integral_v<typename E::Folded>) {
+    // Divided and scaled one by one, as on the host.
+    for (size_t i = share.thread; i < move.count; i += share.threads) {
+      fold_places<E, Op, Single<typename E::Stored>, 1>(move, i * kElement, 0, {p.width, kElement});
+    }
   } else {
-    for_share<kUnroll>(c.parts.vectors, share, [&](auto unroll, size_t i) {
-      fold_places<Wide, Op, InVector<typename Wide::Stored>, unroll>(
-          move, c.parts.head * kElement + i * kVectorBytes, share.threads * kVectorBytes, true);
-    });
+    using Element = typename Loop<E, Op>::Element;
+    using Operator = typename Loop<E, Op>::Operator;
+    using Stored = typename Element::Stored;
+    constexpr int kUnroll = vectors_at_once<Element, Operator>();
+    for_share<kUnroll>(
+        p, kElement, share,
+        [&](size_t at) {
+          fold_places<Element, Operator, InVector<Stored>, kUnroll>(
+              move, at, share.threads * kVectorBytes, {});
+        },
+        [&](size_t at, Access access) {
+          fold_places<Element, Operator, InPiece<Stored>, 1>(move, at, 0, access);
+        });
   }
-  for_share<1>(c.parts.head + c.parts.tail, share, [&](auto unroll, size_t i) {
-    if (i >= c.parts.head) i += move.count - c.parts.tail - c.parts.head;
-    fold_places<E, Op, Single<Stored>, unroll>(move, i * kElement, kElement, c.aligned);
-  });
 }
 
 /// One source, bytes as they are: a NaN arrives as it was.
 [[gnu::noinline]] RONDO_DEVICE inline void copy(const Move& move, size_t element_bytes,
                                                 const Share& share) {
-  constexpr int kUnroll = 8;
   Move bytes = move;
   bytes.count *= element_bytes;
-  const Cut c = cut(bytes, 1);
-  const auto each = [&]<class Place>(Place, size_t begin, size_t count) {
-    for_share<kUnroll>(count, share, [&](auto unroll, size_t i) {
-      const size_t at = begin + i * Place::kBytes, stride = share.threads * Place::kBytes;
-      typename Place::Raw raw[unroll];
-      for (int u = 0; u < unroll; ++u) {
-        raw[u] = Place::load(move.sources[0] + at + static_cast<size_t>(u) * stride, true);
+  const Partition p = cut(bytes, 1);
+  const auto each = [&]<class Place, int kUnroll>(Place, std::integral_constant<int, kUnroll>,
+                                                  size_t at, Access access) {
+    const size_t stride = share.threads * kVectorBytes;
+    Vector raw[kUnroll];
+    for (int u = 0; u < kUnroll; ++u) {
+      raw[u] = Place::load(move.sources[0] + at + static_cast<size_t>(u) * stride, access);
+    }
+    for (uint32_t j = 0; j < move.destination_count; ++j) {
+      if (move.destinations[j] == move.sources[0]) continue;
+      for (int u = 0; u < kUnroll; ++u) {
+        Place::store(move.destinations[j] + at + static_cast<size_t>(u) * stride, raw[u], access);
       }
-      for (uint32_t j = 0; j < move.destination_count; ++j) {
-        if (move.destinations[j] == move.sources[0]) continue;
-        for (int u = 0; u < unroll; ++u) {
-          Place::store(move.destinations[j] + at + static_cast<size_t>(u) * stride, raw[u], true);
-        }
-      }
-    });
+    }
   };
-  each(Single<uint8_t>{}, 0, c.parts.head);
-  each(InVector<uint8_t>{}, c.parts.head, c.parts.vectors);
-  each(Single<uint8_t>{}, bytes.count - c.parts.tail, c.parts.tail);
+  constexpr std::integral_constant<int, 8> kWhole;
+  constexpr std::integral_constant<int, 1> kOne;
+  for_share<kWhole>(
+      p, 1, share, [&](size_t at) { each(InVector<uint8_t>{}, kWhole, at, {}); },
+      [&](size_t at, Access access) { each(InPiece<uint8_t>{}, kOne, at, access); });
 }
 
 }  // namespace rondo::kernels::cuda

@@ -4,32 +4,32 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/device_code.hpp"
 
 namespace rondo::kernels::cuda {
 
-inline constexpr size_t kVectorBytes = 16;  // the widest access that a thread has
+inline constexpr size_t kVectorBytes = 16;  // what a thread works on, and its widest access
 
 /// A move's elements in order: `head` single ones, `vectors` of 16 bytes, `tail` single ones.
+/// `width`: bytes of the widest access that every operand's vectors allow.
 struct Partition {
-  size_t head, vectors, tail;
+  size_t head, vectors, tail, width;
 };
 
 /// `first`: the address of any operand. `differences`: the addresses of all others, each combined
-/// with it by exclusive or, combined by or: operands can go by vectors where they start at the same
-/// place within 16 bytes, and reach a multiple of 16 after whole elements.
+/// with it by exclusive or, combined by or: operands can go by accesses of a width where they start
+/// at the same place within it, and reach a multiple of it after whole elements.
 constexpr Partition partition(size_t count, size_t element_bytes, uintptr_t first,
                               uintptr_t differences) {
-  const size_t before = (kVectorBytes - first % kVectorBytes) % kVectorBytes;
-  const size_t head = before / element_bytes;
-  if (differences % kVectorBytes != 0 || before % element_bytes != 0 || head >= count) {
-    return {.head = count, .vectors = 0, .tail = 0};
-  }
+  size_t width = kVectorBytes;
+  const auto before = [&] { return (width - first % width) % width; };
+  while (differences % width != 0 || before() % element_bytes != 0) width /= 2;
+  const size_t head = before() / element_bytes < count ? before() / element_bytes : count;
   const size_t in_vector = kVectorBytes / element_bytes;
   const size_t vectors = (count - head) / in_vector;
-  return {.head = head, .vectors = vectors, .tail = count - head - vectors * in_vector};
+  return {
+      .head = head, .vectors = vectors, .tail = count - head - vectors * in_vector, .width = width};
 }
 
 /// One of `threads` that share a move. They may be a block's, or a whole grid's.
@@ -37,19 +37,37 @@ struct Share {
   size_t thread, threads;
 };
 
-/// Calls body(i) for this thread's part of [0, count): every `threads`-th, neighbours for
-/// neighbours. body(integral_constant<int, kUnroll>, i) stands for i, i + threads, ... kUnroll
-/// times, so that their loads are in flight together; what is left goes one by one.
-template <int kUnroll, class Body>
-RONDO_DEVICE void for_share(size_t count, const Share& share, const Body& body) {
-  const size_t step = kUnroll * share.threads;
-  size_t i = share.thread;
-  if constexpr (kUnroll > 1) {
-    for (; i + (step - share.threads) < count; i += step) {
-      body(std::integral_constant<int, kUnroll>{}, i);
+/// How a piece of up to 16 bytes is accessed: by `width` bytes, to which it is aligned, `bytes` in
+/// all.
+struct Access {
+  size_t width, bytes;
+};
+
+/// Calls, for this thread's part of a move, offsets being bytes:
+///   whole(at)          kUnroll vectors, `threads` vectors apart from `at` on, so that their loads are
+///                      in flight together. Only where they can be accessed whole.
+///   piece(at, access)  what is left: other vectors, and both ends
+/// Neighbours have neighbours.
+template <int kUnroll, class Whole, class Piece>
+RONDO_DEVICE void for_share(const Partition& p, size_t element_bytes, const Share& share,
+                            const Whole& whole, const Piece& piece) {
+  const size_t head = p.head * element_bytes, tail = p.tail * element_bytes;
+  size_t done = 0;
+  if constexpr (kUnroll > 1) {  // one vector is a piece, and need not be compiled twice
+    const size_t step = kUnroll * share.threads;
+    if (p.width == kVectorBytes) done = p.vectors / step * step;
+    for (size_t i = share.thread; i < done; i += step) whole(head + i * kVectorBytes);
+  }
+  const size_t single = p.width < element_bytes ? p.width : element_bytes;
+  for (size_t i = done + share.thread; i < p.vectors + 2; i += share.threads) {
+    if (i < p.vectors) {
+      piece(head + i * kVectorBytes, Access{p.width, kVectorBytes});
+    } else if (i == p.vectors && head != 0) {
+      piece(size_t{0}, Access{single, head});
+    } else if (i > p.vectors && tail != 0) {
+      piece(head + p.vectors * kVectorBytes, Access{single, tail});
     }
   }
-  for (; i < count; i += share.threads) body(std::integral_constant<int, 1>{}, i);
 }
 
 }  // namespace rondo::kernels::cuda

@@ -78,5 +78,68 @@ class Commands(unittest.TestCase):
         self.assertNotIn("mpich", found)
 
 
+class Nccl(unittest.TestCase):
+    """On stand-ins for the driver's tool and both programs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = Path(folder.name)
+        self.bin = self.build / "bin"
+        self.bin.mkdir()
+
+    def stub(self, name, text):
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def perf(self, name, counted, times):
+        """Its n-th run takes times[n] microseconds."""
+        self.stub(name, f"""
+for word; do last=$word; done
+echo x >>{self.bin}/{counted}
+set -- "$@" {' '.join(map(str, times))}
+shift $(($# - {len(times)} + $(wc -l <{self.bin}/{counted}) - 1))
+echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {{"time": 1}}}}]}}' >"$last"
+""")
+
+    def test_it_is_left_out_with_a_sentence(self):
+        for count, sentence in ((0, "here is none"), (1, "here is one GPU"), (2, "has no rondo-perf")):
+            self.assertIn(sentence, compare.compare_nccl.why_left_out(count, self.bin))
+        for name in compare.compare_nccl.PROGRAMS:
+            self.stub(name, "")
+        self.assertEqual(compare.compare_nccl.why_left_out(2, self.bin), "")
+
+    def test_ratios_are_taken_within_a_round(self):
+        self.perf("rondo-perf", "own", [1, 2, 10])
+        self.perf("rondo-perf-nccl", "peers", [3, 6, 10])
+        arguments = compare.parse_arguments(["--rounds", "3"])
+        rows = compare.compare_nccl.measure(arguments, 2, self.bin)
+        self.assertEqual(rows, [{"size": 8, "rondo_us": 2, "nccl_us": 6, "ratio": 3}])
+        self.assertEqual(compare.compare_nccl.table_of(rows)[1], [["8", "2.00", "6.00 (3.00)"]])
+
+    def test_a_failure_is_named(self):
+        self.stub("rondo-perf", "echo no device memory >&2; exit 2")
+        self.assertIn("code 2: no device memory", compare.compare_nccl.measure(compare.parse_arguments([]), 2, self.bin))
+
+    def test_what_becomes_of_it(self):
+        arguments = compare.parse_arguments(["--rounds", "1", "--build-dir", str(self.build)])
+        results, failures = [], []
+        self.assertEqual(compare.beside_nccl(arguments, 1, results, failures), "")
+        self.assertEqual((results, failures), ([], []))
+        self.perf("rondo-perf", "own", [1])
+        self.stub("rondo-perf-nccl", "echo a GPU is gone >&2; exit 1")
+        compare.beside_nccl(arguments, 2, results, failures)
+        self.assertIn("a GPU is gone", failures[0])
+        self.perf("rondo-perf", "own2", [1])
+        self.perf("rondo-perf-nccl", "peers", [4])
+        self.assertIn("4.00 (4.00)", compare.beside_nccl(arguments, 2, results, failures))
+        self.assertEqual((results[0]["ranks"], results[0]["device"]), (2, "cuda"))
+
+    def test_only(self):
+        self.assertTrue(compare.wants_nccl(compare.parse_arguments([])))
+        self.assertTrue(compare.wants_nccl(compare.parse_arguments(["--only", "NCCL"])))
+        self.assertFalse(compare.wants_nccl(compare.parse_arguments(["--only", "mpich"])))
+
+
 if __name__ == "__main__":
     unittest.main()

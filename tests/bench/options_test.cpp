@@ -94,7 +94,11 @@ TEST_CASE("mistakes end the program with code 2") {
       {"all_reduce", "--ranks", "0"},
       {"all_reduce", "--algorithm", "fastest"},
       {"all_reduce", "--memory", "huge"},
-      {"all_reduce", "--device", "cuda"},
+      {"all_reduce", "--device", "opencl"},
+      {"all_reduce", "--device", "cuda", "--pace", "1GB/s"},
+      {"all_reduce", "--device", "cuda", "--memory", "library"},
+      {"all_gather_v", "--device", "cuda"},
+      {"all_reduce", "--graph", "20"},
       {"all_reduce", "--no-such-flag"},
   };
   for (const auto& words : mistakes) {
@@ -103,6 +107,16 @@ TEST_CASE("mistakes end the program with code 2") {
     CHECK_FALSE(parsed.options);
     CHECK(parsed.exit_code == 2);
   }
+}
+
+TEST_CASE("Buffers on a GPU, and graphs of so many operations, are asked for by name") {
+  const Parsed parsed =
+      parse_words({"all_reduce", "--device", "cuda", "--graph", "20", "--channels", "4"});
+  REQUIRE(parsed.options);
+  CHECK(parsed.options->cuda);
+  CHECK(parsed.options->graph == 20);
+  CHECK(parsed.options->channels == 4);
+  CHECK_FALSE(parse_words({"all_reduce"}).options->cuda);
 }
 
 TEST_CASE("nccl-tests' further flags do what they say there") {

@@ -454,7 +454,7 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"", "COLLECTIVE"},
       {"all_reduze", "all_reduze"},
       {"all_reduce --algorithm fastest", "two-shot-direct"},  // the valid names are listed
-      {"all_reduce --device cuda", "cuda"},
+      {"all_reduce --device cuda --pace 1GB/s", "cuda"},
       {"all_reduce -d complex64", "no complex types"},
       {"all_reduce -o user", "no user-defined operators"},
       {"all_reduce -t 1024 -g 1024", "1048576 ranks"},
@@ -478,6 +478,13 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
     CHECK(ran.exit_code != 0);
     CHECK(contains(ran.output, mistake.named));
   }
+}
+
+TEST_CASE("without a GPU --device cuda says so and fails") {
+  const Ran ran = run("all_reduce --device cuda --ranks 2 --threads -b 8 -e 8 -n 1");
+  INFO(ran.output);
+  if (ran.exit_code == 0) return;  // there is one
+  CHECK(contains(ran.output, "--device cuda"));
 }
 
 TEST_CASE("a launcher's ranks are not started twice") {

@@ -15,42 +15,64 @@ namespace {
 using namespace test;
 using namespace cuda;
 
-TEST_CASE("A partition covers all elements, and its vectors begin at multiples of 16") {
+TEST_CASE("A partition covers all elements, by the widest accesses that addresses allow") {
   for (const size_t element : {1, 2, 4, 8}) {
     for (uintptr_t address = 64; address < 64 + 32; ++address) {
-      for (size_t count = 0; count < 70; ++count) {
-        const Partition p = partition(count, element, address, 0);
-        const size_t in_vector = kVectorBytes / element;
-        REQUIRE(p.head + p.vectors * in_vector + p.tail == count);
-        REQUIRE((p.vectors == 0 || (address + p.head * element) % kVectorBytes == 0));
-        // No more single elements than there have to be.
-        REQUIRE(p.tail < in_vector);
-        const bool reachable = address % kVectorBytes % element == 0;
-        REQUIRE((!reachable || p.head < in_vector));
-        REQUIRE(partition(count, element, address, 4).head == count);
-        REQUIRE(partition(count, element, address, 32).vectors == p.vectors);
+      for (const uintptr_t differences : {0, 32, 24, 8, 4, 6, 3}) {
+        for (size_t count = 0; count < 70; ++count) {
+          const Partition p = partition(count, element, address, differences);
+          const size_t in_vector = kVectorBytes / element;
+          REQUIRE(p.head + p.vectors * in_vector + p.tail == count);
+          REQUIRE((p.vectors == 0 || (address + p.head * element) % p.width == 0));
+          REQUIRE(differences % p.width == 0);
+          // No more single elements than there have to be.
+          REQUIRE(p.tail < in_vector);
+          REQUIRE(p.head < in_vector);
+        }
       }
     }
+    // As wide as the difference is, where whole elements come to it.
+    REQUIRE(partition(99, element, 64 + element, 32).width == 16);
+    REQUIRE(partition(99, element, 64 + element, 24).width == 8);
+    REQUIRE(partition(99, element, 64 + element, 12).width == 4);
+    REQUIRE(partition(99, element, 64, 6).width == 2);
+    REQUIRE(partition(99, element, 65, 32).width == (element == 1 ? 16 : 1));
   }
 }
 
 template <int kUnroll>
 void check_shares() {
   for (const size_t threads : {1, 2, 7, 32}) {
-    for (size_t count = 0; count < 300; ++count) {
-      std::vector<int> touched(count + 1);
-      for (size_t thread = 0; thread < threads; ++thread) {
-        for_share<kUnroll>(count, Share{thread, threads}, [&](auto unroll, size_t i) {
-          for (int u = 0; u < unroll; ++u) ++touched.at(i + static_cast<size_t>(u) * threads);
-        });
+    for (const uintptr_t address : {64, 65, 68, 72}) {
+      for (const uintptr_t differences : {0, 8, 1}) {
+        for (size_t count = 0; count < 300; ++count) {
+          constexpr size_t kElement = 4;
+          std::vector<int> touched(count * kElement + 1);
+          const auto touch = [&](size_t at, size_t bytes, size_t width) {
+            if ((address + at) % width != 0 || bytes % width != 0) FAIL("not aligned");
+            for (size_t b = 0; b < bytes; ++b) ++touched.at(at + b);
+          };
+          const Partition p = partition(count, kElement, address, differences);
+          for (size_t thread = 0; thread < threads; ++thread) {
+            for_share<kUnroll>(
+                p, kElement, Share{thread, threads},
+                [&](size_t at) {
+                  for (size_t u = 0; u < kUnroll; ++u) {
+                    touch(at + u * threads * kVectorBytes, kVectorBytes, kVectorBytes);
+                  }
+                },
+                [&](size_t at, Access access) { touch(at, access.bytes, access.width); });
+          }
+          REQUIRE(std::count(touched.begin(), touched.end() - 1, 1) ==
+                  static_cast<ptrdiff_t>(count * kElement));
+          REQUIRE(touched.back() == 0);
+        }
       }
-      REQUIRE(std::count(touched.begin(), touched.end() - 1, 1) == static_cast<ptrdiff_t>(count));
-      REQUIRE(touched.back() == 0);
     }
   }
 }
 
-TEST_CASE("Shares of threads touch every index exactly once") {
+TEST_CASE("Shares of threads touch every byte exactly once, by accesses that are aligned") {
   check_shares<1>();
   check_shares<4>();
   check_shares<8>();

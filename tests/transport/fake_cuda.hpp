@@ -1,11 +1,13 @@
 // CUDA for tests without a GPU: host memory, devices by decree, and any call can be made to fail.
-// Counts what is alive, so that a test sees what an error path forgets.
+// Counts what is alive, so that a test sees what an error path forgets. Thread-safe. Nothing here
+// takes time; tests/comm/device/fake_gpu.hpp has streams.
 #pragma once
 
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,7 +17,7 @@
 
 namespace rondo::transport::test {
 
-class FakeCuda final : public cuda_ipc::CudaCalls {
+class FakeCuda : public cuda_ipc::CudaCalls {
  public:
   using Stream = cuda_ipc::Stream;
   using Event = cuda_ipc::Event;
@@ -28,18 +30,27 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
   /// What has been made and not unmade.
-  size_t alive() const { return memory_.size() + imported_.size() + objects_.size(); }
+  size_t alive() const {
+    const std::lock_guard lock(mutex_);
+    return memory_.size() + mapped_.size() + imported_.size() + objects_.size();
+  }
 
   Result<int> device_count() override { return value(static_cast<int>(devices.size())); }
   Result<cuda_ipc::DeviceInfo> device_info(int device) override {
     return value(devices.at(static_cast<size_t>(device)));
   }
-  Status set_device(int) override { return next(); }
+  Result<int> current_device() override { return value(current()); }
+  Status set_device(int device) override {
+    RONDO_RETURN_IF_ERROR(next());
+    current() = device;
+    return {};
+  }
   Result<bool> can_access_peer(int device, int peer) override {
     return value(peers.count({device, peer}) > 0);
   }
   Status enable_peer_access(int peer) override {
     RONDO_RETURN_IF_ERROR(next());
+    const std::lock_guard lock(mutex_);
     enabled.insert(peer);
     return {};
   }
@@ -48,15 +59,26 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
     RONDO_RETURN_IF_ERROR(next());
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
     std::memset(memory, 0xcd, bytes);
+    const std::lock_guard lock(mutex_);
     memory_[memory] = bytes;
     return memory;
   }
   Status release(std::byte* memory) override { return free(memory); }
   Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
   Status release_mapped(std::byte* memory) override { return free(memory); }
+  Status map_host(std::byte* memory, size_t) override {
+    RONDO_RETURN_IF_ERROR(next());
+    const std::lock_guard lock(mutex_);
+    return mapped_.insert(memory).second ? Status() : Status(Code::kSystem, "mapped already");
+  }
+  Status unmap_host(std::byte* memory) override {
+    const std::lock_guard lock(mutex_);
+    return mapped_.erase(memory) == 1 ? Status() : Status(Code::kSystem, "not mapped");
+  }
 
   Result<IpcHandle> export_memory(std::byte* memory) override {
     RONDO_RETURN_IF_ERROR(next());
+    const std::lock_guard lock(mutex_);
     if (memory_.count(memory) == 0) return Status(Code::kSystem, "not the start of an allocation");
     IpcHandle handle{};
     std::memcpy(handle.bytes.data(), &memory, sizeof memory);
@@ -66,11 +88,13 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
     RONDO_RETURN_IF_ERROR(next());
     std::byte* memory = nullptr;
     std::memcpy(&memory, handle.bytes.data(), sizeof memory);
+    const std::lock_guard lock(mutex_);
     imported_.insert(memory);
     return memory;
   }
   Status close_memory(std::byte* memory) override {
     RONDO_RETURN_IF_ERROR(next());
+    const std::lock_guard lock(mutex_);
     const auto found = imported_.find(memory);
     if (found == imported_.end()) return {Code::kSystem, "not imported"};
     imported_.erase(found);
@@ -96,13 +120,17 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
   Status destroy_event(Event event) override { return unmake(event); }
   Status record(Event, Stream) override { return next(); }
   Status wait(Stream, Event) override { return next(); }
+  Result<bool> has_happened(Event) override { return value(true); }
   Result<float> elapsed_ms(Event, Event) override { return value(1.0f); }
+  Result<uint64_t> capture_of(Stream) override { return value(uint64_t{0}); }
+  Result<int> exchange_capture_mode(int mode) override { return value(mode); }
   Result<int> resident_blocks(const void*, int, size_t) override { return value(1); }
   Status load(const void*) override { return next(); }
   Status launch(const cuda_ipc::Launch&) override { return next(); }
 
- private:
+ protected:
   Status next() {
+    const std::lock_guard lock(mutex_);
     if (calls++ != fail_at) return {};
     return {Code::kSystem, "call " + std::to_string(fail_at) + " was told to fail"};
   }
@@ -111,7 +139,16 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
     RONDO_RETURN_IF_ERROR(next());
     return value;
   }
+
+  mutable std::mutex mutex_;
+
+ private:
+  static int& current() {
+    thread_local int device = 0;
+    return device;
+  }
   Status free(std::byte* memory) {
+    const std::lock_guard lock(mutex_);
     // What frees is counted, but never fails: an error path must be able to rely on that.
     if (memory_.erase(memory) == 0) return {Code::kSystem, "not allocated"};
     std::free(memory);
@@ -119,16 +156,19 @@ class FakeCuda final : public cuda_ipc::CudaCalls {
   }
   Result<void*> make() {
     RONDO_RETURN_IF_ERROR(next());
+    const std::lock_guard lock(mutex_);
     objects_.push_back(std::make_unique<char>());
     return static_cast<void*>(objects_.back().get());
   }
   Status unmake(void* object) {
+    const std::lock_guard lock(mutex_);
     const size_t found =
         std::erase_if(objects_, [&](const auto& each) { return each.get() == object; });
     return found == 1 ? Status() : Status(Code::kSystem, "no such stream or event");
   }
 
   std::map<std::byte*, size_t> memory_;
+  std::set<std::byte*> mapped_;
   std::multiset<std::byte*> imported_;
   std::vector<std::unique_ptr<char>> objects_;
 };

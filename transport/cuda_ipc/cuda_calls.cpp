@@ -51,6 +51,11 @@ class RuntimeCalls final : public CudaCalls {
     return info;
   }
 
+  Result<int> current_device() override {
+    int device = 0;
+    RONDO_RETURN_IF_ERROR(status_of(cudaGetDevice(&device), "asking for the current device"));
+    return device;
+  }
   Status set_device(int device) override {
     return status_of(cudaSetDevice(device), "choosing a device");
   }
@@ -90,6 +95,22 @@ class RuntimeCalls final : public CudaCalls {
   }
   Status release_mapped(std::byte* memory) override {
     return status_of(cudaFreeHost(memory), "freeing mapped host memory");
+  }
+
+  Status map_host(std::byte* memory, size_t bytes) override {
+    const cudaError_t code =
+        cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    RONDO_RETURN_IF_ERROR(status_of(code, "mapping host memory"));
+    void* there = nullptr;
+    Status status = status_of(cudaHostGetDevicePointer(&there, memory, 0), "finding mapped memory");
+    if (status.ok() && there != memory) {
+      status = {Code::kUnavailable, "this GPU maps host memory at other addresses than the host's"};
+    }
+    if (!status.ok()) (void)cudaHostUnregister(memory);
+    return status;
+  }
+  Status unmap_host(std::byte* memory) override {
+    return status_of(cudaHostUnregister(memory), "unmapping host memory");
   }
 
   Result<IpcHandle> export_memory(std::byte* memory) override {
@@ -158,11 +179,36 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaStreamWaitEvent(native_stream(stream), native_event(event), 0),
                      "making a stream wait");
   }
+  Result<bool> has_happened(Event event) override {
+    const cudaError_t code = cudaEventQuery(native_event(event));
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether kernels have ended"));
+    return true;
+  }
   Result<float> elapsed_ms(Event begin, Event end) override {
     float ms = 0;
     const cudaError_t code = cudaEventElapsedTime(&ms, native_event(begin), native_event(end));
     RONDO_RETURN_IF_ERROR(status_of(code, "reading the time between events"));
     return ms;
+  }
+
+  Result<uint64_t> capture_of(Stream stream) override {
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    unsigned long long graph = 0;
+    // The legacy stream cannot be captured, and while another one is, must not be asked.
+    if (stream == nullptr) return uint64_t{0};
+    const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
+    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is captured"));
+    return state == cudaStreamCaptureStatusNone ? uint64_t{0} : uint64_t{graph};
+  }
+  Result<int> exchange_capture_mode(int mode) override {
+    auto native = static_cast<cudaStreamCaptureMode>(mode);
+    RONDO_RETURN_IF_ERROR(
+        status_of(cudaThreadExchangeStreamCaptureMode(&native), "setting the capture mode"));
+    return static_cast<int>(native);
   }
 
   Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) override {
@@ -177,6 +223,7 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
   }
   Status launch(const Launch& launch) override {
+    (void)cudaGetLastError();
     const cudaError_t code =
         cudaLaunchKernel(launch.kernel, dim3(static_cast<unsigned>(launch.blocks)),
                          dim3(static_cast<unsigned>(launch.threads)), launch.arguments,

@@ -49,6 +49,7 @@ class CudaCalls {
 
   virtual Result<int> device_count() = 0;
   virtual Result<DeviceInfo> device_info(int device) = 0;
+  virtual Result<int> current_device() = 0;
   virtual Status set_device(int device) = 0;
   /// Whether kernels on `device` can touch memory of `peer`; and allows it. Having been allowed
   /// before is no error.
@@ -61,6 +62,9 @@ class CudaCalls {
   virtual Status release(std::byte* memory) = 0;
   virtual Result<std::byte*> allocate_mapped(size_t bytes) = 0;
   virtual Status release_mapped(std::byte* memory) = 0;
+  /// Makes host memory that is there already, whole pages of it, such memory too; and its end.
+  virtual Status map_host(std::byte* memory, size_t bytes) = 0;
+  virtual Status unmap_host(std::byte* memory) = 0;
 
   /// Memory of allocate() for another process; that memory in this one, and its end.
   virtual Result<IpcHandle> export_memory(std::byte* memory) = 0;
@@ -80,12 +84,22 @@ class CudaCalls {
   virtual Status destroy_event(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the caller
+  virtual Result<bool> has_happened(Event event) = 0;   // true if it was never recorded
   virtual Result<float> elapsed_ms(Event begin, Event end) = 0;
+
+  /// The number of the graph that the stream is being captured into, or 0.
+  virtual Result<uint64_t> capture_of(Stream stream) = 0;
+  /// What this thread may call while some stream is captured: sets `mode`, returns what it was.
+  /// kRelaxed allows what touches no stream that is captured.
+  virtual Result<int> exchange_capture_mode(int mode) = 0;
+  static constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed
 
   /// How many blocks of this shape one multiprocessor of the device holds at a time.
   virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
+  /// An error that somebody else left behind in this thread is forgotten first: it is not this
+  /// launch's.
   virtual Status launch(const Launch& launch) = 0;
 };
 

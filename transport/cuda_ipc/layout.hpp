@@ -14,6 +14,7 @@
 //   outbox              channel, reader      OutboxLine: how much the reader has freed, of either kind
 //   slots               channel, writer      depth slots, written by the writer
 //   published slots     channel              publish_depth slots, written by the owner
+//   LL areas            channel, writer, 2   ll_bytes of data and their flags, written by the writer
 //
 // Every field but that first one has one writer, and fields of different writers share no line. Zero everywhere is the
 // initial state. Counters never start again, so that a graph's replay goes on where the last ended.
@@ -34,6 +35,7 @@ struct Shape {
   size_t slot_bytes = 0;          // of one
   uint32_t publish_depth = 0;     // published slots; 0: nobody publishes
   size_t publish_slot_bytes = 0;  // of one
+  size_t ll_bytes = 0;  // of data in an LL area (comm/engine/ll.hpp); 0: nothing goes by LL
 };
 
 struct alignas(kLine) AbortLine {
@@ -45,6 +47,7 @@ struct alignas(kLine) StateLine {
   uint64_t history;    // a hash of all of them, in order
   uint64_t signals;    // raised
   uint64_t published;  // slots for all
+  uint64_t by_ll;      // operations by LL that had elements on this channel
 };
 
 // PeerLine, written by the peer:
@@ -54,12 +57,14 @@ struct alignas(kLine) StateLine {
 //   16      8      in       its buffers, where the peer has them
 //   24      8      out
 //   32      8      factor   of a scaled sum's input
+//   40      8      tag      of the operation: who has another one must not touch the buffers
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
   const std::byte* in;
   std::byte* out;
   double factor;
+  uint64_t tag;
 };
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
 
@@ -94,8 +99,9 @@ class Layout {
         outboxes_(notices_ + pairs() * inbox_bytes(shape.publish_depth)),
         slots_(outboxes_ + pairs() * sizeof(OutboxLine)),
         published_(slots_ + pairs() * shape.depth * stride(shape.slot_bytes)),
-        bytes_(published_ +
-               size_t{shape.channels} * shape.publish_depth * stride(shape.publish_slot_bytes)) {}
+        ll_(published_ +
+            size_t{shape.channels} * shape.publish_depth * stride(shape.publish_slot_bytes)),
+        bytes_(ll_ + 2 * pairs() * ll_stride()) {}
 
   constexpr size_t abort() const { return 0; }
   constexpr size_t state(size_t channel) const { return state_ + channel * sizeof(StateLine); }
@@ -119,6 +125,12 @@ class Layout {
     return published_ +
            (channel * shape_.publish_depth + index) * stride(shape_.publish_slot_bytes);
   }
+  /// The two areas of a pair take turns: `turn` is 0 or 1.
+  constexpr size_t ll(size_t channel, size_t writer, size_t turn) const {
+    return ll_ + (2 * pair(channel, writer) + turn) * ll_stride();
+  }
+  /// Bytes of an LL area: twice its data.
+  constexpr size_t ll_stride() const { return lines(2 * shape_.ll_bytes); }
   constexpr size_t bytes() const { return bytes_; }
 
  private:
@@ -131,7 +143,7 @@ class Layout {
   constexpr size_t pair(size_t channel, size_t rank) const { return channel * shape_.ranks + rank; }
 
   Shape shape_;
-  size_t state_, peers_, inboxes_, notices_, outboxes_, slots_, published_, bytes_;
+  size_t state_, peers_, inboxes_, notices_, outboxes_, slots_, published_, ll_, bytes_;
 };
 
 }  // namespace rondo::transport::cuda_ipc

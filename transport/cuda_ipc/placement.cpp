@@ -1,6 +1,7 @@
 #include "transport/cuda_ipc/placement.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace rondo::transport::cuda_ipc {
 namespace {
@@ -19,22 +20,49 @@ ptrdiff_t count_on(std::span<const Place> places, const DeviceId& device) {
                        [&](const Place& place) { return place.device == device; });
 }
 
+// What a device holds of blocks, without those of other communicators.
+int64_t room_on(std::span<const Place> places, const Place& at, int blocks_at_once) {
+  std::map<uint64_t, int> elsewhere;  // by process
+  for (const Place& place : places) {
+    if (place.device != at.device) continue;
+    int& most = elsewhere[place.process];
+    most = std::max(most, place.elsewhere);
+  }
+  int64_t room = int64_t{at.multiprocessors} * blocks_at_once;
+  for (const auto& [process, blocks] : elsewhere) room -= blocks;
+  return room;
+}
+
 }  // namespace
 
 Status check_residency(std::span<const Place> places, int channels, int blocks_at_once) {
   for (const Place& place : places) {
     const ptrdiff_t ranks = count_on(places, place.device);
-    const int64_t room = int64_t{place.multiprocessors} * blocks_at_once;
+    const int64_t all = int64_t{place.multiprocessors} * blocks_at_once;
+    const int64_t room = room_on(places, place, blocks_at_once);
     if (ranks * channels <= room) continue;
-    return {Code::kUnavailable,
-            "ranks " + ranks_on(places, place.device) + " share one GPU and take " +
-                std::to_string(channels) + " thread blocks each, but it holds only " +
-                std::to_string(room) + " at a time: they would wait for each other for ever. Use " +
-                (room >= ranks ? "at most " + std::to_string(room / ranks) + " channels"
-                               : std::string("fewer ranks")) +
-                ", or more GPUs"};
+    return {
+        Code::kUnavailable,
+        "ranks " + ranks_on(places, place.device) + " share one GPU and take " +
+            std::to_string(channels) + " thread blocks each, but it holds only " +
+            std::to_string(all) + " at a time" +
+            (room < all ? ", of which other communicators may take " + std::to_string(all - room)
+                        : std::string()) +
+            ": they would wait for each other for ever. Use " +
+            (room >= ranks ? "at most " + std::to_string(room / ranks) + " channels"
+                           : std::string("fewer ranks or communicators")) +
+            ", or more GPUs"};
   }
   return {};
+}
+
+int modest_channels(std::span<const Place> places, int blocks_at_once, int most) {
+  int64_t channels = most;
+  for (const Place& place : places) {
+    const int64_t quarter = room_on(places, place, blocks_at_once) / 4;
+    channels = std::min(channels, quarter / count_on(places, place.device));
+  }
+  return static_cast<int>(std::max<int64_t>(channels, 1));
 }
 
 std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices) {

@@ -20,12 +20,18 @@ struct Place {
   DeviceId device;
   int number;           // of that device, in that process
   int multiprocessors;  // of that device
+  int elsewhere = 0;    // blocks there that other communicators of that process may take
 };
 
 /// Every block of every rank must be on its multiprocessor before any of them can end: a block that
 /// waits for a place while others wait for it waits for ever. kUnavailable where `channels` blocks
-/// of each rank on some device, `blocks_at_once` on a multiprocessor, do not all fit.
+/// of each rank on some device, `blocks_at_once` on a multiprocessor, do not all fit
+/// beside those of the processes' other communicators.
 Status check_residency(std::span<const Place> places, int channels, int blocks_at_once);
+
+/// How many channels leave room for others: at most `most`, and together at most a quarter of what
+/// any device holds, but one.
+int modest_channels(std::span<const Place> places, int blocks_at_once, int most);
 
 /// A sentence for the log where ranks share a device while another one of `devices` (this host's) has
 /// none; else empty.

@@ -6,18 +6,17 @@
 namespace rondo::transport::cuda_ipc {
 
 Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Shape& shape,
-                                                   const Place& place, bool exports) {
+                                                   const Place& place, bool exports,
+                                                   Stream stream) {
   std::unique_ptr<Segments> made(new Segments(cuda, shape));
-  const size_t segment = Layout(shape).bytes();
-  const size_t bytes = segment + shape.ranks * sizeof(std::byte*);
+  const size_t bytes = Layout(shape).bytes();
   Result<std::byte*> memory = cuda.allocate(bytes);
   RONDO_RETURN_IF_ERROR(memory.status());
   // From here on the destructor frees it.
   made->offer_ = {.place = place, .address = *memory, .exported = false, .handle = {}};
-  made->table_ = *memory + segment;
-  RONDO_RETURN_IF_ERROR(cuda.clear(*memory, bytes, nullptr));
+  RONDO_RETURN_IF_ERROR(cuda.clear(*memory, bytes, stream));
   // Peers write there as soon as they know of it.
-  RONDO_RETURN_IF_ERROR(cuda.synchronize(nullptr));
+  RONDO_RETURN_IF_ERROR(cuda.synchronize(stream));
   if (exports) {
     Result<IpcHandle> handle = cuda.export_memory(*memory);
     RONDO_RETURN_IF_ERROR(handle.status());
@@ -66,9 +65,7 @@ Status Segments::connect(std::span<const Offer> offers, uint32_t rank) {
     RONDO_RETURN_IF_ERROR(base.status());
     bases_.push_back(*base);
   }
-  const auto* from = reinterpret_cast<const std::byte*>(bases_.data());
-  RONDO_RETURN_IF_ERROR(cuda_.copy(table_, from, bases_.size() * sizeof(std::byte*), nullptr));
-  return cuda_.synchronize(nullptr);
+  return {};
 }
 
 }  // namespace rondo::transport::cuda_ipc

@@ -28,9 +28,9 @@ struct Offer {
 class Segments {
  public:
   /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
-  /// processes will use it.
+  /// processes will use it. `stream`: one of the caller's own, to clear it; waited for.
   static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const Shape& shape,
-                                                  const Place& place, bool exports);
+                                                  const Place& place, bool exports, Stream stream);
   ~Segments();
   Segments(const Segments&) = delete;
   Segments& operator=(const Segments&) = delete;
@@ -41,10 +41,8 @@ class Segments {
   /// where a peer's GPU is out of reach.
   Status connect(std::span<const Offer> offers, uint32_t rank);
 
-  /// By rank, where this rank's kernels find the segments: on the host, and the same table in
-  /// device memory. REQUIRES: connect() was ok.
+  /// By rank, where this rank's kernels find the segments. REQUIRES: connect() was ok.
   std::span<std::byte* const> bases() const { return bases_; }
-  std::byte* const* device_table() const { return reinterpret_cast<std::byte**>(table_); }
 
  private:
   Segments(CudaCalls& cuda, const Shape& shape) : cuda_(cuda), shape_(shape) {}
@@ -53,7 +51,6 @@ class Segments {
   CudaCalls& cuda_;
   const Shape shape_;
   Offer offer_{};
-  std::byte* table_ = nullptr;  // behind the own segment
   std::vector<std::byte*> bases_;
   std::vector<std::byte*> imported_;
 };

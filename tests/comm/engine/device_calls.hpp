@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "comm/engine/device_engine.hpp"
+#include "comm/engine/device_operation.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 #include "tests/comm/schedule/expectation.hpp"
 
@@ -97,6 +98,51 @@ inline std::vector<Call> everything(uint32_t ranks, const std::vector<uint64_t>&
     }
   }
   return calls;
+}
+
+/// An operation of one rank: what every channel's block is given, on the host.
+struct Launch {
+  DeviceOperation operation;
+  uint32_t channels;
+  std::span<std::byte> memory;  // that holds its buffers
+};
+
+inline double factor_of(size_t rank) { return static_cast<double>(rank + 2); }
+
+inline DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns, bool scaled) {
+  const schedule::Program& program = call.operation.programs[rank];
+  return {.program = {.instructions = program.instructions.data(),
+                      .operands = program.operands.data(),
+                      .instruction_count = static_cast<uint32_t>(program.instructions.size())},
+          .geometries = program.channels.data(),
+          .in = reinterpret_cast<const std::byte*>(call.in(rank)),
+          .out = reinterpret_cast<std::byte*>(call.out(rank)),
+          .type = DataType::kUint64,
+          .op = scaled ? ReduceOp::kScaledSum : ReduceOp::kAvg,
+          .protocol = Protocol::kSimple,
+          .direct = call.direct,
+          .divisor = scaled ? 1 : kDivisor,
+          .scaled = scaled,
+          .factor = scaled ? factor_of(rank) : 1,
+          .fingerprint = call.fingerprint,
+          .limit_ns = limit_ns};
+}
+
+/// Of all ranks.
+inline std::vector<Launch> launches_of(Call& call, uint64_t limit_ns, bool scaled = false) {
+  std::vector<Launch> launches;
+  for (size_t r = 0; r < call.operation.programs.size(); ++r) {
+    launches.push_back({device_operation(call, r, limit_ns, scaled),
+                        static_cast<uint32_t>(call.operation.programs[r].channels.size()),
+                        std::as_writable_bytes(std::span(call.memory[r]))});
+  }
+  return launches;
+}
+
+inline std::vector<uint32_t> all_ranks(uint32_t ranks) {
+  std::vector<uint32_t> all(ranks);
+  for (uint32_t r = 0; r < ranks; ++r) all[r] = r;
+  return all;
 }
 
 }  // namespace rondo::engine::test

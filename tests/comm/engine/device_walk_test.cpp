@@ -2,11 +2,11 @@
 // threads in a block, over the very programs, layout and counters that the kernel uses. Every
 // collective by every algorithm, many operations in a row over the same memory; then what it does
 // when a peer is missing, gives up or disagrees.
-#include <atomic>
-#include <barrier>
+#include "tests/comm/engine/device_walk.hpp"
+
+#include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,140 +18,12 @@ namespace rondo::engine {
 namespace {
 
 using namespace test;
-using transport::cuda_ipc::kLine;
 
-// A store releases by itself here: the thread sanitizer knows no fences.
-struct HostAccess {
-  static uint64_t peek(const uint64_t* word) {
-    return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
-  }
-  static uint64_t load(const uint64_t* word) {
-    return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
-  }
-  static void order() {}
-  static void store(uint64_t* word, uint64_t value) {
-    std::atomic_ref(*word).store(value, std::memory_order_release);
-  }
-};
-
-// What the threads of one block share.
-struct HostBlockMemory {
-  explicit HostBlockMemory(uint32_t threads) : barrier(threads) {}
-  BlockShared shared{};
-  std::barrier<> barrier;
-};
-
-struct HostBlock {
-  static constexpr uint32_t kPolls = 16;
-  HostBlockMemory& memory;
-  uint32_t number, size;
-  uint64_t clock = 0;
-
-  bool leads() const { return number == 0; }
-  void sync() {
-    if (size > 1) memory.barrier.arrive_and_wait();
-  }
-  BlockShared& shared() { return memory.shared; }
-  // Not the time but how often it was asked for: no test depends on how fast the machine is.
-  uint64_t now_ns() { return ++clock; }
-  void rest() { std::this_thread::yield(); }
-  void move(DataType type, ReduceOp op, const kernels::Move& whole) {
-    kernels::cuda::move_share(type, op, whole, {.thread = number, .threads = size});
-  }
-};
-
-constexpr uint64_t kNever = ~uint64_t{0};
-struct alignas(kLine) Line {
-  std::byte bytes[kLine];
-};
-
-// The memory of all ranks, as their GPUs would have it.
-class World {
- public:
-  explicit World(const transport::cuda_ipc::Shape& shape)
-      : shape_(shape), aborts_(shape.ranks), reports_(shape.ranks) {
-    const size_t lines = transport::cuda_ipc::Layout(shape).bytes() / kLine;
-    for (uint32_t r = 0; r < shape.ranks; ++r) {
-      memory_.push_back(std::make_unique<Line[]>(lines));
-      segments_.push_back(memory_.back()[0].bytes);
-      reports_[r].resize(shape.channels);
-    }
-  }
-
-  DeviceLinks links(uint32_t rank) {
-    return {.shape = shape_,
-            .rank = rank,
-            .segments = segments_.data(),
-            .host_abort = &aborts_[rank],
-            .reports = reports_[rank].data()};
-  }
-  void abort(uint32_t rank) { HostAccess::store(&aborts_[rank], 1); }
-  const DeviceReport& report(uint32_t rank, uint32_t channel) const {
-    return reports_[rank][channel];
-  }
-  uint64_t epoch(uint32_t rank, uint32_t channel) const {
-    const size_t at = transport::cuda_ipc::Layout(shape_).state(channel);
-    return reinterpret_cast<const transport::cuda_ipc::StateLine*>(segments_[rank] + at)->epoch;
-  }
-  const transport::cuda_ipc::Shape& shape() const { return shape_; }
-
- private:
-  transport::cuda_ipc::Shape shape_;
-  std::vector<std::unique_ptr<Line[]>> memory_;
-  std::vector<std::byte*> segments_;
-  std::vector<uint64_t> aborts_;
-  std::vector<std::vector<DeviceReport>> reports_;
-};
-
-double factor_of(size_t rank) { return static_cast<double>(rank + 2); }
-
-DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_ns, bool scaled) {
-  const schedule::Program& program = call.operation.programs[rank];
-  return {.program = {.instructions = program.instructions.data(),
-                      .operands = program.operands.data(),
-                      .instruction_count = static_cast<uint32_t>(program.instructions.size())},
-          .geometries = program.channels.data(),
-          .in = reinterpret_cast<const std::byte*>(call.in(rank)),
-          .out = reinterpret_cast<std::byte*>(call.out(rank)),
-          .type = DataType::kUint64,
-          .op = scaled ? ReduceOp::kScaledSum : ReduceOp::kAvg,
-          .direct = call.direct,
-          .divisor = scaled ? 1 : kDivisor,
-          .scaled = scaled,
-          .factor = scaled ? factor_of(rank) : 1,
-          .fingerprint = call.fingerprint,
-          .limit_ns = limit_ns};
-}
-
-// All calls in a row on every rank of `ranks`, a thread (or `block_threads`) for each channel;
-// nobody waits between two calls.
 void walk(World& world, std::vector<Call>& calls, const std::vector<uint32_t>& ranks,
           uint32_t block_threads, uint64_t limit_ns = kNever, bool scaled = false) {
-  std::vector<std::unique_ptr<HostBlockMemory>> blocks;
-  std::vector<std::thread> threads;
-  for (const uint32_t rank : ranks) {
-    for (uint32_t channel = 0; channel < world.shape().channels; ++channel) {
-      blocks.push_back(std::make_unique<HostBlockMemory>(block_threads));
-      for (uint32_t t = 0; t < block_threads; ++t) {
-        threads.emplace_back([&, rank, channel, t, memory = blocks.back().get()] {
-          const DeviceLinks links = world.links(rank);
-          HostBlock block{*memory, t, block_threads};
-          for (Call& call : calls) {
-            if (channel >= call.operation.programs[rank].channels.size()) continue;
-            const DeviceOperation operation = device_operation(call, rank, limit_ns, scaled);
-            DeviceEngine<HostBlock, HostAccess>(links, operation, channel, block).run();
-          }
-        });
-      }
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-std::vector<uint32_t> all_ranks(uint32_t ranks) {
-  std::vector<uint32_t> all(ranks);
-  for (uint32_t r = 0; r < ranks; ++r) all[r] = r;
-  return all;
+  std::vector<std::vector<Launch>> launches;
+  for (Call& call : calls) launches.push_back(launches_of(call, limit_ns, scaled));
+  test::walk(world, launches, ranks, block_threads);
 }
 
 void walk_everything(uint32_t ranks, uint32_t block_threads, const std::vector<uint64_t>& counts) {
@@ -159,10 +31,8 @@ void walk_everything(uint32_t ranks, uint32_t block_threads, const std::vector<u
   std::vector<std::string> names;
   std::vector<Call> calls = everything(ranks, counts, &names);
   walk(world, calls, all_ranks(ranks), block_threads);
+  CHECK(all_well(world));
   for (uint32_t r = 0; r < ranks; ++r) {
-    for (uint32_t c = 0; c < world.shape().channels; ++c) {
-      CHECK(world.report(r, c).ended == DeviceReport::kNot);
-    }
     for (size_t i = 0; i < calls.size(); ++i) {
       if (calls[i].operation.collective == Collective::kBarrier) continue;
       INFO(names[i] << ", rank " << r);
@@ -208,6 +78,16 @@ TEST_CASE("A scaled sum multiplies every rank's input by that rank's factor, how
   }
 }
 
+TEST_CASE("A store that tells peers of data without a fence is noticed") {
+  uint64_t data = 0, word = 0;
+  HostAccess::write(data, uint64_t{1});
+  HostAccess::store(&word, 1);
+  CHECK(unordered_stores.exchange(0) == 1);
+  HostAccess::order();
+  HostAccess::store(&word, 2);
+  CHECK(unordered_stores == 0);
+}
+
 // As a replayed graph brings them: nothing is told anew, the counters go on from where they are.
 TEST_CASE("The same operations again are new ones") {
   World world(shape_of(3));
@@ -220,7 +100,7 @@ TEST_CASE("The same operations again are new ones") {
     walk(world, calls, all_ranks(3), 1);
     for (uint32_t r = 0; r < 3; ++r) {
       CHECK(world.report(r, 1).ended == DeviceReport::kNot);
-      CHECK(world.epoch(r, 1) == replay * calls.size());
+      CHECK(world.state(r, 1).epoch == replay * calls.size());
       for (Call& call : calls) {
         const Expectation e = call.expectation();
         CHECK(e.right(r, call.out(r)));
@@ -263,14 +143,15 @@ TEST_CASE("When one rank gives up, all do, and no later operation begins") {
     for (uint32_t c = 0; c < 2; ++c) {
       CHECK(world.report(r, c).ended == DeviceReport::kAborted);
       CHECK(world.report(r, c).epoch == 1);  // the first
-      CHECK(world.epoch(r, c) == 3);
+      CHECK(world.state(r, c).epoch == 3);
     }
     for (Call& call : calls) CHECK_FALSE(call.expectation().right(r, call.out(r)));
   }
 }
 
 TEST_CASE("Ranks that disagree notice it, and nobody hangs") {
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot}) {
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
     INFO(name(algorithm));
     World world(shape_of(2));
     std::vector<Call> first, second;
@@ -290,6 +171,14 @@ TEST_CASE("Ranks that disagree notice it, and nobody hangs") {
       }
     }
     CHECK(mismatches > 0);
+    if (!is_direct(algorithm)) continue;
+    // Buffers of another operation, which may be shorter, are not touched.
+    for (std::vector<Call>* calls : {&first, &second}) {
+      for (uint32_t r = 0; r < 2; ++r) {
+        const uint64_t* out = calls->back().out(r);
+        CHECK(std::count(out, out + 500, 0xbadbadbadbadbad) == 500);
+      }
+    }
   }
 }
 
@@ -321,7 +210,8 @@ TEST_CASE("The layout's parts do not overlap, and end where the segment ends") {
                                                   .depth = 3,
                                                   .slot_bytes = 1000,
                                                   .publish_depth = 0,
-                                                  .publish_slot_bytes = 0}}) {
+                                                  .publish_slot_bytes = 0,
+                                                  .ll_bytes = 200}}) {
     const transport::cuda_ipc::Layout layout(shape);
     std::vector<int> owners(layout.bytes());
     const auto claim = [&](size_t offset, size_t bytes) {
@@ -339,6 +229,9 @@ TEST_CASE("The layout's parts do not overlap, and end where the segment ends") {
         claim(layout.notice(c, r), sizeof(InboxLine) + shape.publish_depth * sizeof(Header));
         claim(layout.outbox(c, r), sizeof(OutboxLine));
         for (uint32_t i = 0; i < shape.depth; ++i) claim(layout.slot(c, r, i), shape.slot_bytes);
+      }
+      for (uint32_t r = 0; r < 2 * shape.ranks; ++r) {
+        claim(layout.ll(c, r / 2, r % 2), 2 * shape.ll_bytes);
       }
       for (uint32_t i = 0; i < shape.publish_depth; ++i) {
         claim(layout.published_slot(c, i), shape.publish_slot_bytes);

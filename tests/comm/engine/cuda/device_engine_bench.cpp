@@ -1,6 +1,10 @@
 // How fast the device engine's kernel carries an all-reduce of floats out, ranks as streams of one
 // GPU: against the time in which the device copies as many bytes as the algorithm reads and writes,
-// and as a graph of 20 operations a replay. Results are checked. Not a test: no time is asserted.
+// and as a graph of 20 operations a replay. Small messages by LL, too. Results are checked. Not a
+// test: no time is asserted.
+//
+// Channels, which are blocks and so multiprocessors: what the device has, shared among the ranks and
+// a few left free. By LL as many as there are 2 KiB of data.
 //
 //   device_engine_bench [--channels N] [--slot-bytes N] [--depth N] [--largest BYTES] [--json FILE]
 #include <cuda_runtime_api.h>
@@ -23,7 +27,7 @@ constexpr int kGraphOperations = 20;
 constexpr int kRounds = 11;
 
 struct Options {
-  int channels = 16;  // 8 ranks of so many blocks leave an H200 four multiprocessors
+  int channels = 0;  // of each rank; 0: the device's multiprocessors shared
   size_t slot_bytes = 128 << 10;
   uint32_t depth = 8;
   uint64_t largest = uint64_t{1} << 30;
@@ -92,8 +96,12 @@ class Timer {
   cudaEvent_t begin_{}, end_{};
 };
 
+constexpr size_t kLlBytes = 4096;    // of a channel
+constexpr size_t kLlChannel = 2048;  // so much for each, before another one is worth its launch
+
 struct Row {
-  int ranks;
+  int ranks, channels;
+  Protocol protocol;
   Algorithm algorithm;
   uint64_t bytes;
   double us, bound_us;  // an operation of a graph; copying what the algorithm moves
@@ -114,12 +122,17 @@ double bytes_moved(const schedule::Operation& operation) {
 
 class Case {
  public:
-  Case(const Options& options, int ranks, Algorithm algorithm, uint64_t bytes)
+  Case(const Options& options, int ranks, Algorithm algorithm, Protocol protocol, uint64_t bytes)
       : ranks_(ranks), count_(bytes / sizeof(float)) {
-    const schedule::Limits limits = {.element_bytes = sizeof(float),
-                                     .slot_bytes = options.slot_bytes,
-                                     .depth = options.depth,
-                                     .channels = options.channels};
+    const bool by_ll = protocol == Protocol::kLl;
+    schedule::Limits limits = {.element_bytes = sizeof(float),
+                               .slot_bytes = options.slot_bytes,
+                               .depth = options.depth,
+                               .channels = options.channels};
+    if (by_ll) {
+      const auto channels = static_cast<int>((bytes + kLlChannel - 1) / kLlChannel);
+      limits = ll_limits(sizeof(float), std::min(options.channels, channels), kLlBytes);
+    }
     auto made = schedule::make_operation({.collective = Collective::kAllReduce,
                                           .algorithm = algorithm,
                                           .ranks = ranks,
@@ -130,19 +143,23 @@ class Case {
     // Channels without elements have nothing to do, but for signals: all are launched.
     blocks_ = static_cast<int>(operation_.programs[0].channels.size());
     const bool direct = schedule::needs_of(algorithm).references;
+    if (by_ll && !fits_ll(Collective::kAllReduce, algorithm, operation_.programs[0], sizeof(float),
+                          kLlBytes)) {
+      fail("too much for LL");
+    }
     shape_ = {.ranks = static_cast<uint32_t>(ranks),
-              .channels = static_cast<uint32_t>(options.channels),
+              .channels = static_cast<uint32_t>(limits.channels),
               .depth = options.depth,
-              .slot_bytes = direct ? 0 : options.slot_bytes,
-              .publish_depth = algorithm == Algorithm::kOneShot ? options.depth : 0,
-              .publish_slot_bytes = options.slot_bytes};
+              .slot_bytes = direct || by_ll ? 0 : options.slot_bytes,
+              .publish_depth = algorithm == Algorithm::kOneShot && !by_ll ? options.depth : 0,
+              .publish_slot_bytes = options.slot_bytes,
+              .ll_bytes = by_ll ? kLlBytes : 0};
     std::vector<std::byte*> segments;
     for (int r = 0; r < ranks; ++r) {
       segments.push_back(memory_.take(transport::cuda_ipc::Layout(shape_).bytes()));
       must(cudaStreamCreateWithFlags(&streams_.emplace_back(), cudaStreamNonBlocking),
            "cudaStreamCreate");
     }
-    std::byte** const table = memory_.upload(segments);
     auto* reports = reinterpret_cast<DeviceReport*>(
         memory_.take(size_t{kMaxDeviceRanks} * shape_.channels * sizeof(DeviceReport)));
     const auto* abort = reinterpret_cast<const uint64_t*>(memory_.take(8));
@@ -150,9 +167,10 @@ class Case {
       const auto rank = static_cast<uint32_t>(r);
       links_.push_back({.shape = shape_,
                         .rank = rank,
-                        .segments = table,
                         .host_abort = abort,
-                        .reports = reports + rank * shape_.channels});
+                        .reports = reports + rank * shape_.channels,
+                        .segments = {}});
+      std::copy(segments.begin(), segments.end(), links_.back().segments);
       const schedule::Program& program = operation_.programs[rank];
       std::vector<float> data(count_, static_cast<float>(r + 1));
       operations_.push_back(
@@ -164,6 +182,7 @@ class Case {
            .out = memory_.take(bytes),
            .type = DataType::kFloat32,
            .op = ReduceOp::kSum,
+           .protocol = protocol,
            .direct = direct,
            .divisor = 1,
            .scaled = false,
@@ -222,6 +241,7 @@ class Case {
     }
     return true;
   }
+  int channels() const { return blocks_; }
   double moved() const { return bytes_moved(operation_); }
 
  private:
@@ -284,18 +304,18 @@ void write_json(const char* path, double copy, const Options& options,
                 const std::vector<Row>& rows) {
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) fail(std::string("cannot write ") + path);
-  std::fprintf(file,
-               "{\"copy_gb_per_s\": %.1f, \"channels\": %d, \"slot_bytes\": %zu, \"depth\": %u, "
-               "\"results\": [",
-               copy, options.channels, options.slot_bytes, options.depth);
+  std::fprintf(file, "{\"copy_gb_per_s\": %.1f, \"slot_bytes\": %zu, \"depth\": %u, \"results\": [",
+               copy, options.slot_bytes, options.depth);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    std::fprintf(file,
-                 "%s\n  {\"ranks\": %d, \"algorithm\": \"%s\", \"bytes\": %llu, \"us\": %.3f, "
-                 "\"bound_us\": %.3f, \"right\": %s}",
-                 i == 0 ? "" : ",", row.ranks, std::string(name(row.algorithm)).c_str(),
-                 static_cast<unsigned long long>(row.bytes), row.us, row.bound_us,
-                 row.right ? "true" : "false");
+    std::fprintf(
+        file,
+        "%s\n  {\"ranks\": %d, \"channels\": %d, \"algorithm\": \"%s\", "
+        "\"protocol\": \"%s\", \"bytes\": %llu, \"us\": %.3f, \"bound_us\": %.3f, "
+        "\"right\": %s}",
+        i == 0 ? "" : ",", row.ranks, row.channels, std::string(name(row.algorithm)).c_str(),
+        row.protocol == Protocol::kLl ? "ll" : "simple", static_cast<unsigned long long>(row.bytes),
+        row.us, row.bound_us, row.right ? "true" : "false");
   }
   std::fprintf(file, "\n]}\n");
   if (std::ferror(file) != 0 || std::fclose(file) != 0) fail(std::string("cannot write ") + path);
@@ -320,7 +340,7 @@ Options parse(int argc, char** argv) {
       fail("unknown flag " + flag);
   }
   if (argc % 2 == 0) fail("a flag without a value");
-  if (options.channels < 1) fail("--channels is a positive number");
+  if (options.channels < 0) fail("--channels is a positive number");
   return options;
 }
 
@@ -332,29 +352,46 @@ int run(int argc, char** argv) {
   must(cudaFuncGetAttributes(&loaded, walk_kernel()), "no GPU");
   cudaDeviceProp device{};
   must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-  if (8 * options.channels > device.multiProcessorCount) fail("8 ranks need fewer --channels");
+  const int multiprocessors = device.multiProcessorCount;
+  if (8 * options.channels > multiprocessors) fail("8 ranks need fewer --channels");
 
   Timer timer;
   const double copy = copy_rate(timer);
   std::printf("# %s: device copy %.1f GB/s, read and written\n", device.name, copy);
-  std::printf("# ranks  algorithm           bytes         us   bound us  of bound\n");
+  std::printf("# ranks channels  algorithm           bytes         us   bound us  of bound\n");
   std::vector<Row> rows;
   bool all_right = true;
+  const auto measure = [&](int ranks, Algorithm algorithm, Protocol protocol, uint64_t bytes) {
+    if (bytes > options.largest) return;
+    Options own = options;
+    if (own.channels == 0) own.channels = std::clamp((multiprocessors - 4) / ranks, 1, 32);
+    Case one(own, ranks, algorithm, protocol, bytes);
+    Row row = {.ranks = ranks,
+               .channels = one.channels(),
+               .protocol = protocol,
+               .algorithm = algorithm,
+               .bytes = bytes,
+               .us = one.measure(timer),
+               .bound_us = 1e-3 * one.moved() / copy,
+               .right = false};
+    row.right = one.all_ended_well() && one.right();
+    all_right = all_right && row.right;
+    rows.push_back(row);
+    std::printf("%7d %8d  %-15s %9llu %10.2f %10.2f %9.3f%s\n", ranks, row.channels,
+                protocol == Protocol::kLl ? "one-shot LL" : std::string(name(algorithm)).c_str(),
+                static_cast<unsigned long long>(bytes), row.us, row.bound_us, row.bound_us / row.us,
+                row.right ? "" : "  WRONG");
+    std::fflush(stdout);
+  };
   for (const int ranks : {2, 4, 8}) {
+    for (const uint64_t bytes : {8, 128, 1024, 4096, 8192, 16384, 32768}) {
+      measure(ranks, Algorithm::kOneShot, Protocol::kLl, bytes);
+    }
     for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kOneShotDirect,
                                       Algorithm::kTwoShot, Algorithm::kOneShot, Algorithm::kRing}) {
       for (const uint64_t bytes :
            {uint64_t{8} << 10, uint64_t{1} << 20, uint64_t{64} << 20, uint64_t{1} << 30}) {
-        if (bytes > options.largest) continue;
-        Case one(options, ranks, algorithm, bytes);
-        Row row = {ranks, algorithm, bytes, one.measure(timer), 1e-3 * one.moved() / copy, false};
-        row.right = one.all_ended_well() && one.right();
-        all_right = all_right && row.right;
-        rows.push_back(row);
-        std::printf("%7d  %-15s %9llu %10.2f %10.2f %9.3f%s\n", ranks,
-                    std::string(name(algorithm)).c_str(), static_cast<unsigned long long>(bytes),
-                    row.us, row.bound_us, row.bound_us / row.us, row.right ? "" : "  WRONG");
-        std::fflush(stdout);
+        measure(ranks, algorithm, Protocol::kSimple, bytes);
       }
     }
   }

@@ -1,0 +1,149 @@
+#include "bench/backends/cuda_memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+namespace rondo::bench {
+namespace {
+
+Status status_of(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return {};
+  return {Code::kSystem, std::string(what) + ": " + cudaGetErrorString(code)};
+}
+
+class Runtime final : public CudaMemory {
+ public:
+  ~Runtime() override {
+    drop_graph();
+    for (const auto& [memory, piece] : pieces_) {
+      (void)cudaFree(piece.twin);
+      std::free(memory);
+    }
+    for (const cudaEvent_t event : {begin_, end_}) {
+      if (event != nullptr) (void)cudaEventDestroy(event);
+    }
+    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+  }
+
+  Status open(int device) {
+    device_ = device;
+    RONDO_RETURN_IF_ERROR(status_of(cudaSetDevice(device), "choosing a device"));
+    RONDO_RETURN_IF_ERROR(
+        status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
+    RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&begin_), "creating an event"));
+    return status_of(cudaEventCreate(&end_), "creating an event");
+  }
+
+  int device() const override { return device_; }
+  void* stream() const override { return stream_; }
+
+  void* allocate(size_t bytes) override {
+    Piece piece{.twin = nullptr, .bytes = bytes};
+    if (cudaMalloc(&piece.twin, bytes) != cudaSuccess) return nullptr;
+    void* const memory = std::malloc(bytes);
+    if (memory == nullptr) {
+      (void)cudaFree(piece.twin);
+      return nullptr;
+    }
+    pieces_[static_cast<std::byte*>(memory)] = piece;
+    return memory;
+  }
+  void release(void* memory) override {
+    const auto found = pieces_.find(static_cast<std::byte*>(memory));
+    if (found == pieces_.end()) return;
+    (void)cudaFree(found->second.twin);
+    std::free(memory);
+    pieces_.erase(found);
+  }
+  std::byte* twin(const void* memory) const override {
+    auto* const at = static_cast<std::byte*>(const_cast<void*>(memory));
+    auto found = pieces_.upper_bound(at);
+    if (found == pieces_.begin()) return nullptr;
+    --found;
+    const auto offset = static_cast<size_t>(at - found->first);
+    if (offset >= found->second.bytes) return nullptr;
+    return static_cast<std::byte*>(found->second.twin) + offset;
+  }
+
+  Status give(std::byte* to, const void* memory, size_t bytes) override {
+    return copy(to, memory, bytes);
+  }
+  Status take(void* memory, const std::byte* from, size_t bytes) override {
+    return copy(memory, from, bytes);
+  }
+  Status synchronize() override {
+    return status_of(cudaStreamSynchronize(stream_), "waiting for a stream");
+  }
+
+  Result<double> time(const std::function<Status()>& enqueue) override {
+    RONDO_RETURN_IF_ERROR(status_of(cudaEventRecord(begin_, stream_), "recording an event"));
+    RONDO_RETURN_IF_ERROR(enqueue());
+    RONDO_RETURN_IF_ERROR(status_of(cudaEventRecord(end_, stream_), "recording an event"));
+    RONDO_RETURN_IF_ERROR(synchronize());
+    float ms = 0;
+    RONDO_RETURN_IF_ERROR(status_of(cudaEventElapsedTime(&ms, begin_, end_), "reading the time"));
+    return ms * 1e3;
+  }
+
+  Status capture(const std::function<Status()>& enqueue) override {
+    drop_graph();
+    // Other ranks of the process capture meanwhile.
+    const cudaError_t begun = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+    RONDO_RETURN_IF_ERROR(status_of(begun, "capturing a graph"));
+    Status status = enqueue();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+    if (status.ok()) status = status_of(ended, "capturing a graph");
+    if (status.ok()) {
+      status = status_of(cudaGraphInstantiate(&replayed_, graph, 0), "making a graph");
+    }
+    if (status.ok()) status = status_of(cudaGraphUpload(replayed_, stream_), "uploading a graph");
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    return status.ok() ? synchronize() : status;
+  }
+  Status replay() override {
+    return status_of(cudaGraphLaunch(replayed_, stream_), "replaying a graph");
+  }
+
+ private:
+  struct Piece {
+    void* twin;
+    size_t bytes;
+  };
+
+  Status copy(void* to, const void* from, size_t bytes) {
+    const cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
+    RONDO_RETURN_IF_ERROR(status_of(code, "copying"));
+    return synchronize();
+  }
+
+  void drop_graph() {
+    if (replayed_ != nullptr) (void)cudaGraphExecDestroy(replayed_);
+    replayed_ = nullptr;
+  }
+
+  int device_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  cudaGraphExec_t replayed_ = nullptr;
+  std::map<std::byte*, Piece> pieces_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CudaMemory>> open_cuda_memory(int local_rank) {
+  int devices = 0;
+  const cudaError_t code = cudaGetDeviceCount(&devices);
+  if (code != cudaSuccess || devices == 0) {
+    return Status(Code::kUnavailable,
+                  std::string("--device cuda: there is no GPU here: ") + cudaGetErrorString(code));
+  }
+  auto memory = std::make_unique<Runtime>();
+  RONDO_RETURN_IF_ERROR(memory->open(local_rank % devices));
+  return std::unique_ptr<CudaMemory>(std::move(memory));
+}
+
+}  // namespace rondo::bench

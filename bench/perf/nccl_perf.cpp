@@ -1,0 +1,99 @@
+// rondo-perf-nccl: the harness on NCCL. Its ranks are threads of this process, one for each GPU.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/backends/nccl.hpp"
+#include "bench/harness/machine.hpp"
+#include "bench/harness/run.hpp"
+#include "rondo/communicator.hpp"
+
+namespace rondo::bench {
+namespace {
+
+const Program kProgram{
+    .name = "rondo-perf-nccl",
+    .description = "Times NCCL's collectives with rondo-perf's harness: a rank on every GPU."};
+
+int failed(const Status& status) {
+  spdlog::error("{}", status.to_string());
+  return 1;
+}
+
+/// One for each GPU, unless --ranks asks for fewer.
+Result<int> ranks_for(const Options& options) {
+  auto place = place_from_launcher();
+  if (!place.ok()) return place.status();
+  if (*place && (*place)->world_size > 1) {
+    return Status(Code::kInvalidArgument,
+                  "a launcher has started " + std::to_string((*place)->world_size) +
+                      " processes, and one is enough: it has a rank on every GPU");
+  }
+  auto gpus = gpus_for_nccl();
+  if (!gpus.ok()) return gpus.status();
+  if (options.ranks > *gpus) {
+    return Status(Code::kInvalidArgument, "--ranks asks for " + std::to_string(options.ranks) +
+                                              " ranks, and NCCL has one for each GPU: here are " +
+                                              std::to_string(*gpus));
+  }
+  return options.ranks > 0 ? options.ranks : *gpus;
+}
+
+struct Run {
+  const Options& options;
+  NcclWorld& world;
+  int ranks;
+  std::vector<std::string> args;
+};
+
+int run_one(const Run& run, int rank) {
+  const std::string pinning = pin(rank, run.ranks);
+  auto backend = run.world.make_backend(rank);
+  if (!backend.ok()) return failed(backend.status());
+  return run_rank(kProgram, run.options, **backend, pinning, run.args);
+}
+
+int run_program(int argc, char** argv) {
+  const Parsed parsed = parse_options(kProgram, argc, argv);
+  if (!parsed.options) return parsed.exit_code;
+  const auto ranks = ranks_for(*parsed.options);
+  if (!ranks.ok()) return failed(ranks.status());
+  auto world = make_nccl_world(ranks.value());
+  if (!world.ok()) return failed(world.status());
+  Options options = *parsed.options;
+  options.cuda = true;
+  const Run run{
+      .options = options, .world = **world, .ranks = ranks.value(), .args = {argv, argv + argc}};
+  std::promise<void> first;
+  const std::shared_future<void> first_has_ended = first.get_future().share();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < run.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const int code = run_one(run, rank);
+      if (rank == 0) first.set_value();
+      if (code == 0) return;
+      // The others may be inside a call that this rank will never enter. Rank 0 writes the report,
+      // if it still can.
+      first_has_ended.wait_for(std::chrono::seconds(10));
+      std::fflush(stdout);
+      std::_Exit(code);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return 0;
+}
+
+}  // namespace
+}  // namespace rondo::bench
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-nccl"));
+  return rondo::bench::run_program(argc, argv);
+}

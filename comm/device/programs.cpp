@@ -1,0 +1,120 @@
+#include "comm/device/programs.hpp"
+
+#include <sched.h>
+
+#include <cstring>
+#include <utility>
+
+#include "comm/recorder/clock.hpp"
+
+namespace rondo::device {
+namespace {
+
+constexpr size_t kAlign = 64;
+// A copy of some kilobytes. Only a stream of somebody else's that shares a queue with ours, and
+// stands still, can hold it up that long.
+constexpr int64_t kLongestCopyNs = 10'000'000'000;
+
+size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+template <class T>
+size_t put(std::byte* at, const std::vector<T>& values) {
+  if (!values.empty()) std::memcpy(at, values.data(), values.size() * sizeof(T));
+  return aligned(values.size() * sizeof(T));
+}
+
+// Behind the last one that has rounds there is nothing to do, on any rank.
+int busy_channels(const schedule::Program& program) {
+  size_t busy = 1;
+  for (size_t c = 0; c < program.channels.size(); ++c) {
+    if (program.channels[c].rounds > 0) busy = c + 1;
+  }
+  return static_cast<int>(busy);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Programs>> Programs::create(std::shared_ptr<CudaCalls> cuda, size_t bytes,
+                                                   Stream stream) {
+  std::unique_ptr<Programs> made(new Programs(std::move(cuda), bytes, stream));
+  CudaCalls& calls = *made->cuda_;
+  Result<std::byte*> memory = calls.allocate(bytes);
+  RONDO_RETURN_IF_ERROR(memory.status());
+  made->memory_ = *memory;
+  Result<std::byte*> staging = calls.allocate_mapped(bytes);
+  RONDO_RETURN_IF_ERROR(staging.status());
+  made->staging_ = *staging;
+  RONDO_RETURN_IF_ERROR(calls.clear(made->memory_, kScratch, stream));
+  RONDO_RETURN_IF_ERROR(calls.synchronize(stream));
+  return made;
+}
+
+Programs::~Programs() {
+  // A copy that was given up may still be on its way.
+  if (staging_ != nullptr) (void)cuda_->synchronize(stream_);
+  if (staging_ != nullptr) (void)cuda_->release_mapped(staging_);
+  if (memory_ != nullptr) (void)cuda_->release(memory_);
+}
+
+Result<const Uploaded*> Programs::find(const engine::Plan& plan,
+                                       const std::shared_ptr<const engine::Prepared>& owner,
+                                       int ranks, bool captured) {
+  auto& known = captured ? captured_ : plain_;
+  if (const auto found = known.find(&plan); found != known.end()) return &found->second;
+  const schedule::Program& program = plan.program;
+  const size_t room = high_ - low_;
+  const size_t all = aligned(program.instructions.size() * sizeof(schedule::Instruction)) +
+                     aligned(program.operands.size() * sizeof(schedule::Location)) +
+                     aligned(program.channels.size() * sizeof(schedule::Geometry));
+  if (all > room) {
+    return Status(Code::kResourceExhausted,
+                  "a program of " + std::to_string(all) +
+                      " bytes does not fit beside the others: " + std::to_string(room) +
+                      " are left for those of graphs and of other calls");
+  }
+  size_t bytes = put(staging_, program.instructions);
+  std::byte* const at = memory_ + (captured ? high_ - all : low_);
+  Uploaded uploaded = {
+      .view = {.instructions = reinterpret_cast<const schedule::Instruction*>(at),
+               .operands = reinterpret_cast<const schedule::Location*>(at + bytes),
+               .instruction_count = static_cast<uint32_t>(program.instructions.size())},
+      .geometries = nullptr,
+      .channels = busy_channels(program),
+      .bytes_moved = schedule::elements_moved(program, ranks) * owner->element_bytes,
+      .keep_alive = owner};
+  bytes += put(staging_ + bytes, program.operands);
+  uploaded.geometries = reinterpret_cast<const schedule::Geometry*>(at + bytes);
+  bytes += put(staging_ + bytes, program.channels);
+  RONDO_RETURN_IF_ERROR(copy(at, bytes));
+  if (captured) {
+    high_ -= all;
+  } else {
+    low_ += all;
+  }
+  return &known.emplace(&plan, std::move(uploaded)).first->second;
+}
+
+Status Programs::copy(std::byte* to, size_t bytes) {
+  const OutsideCapture outside(*cuda_);
+  RONDO_RETURN_IF_ERROR(outside.status());
+  RONDO_RETURN_IF_ERROR(cuda_->copy(to, staging_, bytes, stream_));
+  const int64_t began = recorder::now_ns();
+  while (true) {
+    Result<bool> done = cuda_->is_done(stream_);
+    RONDO_RETURN_IF_ERROR(done.status());
+    if (*done) return {};
+    if (recorder::now_ns() - began > kLongestCopyNs) {
+      return {Code::kTimeout,
+              "a program was not copied to the GPU within 10 s: something that does "
+              "not end holds up its copies"};
+    }
+    sched_yield();
+  }
+}
+
+void Programs::forget() {
+  plain_.clear();
+  low_ = kScratch;
+}
+
+}  // namespace rondo::device

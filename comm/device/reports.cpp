@@ -1,0 +1,136 @@
+// What kernels report, in the words that the host's watch has for the same: runner.hpp,
+// explain_reports().
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/device/runner.hpp"
+
+namespace rondo::device {
+namespace {
+
+using engine::DeviceReport;
+
+struct Found {
+  int rank;
+  const DeviceReport* report;
+};
+
+int weight(DeviceReport::Ended ended) {
+  switch (ended) {
+    case DeviceReport::kMismatch:
+      return 3;
+    case DeviceReport::kTimeout:
+      return 2;
+    case DeviceReport::kAborted:
+      return 1;
+    case DeviceReport::kNot:
+      break;
+  }
+  return 0;
+}
+
+// The report of a rank that says most.
+const DeviceReport* of_rank(const Premises& premises, int rank, uint32_t channels) {
+  const DeviceReport* best = nullptr;
+  for (uint32_t channel = 0; channel < channels; ++channel) {
+    const DeviceReport* report = premises.report(rank, static_cast<int>(channel));
+    if (report == nullptr) continue;
+    if (best == nullptr || weight(report->ended) > weight(best->ended)) best = report;
+  }
+  return best;
+}
+
+const char* word(DeviceReport::Awaited awaited) {
+  switch (awaited) {
+    case DeviceReport::kSlot:
+      return "data";
+    case DeviceReport::kFreeSlot:
+      return "a free slot";
+    case DeviceReport::kSignal:
+      return "a signal";
+    case DeviceReport::kPost:
+      return "the beginning";
+    case DeviceReport::kNothing:
+      break;
+  }
+  return "something";
+}
+
+std::string operation(const recorder::Board& board, int rank, uint64_t sequence) {
+  const auto posted = board.read(rank, sequence);
+  return fmt::format("{} (operation {})", posted ? posted->call.to_string() : "a collective",
+                     sequence);
+}
+
+// Who holds up a rank that waits for `peer`.
+std::string culprit(const Premises& premises, uint32_t channels, const recorder::Board& board,
+                    int peer, uint64_t sequence) {
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    const recorder::RankState& state = board.state(rank);
+    const uint64_t posted = state.posted.load(std::memory_order_acquire);
+    if (posted >= sequence) continue;
+    return fmt::format("rank {} (pid {}) has not called it; its last operation is {}", rank,
+                       state.pid.load(std::memory_order_relaxed), posted);
+  }
+  std::vector<bool> visited(static_cast<size_t>(board.ranks()), false);
+  while (peer >= 0 && peer < board.ranks() && !visited[static_cast<size_t>(peer)]) {
+    visited[static_cast<size_t>(peer)] = true;
+    const DeviceReport* report = of_rank(premises, peer, channels);
+    if (report == nullptr || report->peer < 0) break;
+    peer = report->peer;
+  }
+  return fmt::format(
+      "rank {} has called it, but its kernel does not get on: it stands behind "
+      "something else on its stream, finds no place on its GPU, or is stopped",
+      peer);
+}
+
+Status timeout(const Premises& premises, uint32_t channels, const recorder::Board& board,
+               recorder::Watch& watch, const Found& found) {
+  const DeviceReport& report = *found.report;
+  const auto ours = board.read(found.rank, report.sequence);
+  for (int peer = 0; ours && peer < board.ranks(); ++peer) {
+    const auto theirs = board.read(peer, report.sequence);
+    if (theirs && theirs->call != ours->call) {
+      return watch.mismatch(found.rank, peer, report.sequence, ours->call.to_string());
+    }
+  }
+  return {
+      Code::kTimeout,
+      fmt::format("{} has not moved within its timeout on rank {}, whose kernel waits for {} of "
+                  "rank {} in step {} of round {}: {}",
+                  operation(board, found.rank, report.sequence), found.rank, word(report.awaited),
+                  report.peer, report.step, report.round,
+                  culprit(premises, channels, board, report.peer, report.sequence))};
+}
+
+}  // namespace
+
+Status explain_reports(const Premises& premises, uint32_t channels, const recorder::Board& board,
+                       recorder::Watch& watch) {
+  Found found = {.rank = -1, .report = nullptr};
+  for (int rank = 0; rank < premises.ranks(); ++rank) {
+    const DeviceReport* report = of_rank(premises, rank, channels);
+    if (report == nullptr) continue;
+    if (found.report == nullptr || weight(report->ended) > weight(found.report->ended)) {
+      found = {.rank = rank, .report = report};
+    }
+  }
+  if (found.report == nullptr) return {};
+  switch (found.report->ended) {
+    case DeviceReport::kMismatch: {
+      const auto call = board.read(found.rank, found.report->sequence);
+      return watch.mismatch(found.rank, found.report->peer, found.report->sequence,
+                            call ? call->call.to_string() : "a collective");
+    }
+    case DeviceReport::kTimeout:
+      return timeout(premises, channels, board, watch, found);
+    default:
+      return {Code::kAborted, fmt::format("rank {}'s kernel was told to give up in {}", found.rank,
+                                          operation(board, found.rank, found.report->sequence))};
+  }
+}
+
+}  // namespace rondo::device

@@ -1,0 +1,384 @@
+#include "comm/device/runner.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "comm/recorder/clock.hpp"
+#include "comm/refuse.hpp"
+#include "rondo/log.hpp"
+
+namespace rondo::device {
+namespace {
+
+using transport::cuda_ipc::DeviceInfo;
+using transport::cuda_ipc::Offer;
+using transport::cuda_ipc::Place;
+using transport::cuda_ipc::Segments;
+
+// Without a setting: enough to keep a GPU's memory busy with a few ranks, and few of its places.
+constexpr int kFewChannels = 8;
+// How long kernels that have been told to give up may take: they look every few thousand polls, and
+// before every slice.
+constexpr int64_t kGivingUpNs = 10'000'000'000;
+constexpr timespec kPause{0, 50'000};
+constexpr size_t kMostSegmentBytes = size_t{256} << 20;
+// In an LL area, of which every peer has two in each channel: what one block passes on while another
+// launch would only wait.
+constexpr size_t kMostLlBytes = size_t{8} << 10;
+
+// Equal for the threads of a process, and different between processes, wherever they come from.
+uint64_t this_process() {
+  static const uint64_t kDrawn = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return kDrawn ^ static_cast<uint64_t>(getpid()) * 0x9e3779b97f4a7c15u;  // a fork's differs
+}
+
+// What a rank says of itself, as bytes of one build of rondo.
+struct Introduction {
+  Place place;
+  int32_t blocks_at_once;
+};
+
+template <class T>
+Result<std::vector<T>> gather(comm::Bootstrap& bootstrap, const T& own) {
+  auto blobs = bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof own});
+  if (!blobs.ok()) return blobs.status();
+  std::vector<T> all(blobs->size());
+  for (size_t r = 0; r < blobs->size(); ++r) {
+    if ((*blobs)[r].size() != sizeof(T)) {
+      return Status(Code::kBootstrap, fmt::format("rank {} runs another version of rondo", r));
+    }
+    std::memcpy(&all[r], (*blobs)[r].data(), sizeof(T));
+  }
+  return all;
+}
+
+Status warn_of_sharing(CudaCalls& cuda, std::span<const Place> places) {
+  Result<int> count = cuda.device_count();
+  RONDO_RETURN_IF_ERROR(count.status());
+  std::vector<DeviceId> devices;
+  for (int device = 0; device < *count; ++device) {
+    Result<DeviceInfo> info = cuda.device_info(device);
+    RONDO_RETURN_IF_ERROR(info.status());
+    devices.push_back(info->uuid);
+  }
+  const std::string warning = transport::cuda_ipc::sharing_warning(places, devices);
+  if (!warning.empty()) log(LogLevel::kWarn, warning);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> Runner::create(comm::Bootstrap& bootstrap, recorder::Board& board,
+                                               recorder::Watch& watch, transport::Segment control,
+                                               const Setup& setup) {
+  if (bootstrap.size() > static_cast<int>(engine::kMaxDeviceRanks)) {
+    return Status(Code::kUnavailable, fmt::format("{} ranks on GPUs; at most {} are possible",
+                                                  bootstrap.size(), engine::kMaxDeviceRanks));
+  }
+  auto backend = open_backend();
+  if (!backend.ok()) return backend.status();
+  std::unique_ptr<Runner> made(
+      new Runner(std::move(*backend), bootstrap, board, watch, setup.device));
+  Result<int> devices = made->cuda_.device_count();
+  RONDO_RETURN_IF_ERROR(devices.status());
+  if (setup.device >= *devices) {
+    return comm::refuse(
+        fmt::format("Config::device is {}, but CUDA sees {} devices: 0 to {} are "
+                    "possible",
+                    setup.device, *devices, *devices - 1));
+  }
+  const DeviceScope scope(made->cuda_, setup.device);
+  RONDO_RETURN_IF_ERROR(scope.status());
+  RONDO_RETURN_IF_ERROR(made->meet(std::move(control), setup));
+  return made;
+}
+
+Status Runner::meet(transport::Segment control, const Setup& setup) {
+  const int rank = bootstrap_.rank(), ranks = bootstrap_.size();
+  Result<DeviceInfo> info = cuda_.device_info(device_);
+  RONDO_RETURN_IF_ERROR(info.status());
+  if (!info->computes) {
+    return {Code::kUnavailable, fmt::format("GPU {} is in a mode that forbids computing", device_)};
+  }
+  RONDO_RETURN_IF_ERROR(cuda_.load(backend_.kernel));
+  Result<int> at_once = cuda_.resident_blocks(backend_.kernel, backend_.threads, 0);
+  RONDO_RETURN_IF_ERROR(at_once.status());
+  Introduction own{};
+  own.place = {.process = this_process(),
+               .device = info->uuid,
+               .number = device_,
+               .multiprocessors = info->multiprocessors,
+               .elsewhere = claimed(info->uuid)};
+  own.blocks_at_once = *at_once;
+  auto all = gather(bootstrap_, own);
+  RONDO_RETURN_IF_ERROR(all.status());
+  std::vector<Place> places;
+  int fewest_at_once = own.blocks_at_once;
+  for (const Introduction& each : *all) {
+    places.push_back(each.place);
+    fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
+  }
+  RONDO_RETURN_IF_ERROR(settle(setup, places, fewest_at_once));
+  if (rank == 0) RONDO_RETURN_IF_ERROR(warn_of_sharing(cuda_, places));
+
+  Result<Stream> stream = cuda_.create_stream();
+  RONDO_RETURN_IF_ERROR(stream.status());
+  copies_ = *stream;
+  for (Event* event : {&launched_, &captured_}) {
+    Result<Event> created = cuda_.create_event();
+    RONDO_RETURN_IF_ERROR(created.status());
+    *event = *created;
+  }
+  auto premises = Premises::enter(backend_.cuda, std::move(control), ranks);
+  RONDO_RETURN_IF_ERROR(premises.status());
+  premises_ = std::move(*premises);
+  premises_->set_present(rank, true);
+  auto segments = Segments::create(cuda_, shape_, own.place, !reaches_buffers_, copies_);
+  RONDO_RETURN_IF_ERROR(segments.status());
+  segments_ = segments->get();
+  premises_->keep(std::move(*segments));
+  auto offers = gather(bootstrap_, segments_->offer());
+  RONDO_RETURN_IF_ERROR(offers.status());
+  RONDO_RETURN_IF_ERROR(segments_->connect(*offers, static_cast<uint32_t>(rank)));
+  auto programs = Programs::create(backend_.cuda, backend_.program_bytes, copies_);
+  RONDO_RETURN_IF_ERROR(programs.status());
+  programs_ = std::move(*programs);
+  return {};
+}
+
+// Everything that follows from where the ranks are: all decide alike.
+Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_once) {
+  const auto rank = static_cast<size_t>(bootstrap_.rank());
+  const Place& own = places[rank];
+  bool one_device = true;
+  for (size_t r = 0; r < places.size(); ++r) {
+    one_device = one_device && places[r].device == own.device;
+    reaches_buffers_ = reaches_buffers_ && places[r].process == places[0].process;
+    shares_device_ = shares_device_ || (r != rank && places[r].process == own.process &&
+                                        places[r].device == own.device);
+  }
+  const int channels = setup.channels > 0
+                           ? setup.channels
+                           : transport::cuda_ipc::modest_channels(places, at_once, kFewChannels);
+  RONDO_RETURN_IF_ERROR(transport::cuda_ipc::check_residency(places, channels, at_once));
+  auto claim = Claim::take(own.device, channels, own.multiprocessors * at_once);
+  RONDO_RETURN_IF_ERROR(claim.status());
+  claim_ = std::move(*claim);
+  const auto ranks = static_cast<int>(places.size());
+  profile_ = tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(one_device),
+                                  ranks, channels, kMostSegmentBytes);
+  if (setup.slots > 0) profile_.slots = setup.slots;
+  if (setup.slot_bytes > 0) profile_.slot_bytes = setup.slot_bytes;
+  shape_ = {.ranks = static_cast<uint32_t>(ranks),
+            .channels = static_cast<uint32_t>(channels),
+            .depth = profile_.slots,
+            .slot_bytes = profile_.slot_bytes,
+            .publish_depth = profile_.slots,
+            .publish_slot_bytes = profile_.slot_bytes,
+            .ll_bytes = std::min(kMostLlBytes, profile_.slot_bytes)};
+  if (shares_device_ && rank == 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
+    log(LogLevel::kWarn,
+        "several ranks of a process share a GPU and CUDA_DEVICE_MAX_CONNECTIONS is not set: set it "
+        "to 32 before the program starts, or kernels of different streams may wait for each other");
+  }
+  return {};
+}
+
+std::string Runner::describe() const {
+  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, buffers {}", device_,
+                     shape_.channels, shape_.depth, shape_.slot_bytes, profile_.name,
+                     reaches_buffers_ ? "within reach" : "through slots");
+}
+
+Runner::~Runner() {
+  const int rank = bootstrap_.rank();
+  bool ended = true;
+  if (sequence_.load(std::memory_order_relaxed) > 0) {
+    ended = await_idle(longest_wait_ns_, false);
+    if (!ended) {
+      (void)raise({Code::kAborted,
+                   fmt::format("rank {} was destroyed before its operations had ended", rank)});
+      ended = await_idle(kGivingUpNs, true);
+    }
+  }
+  if (!ended) {
+    log(LogLevel::kError,
+        fmt::format("rank {}'s kernels do not end: their memory is left to them", rank));
+    // Present for ever, so that the premises stay, and with them what peers' kernels touch.
+    (void)programs_.release();
+    (void)new std::shared_ptr<Premises>(premises_);
+    (void)new Claim(std::move(claim_));
+    return;
+  }
+  programs_.reset();
+  for (Event event : {launched_, captured_}) {
+    if (event != nullptr) (void)cuda_.destroy_event(event);
+  }
+  if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
+  if (premises_) premises_->set_present(rank, false);
+}
+
+Result<bool> Runner::is_idle() const {
+  const OutsideCapture outside(cuda_);
+  RONDO_RETURN_IF_ERROR(outside.status());
+  return cuda_.has_happened(launched_);
+}
+
+bool Runner::await_idle(int64_t longest_ns, bool despite_errors) const {
+  const int64_t began = recorder::now_ns();
+  while (true) {
+    Result<bool> idle = is_idle();
+    // A device that answers with an error runs nothing any more.
+    if (!idle.ok() || *idle) return true;
+    if (recorder::now_ns() - began > longest_ns) return false;
+    if (!despite_errors && board_.has_error()) return false;
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+Status Runner::raise(const Status& status) const {
+  Status first = board_.raise(status);
+  premises_->raise_aborts();
+  return first;
+}
+
+Status Runner::refusal(const engine::Operation& operation) const {
+  void* const legacy = reinterpret_cast<void*>(1);  // cudaStreamLegacy
+  if ((operation.stream != nullptr && operation.stream != legacy) || !shares_device_) return {};
+  return comm::refuse(
+      "CallOptions::stream is the default stream, which other ranks of this process use on the "
+      "same "
+      "GPU: kernels that wait for each other would stand in one line. Give every rank a stream");
+}
+
+Status Runner::enqueue(const engine::Operation& operation, uint64_t sequence) {
+  sequence_.store(sequence, std::memory_order_relaxed);  // one writer; read by check()
+  Status status = launch(operation, sequence);
+  // The others wait for this rank's kernel.
+  return status.ok() ? status : raise(status);
+}
+
+Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
+  const DeviceScope scope(cuda_, device_);
+  RONDO_RETURN_IF_ERROR(scope.status());
+  const engine::Prepared& prepared = *operation.prepared;
+  const engine::Plan& plan = prepared.direct ? *prepared.direct : prepared.staged;
+  Result<uint64_t> capture = cuda_.capture_of(operation.stream);
+  RONDO_RETURN_IF_ERROR(capture.status());
+  auto program = upload(operation, plan, *capture != 0);
+  RONDO_RETURN_IF_ERROR(program.status());
+  RONDO_RETURN_IF_ERROR(follow(operation.stream, *capture));
+
+  const bool barrier = prepared.call.collective == Collective::kBarrier;
+  const int rank = bootstrap_.rank();
+  RankControl& control = premises_->control(rank);
+  engine::DeviceLinks links = {.shape = shape_,
+                               .rank = static_cast<uint32_t>(rank),
+                               .host_abort = &control.abort,
+                               .reports = control.reports,
+                               .segments = {}};
+  std::copy(segments_->bases().begin(), segments_->bases().end(), links.segments);
+  engine::DeviceOperation launched = {
+      .program = (*program)->view,
+      .geometries = (*program)->geometries,
+      .in = barrier ? programs_->scratch_in() : operation.in,
+      .out = barrier ? programs_->scratch_out() : operation.out,
+      .type = prepared.call.type,
+      .op = prepared.call.op,
+      .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple,
+      .direct = plan.direct,
+      .divisor = prepared.divisor,
+      .scaled = prepared.scaled,
+      .factor = operation.factor,
+      .fingerprint = prepared.hash,
+      .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
+      .sequence = sequence};
+  void* arguments[] = {&links, &launched};
+  RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
+                                      .blocks = (*program)->channels,
+                                      .threads = backend_.threads,
+                                      .shared_bytes = 0,
+                                      .arguments = arguments,
+                                      .stream = operation.stream}));
+  RONDO_RETURN_IF_ERROR(cuda_.record(*capture != 0 ? captured_ : launched_, operation.stream));
+  (*capture != 0 ? last_captured_ : last_launched_) = {.stream = operation.stream,
+                                                       .capture = *capture};
+  bytes_sent_.store(bytes_sent() + (*program)->bytes_moved, std::memory_order_relaxed);
+  return {};
+}
+
+Result<const Uploaded*> Runner::upload(const engine::Operation& operation, const engine::Plan& plan,
+                                       bool captured) {
+  auto found = programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+  if (found.ok() || captured || found.status().code() != Code::kResourceExhausted) return found;
+  // All but those of graphs can go as soon as no kernel reads them. Peers do not wait for this rank
+  // meanwhile: all that it has begun is on its GPU.
+  if (!await_idle(operation.timeout_ns, false)) return found;
+  programs_->forget();
+  return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+}
+
+Status Runner::follow(Stream stream, uint64_t capture) {
+  const Last& last = capture != 0 ? last_captured_ : last_launched_;
+  if (!last.stream || *last.stream == stream || last.capture != capture) return {};
+  return cuda_.wait(stream, capture != 0 ? captured_ : launched_);
+}
+
+Status Runner::check(bool thorough) {
+  if (board_.has_error()) {
+    premises_->raise_aborts();
+    return board_.error();
+  }
+  for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
+    if (premises_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
+    return raise(explain_reports(*premises_, shape_.channels, board_, watch_));
+  }
+  const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
+  if (!thorough || sequence == 0) return {};
+  Result<bool> idle = is_idle();
+  if (!idle.ok()) return raise(idle.status());
+  return *idle ? Status() : find_dead(sequence);
+}
+
+// While kernels run: nobody whom they may wait for has ended or left.
+Status Runner::find_dead(uint64_t sequence) {
+  for (int dead = bootstrap_.find_dead(0); dead >= 0; dead = bootstrap_.find_dead(dead + 1)) {
+    const recorder::RankState& state = board_.state(dead);
+    if (state.life.load(std::memory_order_acquire) ==
+        static_cast<uint32_t>(recorder::Life::kGone)) {
+      continue;
+    }
+    return raise(
+        {Code::kPeerDied,
+         fmt::format("rank {} (pid {}) ended while rank {}'s kernels were waiting; found by "
+                     "rank {}",
+                     dead, state.pid.load(), board_.rank(), board_.rank())});
+  }
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    const recorder::RankState& state = board_.state(peer);
+    const bool left =
+        state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(recorder::Life::kGone);
+    const uint64_t posted = state.posted.load(std::memory_order_acquire);
+    if (!left || posted >= sequence) continue;
+    return raise({Code::kPeerDied,
+                  fmt::format("rank {} left the communicator after operation {}; rank {} is in "
+                              "operation {}: destroy a communicator only when every rank has "
+                              "finished",
+                              peer, posted, board_.rank(), sequence)});
+  }
+  return {};
+}
+
+}  // namespace rondo::device

@@ -1,0 +1,169 @@
+"""The report of scripts/gpu-check: what was measured against the goals, and all of it as Markdown. Reads, judges, formats; runs nothing."""
+from stages import FAILED, HUNG, PASSED, SKIPPED
+from tables import markdown_of, size_text
+
+KERNELS_GOAL, ENGINE_GOAL, SMALL_GOAL_US = 0.92, 0.75, 12
+KERNELS_BYTES, LARGE_BYTES, SMALL_BYTES = 256 << 20, 1 << 30, 8 << 10
+
+
+def goal(what, target, value, met, how):
+    """`met` is None where nothing was measured: then `how` says why."""
+    return {"what": what, "target": target, "value": value, "met": met, "how": how}
+
+
+def not_measured(report, stage, why="it measured no such row"):
+    ended = next((s for s in report["stages"] if s["name"] == stage), None)
+    if ended is None:
+        return f"{stage} has not run"
+    return f"{stage}: {why}" if ended["state"] == PASSED else f"{stage}: {ended['reason'] or ended['state']}"
+
+
+def kernels_goal(report):
+    what = "reduction kernels, 256 MiB: bytes moved against the measured device copy rate, the slowest of them"
+    document = report["measured"].get("kernels")
+    rows = document["results"] if document and document["bytes"] == KERNELS_BYTES else []
+    if not rows:
+        return goal(what, f">= {KERNELS_GOAL}", None, None, not_measured(report, "kernels"))
+    worst = min(rows, key=lambda row: row["of_copy"])
+    reached = sum(row["of_copy"] >= KERNELS_GOAL for row in rows)
+    how = (f"{worst['type']} {worst['redop']}, {worst['sources']} to {worst['destinations']}; {reached} of {len(rows)} reach it; "
+           f"the device copies {document['copy_gb_per_s']} GB/s")
+    return goal(what, f">= {KERNELS_GOAL}", worst["of_copy"], worst["of_copy"] >= KERNELS_GOAL, how)
+
+
+def engine_rows(report, ranks, size):
+    document = report["measured"].get("engine") or {"results": []}
+    return [row for row in document["results"] if row["ranks"] == ranks and row["bytes"] == size and row["right"]]
+
+
+def perf_row(report, name, size):
+    """(algorithm, the faster half's microseconds) of rondo-perf's row, where its results were right."""
+    document = report["measured"].get(name) or {"results": []}
+    rows = [row for row in document["results"] if row["size"] == size]
+    halves = [row[place] for row in rows for place in ("out_of_place", "in_place") if row.get(place)]
+    if not halves or any(half["nwrong"] not in (0, None) for half in halves):
+        return None
+    return rows[0]["algorithm"], min(half["time"] for half in halves)
+
+
+def large_perf_goal(report, ranks):
+    """rondo-perf's time against the bound that the engine's benchmark gives for the same algorithm."""
+    what = f"the same, {ranks} ranks, through rondo-perf"
+    stage = f"perf-{ranks}-threads-large"
+    measured = perf_row(report, stage, LARGE_BYTES)
+    if not measured:
+        return goal(what, f">= {ENGINE_GOAL}", None, None, not_measured(report, stage, "no right result of that size"))
+    algorithm, us = measured
+    bounds = [row["bound_us"] for row in engine_rows(report, ranks, LARGE_BYTES) if row["algorithm"] == algorithm]
+    if not bounds:
+        return goal(what, f">= {ENGINE_GOAL}", None, None, f"{algorithm}, {us / 1e3:.2f} ms, for which engine gives no bound")
+    share = round(bounds[0] / us, 3)
+    return goal(what, f">= {ENGINE_GOAL}", share, share >= ENGINE_GOAL, f"{algorithm}, {us / 1e3:.2f} ms")
+
+
+def small_perf_goal(report):
+    what, stage = "the same through rondo-perf", "perf-8-threads"
+    measured = perf_row(report, stage, SMALL_BYTES)
+    if not measured:
+        return goal(what, f"< {SMALL_GOAL_US}", None, None, not_measured(report, stage, "no right result of that size"))
+    command = next((s["command"] for s in report["stages"] if s["name"] == stage), "")
+    how = measured[0] + ("" if "--graph 20" in command else "; launches, not a graph")
+    return goal(what, f"< {SMALL_GOAL_US}", measured[1], measured[1] < SMALL_GOAL_US, how)
+
+
+def large_goal(report, ranks):
+    what = f"all-reduce, {ranks} ranks on one GPU, 1 GiB: the algorithm's bytes at the device copy rate, over the time"
+    rows = engine_rows(report, ranks, LARGE_BYTES)
+    if not rows:
+        return goal(what, f">= {ENGINE_GOAL}", None, None, not_measured(report, "engine", "no right result of that size"))
+    best = min(rows, key=lambda row: row["us"])
+    share = round(best["bound_us"] / best["us"], 3)
+    return goal(what, f">= {ENGINE_GOAL}", share, share >= ENGINE_GOAL, f"{best['algorithm']}, {best['us'] / 1e3:.2f} ms")
+
+
+def small_goal(report):
+    what = "all-reduce, 8 ranks on one GPU, 8 KiB, graph of 20 operations a replay: us per operation"
+    rows = engine_rows(report, 8, SMALL_BYTES)
+    if not rows:
+        return goal(what, f"< {SMALL_GOAL_US}", None, None, not_measured(report, "engine", "no right result of that size"))
+    best = min(rows, key=lambda row: row["us"])
+    return goal(what, f"< {SMALL_GOAL_US}", best["us"], best["us"] < SMALL_GOAL_US, best["algorithm"])
+
+
+def goals_of(report):
+    large = [judge(report, ranks) for ranks in (2, 4, 8) for judge in (large_goal, large_perf_goal)]
+    return [kernels_goal(report), *large, small_goal(report), small_perf_goal(report)]
+
+
+def verdict(met):
+    return {True: "reached", False: "**short**", None: "not measured"}[met]
+
+
+def section(title, header, rows):
+    return f"## {title}\n\n{markdown_of(header, rows)}\n" if rows else ""
+
+
+def goals_section(report):
+    rows = [[g["what"], g["target"], "-" if g["value"] is None else f"{g['value']:.3f}", verdict(g["met"]), g["how"]]
+            for g in report["goals"]]
+    return section("Against the goals", ["what", "goal", "measured", "", "by"], rows)
+
+
+def stages_section(report):
+    rows = []
+    for stage in report["stages"]:
+        state = stage["reason"] if stage["state"] == HUNG else stage["state"]
+        reason = "" if stage["state"] in (PASSED, HUNG) else stage["reason"]
+        rows.append([stage["name"], f"**{state}**" if stage["state"] in (FAILED, HUNG) else state, f"{stage['seconds']:.1f}",
+                     reason.replace("|", "\\|")])
+    return section("What ran", ["stage", "", "seconds", "why"], rows)
+
+
+def kernels_section(report):
+    document = report["measured"].get("kernels")
+    rows = [[r["type"], r["redop"], f"{r['sources']} to {r['destinations']}", f"{r['gb_per_s']}", f"{r['of_copy']:.3f}"]
+            for r in document["results"]] if document else []
+    return section("Reduction kernels", ["type", "operator", "buffers", "GB/s", "of copy"], rows)
+
+
+def engine_section(report):
+    document = report["measured"].get("engine")
+    rows = [[str(r["ranks"]), r["algorithm"], size_text(r["bytes"]), f"{r['us']:.2f}", f"{r['bound_us'] / r['us']:.3f}",
+             "" if r["right"] else "**wrong**"] for r in document["results"]] if document else []
+    return section("All-reduce in the engine's kernel, graph replays", ["ranks", "algorithm", "size", "us", "of bound", ""], rows)
+
+
+def perf_sections(report):
+    """Whatever has rondo-perf's format: a table for each run."""
+    text = ""
+    for name, document in report["measured"].items():
+        if name in ("kernels", "engine"):
+            continue
+        rows = []
+        for r in document.get("results", []):
+            for place in ("out_of_place", "in_place"):
+                half = r.get(place)
+                if half:
+                    rows.append([size_text(r["size"]), place.replace("_", " "), r.get("algorithm") or "", f"{half['time']:.2f}",
+                                 f"{half['alg_bw']:.2f}", f"{half['bus_bw']:.2f}", str(half["nwrong"])])
+        text += section(f"{name}: {document.get('results', [{}])[0].get('backend', '')}" if rows else name,
+                        ["size", "", "algorithm", "us", "algbw", "busbw", "wrong"], rows)
+    return text
+
+
+def commands_section(report):
+    lines = [stage["command"] for stage in report["stages"] if stage["command"]]
+    return "## Commands\n\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def markdown(report):
+    states = [stage["state"] for stage in report["stages"]]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in (PASSED, FAILED, HUNG, SKIPPED) if state in states)
+    gpus = ", ".join(f"{d['name']} ({d['memory_mib']} MiB, compute capability {d['compute_capability']}, driver {d['driver']})"
+                     for d in report["devices"])
+    unfinished = "" if report["complete"] else "\n**It has not come to its end: this is what had been done.**\n"
+    head = (f"# gpu-check\n{unfinished}\n- device: {gpus}\n- commit: {report['commit']}\n"
+            f"- nvcc {report.get('nvcc', 'unknown')}, {report['cpus']} CPUs\n"
+            f"- {report['started']}, {report['seconds']:.0f} s\n- stages: {counts or 'none yet'}\n\n")
+    return head + goals_section(report) + stages_section(report) + kernels_section(report) + engine_section(report) \
+        + perf_sections(report) + commands_section(report)

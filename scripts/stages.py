@@ -1,0 +1,121 @@
+"""Commands one after another, each with a time limit, for scripts whose commands may hang: scripts/gpu-check."""
+import dataclasses
+import os
+import shlex
+import signal
+import subprocess
+import time
+
+PASSED, FAILED, HUNG, SKIPPED = "passed", "failed", "hung", "skipped"
+# What a killed command gets to go away. One that waits for a device inside the kernel may never do so.
+LAST_SECONDS = 5
+
+
+@dataclasses.dataclass
+class Stage:
+    name: str
+    state: str
+    reason: str = ""  # of everything but `passed`
+    command: str = ""
+    seconds: float = 0
+    exit_code: int | None = None
+    log: str = ""
+
+    def text(self):
+        """As it stands in a report: `hung after 60 s`."""
+        return self.reason if self.state == HUNG else self.state + (f": {self.reason}" if self.reason else "")
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
+
+
+def session_of(leader):
+    """The processes of a session, whichever groups they have made."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[3]) == leader:
+            yield int(name)
+
+
+class Stages:
+    """Runs them, keeps what became of each, and calls `changed` whenever one more has ended. `shorten` takes this machine's paths
+    out of what is kept."""
+
+    def __init__(self, folder, seconds, limits, changed, shorten):
+        self.folder, self.limits, self.changed, self.shorten = folder, limits, changed, shorten
+        self.end = time.monotonic() + seconds
+        self.done = []
+        self.child = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def add(self, stage):
+        self.done.append(stage)
+        print(f"gpu-check: {stage.name}: {stage.text()}" + (f" ({stage.seconds:.1f} s)" if stage.command else ""), flush=True)
+        self.changed()
+        return stage
+
+    def skip(self, name, reason):
+        return self.add(Stage(name, SKIPPED, reason))
+
+    def run(self, name, command, limit, judge=None):
+        """`limit` in seconds; less where less is left. `judge(exit_code, output)` may return another (state, reason) than the
+        exit code's, or None."""
+        command = [str(word) for word in command]
+        limit = self.limits.get(name, limit)
+        stage = Stage(name, FAILED, command=self.shorten(shlex.join(command)), log=f"logs/{name}.log")
+        if self.left() < 1:
+            stage.reason, stage.log = "not run: no time was left", ""
+            return self.add(stage)
+        begin = time.monotonic()
+        path = self.folder / f"{name}.log"
+        with open(path, "wb") as log:
+            stage.state, stage.reason, stage.exit_code = self._run(command, min(limit, self.left()), log)
+        stage.seconds = time.monotonic() - begin
+        if stage.state in (PASSED, FAILED):
+            output = path.read_text(errors="replace")
+            if stage.state == FAILED and not stage.reason:
+                stage.reason = f"exit code {stage.exit_code}: {last_line(output)[:300]}"
+            judged = judge and judge(stage.exit_code, output)
+            if judged:
+                stage.state, stage.reason = judged
+        stage.reason = self.shorten(stage.reason)
+        return self.add(stage)
+
+    def _run(self, command, limit, log):
+        try:
+            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                          start_new_session=True)
+        except OSError as error:
+            return FAILED, str(error), None
+        try:
+            code = self.child.wait(timeout=limit)
+            self.kill()  # what it left behind would disturb the next ones
+            return (PASSED if code == 0 else FAILED), "", code
+        except subprocess.TimeoutExpired:
+            stays = "" if self.kill() else ", and does not die"
+            return HUNG, f"hung after {limit:.0f} s{stays}", None
+
+    def kill(self):
+        """The child with all that it has started; whether it is gone."""
+        if self.child is None:
+            return True
+        for pid in session_of(self.child.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            self.child.wait(timeout=LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        self.child = None
+        return True

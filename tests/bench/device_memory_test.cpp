@@ -1,0 +1,122 @@
+// Measuring a library whose buffers are elsewhere, as on a GPU: it reads what it was given, its results
+// are seen when they were taken, and times are its own.
+#include <thread>
+#include <vector>
+
+#include "bench/harness/measure.hpp"
+#include "tests/bench/thread_backend.hpp"
+#include "tests/harness/catch.hpp"
+
+using namespace rondo;
+using namespace rondo::bench;
+
+namespace {
+
+constexpr size_t kBytes = 1 << 14;
+constexpr double kOperationUs = 7;
+
+/// Every piece of its memory has a twin, and operations are on the twins.
+class FarBackend final : public Backend {
+ public:
+  FarBackend(ThreadWorld& world, int rank) : inner_(world, rank) {}
+
+  std::string name() const override { return "far"; }
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Status supports(const Shape&) const override { return {}; }
+  Status barrier() override { return inner_.barrier(); }
+  Status run(const Operation& operation) override {
+    if (!operation.measured) return inner_.run(operation);
+    Operation far = operation;
+    far.in = twin(operation.in);
+    far.out = twin(operation.out);
+    return inner_.run(far);
+  }
+
+  bool is_on_host() const override { return false; }
+  Status give(const void* memory, size_t bytes) override {
+    std::memcpy(twin(memory), memory, bytes);
+    return {};
+  }
+  Status take(void* memory, size_t bytes) override {
+    std::memcpy(memory, twin(memory), bytes);
+    return {};
+  }
+  Result<double> time(const Operation& operation, size_t iterations) override {
+    for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(run(operation));
+    return kOperationUs;
+  }
+
+  Buffers buffers() { return {.in = near_[0].data(), .out = near_[1].data()}; }
+
+ private:
+  std::byte* twin(const void* memory) {
+    const auto* at = static_cast<const std::byte*>(memory);
+    for (size_t i = 0; i < 2; ++i) {
+      if (at >= near_[i].data() && at < near_[i].data() + kBytes) {
+        return far_[i].data() + (at - near_[i].data());
+      }
+    }
+    FAIL("memory that is not the backend's");
+    return nullptr;
+  }
+
+  ThreadBackend inner_;
+  std::vector<std::byte> near_[2] = {std::vector<std::byte>(kBytes),
+                                     std::vector<std::byte>(kBytes)};
+  std::vector<std::byte> far_[2] = {near_[0], near_[1]};
+};
+
+Shape shape_for(Collective collective) {
+  return {.collective = collective,
+          .type = DataType::kFloat32,
+          .op = ReduceOp::kSum,
+          .root = 1,
+          .count = 300};
+}
+
+std::vector<Result<Measured>> measured_on_ranks(Fault fault, Collective collective) {
+  ThreadWorld world(3);
+  world.fault = fault;
+  std::vector<Result<Measured>> results(3, Status(Code::kSystem, "not measured"));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      FarBackend backend(world, rank);
+      results[static_cast<size_t>(rank)] =
+          measure(backend, shape_for(collective), backend.buffers(),
+                  {.iterations = 22, .limit_from_bytes = 0});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("buffers elsewhere are given, taken and timed by their backend") {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
+                                      Collective::kAllGather, Collective::kBroadcast}) {
+    INFO(name(collective));
+    for (const Result<Measured>& measured : measured_on_ranks(Fault::kNone, collective)) {
+      REQUIRE(measured.ok());
+      CHECK(!measured.value().limit_us);  // the processor's memory says nothing about it
+      for (const std::optional<Half>& half :
+           {measured.value().out_of_place, measured.value().in_place}) {
+        REQUIRE(half);
+        CHECK(half->wrong == 0u);
+        CHECK(half->time_us == kOperationUs);
+        CHECK(half->spread->max == kOperationUs);
+      }
+    }
+  }
+}
+
+TEST_CASE("wrong results and spoilt inputs are found in buffers elsewhere") {
+  for (const Fault fault : {Fault::kFlipped, Fault::kMissing, Fault::kSpoilsInput}) {
+    for (const Result<Measured>& measured : measured_on_ranks(fault, Collective::kAllReduce)) {
+      REQUIRE(measured.ok());
+      CHECK(measured.value().out_of_place->wrong > 0u);
+    }
+  }
+}

@@ -1,0 +1,49 @@
+/* What rondo.h says of devices: fields that older programs do not have, and what is refused. That the
+ * C++ communicator does the rest is tested there. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rondo/rondo.h"
+
+static void expect(int so, const char* what) {
+  if (so) return;
+  fprintf(stderr, "not so: %s; last error: %s\n", what, rondo_last_error());
+  exit(1);
+}
+
+int main(void) {
+  rondo_communicator* world = NULL;
+  rondo_config config;
+  rondo_call_options options;
+
+  rondo_config_init(&config, sizeof config);
+  expect(config.device == -1, "no device unless it is asked for");
+  config.rank = 0;
+  config.world_size = 1;
+  config.device = -2;
+  expect(rondo_create(&world, &config) == RONDO_INVALID_ARGUMENT, "a device that is none");
+  expect(strstr(rondo_last_error(), "Config::device is -2") != NULL, "it is named");
+  config.device = 4711; /* nobody has so many, and here there may be none at all */
+  expect(rondo_create(&world, &config) != RONDO_OK && world == NULL, "a device that is not there");
+  config.device = -1;
+  config.reserved_last = 1;
+  expect(rondo_create(&world, &config) == RONDO_INVALID_ARGUMENT, "what is reserved");
+
+  /* A program of before there were devices. */
+  memset(&config, 0, sizeof config);
+  rondo_config_init(&config, offsetof(rondo_config, device));
+  config.rank = 0;
+  config.world_size = 1;
+  expect(rondo_create(&world, &config) == RONDO_OK, "an older program gets no device");
+
+  rondo_call_options_init(&options, sizeof options);
+  expect(options.stream == NULL, "no stream unless it is asked for");
+  expect(rondo_barrier(world, &options) == RONDO_OK, "a barrier on the host");
+  options.stream = &options;
+  expect(rondo_barrier(world, &options) == RONDO_INVALID_ARGUMENT, "a stream without a device");
+  expect(strstr(rondo_last_error(), "on a device") != NULL, "it says what streams are for");
+  rondo_destroy(world);
+  return 0;
+}

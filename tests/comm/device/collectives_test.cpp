@@ -1,0 +1,350 @@
+// Collectives of a communicator on a device, as a user calls them, against those of the host; and how
+// they are enqueued: in the order of streams, in graphs, without waiting for anybody.
+#include <thread>
+#include <vector>
+
+#include "tests/comm/device/world.hpp"
+
+namespace rondo::device::test {
+namespace {
+
+// Enqueues all calls on all ranks, nothing in between; then compares.
+void compare(World& world, const std::vector<Call>& calls) {
+  const auto wanted = on_host(calls, world.size());
+  std::vector<std::vector<Buffers>> found(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      found[i].emplace_back(calls[i], rank, world.size());
+    }
+  }
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      INFO(calls[i].to_string() << ", rank " << rank);
+      const Status status =
+          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
+      INFO(status.to_string());
+      REQUIRE(status.ok());
+    }
+  }
+  world.synchronize();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    INFO(world[rank].status().to_string());
+    CHECK(world[rank].status().ok());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      INFO(calls[i].to_string() << ", rank " << rank << " of " << world.size());
+      const auto r = static_cast<size_t>(rank);
+      CHECK((found[i][r].memory() == wanted[i][r].memory()));
+    }
+  }
+}
+
+std::vector<Call> every_collective(int size) {
+  std::vector<Call> calls;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
+        Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
+        Collective::kScatter, Collective::kAllToAll}) {
+    for (const size_t count : {0, 1, 7, 300}) {
+      for (const bool in_place : {false, true}) {
+        calls.push_back({.collective = collective,
+                         .count = count,
+                         .type = count % 2 == 0 ? DataType::kInt32 : DataType::kFloat32,
+                         .op = count == 7 ? ReduceOp::kMax : ReduceOp::kSum,
+                         .root = size / 2,
+                         .in_place = in_place});
+      }
+    }
+  }
+  return calls;
+}
+
+TEST_CASE("On a device, every collective gives what it gives on the host") {
+  for (const int size : testing::sizes({2, 3, 1, 4, 5, 7})) {
+    DYNAMIC_SECTION(size << " ranks") {
+      const auto gpu = std::make_shared<FakeGpu>(2);
+      {
+        const Installed installed(gpu);
+        World world(gpu, size);
+        REQUIRE(world.all_created());
+        compare(world, every_collective(size));
+        CHECK(world[0].stats().operations == every_collective(size).size());
+      }
+      CHECK(gpu->alive() == 0);
+    }
+  }
+}
+
+TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  std::vector<Call> calls;
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kOneShotDirect,
+        Algorithm::kTwoShotDirect, Algorithm::kTree, Algorithm::kStar}) {
+    calls.push_back({.collective = Collective::kAllReduce, .count = 500, .algorithm = algorithm});
+    // The host has references to library memory only between processes; these ranks are threads.
+    calls.push_back({.collective = Collective::kAllReduce,
+                     .count = 33,
+                     .type = DataType::kFloat32,
+                     .op = ReduceOp::kScaledSum,
+                     .algorithm = algorithm});
+  }
+  for (int type = 0; type < kDataTypes; ++type) {
+    calls.push_back({.collective = Collective::kAllReduce,
+                     .count = 100,
+                     .type = static_cast<DataType>(type),
+                     .op = ReduceOp::kMin,
+                     .algorithm = Algorithm::kRing});
+  }
+  compare(world, calls);
+}
+
+TEST_CASE("On a device, small one-shot operations from everybody to everybody go by LL") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  const auto by_ll = [&](Collective collective, size_t count, Algorithm algorithm) {
+    const int before = gpu->launches_by_ll;
+    compare(world, {{.collective = collective, .count = count, .algorithm = algorithm}});
+    return gpu->launches_by_ll - before;
+  };
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kOneShot) == 3);
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kAuto) == 3);
+  CHECK(by_ll(Collective::kAllReduce, 128, Algorithm::kOneShot) == 3);  // two channels of 256 bytes
+  CHECK(by_ll(Collective::kAllReduce, 129, Algorithm::kOneShot) == 0);
+  CHECK(by_ll(Collective::kAllReduce, 7, Algorithm::kRing) == 0);
+  CHECK(by_ll(Collective::kAllGather, 5, Algorithm::kOneShot) == 3);
+  CHECK(by_ll(Collective::kBroadcast, 5, Algorithm::kAuto) == 0);
+}
+
+TEST_CASE("What a stream holds before and after an operation is done before and after it") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  const std::vector<int32_t> sources[2] = {std::vector<int32_t>(100, 3),
+                                           std::vector<int32_t>(100, 4)};
+  std::vector<int32_t> in[2], out[2], kept[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    in[rank].resize(100);
+    out[rank].resize(100);
+    kept[rank].resize(100);
+  }
+  const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
+  gpu->hold(world.stream(0));
+  for (int rank = 0; rank < 2; ++rank) {
+    const Stream stream = world.stream(rank);
+    REQUIRE(gpu->copy(bytes(in[rank]), reinterpret_cast<const std::byte*>(sources[rank].data()),
+                      400, stream)
+                .ok());
+    REQUIRE(world[rank]
+                .all_reduce(in[rank].data(), out[rank].data(), 100, DataType::kInt32,
+                            ReduceOp::kSum, world.on_stream(rank))
+                .ok());
+    REQUIRE(gpu->copy(bytes(kept[rank]), bytes(out[rank]), 400, stream).ok());
+    REQUIRE(gpu->clear(bytes(out[rank]), 400, stream).ok());
+  }
+  CHECK_FALSE(gpu->idle(world.stream(1)));  // it waits for rank 0, and nobody waits for it
+  gpu->let_go(world.stream(0));
+  world.synchronize();
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(kept[rank] == std::vector<int32_t>(100, 7));
+    CHECK(out[rank] == std::vector<int32_t>(100, 0));
+    CHECK(world[rank].status().ok());
+  }
+}
+
+TEST_CASE("Operations of one communicator keep their order on several streams") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  auto other = gpu->create_stream();
+  REQUIRE(other.ok());
+  {
+    World world(gpu, 2);
+    REQUIRE(world.all_created());
+    const std::vector<Call> calls = {{.collective = Collective::kAllReduce, .count = 64},
+                                     {.collective = Collective::kAllGather, .count = 9}};
+    const auto wanted = on_host(calls, 2);
+    std::vector<Buffers> found[2];
+    gpu->hold(world.stream(0));
+    for (int rank = 0; rank < 2; ++rank) {
+      for (size_t i = 0; i < 2; ++i) {
+        CallOptions options = world.on_stream(rank);
+        if (rank == 0 && i == 1) options.stream = *other;
+        found[rank].reserve(2);
+        found[rank].emplace_back(calls[i], rank, 2);
+        REQUIRE(issue(world[rank], calls[i], found[rank][i], options).ok());
+      }
+    }
+    // Either it stands behind the first one, or it has run before it, and is wrong.
+    while (!gpu->waits_for_event(*other) && !gpu->idle(*other)) std::this_thread::yield();
+    gpu->let_go(world.stream(0));
+    world.synchronize();
+    REQUIRE(gpu->synchronize(*other).ok());
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      CHECK(world[rank].status().ok());
+      for (size_t i = 0; i < 2; ++i) CHECK((found[rank][i].memory() == wanted[i][r].memory()));
+    }
+  }
+  REQUIRE(gpu->destroy_stream(*other).ok());
+}
+
+TEST_CASE("A graph's operations are new ones whenever it is replayed") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  const std::vector<Call> calls = {
+      {.collective = Collective::kAllReduce, .count = 200},
+      {.collective = Collective::kAllReduce, .count = 5, .algorithm = Algorithm::kOneShot},
+      {.collective = Collective::kAllGather, .count = 40},
+      {.collective = Collective::kBarrier, .count = 0}};
+  const auto wanted = on_host(calls, 3);
+  std::vector<std::vector<Buffers>> found(calls.size());
+  std::vector<FakeGpu::Graph> graphs;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (int rank = 0; rank < 3; ++rank) found[i].emplace_back(calls[i], rank, 3);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    gpu->begin_capture(world.stream(rank));
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Status status =
+          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
+      INFO(status.to_string());
+      REQUIRE(status.ok());
+      CHECK(world[rank].status().ok());
+    }
+    graphs.push_back(gpu->end_capture(world.stream(rank)));
+  }
+  CHECK(gpu->launches == 0);
+  for (int replay = 1; replay <= 3; ++replay) {
+    for (int rank = 0; rank < 3; ++rank)
+      gpu->replay(graphs[static_cast<size_t>(rank)], world.stream(rank));
+    world.synchronize();
+    CHECK(gpu->launches == replay * 3 * 4);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      for (int rank = 0; rank < 3; ++rank) {
+        const auto r = static_cast<size_t>(rank);
+        INFO(calls[i].to_string() << ", rank " << rank << ", replay " << replay);
+        CHECK((found[i][r].memory() == wanted[i][r].memory()));
+        found[i][r].fill(rank);
+      }
+    }
+  }
+  // And what is not captured goes on behind them.
+  compare(world, {{.collective = Collective::kAllReduce, .count = 200}});
+}
+
+TEST_CASE(
+    "Communicators of the same ranks do not get in each other's way, and parts have the device") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  {
+    World world(gpu, 4);
+    REQUIRE(world.all_created());
+    compare(world, {{.collective = Collective::kAllReduce, .count = 10}});
+    std::vector<std::optional<Communicator>> halves(4);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto half = world[rank].split(rank % 2, rank);
+        if (half.ok() && *half) halves[static_cast<size_t>(rank)] = std::move(**half);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::vector<int32_t> one[4], two[4];
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      REQUIRE(halves[r]);
+      one[rank].assign(50, rank);
+      two[rank].assign(50, rank);
+      // The parts' operations first on some ranks, and on the same streams: in the same order, as
+      // otherwise they would wait for each other.
+      for (int i = 0; i < 2; ++i) {
+        REQUIRE(world[rank]
+                    .all_reduce(one[rank].data(), one[rank].data(), 50, DataType::kInt32,
+                                ReduceOp::kSum, world.on_stream(rank))
+                    .ok());
+        REQUIRE(halves[r]
+                    ->all_reduce(two[rank].data(), two[rank].data(), 50, DataType::kInt32,
+                                 ReduceOp::kSum, world.on_stream(rank))
+                    .ok());
+      }
+    }
+    world.synchronize();
+    for (int rank = 0; rank < 4; ++rank) {
+      CHECK(one[rank] == std::vector<int32_t>(50, 24));
+      CHECK(two[rank] == std::vector<int32_t>(50, 2 * (rank % 2 == 0 ? 2 : 4)));
+      CHECK(world[rank].status().ok());
+      CHECK(halves[static_cast<size_t>(rank)]->status().ok());
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("A group's collectives are enqueued in order at its end") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> sum[2], all[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    sum[rank].assign(20, rank + 1);
+    all[rank].resize(40);
+    REQUIRE(world[rank].group_start().ok());
+    REQUIRE(world[rank]
+                .all_reduce(sum[rank].data(), sum[rank].data(), 20, DataType::kInt32,
+                            ReduceOp::kSum, world.on_stream(rank))
+                .ok());
+    REQUIRE(world[rank]
+                .all_gather(sum[rank].data(), all[rank].data(), 20, DataType::kInt32,
+                            world.on_stream(rank))
+                .ok());
+    CHECK(world[rank].stats().operations == 0);
+    REQUIRE(world[rank].group_end().ok());
+    CHECK(world[rank].stats().operations == 2);
+  }
+  world.synchronize();
+  for (int rank = 0; rank < 2; ++rank) CHECK(all[rank] == std::vector<int32_t>(40, 3));
+}
+
+TEST_CASE("Programs that no longer fit make room for each other, but for those of graphs") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu, 4096);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<Call> calls;
+  for (size_t count = 1; count <= 40; ++count) {
+    calls.push_back({.collective = Collective::kAllReduce, .count = count});
+  }
+  // Rank by rank: no rank's room depends on what another one has begun.
+  const auto wanted = on_host(calls, 2);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    std::vector<Buffers> found;
+    for (int rank = 0; rank < 2; ++rank) found.emplace_back(calls[i], rank, 2);
+    for (int rank = 0; rank < 2; ++rank) {
+      REQUIRE(issue(world[rank], calls[i], found[static_cast<size_t>(rank)], world.on_stream(rank))
+                  .ok());
+    }
+    world.synchronize();
+    for (size_t rank = 0; rank < 2; ++rank)
+      CHECK((found[rank].memory() == wanted[i][rank].memory()));
+  }
+  gpu->begin_capture(world.stream(0));
+  Status full;
+  std::vector<int32_t> data(100);
+  for (size_t count = 1; count <= 40 && full.ok(); ++count) {
+    full = world[0].all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum,
+                               world.on_stream(0));
+  }
+  (void)gpu->end_capture(world.stream(0));
+  CHECK(full.code() == Code::kResourceExhausted);
+  CHECK(full.message().find("those of graphs") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace rondo::device::test

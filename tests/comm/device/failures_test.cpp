@@ -1,0 +1,275 @@
+// What a communicator on a device refuses, and what it says and leaves behind when something goes
+// wrong: calls that differ, ranks that do not come, abort, CUDA's errors.
+#include <thread>
+#include <vector>
+
+#include "tests/comm/device/world.hpp"
+
+namespace rondo::device::test {
+namespace {
+
+bool says(const Status& status, const std::string& text) {
+  INFO(status.to_string());
+  const bool found = status.message().find(text) != std::string::npos;
+  CHECK(found);
+  return found;
+}
+
+Status all_reduce(World& world, int rank, std::vector<int32_t>& data, size_t count) {
+  return world[rank].all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum,
+                                world.on_stream(rank));
+}
+
+constexpr uint64_t kImpatient = 1'000'000'000;  // each look is a second of a kernel's time
+
+TEST_CASE("Without a device it is said why there is none") {
+  Config config;
+  config.rank = 0;
+  config.world_size = 1;
+  config.device = 4711;  // nobody has so many
+  const auto made = Communicator::create(config);
+  REQUIRE_FALSE(made.ok());
+  CHECK_FALSE(made.status().message().empty());
+  CHECK((made.status().code() == Code::kUnavailable ||
+         made.status().code() == Code::kInvalidArgument));
+}
+
+TEST_CASE("Some ranks with a device and some without are refused, and a number that is none") {
+  const TempDirectory directory;
+  std::vector<std::thread> threads;
+  Status statuses[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Config config = testing::world_config(directory.path(), rank, 2);
+      config.device = rank - 1;
+      statuses[rank] = Communicator::create(config).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) {
+    says(status, "Config::device is -1 on rank 0 and 0 on rank 1");
+  }
+  Config config;
+  config.device = -2;
+  CHECK(Communicator::create(config).status().code() == Code::kInvalidArgument);
+}
+
+TEST_CASE("What a communicator on a device does not have is refused by name, and it works on") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data(4);
+  const std::vector<size_t> counts = {1, 3};
+  Communicator& c = world[0];
+  says(c.send(data.data(), 4, DataType::kInt32, 1), "has no messages");
+  says(c.recv_async(data.data(), 4, DataType::kInt32, 1).status(), "has no messages");
+  says(c.all_reduce_async(data.data(), data.data(), 4, DataType::kInt32).status(),
+       "has no asynchronous calls");
+  says(c.all_gather_v(data.data(), data.data(), counts, {}, DataType::kInt32, world.on_stream(0)),
+       "has no _v collectives");
+  says(c.barrier(), "Give every rank a stream");
+  for (int rank = 0; rank < 2; ++rank) REQUIRE(all_reduce(world, rank, data, 0).ok());
+  world.synchronize();
+  CHECK(c.status().ok());
+
+  Config config;
+  config.rank = 0;
+  config.world_size = 1;
+  auto host = Communicator::create(config);
+  REQUIRE(host.ok());
+  says(host->barrier(world.on_stream(0)), "is for communicators on a device");
+}
+
+TEST_CASE(
+    "Thread blocks that do not fit together are refused, those of other communicators included") {
+  const auto gpu = std::make_shared<FakeGpu>(1, 5);
+  const Installed installed(gpu);
+  {
+    Config config = small_config();
+    config.channels = 3;
+    World crowd(gpu, 2, config);
+    for (int rank = 0; rank < 2; ++rank) {
+      CHECK(crowd.created(rank).code() == Code::kUnavailable);
+      says(crowd.created(rank), "at most 2 channels");
+    }
+    World fits(gpu, 2);
+    REQUIRE(fits.all_created());
+    World second(gpu, 2);
+    says(second.created(0), "other communicators may take 4");
+    World alone(gpu, 1, [] {
+      Config one = small_config();
+      one.channels = 1;
+      return one;
+    }());
+    CHECK(alone.all_created());
+  }
+  {
+    World again(gpu, 2);
+    CHECK(again.all_created());
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("Ranks that call different things are told which, all of them") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  for (const bool other_collective : {false, true}) {
+    World world(gpu, 3);
+    REQUIRE(world.all_created());
+    gpu->ns_per_look = kImpatient;  // some ranks may wait for what never comes
+    std::vector<int32_t> data[3] = {std::vector<int32_t>(300), std::vector<int32_t>(300),
+                                    std::vector<int32_t>(300)};
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == 2 && other_collective) {
+        REQUIRE(world[rank].barrier(world.on_stream(rank)).ok());
+      } else {
+        REQUIRE(all_reduce(world, rank, data[rank], rank == 2 ? 50 : 100).ok());
+      }
+    }
+    world.synchronize();
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(world[rank].status().code() == Code::kMismatch);
+      says(world[rank].status(), "rank 2 called");
+      says(world[rank].status(), "called all_reduce(int32, sum, count 100)");
+      says(world[rank].status(), "operation 1");
+      CHECK(all_reduce(world, rank, data[rank], 1).code() == Code::kMismatch);
+    }
+    gpu->ns_per_look = 0;
+  }
+}
+
+TEST_CASE("A rank that never comes is named, with the operation and the step") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data[3] = {std::vector<int32_t>(300), std::vector<int32_t>(300),
+                                  std::vector<int32_t>(300)};
+  for (int rank = 0; rank < 3; ++rank) REQUIRE(all_reduce(world, rank, data[rank], 7).ok());
+  world.synchronize();
+  gpu->ns_per_look = kImpatient;
+  for (int rank = 0; rank < 2; ++rank) REQUIRE(all_reduce(world, rank, data[rank], 300).ok());
+  world.synchronize();
+  for (int rank = 0; rank < 3; ++rank) {
+    // Rank 2's own kernels have reported nothing; it learns what the others have found.
+    const Status status = world[rank].status();
+    CHECK(status.code() == Code::kTimeout);
+    says(status, "all_reduce(int32, sum, count 300) (operation 2) has not moved");
+    says(status, "in step ");
+    says(status, "rank 2 (pid ");
+    says(status, "has not called it; its last operation is 1");
+  }
+  CHECK(all_reduce(world, 2, data[2], 300).code() == Code::kTimeout);
+}
+
+TEST_CASE("abort() ends kernels that wait, on every rank") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data(300);
+  REQUIRE(all_reduce(world, 0, data, 300).ok());
+  CHECK_FALSE(gpu->idle(world.stream(0)));
+  world[1].abort("enough");
+  world.synchronize();
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(world[rank].status().code() == Code::kAborted);
+    says(world[rank].status(), "rank 1 aborted: enough");
+  }
+}
+
+TEST_CASE("Who is destroyed while its kernel waits stops it first, and all memory comes back") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  {
+    const Installed installed(gpu);
+    Config config = small_config();
+    config.timeout = std::chrono::milliseconds(1);
+    World world(gpu, 2, config);
+    REQUIRE(world.all_created());
+    std::vector<int32_t> data(300);
+    REQUIRE(all_reduce(world, 0, data, 300).ok());
+    world.leave(0);
+    CHECK(gpu->idle(world.stream(0)));
+    says(world[1].status(), "rank 0 was destroyed before its operations had ended");
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("Memory that peers still use outlives the rank that it belongs to") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  {
+    const Installed installed(gpu);
+    World world(gpu, 2);
+    REQUIRE(world.all_created());
+    // The root has sent all when it ends, and does not wait until its peer has taken it.
+    std::vector<int32_t> from(4, 9), to(4);
+    CallOptions options = world.on_stream(0);
+    options.algorithm = Algorithm::kRing;
+    gpu->hold(world.stream(1));
+    REQUIRE(world[0].broadcast(from.data(), from.data(), 4, DataType::kInt32, 0, options).ok());
+    options.stream = world.stream(1);
+    REQUIRE(world[1].broadcast(nullptr, to.data(), 4, DataType::kInt32, 0, options).ok());
+    REQUIRE(gpu->synchronize(world.stream(0)).ok());
+    world.leave(0);
+    gpu->let_go(world.stream(1));
+    world.synchronize();
+    CHECK(to == from);
+    CHECK(world[1].status().ok());
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("A rank that leaves before its peers have finished is named") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data(300);
+  REQUIRE(all_reduce(world, 0, data, 300).ok());
+  world.leave(1);
+  const Status status = world[0].status();
+  CHECK(status.code() == Code::kPeerDied);
+  says(status, "rank 1 left the communicator after operation 0");
+  world.synchronize();
+}
+
+TEST_CASE(
+    "Whichever call of CUDA fails, somebody is told, nobody hangs, and nothing is left behind") {
+  int calls = 0;
+  for (int fail_at = -1; fail_at < calls || fail_at < 0; ++fail_at) {
+    const auto gpu = std::make_shared<FakeGpu>(2);
+    gpu->fail_at = fail_at;
+    bool told = false, right = true;
+    {
+      const Installed installed(gpu);
+      World world(gpu, 2);
+      for (int rank = 0; rank < 2; ++rank) told = told || !world.created(rank).ok();
+      if (world.all_created()) {
+        std::vector<int32_t> data[2] = {std::vector<int32_t>(300, 1), std::vector<int32_t>(300, 2)};
+        for (int i = 0; i < 2; ++i) {
+          for (int rank = 0; rank < 2; ++rank) {
+            told = !all_reduce(world, rank, data[rank], 300).ok() || told;
+          }
+        }
+        for (int rank = 0; rank < 2; ++rank) told = told || !world[rank].status().ok();
+        world.synchronize();
+        for (int rank = 0; rank < 2; ++rank) {
+          told = told || !world[rank].status().ok();
+          right = right && data[rank] == std::vector<int32_t>(300, 6);
+        }
+      }
+      if (fail_at < 0) calls = gpu->calls;
+    }
+    INFO("call " << fail_at << " of " << calls);
+    CHECK(gpu->alive() == 0);
+    CHECK((told || right));
+    if (fail_at < 0) {
+      CHECK_FALSE(told);
+      REQUIRE(calls > 50);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rondo::device::test

@@ -1,0 +1,270 @@
+// A GPU for tests on machines without one: device memory is the host's, streams are queues with a
+// thread each, and the kernel is the device engine, walked by a thread for each block. Streams can be
+// held, and captured into graphs.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/device/backend.hpp"
+#include "tests/comm/engine/host_blocks.hpp"
+#include "tests/transport/fake_cuda.hpp"
+
+namespace rondo::device::test {
+
+class FakeGpu final : public transport::test::FakeCuda {
+ public:
+  using Task = std::function<void()>;
+  using Graph = std::vector<Task>;
+
+  /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
+  std::atomic<uint64_t> ns_per_look{0};
+  std::atomic<int> launches{0};
+  std::atomic<int> launches_by_ll{0};
+
+  explicit FakeGpu(int device_count = 1, int multiprocessors = 100) {
+    devices.clear();
+    for (int d = 0; d < device_count; ++d) {
+      devices.push_back({});
+      devices.back().uuid[0] = static_cast<std::byte>(d + 1);
+      devices.back().multiprocessors = multiprocessors;
+      for (int p = 0; p < device_count; ++p) peers.insert({d, p});
+    }
+  }
+  ~FakeGpu() override {
+    for (auto& [handle, queue] : queues_) finish(*queue);
+  }
+
+  Backend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) const {
+    return {.cuda = self, .kernel = &kKernel, .threads = 1, .program_bytes = program_bytes};
+  }
+
+  Result<Stream> create_stream() override {
+    Result<Stream> made = FakeCuda::create_stream();
+    if (made.ok()) (void)queue(*made);
+    return made;
+  }
+  Status destroy_stream(Stream stream) override {
+    finish(queue(stream));
+    {
+      const std::lock_guard lock(queues_mutex_);
+      queues_.erase(stream);
+    }
+    return FakeCuda::destroy_stream(stream);
+  }
+  Status synchronize(Stream stream) override {
+    drain(stream);
+    return next();
+  }
+  /// The same as no call of CUDA, which cannot fail.
+  void drain(Stream stream) {
+    Queue& q = queue(stream);
+    std::unique_lock lock(q.mutex);
+    q.changed.wait(lock, [&] { return q.tasks.empty() && !q.busy; });
+  }
+  Result<bool> is_done(Stream stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    RONDO_RETURN_IF_ERROR(outside_captures());
+    return idle(stream);
+  }
+  bool idle(Stream stream) {
+    Queue& q = queue(stream);
+    const std::lock_guard lock(q.mutex);
+    return q.tasks.empty() && !q.busy;
+  }
+
+  Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    submit(stream, [=] { std::memcpy(to, from, bytes); });
+    return {};
+  }
+  Status clear(std::byte* memory, size_t bytes, Stream stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    submit(stream, [=] { std::memset(memory, 0, bytes); });
+    return {};
+  }
+
+  Status record(Event event, Stream stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    if (capture(stream) != 0) return {};  // the order of a graph's tasks is theirs already
+    const std::lock_guard lock(events_mutex_);
+    const uint64_t number = ++events_[event].recorded;
+    submit(stream, [this, event, number] {
+      const std::lock_guard inner(events_mutex_);
+      events_[event].happened = std::max(events_[event].happened, number);
+      event_happened_.notify_all();
+    });
+    return {};
+  }
+  Status wait(Stream stream, Event event) override {
+    RONDO_RETURN_IF_ERROR(next());
+    if (capture(stream) != 0) return {};
+    uint64_t number = 0;
+    {
+      const std::lock_guard lock(events_mutex_);
+      number = events_[event].recorded;
+    }
+    submit(stream, [this, event, number, &q = queue(stream)] {
+      q.waits_for_event = true;
+      std::unique_lock lock(events_mutex_);
+      event_happened_.wait(lock, [&] { return events_[event].happened >= number; });
+      q.waits_for_event = false;
+    });
+    return {};
+  }
+  bool waits_for_event(Stream stream) { return queue(stream).waits_for_event; }
+  Result<bool> has_happened(Event event) override {
+    RONDO_RETURN_IF_ERROR(next());
+    RONDO_RETURN_IF_ERROR(outside_captures());
+    const std::lock_guard lock(events_mutex_);
+    return events_[event].happened >= events_[event].recorded;
+  }
+
+  Result<uint64_t> capture_of(Stream stream) override {
+    RONDO_RETURN_IF_ERROR(next());
+    return capture(stream);
+  }
+  Result<int> exchange_capture_mode(int mode) override {
+    RONDO_RETURN_IF_ERROR(next());
+    return std::exchange(capture_mode(), mode);
+  }
+  void begin_capture(Stream stream) { queue(stream).capture = ++captures_; }
+  Graph end_capture(Stream stream) {
+    queue(stream).capture = 0;
+    return std::exchange(queue(stream).graph, {});
+  }
+  void replay(const Graph& graph, Stream stream) {
+    for (const Task& task : graph) submit(stream, task);
+  }
+
+  Status launch(const transport::cuda_ipc::Launch& launch) override {
+    RONDO_RETURN_IF_ERROR(next());
+    if (launch.kernel != &kKernel) return {Code::kSystem, "no such kernel"};
+    const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
+    const auto operation = *static_cast<const engine::DeviceOperation*>(launch.arguments[1]);
+    submit(launch.stream, [this, links, operation, blocks = launch.blocks] {
+      ++launches;
+      launches_by_ll += operation.protocol == engine::Protocol::kLl;
+      std::vector<std::thread> threads;
+      for (int block = 1; block < blocks; ++block) {
+        threads.emplace_back([&, block] { walk(links, operation, block); });
+      }
+      walk(links, operation, 0);
+      for (std::thread& thread : threads) thread.join();
+    });
+    return {};
+  }
+
+  /// From here on the stream stands still, until let_go().
+  void hold(Stream stream) {
+    Queue& q = queue(stream);
+    q.held = true;
+    submit(stream, [&q] { q.held.wait(true); });
+  }
+  void let_go(Stream stream) {
+    queue(stream).held = false;
+    queue(stream).held.notify_all();
+  }
+
+ private:
+  struct Queue {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Task> tasks;
+    bool busy = false, ends = false;
+    std::atomic<bool> held{false}, waits_for_event{false};
+    std::atomic<uint64_t> capture{0};
+    Graph graph;
+    std::thread worker;
+  };
+  struct EventState {
+    uint64_t recorded = 0, happened = 0;
+  };
+
+  static constexpr char kKernel = 0;
+  static int& capture_mode() {
+    thread_local int mode = 0;  // global
+    return mode;
+  }
+
+  void walk(const engine::DeviceLinks& links, const engine::DeviceOperation& operation, int block) {
+    engine::test::HostBlockMemory memory(1);
+    engine::test::HostBlock host{memory, 0, 1, ns_per_look};
+    engine::DeviceEngine<engine::test::HostBlock, engine::test::HostAccess>(
+        links, operation, static_cast<uint32_t>(block), host)
+        .run();
+  }
+
+  Status outside_captures() {
+    const std::lock_guard lock(queues_mutex_);
+    const bool captures = std::any_of(queues_.begin(), queues_.end(),
+                                      [](const auto& each) { return each.second->capture != 0; });
+    if (!captures || capture_mode() == kRelaxed) return {};
+    return {Code::kSystem, "operation not permitted when stream is capturing"};
+  }
+
+  // The default stream is a null one.
+  Queue& queue(Stream stream) {
+    const std::lock_guard lock(queues_mutex_);
+    std::unique_ptr<Queue>& q = queues_[stream];
+    if (!q) {
+      q = std::make_unique<Queue>();
+      q->worker = std::thread([&q = *q] { work(q); });
+    }
+    return *q;
+  }
+  uint64_t capture(Stream stream) { return queue(stream).capture; }
+
+  void submit(Stream stream, Task task) {
+    Queue& q = queue(stream);
+    const std::lock_guard lock(q.mutex);
+    if (q.capture != 0) {
+      q.graph.push_back(std::move(task));
+      return;
+    }
+    q.tasks.push_back(std::move(task));
+    q.changed.notify_all();
+  }
+  static void work(Queue& q) {
+    std::unique_lock lock(q.mutex);
+    while (true) {
+      q.changed.wait(lock, [&] { return q.ends || !q.tasks.empty(); });
+      if (q.tasks.empty()) return;
+      const Task task = std::move(q.tasks.front());
+      q.tasks.pop_front();
+      q.busy = true;
+      lock.unlock();
+      task();
+      lock.lock();
+      q.busy = false;
+      q.changed.notify_all();
+    }
+  }
+  static void finish(Queue& q) {
+    {
+      const std::lock_guard lock(q.mutex);
+      q.ends = true;
+      q.changed.notify_all();
+    }
+    if (q.worker.joinable()) q.worker.join();
+  }
+
+  std::mutex queues_mutex_;
+  std::map<Stream, std::unique_ptr<Queue>> queues_;
+  std::atomic<uint64_t> captures_{0};
+  std::mutex events_mutex_;
+  std::condition_variable event_happened_;
+  std::map<Event, EventState> events_;
+};
+
+}  // namespace rondo::device::test

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""scripts/gpu-check on stand-ins for the driver's tool, CMake, CTest and the programs: that its report says what became of each stage,
+also of one that fails, hangs or cannot run, and that it goes on after it. Needs no GPU.
+    gpu_check_test.py SOURCE"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(sys.argv[1]).resolve()
+# `behave NAME` does what the file NAME in $STUBS says: nothing, a failure, or never ending, deaf to SIGTERM and with a child.
+BEHAVE = """\
+behave() {
+  echo "$*" >>"$STUBS/calls"
+  case $(cat "$STUBS/$1" 2>/dev/null) in
+    fails) echo "$1 is broken"; exit 3 ;;
+    hangs) trap '' TERM; (trap '' TERM; while :; do sleep 1000; done) & echo "$! $$" >"$STUBS/pids"; while :; do wait; done ;;
+    refuses) echo "========= Error: Device not supported."; exit 1 ;;
+    skips) echo "1/1 Test #1: x ***Skipped"; exit 0 ;;
+    unable) echo "--device cuda is not in this build, which knows CPU memory only"; exit 2 ;;
+  esac
+}
+json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift; done; }
+"""
+TOOLS = {
+    "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
+                  'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, 81920, 9.0"; done',
+    "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
+    "compute-sanitizer": "behave compute-sanitizer; exec true",
+    # Configuring makes the folder; --target help names what can be built; building puts the programs there.
+    "cmake": """
+case "$*" in
+  *"--target help"*) for t in one_test two_test kernels_bench_cuda device_engine_bench rondo-perf; do echo "$t: phony"; done ;;
+  --build*) behave build "$@"; mkdir -p "$2/bin"; cp "$STUBS/programs/"* "$2/bin" ;;
+  *) behave configure; mkdir -p "$4" ;;
+esac""",
+    "ctest": """
+case "$*" in
+  *show-only*) echo '{"tests": [{"name": "one_test"}, {"name": "two_test"}]}' ;;
+  *"^one_test$"*) behave one_test ;;
+  *"^two_test$"*) behave two_test ;;
+esac""",
+}
+KERNELS = {"device": "Stub", "bytes": 256 << 20, "copy_gb_per_s": 4000.0, "results": [
+    {"type": "float", "redop": "sum", "sources": 2, "destinations": 1, "gb_per_s": 3900.0, "of_copy": 0.975},
+    {"type": "int8", "redop": "sum", "sources": 2, "destinations": 1, "gb_per_s": 3600.0, "of_copy": 0.9}]}
+ENGINE = {"copy_gb_per_s": 4000.0, "channels": 16, "slot_bytes": 131072, "depth": 8, "results": [
+    {"ranks": ranks, "algorithm": algorithm, "bytes": size, "us": us, "bound_us": 0.8 * us, "right": right}
+    for ranks in (2, 4, 8) for algorithm, size, us, right in (("two_shot", 1 << 30, 1000.0, True), ("ring", 1 << 30, 100.0, False),
+                                                              ("one_shot", 8 << 10, 9.5, True))]}
+PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
+                     "out_of_place": {"time": 12.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0},
+                     "in_place": {"time": 11.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": None}},
+                    {"size": 1 << 30, "algorithm": "two_shot", "backend": "rondo",
+                     "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
+PROGRAMS = {"kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
+            "kernels_cuda_test": ("", {}), "device_engine_test": ("", {})}
+
+
+def write_program(path, text):
+    path.write_text(f"#!/bin/bash\n{BEHAVE}{text}\n")
+    path.chmod(0o755)
+
+
+class GpuCheck(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.work = pathlib.Path(folder.name)
+        self.stubs = self.work / "stubs"
+        for name in ("bin", "programs"):
+            (self.stubs / name).mkdir(parents=True)
+        for name, text in TOOLS.items():
+            write_program(self.stubs / "bin" / name, text)
+        for name, (behaviour, document) in PROGRAMS.items():
+            write_program(self.stubs / "programs" / name, f"behave {behaviour} \"$@\"\njson \"$@\" <<'END'\n{json.dumps(document)}\nEND")
+        (self.work / "deps").mkdir()
+        (self.work / "deps/manifest.json").write_text("{}")
+
+    def start(self, *words):
+        environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs),
+                       "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.Popen([SOURCE / "scripts/gpu-check", self.work / "deps", "--out", self.work / "out", "--build-dir",
+                                 self.work / "build", "--commit", "abc", *words], env=environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def finish(self, process):
+        """Exit code and report."""
+        self.output, _ = process.communicate(timeout=100)
+        report = self.work / "out/report.json"
+        self.report = json.loads(report.read_text()) if report.exists() else None
+        self.markdown = (self.work / "out/report.md").read_text() if report.exists() else ""
+        return process.returncode
+
+    def check(self, *words, **behaviours):
+        """A whole run in which these stand-ins do what they are told."""
+        for name, how in behaviours.items():
+            (self.stubs / name.replace("_", "-" if name == "compute_sanitizer" else "_")).write_text(how)
+        return self.finish(self.start(*words))
+
+    def stage(self, name):
+        return next(stage for stage in self.report["stages"] if stage["name"] == name)
+
+    def states(self):
+        return {stage["name"]: stage["state"] for stage in self.report["stages"]}
+
+    def test_all_is_well(self):
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertTrue(self.report["complete"])
+        self.assertEqual(self.report["devices"], [{"name": "Stub GPU 9000", "driver": "580.1", "memory_mib": "81920", "compute_capability": "9.0"}])
+        self.assertEqual((self.report["commit"], self.report["nvcc"]), ("abc", "13.0"))
+        states = self.states()
+        for name in ("configure", "build", "test-one_test", "test-two_test", "kernels", "engine", "perf-1-threads", "perf-8-threads-large",
+                     "perf-2-processes", "memcheck-kernels_cuda_test", "memcheck-device_engine_test"):
+            self.assertEqual(states.pop(name), "passed", name)
+        self.assertEqual(states["nccl"], "skipped")
+        self.assertNotIn("failed", states.values())
+        self.assertNotIn(str(self.work / "deps"), self.markdown)
+        build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
+        self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
+
+    def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
+        self.check()
+        kernels, two, two_by_perf, *_, small, small_by_perf = self.report["goals"]
+        self.assertEqual((kernels["value"], kernels["met"]), (0.9, False))
+        self.assertIn("int8 sum, 2 to 1; 1 of 2 reach it", kernels["how"])
+        self.assertEqual((two["value"], two["met"]), (0.8, True))
+        self.assertIn("two_shot", two["how"])
+        self.assertEqual((small["value"], small["met"]), (9.5, True))
+        self.assertEqual((two_by_perf["value"], two_by_perf["met"]), (0.64, False))
+        self.assertEqual((small_by_perf["value"], small_by_perf["met"]), (11.5, True))
+        self.assertIn("launches, not a graph", small_by_perf["how"])
+        self.assertIn("**short**", self.markdown)
+
+    def test_wrong_results_of_rondo_perf_reach_no_goal(self):
+        document = json.loads(json.dumps(PERF))
+        document["results"][0]["out_of_place"]["nwrong"] = 3
+        write_program(self.stubs / "programs/rondo-perf", f"json \"$@\" <<'END'\n{json.dumps(document)}\nEND")
+        self.check()
+        self.assertIsNone(self.report["goals"][-1]["met"])
+
+    def test_graphs_are_used_where_rondo_perf_has_them(self):
+        program = self.stubs / "programs/rondo-perf"
+        write_program(program, 'if [ "$1" = --help ]; then echo "--graph N"; exit; fi\n' + program.read_text())
+        self.check()
+        self.assertIn("--graph 20", self.stage("perf-8-threads")["command"])
+        self.assertNotIn("launches", self.report["goals"][-1]["how"])
+
+    def test_a_failure_is_reported_and_the_rest_goes_on(self):
+        self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
+        self.assertEqual(self.stage("test-one_test")["reason"], "exit code 3: one_test is broken")
+        states = self.states()
+        self.assertEqual((states["engine"], states["test-two_test"], states["kernels"], states["perf-2-processes"]),
+                         ("failed", "passed", "passed", "passed"))
+        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, *[None] * 7, True])
+        self.assertIn("engine: exit code 3: engine is broken", self.markdown)
+        self.assertIn("not well: test-one_test, engine", self.output)
+
+    def test_a_hang_ends_with_all_its_processes(self):
+        self.assertEqual(self.check("--limit", "kernels=1", kernels="hangs"), 1)
+        self.assertEqual((self.stage("kernels")["state"], self.stage("kernels")["reason"]), ("hung", "hung after 1 s"))
+        self.assertIn("**hung after 1 s**", self.markdown)
+        self.assertEqual(self.states()["engine"], "passed")
+        self.check_ended()
+
+    def check_ended(self):
+        begin = time.monotonic()
+        for pid in (self.stubs / "pids").read_text().split():
+            while self.is_running(pid):
+                self.assertLess(time.monotonic() - begin, 60, "the hung program still runs")
+
+    @staticmethod
+    def is_running(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def test_one_that_is_ended_leaves_its_report_and_no_process(self):
+        (self.stubs / "engine").write_text("hangs")
+        process = self.start()
+        while not (self.stubs / "pids").exists():
+            self.assertIsNone(process.poll(), "it ended before the program that hangs")
+        process.terminate()
+        self.assertEqual(self.finish(process), 1)
+        self.assertIn("ended by signal 15", self.output)
+        self.assertFalse(self.report["complete"])
+        self.assertEqual(self.states()["kernels"], "passed")
+        self.assertIn("has not come to its end", self.markdown)
+        self.check_ended()
+
+    def test_no_time_left_is_a_failure(self):
+        self.assertEqual(self.check("--seconds", "0"), 1)
+        self.assertEqual(self.stage("configure")["reason"], "not run: no time was left")
+
+    def test_what_cannot_run_here_is_skipped_with_its_reason(self):
+        self.assertEqual(self.check(compute_sanitizer="refuses", perf="unable"), 0, self.output)
+        states = self.states()
+        self.assertEqual([states[name] for name in states if "check-" in name], ["skipped"] * 3)
+        self.assertEqual(self.stage("memcheck-device_engine_test")["reason"],
+                         "compute-sanitizer does not work here: Error: Device not supported.")
+        self.assertEqual(self.stage("perf-probe")["reason"], "this rondo-perf cannot measure device memory")
+        self.assertNotIn("perf-1-threads", states)
+
+    def test_a_test_that_skips_itself_beside_a_gpu_has_failed(self):
+        self.assertEqual(self.check(two_test="skips"), 1)
+        self.assertEqual(self.stage("test-two_test")["state"], "failed")
+
+    def test_a_program_without_its_json_has_failed(self):
+        write_program(self.stubs / "programs/kernels_bench_cuda", "true")
+        self.assertEqual(self.check(), 1)
+        self.assertEqual(self.stage("kernels")["reason"], "it wrote no JSON to kernels.json")
+
+    def test_what_could_be_built_is_run(self):
+        write_program(self.stubs / "bin/cmake", TOOLS["cmake"].replace('behave build "$@"; mkdir', "mkdir").replace("/bin\" ;;", '/bin"; exit 1 ;;'))
+        (self.stubs / "programs/device_engine_bench").unlink()
+        self.assertEqual(self.check(), 1)
+        self.assertEqual((self.states()["build"], self.states()["kernels"]), ("failed", "passed"))
+        self.assertEqual(self.stage("engine")["reason"], "this build has no device_engine_bench")
+
+    def test_several_gpus_without_nccl(self):
+        (self.stubs / "gpus").write_text("1 2")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(len(self.report["devices"]), 2)
+        self.assertEqual(self.stage("nccl")["reason"], "this build has no rondo-perf-nccl")
+
+    def test_nothing_is_checked_where_it_cannot_be(self):
+        (self.stubs / "no-gpu").write_text("")
+        self.assertEqual(self.check(), 1)
+        self.assertIn("gpu-check: no GPU here", self.output)
+        self.assertFalse((self.stubs / "calls").exists())
+        (self.stubs / "no-gpu").unlink()
+        (self.work / "deps/manifest.json").unlink()
+        self.assertEqual(self.check(), 1)
+        self.assertIn("not what scripts/bundle-deps makes", self.output)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
