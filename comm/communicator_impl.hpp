@@ -37,6 +37,7 @@ struct Group {
   std::vector<std::unique_ptr<engine::Operation>> operations;
   std::vector<engine::Transfer> transfers;
   bool asynchronous = false;  // some caller holds a Work
+  int inner = 0;              // groups begun inside this one, and not ended: they are part of it
   Status error;               // of the first call that was refused
   Status refuse(const Status& status) {
     if (error.ok()) error = status;

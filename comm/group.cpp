@@ -28,13 +28,20 @@ void Group::end(const Status& status) const {
 }  // namespace comm
 
 Status Communicator::Impl::group_start() {
-  if (group_) return refuse("group_start inside a group: call group_end first");
-  group_.emplace();
+  if (group_) {
+    ++group_->inner;
+  } else {
+    group_.emplace();
+  }
   return {};
 }
 
 Status Communicator::Impl::group_end() {
   if (!group_) return refuse("group_end without group_start");
+  if (group_->inner > 0) {
+    --group_->inner;
+    return {};
+  }
   comm::Group group = std::move(*group_);
   group_.reset();
   const auto to_self = [&](bool sends) {

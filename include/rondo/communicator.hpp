@@ -252,7 +252,8 @@ class Communicator {
   /// arguments are refused. group_end() carries them out, messages all at once and beside the
   /// collectives, collectives in their order, and returns when the blocking ones have ended. In
   /// whatever order ranks put the same calls into their groups, they cannot wait for each other in a
-  /// circle. A refused call spoils the group: group_end() returns its error and does nothing.
+  /// circle. A refused call spoils the group: group_end() returns its error and does nothing. Groups
+  /// inside a group are part of it: all begins with the outermost group_end().
   Status group_start();
   Status group_end();
 

@@ -275,7 +275,8 @@ rondo_code rondo_send(rondo_communicator* communicator, const void* buffer, size
 rondo_code rondo_recv(rondo_communicator* communicator, void* buffer, size_t count,
                       rondo_data_type type, int32_t peer, const rondo_call_options* options);
 /* Calls from here on are collected; rondo_group_end carries them out, messages all at once and
- * beside the collectives, collectives in their order. */
+ * beside the collectives, collectives in their order. Groups inside a group are part of it: all
+ * begins with the outermost end. */
 rondo_code rondo_group_start(rondo_communicator* communicator);
 rondo_code rondo_group_end(rondo_communicator* communicator);
 

@@ -253,7 +253,6 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
     refused(comm.recv(data.data(), 8, DataType::kInt32, comm.rank()), "waits for ever");
     refused(comm.group_end(), "without group_start");
     expect_ok(comm.group_start(), "group_start");
-    refused(comm.group_start(), "inside a group");
     expect_ok(comm.send(data.data(), 8, DataType::kInt32, comm.rank()), "send");
     refused(comm.group_end(), "sends itself 1 messages and receives 0");
     expect_ok(comm.group_start(), "group_start");
@@ -265,6 +264,36 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
     expect_ok(comm.all_reduce(data.data(), data.data(), 8, DataType::kInt32), "all_reduce");
     expect_eq(data[0], 2, "sum");
   }));
+}
+
+TEST_CASE("groups inside a group are part of it") {
+  for (const How how : kHows) {
+    require_all_ok(run_world(how, 2, [&](Communicator& comm) {
+      const int other = 1 - comm.rank();
+      const std::vector<int32_t> out(1 << 18, comm.rank() + 1);
+      std::vector<int32_t> in(out.size());
+      int32_t sum = comm.rank() + 1;
+      expect_ok(comm.group_start(), "outer start");
+      expect_ok(comm.group_start(), "first inner start");
+      expect_ok(comm.send(out.data(), out.size(), DataType::kInt32, other), "send");
+      // Alone it would wait for the other rank's recv, which is only called afterwards.
+      expect_ok(comm.group_end(), "first inner end");
+      expect_ok(comm.group_start(), "second inner start");
+      expect_ok(comm.recv(in.data(), in.size(), DataType::kInt32, other), "recv");
+      expect_ok(comm.all_reduce(&sum, &sum, 1, DataType::kInt32), "all_reduce");
+      expect_ok(comm.group_end(), "second inner end");
+      expect_eq(sum, comm.rank() + 1, "nothing has begun, so the sum");
+      expect_ok(comm.group_end(), "outer end");
+      expect_eq(in.back(), other + 1, "last element");
+      expect_eq(sum, 3, "sum");
+      expect(!comm.group_end().ok(), "an end too many");
+      expect_ok(comm.group_start(), "outer start");
+      expect_ok(comm.group_start(), "inner start");
+      expect(!comm.recv(in.data(), 1, DataType::kInt32, 2).ok(), "a rank that is none");
+      expect_ok(comm.group_end(), "inner end");
+      expect(!comm.group_end().ok(), "what was refused inside spoils the whole");
+    }));
+  }
 }
 
 TEST_CASE("of two messages that end in the same moment, one well and one badly, both end") {
