@@ -180,14 +180,14 @@ class DeviceEngine {
   /// round.
   RONDO_DEVICE void give_up(const Cursor& cursor) {
     DeviceReport& report = links_.reports[channel_];
-    if (report.ended == DeviceReport::kNot) {
-      report = {.ended = finding_.why,
-                .awaited = finding_.awaited,
-                .peer = finding_.peer,
-                .step = cursor.step,
-                .round = cursor.round,
-                .epoch = block_.shared().epoch,
-                .sequence = operation_.sequence};
+    if (report.ended == DeviceReport::kNot) {  // field by field: `whole` is read meanwhile
+      report.ended = finding_.why;
+      report.awaited = finding_.awaited;
+      report.peer = finding_.peer;
+      report.step = cursor.step;
+      report.round = cursor.round;
+      report.epoch = block_.shared().epoch;
+      report.sequence = operation_.sequence;
     }
     Access::order();
     Access::store(&report.whole, 1);
