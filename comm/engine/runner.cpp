@@ -90,7 +90,7 @@ void Runner::begin(Operation& operation) {
   deciding_on_ = -1;
   operation.asked_peer = 0;
   const bool counts = operation.prepared->call.collective == Collective::kAllToAllV;
-  if (const uint64_t needed = board_.needed_before_post(sequence, counts); needed > 0) {
+  if (const uint64_t needed = board_.needed_before_post(sequence, counts); needed > begun_by_all_) {
     operation.needed = needed;
     operation.phase = Phase::kPosting;
   } else {
@@ -101,12 +101,19 @@ void Runner::begin(Operation& operation) {
 // A rank that only sends could be any number of operations ahead of one that does not come, and then
 // nobody would know any more what it was that it sent. So it stays as near as the board remembers.
 Progress Runner::let_follow(Operation& operation) {
+  uint64_t slowest = operation.sequence;
   for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
     const int peer = operation.asked_peer;
-    if (peer == board_.rank() || board_.has_begun(peer, operation.needed)) continue;
+    if (peer == board_.rank()) continue;
+    const uint64_t begun = board_.last_begun(peer);
+    slowest = std::min(slowest, begun);
+    if (begun >= operation.needed) continue;
     deciding_on_ = peer;
     return Progress::kBlocked;
   }
+  // Mostly they are nearer than they have to be, and need not be asked again so soon. Who was asked
+  // before a wait is as far as `needed` at least.
+  begun_by_all_ = deciding_on_ < 0 ? slowest : operation.needed;
   deciding_on_ = -1;
   operation.asked_peer = 0;
   post(operation);

@@ -87,6 +87,7 @@ class Runner {
   std::atomic<uint64_t> sequence_{0};
   uint64_t history_ = 0;                // hash of every call so far
   const Operation* current_ = nullptr;  // begun and not finished
+  uint64_t begun_by_all_ = 0;           // an operation that every peer was seen to have begun
   int deciding_on_ = -1;                // >= 0: blocked because this peer has not posted yet
   Status failure_;
   int64_t failed_ns_ = 0;

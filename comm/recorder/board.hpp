@@ -237,9 +237,9 @@ class Board : public BoardView {
     if (counts && sequence > counts_kept_) needed = std::max(needed, sequence - counts_kept_ + 1);
     return needed;
   }
-  /// Whether `peer` has begun operation `sequence`.
-  bool has_begun(int peer, uint64_t sequence) const {
-    return states_[peer].posted.load(std::memory_order_acquire) >= sequence;
+  /// The last operation that `peer` has begun.
+  uint64_t last_begun(int peer) const {
+    return states_[peer].posted.load(std::memory_order_acquire);
   }
 
   /// Whether `peer` has posted `sequence` (or is already past it).
