@@ -76,7 +76,11 @@ int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
 
 Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
                                    engine::Operation& operation) {
-  RONDO_RETURN_IF_ERROR(device_ ? device_->check(false) : board_->error());
+  if (device_) {
+    RONDO_RETURN_IF_ERROR(device_->check(false));
+  } else if (board_->has_error()) {
+    return board_->error();
+  }
   if (!last_.prepared || !(last_.request == request) || last_.options != options) {
     RONDO_RETURN_IF_ERROR(resolve(request, options));
   }
