@@ -35,7 +35,8 @@ class Rondo final : public RondoBackend {
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
   Status supports(const Shape& shape) const override {
-    if (options_.algorithm == Algorithm::kAuto || plan(shape).algorithm != Algorithm::kAuto)
+    // Whether the buffers will do is found out by using them.
+    if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
       return {};
     return {Code::kUnavailable, "rondo has no " + std::string(rondo::name(shape.collective)) +
                                     " by " + std::string(rondo::name(options_.algorithm)) +
@@ -210,9 +211,9 @@ class Rondo final : public RondoBackend {
     return {Code::kInvalidArgument, "unknown collective"};
   }
 
-  Plan plan(const Shape& shape) const {
-    return communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
-                              options_.algorithm,
+  Plan plan(const Shape& shape) const { return plan(shape, options_.direct); }
+  Plan plan(const Shape& shape, bool direct) const {
+    return communicator_.plan(shape.collective, shape.count, shape.type, direct, options_.algorithm,
                               reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
 
