@@ -10,6 +10,7 @@
 #include "kernels/half.hpp"
 #include "kernels/host/targets.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/kernels/arena.hpp"
 
 namespace rondo::kernels {
@@ -36,6 +37,7 @@ TEST_CASE("Vector kernels equal the reference in all shapes, in place on every s
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
     uint32_t turn = 0;
     for (uint32_t k = 1; k <= 9; ++k) {
+      if (testing::kSanitized && k > 3 && k < 9) continue;
       for (uint32_t m = 1; m <= 3; ++m) {
         for (int in_place = -1; in_place < static_cast<int>(k); ++in_place) {
           const size_t count =
@@ -138,7 +140,7 @@ void check_patterns(DataType type, ReduceOp op, const std::vector<T>& all,
 
 // Sums and products of every 16-bit pattern with values that reach ties, denormals and overflow, and
 // with NaNs, whose payloads must not round to something else.
-TEST_CASE("16-bit floats round as the reference does, for every pattern") {
+TEST_CASE("16-bit floats round as the reference does, for every pattern", "[again]") {
   constexpr size_t kPatterns = 65536;
   std::vector<uint16_t> all(kPatterns), other(kPatterns);
   for (size_t i = 0; i < kPatterns; ++i) all[i] = static_cast<uint16_t>(i);

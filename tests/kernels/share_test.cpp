@@ -139,7 +139,7 @@ TEST_CASE("Threads together equal the reference in scaled sums") {
 }
 
 // Every pattern of small floats, so that no conversion is right only for most.
-TEST_CASE("Threads round small floats as the reference does, for every pattern") {
+TEST_CASE("Threads round small floats as the reference does, for every pattern", "[again]") {
   std::vector<uint16_t> all(65536), other(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   std::vector<uint16_t> expected(all.size()), actual(all.size());

@@ -10,12 +10,14 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/trainer/crash.hpp"
 
 namespace rondo::trainer::tensor_file_test {
 
 using namespace rondo;
 using namespace rondo::trainer::testing;
+using rondo::testing::kSanitized;
 using rondo::testing::TempDirectory;
 namespace fs = std::filesystem;
 
@@ -211,7 +213,7 @@ TEST_CASE("tensor file: one flipped bit is found, or has changed nothing that is
   const size_t key = whole.find(kChecksumKey);
   size_t accepted = 0;
   for (size_t byte = 0; byte < whole.size(); ++byte) {
-    for (int bit = 0; bit < 8; ++bit) {
+    for (int bit = 0; bit < 8; bit += kSanitized ? 5 : 1) {
       std::string flipped = whole;
       flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
       put(path, flipped);

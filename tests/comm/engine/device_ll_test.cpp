@@ -41,7 +41,7 @@ void check_all(World& world, const std::vector<TypedCase>& cases, uint32_t block
 }
 
 TEST_CASE("LL reduces every type by every operator to the bits of a fold in rank order") {
-  for (const uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 7u}) {
+  for (const uint32_t ranks : numbers_of_ranks()) {
     World world(ll_shape(ranks));
     check_all(world, every_kernel(Algorithm::kOneShot, Protocol::kLl, kChannels * kAreaBytes), 1);
   }
@@ -88,7 +88,7 @@ TEST_CASE("LL gathers, and holds everybody up at a barrier") {
 
 // Two areas, and nothing that says they are free: that they are follows from what was read.
 TEST_CASE("Many operations by LL in a row do not overtake each other") {
-  for (const uint32_t ranks : {2u, 3u, 4u, 5u, 7u}) {
+  for (const uint32_t ranks : numbers_of_ranks()) {
     World world(ll_shape(ranks));
     std::vector<TypedCase> cases;
     for (size_t i = 0; i < 300; ++i) {

@@ -9,12 +9,19 @@
 
 #include "tests/comm/engine/device_calls.hpp"
 #include "tests/comm/engine/host_blocks.hpp"
+#include "tests/harness/sanitized.hpp"
 
 namespace rondo::engine::test {
 
 using transport::cuda_ipc::kLine;
 
 inline constexpr uint64_t kNever = ~uint64_t{0};
+
+/// For tests that do everything with each of them.
+inline std::vector<uint32_t> numbers_of_ranks() {
+  if (testing::kSanitized) return {1, 2, 3};
+  return {1, 2, 3, 4, 5, 7};
+}
 
 struct alignas(kLine) HostLine {
   std::byte bytes[kLine];

@@ -45,7 +45,7 @@ void walk_everything(uint32_t ranks, uint32_t block_threads, const std::vector<u
 }  // namespace
 
 TEST_CASE("Blocks of one thread do every collective by every algorithm, one after the other") {
-  for (const uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 7u}) {
+  for (const uint32_t ranks : numbers_of_ranks()) {
     DYNAMIC_SECTION(ranks << " ranks") { walk_everything(ranks, 1, {0, 1, 7, 200}); }
   }
 }

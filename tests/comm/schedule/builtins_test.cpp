@@ -11,7 +11,6 @@ namespace {
 std::vector<int> few_ranks() {
   std::vector<int> ranks;
   for (int n = 1; n <= (kSanitized ? 9 : 33); ++n) ranks.push_back(n);
-  if (kSanitized) ranks.push_back(33);
   return ranks;
 }
 
@@ -69,7 +68,7 @@ void prove_depths_and_places(Shape shape) {
 
 TEST_CASE("every built-in is proved for every number of ranks, at every edge count") {
   const std::vector<int> all = few_ranks();
-  std::cout << "ranks 1 to " << (kSanitized ? "9, and 33 (sanitized build)" : "33") << "\n";
+  std::cout << "ranks 1 to " << (kSanitized ? "9 (sanitized build)" : "33") << "\n";
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : all) {
       Shape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = n / 2};
@@ -136,7 +135,7 @@ TEST_CASE("consecutive different operations share FIFOs without getting in each 
   for (const auto& first : builtins()) {
     for (const auto& second : builtins()) {
       for (const int n : {1, 2, 3, 4, 5, 7, 8, 16, 33}) {
-        if (kSanitized && n > 5) continue;
+        if (kSanitized && n > 3) continue;
         prove_in_turn(first, second, n, 2);
       }
     }
