@@ -344,6 +344,29 @@ TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[t
   testing::require_all_ok(gang.join());
 }
 
+TEST_CASE("rank 0 tells at the end of its wait who came with another secret", "[tcp]") {
+  const int port = free_port();
+  const testing::TempDirectory place;
+  ForkGang gang(4, [&](int i, Link&) {
+    const bool over_tcp = i < 2;
+    const std::string secret = i % 2 == 0 ? "s3cret" : "guess";
+    const Identity id =
+        over_tcp ? tcp_identity(i % 2, 2, port, secret) : identity(i % 2, 2, place, secret);
+    if (i % 2 == 1) {
+      return expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
+                            "rank 0 has another secret than this rank");
+    }
+    const Status status = Bootstrap::meet(id, "world", kMedium).status();
+    expect_failure(status, Code::kBootstrap, "rank 1 of 2 did not come within 3 s;");
+    expect_failure(status, Code::kBootstrap,
+                   " that called itself rank 1 and has another secret: RONDO_SECRET ");
+    expect_failure(
+        status, Code::kBootstrap,
+        over_tcp ? "it turned away a caller at 127.0.0.1:" : "it turned away a caller (pid ");
+  });
+  testing::require_all_ok(gang.join());
+}
+
 TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
   const int port = free_port();
   ForkGang gang(3, [&](int i, Link& link) {
