@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator_impl.hpp"
+#include "comm/counted.hpp"
 #include "comm/recorder/clock.hpp"
 #include "comm/refuse.hpp"
 
@@ -103,8 +104,8 @@ Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& option
             fmt::format("{}: a communicator on a device has no messages", word)};
   }
   if (transfer.peer < 0 || transfer.peer >= size()) {
-    return refuse(
-        fmt::format("{}: rank {} is not one of the {} ranks", word, transfer.peer, size()));
+    return refuse(fmt::format("{}: rank {} is none of {}", word, transfer.peer,
+                              comm::counted(size(), "rank")));
   }
   if (static_cast<int>(transfer.type) >= kDataTypes) {
     return refuse(fmt::format("{}: unknown data type {}", word, static_cast<int>(transfer.type)));

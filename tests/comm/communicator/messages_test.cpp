@@ -245,7 +245,7 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
       expect(status.code() == Code::kInvalidArgument, status.to_string());
       expect(status.message().find(words) != std::string::npos, status.to_string());
     };
-    refused(comm.send(data.data(), 8, DataType::kInt32, 2), "rank 2 is not one of the 2");
+    refused(comm.send(data.data(), 8, DataType::kInt32, 2), "rank 2 is none of 2 ranks");
     refused(comm.recv(data.data(), 8, DataType::kInt32, -1), "rank -1");
     refused(comm.send(nullptr, 8, DataType::kInt32, 0), "null");
     refused(comm.send(data.data(), 8, static_cast<DataType>(99), 0), "unknown data type 99");
