@@ -165,12 +165,13 @@ Status Communicator::Impl::enqueue(const engine::Operation& operation) {
   return device_->enqueue(operation, runner_->post(operation.prepared->call));
 }
 
-Status Communicator::Impl::gather_on_host(const int32_t* own, int32_t* all, size_t count) {
+Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {
   const Request request = {.collective = Collective::kAllGather,
                            .in = own,
                            .out = all,
                            .count = count,
-                           .type = DataType::kInt32};
+                           .type = DataType::kInt32,
+                           .is_split = true};
   const CallOptions options = {.algorithm = Algorithm::kRing};
   if (!device_) return run(request, options);
   RONDO_RETURN_IF_ERROR(device_->check(false));

@@ -436,8 +436,8 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   const Choice own{.color = color, .key = key, .nonce = std::random_device{}()};
   std::vector<Choice> all(static_cast<size_t>(size()));
   static_assert(sizeof(Choice) == 3 * sizeof(int32_t));
-  RONDO_RETURN_IF_ERROR(gather_on_host(reinterpret_cast<const int32_t*>(&own),
-                                       reinterpret_cast<int32_t*>(all.data()), 3));
+  RONDO_RETURN_IF_ERROR(gather_for_split(reinterpret_cast<const int32_t*>(&own),
+                                         reinterpret_cast<int32_t*>(all.data()), 3));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

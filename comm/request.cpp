@@ -212,7 +212,8 @@ Shape shape_of(const Request& request, const CallOptions& options, int rank) {
                        .op = request.op,
                        .algorithm = options.algorithm,
                        .root = request.root,
-                       .count = request.count},
+                       .count = request.count,
+                       .is_split = request.is_split},
               .in_place = is_in_place(request, rank)};
   if (!is_varying(request.collective)) return shape;
   shape.layout = *request.layout;

@@ -32,13 +32,15 @@ constexpr uint64_t counts_kept(int ranks) {
 }  // namespace
 
 uint64_t Call::hash() const {
-  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(type) << 8 |
-                         static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
+  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(is_split) << 7 |
+                         static_cast<uint64_t>(type) << 8 | static_cast<uint64_t>(op) << 16 |
+                         static_cast<uint64_t>(algorithm) << 24 |
                          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
   return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
 }
 
 std::string Call::to_string() const {
+  if (is_split) return "split";
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
@@ -107,13 +109,14 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
   const double factor = r.factor.load(std::memory_order_acquire);
   if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Posted posted;
-  posted.call = {.collective = static_cast<Collective>(shape & 0xff),
+  posted.call = {.collective = static_cast<Collective>(shape & 0x7f),
                  .type = static_cast<DataType>(shape >> 8 & 0xff),
                  .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
                  .root = static_cast<int32_t>(shape >> 40),
                  .count = count,
-                 .layout = layout};
+                 .layout = layout,
+                 .is_split = (shape & 0x80) != 0};
   posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};

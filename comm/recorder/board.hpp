@@ -44,6 +44,7 @@ struct Call {
   int32_t root;
   uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
   uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
+  bool is_split = false;  // the all_gather by which a split's ranks tell each other what they want
 
   friend bool operator==(const Call&, const Call&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash
@@ -52,6 +53,7 @@ struct Call {
   /// "all_reduce(float, sum, count 1024)".
   std::string to_string() const;
 };
+static_assert(kCollectives < 0x80);  // pack_shape() keeps is_split in the same byte
 
 /// One operation of one rank as another rank reads it.
 struct Posted {
@@ -76,8 +78,8 @@ static_assert(sizeof(Header) == 128);
 struct alignas(64) OperationRecord {
   std::atomic<uint64_t> sequence;  // 0: being written, or never used
   std::atomic<uint64_t> count;
-  // Collective, type, op, algorithm, kinds of the references to in and out (4 bits each): a byte
-  // each; root: 24 bits.
+  // Collective (upper bit: is_split), type, op, algorithm, kinds of the references to in and out (4
+  // bits each): a byte each; root: 24 bits.
   std::atomic<uint64_t> shape;
   std::atomic<uint64_t> arenas;  // of the references to in and out: 32 bits each
   std::atomic<uint64_t> in_offset;
@@ -276,8 +278,9 @@ class Board : public BoardView {
 
  private:
   static uint64_t pack_shape(const Call& call) {
-    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
-           static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algorithm) << 24 |
+    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.is_split) << 7 |
+           static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
+           static_cast<uint64_t>(call.algorithm) << 24 |
            static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 40;
   }
   static uint64_t pack_kinds(const transport::Reference& in, const transport::Reference& out) {

@@ -169,6 +169,15 @@ TEST_CASE("calls that differ in anything differ in hash and text") {
     CHECK(other.to_string() != base.to_string());
     CHECK_FALSE(other == base);
   }
+  Call split = base;
+  split.is_split = true;
+  CHECK(split.hash() != base.hash());
+  CHECK(split.to_string() == "split");
+  Memory memory(1);
+  Board board(memory.base, 1, 0);
+  board.post(1, split, {}, {});
+  REQUIRE(board.read(0, 1).has_value());
+  CHECK(board.read(0, 1)->call == split);
   Call root = others[5];
   root.root = 1;
   CHECK(root.hash() != others[5].hash());
