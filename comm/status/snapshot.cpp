@@ -127,7 +127,7 @@ std::string row_of(const RankSnapshot& rank) {
     peer = std::to_string(rank.peer);
     wait = fmt::format("{:.3g} s", rank.seconds);
     if (rank.step) {
-      step = fmt::format("{} of {} {}", *rank.step + 1, rank.steps, rank.action);
+      step = fmt::format("{} of {} {}", *rank.step, rank.steps, rank.action);
       round = std::to_string(rank.round);
     }
   }

@@ -34,7 +34,7 @@ struct RankSnapshot {
   int peer = -1;
   double seconds = 0;              // since anything moved
   Algorithm algorithm{};           // kAuto: ranks have yet to agree on one
-  std::optional<uint32_t> step{};  // of the schedule; nothing while they have not
+  std::optional<uint32_t> step{};  // of the schedule, from 0; nothing while they have not
   uint32_t steps = 0, round = 0;
   std::string action{};  // of that step: "recv_reduce_send"
 };

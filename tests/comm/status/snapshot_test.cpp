@@ -108,6 +108,7 @@ TEST_CASE("each rank's state is told apart") {
   CHECK(waiting.step == 1u);
   CHECK(waiting.steps == 11);  // of a ring of 6: 2(N-1) transfers, and one that starts them
   CHECK(waiting.action == "recv_reduce_send");
+  CHECK(contains(to_text(snapshot), "  1 of 11 recv_reduce_send  "));  // as rondo-plan counts them
   CHECK(waiting_chains(snapshot) ==
         std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
 }
