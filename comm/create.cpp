@@ -32,7 +32,7 @@ using comm::refuse;
 
 namespace {
 
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
@@ -334,7 +334,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   transport_ = pace.empty() ? std::move(*transport)
                             : transport::pace(std::move(*transport), *transport::parse_pace(pace));
   watch_ = std::make_unique<recorder::Watch>(
-      *board_, [this](int first) { return bootstrap_.find_dead(first); });
+      *board_, [this](int first) { return bootstrap_.find_dead(first); },
+      [this](int64_t since_ns) { runner_->lanes().show(since_ns); });
   engine::register_for_wakeups();
   const transport::Capabilities can = transport_->capabilities();
   plans_ = std::make_unique<comm::Plans>(

@@ -41,6 +41,8 @@ struct Transfer {
   transport::Reference reference{};  // of a sender
   uint64_t moved = 0;                // bytes
   uint64_t slots = 0;
+  int64_t since_ns = 0;      // the beginning of the wait in which it was first shown as it is,
+  uint64_t shown_moved = 0;  // with so many bytes moved
 };
 
 /// Thread rule: one thread at a time.
@@ -66,6 +68,8 @@ class Lanes {
 
   /// Why advance() failed. Not yet on the board.
   const Status& failure() const { return failure_; }
+  /// Puts the messages that are their lanes' first on the board, of a wait that began then.
+  void show(int64_t since_ns);
   /// REQUIRES: !empty(). Of the messages that are their lanes' first, the one with the shortest
   /// timeout.
   const Transfer& most_urgent() const;

@@ -10,6 +10,7 @@
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
+//   MessageRecord[ranks][kMessages]    that rank, while it waits
 //   Counts[ranks][2 to 64]             that rank: what its last all_to_all_v's exchange
 //   ErrorText[ranks]                   that rank, while FirstError names none
 #pragma once
@@ -23,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
@@ -62,10 +64,31 @@ struct Posted {
   double factor;  // of a scaled sum: what that rank's input is multiplied by
 };
 
+/// How many of the messages with which a rank waits the board shows.
+inline constexpr uint32_t kMessages = 16;
+
+/// A message with which a rank waits, as another one reads it.
+struct Message {
+  bool sends;  // or receives
+  int peer;
+  DataType type;
+  uint64_t count;
+  uint64_t moved_bytes = 0;
+  int64_t since_ns = 0;  // CLOCK_MONOTONIC, when it was last seen to move, or the wait began
+  uint32_t behind = 0;   // further messages that wait for this one to end
+
+  /// "send(float, count 10) to rank 1".
+  std::string to_string() const;
+  /// The same, and "0 of 40 bytes, for 12.5 s; 2 more behind it".
+  std::string describe() const;
+  /// For how long it has not moved.
+  double seconds() const;
+};
+
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) Header {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 2;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 3;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -105,9 +128,20 @@ struct alignas(128) RankState {
   // While waiting_for names a rank, also:
   std::atomic<int64_t> waiting_since_ns;  // CLOCK_MONOTONIC, when anything last moved
   std::atomic<uint32_t> algorithm;        // Algorithm of the operation; kAuto: not yet decided
+  std::atomic<uint32_t> messages;         // peers and directions in which a message waits; 0: none
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
+
+/// One message with which a rank waits. Single facts: a reader may see two messages' mixed.
+struct alignas(32) MessageRecord {
+  std::atomic<uint64_t> what;  // type: the upper 8 bits; count
+  std::atomic<uint64_t> moved_bytes;
+  std::atomic<int64_t> since_ns;
+  std::atomic<uint32_t> end;  // twice the peer; to receive: one more
+  std::atomic<uint32_t> behind;
+};
+static_assert(sizeof(MessageRecord) == 32);
 
 struct alignas(128) Doorbell {
   std::atomic<uint32_t> sleeping;  // threads of the rank that sleep, or are about to
@@ -142,11 +176,15 @@ class BoardView {
   /// That operation of `peer`, unless it has not begun or is too long ago.
   std::optional<Posted> read(int peer, uint64_t sequence) const;
 
+  /// Of the messages with which `peer` waits, the first ones of each peer and direction, kMessages at
+  /// most: state(peer).messages says how many there are.
+  std::vector<Message> messages(int peer) const;
+
   /// The error all ranks report, or ok.
   Status error() const { return has_error() ? read_error() : Status(); }
   bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
 
-  /// The last operations of every rank, as text.
+  /// The last operations of every rank, and the messages with which it waits, as text.
   std::string to_string() const;
 
  protected:
@@ -162,13 +200,14 @@ class BoardView {
   RankState* states_;
   Doorbell* doorbells_;
   OperationRecord* records_;
+  MessageRecord* messages_;
   std::atomic<uint64_t>* counts_;
   ErrorText* error_texts_;
 };
 
-/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
-/// advances this rank's operations (one thread at a time); everything else may be called by any
-/// thread.
+/// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong to
+/// whoever advances this rank's operations (one thread at a time); everything else may be called by
+/// any thread.
 class Board : public BoardView {
  public:
   /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
@@ -204,6 +243,10 @@ class Board : public BoardView {
     own_->posted.store(sequence, std::memory_order_seq_cst);
     return first_error_->finder.load(std::memory_order_seq_cst) != 0;
   }
+
+  /// This rank waits with a message, `index` of `all`; those beyond kMessages are only counted.
+  void show_message(uint32_t index, const Message& message) const;
+  void show_messages(uint32_t all) const { own_->messages.store(all, std::memory_order_release); }
 
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
   /// channels a lost count is as good as a kept one.
