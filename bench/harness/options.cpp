@@ -6,6 +6,9 @@
 #include <sstream>
 
 #include "bench/harness/nccl_flags.hpp"
+#include "bench/harness/pattern.hpp"
+#include "bench/harness/shape.hpp"
+#include "rondo/rondo.h"
 
 namespace rondo::bench {
 namespace {
@@ -214,6 +217,7 @@ std::optional<Collective> collective_named(std::string_view program) {
 
 Parsed parse_options(const Program& program, int argc, const char* const* argv) {
   CLI::App app(program.description, program.name);
+  app.set_version_flag("--version", program.name + " " RONDO_VERSION);
   Texts texts;
   Options options;
   NcclFlags nccl;

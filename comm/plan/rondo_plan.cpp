@@ -15,6 +15,7 @@
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "comm/tuner/profile_file.hpp"
+#include "rondo/rondo.h"
 #include "transport/pace/pace.hpp"
 
 namespace rondo::plan {
@@ -187,6 +188,7 @@ int failed(const Status& status) {
 int run(int argc, char** argv) {
   CLI::App app("Prints what rondo would do for one operation: schedule, proof, bytes, predictions.",
                "rondo-plan");
+  app.set_version_flag("--version", "rondo-plan " RONDO_VERSION);
   Flags flags;
   Request request;
   add_flags(app, flags);

@@ -12,6 +12,8 @@
 #include "comm/recorder/board.hpp"
 #include "comm/status/find.hpp"
 #include "comm/status/snapshot.hpp"
+#include "rondo/rondo.h"
+#include "rondo/types.hpp"
 
 namespace {
 
@@ -161,6 +163,7 @@ int main(int argc, char** argv) {
   CLI::App app(
       "rondo-status [PID] [--json]\n"
       "What the ranks of a running job do, and who waits for whom. Without PID: this user's jobs.");
+  app.set_version_flag("--version", "rondo-status " RONDO_VERSION);
   int pid = 0;
   bool as_json = false;
   app.add_option("PID", pid,

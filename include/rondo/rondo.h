@@ -116,6 +116,8 @@ enum {
 const char* rondo_last_error(void);
 /* "ok", "invalid argument", ... */
 const char* rondo_code_name(rondo_code code);
+/* Of this header, and of the package that it belongs to: CMake reads it here. */
+#define RONDO_VERSION "0.1.0"
 /* Of the library that runs: 10000 * major + 100 * minor + patch. */
 int32_t rondo_version(void);
 
