@@ -82,9 +82,15 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
     refuse("-i", texts.step, "makes more than " + std::to_string(kMostSizes) + " sizes");
 }
 
-/// What to say of a type or operator that others have.
+/// What to say of a type or operator that others have, or call by another name.
 std::string because(const std::string& text) {
-  const std::string_view why = why_absent(text);
+  std::string_view why = why_absent(text);
+  for (const std::string_view fp8 : {"fp8", "float8", "e4m3", "e5m2"}) {
+    if (text.find(fp8) != text.npos) why = "the two fp8 are called f8e4m3 and f8e5m2";
+  }
+  for (const std::string_view scaled : {"premul", "PreMul"}) {
+    if (text.find(scaled) != text.npos) why = "NCCL's PreMulSum is called mulsum";
+  }
   return why.empty() ? "" : "; " + std::string(why);
 }
 
@@ -116,6 +122,9 @@ void read_options(const Texts& texts, Options& options) {
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
   options.library_memory = texts.memory == "library";
+  if (options.json_file == "-") {
+    refuse("--json", options.json_file, "is no file: write /dev/stdout to have it after the table");
+  }
   options.cuda = texts.device == "cuda";
   if (!options.cuda && options.graph > 0) {
     refuse("--graph", std::to_string(options.graph), "is for --device cuda");
@@ -191,9 +200,13 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   app.add_option("-w,--warmup_iters", options.warmup, "operations before timing")
       ->check(counts)
       ->capture_default_str();
-  app.add_option("-d,--datatype", texts.type, join(kDataTypeNames) + " or all")
+  app.add_option("-d,--datatype", texts.type,
+                 join(kDataTypeNames) + " or all; f8e4m3 and f8e5m2 are the two fp8")
       ->capture_default_str();
-  app.add_option("-o,--op", texts.op, join(kReduceOpNames) + " or all")->capture_default_str();
+  app.add_option("-o,--op", texts.op,
+                 join(kReduceOpNames) + " or all; mulsum is NCCL's PreMulSum, each rank times " +
+                     std::to_string(static_cast<int>(kFactor)))
+      ->capture_default_str();
   app.add_option("-r,--root", texts.root, "a rank or all, for collectives with a root")
       ->capture_default_str();
   app.add_option("-c,--check", options.checks,
