@@ -116,7 +116,7 @@ class NcclBackend final : public Backend {
       return {Code::kUnavailable,
               "NCCL is measured at all_reduce, reduce_scatter, all_gather, broadcast and reduce "
               "only, not " +
-                  std::string(rondo::name(shape.collective))};
+                  std::string(name_of(shape.collective))};
     }
     if (!type_of(shape.type)) {
       return {Code::kUnavailable, "NCCL has no type for " + std::string(rondo::name(shape.type))};

@@ -207,7 +207,7 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
   std::vector<double> limits;
   for (const bool in_place : {false, true}) {
     if (in_place ? !options.in_place : !options.out_of_place) continue;
-    if (in_place && shape.collective == Collective::kAllToAllV) continue;  // no library's can be
+    if (in_place && !can_be_in_place(shape.collective)) continue;
     if (in_place && !backend.supports_in_place(shape)) continue;
     Half half;
     for (size_t i = 0; i < options.checks && shape.collective != Collective::kBarrier; ++i) {

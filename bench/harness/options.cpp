@@ -25,6 +25,7 @@ constexpr struct {
     {"alltoall_perf", Collective::kAllToAll},
     {"gather_perf", Collective::kGather},
     {"scatter_perf", Collective::kScatter},
+    {"sendrecv_perf", kSendRecv},
 };
 
 struct Texts {
@@ -39,6 +40,10 @@ std::string join(const std::string_view (&names)[N]) {
   std::string joined;
   for (std::string_view one : names) joined += (joined.empty() ? "" : ", ") + std::string(one);
   return joined;
+}
+
+std::string all_collectives() {
+  return join(kCollectiveNames) + ", " + std::string(name_of(kSendRecv));
 }
 
 template <class Enum, size_t N>
@@ -99,10 +104,10 @@ void read_options(const Texts& texts, Options& options) {
     throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
   }
   if (!texts.collective.empty()) {
-    const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
-    if (!collective) {
-      refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
-    }
+    const bool messages = texts.collective == name_of(kSendRecv);
+    const auto collective =
+        messages ? std::optional(kSendRecv) : parse<Collective>(texts.collective, kCollectiveNames);
+    if (!collective) refuse("COLLECTIVE", texts.collective, "is none of: " + all_collectives());
     options.collective = *collective;
   }
   read_sweep(texts, options.sweep);
@@ -121,6 +126,9 @@ void read_options(const Texts& texts, Options& options) {
   const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
+  if (options.sweep_algorithms && options.collective == kSendRecv) {
+    refuse("--sweep", texts.collective, "has no algorithms to choose from");
+  }
   options.library_memory = texts.memory == "library";
   if (options.json_file == "-") {
     refuse("--json", options.json_file, "is no file: write /dev/stdout to have it after the table");
@@ -132,10 +140,11 @@ void read_options(const Texts& texts, Options& options) {
   if (!options.cuda) return;
   const bool elsewhere = options.library_memory || !options.pace.empty() ||
                          !options.calibrate_file.empty() || options.sweep_algorithms ||
-                         is_varying(options.collective);
+                         is_varying(options.collective) || options.collective == kSendRecv;
   if (elsewhere) {
     refuse("--device", "cuda",
-           "goes without --memory library, --pace, --calibrate, --sweep and _v collectives");
+           "goes without --memory library, --pace, --calibrate, --sweep, _v collectives and "
+           "sendrecv");
   }
 }
 
@@ -184,7 +193,7 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
   if (!program.collective) {
-    app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames));
+    app.add_option("COLLECTIVE", texts.collective, all_collectives());
   }
   app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
       ->capture_default_str();

@@ -193,6 +193,7 @@ std::pair<size_t, uint64_t> Pattern::block_of(int rank, uint64_t index) const {
 
 uint64_t Pattern::expected(int rank, uint64_t index) const {
   const auto own = static_cast<size_t>(rank);
+  if (shape_.collective == kSendRecv) return contribution(prev_of(rank, ranks_), index);
   switch (shape_.collective) {
     case Collective::kAllReduce:
       return reduced(index);

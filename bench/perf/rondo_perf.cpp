@@ -140,7 +140,7 @@ int run_program(int argc, char** argv) {
                                                  " ranks: leave out --ranks and --threads"});
     }
   } else if (!options.threads && options.ranks > 1) {
-    const std::string collective(program.collective ? name(*program.collective) : "");
+    const std::string collective(program.collective ? name_of(*program.collective) : "");
     return failed(start_ranks(options.ranks, argv, collective));
   }
   StopOnSignal stop;
