@@ -168,8 +168,8 @@ Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
   return introduced;
 }
 
-// Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is no
-// error, all buffers go through slots then; but ranks must not differ in it.
+// Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is
+// no error, all buffers go through slots then; but ranks must not differ in it.
 Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap, int own_fd,
                                                      const std::vector<Hello>& hellos) {
   std::vector<transport::ArenaView> arenas(hellos.size());

@@ -1,5 +1,5 @@
-// NCCL's collectives are called as any program calls them: on a stream, from the rank's thread. What
-// NCCL lacks is refused, not emulated.
+// NCCL's collectives are called as any program calls them: on a stream, from the rank's thread.
+// What NCCL lacks is refused, not emulated.
 #include "bench/backends/nccl.hpp"
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// Times come from the backend, the steady clock unless it has another, around batches of operations; a batch starts when all ranks have
-// left a barrier of the same backend, which is not timed. The streaming probe runs between batches,
-// so that both see the same neighbours.
+// Times come from the backend, the steady clock unless it has another, around batches of
+// operations; a batch starts when all ranks have left a barrier of the same backend, which is not
+// timed. The streaming probe runs between batches, so that both see the same neighbours.
 #include "bench/harness/measure.hpp"
 
 #include <algorithm>

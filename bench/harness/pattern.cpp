@@ -1,5 +1,5 @@
-// The data of pattern.hpp. Integers are encoded by hand into the small floats: they are exact there,
-// and a bench that borrowed rondo's conversions could not find a fault in them.
+// The data of pattern.hpp. Integers are encoded by hand into the small floats: they are exact
+// there, and a bench that borrowed rondo's conversions could not find a fault in them.
 #include "bench/harness/pattern.hpp"
 
 #include <algorithm>

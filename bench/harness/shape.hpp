@@ -10,8 +10,8 @@
 
 namespace rondo::bench {
 
-/// Messages round the ring of ranks, from each to the next, which nccl-tests calls sendrecv: what is
-/// measured like a collective without being one. rondo's own functions do not know it.
+/// Messages round the ring of ranks, from each to the next, which nccl-tests calls sendrecv: what
+/// is measured like a collective without being one. rondo's own functions do not know it.
 inline constexpr auto kSendRecv = static_cast<Collective>(kCollectives);
 
 /// "all_reduce", "sendrecv".
@@ -52,9 +52,9 @@ constexpr bool writes(const Shape& shape, int rank) {
 Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
                int ranks);
 
-/// Elements of each block that `rank` has: `count` for each rank or, in _v collectives, as much in all
-/// in the proportions 1 : 3 : 5 : ... (all_to_all_v: beginning with another one on every rank, so
-/// that what one sends is what the other expects).
+/// Elements of each block that `rank` has: `count` for each rank or, in _v collectives, as much in
+/// all in the proportions 1 : 3 : 5 : ... (all_to_all_v: beginning with another one on every rank,
+/// so that what one sends is what the other expects).
 std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks);
 /// Elements before block `rank` in this rank's buffer with a block for every rank.
 size_t own_block_begin(const Shape& shape, int rank, int ranks);

@@ -161,8 +161,8 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
-  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before there
-  // are threads, and before CUDA looks.
+  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before
+  // there are threads, and before CUDA looks.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf"));
   return rondo::bench::run_program(argc, argv);

@@ -48,8 +48,8 @@ bool is_derived(const std::filesystem::path& path) {
   return path.parent_path().filename() == "rondo-" + std::to_string(geteuid());
 }
 
-/// The parent of derived directories lies where others may write, and must not be another's, once it
-/// is there.
+/// The parent of derived directories lies where others may write, and must not be another's, once
+/// it is there.
 Status check_parent(const std::string& path) {
   if (!is_derived(path)) return {};
   const std::string parent = std::filesystem::path(path).parent_path();
@@ -168,7 +168,8 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& direc
 }
 
 /// Removes what is left beside `path` of jobs whose rank 0 was killed while its ranks met: sockets
-/// whose lock nobody holds, and directories that are empty then. Who has just made his makes it again.
+/// whose lock nobody holds, and directories that are empty then. Who has just made his makes it
+/// again.
 void sweep_siblings(const std::filesystem::path& path) {
   for (const std::filesystem::path& sibling : entries_of(path.parent_path())) {
     if (sibling == path) continue;

@@ -17,9 +17,9 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// Half a second of attempts (meeting.cpp). What is no rank 0 closes every connection; a rank 0 whose
-// meeting ends closes those that it has not greeted yet, and there may be several communicators at
-// one port.
+// Half a second of attempts (meeting.cpp). What is no rank 0 closes every connection; a rank 0
+// whose meeting ends closes those that it has not greeted yet, and there may be several
+// communicators at one port.
 constexpr int kMaxDrops = 100;
 // A rank 0 speaks as soon as somebody comes. It gives a stranger as long (reception.cpp).
 constexpr milliseconds kSilence{5000};

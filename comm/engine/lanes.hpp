@@ -1,7 +1,7 @@
 // Lanes: point-to-point messages. One lane for each peer and direction, in which messages travel in
 // issue order: the k-th send to a peer meets its k-th recv from this rank. Lanes move independently
-// of each other and of collectives, on FIFOs of their own, so whatever order ranks issue their sends
-// and receives in, nothing waits for anything but its own counterpart.
+// of each other and of collectives, on FIFOs of their own, so whatever order ranks issue their
+// sends and receives in, nothing waits for anything but its own counterpart.
 //
 // A message is a row of slots, all tagged with its type and count, so that the receiver can tell a
 // counterpart that does not fit. Library memory is sent by reference.

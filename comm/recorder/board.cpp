@@ -28,7 +28,8 @@ constexpr int kCountBits = 56;
 constexpr size_t counts_words(int ranks) {
   return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
 }
-// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until used.
+// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until
+// used.
 constexpr uint64_t counts_kept(int ranks) {
   constexpr uint64_t kWords = 2048;
   return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);

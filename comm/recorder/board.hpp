@@ -149,7 +149,8 @@ struct alignas(128) Doorbell {
 };
 
 /// Which rank's ErrorText is the error that all ranks report. A finder names itself when its text
-/// is whole, so that one that is held up, or dies, while it writes hides no error and delays nobody.
+/// is whole, so that one that is held up, or dies, while it writes hides no error and delays
+/// nobody.
 struct alignas(128) FirstError {
   std::atomic<uint32_t> finder;  // rank + 1; 0: no error
 };
@@ -176,8 +177,8 @@ class BoardView {
   /// That operation of `peer`, unless it has not begun or is too long ago.
   std::optional<Posted> read(int peer, uint64_t sequence) const;
 
-  /// Of the messages with which `peer` waits, the first ones of each peer and direction, kMessages at
-  /// most: state(peer).messages says how many there are.
+  /// Of the messages with which `peer` waits, the first ones of each peer and direction, kMessages
+  /// at most: state(peer).messages says how many there are.
   std::vector<Message> messages(int peer) const;
 
   /// The error all ranks report, or ok.
@@ -205,9 +206,9 @@ class BoardView {
   ErrorText* error_texts_;
 };
 
-/// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong to
-/// whoever advances this rank's operations (one thread at a time); everything else may be called by
-/// any thread.
+/// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong
+/// to whoever advances this rank's operations (one thread at a time); everything else may be called
+/// by any thread.
 class Board : public BoardView {
  public:
   /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
@@ -272,9 +273,9 @@ class Board : public BoardView {
            s.finished.load(std::memory_order_acquire) < sequence;
   }
 
-  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of interest
-  /// to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for nothing, and one
-  /// in a few covers those that follow.
+  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of
+  /// interest to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for
+  /// nothing, and one in a few covers those that follow.
   uint64_t needed_before_post(uint64_t sequence, bool counts) const {
     uint64_t needed = 0;
     // The last post before the next question overwrites sequence - 1 + kAskEvery - kHistory.

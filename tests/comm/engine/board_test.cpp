@@ -1,5 +1,5 @@
-// The board: posts are read whole or not at all, the first error wins and is whole, a call's text and
-// hash tell calls apart.
+// The board: posts are read whole or not at all, the first error wins and is whole, a call's text
+// and hash tell calls apart.
 #include "comm/recorder/board.hpp"
 
 #include <sys/mman.h>
