@@ -306,8 +306,8 @@ class Communicator {
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;
-  /// The last operations of every rank as this rank can see them, as text: what status queries and
-  /// error reports print.
+  /// The last operations of every rank as this rank can see them, and the messages with which ranks
+  /// wait, as text: what SIGUSR1 under rondo-run prints.
   std::string flight_record() const;
 
   class [[gnu::visibility("hidden")]] Impl;

@@ -383,9 +383,9 @@ typedef struct rondo_stats {
 } rondo_stats;
 rondo_code rondo_get_stats(const rondo_communicator* communicator, rondo_stats* stats, size_t size);
 
-/* The last operations of every rank, as text. Writes at most `capacity` bytes, always with a zero
- * at the end; *needed, unless null, is what the whole text takes, its zero included. `buffer` may
- * be null when capacity is 0. */
+/* The last operations of every rank, and the messages with which ranks wait, as text. Writes at
+ * most `capacity` bytes, always with a zero at the end; *needed, unless null, is what the whole
+ * text takes, its zero included. `buffer` may be null when capacity is 0. */
 rondo_code rondo_flight_record(const rondo_communicator* communicator, char* buffer,
                                size_t capacity, size_t* needed);
 
