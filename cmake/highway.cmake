@@ -7,10 +7,12 @@ if(NOT TARGET hwy::hwy)
 endif()
 
 # SSE4 is old enough. Vectors of unknown length cannot be members or array elements, which kernels/host/lanes-inl.hpp
-# needs. Instrumenting the loops takes many minutes for every instruction set, so with sanitizers x86 has AVX2's only:
-# they are all one source.
+# needs. Instrumenting the loops takes many minutes for every instruction set, so with sanitizers x86 has AVX2's only,
+# and so it is where the source is only looked at: they are all one source.
+option(RONDO_ONE_INSTRUCTION_SET "On x86 nothing but AVX2" OFF)
+mark_as_advanced(RONDO_ONE_INSTRUCTION_SET)
 set(disabled HWY_SSSE3 HWY_SVE HWY_SVE2 HWY_SVE_256 HWY_SVE2_128 HWY_RVV)
-if(RONDO_SANITIZE)
+if(RONDO_SANITIZE OR RONDO_ONE_INSTRUCTION_SET)
   list(APPEND disabled HWY_SSE4 HWY_AVX3)
 endif()
 list(JOIN disabled "|" RONDO_HWY_DISABLED)

@@ -269,7 +269,9 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   auto found = plans.find(shape);
   if (!found.ok()) return {};
   const engine::Prepared& prepared = **found;
-  const engine::Plan& chosen = direct && prepared.direct ? *prepared.direct : prepared.staged;
+  const bool goes_direct = prepared.direct && (direct || prepared.by_process_copy);
+  if (prepared.direct_only && !goes_direct) return {};
+  const engine::Plan& chosen = goes_direct ? *prepared.direct : prepared.staged;
   auto bytes = plans.most_bytes_moved(shape, chosen.algorithm);
   return {.algorithm = chosen.algorithm,
           .channels = plans.limits().channels,
@@ -277,7 +279,7 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
                                         .algorithm = chosen.algorithm,
                                         .ranks = plans.limits().ranks,
                                         .bytes = count * size_of(type),
-                                        .mapped = direct || chosen.direct},
+                                        .mapped = direct},
                                        plans.limits().profile)
                               .total_us(),
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};

@@ -2,6 +2,7 @@
 // the layers on top of it.
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include "transport/pace/pace.hpp"
 #include "transport/shm/arena.hpp"
 #include "transport/shm/factory.hpp"
+#include "transport/shm/process_copy.hpp"
 
 namespace rondo {
 
@@ -32,7 +34,7 @@ using comm::refuse;
 
 namespace {
 
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
@@ -55,6 +57,7 @@ struct Hello {
   int32_t device;        // the rank's own; -1: none
   uint32_t links_given;  // rank 0's link profile is a file's
   int32_t granted_cpus;  // by the control group; ranks in different ones go by rank 0's
+  transport::shm::Probe probe;
   cpu_set_t affinity;
 };
 static_assert(std::is_trivially_copyable_v<Hello>);
@@ -168,15 +171,24 @@ Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
   return introduced;
 }
 
-// Every rank's arena, as seen from here; none at all where some rank cannot map another's. That is
-// no error, all buffers go through slots then; but ranks must not differ in it.
-Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap, int own_fd,
-                                                     const std::vector<Hello>& hellos) {
+// What of the others' memory every rank can reach: library memory, mapped here, and any memory, by
+// the kernel's copies. Each is empty where some rank cannot reach another's. That is no error,
+// buffers go through slots then; but ranks must not differ in it.
+struct Reach {
+  std::vector<transport::ArenaView> arenas;
+  std::vector<pid_t> processes;
+};
+
+Result<Reach> find_reach(comm::Bootstrap& bootstrap, int own_fd, const std::vector<Hello>& hellos,
+                         bool process_copy) {
   std::vector<transport::ArenaView> arenas(hellos.size());
+  std::vector<pid_t> processes;
   bool mapped = true;
   auto fds = bootstrap.all_gather_fds(own_fd);
   if (!fds.ok()) return fds.status();
   for (size_t r = 0; r < hellos.size(); ++r) {
+    processes.push_back(hellos[r].probe.pid);
+    process_copy = process_copy && transport::shm::reaches(hellos[r].probe);
     if (static_cast<int>(r) == bootstrap.rank()) {
       arenas[r] = transport::own_arena();
     } else if ((*fds)[r].valid() && hellos[r].arena_bytes > 0) {
@@ -191,12 +203,21 @@ Result<std::vector<transport::ArenaView>> map_arenas(comm::Bootstrap& bootstrap,
       }
     }
   }
-  auto all = bootstrap.all_gather(mapped ? "1" : "0");
+  auto all = bootstrap.all_gather(std::string{mapped ? '1' : '0', process_copy ? '1' : '0'});
   if (!all.ok()) return all.status();
   for (const std::string& answer : *all) {
-    if (answer != "1") arenas.clear();
+    if (answer.at(0) != '1') arenas.clear();
+    if (answer.at(1) != '1') processes.clear();
   }
-  return arenas;
+  return Reach{.arenas = std::move(arenas), .processes = std::move(processes)};
+}
+
+// RONDO_CMA: whether the kernel may be asked to copy between ranks.
+Result<bool> allows_process_copy() {
+  const char* text = std::getenv("RONDO_CMA");
+  if (text == nullptr || std::string_view(text) == "1") return true;
+  if (std::string_view(text) == "0") return false;
+  return refuse(fmt::format("RONDO_CMA is '{}': it must be 0 or 1", text));
 }
 
 Status check_devices(const std::vector<Hello>& hellos) {
@@ -256,6 +277,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(
 Status Communicator::Impl::bring_up(const Config& config) {
   auto arena = transport::export_arena();
   if (!arena.ok()) return arena.status();
+  auto process_copy = allows_process_copy();
+  if (!process_copy.ok()) return process_copy.status();
   Hello own{};
   own.version = kVersion;
   own.channels = config.channels;
@@ -269,6 +292,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
   config.pace.copy(own.pace, kPaceChars - 1);
   own.granted_cpus = engine::granted_cpus();
   sched_getaffinity(0, sizeof(own.affinity), &own.affinity);
+  own.probe = transport::shm::own_probe();
   auto introduced = exchange(bootstrap_, own, config.links, links_);
   if (!introduced.ok()) return introduced.status();
   const std::vector<Hello>& hellos = introduced->hellos;
@@ -284,9 +308,6 @@ Status Communicator::Impl::bring_up(const Config& config) {
   config_.pace = pace;
   links_ = introduced->links;
 
-  auto arenas = map_arenas(bootstrap_, arena->fd, hellos);
-  if (!arenas.ok()) return arenas.status();
-
   const int ranks = bootstrap_.size(), rank = bootstrap_.rank();
   bool same_process = true;
   cpu_set_t cpus;
@@ -295,6 +316,10 @@ Status Communicator::Impl::bring_up(const Config& config) {
     same_process = same_process && bootstrap_.peers()[static_cast<size_t>(r)].same_process;
     CPU_OR(&cpus, &cpus, &hellos[static_cast<size_t>(r)].affinity);
   }
+  // Threads of one process reach each other's memory without the kernel, a wire reaches none.
+  auto reach =
+      find_reach(bootstrap_, arena->fd, hellos, *process_copy && !same_process && pace.empty());
+  if (!reach.ok()) return reach.status();
   if (const char* rejected = kernels::rejected_instruction_set(); rejected != nullptr) {
     log(LogLevel::kWarn,
         fmt::format("RONDO_KERNELS is '{}', which is unknown or not on this CPU: using {}",
@@ -328,8 +353,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   segment_ = std::move(*slots);
 
   board_ = std::make_unique<recorder::Board>(board_segment_.base(), ranks, rank, config.name);
-  auto transport =
-      transport::shm::create(shape, rank, segment_.base(), std::move(*arenas), same_process);
+  auto transport = transport::shm::create(shape, rank, segment_.base(), std::move(reach->arenas),
+                                          same_process, std::move(reach->processes));
   if (!transport.ok()) return transport.status();
   transport_ = pace.empty() ? std::move(*transport)
                             : transport::pace(std::move(*transport), *transport::parse_pace(pace));
@@ -350,6 +375,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
                        .available = {.publish = can.publish,
                                      .references = can.references,
                                      .signals = can.signals,
+                                     .process_copy = can.process_copy,
                                      .rank_order_only = settings.reproducible != 0},
                        .algorithm = static_cast<Algorithm>(settings.algorithm)});
   const bool paced = !pace.empty();

@@ -84,6 +84,8 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
       !shape.in_place &&
       touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
   prepared->direct_only = false;
+  prepared->by_process_copy = false;
+  prepared->offers = true;
 
   if (prepared->scaled && !can_scale(call.type, call.algorithm)) {
     return Status(
@@ -182,6 +184,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (!made.ok()) return made.status();
   if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
     prepared.direct_only = true;
+    prepared.by_process_copy = can.process_copy && !form_of(shape.call.collective).reduces;
     prepared.direct = std::make_unique<engine::Plan>(*made);
   }
   prepared.staged = std::move(*made);
@@ -191,9 +194,10 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
 Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
   const recorder::Call& call = shape.call;
   const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));
-  const auto choose = [&](bool references) {
+  const auto choose = [&](bool references, bool process_copy) {
     tuner::Available available = limits_.available;
     available.references = available.references && references;
+    available.process_copy = available.process_copy && process_copy;
     if (prepared.scaled) available.scaled = call.type;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
@@ -201,14 +205,16 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
                          limits_.profile)
         .algorithm;
   };
-  auto staged = make(shape, choose(false), limits_.rank);
+  auto staged = make(shape, choose(false, false), limits_.rank);
   if (!staged.ok()) return staged.status();
   prepared.staged = std::move(*staged);
-  const Algorithm direct = choose(true);
+  const Algorithm direct = choose(true, false);
   if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
   auto made = make(shape, direct, limits_.rank);
   if (!made.ok()) return made.status();
   prepared.direct = std::make_unique<engine::Plan>(std::move(*made));
+  prepared.by_process_copy = choose(false, true) == direct;
+  prepared.offers = !shape.in_place || schedule::is_in_place_safe(call.collective, direct);
   return {};
 }
 

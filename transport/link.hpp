@@ -6,6 +6,7 @@
 // plus what else it can do.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,10 +15,12 @@
 
 namespace rondo::transport {
 
-/// A place in memory that the other side can map: `offset` into the arena of the sending process,
+/// A place in memory that the other side can reach: `offset` into the arena of the sending process,
 /// or, within one process, an address (see shm/arena.hpp). kNone: such memory is not shared.
+/// kProcess: an address in the sending process that is not mapped here, but that the kernel copies
+/// from and to (Transport::copy_from, copy_to).
 struct Reference {
-  enum Kind : uint32_t { kNone = 0, kArena = 1, kAddress = 2 };
+  enum Kind : uint32_t { kNone = 0, kArena = 1, kAddress = 2, kProcess = 3 };
   uint32_t kind = kNone;
   uint32_t arena = 0;
   uint64_t offset = 0;
@@ -81,7 +84,8 @@ struct Capabilities {
   bool publish = false;  // one writer, many readers: publisher() and subscription()
   /// refer() and resolve(): peers read and write each other's buffers in place.
   bool references = false;
-  bool signals = false;  // signal() and seen()
+  bool signals = false;       // signal() and seen()
+  bool process_copy = false;  // copy_from() and copy_to()
 };
 
 /// All links of one communicator over one medium. Created on every rank with the same shape. Thread
@@ -113,6 +117,17 @@ class Transport {
   /// not fit its arena. REQUIRES: capabilities().references.
   virtual Reference refer(const void* pointer, size_t bytes) = 0;
   virtual std::byte* resolve(int peer, const Reference& reference, size_t bytes) = 0;
+
+  /// Copies between this process and any memory of `peer`'s, at `address` there; returns when that
+  /// is done. 0, or errno: EFAULT where the peer has no such memory, ESRCH where its process has
+  /// ended; part may have been copied then. REQUIRES: capabilities().process_copy.
+  virtual int copy_from(int /*peer*/, uint64_t /*address*/, std::byte* /*to*/, size_t /*bytes*/) {
+    return ENOTSUP;
+  }
+  virtual int copy_to(int /*peer*/, uint64_t /*address*/, const std::byte* /*from*/,
+                      size_t /*bytes*/) {
+    return ENOTSUP;
+  }
 
   /// Moves what needs a push (wires). Cheap, never blocks.
   virtual Status progress() { return {}; }

@@ -39,7 +39,8 @@ class Rondo final : public RondoBackend {
       if (options_.algorithm == Algorithm::kAuto) return {};
       return {Code::kUnavailable, "messages have no algorithm: leave out --algorithm"};
     }
-    if (options_.algorithm == Algorithm::kAuto || plan(shape).algorithm != Algorithm::kAuto)
+    // Whether the buffers will do is found out by using them.
+    if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
       return {};
     return {Code::kUnavailable, "rondo has no " + std::string(rondo::name(shape.collective)) +
                                     " by " + std::string(rondo::name(options_.algorithm)) +
@@ -225,9 +226,9 @@ class Rondo final : public RondoBackend {
     return {Code::kInvalidArgument, "unknown collective"};
   }
 
-  Plan plan(const Shape& shape) const {
-    return communicator_.plan(shape.collective, shape.count, shape.type, options_.direct,
-                              options_.algorithm,
+  Plan plan(const Shape& shape) const { return plan(shape, options_.direct); }
+  Plan plan(const Shape& shape, bool direct) const {
+    return communicator_.plan(shape.collective, shape.count, shape.type, direct, options_.algorithm,
                               reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
 

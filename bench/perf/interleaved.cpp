@@ -108,11 +108,7 @@ std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape,
   for (int a = 1; a < kAlgorithms; ++a) {
     const auto algorithm = static_cast<Algorithm>(a);
     backend.select(algorithm, library);
-    const auto plan = backend.planned(shape);
-    if (!plan) continue;
-    const bool direct =
-        algorithm == Algorithm::kOneShotDirect || algorithm == Algorithm::kTwoShotDirect;
-    if (library || !direct) possible.push_back(algorithm);
+    if (backend.planned(shape)) possible.push_back(algorithm);
   }
   return possible;
 }

@@ -17,6 +17,8 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "first"},
     {"RONDO_ARENA_BYTES", "the machine's memory",
      "address space for rondo::alloc, as in 64G; 0: no library memory"},
+    {"RONDO_CMA", "1",
+     "0: the kernel is not asked to copy between ranks' plain memory (cross-memory attach)"},
     {"RONDO_KERNELS", "the CPU's best",
      "instruction set of the reductions: scalar, sse4, avx2, avx3"},
     {"RONDO_LINKS", "built in",

@@ -1,6 +1,7 @@
 #include "comm/engine/host_engine.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace rondo::engine {
 
@@ -37,8 +38,9 @@ void HostEngine::start(const Operation& operation) {
               .instruction_count = static_cast<uint32_t>(program.instructions.size())};
   in_ = const_cast<std::byte*>(operation.in);
   out_ = operation.out;
-  // What is scaled travels scaled.
-  may_refer_ = operation.in_reference.kind != transport::Reference::kNone &&
+  // What is scaled travels scaled; and a reader of slots reads mapped memory only.
+  const uint32_t kind = operation.in_reference.kind;
+  may_refer_ = (kind == transport::Reference::kArena || kind == transport::Reference::kAddress) &&
                !operation.prepared->in_place && !operation.prepared->scaled;
   cursor_ = {};
   published_ = 0;
@@ -231,13 +233,60 @@ void HostEngine::compute(const SliceMove& move) {
                      .factors = scales ? factors_.data() : nullptr});
 }
 
+Progress HostEngine::copy_between_processes(const SliceMove& move, size_t bytes) {
+  const schedule::Instruction& instruction = *move.instruction;
+  RONDO_CHECK(instruction.sources == 1, "%d sources, some in other processes", instruction.sources);
+  const auto is_elsewhere = [this](const Location& operand) {
+    const auto peer = static_cast<size_t>(operand.peer);
+    return (operand.place == Place::kPeerIn && peers_.in_elsewhere[peer]) ||
+           (operand.place == Place::kPeerOut && peers_.out_elsewhere[peer]);
+  };
+  // One that has ended is the watch's to find: until it has, this rank waits for it.
+  const auto failure = [this](int peer, int error) {
+    if (error == ESRCH) return blocked(peer);
+    copy_error_ = error;
+    return failed(peer, false);
+  };
+  const auto address = [](const std::byte* p) { return reinterpret_cast<uint64_t>(p); };
+  const Location& source = move.operands[0];
+  std::byte* const from = located_[0];
+  for (uint32_t i = 1; i <= instruction.destinations; ++i) {
+    const Location& destination = move.operands[i];
+    std::byte* const to = located_[i];
+    int error = 0;
+    if (is_elsewhere(source)) {
+      RONDO_CHECK(!is_elsewhere(destination), "from rank %d to rank %d", source.peer,
+                  destination.peer);
+      error = transport_.copy_from(source.peer, address(from), to, bytes);
+    } else if (is_elsewhere(destination)) {
+      error = transport_.copy_to(destination.peer, address(to), from, bytes);
+    } else if (to != from) {
+      operation_->prepared->function({.sources = located_.data(),
+                                      .destinations = &located_[i],
+                                      .source_count = 1,
+                                      .destination_count = 1,
+                                      .count = move.length,
+                                      .divisor = 1,
+                                      .nontemporal = operation_->prepared->nontemporal ? 1U : 0U,
+                                      .factors = nullptr});
+    }
+    if (error != 0) return failure(is_elsewhere(source) ? source.peer : destination.peer, error);
+  }
+  return Progress::kDone;
+}
+
 Progress HostEngine::try_move(const SliceMove& move) {
   const size_t bytes = move.length * operation_->prepared->element_bytes;
   if (!computed_) {
     if (can_refer(move, bytes)) return send_reference(move, bytes);
     const Progress found = locate(move, bytes);
     if (found != Progress::kDone) return found;
-    compute(move);
+    if (operation_->plan->direct && peers_.any_elsewhere) {
+      const Progress copied = copy_between_processes(move, bytes);
+      if (copied != Progress::kDone) return copied;
+    } else {
+      compute(move);
+    }
     const schedule::Instruction& instruction = *move.instruction;
     for (uint32_t i = 0; i < instruction.sources; ++i) {
       if (move.operands[i].place == Place::kPeerIn && move.operands[i].peer != rank_) sent(bytes);

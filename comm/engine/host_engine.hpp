@@ -28,9 +28,12 @@ constexpr uint32_t moves_in_turn(bool direct, size_t slice_bytes) {
   return static_cast<uint32_t>(std::max<size_t>(kBytes / slice_bytes, 1));
 }
 
-/// Where peers' buffers lie in this process, for direct operations; one for all channels.
+/// Where peers' buffers lie, for direct operations; one for all channels.
 struct PeerBuffers {
   std::vector<std::byte*> in, out;
+  /// Whether that is an address in the peer's process, from and to which only the kernel can copy.
+  std::vector<bool> in_elsewhere, out_elsewhere;
+  bool any_elsewhere = false;
   std::vector<double> factors;  // of a scaled sum's inputs
 };
 
@@ -63,8 +66,10 @@ class HostEngine {
     return awaited_ == nullptr || awaited_->try_peek(&ignored);
   }
   const Cursor& cursor() const { return cursor_; }
-  /// After kFailed: the peer whose slot belongs to another operation (mismatch), or makes no sense.
+  /// After kFailed: blocked_on() is the peer whose slot belongs to another operation (mismatch), or
+  /// makes no sense, or whose memory the kernel could not copy (errno; 0: it is not that).
   bool mismatch() const { return mismatch_; }
+  int copy_error() const { return copy_error_; }
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
@@ -76,6 +81,8 @@ class HostEngine {
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
   void compute(const SliceMove& move);
+  /// A copy of which an operand is in another process.
+  Progress copy_between_processes(const SliceMove& move, size_t bytes);
   void release(const SliceMove& move);
   /// What is signalled: how many signals there have been, and under them some bits of the
   /// operation's tag, so that a wait notices a signal of another operation. 2^44 signals last for
@@ -134,6 +141,7 @@ class HostEngine {
   std::atomic<int> blocked_on_{-1};
   transport::Receiver* awaited_ = nullptr;
   bool mismatch_ = false;
+  int copy_error_ = 0;
   std::atomic<uint64_t> bytes_sent_{0};
 };
 

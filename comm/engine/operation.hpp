@@ -63,7 +63,11 @@ struct Prepared {
   bool nontemporal;         // results are larger than the caches
   schedule::Layout layout;  // of a _v collective
   bool direct_only;         // the caller forced it: no falling back to staged
-  Plan staged;              // through slots
+  /// Plain memory, too, goes direct, because `direct` only copies and the kernel can do that between
+  /// processes (Reference::kProcess).
+  bool by_process_copy;
+  bool offers;  // false: this rank's buffers are in place, which `direct` does not stand
+  Plan staged;  // through slots
   /// If all ranks offer what it needs; null: staged is as good, or the only one.
   std::unique_ptr<Plan> direct;
 };

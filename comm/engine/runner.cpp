@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 
 #include "comm/recorder/clock.hpp"
@@ -17,6 +18,12 @@ namespace {
 constexpr int64_t kLetGoNs = 200'000'000;
 constexpr int64_t kLetGoOfAddressesNs = 10'000'000'000;
 constexpr timespec kLetGoPause{0, 100'000};
+
+// Whether a peer's buffer is reached by the kernel's copies only. A peer that offers it so although this
+// rank would not has another shape of call, or nonsense: its buffer counts as not offered.
+bool is_elsewhere(const Operation& operation, const transport::Reference& offered) {
+  return operation.prepared->by_process_copy && offered.kind == transport::Reference::kProcess;
+}
 }  // namespace
 
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank) {
@@ -52,6 +59,8 @@ Runner::Runner(transport::Transport& transport, recorder::Board& board, recorder
       lanes_(transport, board, options.channels, options.cache_bytes) {
   peers_.in.resize(static_cast<size_t>(board.ranks()));
   peers_.out.resize(static_cast<size_t>(board.ranks()));
+  peers_.in_elsewhere.resize(static_cast<size_t>(board.ranks()));
+  peers_.out_elsewhere.resize(static_cast<size_t>(board.ranks()));
   peers_.factors.resize(static_cast<size_t>(board.ranks()), 1);
   for (int channel = 0; channel < options.channels; ++channel) {
     engines_.push_back(std::make_unique<HostEngine>(transport, board, peers_, channel));
@@ -122,14 +131,25 @@ Progress Runner::let_follow(Operation& operation) {
 
 void Runner::post(Operation& operation) {
   const uint64_t sequence = operation.sequence;
+  using transport::Reference;
   // Referring costs a look at the arena: only where references may be used.
   const bool large =
       operation.prepared->in_bytes >= kReferenceBytes && references_ && !operation.prepared->scaled;
-  if (large || operation.prepared->direct != nullptr) {
+  const bool offers = operation.prepared->direct != nullptr && operation.prepared->offers;
+  if ((large && !operation.prepared->in_place) || offers) {
     if (operation.in != nullptr)
       operation.in_reference = transport_.refer(operation.in, operation.prepared->in_bytes);
     if (operation.out != nullptr)
       operation.out_reference = transport_.refer(operation.out, operation.prepared->out_bytes);
+  }
+  if (offers && operation.prepared->by_process_copy) {
+    const auto refer = [](const std::byte* buffer, Reference& reference) {
+      if (buffer == nullptr || reference.kind != Reference::kNone) return;
+      reference = {
+          .kind = Reference::kProcess, .arena = 0, .offset = reinterpret_cast<uint64_t>(buffer)};
+    };
+    refer(operation.in, operation.in_reference);
+    refer(operation.out, operation.out_reference);
   }
   const bool counts = operation.prepared->call.collective == Collective::kAllToAllV;
   if (counts) {
@@ -169,6 +189,7 @@ Progress Runner::choose(Operation& operation, const Plan* plan) {
 // slots at once, and the others follow its post.
 Progress Runner::decide(Operation& operation) {
   const recorder::Call& call = operation.prepared->call;
+  if (operation.asked_peer == 0) peers_.any_elsewhere = false;
   const auto fall_back = [&](int peer) {
     if (!operation.prepared->direct_only) return choose(operation, &operation.prepared->staged);
     // On every rank alike, and nothing has moved: the communicator stays usable.
@@ -186,7 +207,8 @@ Progress Runner::decide(Operation& operation) {
     const Offers needed =
         offers_of(call.collective, operation.prepared->direct->algorithm, call.root, peer);
     if (peer == board_.rank()) {
-      if ((needed.in && operation.in_reference.kind == transport::Reference::kNone) ||
+      if (!operation.prepared->offers ||
+          (needed.in && operation.in_reference.kind == transport::Reference::kNone) ||
           (needed.out && operation.out_reference.kind == transport::Reference::kNone)) {
         return fall_back(peer);
       }
@@ -205,13 +227,25 @@ Progress Runner::decide(Operation& operation) {
     if (!posted) return fall_back(peer);
     if (posted->call != call) return fail(watch_.mismatch(peer, operation.sequence, call));
     peers_.factors[p] = posted->factor;
-    if (needed.in)
-      peers_.in[p] = transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
-    if (needed.out)
-      peers_.out[p] = transport_.resolve(peer, posted->out, operation.prepared->out_bytes);
+    const bool in_elsewhere = is_elsewhere(operation, posted->in);
+    const bool out_elsewhere = is_elsewhere(operation, posted->out);
+    if (needed.in) {
+      peers_.in[p] = in_elsewhere
+                         ? reinterpret_cast<std::byte*>(posted->in.offset)
+                         : transport_.resolve(peer, posted->in, operation.prepared->in_bytes);
+      peers_.in_elsewhere[p] = in_elsewhere;
+    }
+    if (needed.out) {
+      peers_.out[p] = out_elsewhere
+                          ? reinterpret_cast<std::byte*>(posted->out.offset)
+                          : transport_.resolve(peer, posted->out, operation.prepared->out_bytes);
+      peers_.out_elsewhere[p] = out_elsewhere;
+    }
     if ((needed.in && peers_.in[p] == nullptr) || (needed.out && peers_.out[p] == nullptr)) {
       return fall_back(peer);
     }
+    peers_.any_elsewhere =
+        peers_.any_elsewhere || (needed.in && in_elsewhere) || (needed.out && out_elsewhere);
   }
   return choose(operation, operation.prepared->direct.get());
 }
@@ -258,6 +292,15 @@ Progress Runner::engine_failed(const Operation& operation, const HostEngine& eng
   }
   if (engine.mismatch()) {
     return fail(watch_.mismatch(peer, operation.sequence, operation.prepared->call));
+  }
+  if (const int error = engine.copy_error(); error != 0) {
+    return fail(board_.raise(
+        {Code::kSystem,
+         fmt::format("rank {} cannot copy from or to the buffers that rank {} passed to {} "
+                     "(operation {}): {}; are they as large as the call says? RONDO_CMA=0 does "
+                     "without such copies",
+                     board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence,
+                     std::strerror(error))}));
   }
   const Status status(
       Code::kSystem,

@@ -39,6 +39,7 @@ ordered_json candidate_json(const tuner::Candidate& c) {
           {"slots_us", c.price.slots_us},
           {"memory_us", c.price.memory_us},
           {"reduce_us", c.price.reduce_us},
+          {"process_copy_us", c.price.process_copy_us},
           {"correction", c.price.correction},
           {"refused", c.refusal == nullptr ? ordered_json() : ordered_json(c.refusal)}};
 }

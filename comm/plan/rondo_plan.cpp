@@ -128,7 +128,10 @@ Request read_request(const Flags& flags) {
     throw CLI::ValidationError("--svg", "draws all ranks, " + std::to_string(kMostRanksDrawn) +
                                             " at most: choose fewer, and leave out --rank");
   }
-  r.available = {.publish = !wire, .references = flags.memory == "library", .signals = !wire};
+  r.available = {.publish = !wire,
+                 .references = flags.memory == "library",
+                 .signals = !wire,
+                 .process_copy = !wire};
   if (form_of(r.collective).reduces && r.op == ReduceOp::kScaledSum) r.available.scaled = r.type;
   return r;
 }

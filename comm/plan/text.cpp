@@ -46,15 +46,16 @@ std::string step_text(const Schedule& s, size_t index) {
 }
 
 void print_candidates(std::FILE* out, const Plan& plan) {
-  line(out, fmt::format("{:16} {:>12} = ({:>9} + {:>9} + {:>9} + {:>9} + {:>9}) * {:>9}",
+  line(out, fmt::format("{:16} {:>12} = ({:>9} + {:>9} + {:>9} + {:>9} + {:>9} + {:>9}) * {:>9}",
                         "candidate", "predicted us", "overhead", "latency", "slots", "memory",
-                        "reduce", "corrected"));
+                        "reduce", "kernel", "corrected"));
   for (const tuner::Candidate& c : plan.candidates) {
     const tuner::Price& p = c.price;
     line(out, fmt::format(
-                  "{:16} {:12.2f}   {:10.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}    {:9.3f}{}",
+                  "{:16} {:12.2f}   {:10.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}    "
+                  "{:9.3f}{}",
                   name(c.algorithm), p.total_us(), p.overhead_us, p.latency_us, p.slots_us,
-                  p.memory_us, p.reduce_us, p.correction,
+                  p.memory_us, p.reduce_us, p.process_copy_us, p.correction,
                   c.refusal == nullptr ? "" : fmt::format("   refused: {}", c.refusal)));
   }
 }

@@ -169,6 +169,10 @@ std::string profile_text(const tuner::LinkProfile& p) {
   line("memory_cached_us_per_byte", rate(p.memory_cached_us_per_byte), "of buffers in the cache");
   line("memory_us_per_byte", rate(p.memory_us_per_byte), "of buffers beyond it");
   line("reduce_us_per_byte", rate(p.reduce_us_per_byte), "to fold one byte into another");
+  line("process_copy_us", fmt::format("{:g} us", p.process_copy_us),
+       "of a copy between processes by the kernel");
+  line("process_copy_us_per_byte", rate(p.process_copy_us_per_byte),
+       "of it, beyond the memory's time");
   line("parallel_ranks",
        p.parallel_ranks == 0 ? std::string("all") : std::to_string(p.parallel_ranks),
        "can run at the same time");

@@ -14,6 +14,9 @@ struct Available {
   bool publish = false;     // one writer, many readers
   bool references = false;  // peers' buffers are mapped; staged algorithms are priced so too
   bool signals = false;     // counters
+  /// Where peers' buffers are not mapped, the kernel copies between processes: what only copies can
+  /// be direct all the same.
+  bool process_copy = false;
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
   /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
@@ -32,6 +35,9 @@ struct Choice {
 /// `bytes` as in predict_us. Of equal predictions the first in the order of Algorithm wins. The
 /// ring, and where it may not be used two-shot or the star, need nothing, so there always is a
 /// choice.
+/// `in_place`: whether some rank's buffers may be. What is not safe then is not chosen; but a direct
+/// algorithm is, where there is no safe one: it is carried out only where all ranks offer their
+/// buffers, and a rank that is in place does not.
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
               bool in_place, const LinkProfile& profile);
 

@@ -81,7 +81,10 @@ Terms all_gather(Algorithm algorithm, double p, double n) {
   if (algorithm == Algorithm::kRing) t.hops = p - 1;
   if (algorithm == Algorithm::kOneShot) t.hops = 1, t.peers = p - 2, t.slot_bytes = n;
   if (algorithm == Algorithm::kTwoShot) t.hops = 1, t.peers = p - 2;
-  if (algorithm == Algorithm::kTwoShotDirect) t.hops = 2, t.peers = 2 * (p - 2), t.slot_bytes = 0;
+  if (algorithm == Algorithm::kTwoShotDirect) {
+    t.hops = 2, t.peers = 2 * (p - 2), t.slot_bytes = 0;
+    t.process_copies = p - 1, t.process_copied_bytes = q * n;
+  }
   return t;
 }
 
@@ -99,7 +102,10 @@ Terms broadcast(Algorithm algorithm, double p, double n, double slot) {
   if (algorithm == Algorithm::kRing || algorithm == Algorithm::kTree)
     pass_on(algorithm, p, n, slot, t);
   if (algorithm == Algorithm::kStar) t.peers = p - 2, t.slot_bytes = t.one_way_bytes = (p - 1) * n;
-  if (algorithm == Algorithm::kOneShotDirect) t.hops = 2, t.peers = p - 2, t.slot_bytes = 0;
+  if (algorithm == Algorithm::kOneShotDirect) {
+    t.hops = 2, t.peers = p - 2, t.slot_bytes = 0;
+    t.process_copies = 1, t.process_copied_bytes = n;
+  }
   return t;
 }
 
@@ -128,7 +134,11 @@ Terms star(Algorithm algorithm, double p, double n) {
             .one_way_bytes = (p - 1) * n,
             .memory_bytes = (p + 1) * n};
   }
-  return {.hops = 2, .peers = p - 2, .memory_bytes = 2 * n};
+  return {.hops = 2,
+          .peers = p - 2,
+          .memory_bytes = 2 * n,
+          .process_copies = 1,
+          .process_copied_bytes = n};
 }
 
 /// n: bytes of one block.
@@ -136,7 +146,11 @@ Terms all_to_all(Algorithm algorithm, double p, double n) {
   if (algorithm == Algorithm::kTwoShot) {
     return {.hops = 1, .peers = p - 2, .slot_bytes = 2 * (p - 1) * n, .memory_bytes = 2 * p * n};
   }
-  return {.hops = 2, .peers = 2 * (p - 2), .memory_bytes = 2 * p * n};
+  return {.hops = 2,
+          .peers = 2 * (p - 2),
+          .memory_bytes = 2 * p * n,
+          .process_copies = p - 1,
+          .process_copied_bytes = (p - 1) * n};
 }
 
 Terms barrier(Algorithm algorithm, double p) {
@@ -212,8 +226,9 @@ Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t b
 std::array<double, kConstantCount> weights_of(const Question& question,
                                               const LinkProfile& profile) {
   if (!schedule::has(question.collective, question.algorithm)) return {};
-  const Terms t =
+  Terms t =
       terms_of(question.collective, question.algorithm, question.ranks, question.bytes, profile);
+  if (question.mapped) t.process_copies = t.process_copied_bytes = 0;
   const double p = question.ranks, n = static_cast<double>(question.bytes);
   const Form form = form_of(question.collective);
   const double buffers =
@@ -227,7 +242,9 @@ std::array<double, kConstantCount> weights_of(const Question& question,
           turns * t.one_way_bytes,
           turns * t.memory_bytes * (1 - uncached),
           turns * t.memory_bytes * uncached,
-          turns * t.reduced_bytes};
+          turns * t.reduced_bytes,
+          turns * t.process_copies,
+          turns * t.process_copied_bytes};
 }
 
 Price price(const Question& question, const LinkProfile& profile) {
@@ -238,6 +255,7 @@ Price price(const Question& question, const LinkProfile& profile) {
           .slots_us = us[3] + us[4],
           .memory_us = us[5] + us[6],
           .reduce_us = us[7],
+          .process_copy_us = us[8] + us[9],
           .correction = correction_of(question, profile)};
 }
 

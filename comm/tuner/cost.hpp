@@ -21,6 +21,10 @@ struct Terms {
   double one_way_bytes = 0;  // of these, how many more go one way than the other
   double memory_bytes = 0;   // of own or peers' buffers, read plus written
   double reduced_bytes = 0;  // folded into others
+  // What the kernel copies between processes where a direct algorithm's buffers are not mapped; those
+  // bytes are among memory_bytes, too.
+  double process_copies = 0;
+  double process_copied_bytes = 0;
 };
 
 /// `bytes`: the collective's own count argument in bytes, that is one block for reduce_scatter and
@@ -28,7 +32,8 @@ struct Terms {
 Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
                const LinkProfile& profile);
 
-/// What is to be priced. `mapped`: every rank's buffers are mapped by all, as library memory is.
+/// What is to be priced. `mapped`: every rank's buffers are mapped by all, as library memory is. A
+/// direct algorithm that is not: by the kernel's copies between processes.
 struct Question {
   Collective collective;
   Algorithm algorithm;
@@ -43,10 +48,11 @@ std::array<double, kConstantCount> weights_of(const Question& question, const Li
 
 /// A prediction in parts, out of place.
 struct Price {
-  double overhead_us, latency_us, slots_us, memory_us, reduce_us;
+  double overhead_us, latency_us, slots_us, memory_us, reduce_us, process_copy_us;
   double correction;  // LinkProfile::corrections; 1 where they say nothing
   double total_us() const {
-    return correction * (overhead_us + latency_us + slots_us + memory_us + reduce_us);
+    return correction *
+           (overhead_us + latency_us + slots_us + memory_us + reduce_us + process_copy_us);
   }
 };
 /// REQUIRES: the algorithm does the collective.

@@ -1,5 +1,5 @@
 // Minimises the sum of (predicted / measured - 1)^2 over constants that may not be negative, by
-// coordinate descent on the normal equations: there are eight unknowns, and a step is a division.
+// coordinate descent on the normal equations: there are ten unknowns, and a step is a division.
 #include "comm/tuner/fit.hpp"
 
 #include <algorithm>

@@ -41,6 +41,8 @@ struct LinkProfile {
   double memory_cached_us_per_byte;  // while all ranks' buffers fit the cache
   double memory_us_per_byte;         // when they are much larger
   double reduce_us_per_byte;         // gamma: to fold one byte into another, beyond reading it
+  double process_copy_us;            // of a copy between processes by the kernel, whatever its size
+  double process_copy_us_per_byte;   // for finding and pinning its pages, beyond the memory's time
   /// Ranks that can run at the same time; more of them take turns, and everything but overhead
   /// takes longer. 0: all.
   int parallel_ranks;
@@ -69,6 +71,8 @@ inline constexpr Constant kConstants[] = {
     {"memory_cached_us_per_byte", &LinkProfile::memory_cached_us_per_byte},
     {"memory_us_per_byte", &LinkProfile::memory_us_per_byte},
     {"reduce_us_per_byte", &LinkProfile::reduce_us_per_byte},
+    {"process_copy_us", &LinkProfile::process_copy_us},
+    {"process_copy_us_per_byte", &LinkProfile::process_copy_us_per_byte},
 };
 inline constexpr size_t kConstantCount = std::size(kConstants);
 

@@ -11,7 +11,7 @@
 
 namespace rondo::tuner {
 
-inline constexpr int kProfileVersion = 1;
+inline constexpr int kProfileVersion = 2;
 /// What a file may have; it has to fit one message of the bootstrap.
 inline constexpr size_t kMaxProfileBytes = size_t{1} << 19;
 

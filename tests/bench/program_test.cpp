@@ -275,6 +275,8 @@ TEST_CASE("the machine and the link profile are shown") {
                            "memory_cached_us_per_byte",
                            "memory_us_per_byte",
                            "reduce_us_per_byte",
+                           "process_copy_us",
+                           "process_copy_us_per_byte",
                            "parallel_ranks",
                            "llc_bytes",
                            "slot_bytes",

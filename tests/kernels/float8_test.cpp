@@ -13,7 +13,7 @@
 
 #include "tests/harness/catch.hpp"
 
-namespace rondo::kernels {
+namespace rondo::kernels::float8_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -142,4 +142,4 @@ TEST_CASE("fp8 overflows to NaN in E4M3 and to infinity in E5M2, and keeps NaN a
 }
 
 }  // namespace
-}  // namespace rondo::kernels
+}  // namespace rondo::kernels::float8_test

@@ -8,7 +8,7 @@
 
 #include "tests/harness/catch.hpp"
 
-namespace rondo::kernels {
+namespace rondo::kernels::half_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -96,4 +96,4 @@ TEST_CASE("Narrowing keeps zeros' signs, infinities and NaNs, and overflows to i
 }
 
 }  // namespace
-}  // namespace rondo::kernels
+}  // namespace rondo::kernels::half_test

@@ -10,8 +10,9 @@
 #include "tests/trainer/crash.hpp"
 #include "trainer/checkpoint.hpp"
 
+namespace rondo::trainer::checkpoint_shards_test {
+
 using namespace rondo;
-using namespace rondo::trainer;
 using namespace rondo::trainer::testing;
 using rondo::testing::TempDirectory;
 namespace fs = std::filesystem;
@@ -144,3 +145,5 @@ TEST_CASE("checkpoint in shards: a number of shards that is none is refused") {
   const Status status = load_checkpoint(folder.path()).status();
   CHECK(status.message().find("optimizer_shards") != std::string::npos);
 }
+
+}  // namespace rondo::trainer::checkpoint_shards_test

@@ -9,8 +9,7 @@
 #include "tests/harness/catch.hpp"
 #include "trainer/random.hpp"
 
-using namespace rondo::trainer;
-
+namespace rondo::trainer::clip_test {
 namespace {
 
 template <class T>
@@ -89,3 +88,5 @@ TEMPLATE_TEST_CASE("clip: one value that is no number is found wherever it is", 
     CHECK(all_finite(values.data(), count));
   }
 }
+
+}  // namespace rondo::trainer::clip_test

@@ -5,8 +5,9 @@
 #include "tests/trainer/cnn_rig.hpp"
 #include "tests/trainer/gradient_check.hpp"
 
+namespace rondo::trainer::cnn_test {
+
 using namespace rondo;
-using namespace rondo::trainer;
 using namespace rondo::trainer::testing;
 
 TEST_CASE("cnn: the gradient of every parameter equals central differences") {
@@ -179,3 +180,5 @@ TEST_CASE("cnn: shapes, operations and memory are those of the description") {
   const auto larger = make_cnn<float>({.batch = 3}, nullptr);
   CHECK(larger->activation_bytes() - model->activation_bytes() == 2 * sample);
 }
+
+}  // namespace rondo::trainer::cnn_test

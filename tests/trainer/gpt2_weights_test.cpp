@@ -7,8 +7,9 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 
+namespace rondo::trainer::gpt2_weights_test {
+
 using namespace rondo;
-using namespace rondo::trainer;
 using rondo::testing::TempDirectory;
 
 namespace {
@@ -298,3 +299,5 @@ TEST_CASE("gpt2 weights: a file of another size says which flags make a model of
                  "for the model of this file give --layers 12 --width 128 --context 1024 "
                  "--vocabulary 300 --heads 2 (which the file does not say"));
 }
+
+}  // namespace rondo::trainer::gpt2_weights_test

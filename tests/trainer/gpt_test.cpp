@@ -8,7 +8,8 @@
 #include "tests/trainer/gradient_check.hpp"
 #include "trainer/random.hpp"
 
-using namespace rondo::trainer;
+namespace rondo::trainer::gpt_test {
+
 using rondo::trainer::testing::check_gradient;
 
 namespace {
@@ -335,3 +336,5 @@ TEST_CASE("gpt: operations and bytes are those of the shapes") {
   CHECK(static_cast<double>(nano->activation_bytes()) > 4 * block);
   CHECK(static_cast<double>(nano->activation_bytes()) < 5.2 * block);
 }
+
+}  // namespace rondo::trainer::gpt_test

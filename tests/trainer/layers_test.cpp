@@ -5,7 +5,8 @@
 #include "tests/trainer/gradient_check.hpp"
 #include "trainer/random.hpp"
 
-using namespace rondo::trainer;
+namespace rondo::trainer::layers_test {
+
 using rondo::trainer::testing::check_gradient;
 
 namespace {
@@ -192,3 +193,5 @@ TEST_CASE("no rows: gradients are zero when written and untouched when accumulat
   CHECK(db == Values(2, 0));
   CHECK(softmax_cross_entropy_forward<double>(0, 2, nullptr, none.data()) == 0);
 }
+
+}  // namespace rondo::trainer::layers_test

@@ -11,6 +11,8 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 
+namespace rondo::trainer::lessons_test {
+
 using rondo::testing::ProgramResult;
 using rondo::testing::run_program;
 using rondo::testing::TempDirectory;
@@ -169,3 +171,5 @@ TEST_CASE("the documents name flags that exist, and the knobs' table all of its 
     CHECK((there.contains(flag) || flag == "--no-prefix"));
   }
 }
+
+}  // namespace rondo::trainer::lessons_test

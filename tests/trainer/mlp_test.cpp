@@ -7,7 +7,8 @@
 #include "tests/trainer/gradient_check.hpp"
 #include "trainer/random.hpp"
 
-using namespace rondo::trainer;
+namespace rondo::trainer::mlp_test {
+
 using rondo::trainer::testing::check_gradient;
 
 namespace {
@@ -209,3 +210,5 @@ TEST_CASE("initialise: normal numbers have the given deviation, constants are co
   CHECK(std::sqrt(square) == Approx(0.02).epsilon(0.03));
   CHECK(sevens == std::vector<double>{7, 7, 7});
 }
+
+}  // namespace rondo::trainer::mlp_test

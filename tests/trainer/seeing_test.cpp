@@ -13,6 +13,8 @@
 #include "tests/harness/terminal.hpp"
 #include "tests/trainer/synthetic_data.hpp"
 
+namespace rondo::trainer::seeing_test {
+
 using nlohmann::json;
 using rondo::testing::ProgramResult;
 using rondo::testing::run_program;
@@ -392,3 +394,5 @@ TEST_CASE("the bar is drawn for every model, by epochs, and from where a resumed
     CHECK(step == of);
   }
 }
+
+}  // namespace rondo::trainer::seeing_test

@@ -11,6 +11,8 @@
 #include "tests/trainer/synthetic_data.hpp"
 #include "tests/trainer/training_rig.hpp"
 
+namespace rondo::trainer::strategy_dp_test {
+
 using nlohmann::json;
 using rondo::testing::ProgramResult;
 using rondo::testing::run_program;
@@ -192,3 +194,5 @@ TEST_CASE("a diverging loss ends every rank of dp") {
   CHECK(result.exit_code != 0);
   CHECK(result.err.find("the loss became") != std::string::npos);
 }
+
+}  // namespace rondo::trainer::strategy_dp_test

@@ -12,8 +12,9 @@
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/crash.hpp"
 
+namespace rondo::trainer::tensor_file_test {
+
 using namespace rondo;
-using namespace rondo::trainer;
 using namespace rondo::trainer::testing;
 using rondo::testing::TempDirectory;
 namespace fs = std::filesystem;
@@ -388,3 +389,5 @@ TEST_CASE("tensor file: a disk that is full is an error, and nothing is left") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   check_same(TensorFile::open(path).value(), views);
 }
+
+}  // namespace rondo::trainer::tensor_file_test

@@ -52,16 +52,16 @@ inline void check_same_losses(const json& a, const json& b, double tolerance) {
 /// ring, "alpha_us" through nobody. For RONDO_LINKS.
 inline std::string links(const Workplace& place, const std::string& dear) {
   json constants;
-  for (const char* name :
-       {"overhead_us", "alpha_us", "peer_us", "slot_us_per_byte", "one_way_us_per_byte",
-        "memory_cached_us_per_byte", "memory_us_per_byte", "reduce_us_per_byte"}) {
+  for (const char* name : {"overhead_us", "alpha_us", "peer_us", "slot_us_per_byte",
+                           "one_way_us_per_byte", "memory_cached_us_per_byte", "memory_us_per_byte",
+                           "reduce_us_per_byte", "process_copy_us", "process_copy_us_per_byte"}) {
     constants[name] = dear == name ? 1000 : 0;
   }
   const json machine = {
       {"parallel_ranks", 0}, {"llc_bytes", 1048576}, {"slot_bytes", 4096}, {"slots", 4}};
   const json corrections = {{"ranks", 3}, {"tables", json::array()}};
   std::ofstream(place.file(dear)) << json{
-      {"format", "rondo link profile"}, {"version", 1},       {"name", dear},
+      {"format", "rondo link profile"}, {"version", 2},       {"name", dear},
       {"constants", constants},         {"machine", machine}, {"corrections", corrections}};
   return place.file(dear);
 }

@@ -13,6 +13,8 @@
 #include "tests/harness/rank_group.hpp"
 #include "trainer/random.hpp"
 
+namespace rondo::trainer::zero_test {
+
 using nlohmann::json;
 using rondo::testing::ProgramResult;
 using rondo::testing::run_program;
@@ -373,3 +375,5 @@ TEST_CASE("zero: stages that are not there are refused by name") {
     CHECK(result.err.find("'" + stage + "'") != std::string::npos);
   }
 }
+
+}  // namespace rondo::trainer::zero_test

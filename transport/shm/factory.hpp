@@ -2,6 +2,8 @@
 // find each other, and who makes that memory, is not its business.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,8 +31,10 @@ size_t bytes_needed(const Shape& shape);
 /// This rank's end. `base`: bytes_needed(shape) bytes, zero before the first rank calls, aligned to
 /// 128, the caller's, and alive as long as the transport. `arenas`: one per rank, base null where a
 /// rank shares none; or empty: nobody does. `same_process`: all ranks are threads of this process,
-/// and any pointer can be referred to. Errors: kInvalidArgument.
+/// and any pointer can be referred to. `processes`: every rank's, where each can copy from and to
+/// all others' memory (process_copy.hpp); empty: not so. Errors: kInvalidArgument.
 Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byte* base,
-                                          std::vector<ArenaView> arenas, bool same_process);
+                                          std::vector<ArenaView> arenas, bool same_process,
+                                          std::vector<pid_t> processes = {});
 
 }  // namespace rondo::transport::shm

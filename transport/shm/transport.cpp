@@ -1,11 +1,15 @@
 // ShmTransport: the links, publishers and signals of one rank over one piece of mapped memory.
+#include <sys/types.h>
+
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "transport/shm/factory.hpp"
 #include "transport/shm/fifo.hpp"
 #include "transport/shm/layout.hpp"
+#include "transport/shm/process_copy.hpp"
 #include "transport/shm/references.hpp"
 
 namespace rondo::transport::shm {
@@ -14,12 +18,13 @@ namespace {
 class ShmTransport final : public Transport {
  public:
   ShmTransport(const Shape& shape, int rank, std::byte* base, std::vector<ArenaView> arenas,
-               bool same_process)
+               bool same_process, std::vector<pid_t> processes)
       : shape_(shape),
         layout_(shape),
         rank_(rank),
         base_(base),
-        references_(rank, std::move(arenas), same_process) {
+        references_(rank, std::move(arenas), same_process),
+        processes_(std::move(processes)) {
     const auto ends = static_cast<size_t>(shape.channels) * static_cast<size_t>(shape.ranks);
     senders_.resize(ends);
     receivers_.resize(ends);
@@ -31,7 +36,10 @@ class ShmTransport final : public Transport {
   }
 
   Capabilities capabilities() const override {
-    return {.publish = shape_.publish_depth > 0, .references = true, .signals = true};
+    return {.publish = shape_.publish_depth > 0,
+            .references = true,
+            .signals = true,
+            .process_copy = !processes_.empty()};
   }
 
   Sender& sender(int channel, int peer) override { return senders_[end(channel, peer)]; }
@@ -60,6 +68,13 @@ class ShmTransport final : public Transport {
   }
   std::byte* resolve(int peer, const Reference& reference, size_t bytes) override {
     return references_.resolve(peer, reference, bytes);
+  }
+
+  int copy_from(int peer, uint64_t address, std::byte* to, size_t bytes) override {
+    return copy_from_process(processes_.at(static_cast<size_t>(peer)), address, to, bytes);
+  }
+  int copy_to(int peer, uint64_t address, const std::byte* from, size_t bytes) override {
+    return copy_to_process(processes_.at(static_cast<size_t>(peer)), address, from, bytes);
   }
 
  private:
@@ -120,6 +135,7 @@ class ShmTransport final : public Transport {
   const int rank_;
   std::byte* const base_;
   const References references_;
+  const std::vector<pid_t> processes_;
   std::vector<FifoWriter> senders_;        // channel * ranks + peer
   std::vector<FifoReader> receivers_;      // channel * ranks + peer
   std::vector<FifoWriter> publishers_;     // channel
@@ -169,7 +185,8 @@ Status validate(const Shape& shape) {
 size_t bytes_needed(const Shape& shape) { return Layout(shape).bytes(); }
 
 Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byte* base,
-                                          std::vector<ArenaView> arenas, bool same_process) {
+                                          std::vector<ArenaView> arenas, bool same_process,
+                                          std::vector<pid_t> processes) {
   RONDO_RETURN_IF_ERROR(validate(shape));
   if (rank < 0 || rank >= shape.ranks) {
     return Status(Code::kInvalidArgument, "shared-memory transport: rank " + std::to_string(rank) +
@@ -184,8 +201,13 @@ Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byt
                   "shared-memory transport: " + std::to_string(arenas.size()) + " arenas for " +
                       std::to_string(shape.ranks) + " ranks");
   }
-  return std::unique_ptr<Transport>(
-      std::make_unique<ShmTransport>(shape, rank, base, std::move(arenas), same_process));
+  if (!processes.empty() && processes.size() != static_cast<size_t>(shape.ranks)) {
+    return Status(Code::kInvalidArgument,
+                  "shared-memory transport: " + std::to_string(processes.size()) +
+                      " processes for " + std::to_string(shape.ranks) + " ranks");
+  }
+  return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
+      shape, rank, base, std::move(arenas), same_process, std::move(processes)));
 }
 
 }  // namespace rondo::transport::shm

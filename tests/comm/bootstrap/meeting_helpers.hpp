@@ -5,15 +5,28 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
 #include "comm/bootstrap/environment.hpp"
 #include "comm/bootstrap/wire.hpp"
+#include "rondo/status.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "transport/shm/unique_fd.hpp"
 
 namespace rondo {
+
+constexpr std::chrono::milliseconds kLong{30'000};
+// For ranks that have to find each other before it is over.
+constexpr std::chrono::milliseconds kMedium{3'000};
+constexpr std::chrono::milliseconds kShort{700};
+
+inline void expect_failure(const Status& status, Code code, const std::string& part) {
+  testing::expect(status.code() == code && status.message().find(part) != std::string::npos,
+                  "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
+                      status.to_string() + "\"");
+}
 
 inline comm::Identity identity(int rank, int world_size, const testing::TempDirectory& place,
                                const std::string& secret = "s3cret") {

@@ -34,10 +34,6 @@ using testing::RankResult;
 using testing::TempDirectory;
 using transport::UniqueFd;
 
-constexpr milliseconds kLong{30'000};
-constexpr milliseconds kMedium{3'000};  // for ranks that have to find each other before it is over
-constexpr milliseconds kShort{700};
-
 Bootstrap must_meet(const Identity& id, milliseconds timeout = kLong,
                     const std::string& name = "world") {
   auto met = Bootstrap::meet(id, name, timeout);
@@ -46,12 +42,6 @@ Bootstrap must_meet(const Identity& id, milliseconds timeout = kLong,
 }
 
 void expect_ok(const Status& status) { expect(status.ok(), status.to_string()); }
-
-void expect_failure(const Status& status, Code code, const std::string& part) {
-  expect(status.code() == code && status.message().find(part) != std::string::npos,
-         "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
-             status.to_string() + "\"");
-}
 
 bool is_empty(const std::string& directory) { return std::filesystem::is_empty(directory); }
 

@@ -37,10 +37,6 @@ using testing::How;
 using testing::Link;
 using transport::UniqueFd;
 
-constexpr milliseconds kLong{30'000};
-constexpr milliseconds kMedium{3'000};
-constexpr milliseconds kShort{700};
-
 /// A listening socket on a port of 127.0.0.1 that the kernel chose, or on `port`.
 UniqueFd listen_on_loopback(int& port) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -83,12 +79,6 @@ Identity tcp_identity(int rank, int size, int port, const std::string& secret = 
           .local_world_size = size,
           .rendezvous = "tcp://" + host + ":" + std::to_string(port),
           .secret = secret};
-}
-
-void expect_failure(const Status& status, Code code, const std::string& part) {
-  expect(status.code() == code && status.message().find(part) != std::string::npos,
-         "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
-             status.to_string() + "\"");
 }
 
 /// A connection to whoever listens at `port`, as soon as somebody does.

@@ -12,7 +12,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr int kSkipped = 77;  // CTest shows it as skipped
 constexpr size_t kPeriod = size_t{1023} * 4096;
 constexpr size_t kPeriods = 1025;
 constexpr size_t kTail = 8193;  // bytes that are there once

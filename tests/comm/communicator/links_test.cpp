@@ -10,13 +10,13 @@ namespace {
 /// A machine on which nothing costs anything but what is named.
 std::string profile(const std::string& dear, const std::string& more = "") {
   std::string constants;
-  for (const char* name :
-       {"overhead_us", "alpha_us", "peer_us", "slot_us_per_byte", "one_way_us_per_byte",
-        "memory_cached_us_per_byte", "memory_us_per_byte", "reduce_us_per_byte"}) {
+  for (const char* name : {"overhead_us", "alpha_us", "peer_us", "slot_us_per_byte",
+                           "one_way_us_per_byte", "memory_cached_us_per_byte", "memory_us_per_byte",
+                           "reduce_us_per_byte", "process_copy_us", "process_copy_us_per_byte"}) {
     constants += (constants.empty() ? "\"" : ", \"") + std::string(name) +
                  "\": " + (dear == name ? "1000" : "0");
   }
-  return R"({"format": "rondo link profile", "version": 1, "name": "mine", "constants": {)" +
+  return R"({"format": "rondo link profile", "version": 2, "name": "mine", "constants": {)" +
          constants +
          R"(}, "machine": {"parallel_ranks": 0, "llc_bytes": 1048576, "slot_bytes": 4096,
              "slots": 4}, "corrections": {"ranks": 2, "tables": [)" +

@@ -19,6 +19,8 @@
 
 namespace rondo::testing {
 
+constexpr int kSkipped = 77;  // the exit status that CTest shows as skipped
+
 /// TSan sees threads; it has no use for processes.
 #if defined(__SANITIZE_THREAD__)
 inline const std::vector<How> kHows{How::kThreads};

@@ -145,10 +145,10 @@ TEST_CASE("a wire, and a profile of one's own") {
 
   const TempDirectory directory;
   const std::string file = directory.path() + "/links.json";
-  std::ofstream(file) << R"({"format": "rondo link profile", "version": 1, "name": "mine",
+  std::ofstream(file) << R"({"format": "rondo link profile", "version": 2, "name": "mine",
     "constants": {"overhead_us": 0, "alpha_us": 1, "peer_us": 100, "slot_us_per_byte": 0,
       "one_way_us_per_byte": 0, "memory_cached_us_per_byte": 0, "memory_us_per_byte": 0,
-      "reduce_us_per_byte": 0},
+      "reduce_us_per_byte": 0, "process_copy_us": 0, "process_copy_us_per_byte": 0},
     "machine": {"parallel_ranks": 0, "llc_bytes": 1048576, "slot_bytes": 4096, "slots": 2},
     "corrections": {"ranks": 0, "tables": []}})";
   for (const bool by_flag : {true, false}) {

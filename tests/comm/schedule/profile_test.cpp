@@ -100,7 +100,7 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   };
   refused([](json& d) { d["format"] = "other"; }, "format");
   refused([](json& d) { d.erase("format"); }, "format");
-  refused([](json& d) { d["version"] = 2; }, "version is 2: this rondo reads 1");
+  refused([](json& d) { d["version"] = 1; }, "version is 1: this rondo reads 2");
   refused([](json& d) { d.erase("version"); }, "version");
   refused([](json& d) { d = json::array(); }, "format");
   refused([](json& d) { d["extra"] = 1; }, "unknown field extra");

@@ -146,7 +146,9 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
           CHECK((!needs.publish || available.publish));
           CHECK((!needs.references || available.references));
           CHECK((!needs.signals || available.signals));
-          CHECK((!in_place || schedule::is_in_place_safe(collective, choice.algorithm)));
+          // Of those that ranks decide on together, one that is in place refuses.
+          CHECK((!in_place || schedule::is_in_place_safe(collective, choice.algorithm) ||
+                 (collective == Collective::kAllToAll && needs.references)));
           const auto all = candidates(collective, 5, bytes, available, in_place, profile);
           double cheapest = INFINITY;
           for (const Candidate& candidate : all) {
@@ -167,7 +169,7 @@ TEST_CASE("a wire's slots hold what is in flight") {
   // 1 GB/s, 20 us, 4 ranks, 4 MB by ring: 6 hops of latency and 1.5 * 4 MB on the wire.
   const double us = predict_us(Collective::kAllReduce, Algorithm::kRing, 4, 4'000'000, slow);
   CHECK(us > 6 * 20 + 6000);
-  CHECK(us < 1.1 * (6 * 20 + 6000));
+  CHECK(us < 1.2 * (6 * 20 + 6000));  // what passes over it is copied, too
 }
 
 TEST_CASE("slots shrink where many links would take too much memory, and only there") {

@@ -1,0 +1,210 @@
+// Plain memory of other processes, copied by the kernel: when it is used, when it is not, and what
+// happens when such a copy fails. That its results are right, collectives_test shows: it forces
+// every algorithm on plain memory, too.
+#include "transport/shm/process_copy.hpp"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "tests/comm/communicator/await.hpp"
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+constexpr DataType kType = DataType::kFloat32;
+constexpr size_t kLarge = size_t{1} << 18;  // elements: by every link profile worth a system call
+
+bool is_direct(Algorithm algorithm) {
+  return algorithm == Algorithm::kOneShotDirect || algorithm == Algorithm::kTwoShotDirect;
+}
+
+/// The last third is no memory.
+class EndMissing {
+ public:
+  explicit EndMissing(size_t bytes)
+      : bytes_(bytes),
+        base_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    expect(base_ != MAP_FAILED, "no memory");
+    expect(mprotect(data() + bytes / 3 * 2, bytes / 3, PROT_NONE) == 0, "mprotect");
+  }
+  ~EndMissing() { munmap(base_, bytes_); }
+  EndMissing(const EndMissing&) = delete;
+  EndMissing& operator=(const EndMissing&) = delete;
+  char* data() const { return static_cast<char*>(base_); }
+
+ private:
+  size_t bytes_;
+  void* base_;
+};
+
+// The sanitizers' own processes may be refused, and so may a container's: then nothing is tested here.
+bool is_possible() {
+  bool possible = false;
+  const auto results = run_world(How::kForks, 2, [](Communicator& comm) {
+    expect(is_direct(comm.plan(Collective::kAllToAll, kLarge, kType).algorithm), "no");
+  });
+  possible = results[0].ok && results[1].ok;
+  if (!possible) WARN("the kernel does not copy between processes here: nothing is tested");
+  return possible;
+}
+
+}  // namespace
+
+TEST_CASE("large copies of plain memory go by the kernel, small ones and reductions do not") {
+  if (!is_possible()) return;
+  for (const int n : {2, 3}) {
+    require_all_ok(run_world(How::kForks, n, [](Communicator& comm) {
+      const auto algorithm = [&](Collective collective, size_t count) {
+        return comm.plan(collective, count, kType).algorithm;
+      };
+      for (const Collective c : {Collective::kAllGather, Collective::kAllToAll}) {
+        expect(is_direct(algorithm(c, kLarge)), std::string(name(c)) + " through slots");
+        expect(!is_direct(algorithm(c, 64)), std::string(name(c)) + " of little by the kernel");
+      }
+      expect(!is_direct(algorithm(Collective::kAllReduce, kLarge)), "all_reduce by the kernel");
+      // Bytes that no slot has seen are counted all the same.
+      Buffer in(kLarge * 4, false), out(kLarge * 4 * static_cast<size_t>(comm.size()), false);
+      const uint64_t before = comm.stats().bytes_sent;
+      expect_ok(comm.all_gather(in.data(), out.data(), kLarge, kType), "all_gather");
+      expect_eq(comm.stats().bytes_sent - before,
+                kLarge * 4 * static_cast<uint64_t>(comm.size() - 1), "bytes sent");
+    }));
+  }
+}
+
+TEST_CASE("RONDO_CMA=0 on any rank switches it off on all") {
+  if (!is_possible()) return;
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
+    if (rank == 1) setenv("RONDO_CMA", "0", 1);
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    expect(!is_direct(comm->plan(Collective::kAllGather, kLarge, kType).algorithm),
+           "by the kernel");
+    Buffer in(kLarge * 4, false), out(kLarge * 12, false);
+    expect_ok(comm->all_gather(in.data(), out.data(), kLarge, kType), "all_gather");
+    const Status forced = comm->all_gather(in.data(), out.data(), kLarge, kType,
+                                           {.algorithm = Algorithm::kTwoShotDirect});
+    expect(forced.code() == Code::kUnavailable, forced.to_string());
+    setenv("RONDO_CMA", "yes", 1);
+    const auto refused = Communicator::create(world_config(directory.path(), 0, 1));
+    expect(refused.status().message().find("RONDO_CMA is 'yes'") != std::string::npos,
+           refused.status().to_string());
+  }));
+}
+
+TEST_CASE("some ranks' buffers are library memory, some plain") {
+  if (!is_possible()) return;
+  for (int library = 0; library < 8; ++library) {
+    require_all_ok(run_world(How::kForks, 3, [&](Communicator& comm) {
+      const auto me = static_cast<size_t>(comm.rank());
+      const bool mine = (library >> me & 1) != 0;
+      Buffer in(3 * kLarge * 4, mine), out(3 * kLarge * 4, mine);
+      fill(in, 0, 3 * kLarge, kType, ReduceOp::kSum, comm.rank());
+      expect_ok(comm.all_to_all(in.data(), out.data(), kLarge, kType), "all_to_all");
+      for (size_t from = 0; from < 3; ++from) {
+        check(
+            out, from * kLarge, kLarge, kType,
+            [&](size_t i) {
+              return contribution(static_cast<int>(from), me * kLarge + i, ReduceOp::kSum);
+            },
+            "all_to_all");
+      }
+    }));
+  }
+}
+
+TEST_CASE("an all_to_all is direct unless some rank is in place") {
+  for (const bool library : {true, false}) {
+    if (!library && !is_possible()) continue;
+    for (int in_place = 0; in_place < 4; ++in_place) {
+      require_all_ok(run_world(How::kForks, 2, [&](Communicator& comm) {
+        const auto me = static_cast<size_t>(comm.rank());
+        const bool mine = (in_place >> me & 1) != 0;
+        expect(is_direct(comm.plan(Collective::kAllToAll, kLarge, kType, library).algorithm),
+               "through slots");
+        Buffer in(2 * kLarge * 4, library), other(2 * kLarge * 4, library);
+        Buffer& out = mine ? in : other;
+        for (int round = 0; round < 3; ++round) {
+          fill(in, 0, 2 * kLarge, kType, ReduceOp::kSum, comm.rank());
+          expect_ok(comm.all_to_all(in.data(), out.data(), kLarge, kType), "all_to_all");
+          for (size_t from = 0; from < 2; ++from) {
+            check(
+                out, from * kLarge, kLarge, kType,
+                [&](size_t i) {
+                  return contribution(static_cast<int>(from), me * kLarge + i, ReduceOp::kSum);
+                },
+                "all_to_all");
+          }
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("a buffer that is shorter than the call says is an error on every rank, and no crash") {
+  if (!is_possible()) return;
+  for (const bool writes : {true, false}) {
+    const auto results = run_world(How::kForks, 3, [&](Communicator& comm) {
+      Buffer in(kLarge * 4, false), out(kLarge * 12, false);
+      const EndMissing missing(kLarge * 12);
+      const CallOptions direct{.algorithm =
+                                   writes ? Algorithm::kTwoShotDirect : Algorithm::kOneShotDirect};
+      const bool wrong = comm.rank() == 1;
+      // Rank 1 does not touch the missing part itself: of a broadcast it is the root.
+      const Status status =
+          writes
+              ? comm.all_gather(in.data(), wrong ? missing.data() : static_cast<void*>(out.data()),
+                                kLarge, kType, direct)
+              : comm.broadcast(wrong ? missing.data() : nullptr,
+                               wrong ? missing.data() : static_cast<void*>(out.data()), 3 * kLarge,
+                               kType, 1, direct);
+      expect(status.code() == Code::kSystem, status.to_string());
+      for (const char* part : {"the buffers that rank 1 passed to", "Bad address", "RONDO_CMA=0"}) {
+        expect(status.message().find(part) != std::string::npos, status.to_string());
+      }
+    });
+    require_all_ok(results);
+  }
+}
+
+TEST_CASE("who waits for a copy from a killed process hears of it") {
+  if (!is_possible()) return;
+  const TempDirectory directory;
+  ForkGang gang(3, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    Buffer in(16 * kLarge * 4, false), out(16 * kLarge * 12, false);
+    link.announce("going");
+    Status status;
+    while (status.ok()) status = comm->all_gather(in.data(), out.data(), 16 * kLarge, kType);
+    expect(status.code() == Code::kPeerDied, status.to_string());
+    expect(status.message().find("rank 1") != std::string::npos, status.to_string());
+  });
+  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
+  const auto board = board_of(gang.pid(0));
+  await("a few operations", [&] { return board.view().state(1).finished.load() >= 3; });
+  gang.kill(1, SIGKILL);
+  const auto results = gang.join();
+  for (const int survivor : {0, 2}) {
+    INFO(results[static_cast<size_t>(survivor)].message);
+    CHECK(results[static_cast<size_t>(survivor)].ok);
+  }
+}
+
+TEST_CASE("a process is reached only if it is the one that is meant") {
+  transport::shm::Probe probe = transport::shm::own_probe();
+  CHECK(transport::shm::reaches(probe));
+  probe.word ^= 1;
+  CHECK(!transport::shm::reaches(probe));
+  probe = transport::shm::own_probe();
+  probe.address = 8;
+  CHECK(!transport::shm::reaches(probe));
+}
+
+}  // namespace rondo::testing

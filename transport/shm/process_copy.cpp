@@ -1,0 +1,59 @@
+#include "transport/shm/process_copy.hpp"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+
+namespace rondo::transport::shm {
+namespace {
+
+// Less than the 2 GiB at which the kernel cuts a call.
+constexpr size_t kMostBytes = size_t{1} << 30;
+
+/// A call may copy less than it was asked for: up to the first page that is not there, or by its
+/// own limit. It says which when it is asked again.
+template <class Call>
+int copy(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) {
+  while (bytes > 0) {
+    const size_t part = bytes < kMostBytes ? bytes : kMostBytes;
+    const iovec local{.iov_base = here, .iov_len = part};
+    const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = part};
+    const ssize_t copied = call(pid, &local, 1, &remote, 1, 0);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return errno;
+    if (copied == 0) return EFAULT;
+    here += copied;
+    address += static_cast<uint64_t>(copied);
+    bytes -= static_cast<size_t>(copied);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Probe own_probe() {
+  static const uint64_t word = [] {
+    std::random_device random;
+    return static_cast<uint64_t>(random()) << 32 | random();
+  }();
+  return {.pid = getpid(), .address = reinterpret_cast<uint64_t>(&word), .word = word};
+}
+
+bool reaches(const Probe& probe) {
+  uint64_t word = 0;
+  return copy_from_process(probe.pid, probe.address, reinterpret_cast<std::byte*>(&word),
+                           sizeof(word)) == 0 &&
+         word == probe.word;
+}
+
+int copy_from_process(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
+  return copy(pid, address, to, bytes, process_vm_readv);
+}
+
+int copy_to_process(pid_t pid, uint64_t address, const std::byte* from, size_t bytes) {
+  return copy(pid, address, const_cast<std::byte*>(from), bytes, process_vm_writev);
+}
+
+}  // namespace rondo::transport::shm

@@ -1,0 +1,29 @@
+// Cross-memory attach: the kernel copies between two processes' memory, without a slot in between
+// (process_vm_readv and process_vm_writev, Linux 3.2). Allowed between processes of one user, unless
+// Yama or a container's seccomp filter forbids it: so ranks try it before they rely on it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rondo::transport::shm {
+
+/// Where another process finds a word of this one, and what it reads there. Trivial: it travels.
+struct Probe {
+  int32_t pid;  // in the process's own namespace; elsewhere it may be nobody's, or somebody else's
+  uint64_t address;
+  uint64_t word;
+};
+
+/// This process's; the word is random and stays for as long as the process does. Thread-safe.
+Probe own_probe();
+/// Whether that word can be read from here.
+bool reaches(const Probe& probe);
+
+/// See Transport::copy_from and copy_to.
+int copy_from_process(pid_t pid, uint64_t address, std::byte* to, size_t bytes);
+int copy_to_process(pid_t pid, uint64_t address, const std::byte* from, size_t bytes);
+
+}  // namespace rondo::transport::shm
