@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator_impl.hpp"
+#include "comm/counted.hpp"
 #include "comm/recorder/clock.hpp"
 #include "comm/refuse.hpp"
 
@@ -103,8 +104,8 @@ Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& option
             fmt::format("{}: a communicator on a device has no messages", word)};
   }
   if (transfer.peer < 0 || transfer.peer >= size()) {
-    return refuse(
-        fmt::format("{}: rank {} is not one of the {} ranks", word, transfer.peer, size()));
+    return refuse(fmt::format("{}: rank {} is none of {}", word, transfer.peer,
+                              comm::counted(size(), "rank")));
   }
   if (static_cast<int>(transfer.type) >= kDataTypes) {
     return refuse(fmt::format("{}: unknown data type {}", word, static_cast<int>(transfer.type)));
@@ -164,12 +165,13 @@ Status Communicator::Impl::enqueue(const engine::Operation& operation) {
   return device_->enqueue(operation, runner_->post(operation.prepared->call));
 }
 
-Status Communicator::Impl::gather_on_host(const int32_t* own, int32_t* all, size_t count) {
+Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {
   const Request request = {.collective = Collective::kAllGather,
                            .in = own,
                            .out = all,
                            .count = count,
-                           .type = DataType::kInt32};
+                           .type = DataType::kInt32,
+                           .is_split = true};
   const CallOptions options = {.algorithm = Algorithm::kRing};
   if (!device_) return run(request, options);
   RONDO_RETURN_IF_ERROR(device_->check(false));

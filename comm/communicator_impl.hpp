@@ -94,8 +94,8 @@ class Communicator::Impl {
                                                             const CallOptions& options);
   /// With a device: the operation goes to its stream.
   Status enqueue(const engine::Operation& operation);
-  /// What this rank has to tell every other one of it, in the host's memory.
-  Status gather_on_host(const int32_t* own, int32_t* all, size_t count);
+  /// What every rank wants of a split, in the host's memory.
+  Status gather_for_split(const int32_t* own, int32_t* all, size_t count);
   int64_t timeout_of(const CallOptions& options) const;
   /// The progress thread, from now on.
   Status need_progress();

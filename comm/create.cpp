@@ -34,7 +34,7 @@ using comm::refuse;
 
 namespace {
 
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr size_t kPaceChars = 64;
 // A paced slot carries its due time behind the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
@@ -171,9 +171,9 @@ Result<Introduced> exchange(comm::Bootstrap& bootstrap, const Hello& own,
   return introduced;
 }
 
-// What of the others' memory every rank can reach: library memory, mapped here, and any memory, by the
-// kernel's copies. Each is empty where some rank cannot reach another's. That is no error, buffers go
-// through slots then; but ranks must not differ in it.
+// What of the others' memory every rank can reach: library memory, mapped here, and any memory, by
+// the kernel's copies. Each is empty where some rank cannot reach another's. That is no error,
+// buffers go through slots then; but ranks must not differ in it.
 struct Reach {
   std::vector<transport::ArenaView> arenas;
   std::vector<pid_t> processes;
@@ -359,7 +359,8 @@ Status Communicator::Impl::bring_up(const Config& config) {
   transport_ = pace.empty() ? std::move(*transport)
                             : transport::pace(std::move(*transport), *transport::parse_pace(pace));
   watch_ = std::make_unique<recorder::Watch>(
-      *board_, [this](int first) { return bootstrap_.find_dead(first); });
+      *board_, [this](int first) { return bootstrap_.find_dead(first); },
+      [this](int64_t since_ns) { runner_->lanes().show(since_ns); });
   engine::register_for_wakeups();
   const transport::Capabilities can = transport_->capabilities();
   plans_ = std::make_unique<comm::Plans>(
@@ -462,8 +463,8 @@ Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
   const Choice own{.color = color, .key = key, .nonce = std::random_device{}()};
   std::vector<Choice> all(static_cast<size_t>(size()));
   static_assert(sizeof(Choice) == 3 * sizeof(int32_t));
-  RONDO_RETURN_IF_ERROR(gather_on_host(reinterpret_cast<const int32_t*>(&own),
-                                       reinterpret_cast<int32_t*>(all.data()), 3));
+  RONDO_RETURN_IF_ERROR(gather_for_split(reinterpret_cast<const int32_t*>(&own),
+                                         reinterpret_cast<int32_t*>(all.data()), 3));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

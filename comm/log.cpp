@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 
+#include "rondo/rondo.h"
+
 namespace rondo {
 
 namespace {
@@ -91,5 +93,7 @@ void log(LogLevel level, std::string_view message) {
     l.sink.log(to_spdlog(level), message);
   }
 }
+
+std::string_view version() { return RONDO_VERSION; }
 
 }  // namespace rondo

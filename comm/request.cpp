@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/counted.hpp"
 #include "comm/refuse.hpp"
 
 namespace rondo::comm {
@@ -189,7 +190,7 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
                               options.timeout.count()));
   }
   if (r.root < 0 || r.root >= size) {
-    return refuse(fmt::format("{}: root {} is not one of the {} ranks", word(r), r.root, size));
+    return refuse(fmt::format("{}: root {} is none of {}", word(r), r.root, counted(size, "rank")));
   }
   const size_t most = kMostBytes / size_of(r.type) / static_cast<size_t>(size);
   if (r.count > most) {
@@ -211,7 +212,8 @@ Shape shape_of(const Request& request, const CallOptions& options, int rank) {
                        .op = request.op,
                        .algorithm = options.algorithm,
                        .root = request.root,
-                       .count = request.count},
+                       .count = request.count,
+                       .is_split = request.is_split},
               .in_place = is_in_place(request, rank)};
   if (!is_varying(request.collective)) return shape;
   shape.layout = *request.layout;

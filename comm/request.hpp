@@ -20,12 +20,14 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
   std::shared_ptr<const schedule::Layout> layout{};  // of a _v collective
+  bool is_split = false;                             // see recorder::Call
 
   friend bool operator==(const Request& a, const Request& b) {
     const bool same_layout =
         a.layout == b.layout || (a.layout && b.layout && *a.layout == *b.layout);
     return a.collective == b.collective && a.in == b.in && a.out == b.out && a.count == b.count &&
-           a.type == b.type && a.op == b.op && a.root == b.root && same_layout;
+           a.type == b.type && a.op == b.op && a.root == b.root && a.is_split == b.is_split &&
+           same_layout;
   }
 };
 

@@ -1,6 +1,6 @@
 // What one element means: how it is stored, in which type it is folded, and what each operator does
-// to two of them. The scalar reference, the tails of the vector kernels and all that the device does
-// are built from this: what is constexpr here is device code too. No vectors here.
+// to two of them. The scalar reference, the tails of the vector kernels and all that the device
+// does are built from this: what is constexpr here is device code too. No vectors here.
 #pragma once
 
 #include <array>
@@ -179,8 +179,9 @@ constexpr uint64_t integer_factor(double factor) {
   return factor > 0 && factor < 0x1p64 ? static_cast<uint64_t>(factor) : 0;  // a NaN: 0
 }
 
-/// A factor as Move defines it, in the type it multiplies. A NaN becomes the ordinary one, whose low
-/// bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get equal bits.
+/// A factor as Move defines it, in the type it multiplies. A NaN becomes the ordinary one, whose
+/// low bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get equal
+/// bits.
 template <class T>
 constexpr T factor_as(double factor) {
   if constexpr (std::is_same_v<T, bool>) {

@@ -1,7 +1,7 @@
 // The two fp8 formats of OCP's specification (OFP8, revision 1.0) to and from fp32, one value at a
-// time: the definition that every vector conversion equals bit for bit. E4M3 has no infinity and one
-// NaN per sign, so that its last finite value is 448; E5M2 is laid out as IEEE's formats are. As in
-// half.hpp, not arithmetic types, and integer arithmetic only.
+// time: the definition that every vector conversion equals bit for bit. E4M3 has no infinity and
+// one NaN per sign, so that its last finite value is 448; E5M2 is laid out as IEEE's formats are.
+// As in half.hpp, not arithmetic types, and integer arithmetic only.
 #pragma once
 
 #include <bit>

@@ -3,8 +3,9 @@
 // Puts measurements, predictions and advice into words and JSON; measures nothing.
 //
 //   compute        a step without waiting and without communication beside it: the control run's
-//                  pass and the run's optimizer. Without a control run: the step less what it waited
-//                  for communication and data; what communication slowed down is then in it.
+//                  pass and the run's optimizer. Without a control run: the step less what it
+//                  waited for communication and data; what communication slowed down is then in
+//                  it.
 //   communication  the control run's all-reduces, alone. Without one: those of the run, of each
 //                  the time of the rank that came last, who waited for nobody. With --zero 1
 //                  reduce-scatters, and the gathers of the run, told in the same way.

@@ -25,7 +25,8 @@ Lateness lateness(const std::vector<std::vector<double>>& arrivals);
 
 /// What each bucket's all-reduce costs by itself. transfers[r]: rank r's, of each bucket one after
 /// the other in each step. In every step the shortest counts, because who comes last waits for
-/// nobody; of the steps the median. REQUIRES: as many of every rank, `buckets` times as many as steps.
+/// nobody; of the steps the median. REQUIRES: as many of every rank, `buckets` times as many as
+/// steps.
 std::vector<double> costs_ms(const std::vector<std::vector<double>>& transfers, size_t buckets);
 
 /// One bucket of a step, times since backward began.

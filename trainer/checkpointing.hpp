@@ -23,19 +23,19 @@ struct Progress {
 /// could not be, or would replace another run's checkpoints. Changes no file.
 Status try_outputs(const Options& options);
 
-/// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it fails,
-/// it says so to the communicator. With shards every rank writes its own: if one fails, nothing has
-/// changed on the disk, and every rank returns an error.
+/// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it
+/// fails, it says so to the communicator. With shards every rank writes its own: if one fails,
+/// nothing has changed on the disk, and every rank returns an error.
 template <class T>
 Status checkpoint(const Options& options, Communicator& communicator, const Progress& progress,
                   const ScheduleOptions& schedule, const Dataset::Facts& data,
                   const std::vector<Plan>& plans, Weights<T>& weights);
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
-/// without shards; all get progress, loss scale, and what they own of the optimizer's state, and rank
-/// 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Says when the bits
-/// of what follows will differ from a run without interruption. kDataError for one of another model,
-/// data or batch.
+/// without shards; all get progress, loss scale, and what they own of the optimizer's state, and
+/// rank 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Says when
+/// the bits of what follows will differ from a run without interruption. kDataError for one of
+/// another model, data or batch.
 template <class T>
 Result<Progress> restore(const Options& options, Communicator& communicator,
                          const Dataset::Facts& data, Weights<T>& weights);

@@ -29,8 +29,8 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   if (document.fd_ < 0) {
     return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
   }
-  // Not cut before it is written: who is stopped in between would leave nothing. Blanks cover what is
-  // longer, and are cut then.
+  // Not cut before it is written: who is stopped in between would leave nothing. Blanks cover what
+  // is longer, and are cut then.
   struct stat old = {};
   if (fstat(document.fd_, &old) == 0 && S_ISREG(old.st_mode)) document.covers_ = old.st_size;
   document.write("{\"program\": \"rondo-train\",\n\"config\": " + compact(config) +

@@ -1,5 +1,5 @@
-// The file of --json. At every moment it is a whole document: who is stopped from outside, as a rank
-// whose neighbour has failed often is, leaves the steps that it has made and says that it was
+// The file of --json. At every moment it is a whole document: who is stopped from outside, as a
+// rank whose neighbour has failed often is, leaves the steps that it has made and says that it was
 // stopped. Knows no fields of a step.
 #pragma once
 

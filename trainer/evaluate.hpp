@@ -1,5 +1,5 @@
-// The loss on data that is not trained on, and how often the target was thought the likeliest: every
-// sample once, each rank its share, so that the means are exact whatever the number of ranks.
+// The loss on data that is not trained on, and how often the target was thought the likeliest:
+// every sample once, each rank its share, so that the means are exact whatever the number of ranks.
 #pragma once
 
 #include "rondo/communicator.hpp"

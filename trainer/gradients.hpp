@@ -1,6 +1,6 @@
 // What all ranks must know of the averaged gradients before one of them moves a parameter: whether
-// they are numbers, and how large they are together. Where each rank holds only its shard, they tell
-// each other; the answer has the same bits either way.
+// they are numbers, and how large they are together. Where each rank holds only its shard, they
+// tell each other; the answer has the same bits either way.
 #pragma once
 
 #include "rondo/communicator.hpp"

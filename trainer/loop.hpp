@@ -1,5 +1,5 @@
-// The loop that both strategies share: steps until the end, checkpoints and validations between them,
-// and what rank 0 reports. What a step is, is theirs: train.cpp, strategy_dp.cpp.
+// The loop that both strategies share: steps until the end, checkpoints and validations between
+// them, and what rank 0 reports. What a step is, is theirs: train.cpp, strategy_dp.cpp.
 #pragma once
 
 #include <optional>

@@ -26,8 +26,8 @@ class Series {
   size_t next_ = 0;
 };
 
-/// The time in which at least one of several operations was under way, issued and not ended; and the
-/// part of it in which this rank's compute thread waited: what is exposed. The rest is hidden.
+/// The time in which at least one of several operations was under way, issued and not ended; and
+/// the part of it in which this rank's compute thread waited: what is exposed. The rest is hidden.
 class UnderWay {
  public:
   /// It waits from `wait_begin_ns` to `wait_end_ns`.

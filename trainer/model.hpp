@@ -103,8 +103,8 @@ class Model {
   virtual void bind(const std::vector<T*>& parameters, const std::vector<T*>& gradients,
                     const std::vector<T*>& buffers) = 0;
 
-  /// The sum of the batch's loss terms; keeps what backward needs. An error only from what the model
-  /// was given to talk to other ranks with. REQUIRES: bind().
+  /// The sum of the batch's loss terms; keeps what backward needs. An error only from what the
+  /// model was given to talk to other ranks with. REQUIRES: bind().
   virtual Result<double> forward(const Batch& batch, const Pass& pass) = 0;
   /// What the last forward pass expected, [size x loss_terms() x classes()]: the softmax of the
   /// logits. REQUIRES: no backward pass since, which overwrites them.

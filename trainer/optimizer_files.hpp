@@ -2,8 +2,8 @@
 // (ZeRO-1) own, each rank's in a file of its own. Read back by whoever owns what now: any number of
 // files for any number of ranks. Knows no folders and talks to no other rank.
 //
-// A whole tensor is named ARRAY.TENSOR and has the tensor's shape; a piece is ARRAY.TENSOR@FIRST, one
-// dimension, beginning at the tensor's element FIRST.
+// A whole tensor is named ARRAY.TENSOR and has the tensor's shape; a piece is ARRAY.TENSOR@FIRST,
+// one dimension, beginning at the tensor's element FIRST.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ std::vector<TensorView> state_views(const DistributedDataParallel& ddp, DataType
 /// The state that some files hold together.
 class StateReader {
  public:
-  /// Borrows the files. kDataError, naming file and tensor: something is missing, there twice, or of
-  /// another type or shape than this model's.
+  /// Borrows the files. kDataError, naming file and tensor: something is missing, there twice, or
+  /// of another type or shape than this model's.
   static Result<StateReader> open(const DistributedDataParallel& ddp, DataType type,
                                   std::span<const std::string> arrays,
                                   std::span<const TensorFile> files);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "rondo/rondo.h"
 #include "trainer/models/mlp.hpp"
 #include "trainer/strategy.hpp"
 
@@ -282,6 +283,7 @@ std::string contradiction(const CLI::App& app, const Options& o) {
 Parsed parse_options(int argc, const char* const* argv) {
   CLI::App app("Trains a small model on several ranks whose gradients go round the ring.",
                "rondo-train");
+  app.set_version_flag("--version", "rondo-train " RONDO_VERSION);
   Options options;
   app.option_defaults()->always_capture_default(false);
   add_model(app, options);

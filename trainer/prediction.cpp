@@ -21,7 +21,8 @@ double ready_ms(const StepModel& model, const DdpBucket::Piece& piece) {
   return first;
 }
 
-/// Of the parameters of these buckets, each bucket's part of the update being as long as it is large.
+/// Of the parameters of these buckets, each bucket's part of the update being as long as it is
+/// large.
 double exposed_gathers_ms(const StepModel& model, const std::vector<DdpBucket>& buckets) {
   double elements = 0, updated = 0;
   for (const DdpBucket& bucket : buckets) {

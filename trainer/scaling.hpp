@@ -26,7 +26,8 @@ std::vector<uint64_t> scaling_ranks(const std::vector<uint64_t>& asked);
 /// kInvalidArgument where --strong's batch cannot be shared equally.
 Status check_scaling(const Options& options, const std::vector<uint64_t>& ranks);
 
-/// A run's command line: `words`, a rondo-train's, without what is about all of them, and with these.
+/// A run's command line: `words`, a rondo-train's, without what is about all of them, and with
+/// these.
 std::vector<std::string> scaling_words(const std::vector<std::string>& words,
                                        const ScalingPoint& point, const std::string& json);
 

@@ -19,8 +19,8 @@ namespace rondo::trainer {
 Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
                                            uint64_t rank);
 
-/// For samples of that shape. `statistics`: by which batch norm talks to other ranks, borrowed; null
-/// where it does not. Throws std::bad_alloc.
+/// For samples of that shape. `statistics`: by which batch norm talks to other ranks, borrowed;
+/// null where it does not. Throws std::bad_alloc.
 template <class T>
 std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
                                      Communicator* statistics);

@@ -88,8 +88,8 @@ class DataParallelRun : public TrainingLoop, private BackwardListener {
   }
   void gradient_skipped(int) override {}
 
-  // Of ddp_ only the storage is used; its reducer stays silent. plans_: of the buckets that it would
-  // have, only counted.
+  // Of ddp_ only the storage is used; its reducer stays silent. plans_: of the buckets that it
+  // would have, only counted.
   Model<T>& model_;
   Weights<T>& weights_;
   const ShareFormat format_;

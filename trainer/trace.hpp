@@ -15,8 +15,8 @@ namespace rondo::trainer {
 /// One thread. Without a file everything is a no-op.
 class Trace {
  public:
-  /// Every rank has the same `path` and `lanes` (names of the rows); an empty path: no trace. Rank 0
-  /// tries the file.
+  /// Every rank has the same `path` and `lanes` (names of the rows); an empty path: no trace. Rank
+  /// 0 tries the file.
   static Result<Trace> open(const std::string& path, int rank, std::vector<std::string> lanes);
 
   /// Something that lasted from begin_ns to end_ns (CLOCK_MONOTONIC). `name` must outlive the

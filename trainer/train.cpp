@@ -320,8 +320,8 @@ Result<Work> Run<T>::pass() {
   }
 }
 
-/// The last step's gathers belong to it in the trace, but to this one's times: nobody had waited for
-/// them when the last line was printed.
+/// The last step's gathers belong to it in the trace, but to this one's times: nobody had waited
+/// for them when the last line was printed.
 template <class T>
 Status Run<T>::await_parameters() {
   const int64_t begin_ns = now_ns();

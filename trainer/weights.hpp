@@ -53,8 +53,9 @@ class Weights {
     int64_t begin_ns = 0, end_ns = 0;
   };
   const std::vector<BucketUpdate>& bucket_updates() const { return bucket_updates_; }
-  /// Until then parameters must not be used: what update() has sent is waited for, bucket by bucket,
-  /// and in low precision rounded while later ones still travel. False: that was done before.
+  /// Until then parameters must not be used: what update() has sent is waited for, bucket by
+  /// bucket, and in low precision rounded while later ones still travel. False: that was done
+  /// before.
   Result<bool> await_parameters();
 
  private:

@@ -1,9 +1,9 @@
 // The transport contract: one-way FIFOs of slots between two ranks. Knows bytes and peers; never
 // dtypes or algorithms.
 //
-// Links never wait: every call returns at once, and waiting is the engine's affair. Each end is used
-// by one thread at a time. A transport is a set of links, one per (channel, peer, direction), plus
-// what else it can do.
+// Links never wait: every call returns at once, and waiting is the engine's affair. Each end is
+// used by one thread at a time. A transport is a set of links, one per (channel, peer, direction),
+// plus what else it can do.
 #pragma once
 
 #include <cerrno>

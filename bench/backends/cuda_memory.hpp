@@ -1,6 +1,6 @@
-// What rondo-perf needs of CUDA itself: device memory beside the harness', a stream, events, graphs.
-// The harness fills and checks the host's memory; each piece of it has a twin on the device, which is
-// what collectives are called with.
+// What rondo-perf needs of CUDA itself: device memory beside the harness', a stream, events,
+// graphs. The harness fills and checks the host's memory; each piece of it has a twin on the
+// device, which is what collectives are called with.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class CudaMemory {
 
   /// Microseconds that the stream takes for what `enqueue` puts there.
   virtual Result<double> time(const std::function<Status()>& enqueue) = 0;
-  /// Makes a graph of what `enqueue` puts on the stream, in place of the last one; and puts it there.
-  /// Making one may wait for the device, so no rank may be ahead.
+  /// Makes a graph of what `enqueue` puts on the stream, in place of the last one; and puts it
+  /// there. Making one may wait for the device, so no rank may be ahead.
   virtual Status capture(const std::function<Status()>& enqueue) = 0;
   virtual Status replay() = 0;
 };

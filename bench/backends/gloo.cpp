@@ -98,7 +98,7 @@ class GlooBackend final : public Backend {
     if (shape.collective >= Collective::kReduce) {
       return {Code::kUnavailable,
               "Gloo is measured at all_reduce, all_gather, broadcast and barrier only, not " +
-                  std::string(rondo::name(shape.collective))};
+                  std::string(name_of(shape.collective))};
     }
     if (!has_type(shape.type)) {
       return {Code::kUnavailable, "Gloo has no type for " + std::string(rondo::name(shape.type))};

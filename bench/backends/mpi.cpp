@@ -129,6 +129,10 @@ class MpiBackend final : public Backend {
     const auto* in = static_cast<const std::byte*>(operation.in);
     auto* out = static_cast<std::byte*>(operation.out);
     if (is_varying(shape.collective)) return run_varying(operation);
+    if (shape.collective == kSendRecv) {
+      return to_status(MPI_Sendrecv(in, count, type, next_of(rank_, size_), 0, out, count, type,
+                                    prev_of(rank_, size_), 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    }
     switch (shape.collective) {
       case Collective::kAllReduce:
         return to_status(MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, count, type,

@@ -1,5 +1,5 @@
-// NCCL's collectives are called as any program calls them: on a stream, from the rank's thread. What
-// NCCL lacks is refused, not emulated.
+// NCCL's collectives are called as any program calls them: on a stream, from the rank's thread.
+// What NCCL lacks is refused, not emulated.
 #include "bench/backends/nccl.hpp"
 
 #include <cuda_runtime_api.h>
@@ -116,7 +116,7 @@ class NcclBackend final : public Backend {
       return {Code::kUnavailable,
               "NCCL is measured at all_reduce, reduce_scatter, all_gather, broadcast and reduce "
               "only, not " +
-                  std::string(rondo::name(shape.collective))};
+                  std::string(name_of(shape.collective))};
     }
     if (!type_of(shape.type)) {
       return {Code::kUnavailable, "NCCL has no type for " + std::string(rondo::name(shape.type))};

@@ -14,8 +14,8 @@ Result<int> gpus_for_nccl();
 class NcclWorld {
  public:
   virtual ~NcclWorld() = default;
-  /// Rank `rank` on GPU `rank`, for the calling thread alone; each rank needs one of its own. Blocks
-  /// until all have come.
+  /// Rank `rank` on GPU `rank`, for the calling thread alone; each rank needs one of its own.
+  /// Blocks until all have come.
   virtual Result<std::unique_ptr<Backend>> make_backend(int rank) = 0;
 };
 Result<std::unique_ptr<NcclWorld>> make_nccl_world(int ranks);

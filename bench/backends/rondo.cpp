@@ -35,6 +35,10 @@ class Rondo final : public RondoBackend {
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
   Status supports(const Shape& shape) const override {
+    if (shape.collective == kSendRecv) {
+      if (options_.algorithm == Algorithm::kAuto) return {};
+      return {Code::kUnavailable, "messages have no algorithm: leave out --algorithm"};
+    }
     // Whether the buffers will do is found out by using them.
     if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
       return {};
@@ -93,6 +97,7 @@ class Rondo final : public RondoBackend {
   }
 
   std::optional<Prediction> predict(const Shape& shape) const override {
+    if (shape.collective == kSendRecv) return std::nullopt;
     const Plan chosen = plan(shape);
     return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
                       .time_us = chosen.predicted_us};
@@ -163,8 +168,18 @@ class Rondo final : public RondoBackend {
     return cuda_->take(operation.out, there + in, out);
   }
 
+  Status send_recv(const Operation& operation) {
+    const Shape& shape = operation.shape;
+    // In a group neither waits for the other; what a call refuses, its end says.
+    RONDO_RETURN_IF_ERROR(communicator_.group_start());
+    (void)communicator_.send(operation.in, shape.count, shape.type, next_of(rank(), size()));
+    (void)communicator_.recv(operation.out, shape.count, shape.type, prev_of(rank(), size()));
+    return communicator_.group_end();
+  }
+
   Status call(const Operation& operation) {
     const Shape& shape = operation.shape;
+    if (shape.collective == kSendRecv) return send_recv(operation);
     const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
     CallOptions call = on_stream();
     call.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto;

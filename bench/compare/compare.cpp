@@ -25,6 +25,7 @@
 #include "bench/harness/machine.hpp"
 #include "bench/harness/measure.hpp"
 #include "bench/harness/size.hpp"
+#include "rondo/rondo.h"
 
 namespace rondo::bench {
 namespace {
@@ -266,6 +267,7 @@ int run_under_mpi(const CompareOptions& options) {
 int run_program(int argc, char** argv) {
   CLI::App app("Measures rondo beside MPI and Gloo in the same processes; start it with mpirun.",
                "rondo-compare");
+  app.set_version_flag("--version", "rondo-compare " RONDO_VERSION);
   CompareOptions options;
   app.add_option("COLLECTIVE", options.collective, "what is measured")->capture_default_str();
   app.add_option("-b,--minbytes", options.min, "smallest size")->capture_default_str();

@@ -48,8 +48,8 @@ class Backend {
   virtual Status run(const Operation& operation) = 0;
   virtual Status barrier() = 0;
 
-  /// Mean microseconds of so many operations in a row on this rank. By the clock, unless the library
-  /// has a better one.
+  /// Mean microseconds of so many operations in a row on this rank. By the clock, unless the
+  /// library has a better one.
   virtual Result<double> time(const Operation& operation, size_t iterations);
 
   /// Of a library whose buffers are elsewhere: what it reads is what it was given last, and what it

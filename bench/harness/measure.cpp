@@ -1,6 +1,6 @@
-// Times come from the backend, the steady clock unless it has another, around batches of operations; a batch starts when all ranks have
-// left a barrier of the same backend, which is not timed. The streaming probe runs between batches,
-// so that both see the same neighbours.
+// Times come from the backend, the steady clock unless it has another, around batches of
+// operations; a batch starts when all ranks have left a barrier of the same backend, which is not
+// timed. The streaming probe runs between batches, so that both see the same neighbours.
 #include "bench/harness/measure.hpp"
 
 #include <algorithm>
@@ -207,7 +207,7 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
   std::vector<double> limits;
   for (const bool in_place : {false, true}) {
     if (in_place ? !options.in_place : !options.out_of_place) continue;
-    if (in_place && shape.collective == Collective::kAllToAllV) continue;  // no library's can be
+    if (in_place && !can_be_in_place(shape.collective)) continue;
     if (in_place && !backend.supports_in_place(shape)) continue;
     Half half;
     for (size_t i = 0; i < options.checks && shape.collective != Collective::kBarrier; ++i) {

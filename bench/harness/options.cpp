@@ -6,6 +6,9 @@
 #include <sstream>
 
 #include "bench/harness/nccl_flags.hpp"
+#include "bench/harness/pattern.hpp"
+#include "bench/harness/shape.hpp"
+#include "rondo/rondo.h"
 
 namespace rondo::bench {
 namespace {
@@ -22,6 +25,7 @@ constexpr struct {
     {"alltoall_perf", Collective::kAllToAll},
     {"gather_perf", Collective::kGather},
     {"scatter_perf", Collective::kScatter},
+    {"sendrecv_perf", kSendRecv},
 };
 
 struct Texts {
@@ -36,6 +40,10 @@ std::string join(const std::string_view (&names)[N]) {
   std::string joined;
   for (std::string_view one : names) joined += (joined.empty() ? "" : ", ") + std::string(one);
   return joined;
+}
+
+std::string all_collectives() {
+  return join(kCollectiveNames) + ", " + std::string(name_of(kSendRecv));
 }
 
 template <class Enum, size_t N>
@@ -79,9 +87,15 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
     refuse("-i", texts.step, "makes more than " + std::to_string(kMostSizes) + " sizes");
 }
 
-/// What to say of a type or operator that others have.
+/// What to say of a type or operator that others have, or call by another name.
 std::string because(const std::string& text) {
-  const std::string_view why = why_absent(text);
+  std::string_view why = why_absent(text);
+  for (const std::string_view fp8 : {"fp8", "float8", "e4m3", "e5m2"}) {
+    if (text.find(fp8) != text.npos) why = "the two fp8 are called f8e4m3 and f8e5m2";
+  }
+  for (const std::string_view scaled : {"premul", "PreMul"}) {
+    if (text.find(scaled) != text.npos) why = "NCCL's PreMulSum is called mulsum";
+  }
   return why.empty() ? "" : "; " + std::string(why);
 }
 
@@ -90,10 +104,10 @@ void read_options(const Texts& texts, Options& options) {
     throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
   }
   if (!texts.collective.empty()) {
-    const auto collective = parse<Collective>(texts.collective, kCollectiveNames);
-    if (!collective) {
-      refuse("COLLECTIVE", texts.collective, "is none of: " + join(kCollectiveNames));
-    }
+    const bool messages = texts.collective == name_of(kSendRecv);
+    const auto collective =
+        messages ? std::optional(kSendRecv) : parse<Collective>(texts.collective, kCollectiveNames);
+    if (!collective) refuse("COLLECTIVE", texts.collective, "is none of: " + all_collectives());
     options.collective = *collective;
   }
   read_sweep(texts, options.sweep);
@@ -112,7 +126,13 @@ void read_options(const Texts& texts, Options& options) {
   const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
+  if (options.sweep_algorithms && options.collective == kSendRecv) {
+    refuse("--sweep", texts.collective, "has no algorithms to choose from");
+  }
   options.library_memory = texts.memory == "library";
+  if (options.json_file == "-") {
+    refuse("--json", options.json_file, "is no file: write /dev/stdout to have it after the table");
+  }
   options.cuda = texts.device == "cuda";
   if (!options.cuda && options.graph > 0) {
     refuse("--graph", std::to_string(options.graph), "is for --device cuda");
@@ -120,10 +140,11 @@ void read_options(const Texts& texts, Options& options) {
   if (!options.cuda) return;
   const bool elsewhere = options.library_memory || !options.pace.empty() ||
                          !options.calibrate_file.empty() || options.sweep_algorithms ||
-                         is_varying(options.collective);
+                         is_varying(options.collective) || options.collective == kSendRecv;
   if (elsewhere) {
     refuse("--device", "cuda",
-           "goes without --memory library, --pace, --calibrate, --sweep and _v collectives");
+           "goes without --memory library, --pace, --calibrate, --sweep, _v collectives and "
+           "sendrecv");
   }
 }
 
@@ -172,7 +193,7 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
   if (!program.collective) {
-    app.add_option("COLLECTIVE", texts.collective, join(kCollectiveNames));
+    app.add_option("COLLECTIVE", texts.collective, all_collectives());
   }
   app.add_option("-b,--minbytes", texts.min, "smallest size, K/M/G are binary")
       ->capture_default_str();
@@ -188,9 +209,13 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   app.add_option("-w,--warmup_iters", options.warmup, "operations before timing")
       ->check(counts)
       ->capture_default_str();
-  app.add_option("-d,--datatype", texts.type, join(kDataTypeNames) + " or all")
+  app.add_option("-d,--datatype", texts.type,
+                 join(kDataTypeNames) + " or all; f8e4m3 and f8e5m2 are the two fp8")
       ->capture_default_str();
-  app.add_option("-o,--op", texts.op, join(kReduceOpNames) + " or all")->capture_default_str();
+  app.add_option("-o,--op", texts.op,
+                 join(kReduceOpNames) + " or all; mulsum is NCCL's PreMulSum, each rank times " +
+                     std::to_string(static_cast<int>(kFactor)))
+      ->capture_default_str();
   app.add_option("-r,--root", texts.root, "a rank or all, for collectives with a root")
       ->capture_default_str();
   app.add_option("-c,--check", options.checks,
@@ -214,6 +239,7 @@ std::optional<Collective> collective_named(std::string_view program) {
 
 Parsed parse_options(const Program& program, int argc, const char* const* argv) {
   CLI::App app(program.description, program.name);
+  app.set_version_flag("--version", program.name + " " RONDO_VERSION);
   Texts texts;
   Options options;
   NcclFlags nccl;

@@ -1,5 +1,5 @@
-// The data of pattern.hpp. Integers are encoded by hand into the small floats: they are exact there,
-// and a bench that borrowed rondo's conversions could not find a fault in them.
+// The data of pattern.hpp. Integers are encoded by hand into the small floats: they are exact
+// there, and a bench that borrowed rondo's conversions could not find a fault in them.
 #include "bench/harness/pattern.hpp"
 
 #include <algorithm>
@@ -193,6 +193,7 @@ std::pair<size_t, uint64_t> Pattern::block_of(int rank, uint64_t index) const {
 
 uint64_t Pattern::expected(int rank, uint64_t index) const {
   const auto own = static_cast<size_t>(rank);
+  if (shape_.collective == kSendRecv) return contribution(prev_of(rank, ranks_), index);
   switch (shape_.collective) {
     case Collective::kAllReduce:
       return reduced(index);

@@ -149,7 +149,7 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
              const std::string& pinning, const std::vector<std::string>& args) {
   const bool first = backend.rank() == 0;
   const std::string start_time = now();
-  const std::string collective(name(options.collective));
+  const std::string collective(name_of(options.collective));
   const std::vector<Shape> shapes = shapes_of(options, backend.size());
   const Heading heading{.program = program.name,
                         .backend = backend.name(),

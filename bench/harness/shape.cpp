@@ -18,6 +18,7 @@ Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size
 namespace {
 
 size_t elements_of(Holds holds, const Shape& shape, int ranks) {
+  if (shape.collective == kSendRecv) return shape.count;
   const size_t all = elements(holds, shape.count, static_cast<size_t>(ranks));
   if (holds != Holds::kOne || !is_varying(shape.collective)) return all;
   return block_counts(shape, 0, ranks).back();  // the largest
@@ -65,6 +66,7 @@ double alg_bandwidth(const Shape& shape, int ranks, double time_us) {
 
 double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
+  if (collective == kSendRecv) return 1;
   switch (base_of(collective)) {
     case Collective::kAllReduce:
       return 2 * (n - 1) / n;

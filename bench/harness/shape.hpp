@@ -3,15 +3,32 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 #include <vector>
 
 #include "rondo/types.hpp"
 
 namespace rondo::bench {
 
-/// `count` is the collective's parameter: elements per rank for all_reduce, broadcast and reduce,
-/// elements of one block for those with blocks (of an average one, for _v collectives), 0 for
-/// barrier.
+/// Messages round the ring of ranks, from each to the next, which nccl-tests calls sendrecv: what
+/// is measured like a collective without being one. rondo's own functions do not know it.
+inline constexpr auto kSendRecv = static_cast<Collective>(kCollectives);
+
+/// "all_reduce", "sendrecv".
+constexpr std::string_view name_of(Collective collective) {
+  return collective == kSendRecv ? "sendrecv" : name(collective);
+}
+/// Who sends to `rank` in sendrecv, and whom it sends to.
+constexpr int prev_of(int rank, int ranks) { return (rank + ranks - 1) % ranks; }
+constexpr int next_of(int rank, int ranks) { return (rank + 1) % ranks; }
+/// Whether a rank's output may be its input; no library's all_to_all_v does so, and no sendrecv.
+constexpr bool can_be_in_place(Collective collective) {
+  return collective != Collective::kAllToAllV && collective != kSendRecv;
+}
+
+/// `count` is the collective's parameter: elements per rank for all_reduce, broadcast, reduce and
+/// sendrecv, elements of one block for those with blocks (of an average one, for _v collectives), 0
+/// for barrier.
 struct Shape {
   Collective collective;
   DataType type;
@@ -35,9 +52,9 @@ constexpr bool writes(const Shape& shape, int rank) {
 Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
                int ranks);
 
-/// Elements of each block that `rank` has: `count` for each rank or, in _v collectives, as much in all
-/// in the proportions 1 : 3 : 5 : ... (all_to_all_v: beginning with another one on every rank, so
-/// that what one sends is what the other expects).
+/// Elements of each block that `rank` has: `count` for each rank or, in _v collectives, as much in
+/// all in the proportions 1 : 3 : 5 : ... (all_to_all_v: beginning with another one on every rank,
+/// so that what one sends is what the other expects).
 std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks);
 /// Elements before block `rank` in this rank's buffer with a block for every rank.
 size_t own_block_begin(const Shape& shape, int rank, int ranks);

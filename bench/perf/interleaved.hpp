@@ -1,5 +1,5 @@
-// Timing many contenders in turns: round after round, each has one short batch. Whatever the machine
-// does for seconds at a time, it does to all of them.
+// Timing many contenders in turns: round after round, each has one short batch. Whatever the
+// machine does for seconds at a time, it does to all of them.
 #pragma once
 
 #include <string>

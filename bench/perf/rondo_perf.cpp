@@ -140,7 +140,7 @@ int run_program(int argc, char** argv) {
                                                  " ranks: leave out --ranks and --threads"});
     }
   } else if (!options.threads && options.ranks > 1) {
-    const std::string collective(program.collective ? name(*program.collective) : "");
+    const std::string collective(program.collective ? name_of(*program.collective) : "");
     return failed(start_ranks(options.ranks, argv, collective));
   }
   StopOnSignal stop;
@@ -161,8 +161,8 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
-  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before there
-  // are threads, and before CUDA looks.
+  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before
+  // there are threads, and before CUDA looks.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf"));
   return rondo::bench::run_program(argc, argv);

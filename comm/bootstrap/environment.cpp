@@ -111,8 +111,8 @@ std::string runtime_directory() {
   return directory && access(directory->c_str(), W_OK) == 0 ? *directory : "/tmp";
 }
 
-/// What RONDO_RENDEZVOUS says. rondo-run's own directory is for the ranks that it has started, and not
-/// for those of another launcher that one of them has started: there may be several of those.
+/// What RONDO_RENDEZVOUS says. rondo-run's own directory is for the ranks that it has started, and
+/// not for those of another launcher that one of them has started: there may be several of those.
 std::string given_rendezvous(const std::optional<Launched>& launched) {
   std::string given = variable("RONDO_RENDEZVOUS").value_or("");
   const bool own = std::filesystem::path(given).filename().string().starts_with("rondo-run-");

@@ -45,8 +45,8 @@ Result<int> master_port() {
 
 /// The nearest ancestor that does not have this process's `rank` and `size` in the environment it
 /// was started with, or that runs `program`: the launcher, also where a shell or another wrapper
-/// stands between, or where it is itself a rank of an outer job, be it the same rank of as many. Its
-/// environment cannot be read when it is another user's, and then it is not one of us either.
+/// stands between, or where it is itself a rank of an outer job, be it the same rank of as many.
+/// Its environment cannot be read when it is another user's, and then it is not one of us either.
 pid_t launcher_pid(const char* rank, const char* size, const std::string& program = {}) {
   const std::string ours[] = {std::string(rank) + "=" + variable(rank).value_or(""),
                               std::string(size) + "=" + variable(size).value_or("")};

@@ -325,8 +325,8 @@ class Job {
       --running_;
       ends.push_back({.rank = static_cast<int>(ended - ranks_.begin()), .status = status});
     }
-    // They come in no order of time. A rank that was killed did not end because of another; one that
-    // exits may have noticed that death.
+    // They come in no order of time. A rank that was killed did not end because of another; one
+    // that exits may have noticed that death.
     std::stable_partition(ends.begin(), ends.end(),
                           [](const End& end) { return WIFSIGNALED(end.status); });
     for (const End& end : ends) report(end.rank, end.status);

@@ -20,9 +20,6 @@ using std::chrono::steady_clock;
 using transport::UniqueFd;
 
 constexpr milliseconds kRetryEvery{5};
-// Half a second of them. What is no rank 0 closes every connection; a rank 0 whose meeting ends closes
-// those that it has not greeted yet, and there may be several communicators at one port.
-constexpr int kMaxDrops = 100;
 
 }  // namespace
 
@@ -35,6 +32,10 @@ Result<std::vector<Guest>> host_meeting(const Invitation& invitation) {
     if (*listener) return receive_guests(invitation, **listener);
     // Another rank 0 is receiving here: knocking tells it, and so everybody, that there are two.
     auto answer = visit.attempt();
+    if (!answer.ok() && visit.met_another_program()) {
+      return Status(answer.status().code(), "rank 0 cannot listen at " + invitation.venue.text() +
+                                                ", which is taken: " + answer.status().message());
+    }
     if (!answer.ok()) return answer.status();
     if (steady_clock::now() >= deadline) {
       return Status(Code::kBootstrap, "rank 0 could not listen at " + invitation.venue.text() +
@@ -52,12 +53,6 @@ Result<Admission> join_meeting(const Invitation& invitation) {
     auto admission = visit.attempt();
     if (!admission.ok()) return admission.status();
     if (*admission) return std::move(**admission);
-    if (visit.drops() >= kMaxDrops) {
-      return Status(Code::kBootstrap, "rank 0 at " + invitation.venue.text() +
-                                          " closed the connection of rank " +
-                                          std::to_string(invitation.identity.rank) + " " +
-                                          std::to_string(kMaxDrops) + " times without a word");
-    }
     if (steady_clock::now() >= deadline) {
       return Status(Code::kBootstrap,
                     "rank 0 of " + std::to_string(invitation.identity.world_size) +

@@ -1,5 +1,5 @@
-// How a process is watched whose end matters: by one pidfd, however many communicators have ranks in
-// it.
+// How a process is watched whose end matters: by one pidfd, however many communicators have ranks
+// in it.
 #pragma once
 
 #include <memory>

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <string>
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/meeting.hpp"
@@ -87,7 +88,29 @@ class Reception {
     }
     return Status(Code::kBootstrap, name_ranks(missing) + " of " + std::to_string(world_size_) +
                                         " did not come within " + limit_text_ +
-                                        "; rank 0 waited at " + invitation_.venue.text());
+                                        "; rank 0 waited at " + invitation_.venue.text() +
+                                        turned_away());
+  }
+
+  /// A rank that did not come may have been among them.
+  std::string turned_away() const {
+    if (turned_away_ == 0) return "";
+    return "; it turned away " +
+           (turned_away_ == 1 ? "a caller"
+                              : std::to_string(turned_away_) + " callers, the last one") +
+           " " + last_turned_away_;
+  }
+
+  /// With a reason that it is told. What it says of itself is not proven.
+  void turn_away(Connection& connection, const Stranger& stranger, const Status& why,
+                 const std::string& what) {
+    const std::string from = invitation_.venue.is_tcp() ? "at " + peer_address(connection.fd())
+                             : stranger.visible_pid > 0 ? pid_text(stranger.visible_pid)
+                                                        : "in another PID namespace";
+    ++turned_away_;
+    last_turned_away_ =
+        from + " that called itself rank " + std::to_string(stranger.hello.rank) + " and " + what;
+    refuse(connection, why);
   }
 
   Status accept_all() {
@@ -157,13 +180,16 @@ class Reception {
       case HelloVerdict::kGarbage:
         return {};
       case HelloVerdict::kVersion:
-        refuse(connection, other_version(kProtocolVersion, hello.version));
+        turn_away(connection, stranger, other_version(kProtocolVersion, hello.version),
+                  "uses another version of rondo");
         return {};
       case HelloVerdict::kSecret:
-        refuse(connection,
-               Status(Code::kBootstrap,
-                      "rank 0 has another secret than this rank: it belongs to another job, or "
-                      "RONDO_SECRET or RONDO_SECRET_FILE is not the same on both"));
+        turn_away(connection, stranger,
+                  Status(Code::kBootstrap,
+                         "rank 0 has another secret than this rank: it belongs to another job, or "
+                         "RONDO_SECRET or RONDO_SECRET_FILE is not the same on both"),
+                  "has another secret: RONDO_SECRET or RONDO_SECRET_FILE must be the same on all "
+                  "ranks");
         return {};
       case HelloVerdict::kName:
         (void)connection.send(Kind::kOtherName, 0, {}, {}, steady_clock::now());
@@ -253,6 +279,8 @@ class Reception {
   Deadline deadline_;
   std::string limit_text_;
   int come_ = 0;
+  uint64_t turned_away_ = 0;
+  std::string last_turned_away_;
   std::vector<Guest> guests_;  // by rank; rank -1: not there yet; place 0 stays empty
   std::deque<Stranger> strangers_;
 };

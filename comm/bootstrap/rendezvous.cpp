@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "comm/bootstrap/connection.hpp"
 
@@ -46,8 +48,8 @@ bool is_derived(const std::filesystem::path& path) {
   return path.parent_path().filename() == "rondo-" + std::to_string(geteuid());
 }
 
-/// The parent of derived directories lies where others may write, and must not be another's, once it
-/// is there.
+/// The parent of derived directories lies where others may write, and must not be another's, once
+/// it is there.
 Status check_parent(const std::string& path) {
   if (!is_derived(path)) return {};
   const std::string parent = std::filesystem::path(path).parent_path();
@@ -155,6 +157,35 @@ class Claim {
   UniqueFd directory_, lock_;
 };
 
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> entries;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    entries.push_back(at->path());
+  }
+  return entries;
+}
+
+/// Removes what is left beside `path` of jobs whose rank 0 was killed while its ranks met: sockets
+/// whose lock nobody holds, and directories that are empty then. Who has just made his makes it
+/// again.
+void sweep_siblings(const std::filesystem::path& path) {
+  for (const std::filesystem::path& sibling : entries_of(path.parent_path())) {
+    if (sibling == path) continue;
+    auto directory = open_private_directory(sibling);
+    if (!directory.ok() || !*directory) continue;
+    for (std::filesystem::path file : entries_of(sibling)) {
+      if (file.extension() != ".lock") continue;
+      auto lock = try_lock(**directory, file.filename());
+      if (!lock.ok() || !*lock) continue;
+      unlinkat((*directory)->get(), file.replace_extension(".sock").filename().c_str(), 0);
+      unlinkat((*directory)->get(), file.replace_extension(".lock").filename().c_str(), 0);
+    }
+    rmdir(sibling.c_str());
+  }
+}
+
 /// The name in Linux's abstract namespace, which goes with the network namespace.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
@@ -171,6 +202,7 @@ Result<std::optional<Listener>> listen_in_directory(const std::string& path,
                                                     const std::string& name) {
   auto made = make_private_directory(path);
   if (!made.ok()) return made.status();
+  if (*made && is_derived(path)) sweep_siblings(path);
   auto opened = open_private_directory(path);
   if (!opened.ok()) return opened.status();
   if (!*opened) return std::optional<Listener>();

@@ -68,6 +68,9 @@ Result<std::optional<transport::UniqueFd>> connect_tcp(const sockaddr_storage& a
 /// "HOST:PORT" or "[HOST]:PORT" as an address; an error names `text`.
 Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into);
 bool is_loopback(const sockaddr_storage& address);
+/// Of the other end of a socket, "127.0.0.1:40312"; "an unknown place" where the kernel does not
+/// say.
+std::string peer_address(int socket);
 
 /// What the kernel says of the process at the other end of a unix socket. pid 0: it is in a PID
 /// namespace that cannot be seen from here.

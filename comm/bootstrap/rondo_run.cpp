@@ -12,6 +12,7 @@
 
 #include "comm/bootstrap/local_job.hpp"
 #include "comm/bootstrap/variables.hpp"
+#include "rondo/rondo.h"
 
 namespace {
 
@@ -63,6 +64,7 @@ int main(int argc, char** argv) {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
       "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
+  app.set_version_flag("--version", "rondo-run " RONDO_VERSION);
   std::string ranks_text, bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;

@@ -81,6 +81,19 @@ bool is_loopback(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+std::string peer_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(socket, any, &bytes) != 0 ||
+      getnameinfo(any, bytes, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown place";
+  }
+  return std::string(host) + ":" + port;
+}
+
 Result<std::optional<UniqueFd>> listen_tcp(const sockaddr_storage& address, socklen_t bytes,
                                            const std::string& text) {
   auto fd = tcp_socket(address);

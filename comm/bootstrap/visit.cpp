@@ -15,6 +15,17 @@ namespace rondo::comm {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+namespace {
+
+// Half a second of attempts (meeting.cpp). What is no rank 0 closes every connection; a rank 0
+// whose meeting ends closes those that it has not greeted yet, and there may be several
+// communicators at one port.
+constexpr int kMaxDrops = 100;
+// A rank 0 speaks as soon as somebody comes. It gives a stranger as long (reception.cpp).
+constexpr milliseconds kSilence{5000};
+
+}  // namespace
+
 Result<std::optional<Admission>> Visit::attempt() {
   auto socket = invitation_.venue.try_connect(deadline_);
   if (!socket.ok()) return socket.status();
@@ -35,8 +46,9 @@ Result<std::optional<Admission>> Visit::attempt() {
   auto challenge = await_challenge(fd);
   if (!challenge.ok()) return challenge.status();
   if (!*challenge) {
-    ++drops_;
-    return std::optional<Admission>();
+    if (++drops_ < kMaxDrops) return std::optional<Admission>();
+    return not_rondo("closed the connection of rank " + std::to_string(invitation_.identity.rank) +
+                     " " + std::to_string(kMaxDrops) + " times without a word");
   }
   // A rank 0: it closes a connection when strangers throng, or when its meeting ends.
   drops_ = 0;
@@ -55,15 +67,31 @@ Status Visit::no_answer() const {
                                       name_duration(invitation_.timeout));
 }
 
+Status Visit::not_rondo(const std::string& what) {
+  met_another_program_ = true;
+  std::string text =
+      "what listens at " + invitation_.venue.text() + " is not rank 0 of a rondo job: it " + what;
+  if (invitation_.venue.is_tcp()) {
+    text += "; if the port is another program's (ss -ltnp shows whose), choose another port";
+  }
+  return Status(Code::kBootstrap, text);
+}
+
 /// Nothing: it was closed.
-Result<std::optional<Challenge>> Visit::await_challenge(int fd) const {
+Result<std::optional<Challenge>> Visit::await_challenge(int fd) {
+  const Deadline verdict = deadline_ + kVerdictGrace;
+  // In a directory of its own nobody but a rank 0 listens, though it may be stopped.
+  const Deadline silence = invitation_.venue.is_tcp() ? steady_clock::now() + kSilence : verdict;
   Challenge challenge{};
   size_t received = 0;
   while (received < sizeof challenge) {
     pollfd readable{fd, POLLIN, 0};
-    auto ready = poll_until({&readable, 1}, deadline_ + kVerdictGrace);
+    auto ready = poll_until({&readable, 1}, std::min(verdict, silence));
     if (!ready.ok()) return ready.status();
-    if (!*ready) return no_answer();
+    if (!*ready) {
+      return silence < verdict ? not_rondo("has said nothing for " + name_duration(kSilence))
+                               : no_answer();
+    }
     char* into = reinterpret_cast<char*>(&challenge) + received;
     const ssize_t got = recv(fd, into, sizeof challenge - received, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
@@ -71,8 +99,7 @@ Result<std::optional<Challenge>> Visit::await_challenge(int fd) const {
     }
     if (got > 0) received += static_cast<size_t>(got);
     if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
-      return Status(Code::kBootstrap, "what listens at " + invitation_.venue.text() +
-                                          " is not rank 0 of a rondo job");
+      return not_rondo("says something else");
     }
   }
   if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);

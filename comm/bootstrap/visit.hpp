@@ -17,13 +17,14 @@ class Visit {
   /// Nothing: nobody there, or dropped without a word; try again.
   Result<std::optional<Admission>> attempt();
 
-  /// How often the other side has closed the connection before it said a word, since it last said
-  /// one.
-  int drops() const { return drops_; }
+  /// Whether the last attempt has found out that what listens there is no rank 0.
+  bool met_another_program() const { return met_another_program_; }
 
  private:
   Status no_answer() const;
-  Result<std::optional<Challenge>> await_challenge(int fd) const;
+  /// `what` it did that no rank 0 does.
+  Status not_rondo(const std::string& what);
+  Result<std::optional<Challenge>> await_challenge(int fd);
   bool say_hello(int fd, const Challenge& challenge);
   Status check_proof(const std::string& payload) const;
   Result<bool> has_ended(const Guest& host) const;
@@ -33,7 +34,8 @@ class Visit {
   const Deadline deadline_;
   Digest expected_proof_{};
   bool proven_ = false;  // rank 0 knows the secret
-  int drops_ = 0;
+  int drops_ = 0;        // connections closed before a word was said, since one was said
+  bool met_another_program_ = false;
 };
 
 }  // namespace rondo::comm

@@ -104,6 +104,25 @@ Status read_arguments(const Given& given, Arguments& into) {
   return read_value(c.algorithm, kAlgorithms, "algorithm", into.options.algorithm);
 }
 
+namespace {
+
+/// "1.2.3" as 10203.
+constexpr int32_t number_of(std::string_view version) {
+  int32_t whole = 0, part = 0;
+  for (const char c : version) {
+    if (c == '.') {
+      whole = 100 * (whole + part);
+      part = 0;
+    } else {
+      part = 10 * part + (c - '0');
+    }
+  }
+  return whole + part;
+}
+static_assert(number_of("1.2.3") == 10203);
+
+}  // namespace
+
 }  // namespace rondo::c_api
 
 using namespace rondo;  // the functions are C's, all that they use is rondo's
@@ -113,9 +132,7 @@ const char* rondo_last_error(void) { return last_error; }
 
 const char* rondo_code_name(rondo_code code) { return rondo::to_string(static_cast<Code>(code)); }
 
-int32_t rondo_version(void) {
-  return 10000 * RONDO_VERSION_MAJOR + 100 * RONDO_VERSION_MINOR + RONDO_VERSION_PATCH;
-}
+int32_t rondo_version(void) { return number_of(RONDO_VERSION); }
 
 rondo_code rondo_make_unique_id(rondo_unique_id* id) {
   return guarded([&]() -> Status {

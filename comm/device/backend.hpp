@@ -28,8 +28,8 @@ Result<Backend> open_backend();
 /// communicator is made.
 void replace_backend(std::function<Result<Backend>()> open);
 
-/// Makes a device the calling thread's current one, for as long as it lives. Calls of the runtime are
-/// about that one, and it belongs to the caller.
+/// Makes a device the calling thread's current one, for as long as it lives. Calls of the runtime
+/// are about that one, and it belongs to the caller.
 class DeviceScope {
  public:
   DeviceScope(CudaCalls& cuda, int device);

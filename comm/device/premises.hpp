@@ -1,12 +1,13 @@
-// What outlives a rank of a device communicator: memory that peers' kernels may still touch when the
-// rank itself is through. It belongs to all ranks of a process together, ends after the last of them,
-// and not before ranks of other processes have let go.
+// What outlives a rank of a device communicator: memory that peers' kernels may still touch when
+// the rank itself is through. It belongs to all ranks of a process together, ends after the last of
+// them, and not before ranks of other processes have let go.
 //
-// The control memory is the host's, shared by all processes and mapped by all GPUs; an entry a rank:
+// The control memory is the host's, shared by all processes and mapped by all GPUs; an entry a
+// rank:
 //
 //   part       writer                 holds
 //   abort      any rank's host        not 0: kernels of the rank that wait give up
-//   present    the rank's host        1 from when it could touch peers' memory until no kernel of its can
+//   present    the rank's host        1 while it, or a kernel of its, may touch peers' memory
 //   reports    the rank's kernels     by channel: why it gave up
 #pragma once
 

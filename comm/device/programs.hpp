@@ -1,5 +1,5 @@
-// Programs where kernels can read them: in device memory that is taken when the communicator is made,
-// since allocating may wait for kernels that run.
+// Programs where kernels can read them: in device memory that is taken when the communicator is
+// made, since allocating may wait for kernels that run.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
 // Which places for thread blocks this process' communicators may take on each GPU. Kernels of one
-// communicator wait for each other, so all of them have to fit at the same time, beside those of all
-// others: kernels of two communicators that each wait for a place which the other has hang as well.
+// communicator wait for each other, so all of them have to fit at the same time, beside those of
+// all others: kernels of two communicators that each wait for a place which the other has hang as
+// well.
 #pragma once
 
 #include "rondo/status.hpp"

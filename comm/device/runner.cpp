@@ -31,8 +31,8 @@ constexpr int kFewChannels = 8;
 constexpr int64_t kGivingUpNs = 10'000'000'000;
 constexpr timespec kPause{0, 50'000};
 constexpr size_t kMostSegmentBytes = size_t{256} << 20;
-// In an LL area, of which every peer has two in each channel: what one block passes on while another
-// launch would only wait.
+// In an LL area, of which every peer has two in each channel: what one block passes on while
+// another launch would only wait.
 constexpr size_t kMostLlBytes = size_t{8} << 10;
 
 // Equal for the threads of a process, and different between processes, wherever they come from.

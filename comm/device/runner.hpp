@@ -81,7 +81,8 @@ class Runner {
   Status launch(const engine::Operation& operation, uint64_t sequence);
   Result<const Uploaded*> upload(const engine::Operation& operation, const engine::Plan& plan,
                                  bool captured);
-  /// Behind this rank's last operation, whatever stream it is on; graphs have an order of their own.
+  /// Behind this rank's last operation, whatever stream it is on; graphs have an order of their
+  /// own.
   Status follow(Stream stream, uint64_t capture);
   Result<bool> is_idle() const;
   /// False: not within that time, or, unless `despite_errors`, the communicator has failed.
@@ -118,8 +119,8 @@ class Runner {
   std::atomic<uint64_t> bytes_sent_{0};
 };
 
-/// What kernels have reported, in words, of the rank and for the reason that explains most; ok: they
-/// have reported nothing. `board` tells which calls they were.
+/// What kernels have reported, in words, of the rank and for the reason that explains most; ok:
+/// they have reported nothing. `board` tells which calls they were.
 Status explain_reports(const Premises& premises, uint32_t channels, const recorder::Board& board,
                        recorder::Watch& watch);
 

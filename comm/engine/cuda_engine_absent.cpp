@@ -1,5 +1,5 @@
-// Stands in for cuda_engine.cu in a build without CUDA, where open_cuda() has said so before anybody
-// asks for a kernel.
+// Stands in for cuda_engine.cu in a build without CUDA, where open_cuda() has said so before
+// anybody asks for a kernel.
 #include "comm/engine/cuda_engine.hpp"
 
 namespace rondo::engine {

@@ -3,14 +3,14 @@
 // test walks it on the host, with threads as blocks. What differs between the two comes as template
 // parameters, which device_block.hpp describes.
 //
-// Two protocols. Simple, NCCL's word: slots with counters. LL, for little data: lines with flags, no
-// counters and no fences (try_move_by_ll()).
+// Two protocols. Simple, NCCL's word: slots with counters. LL, for little data: lines with flags,
+// no counters and no fences (try_move_by_ll()).
 //
 // All threads of a block call everything together and get the same answers. An operand is looked
-// after by one thread, so that peers are waited for side by side; counters are advanced by it between
-// the two barriers of a move, and read by anybody outside of them. Signals, waits and reports are
-// the leader's, thread 0. Unlike the host's engine this one has nothing else to do, so that it polls
-// for a while before it says blocked.
+// after by one thread, so that peers are waited for side by side; counters are advanced by it
+// between the two barriers of a move, and read by anybody outside of them. Signals, waits and
+// reports are the leader's, thread 0. Unlike the host's engine this one has nothing else to do, so
+// that it polls for a while before it says blocked.
 #pragma once
 
 #include <cstddef>
@@ -417,20 +417,20 @@ class DeviceEngine {
     });
   }
 
-  // LL. A channel's part of an operation is one slice (fits_ll()). Its lines go straight into an area
-  // of each reader's memory, of which every pair of ranks has two per channel; operation number n, of
-  // those by LL, uses area n % 2.
+  // LL. A channel's part of an operation is one slice (fits_ll()). Its lines go straight into an
+  // area of each reader's memory, of which every pair of ranks has two per channel; operation
+  // number n, of those by LL, uses area n % 2.
   //
-  // Nothing says that an area is free, and nothing has to. In such an operation every rank writes to
-  // every other and reads from every other. When A writes as number n + 2, it has ended n + 1, so it
-  // has read there what B wrote as n + 1; and B wrote that after it had ended n, with a barrier of its
-  // block and the end of its kernel in between. So B no longer reads what A wrote as n, which is what
-  // A now overwrites. Operations by slots in between change nothing: they use other memory, and n
-  // does not count them.
+  // Nothing says that an area is free, and nothing has to. In such an operation every rank writes
+  // to every other and reads from every other. When A writes as number n + 2, it has ended n + 1,
+  // so it has read there what B wrote as n + 1; and B wrote that after it had ended n, with a
+  // barrier of its block and the end of its kernel in between. So B no longer reads what A wrote as
+  // n, which is what A now overwrites. Operations by slots in between change nothing: they use
+  // other memory, and n does not count them.
   //
   // A reader tells lines apart by their flag, which begins anew after kLlNumbers operations. A line
-  // as old as that may be left by a longer message; so every half of that many operations both areas
-  // are cleared, by their reader.
+  // as old as that may be left by a longer message; so every half of that many operations both
+  // areas are cleared, by their reader.
 
   RONDO_DEVICE Progress try_move_by_ll(const SliceMove& move) {
     for (uint32_t i = 0; i < move.instruction->destinations; ++i) {
@@ -449,8 +449,8 @@ class DeviceEngine {
                                                  : operation_.out + offset;
   }
 
-  /// In, multiplied where it is to be, to all peers; and to Out, if that is a destination too. Never
-  /// blocked.
+  /// In, multiplied where it is to be, to all peers; and to Out, if that is a destination too.
+  /// Never blocked.
   RONDO_DEVICE void send_by_ll(const SliceMove& move) {
     const schedule::Instruction& instruction = *move.instruction;
     const std::byte* const in = user(move.operands[0], move);
@@ -545,8 +545,8 @@ class DeviceEngine {
     return Progress::kDone;
   }
 
-  /// At the end of an operation. Nobody writes there before this rank's next operation by LL has told
-  /// that this one has ended; the fence keeps that order. Two in a row clear both areas.
+  /// At the end of an operation. Nobody writes there before this rank's next operation by LL has
+  /// told that this one has ended; the fence keeps that order. Two in a row clear both areas.
   RONDO_DEVICE void clear_old_lines() {
     const uint32_t number = block_.shared().ll_flag >> 16 & (kLlNumbers - 1);
     if (part().rounds == 0 || number % (kLlNumbers / 2) > 1) return;

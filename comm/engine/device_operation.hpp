@@ -13,8 +13,8 @@ namespace rondo::engine {
 
 inline constexpr uint32_t kMaxDeviceRanks = 64;
 
-/// Why a channel gave up first, and for what it waited then; one per channel, read by the host, which
-/// has cleared it. What goes well writes nothing: this is the host's memory, and far away.
+/// Why a channel gave up first, and for what it waited then; one per channel, read by the host,
+/// which has cleared it. What goes well writes nothing: this is the host's memory, and far away.
 struct DeviceReport {
   enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
   enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost };
@@ -62,8 +62,8 @@ struct DeviceOperation {
   uint64_t sequence = 0;  // the host's number for the call, for reports
 };
 
-/// How to lower an operation that is to go by LL: a channel's part is one slice. `element_bytes` and
-/// `channels` are the operation's, `ll_bytes` the Shape's.
+/// How to lower an operation that is to go by LL: a channel's part is one slice. `element_bytes`
+/// and `channels` are the operation's, `ll_bytes` the Shape's.
 inline schedule::Limits ll_limits(size_t element_bytes, int channels, size_t ll_bytes) {
   return {.element_bytes = element_bytes,
           .slot_bytes = ll_bytes,
@@ -72,9 +72,9 @@ inline schedule::Limits ll_limits(size_t element_bytes, int channels, size_t ll_
           .min_slice_bytes = ll_bytes};
 }
 
-/// Whether an operation, lowered so, can go by LL. It takes no more than an area holds, and everybody
-/// has to hear from everybody in it, which is what makes areas free again (DeviceEngine): a
-/// broadcast, or blocks of different sizes, would not do.
+/// Whether an operation, lowered so, can go by LL. It takes no more than an area holds, and
+/// everybody has to hear from everybody in it, which is what makes areas free again (DeviceEngine):
+/// a broadcast, or blocks of different sizes, would not do.
 inline bool fits_ll(Collective collective, Algorithm algorithm, const schedule::Program& program,
                     size_t element_bytes, size_t ll_bytes) {
   if (algorithm != Algorithm::kOneShot) return false;

@@ -27,8 +27,7 @@ std::string describe(DataType type, uint64_t count) {
 }  // namespace
 
 std::string Transfer::to_string() const {
-  return fmt::format("{}({}, count {}) {} rank {}", sends ? "send" : "recv", name(type), count,
-                     sends ? "to" : "from", peer);
+  return recorder::Message{.sends = sends, .peer = peer, .type = type, .count = count}.to_string();
 }
 
 Lanes::Lanes(transport::Transport& transport, const recorder::Board& board, int channel,
@@ -200,6 +199,25 @@ bool Lanes::is_read_by(int peer) const {
   return !lane.empty() && lane.front().slots > 0 &&
          lane.front().reference.kind != transport::Reference::kNone &&
          !transport_.sender(channel_, peer).drained();
+}
+
+void Lanes::show(int64_t since_ns) {
+  uint32_t shown = 0;
+  for (const size_t index : active_) {
+    Transfer& t = lanes_[index].front();
+    if (t.since_ns == 0 || t.shown_moved != t.moved) {
+      t.since_ns = since_ns;
+      t.shown_moved = t.moved;
+    }
+    board_.show_message(shown++, {.sends = t.sends,
+                                  .peer = t.peer,
+                                  .type = t.type,
+                                  .count = t.count,
+                                  .moved_bytes = t.moved,
+                                  .since_ns = t.since_ns,
+                                  .behind = static_cast<uint32_t>(lanes_[index].size() - 1)});
+  }
+  board_.show_messages(shown);
 }
 
 const Transfer& Lanes::most_urgent() const {

@@ -1,7 +1,7 @@
 // Lanes: point-to-point messages. One lane for each peer and direction, in which messages travel in
 // issue order: the k-th send to a peer meets its k-th recv from this rank. Lanes move independently
-// of each other and of collectives, on FIFOs of their own, so whatever order ranks issue their sends
-// and receives in, nothing waits for anything but its own counterpart.
+// of each other and of collectives, on FIFOs of their own, so whatever order ranks issue their
+// sends and receives in, nothing waits for anything but its own counterpart.
 //
 // A message is a row of slots, all tagged with its type and count, so that the receiver can tell a
 // counterpart that does not fit. Library memory is sent by reference.
@@ -41,6 +41,8 @@ struct Transfer {
   transport::Reference reference{};  // of a sender
   uint64_t moved = 0;                // bytes
   uint64_t slots = 0;
+  int64_t since_ns = 0;      // the beginning of the wait in which it was first shown as it is,
+  uint64_t shown_moved = 0;  // with so many bytes moved
 };
 
 /// Thread rule: one thread at a time.
@@ -66,6 +68,8 @@ class Lanes {
 
   /// Why advance() failed. Not yet on the board.
   const Status& failure() const { return failure_; }
+  /// Puts the messages that are their lanes' first on the board, of a wait that began then.
+  void show(int64_t since_ns);
   /// REQUIRES: !empty(). Of the messages that are their lanes' first, the one with the shortest
   /// timeout.
   const Transfer& most_urgent() const;

@@ -1,7 +1,7 @@
 // LL (NCCL's name: low latency): data that carries its own flag, so that a reader needs no counter
-// and a writer no fence. A line is 16 bytes, two halves of 4 bytes of data and a 4-byte flag. Only a
-// half has to arrive whole, which every GPU, NVLink and host promises of 8 aligned bytes; half of what
-// travels is flags, which small messages do not notice.
+// and a writer no fence. A line is 16 bytes, two halves of 4 bytes of data and a 4-byte flag. Only
+// a half has to arrive whole, which every GPU, NVLink and host promises of 8 aligned bytes; half of
+// what travels is flags, which small messages do not notice.
 //
 // This file: what a line is, and a thread's share of writing and reading many. When an area may be
 // written again is the engine's business (device_engine.hpp).
@@ -21,9 +21,9 @@ struct alignas(16) LlLine {
 inline constexpr size_t kLlData = 8;  // bytes of data in a line
 
 /// What all lines of one operation bear. Never 0: that is memory in which nobody has written.
-/// `number`: of the operation among those that go by LL; `tag`: what else ranks must agree on, a hash
-/// of all operations so far. 16 bits of it travel: one disagreement in 65536 passes for now, and the
-/// next operation, whose tag is another, most likely finds it.
+/// `number`: of the operation among those that go by LL; `tag`: what else ranks must agree on, a
+/// hash of all operations so far. 16 bits of it travel: one disagreement in 65536 passes for now,
+/// and the next operation, whose tag is another, most likely finds it.
 inline constexpr uint32_t kLlNumbers = 1u << 15;  // told apart; older lines have to be cleared
 constexpr uint32_t ll_flag(uint64_t number, uint64_t tag) {
   return 1u << 31 | static_cast<uint32_t>(number % kLlNumbers) << 16 |
@@ -84,9 +84,10 @@ struct LlFound {
   uint32_t area;
 };
 
-/// Reads this thread's share of the lines of several areas, `lines` of each: body(area, index, data)
-/// for each line when it has come. from(area): null if there is nothing to read. Looks `polls` times
-/// for what is missing; then, or at a foreign line, says so. May be called again from the beginning.
+/// Reads this thread's share of the lines of several areas, `lines` of each: body(area, index,
+/// data) for each line when it has come. from(area): null if there is nothing to read. Looks
+/// `polls` times for what is missing; then, or at a foreign line, says so. May be called again from
+/// the beginning.
 template <class Access, class From, class Body>
 RONDO_DEVICE LlFound ll_read(uint32_t areas, uint32_t lines, uint32_t flag, uint32_t polls,
                              const kernels::cuda::Share& share, const From& from,

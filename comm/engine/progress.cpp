@@ -140,8 +140,8 @@ void Queue::end_first(Status status) {
   end(std::move(ended), {}, status);
 }
 
-// Everything ends with the error that is on the board, once peers have let go of buffers. They may be
-// this thread's other queues, so this never waits.
+// Everything ends with the error that is on the board, once peers have let go of buffers. They may
+// be this thread's other queues, so this never waits.
 void Queue::fail() {
   const Status status = runner_.board().error();
   if (!failing_) runner_.give_up(status);

@@ -27,7 +27,8 @@ WaitPolicy wait_policy(int threads, int cpus, bool paced);
 /// For progress threads beside `threads` threads of their ranks.
 WaitPolicy progressing_policy(int threads, int cpus, bool paced);
 
-/// While it lives, a thread of this process waits for an asynchronous operation, and does not compute.
+/// While it lives, a thread of this process waits for an asynchronous operation, and does not
+/// compute.
 class CallerWaits {
  public:
   CallerWaits();
@@ -42,8 +43,8 @@ int granted_cpus();
 /// Whether a wait sleeps at once, because who has the CPU computes.
 bool gives_way(const WaitPolicy& policy, bool may_sleep);
 
-/// For the calling thread, which works little and must be prompt: it is let in at once when it wakes,
-/// also while another thread computes on its CPU. Linux 6.12 and later; does nothing before.
+/// For the calling thread, which works little and must be prompt: it is let in at once when it
+/// wakes, also while another thread computes on its CPU. Linux 6.12 and later; does nothing before.
 void ask_for_short_turns();
 
 /// To be called once per process before any Waiter sleeps: lets ringers do without a fence (see

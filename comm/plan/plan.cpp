@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/counted.hpp"
 #include "comm/plan/volume.hpp"
 
 namespace rondo::plan {
@@ -32,10 +33,10 @@ schedule::Limits limits_of(const Request& r) {
 
 Status check(const Request& r) {
   if (is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
-    return refuse(fmt::format("root {} is none of {} ranks", r.root, r.ranks));
+    return refuse(fmt::format("root {} is none of {}", r.root, comm::counted(r.ranks, "rank")));
   }
   if (r.rank && (*r.rank < 0 || *r.rank >= r.ranks)) {
-    return refuse(fmt::format("rank {} is none of {} ranks", *r.rank, r.ranks));
+    return refuse(fmt::format("rank {} is none of {}", *r.rank, comm::counted(r.ranks, "rank")));
   }
   if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
     return refuse(fmt::format("there is no {} of {}", name(r.op), name(r.type)));

@@ -1,6 +1,6 @@
-// A plan that explains itself: what would be done for one operation, why, what it moves, and whether
-// it is right. Nothing is carried out, and no communicator exists; no more than the built-in or the
-// given link profile is known about a machine.
+// A plan that explains itself: what would be done for one operation, why, what it moves, and
+// whether it is right. Nothing is carried out, and no communicator exists; no more than the
+// built-in or the given link profile is known about a machine.
 #pragma once
 
 #include <optional>

@@ -11,16 +11,21 @@
 #include <fstream>
 #include <optional>
 
+#include "comm/counted.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "comm/tuner/profile_file.hpp"
+#include "rondo/rondo.h"
 #include "transport/pace/pace.hpp"
 
 namespace rondo::plan {
 namespace {
 
+using comm::counted;
+
 constexpr int kMaxRanks = 65536;
 constexpr int kMistake = 2;
+constexpr const char* kStdout = "-";
 
 struct Flags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
@@ -69,8 +74,8 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->required()
       ->check(CLI::Range(1, kMaxRanks));
   app.add_option("--size", flags.size,
-                 "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary")
-      ->required();
+                 "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary; a "
+                 "barrier has none");
   app.add_option("--algorithm", flags.algorithm,
                  "this one instead of the cheapest: " + join(kAlgorithmNames));
   app.add_option(
@@ -87,8 +92,10 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--pace", flags.pace,
                  "a wire between the ranks: BANDWIDTH,LATENCY as in 1GB/s,20us");
-  app.add_option("--json", flags.json, "write everything there as JSON");
-  app.add_option("--svg", flags.svg, "draw the steps there (up to 16 ranks)");
+  app.add_option("--json", flags.json,
+                 "write everything there as JSON; -: to stdout, instead of the text");
+  app.add_option("--svg", flags.svg,
+                 "draw the steps there (up to 16 ranks); -: on stdout likewise");
 }
 
 Request read_request(const Flags& flags) {
@@ -99,7 +106,10 @@ Request read_request(const Flags& flags) {
   r.op = parse_or_refuse<ReduceOp>("-o", flags.op, kReduceOpNames);
   r.ranks = flags.ranks;
   r.root = flags.root;
-  const auto size = parse_size(flags.size);
+  if (flags.size.empty() && r.collective != Collective::kBarrier) {
+    throw CLI::RequiredError("--size");
+  }
+  const auto size = parse_size(flags.size.empty() ? "0" : flags.size);
   if (!size) {
     throw CLI::ValidationError(
         "--size",
@@ -107,6 +117,9 @@ Request read_request(const Flags& flags) {
   }
   r.size_bytes = *size;
   if (flags.rank >= 0) r.rank = flags.rank;
+  if (flags.json == kStdout && flags.svg == kStdout) {
+    throw CLI::ValidationError("--svg", "stdout has the JSON: write one of them to a file");
+  }
   const bool wire = !flags.pace.empty();
   if (wire && flags.memory == "library") {
     throw CLI::ValidationError("--pace", "a wire maps nobody's memory: leave out --memory library");
@@ -142,6 +155,11 @@ Result<tuner::LinkProfile> links_of(const Flags& flags) {
 }
 
 Status write_file(const std::string& path, const std::string& text) {
+  if (path == kStdout) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (std::fflush(stdout) == 0) return {};
+    return {Code::kSystem, std::string("cannot write to stdout: ") + std::strerror(errno)};
+  }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
@@ -157,10 +175,9 @@ Status write_files(const Flags& flags, const Plan& plan) {
   }
   const std::string title = std::string(name(plan.request.collective)) + " by " +
                             std::string(name(plan.algorithm)) + ", " +
-                            std::to_string(plan.request.ranks) + " ranks";
+                            counted(plan.request.ranks, "rank");
   const std::string subtitle = std::to_string(plan.request.size_bytes) + " bytes, " +
-                               std::to_string(plan.schedules[0].chunks) +
-                               (plan.schedules[0].chunks == 1 ? " chunk" : " chunks");
+                               counted(plan.schedules[0].chunks, "chunk");
   return write_file(flags.svg, to_svg(picture_of(plan.schedules), title, subtitle));
 }
 
@@ -174,6 +191,7 @@ int failed(const Status& status) {
 int run(int argc, char** argv) {
   CLI::App app("Prints what rondo would do for one operation: schedule, proof, bytes, predictions.",
                "rondo-plan");
+  app.set_version_flag("--version", "rondo-plan " RONDO_VERSION);
   Flags flags;
   Request request;
   add_flags(app, flags);
@@ -188,7 +206,7 @@ int run(int argc, char** argv) {
   request.links = std::move(*links);
   auto plan = make_plan(request);
   if (!plan.ok()) return failed(plan.status());
-  print(stdout, *plan);
+  if (flags.json != kStdout && flags.svg != kStdout) print(stdout, *plan);
   if (Status written = write_files(flags, *plan); !written.ok()) return failed(written);
   if (plan->right()) return 0;
   spdlog::error("this plan is wrong: please report it with the command that made it");

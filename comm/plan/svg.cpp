@@ -10,7 +10,7 @@ namespace rondo::plan {
 namespace {
 
 constexpr double kColumn = 190, kRow = 68, kTallRow = 112, kBoxWidth = 146, kBoxHeight = 34;
-constexpr double kLeft = 20, kTop = 96, kBottom = 66;
+constexpr double kLeft = 20, kTop = 96, kBottom = 66, kNumberRadius = 8;
 
 // For chunks, repeating. Dark enough to be read on white, as text too.
 constexpr const char* kColours[] = {"#1f5fa8", "#b3500b", "#2b7a34", "#a4243b",
@@ -51,9 +51,9 @@ Point on_curve(const Point (&p)[4], double t) {
   return at;
 }
 
-/// Where along the curve its chunk number stands: in the middle between neighbours; longer arrows
-/// have theirs where they pass the first column, so that the numbers keep apart.
-double label_at(const Arrow& a, const Point (&p)[4]) {
+/// Where along the curve its chunk number stands best: in the middle between neighbours; longer
+/// arrows have theirs where they pass the first column.
+double best_label(const Arrow& a, const Point (&p)[4]) {
   if (std::abs(a.to_rank - a.from_rank) <= 1) return 0.5;
   const double column = x_of(a.from_rank + (a.to_rank > a.from_rank ? 1 : -1));
   const bool right = p[3].x > p[0].x;
@@ -62,6 +62,39 @@ double label_at(const Arrow& a, const Point (&p)[4]) {
   return t;
 }
 
+/// The places of numbers, so that none lies on another or under a box.
+class Places {
+ public:
+  Places(const std::vector<Box>& boxes, double row) : boxes_(boxes), row_(row) {}
+  void take(const Point& at) { taken_.push_back(at); }
+  /// On the curve, as near to `best` as there is room; there, where there is none.
+  Point find(const Point (&p)[4], double best) const {
+    for (double off = 0; off <= 1; off += 0.01) {
+      for (const double t : {best + off, best - off}) {
+        if (t >= 0 && t <= 1 && is_free(on_curve(p, t))) return on_curve(p, t);
+      }
+    }
+    return on_curve(p, best);
+  }
+
+ private:
+  bool is_free(const Point& at) const {
+    const auto touches = [&](const Point& other) {
+      return std::hypot(at.x - other.x, at.y - other.y) < 2 * kNumberRadius + 2;
+    };
+    const auto covers = [&](const Box& box) {
+      return std::abs(at.x - x_of(box.rank)) < kBoxWidth / 2 + kNumberRadius &&
+             std::abs(at.y - y_of(box.level, row_)) < kBoxHeight / 2 + kNumberRadius;
+    };
+    return std::none_of(taken_.begin(), taken_.end(), touches) &&
+           std::none_of(boxes_.begin(), boxes_.end(), covers);
+  }
+
+  const std::vector<Box>& boxes_;
+  const double row_;
+  std::vector<Point> taken_;
+};
+
 /// Numbers are drawn after all lines, so that none is crossed out.
 struct Drawn {
   std::string line, number;
@@ -69,25 +102,33 @@ struct Drawn {
 
 /// From the lower edge of one box to the upper edge of another. In place one end is the peer's
 /// column, in the gap above or below the box, and every rank that touches it there has a place of
-/// its own.
-Drawn arrow_svg(const Arrow& a, double row, int ranks) {
+/// its own; of many, every second one nearer to the box.
+Drawn arrow_svg(const Arrow& a, double row, int ranks, Places& places) {
   const double side = a.to_rank > a.from_rank ? 1 : -1;
-  const double gap = row / 2 - 10, spread = std::min(18.0, kBoxWidth / ranks);
+  const double wanted = 2 * kNumberRadius + 2, spread = std::min(wanted, kBoxWidth / ranks);
   const auto place = [&](int peer, int rank) {
     return x_of(peer) + (rank - (ranks - 1) / 2.0) * spread;
+  };
+  const auto gap = [&](int rank) {
+    return row / 2 - 10 - (spread < wanted && rank % 2 == 1 ? wanted : 0);
   };
   Point p[4];
   p[0] = {x_of(a.from_rank) + side * kBoxWidth / 4, y_of(a.from_level, row) + kBoxHeight / 2};
   p[3] = {x_of(a.to_rank) - side * kBoxWidth / 4, y_of(a.to_level, row) - kBoxHeight / 2};
-  if (a.by == By::kPull) p[0] = {place(a.from_rank, a.to_rank), y_of(a.to_level, row) - gap};
-  if (a.by == By::kPush) p[3] = {place(a.to_rank, a.from_rank), y_of(a.from_level, row) + gap};
+  if (a.by == By::kPull) {
+    p[0] = {place(a.from_rank, a.to_rank), y_of(a.to_level, row) - gap(a.to_rank)};
+  }
+  if (a.by == By::kPush) {
+    p[3] = {place(a.to_rank, a.from_rank), y_of(a.from_level, row) + gap(a.from_rank)};
+  }
   const double bend = std::max(12.0, (p[3].y - p[0].y) * 0.45);
   p[1] = {p[0].x, p[0].y + bend};
   p[2] = {p[3].x, p[3].y - bend};
   const std::string colour = colour_of(a.chunk);
   const Point label = a.by == By::kPull   ? p[0]
-                      : a.by == By::kPush ? Point{p[3].x, p[3].y + 8}
-                                          : on_curve(p, label_at(a, p));
+                      : a.by == By::kPush ? Point{p[3].x, p[3].y + kNumberRadius}
+                                          : places.find(p, best_label(a, p));
+  places.take(label);
   return {
       .line = fmt::format("<path d=\"M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}\" "
                           "fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{} "
@@ -96,9 +137,9 @@ Drawn arrow_svg(const Arrow& a, double row, int ranks) {
                           a.by == By::kSlot ? "" : " stroke-dasharray=\"5 3\"",
                           static_cast<size_t>(std::max(a.chunk, 0)) % std::size(kColours)),
       .number = fmt::format(
-          "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"8\" fill=\"#ffffff\" stroke=\"{2}\"/>"
+          "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"{5}\" fill=\"#ffffff\" stroke=\"{2}\"/>"
           "<text x=\"{0:.1f}\" y=\"{3:.1f}\" class=\"small\" style=\"fill:{2}\">{4}</text>\n",
-          label.x, label.y, colour, label.y + 3.5, a.chunk)};
+          label.x, label.y, colour, label.y + 3.5, a.chunk, kNumberRadius)};
 }
 
 std::string box_svg(const Box& box, double row) {
@@ -164,8 +205,9 @@ std::string to_svg(const Picture& picture, const std::string& title, const std::
       kLeft, escaped(title), escaped(subtitle));
   for (int r = 0; r < picture.ranks; ++r) svg += column_svg(r, height);
   std::string numbers;
+  Places places(picture.boxes, row);
   for (const Arrow& a : picture.arrows) {
-    const Drawn drawn = arrow_svg(a, row, picture.ranks);
+    const Drawn drawn = arrow_svg(a, row, picture.ranks, places);
     svg += drawn.line;
     numbers += drawn.number;
   }

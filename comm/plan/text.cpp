@@ -1,11 +1,13 @@
 // A plan for people.
 #include <fmt/format.h>
 
+#include "comm/counted.hpp"
 #include "comm/plan/plan.hpp"
 
 namespace rondo::plan {
 namespace {
 
+using comm::counted;
 using schedule::Action;
 using schedule::Operand;
 using schedule::Schedule;
@@ -59,7 +61,7 @@ void print_candidates(std::FILE* out, const Plan& plan) {
 }
 
 void print_schedule(std::FILE* out, const Plan& plan, const Schedule& s) {
-  line(out, fmt::format("rank {}: {} steps", s.rank, s.steps.size()));
+  line(out, fmt::format("rank {}: {}", s.rank, counted(s.steps.size(), "step")));
   for (size_t i = 0; i < s.steps.size(); ++i) {
     const size_t end = s.steps.size() - kStepsShown / 2;
     if (s.steps.size() > kStepsShown && !plan.request.rank && i == kStepsShown / 2) {
@@ -72,10 +74,9 @@ void print_schedule(std::FILE* out, const Plan& plan, const Schedule& s) {
 
 void print_schedules(std::FILE* out, const Plan& plan) {
   const schedule::Geometry& g = plan.programs[0].channels[0];
-  line(out, fmt::format(
-                "schedule: {} chunk{} of {} elements, {} round{} of {} slice{} of {} elements",
-                plan.schedules[0].chunks, plan.schedules[0].chunks == 1 ? "" : "s", g.block,
-                g.rounds, g.rounds == 1 ? "" : "s", g.slices, g.slices == 1 ? "" : "s", g.slice));
+  line(out, fmt::format("schedule: {} of {} elements, {} of {} of {} elements",
+                        counted(plan.schedules[0].chunks, "chunk"), g.block,
+                        counted(g.rounds, "round"), counted(g.slices, "slice"), g.slice));
   const size_t shown = plan.schedules.size() > kRanksShown ? 1 : plan.schedules.size();
   for (size_t i = 0; i < shown; ++i) print_schedule(out, plan, plan.schedules[i]);
   if (shown < plan.schedules.size()) {
@@ -122,8 +123,8 @@ void print_verification(std::FILE* out, const Plan& plan) {
     return;
   }
   const uint64_t rounds = v.report.rounds, carried_out = v.report.rounds_carried_out;
-  line(out, fmt::format("verified: {} ranks, {} moves, {} round{}{}{}", plan.request.ranks,
-                        v.report.moves, rounds, rounds == 1 ? "" : "s",
+  line(out, fmt::format("verified: {}, {}, {}{}{}", counted(plan.request.ranks, "rank"),
+                        counted(v.report.moves, "move"), counted(rounds, "round"),
                         carried_out == rounds
                             ? ""
                             : fmt::format(" ({} carried out, the others being alike)", carried_out),
@@ -137,10 +138,13 @@ void print_verification(std::FILE* out, const Plan& plan) {
 void print(std::FILE* out, const Plan& plan) {
   const Request& r = plan.request;
   const bool reduces = form_of(r.collective).reduces;
-  line(out, fmt::format("{} of {} bytes: count {}, {}{}{}, {} ranks, {}", name(r.collective),
-                        r.size_bytes, plan.count, name(r.type),
+  const std::string what =
+      r.collective == Collective::kBarrier
+          ? ""
+          : fmt::format(" of {} bytes: count {}, {}{}{}", r.size_bytes, plan.count, name(r.type),
                         reduces ? fmt::format(", {}", name(r.op)) : "",
-                        is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "", r.ranks,
+                        is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
+  line(out, fmt::format("{}{}, {}, {}", name(r.collective), what, counted(r.ranks, "rank"),
                         !r.available.publish     ? "a wire"
                         : r.available.references ? "library memory"
                                                  : "plain memory"));

@@ -9,6 +9,8 @@
 #include <climits>
 #include <cstring>
 
+#include "comm/recorder/clock.hpp"
+
 namespace rondo::recorder {
 
 namespace {
@@ -19,11 +21,15 @@ constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et 
   return x ^ (x >> 31);
 }
 
+// A message's count has this many bits of a word, its type the others.
+constexpr int kCountBits = 56;
+
 // Words of one Counts, on cache lines of its own.
 constexpr size_t counts_words(int ranks) {
   return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
 }
-// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until used.
+// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until
+// used.
 constexpr uint64_t counts_kept(int ranks) {
   constexpr uint64_t kWords = 2048;
   return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);
@@ -32,13 +38,15 @@ constexpr uint64_t counts_kept(int ranks) {
 }  // namespace
 
 uint64_t Call::hash() const {
-  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(type) << 8 |
-                         static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
+  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(is_split) << 7 |
+                         static_cast<uint64_t>(type) << 8 | static_cast<uint64_t>(op) << 16 |
+                         static_cast<uint64_t>(algorithm) << 24 |
                          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
   return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
 }
 
 std::string Call::to_string() const {
+  if (is_split) return "split";
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
@@ -52,10 +60,27 @@ std::string Call::to_string() const {
   return text;
 }
 
+std::string Message::to_string() const {
+  return fmt::format("{}({}, count {}) {} rank {}", sends ? "send" : "recv", name(type), count,
+                     sends ? "to" : "from", peer);
+}
+
+double Message::seconds() const {
+  return static_cast<double>(std::max<int64_t>(now_ns() - since_ns, 0)) * 1e-9;
+}
+
+std::string Message::describe() const {
+  std::string text = fmt::format("{}: {} of {} bytes, for {:.3g} s", to_string(), moved_bytes,
+                                 count * size_of(type), seconds());
+  if (behind > 0) text += fmt::format("; {} more behind it", behind);
+  return text;
+}
+
 size_t BoardView::bytes_needed(int ranks) {
   return sizeof(Header) + sizeof(FirstError) +
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
+              kMessages * sizeof(MessageRecord) +
               counts_kept(ranks) * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
 }
 
@@ -73,6 +98,8 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   at += sizeof(Doorbell) * static_cast<size_t>(ranks);
   records_ = reinterpret_cast<OperationRecord*>(at);
   at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
+  messages_ = reinterpret_cast<MessageRecord*>(at);
+  at += sizeof(MessageRecord) * static_cast<size_t>(ranks) * kMessages;
   counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
   at += sizeof(uint64_t) * static_cast<size_t>(ranks) * counts_kept(ranks) * counts_words(ranks);
   error_texts_ = reinterpret_cast<ErrorText*>(at);
@@ -107,13 +134,14 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
   const double factor = r.factor.load(std::memory_order_acquire);
   if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Posted posted;
-  posted.call = {.collective = static_cast<Collective>(shape & 0xff),
+  posted.call = {.collective = static_cast<Collective>(shape & 0x7f),
                  .type = static_cast<DataType>(shape >> 8 & 0xff),
                  .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
                  .root = static_cast<int32_t>(shape >> 40),
                  .count = count,
-                 .layout = layout};
+                 .layout = layout,
+                 .is_split = (shape & 0x80) != 0};
   posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};
@@ -122,6 +150,42 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
                 .offset = out_offset};
   posted.factor = factor;
   return posted;
+}
+
+void Board::show_message(uint32_t index, const Message& message) const {
+  if (index >= kMessages) return;
+  MessageRecord& r = messages_[static_cast<size_t>(rank_) * kMessages + index];
+  // Relaxed, here and in messages(): read for diagnosis only, and show_messages() releases them.
+  r.what.store(static_cast<uint64_t>(message.type) << kCountBits | message.count,
+               std::memory_order_relaxed);
+  r.moved_bytes.store(message.moved_bytes, std::memory_order_relaxed);
+  r.since_ns.store(message.since_ns, std::memory_order_relaxed);
+  r.end.store(static_cast<uint32_t>(message.peer) * 2 + (message.sends ? 0 : 1),
+              std::memory_order_relaxed);
+  r.behind.store(message.behind, std::memory_order_relaxed);
+}
+
+std::vector<Message> BoardView::messages(int peer) const {
+  std::vector<Message> shown;
+  // Acquire: pairs with the release in show_messages().
+  const uint32_t all = states_[peer].messages.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < std::min(all, kMessages); ++i) {
+    const MessageRecord& r = messages_[static_cast<size_t>(peer) * kMessages + i];
+    const uint64_t what = r.what.load(std::memory_order_relaxed);
+    const uint32_t end = r.end.load(std::memory_order_relaxed);
+    const Message message{.sends = end % 2 == 0,
+                          .peer = static_cast<int>(end / 2),
+                          .type = static_cast<DataType>(what >> kCountBits),
+                          .count = what & ((uint64_t{1} << kCountBits) - 1),
+                          .moved_bytes = r.moved_bytes.load(std::memory_order_relaxed),
+                          .since_ns = r.since_ns.load(std::memory_order_relaxed),
+                          .behind = r.behind.load(std::memory_order_relaxed)};
+    // A board that a stranger reads may say anything.
+    if (message.peer < ranks_ && static_cast<int>(message.type) < kDataTypes) {
+      shown.push_back(message);
+    }
+  }
+  return shown;
 }
 
 std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
@@ -221,6 +285,10 @@ std::string BoardView::to_string() const {
                           s.round.load(std::memory_order_relaxed));
     }
     text += "\n";
+    const std::vector<Message> waiting = messages(peer);
+    for (const Message& message : waiting) text += "  " + message.describe() + "  <- pending\n";
+    const uint32_t all = s.messages.load(std::memory_order_relaxed);
+    if (all > kMessages) text += fmt::format("  and those of {} more lanes\n", all - kMessages);
     const uint64_t first = posted > kHistory ? posted - kHistory + 1 : 1;
     for (uint64_t sequence = first; sequence <= posted; ++sequence) {
       if (const auto p = read(peer, sequence)) {

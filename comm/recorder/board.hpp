@@ -10,6 +10,7 @@
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
+//   MessageRecord[ranks][kMessages]    that rank, while it waits
 //   Counts[ranks][2 to 64]             that rank: what its last all_to_all_v's exchange
 //   ErrorText[ranks]                   that rank, while FirstError names none
 #pragma once
@@ -23,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
@@ -44,6 +46,7 @@ struct Call {
   int32_t root;
   uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
   uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
+  bool is_split = false;  // the all_gather by which a split's ranks tell each other what they want
 
   friend bool operator==(const Call&, const Call&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash
@@ -52,6 +55,7 @@ struct Call {
   /// "all_reduce(float, sum, count 1024)".
   std::string to_string() const;
 };
+static_assert(kCollectives < 0x80);  // pack_shape() keeps is_split in the same byte
 
 /// One operation of one rank as another rank reads it.
 struct Posted {
@@ -60,10 +64,31 @@ struct Posted {
   double factor;  // of a scaled sum: what that rank's input is multiplied by
 };
 
+/// How many of the messages with which a rank waits the board shows.
+inline constexpr uint32_t kMessages = 16;
+
+/// A message with which a rank waits, as another one reads it.
+struct Message {
+  bool sends;  // or receives
+  int peer;
+  DataType type;
+  uint64_t count;
+  uint64_t moved_bytes = 0;
+  int64_t since_ns = 0;  // CLOCK_MONOTONIC, when it was last seen to move, or the wait began
+  uint32_t behind = 0;   // further messages that wait for this one to end
+
+  /// "send(float, count 10) to rank 1".
+  std::string to_string() const;
+  /// The same, and "0 of 40 bytes, for 12.5 s; 2 more behind it".
+  std::string describe() const;
+  /// For how long it has not moved.
+  double seconds() const;
+};
+
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) Header {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 2;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 3;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -76,8 +101,8 @@ static_assert(sizeof(Header) == 128);
 struct alignas(64) OperationRecord {
   std::atomic<uint64_t> sequence;  // 0: being written, or never used
   std::atomic<uint64_t> count;
-  // Collective, type, op, algorithm, kinds of the references to in and out (4 bits each): a byte
-  // each; root: 24 bits.
+  // Collective (upper bit: is_split), type, op, algorithm, kinds of the references to in and out (4
+  // bits each): a byte each; root: 24 bits.
   std::atomic<uint64_t> shape;
   std::atomic<uint64_t> arenas;  // of the references to in and out: 32 bits each
   std::atomic<uint64_t> in_offset;
@@ -103,9 +128,20 @@ struct alignas(128) RankState {
   // While waiting_for names a rank, also:
   std::atomic<int64_t> waiting_since_ns;  // CLOCK_MONOTONIC, when anything last moved
   std::atomic<uint32_t> algorithm;        // Algorithm of the operation; kAuto: not yet decided
+  std::atomic<uint32_t> messages;         // peers and directions in which a message waits; 0: none
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
+
+/// One message with which a rank waits. Single facts: a reader may see two messages' mixed.
+struct alignas(32) MessageRecord {
+  std::atomic<uint64_t> what;  // type: the upper 8 bits; count
+  std::atomic<uint64_t> moved_bytes;
+  std::atomic<int64_t> since_ns;
+  std::atomic<uint32_t> end;  // twice the peer; to receive: one more
+  std::atomic<uint32_t> behind;
+};
+static_assert(sizeof(MessageRecord) == 32);
 
 struct alignas(128) Doorbell {
   std::atomic<uint32_t> sleeping;  // threads of the rank that sleep, or are about to
@@ -113,7 +149,8 @@ struct alignas(128) Doorbell {
 };
 
 /// Which rank's ErrorText is the error that all ranks report. A finder names itself when its text
-/// is whole, so that one that is held up, or dies, while it writes hides no error and delays nobody.
+/// is whole, so that one that is held up, or dies, while it writes hides no error and delays
+/// nobody.
 struct alignas(128) FirstError {
   std::atomic<uint32_t> finder;  // rank + 1; 0: no error
 };
@@ -140,11 +177,15 @@ class BoardView {
   /// That operation of `peer`, unless it has not begun or is too long ago.
   std::optional<Posted> read(int peer, uint64_t sequence) const;
 
+  /// Of the messages with which `peer` waits, the first ones of each peer and direction, kMessages
+  /// at most: state(peer).messages says how many there are.
+  std::vector<Message> messages(int peer) const;
+
   /// The error all ranks report, or ok.
   Status error() const { return has_error() ? read_error() : Status(); }
   bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
 
-  /// The last operations of every rank, as text.
+  /// The last operations of every rank, and the messages with which it waits, as text.
   std::string to_string() const;
 
  protected:
@@ -160,13 +201,14 @@ class BoardView {
   RankState* states_;
   Doorbell* doorbells_;
   OperationRecord* records_;
+  MessageRecord* messages_;
   std::atomic<uint64_t>* counts_;
   ErrorText* error_texts_;
 };
 
-/// One rank's view of the board. Thread rule: post, finish, set_waiting and beat belong to whoever
-/// advances this rank's operations (one thread at a time); everything else may be called by any
-/// thread.
+/// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong
+/// to whoever advances this rank's operations (one thread at a time); everything else may be called
+/// by any thread.
 class Board : public BoardView {
  public:
   /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
@@ -203,6 +245,10 @@ class Board : public BoardView {
     return first_error_->finder.load(std::memory_order_seq_cst) != 0;
   }
 
+  /// This rank waits with a message, `index` of `all`; those beyond kMessages are only counted.
+  void show_message(uint32_t index, const Message& message) const;
+  void show_messages(uint32_t all) const { own_->messages.store(all, std::memory_order_release); }
+
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
   /// channels a lost count is as good as a kept one.
   void progressed() const {
@@ -227,9 +273,9 @@ class Board : public BoardView {
            s.finished.load(std::memory_order_acquire) < sequence;
   }
 
-  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of interest
-  /// to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for nothing, and one
-  /// in a few covers those that follow.
+  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of
+  /// interest to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for
+  /// nothing, and one in a few covers those that follow.
   uint64_t needed_before_post(uint64_t sequence, bool counts) const {
     uint64_t needed = 0;
     // The last post before the next question overwrites sequence - 1 + kAskEvery - kHistory.
@@ -276,8 +322,9 @@ class Board : public BoardView {
 
  private:
   static uint64_t pack_shape(const Call& call) {
-    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
-           static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algorithm) << 24 |
+    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.is_split) << 7 |
+           static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
+           static_cast<uint64_t>(call.algorithm) << 24 |
            static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 40;
   }
   static uint64_t pack_kinds(const transport::Reference& in, const transport::Reference& out) {

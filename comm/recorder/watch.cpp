@@ -31,6 +31,7 @@ Status Watch::check(const Wait& wait) {
   own.waiting_for.store(wait.peer, std::memory_order_relaxed);
   own.step.store(wait.step, std::memory_order_relaxed);
   own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
+  if (show_messages_) show_messages_(wait.since_ns);
 
   if (board_.has_error()) return board_.error();
   if (wait.call != nullptr) {
@@ -62,6 +63,7 @@ Status Watch::check(const Wait& wait) {
 
 void Watch::done() {
   board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed);
+  board_.show_messages(0);
   window_end_ns_ = 0;
 }
 

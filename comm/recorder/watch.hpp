@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/recorder/board.hpp"
@@ -36,9 +37,11 @@ inline constexpr uint64_t kNoSequence = ~uint64_t{0};
 class Watch {
  public:
   /// `find_dead`: the first rank from its argument on whose process has ended, or -1; may be called
-  /// by any thread.
-  Watch(const Board& board, std::function<int(int)> find_dead)
-      : board_(board), find_dead_(std::move(find_dead)) {}
+  /// by any thread. `show_messages`: puts on the board the messages with which this rank waits, of
+  /// a wait that began then; called by check().
+  Watch(const Board& board, std::function<int(int)> find_dead,
+        std::function<void(int64_t)> show_messages = {})
+      : board_(board), find_dead_(std::move(find_dead)), show_messages_(std::move(show_messages)) {}
 
   /// ok: go on waiting. Anything else has been raised on the board.
   Status check(const Wait& wait);
@@ -56,8 +59,8 @@ class Watch {
   Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
   /// The error, raised on the board, for a message that waits for a rank that has left.
   Status abandoned(int peer, const std::string& transfer);
-  /// The error, raised on the board, if this rank and `peer` disagree about what passes between them
-  /// in an all_to_all_v; else ok.
+  /// The error, raised on the board, if this rank and `peer` disagree about what passes between
+  /// them in an all_to_all_v; else ok.
   Status find_uneven(int peer, uint64_t sequence, const Call& call);
 
  private:
@@ -72,6 +75,7 @@ class Watch {
 
   const Board& board_;
   std::function<int(int)> find_dead_;
+  std::function<void(int64_t)> show_messages_;
   uint64_t moves_ = 0;    // when check() looked last,
   int64_t moved_ns_ = 0;  // and when it first looked like that
   // Between the two looks of stalled(); 0: not between them.

@@ -9,10 +9,11 @@
 //        begin + round * window + s * slice  ..  at most slice more, cut at the window, at end and
 //        at the chunk's own length
 //
-// of the move's chunk, whose length stands in the instruction and whose beginning in each operand. A
-// slice of length 0 is skipped by both its writer and its readers: lengths depend on (chunk, round,
-// slice) alone, so they agree. Signals and waits happen once per round. A step hands all its slices
-// over before the next one begins, which is why lowering keeps `slices` within the FIFOs' depth.
+// of the move's chunk, whose length stands in the instruction and whose beginning in each operand.
+// A slice of length 0 is skipped by both its writer and its readers: lengths depend on (chunk,
+// round, slice) alone, so they agree. Signals and waits happen once per round. A step hands all its
+// slices over before the next one begins, which is why lowering keeps `slices` within the FIFOs'
+// depth.
 #pragma once
 
 #include <algorithm>
@@ -124,10 +125,10 @@ uint64_t elements_moved(const Program& program, int ranks);
 /// ignores `count`: it moves one element at most. Schedules without slots are one round of one
 /// slice. A channel without elements has no rounds, except that schedules with signals have their
 /// one round on every channel (unless count is 0), so that counters stay equal.
-/// A _v collective is lowered by its layout and ignores `count`. Ranks of an all_to_all_v know their
-/// own counts only: slices are as large as slots whatever they are, one channel does the work, and
-/// ranks may differ in rounds.
-/// kInvalidArgument when a slot cannot hold one element or depth is too small for the schedule.
+/// A _v collective is lowered by its layout and ignores `count`. Ranks of an all_to_all_v know
+/// their own counts only: slices are as large as slots whatever they are, one channel does the
+/// work, and ranks may differ in rounds. kInvalidArgument when a slot cannot hold one element or
+/// depth is too small for the schedule.
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits,
                       const Layout& layout = {});
 

@@ -88,8 +88,8 @@ bool has(Collective collective, Algorithm algorithm);
 /// read it. Nor may kTwoShotDirect all_to_all, nor any all_to_all_v, whose blocks differ in size.
 bool is_in_place_safe(Collective collective, Algorithm algorithm);
 
-/// Whether every reduction by this algorithm folds the ranks' contributions in rank order 0..N-1, at
-/// once and in one place: then the bits do not depend on where an element stands. The verifier
+/// Whether every reduction by this algorithm folds the ranks' contributions in rank order 0..N-1,
+/// at once and in one place: then the bits do not depend on where an element stands. The verifier
 /// reports it (VerifyReport::rank_order).
 bool folds_in_rank_order(Algorithm algorithm);
 

@@ -48,8 +48,8 @@ struct VerifyReport {
   std::vector<uint64_t> elements_sent;     // [rank], as in Traffic, over all operations
   std::vector<uint64_t> elements_fetched;  // [rank]
   uint64_t moves = 0;                      // of the programs, by all ranks
-  /// Over all channels and operations. Of rounds that are alike only some are carried out, and stand
-  /// for the others; symbolic.hpp says why they may.
+  /// Over all channels and operations. Of rounds that are alike only some are carried out, and
+  /// stand for the others; symbolic.hpp says why they may.
   uint64_t rounds = 0, rounds_carried_out = 0;
   bool rank_order = true;  // every reduction folds its contributions in rank order 0..N-1
 };

@@ -8,8 +8,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "comm/counted.hpp"
+#include "comm/recorder/board.hpp"
 #include "comm/status/find.hpp"
 #include "comm/status/snapshot.hpp"
+#include "rondo/rondo.h"
+#include "rondo/types.hpp"
 
 namespace {
 
@@ -25,6 +29,17 @@ void print_json(const Json& json) {
 int fail(const std::string& why) {
   std::fprintf(stderr, "rondo-status: %s\n", why.c_str());
   return 1;
+}
+
+Json to_json(const recorder::Message& message) {
+  return {{"direction", message.sends ? "send" : "recv"},
+          {"peer", message.peer},
+          {"type", name(message.type)},
+          {"count", message.count},
+          {"bytes", message.count * size_of(message.type)},
+          {"moved_bytes", message.moved_bytes},
+          {"seconds", message.seconds()},
+          {"behind", message.behind}};
 }
 
 Json to_json(const RankSnapshot& rank) {
@@ -45,6 +60,10 @@ Json to_json(const RankSnapshot& rank) {
     json["steps"] = rank.steps;
     json["action"] = rank.action;
     json["round"] = rank.round;
+  }
+  json["messages"] = Json::array();
+  for (const recorder::Message& message : rank.messages) {
+    json["messages"].push_back(to_json(message));
   }
   return json;
 }
@@ -114,9 +133,12 @@ int show_job(int pid, bool as_json) {
   }
   const bool known = answer.job.pid != 0;
   Json communicators = Json::array();
-  std::string text = known ? fmt::format("job {}: {} ranks, for {}: {}\n", answer.job.pid,
-                                         answer.job.ranks, age_of(answer.job), answer.job.command)
-                           : "";
+  std::string text;
+  if (known) {
+    text = fmt::format("job {}: {}, for {}: {}\n", answer.job.pid,
+                       comm::counted(answer.job.ranks, "rank"), age_of(answer.job),
+                       answer.job.command);
+  }
   if (answer.boards.empty()) text += "no communicator yet, or none any more\n";
   for (const MappedBoard& board : answer.boards) {
     const Snapshot snapshot = take(board);
@@ -141,6 +163,7 @@ int main(int argc, char** argv) {
   CLI::App app(
       "rondo-status [PID] [--json]\n"
       "What the ranks of a running job do, and who waits for whom. Without PID: this user's jobs.");
+  app.set_version_flag("--version", "rondo-status " RONDO_VERSION);
   int pid = 0;
   bool as_json = false;
   app.add_option("PID", pid,

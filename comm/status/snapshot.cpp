@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 
+#include "comm/counted.hpp"
 #include "comm/recorder/clock.hpp"
 #include "comm/recorder/process_state.hpp"
 #include "comm/schedule/schedule.hpp"
@@ -52,6 +53,14 @@ void describe_wait(const RankState& state, const recorder::Call& call, int ranks
   rank.action = schedule::name_of(schedule->steps[step]);
 }
 
+/// What a rank that is in no operation waits with: a message from or to that peer.
+std::string message_with(const RankSnapshot& rank) {
+  for (const recorder::Message& message : rank.messages) {
+    if (message.peer == rank.peer) return message.to_string();
+  }
+  return "a message (send, recv)";
+}
+
 RankSnapshot look_at(const BoardView& board, int r) {
   const RankState& state = board.state(r);
   RankSnapshot rank{.rank = r, .pid = state.pid.load(std::memory_order_relaxed)};
@@ -59,6 +68,8 @@ RankSnapshot look_at(const BoardView& board, int r) {
   const auto life = static_cast<Life>(state.life.load(std::memory_order_acquire));
   const int peer = state.waiting_for.load(std::memory_order_relaxed);
   rank.ended = state.finished.load(std::memory_order_acquire);
+  rank.messages = board.messages(r);
+  rank.message_lanes = state.messages.load(std::memory_order_relaxed);
   const auto posted = last_posted(board, r, rank.begun);
   if (posted) rank.operation = posted->call.to_string();
   if (life == Life::kAlive) rank.process = recorder::process_state(rank.pid);
@@ -69,7 +80,7 @@ RankSnapshot look_at(const BoardView& board, int r) {
   } else if (rank.begun <= rank.ended && peer >= 0 && peer < board.ranks()) {
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
-    rank.operation = "a message (send, recv)";
+    rank.operation = message_with(rank);
     rank.seconds = seconds_since(state);
   } else if (rank.begun <= rank.ended) {
     rank.doing = Doing::kOutside;
@@ -127,7 +138,7 @@ std::string row_of(const RankSnapshot& rank) {
     peer = std::to_string(rank.peer);
     wait = fmt::format("{:.3g} s", rank.seconds);
     if (rank.step) {
-      step = fmt::format("{} of {} {}", *rank.step + 1, rank.steps, rank.action);
+      step = fmt::format("{} of {} {}", *rank.step, rank.steps, rank.action);
       round = std::to_string(rank.round);
     }
   }
@@ -141,6 +152,19 @@ std::string row_of(const RankSnapshot& rank) {
       rank.process.empty() ? to_string(rank.doing)
                            : fmt::format("{} ({})", to_string(rank.doing), rank.process),
       rank.begun, step, round, peer, wait, operation);
+}
+
+/// A line for each.
+std::string messages_of(const RankSnapshot& rank) {
+  std::string text;
+  for (const recorder::Message& message : rank.messages) {
+    text += fmt::format("rank {}: {}\n", rank.rank, message.describe());
+  }
+  if (rank.message_lanes > recorder::kMessages) {
+    text += fmt::format("rank {}: and those of {} more lanes\n", rank.rank,
+                        rank.message_lanes - recorder::kMessages);
+  }
+  return text;
 }
 
 }  // namespace
@@ -204,11 +228,12 @@ std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
 }
 
 std::string to_text(const Snapshot& snapshot) {
-  std::string text = fmt::format("communicator \"{}\" of {} rank{}\n", snapshot.communicator,
-                                 snapshot.ranks.size(), snapshot.ranks.size() > 1 ? "s" : "");
+  std::string text = fmt::format("communicator \"{}\" of {}\n", snapshot.communicator,
+                                 comm::counted(snapshot.ranks.size(), "rank"));
   text += fmt::format("{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
                       "pid", "does", "operation", "step", "round", "peer", "for", "what");
   for (const RankSnapshot& rank : snapshot.ranks) text += row_of(rank) + "\n";
+  for (const RankSnapshot& rank : snapshot.ranks) text += messages_of(rank);
   for (const std::string& chain : waiting_chains(snapshot)) text += chain + "\n";
   if (!snapshot.error.empty()) text += "error: " + snapshot.error + "\n";
   return text;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/recorder/board.hpp"
 #include "comm/status/mapped_board.hpp"
 #include "rondo/types.hpp"
 
@@ -34,9 +35,12 @@ struct RankSnapshot {
   int peer = -1;
   double seconds = 0;              // since anything moved
   Algorithm algorithm{};           // kAuto: ranks have yet to agree on one
-  std::optional<uint32_t> step{};  // of the schedule; nothing while they have not
+  std::optional<uint32_t> step{};  // of the schedule, from 0; nothing while they have not
   uint32_t steps = 0, round = 0;
   std::string action{};  // of that step: "recv_reduce_send"
+  /// With which it waits, and in how many lanes: see BoardView::messages().
+  std::vector<recorder::Message> messages{};
+  uint32_t message_lanes = 0;
 };
 
 struct Snapshot {

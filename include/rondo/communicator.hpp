@@ -64,16 +64,17 @@ struct Config {
   /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/README.md).
   /// Empty: RONDO_PACE, else off.
   std::string pace;
-  /// A link profile that `rondo-perf --calibrate` has written, by which rank 0 lets all ranks choose
-  /// algorithms. Empty: RONDO_LINKS, else a built-in profile.
+  /// A link profile that `rondo-perf --calibrate` has written, by which rank 0 lets all ranks
+  /// choose algorithms. Empty: RONDO_LINKS, else a built-in profile.
   std::string links;
   /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
   /// Reductions fold the ranks' elements in rank order 0..N-1, so that results are the same bits
   /// whatever the size, position, algorithm, channels or memory (see comm/README.md for the price).
   bool reproducible = false;
-  /// The CUDA device whose memory this rank's buffers are in; -1: none, buffers are the host's. Either
-  /// every rank has one or none; ranks may share one. See Communicator for what is different then.
+  /// The CUDA device whose memory this rank's buffers are in; -1: none, buffers are the host's.
+  /// Either every rank has one or none; ranks may share one. See Communicator for what is different
+  /// then.
   int device = -1;
 };
 
@@ -157,12 +158,12 @@ struct Stats {
 ///
 /// With Config::device, buffers are device memory and a collective is enqueued on
 /// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has
-/// come past it. Buffers belong to it until then. Operations of one communicator are carried out one
-/// after the other, whatever their streams; they may be captured in graphs, whose replays the caller
-/// keeps in order with each other and with other operations. What goes wrong on the way comes back
-/// from status() and from later calls; the stream goes on with wrong data. Ranks of one process that
-/// share a device need a stream each. Messages, _v collectives and calls that return a Work are
-/// refused there.
+/// come past it. Buffers belong to it until then. Operations of one communicator are carried out
+/// one after the other, whatever their streams; they may be captured in graphs, whose replays the
+/// caller keeps in order with each other and with other operations. What goes wrong on the way
+/// comes back from status() and from later calls; the stream goes on with wrong data. Ranks of one
+/// process that share a device need a stream each. Messages, _v collectives and calls that return a
+/// Work are refused there.
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
@@ -241,9 +242,9 @@ class Communicator {
   Status barrier(const CallOptions& options = {});
 
   /// One message. The k-th send to a peer meets its k-th recv from this rank, whatever else either
-  /// of them does in between; count and type must be the same. send() returns when the buffer may be
-  /// used again, which can be before the peer has called recv() (small messages) or not (others):
-  /// two ranks that first send to each other need a group, or the asynchronous calls.
+  /// of them does in between; count and type must be the same. send() returns when the buffer may
+  /// be used again, which can be before the peer has called recv() (small messages) or not
+  /// (others): two ranks that first send to each other need a group, or the asynchronous calls.
   Status send(const void* buffer, size_t count, DataType type, int peer,
               const CallOptions& options = {});
   Status recv(void* buffer, size_t count, DataType type, int peer, const CallOptions& options = {});
@@ -251,9 +252,9 @@ class Communicator {
   /// From group_start() on, calls are collected: blocking ones return at once, ok unless their
   /// arguments are refused. group_end() carries them out, messages all at once and beside the
   /// collectives, collectives in their order, and returns when the blocking ones have ended. In
-  /// whatever order ranks put the same calls into their groups, they cannot wait for each other in a
-  /// circle. A refused call spoils the group: group_end() returns its error and does nothing. Groups
-  /// inside a group are part of it: all begins with the outermost group_end().
+  /// whatever order ranks put the same calls into their groups, they cannot wait for each other in
+  /// a circle. A refused call spoils the group: group_end() returns its error and does nothing.
+  /// Groups inside a group are part of it: all begins with the outermost group_end().
   Status group_start();
   Status group_end();
 
@@ -295,8 +296,8 @@ class Communicator {
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread.
   void abort(const std::string& reason);
-  /// The sticky failure, or ok. On a device it looks for one first: what kernels have reported, CUDA's
-  /// errors, ranks that ended; ask it in a loop that waits for a stream.
+  /// The sticky failure, or ok. On a device it looks for one first: what kernels have reported,
+  /// CUDA's errors, ranks that ended; ask it in a loop that waits for a stream.
   Status status() const;
 
   /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on
@@ -305,8 +306,8 @@ class Communicator {
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;
-  /// The last operations of every rank as this rank can see them, as text: what status queries and
-  /// error reports print.
+  /// The last operations of every rank as this rank can see them, and the messages with which ranks
+  /// wait, as text: what SIGUSR1 under rondo-run prints.
   std::string flight_record() const;
 
   class [[gnu::visibility("hidden")]] Impl;

@@ -132,7 +132,8 @@ struct DdpOptions {
   bool join = false;
   /// begin() broadcasts the buffers from rank 0.
   bool broadcast_buffers = true;
-  /// How the gradients of `adds_to` tensors travel: whole, or as the rows that touches_rows() named.
+  /// How the gradients of `adds_to` tensors travel: whole, or as the rows that touches_rows()
+  /// named.
   enum class Rows { kFewerBytes, kWhole, kTouched } rows = Rows::kFewerBytes;
   std::shared_ptr<CommunicationHook> hook = nullptr;
   /// ZeRO stage 1: each rank updates only a share of the parameters, own_ranges(), and so keeps the
@@ -187,11 +188,11 @@ struct DdpBucket {
 /// should be that in which backward finishes gradients. One thread at a time; nothing else may use
 /// the communicator between begin() and finish() except in the same order on every rank.
 ///
-/// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by the
-/// terms of all ranks (or, with kRanks, by this rank's and the number of ranks). There is no
-/// zero_grad(): after finish() they hold the average, so the first micro-batch of a step writes them
-/// all, zeros for an empty batch, and the others add. Destroyed in the middle of a step, it aborts
-/// the communicator and waits until nothing uses its memory.
+/// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by
+/// the terms of all ranks (or, with kRanks, by this rank's and the number of ranks). There is no
+/// zero_grad(): after finish() they hold the average, so the first micro-batch of a step writes
+/// them all, zeros for an empty batch, and the others add. Destroyed in the middle of a step, it
+/// aborts the communicator and waits until nothing uses its memory.
 ///
 ///   ddp.begin({...});
 ///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
@@ -248,9 +249,9 @@ class DistributedDataParallel {
 
   /// Starts a step, and the exchange of headers.
   Status begin(const DdpHeader& mine);
-  /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every rank,
-  /// when some are out of data and others not and `join` is off, or when they are in different
-  /// epochs.
+  /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every
+  /// rank, when some are out of data and others not and `join` is off, or when they are in
+  /// different epochs.
   Result<DdpStep> headers();
 
   /// While it lives gradients are only accumulated.
@@ -280,24 +281,26 @@ class DistributedDataParallel {
   /// same bits. Otherwise the first failure, after everything has ended; tensors without a gradient
   /// are named.
   Status finish();
-  /// Whether any rank used this tensor in the last finished step: else leave its parameter, and what
-  /// the optimizer keeps of it, as they are.
+  /// Whether any rank used this tensor in the last finished step: else leave its parameter, and
+  /// what the optimizer keeps of it, as they are.
   bool used(size_t tensor) const;
 
-  /// Rank 0 writes parameters, buffers and `state` into one safetensors file, which replaces the old
-  /// one in one step: a crash leaves either. `state`: by name, arrays of parameter_elements() that
-  /// are laid out as the parameters are (an optimizer's); with shards each rank has only its own, so
-  /// that is refused. `notes`: whatever else. Collective: ok on every rank when it is on the disk.
+  /// Rank 0 writes parameters, buffers and `state` into one safetensors file, which replaces the
+  /// old one in one step: a crash leaves either. `state`: by name, arrays of parameter_elements()
+  /// that are laid out as the parameters are (an optimizer's); with shards each rank has only its
+  /// own, so that is refused. `notes`: whatever else. Collective: ok on every rank when it is on
+  /// the disk.
   Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
               const std::map<std::string, std::string>& notes = {});
-  /// Rank 0 reads such a file, and every rank has what it holds; the notes. Collective. kDataError on
-  /// every rank names what is damaged, missing or of another shape; parameters are unspecified then.
+  /// Rank 0 reads such a file, and every rank has what it holds; the notes. Collective. kDataError
+  /// on every rank names what is damaged, missing or of another shape; parameters are unspecified
+  /// then.
   Result<std::map<std::string, std::string>> load(const std::string& path,
                                                   const std::map<std::string, void*>& state = {});
   bool is_sharded() const;
-  /// What of a bucket this rank updates, and all of it in ascending order, where adjacent ranges are
-  /// one. All ranks' together are the parameters; padding belongs to somebody too. Without shards
-  /// everything is this rank's own, and gathering does nothing.
+  /// What of a bucket this rank updates, and all of it in ascending order, where adjacent ranges
+  /// are one. All ranks' together are the parameters; padding belongs to somebody too. Without
+  /// shards everything is this rank's own, and gathering does nothing.
   DdpRange own_range(size_t bucket) const;
   const std::vector<DdpRange>& own_ranges() const;
   /// The own range of that bucket is up to date: starts to send it, and to receive the others'. The

@@ -1,5 +1,5 @@
 // Where rondo's own messages go. By default to stderr, from level `warn` up
-// (RONDO_LOG=debug|info|warn|error|off).
+// (RONDO_LOG=debug|info|warn|error|off). And which rondo it is that speaks.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,9 @@ void log(LogLevel level, std::string_view message);
 /// Whether what this process writes to stderr reaches a terminal, be it through rondo-run: then a
 /// program may draw a progress bar there, in lines that end in a carriage return.
 bool stderr_is_terminal();
+
+/// Of the library that runs, "0.1.0"; RONDO_VERSION (rondo.h) is that of the headers.
+std::string_view version();
 
 }  // namespace rondo
 #pragma GCC visibility pop

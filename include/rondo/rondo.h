@@ -1,11 +1,13 @@
 /* rondo for C, and for whatever calls C. C99; a thin layer over communicator.hpp, whose rules hold
- * here too (which thread may call what, whose the buffers are, what is in place, how failures stick).
+ * here too (which thread may call what, whose the buffers are, what is in place, how failures
+ * stick).
  *
  * 1. What can fail returns a rondo_code, RONDO_OK being 0; rondo_last_error() says in words why the
  *    last call of this thread that failed did. No exception leaves rondo.
  * 2. Handles are opaque and belong to the caller: rondo_destroy, rondo_work_release. A null handle
  *    is an error, or nothing to do for those two.
- * 3. Values are 32-bit integers that never change their meaning; new ones are added behind the last.
+ * 3. Values are 32-bit integers that never change their meaning; new ones are added behind the
+ *    last.
  * 4. Structs grow at their end. Those that the caller fills begin with their size: initialise them
  *    with rondo_..._init(&it, sizeof it), then set what should differ. Those that rondo fills come
  *    with their size. So programs compiled with an older header go on working, and one compiled
@@ -116,6 +118,8 @@ enum {
 const char* rondo_last_error(void);
 /* "ok", "invalid argument", ... */
 const char* rondo_code_name(rondo_code code);
+/* Of this header, and of the package that it belongs to: CMake reads it here. */
+#define RONDO_VERSION "0.1.0"
 /* Of the library that runs: 10000 * major + 100 * minor + patch. */
 int32_t rondo_version(void);
 
@@ -131,7 +135,8 @@ typedef struct rondo_unique_id {
 rondo_code rondo_make_unique_id(rondo_unique_id* id);
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, by means of the caller's own; 0,
- * or anything else for failure. As MPI_Allgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ...). */
+ * or anything else for failure. As MPI_Allgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, ...).
+ */
 typedef int (*rondo_all_gather_function)(void* context, const void* own, size_t bytes, void* all);
 
 /* How a communicator is made. Every rank passes the same values, apart from `rank`; where they
@@ -169,8 +174,8 @@ typedef struct rondo_config {
   /* Not 0: reductions fold in rank order, so that their bits depend on the inputs alone. */
   int32_t reproducible;
   int32_t reserved_too; /* 0 */
-  /* The CUDA device whose memory this rank's buffers are in; -1 (the default): none. See communicator.hpp
-   * for what is different then. */
+  /* The CUDA device whose memory this rank's buffers are in; -1 (the default): none. See
+   * communicator.hpp for what is different then. */
   int32_t device;
   int32_t reserved_last; /* 0 */
 } rondo_config;
@@ -378,9 +383,9 @@ typedef struct rondo_stats {
 } rondo_stats;
 rondo_code rondo_get_stats(const rondo_communicator* communicator, rondo_stats* stats, size_t size);
 
-/* The last operations of every rank, as text. Writes at most `capacity` bytes, always with a zero
- * at the end; *needed, unless null, is what the whole text takes, its zero included. `buffer` may be
- * null when capacity is 0. */
+/* The last operations of every rank, and the messages with which ranks wait, as text. Writes at
+ * most `capacity` bytes, always with a zero at the end; *needed, unless null, is what the whole
+ * text takes, its zero included. `buffer` may be null when capacity is 0. */
 rondo_code rondo_flight_record(const rondo_communicator* communicator, char* buffer,
                                size_t capacity, size_t* needed);
 

@@ -9,8 +9,8 @@
 
 namespace rondo {
 
-/// Stable, append-only. Names on command lines are nccl-tests', where it has the type. A bool is one
-/// byte: any but zero is true, and results are 0 or 1. The fp8 formats are OCP's.
+/// Stable, append-only. Names on command lines are nccl-tests', where it has the type. A bool is
+/// one byte: any but zero is true, and results are 0 or 1. The fp8 formats are OCP's.
 enum class DataType : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,

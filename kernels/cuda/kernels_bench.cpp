@@ -1,5 +1,6 @@
 // Bytes per second of the kernels on a GPU, against what the device copies in the same run. Bytes
-// are those that a move must read and write: (k + m) * count * size. Not a test: nothing is checked.
+// are those that a move must read and write: (k + m) * count * size. Not a test: nothing is
+// checked.
 //
 //   kernels_bench_cuda [--bytes N] [--rounds N] [--json FILE]
 #include <cuda_runtime_api.h>

@@ -12,8 +12,9 @@ inline constexpr uint32_t kMaxOperands = 64;
 
 /// Enqueues a move on `stream`, a cudaStream_t, of the current device. The arrays of `move` are the
 /// host's and may go at once; what they point to is memory that the device reaches, until the
-/// stream has come past. `blocks`: thread blocks, one per multiprocessor at a time; 0: one for each.
-/// kInvalidArgument: too many operands, or a type without that operator. kSystem: CUDA's own error.
+/// stream has come past. `blocks`: thread blocks, one per multiprocessor at a time; 0: one for
+/// each. kInvalidArgument: too many operands, or a type without that operator. kSystem: CUDA's own
+/// error.
 Status launch_move(DataType type, ReduceOp op, const Move& move, void* stream, int blocks = 0);
 
 }  // namespace rondo::kernels::cuda

@@ -304,8 +304,8 @@ constexpr int vectors_at_once() {
   return std::is_same_v<Op, Sum> || kBitwise<Op> || kPacked<Op> ? most : most / 2;
 }
 
-/// This thread's share of a move. A function of its own on the device too: there are some seventy of
-/// them, and nearly all of the time to compile goes into how often fold_places() is in each.
+/// This thread's share of a move. A function of its own on the device too: there are some seventy
+/// of them, and nearly all of the time to compile goes into how often fold_places() is in each.
 template <class E, class Op>
 [[gnu::noinline]] RONDO_DEVICE void fold(const Move& move, const Share& share) {
   constexpr size_t kElement = sizeof(typename E::Stored);

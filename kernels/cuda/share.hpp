@@ -1,5 +1,5 @@
-// Who does what: how a move is cut into single elements and 16-byte vectors, and which of them are a
-// thread's. Index arithmetic only, so that a machine without a GPU can test it.
+// Who does what: how a move is cut into single elements and 16-byte vectors, and which of them are
+// a thread's. Index arithmetic only, so that a machine without a GPU can test it.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ struct Access {
 };
 
 /// Calls, for this thread's part of a move, offsets being bytes:
-///   whole(at)          kUnroll vectors, `threads` vectors apart from `at` on, so that their loads are
-///                      in flight together. Only where they can be accessed whole.
+///   whole(at)          kUnroll vectors, `threads` vectors apart from `at` on, so that their loads
+///                      are in flight together. Only where they can be accessed whole.
 ///   piece(at, access)  what is left: other vectors, and both ends
 /// Neighbours have neighbours.
 template <int kUnroll, class Whole, class Piece>

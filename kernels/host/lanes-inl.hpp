@@ -287,11 +287,11 @@ struct Lanes<BFloat16, kVectorBytes> : WidenedLanes<BFloat16, kVectorBytes> {
     return {{hn::BitCast(D(), hn::ShiftLeft<16>(pairs)),
              hn::BitCast(D(), hn::And(pairs, hn::Set(D32(), 0xffff0000)))}};
   }
-  // All elements at once, as 16-bit integers: a result is its fp32's upper half, one up if the lower
-  // half is more than 0x8000, or that and the upper one odd. The average, (a + b + 1) / 2 without
-  // overflow, has the carry of lower + 0x7fff + odd in its highest bit. A NaN needs no care: those
-  // of widened bfloat16s, of what is computed from them, and of factor_as() have a lower half of
-  // zero, so that nothing is added to their upper one.
+  // All elements at once, as 16-bit integers: a result is its fp32's upper half, one up if the
+  // lower half is more than 0x8000, or that and the upper one odd. The average, (a + b + 1) / 2
+  // without overflow, has the carry of lower + 0x7fff + odd in its highest bit. A NaN needs no
+  // care: those of widened bfloat16s, of what is computed from them, and of factor_as() have a
+  // lower half of zero, so that nothing is added to their upper one.
   static HWY_INLINE hn::Vec<DStored> rounded(V v) {
     const DStored d16;
     const auto even = hn::BitCast(D32(), v.part[0]), odd = hn::BitCast(D32(), v.part[1]);

@@ -44,8 +44,9 @@ template <class Op>
 concept Bitwise =
     std::is_same_v<Op, BitAnd> || std::is_same_v<Op, BitOr> || std::is_same_v<Op, BitXor>;
 
-/// Whether two sources to one and to two destinations have loops of their own. They are most of what
-/// there is to compile, so what is rare goes without; in fp8, conversions take all the time anyway.
+/// Whether two sources to one and to two destinations have loops of their own. They are most of
+/// what there is to compile, so what is rare goes without; in fp8, conversions take all the time
+/// anyway.
 template <class E, class Op>
 constexpr bool has_fixed_shapes() {
   constexpr bool kFloat8 = sizeof(typename E::Folded) > 2 * sizeof(typename E::Stored);

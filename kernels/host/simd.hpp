@@ -1,6 +1,6 @@
-// The vector kernels by instruction set: one function per simd_*.cpp, which compile move-inl.hpp for
-// a group of types each, so that they build side by side. They are the only translation units with
-// instructions that not every CPU has; which set is used is targets.cpp's to say.
+// The vector kernels by instruction set: one function per simd_*.cpp, which compile move-inl.hpp
+// for a group of types each, so that they build side by side. They are the only translation units
+// with instructions that not every CPU has; which set is used is targets.cpp's to say.
 #pragma once
 
 #include "hwy/targets.h"

@@ -1,5 +1,5 @@
-// Measuring a library whose buffers are elsewhere, as on a GPU: it reads what it was given, its results
-// are seen when they were taken, and times are its own.
+// Measuring a library whose buffers are elsewhere, as on a GPU: it reads what it was given, its
+// results are seen when they were taken, and times are its own.
 #include <thread>
 #include <vector>
 

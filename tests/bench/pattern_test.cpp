@@ -105,6 +105,26 @@ TEST_CASE("a missing, doubled or misplaced contribution changes a sum") {
   }
 }
 
+TEST_CASE("in sendrecv a rank expects what the rank before it has, and notices another's") {
+  const Shape shape = shape_of(kSendRecv, DataType::kInt32, ReduceOp::kSum, 0, 4000, 5);
+  REQUIRE(shape.count == 1000);
+  REQUIRE(in_elements(shape, 5) == 1000);
+  REQUIRE(out_elements(shape, 5) == 1000);
+  const Pattern pattern(shape, 5);
+  std::vector<int32_t> data(1000);
+  for (int from = 0; from < 5; ++from) {
+    pattern.fill_input(from, data.data());
+    for (int rank = 0; rank < 5; ++rank) {
+      const size_t wrong = pattern.wrong_output(rank, data.data());
+      if (rank == (from + 1) % 5) {
+        CHECK(wrong == 0);
+      } else {
+        CHECK(wrong > 900);
+      }
+    }
+  }
+}
+
 TEST_CASE("every rank is the extremum somewhere") {
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     const Pattern pattern(shape_with(Collective::kAllReduce, DataType::kFloat32, op, 1000), 5);

@@ -91,7 +91,8 @@ const std::string kShort = " -b 8 -e 64K -f 32 -n 4 -w 1";
 }  // namespace
 
 TEST_CASE("every collective runs on processes and on threads, and finds nothing wrong") {
-  for (const char* collective : {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}) {
+  for (const char* collective :
+       {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "sendrecv"}) {
     for (const char* ranks :
          {" --ranks 1", " --ranks 2", " --ranks 3 --threads", " --ranks 2 --memory library"}) {
       const Ran ran = run(collective + std::string(ranks) + kShort);
@@ -142,6 +143,35 @@ TEST_CASE("every collective has every type and operator that it can have, checke
   }
 }
 
+TEST_CASE("sendrecv goes round the ring, is no collective, and never in place") {
+  const TemporaryJson json;
+  const Ran ran = run("sendrecv -t 3 -b 0 -e 3M -i 1M -n 2 -d all --json '" + json.path() + "'");
+  INFO(ran.output);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(contains(ran.output, "rondo-perf: sendrecv on rondo"));
+  const auto document = json.read();
+  CHECK(document["config"]["collective"] == "sendrecv");
+  CHECK(document["results"].size() == 4 * static_cast<size_t>(kDataTypes));
+  for (const auto& row : document["results"]) {
+    CHECK(row["out_of_place"]["nwrong"] == 0);
+    CHECK(row["in_place"].is_null());
+    CHECK(row["algorithm"].is_null());
+    CHECK(row["out_of_place"]["alg_bw"] == row["out_of_place"]["bus_bw"]);
+  }
+  const struct {
+    const char* arguments;
+    const char* why;
+  } kRefused[] = {{"--algorithm ring", "no algorithm"},
+                  {"--sweep", "no algorithms to choose from"},
+                  {"--device cuda", "sendrecv"}};
+  for (const auto& refused : kRefused) {
+    const Ran said = run(std::string("sendrecv -t 2 -b 8 -e 8 ") + refused.arguments);
+    INFO(said.output);
+    CHECK(said.exit_code != 0);
+    CHECK(contains(said.output, refused.why));
+  }
+}
+
 TEST_CASE("a type without the operator is refused by name") {
   for (int t = 0; t < kDataTypes; ++t) {
     for (int o = 0; o < kReduceOps; ++o) {
@@ -162,7 +192,7 @@ TEST_CASE("by nccl-tests' names the program knows its collective") {
   const auto folder = std::filesystem::path(RONDO_PERF).parent_path();
   for (const char* called :
        {"all_reduce_perf", "all_gather_perf", "reduce_perf", "reduce_scatter_perf",
-        "broadcast_perf", "alltoall_perf", "gather_perf", "scatter_perf"}) {
+        "broadcast_perf", "alltoall_perf", "gather_perf", "scatter_perf", "sendrecv_perf"}) {
     const std::string program = (folder / called).string();
     for (const char* how : {"-g 2", "-t 2", "--ranks 2"}) {
       const Ran ran = run_this(program, std::string(how) + " -b 8 -e 1K -f 8 -n 2 -w 1 -c 1");
@@ -459,10 +489,13 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce --device cuda --pace 1GB/s", "cuda"},
       {"all_reduce -d complex64", "no complex types"},
       {"all_reduce -o user", "no user-defined operators"},
+      {"all_reduce -o premulsum", "called mulsum"},
+      {"all_reduce -d fp8_e4m3", "f8e4m3 and f8e5m2"},
       {"all_reduce -t 1024 -g 1024", "1048576 ranks"},
       {"all_reduce -b 8X", "8X"},
       {"all_reduce -b 0 -e 1G -i 1", "more than 100000 sizes"},
       {"all_reduce -T nan", "-T"},
+      {"all_reduce --json -", "/dev/stdout"},
       {"all_reduce -b 8 -e 8 -n 1 >/dev/full", "cannot write the table"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 >/dev/full", "cannot write"},
       {"--topology >/dev/full", "cannot write"},

@@ -1,5 +1,5 @@
-// The scalar conversions of fp8 against their definitions in double arithmetic: all 256 patterns, and
-// narrowing against a search through all of them.
+// The scalar conversions of fp8 against their definitions in double arithmetic: all 256 patterns,
+// and narrowing against a search through all of them.
 #include "kernels/float8.hpp"
 
 #include <algorithm>

@@ -138,8 +138,8 @@ void check_patterns(DataType type, ReduceOp op, const std::vector<T>& all,
   }
 }
 
-// Sums and products of every 16-bit pattern with values that reach ties, denormals and overflow, and
-// with NaNs, whose payloads must not round to something else.
+// Sums and products of every 16-bit pattern with values that reach ties, denormals and overflow,
+// and with NaNs, whose payloads must not round to something else.
 TEST_CASE("16-bit floats round as the reference does, for every pattern", "[again]") {
   constexpr size_t kPatterns = 65536;
   std::vector<uint16_t> all(kPatterns), other(kPatterns);

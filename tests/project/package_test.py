@@ -89,6 +89,18 @@ def installed(source, build, programs, work):
                        f"-DCMAKE_PREFIX_PATH={prefix}")
     check_pkg_config(prefix, programs, work)
     run(prefix / "bin/rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2)
+    version = run("pkg-config", "--modversion", "rondo", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).strip()
+    programs_here = sorted(path for path in (prefix / "bin").iterdir() if path.name.startswith("rondo-"))
+    if len(programs_here) != 5 or f'PACKAGE_VERSION "{version}"' not in (prefix / "lib/cmake/rondo/rondoConfigVersion.cmake").read_text():
+        sys.exit(f"version {version} is not that of the package, or of these five: {programs_here}")
+    for path in programs_here:
+        if (said := run(path, "--version")) != f"{path.name} {version}\n":
+            sys.exit(f"{path.name} --version printed {said!r}")
+    links = sorted(path for path in (prefix / "bin").iterdir() if path.name.endswith("_perf"))
+    if len(links) != 9 or any(os.readlink(path) != "rondo-perf" for path in links):
+        sys.exit(f"of nccl-tests' nine names these are installed as links: {links}")
+    for path in links:
+        run(path, "-b", 8, "-e", 8, "-n", 2, "-w", 1, "-t", 2)
 
 
 def embedded(source, build, programs, work):

@@ -1,5 +1,5 @@
-// What DistributedDataParallel does where steps are not all alike: skipped layers, uneven inputs, tied
-// weights, buffers, hooks, files.
+// What DistributedDataParallel does where steps are not all alike: skipped layers, uneven inputs,
+// tied weights, buffers, hooks, files.
 #include <cmath>
 #include <cstring>
 #include <numeric>

@@ -1,5 +1,5 @@
-// Where gradients lie and which travel together: order, caps, panels, alignment, no gaps that nobody
-// accounts for.
+// Where gradients lie and which travel together: order, caps, panels, alignment, no gaps that
+// nobody accounts for.
 #include <sstream>
 
 #include "tests/harness/catch.hpp"

@@ -1,5 +1,5 @@
-// DistributedDataParallel over real ranks (as threads): what it computes and when it sends. One test
-// per row of the feature table; the rows about exceptions are in ddp_exceptions_test.cpp.
+// DistributedDataParallel over real ranks (as threads): what it computes and when it sends. One
+// test per row of the feature table; the rows about exceptions are in ddp_exceptions_test.cpp.
 #include <cmath>
 #include <vector>
 

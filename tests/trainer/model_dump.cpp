@@ -1,6 +1,6 @@
 // Runs a model on made-up samples, ten steps of AdamW and an evaluation, and writes everything that
-// another implementation needs to do the same and be compared: compare_with_torch.py. The optimizer is
-// written here, by PyTorch's formula, so that a difference is the model's.
+// another implementation needs to do the same and be compared: compare_with_torch.py. The optimizer
+// is written here, by PyTorch's formula, so that a difference is the model's.
 //
 //   model_dump float|double mlp OUT LAYERS WIDTH BATCH
 //   model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY SPLIT_TIED

@@ -1,5 +1,5 @@
-// rondo-train --resume, with ranks as processes: the same bits as without interruption, another number
-// of ranks, and files that are another run's.
+// rondo-train --resume, with ranks as processes: the same bits as without interruption, another
+// number of ranks, and files that are another run's.
 #include <filesystem>
 #include <fstream>
 

@@ -1,5 +1,5 @@
-// What rondo-train shows of a run, as a program with ranks as processes: the trace of all ranks, the
-// summary's account of the time, control steps that leave no mark, --scaling, and the bar.
+// What rondo-train shows of a run, as a program with ranks as processes: the trace of all ranks,
+// the summary's account of the time, control steps that leave no mark, --scaling, and the bar.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

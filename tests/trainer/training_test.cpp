@@ -104,8 +104,8 @@ TEST_CASE("uneven inputs: every rank says so in that step, or ranks join") {
 
 TEST_CASE("join: unequal batches give the mean over all samples") {
   const Workplace place;
-  // One rank with all pictures in file order equals two ranks whose files are its halves, when every
-  // step takes all that there is.
+  // One rank with all pictures in file order equals two ranks whose files are its halves, when
+  // every step takes all that there is.
   write_images(place.file("images0"), 5, 0);
   write_images(place.file("images1"), 3, 5);
   write_images(place.file("all"), 8, 0);

@@ -78,7 +78,8 @@ TEST_CASE("Blocks that would wait for each other for ever are refused, with what
 }
 
 TEST_CASE("Blocks of a process's other communicators take places too") {
-  // 10 multiprocessors; what a process says of its other communicators counts once, and not elsewhere.
+  // 10 multiprocessors; what a process says of its other communicators counts once, and not
+  // elsewhere.
   std::vector<Place> places = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
   places[0].elsewhere = places[1].elsewhere = 4;
   places[3].elsewhere = 8;

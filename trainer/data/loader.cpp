@@ -1,5 +1,6 @@
 // See loader.hpp. Batch b of the epoch is assembled in place b % places. Workers take batches in
-// order, each a whole one; a batch may be begun once the one that had its place before is given back.
+// order, each a whole one; a batch may be begun once the one that had its place before is given
+// back.
 #include "trainer/data/loader.hpp"
 
 #include <pthread.h>

@@ -37,8 +37,8 @@ class Loader {
     uint64_t sample_hash;  // sum of mix(id): summed over ranks it does not depend on their number
   };
 
-  /// Borrows the dataset. kResourceExhausted when a thread cannot be started; throws std::bad_alloc.
-  /// REQUIRES: the sampler is over the dataset's samples, or fewer.
+  /// Borrows the dataset. kResourceExhausted when a thread cannot be started; throws
+  /// std::bad_alloc. REQUIRES: the sampler is over the dataset's samples, or fewer.
   static Result<std::unique_ptr<Loader>> create(const Dataset& dataset,
                                                 const DistributedSampler& sampler,
                                                 const Options& options);
@@ -50,8 +50,8 @@ class Loader {
   /// Begins an epoch, or goes on in it behind what was consumed, and starts to read ahead. May be
   /// called in the middle of another. REQUIRES: the same position on every rank.
   void start_epoch(const DataPosition& position);
-  /// Blocks until the epoch's next batch is there. Behind the last one, and before start_epoch(), an
-  /// empty batch with end_of_data. An error of the dataset comes with the batch it concerns, and
+  /// Blocks until the epoch's next batch is there. Behind the last one, and before start_epoch(),
+  /// an empty batch with end_of_data. An error of the dataset comes with the batch it concerns, and
   /// again until start_epoch().
   Result<Loaded> next();
   /// How many batches next() still has: the same on every rank.

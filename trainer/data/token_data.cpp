@@ -8,8 +8,8 @@
 //   12..1023     not used
 //   from 1024    uint16 per token, and nothing behind them
 //
-// All little-endian. A folder is its *.bin files in bytewise order of their names; no window crosses
-// from one into the next.
+// All little-endian. A folder is its *.bin files in bytewise order of their names; no window
+// crosses from one into the next.
 #include <algorithm>
 #include <bit>
 #include <cstring>

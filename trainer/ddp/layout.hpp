@@ -25,8 +25,8 @@ struct BucketCaps {
 
 /// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above,
 /// the bucket is closed. A tensor larger than the cap is cut into panels of whole rows, each of
-/// which reaches the cap by less than a row. The last bucket is then relieved of all but its small end. A tensor
-/// that adds to another travels alone, after all others.
+/// which reaches the cap by less than a row. The last bucket is then relieved of all but its small
+/// end. A tensor that adds to another travels alone, after all others.
 Layout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
                    const BucketCaps& caps);
 

@@ -1,6 +1,6 @@
 // Sends gradients round while backward still computes others: one asynchronous all-reduce, or
-// reduce-scatter where ranks own shards, per bucket, issued as soon as the bucket's last gradient is
-// final, always in bucket order. Knows neither the model nor the optimizer.
+// reduce-scatter where ranks own shards, per bucket, issued as soon as the bucket's last gradient
+// is final, always in bucket order. Knows neither the model nor the optimizer.
 #pragma once
 
 #include <memory>

@@ -20,16 +20,16 @@ class Rows {
   void touch(std::span<const int32_t> rows);
   /// Starts telling the others how many rows were touched.
   void exchange_counts();
-  /// Waits for the counts. Whether the whole gradient has to travel: when the ranks together touched
-  /// too many rows, or one never said which.
+  /// Waits for the counts. Whether the whole gradient has to travel: when the ranks together
+  /// touched too many rows, or one never said which.
   bool must_travel_whole();
   bool travelled_whole() const { return whole_; }
   /// The gradient is final: starts to send the touched rows. REQUIRES: !must_travel_whole().
   Work start(double factor);
   /// Waits until nothing of the step uses this memory any more, but start()'s Work.
   void settle();
-  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`, in these ranges
-  /// of its elements.
+  /// The Work has ended well: adds the sum over the ranks, in rank order, to `base`, in these
+  /// ranges of its elements.
   Status add_to(void* base, std::span<const DdpRange> ranges);
 
  private:

@@ -27,8 +27,9 @@ struct Shards {
 
 /// Every bucket of parameters is cut into as equal parts as kDdpShardUnit allows. Ranks take the
 /// parts in turn, from bucket to bucket, so that many buckets of one part each are spread too; only
-/// where a bucket's end cuts a unit, the next bucket goes on with the same rank. Buckets of `adds_to`
-/// tensors are not cut: their sum is needed by whoever owns a part of the tensor they add to.
+/// where a bucket's end cuts a unit, the next bucket goes on with the same rank. Buckets of
+/// `adds_to` tensors are not cut: their sum is needed by whoever owns a part of the tensor they add
+/// to.
 Shards make_shards(const std::vector<DdpTensor>& tensors, const Layout& layout, int ranks,
                    int rank);
 

@@ -1,5 +1,5 @@
-// A communication hook of one's own: reduces each bucket as rondo would without one, and counts what
-// travels. A hook that compresses would send something smaller and unpack it in finish().
+// A communication hook of one's own: reduces each bucket as rondo would without one, and counts
+// what travels. A hook that compresses would send something smaller and unpack it in finish().
 #pragma once
 
 #include <cstddef>

@@ -68,7 +68,8 @@ struct Sizes {
   bool known() const { return layers > 0 && width > 0 && context > 0 && vocabulary > 0; }
 };
 
-/// Which flags make a model of the file's sizes; empty where they are the model's, or cannot be told.
+/// Which flags make a model of the file's sizes; empty where they are the model's, or cannot be
+/// told.
 std::string flags_for(const TensorFile& file, const std::vector<Parameter>& parameters) {
   Sizes wanted, given;
   for (const TensorView& tensor : file.tensors()) {

@@ -1,6 +1,7 @@
 // See attention.hpp. Every product reads and writes heads where they lie, by the strides of qkv and
-// y. Each comes in two parts: keys before a block of queries, which all of these see, are BLAS's; the
-// block's own keys, of which each query sees one more than the query before, are causal_product's.
+// y. Each comes in two parts: keys before a block of queries, which all of these see, are BLAS's;
+// the block's own keys, of which each query sees one more than the query before, are
+// causal_product's.
 #include "trainer/layers/attention.hpp"
 
 #include <algorithm>
@@ -49,8 +50,8 @@ Head head_of(const AttentionShape& shape, size_t sample, size_t head) {
           .probabilities = (sample * shape.heads + head) * probabilities_per_head(shape.context)};
 }
 
-/// scores[rows x keys] = alpha a b^T, of the block's queries a and all keys b; what a query does not
-/// see is left as it is. scratch: [size x rows].
+/// scores[rows x keys] = alpha a b^T, of the block's queries a and all keys b; what a query does
+/// not see is left as it is. scratch: [size x rows].
 template <class T>
 void multiply_pairs(const QueryBlock& block, size_t size, T alpha, const Matrix<const T>& a,
                     const Matrix<const T>& b, T* scratch, T* scores) {

@@ -1,6 +1,6 @@
-// Causal multi-head attention, softmax(q k^T / sqrt(size)) v for each head, between the linear layers
-// that belong to it. Queries are taken in blocks: of the scores only what such a block sees is
-// computed and kept, half of them in a long context. Refuses padding masks and caches.
+// Causal multi-head attention, softmax(q k^T / sqrt(size)) v for each head, between the linear
+// layers that belong to it. Queries are taken in blocks: of the scores only what such a block sees
+// is computed and kept, half of them in a long context. Refuses padding masks and caches.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The matrix products of causal attention on the diagonal: small, strided, and half of them zeros that a query does
-// not see. BLAS would multiply those too, and take longer to begin than such a product to end.
-// Refuses to be a general product: operands are expected to stay in the caches.
+// The matrix products of causal attention on the diagonal: small, strided, and half of them zeros
+// that a query does not see. BLAS would multiply those too, and take longer to begin than such a
+// product to end. Refuses to be a general product: operands are expected to stay in the caches.
 #pragma once
 
 #include <cstddef>

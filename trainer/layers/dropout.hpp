@@ -1,6 +1,6 @@
 // Dropout: zeros with a given probability, and the rest scaled so that the mean stays. What is
-// dropped is a pure function of a key and an element's number, computed again in backward; no mask is
-// kept.
+// dropped is a pure function of a key and an element's number, computed again in backward; no mask
+// is kept.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 
 namespace rondo::trainer {
 
-/// The sum of term(i) over i < count, in eight interleaved parts: their number is fixed here, so the
-/// same bits come out wherever the data lies and however wide the vectors are.
+/// The sum of term(i) over i < count, in eight interleaved parts: their number is fixed here, so
+/// the same bits come out wherever the data lies and however wide the vectors are.
 template <class Term>
 double lane_sum(size_t count, Term term) {
   constexpr size_t kLanes = 8;

@@ -1,8 +1,8 @@
 // Rows of numbers as vectors, for the instruction set that foreach_target.h is compiling for: loops
-// with an incomplete last vector, sums, the exponential function. Included once per instruction set;
-// everything lives in HWY_NAMESPACE, so that no instruction set's code can be linked in place of
-// another's. What belongs to one vector is decided by indices, never by addresses: the same numbers
-// give the same bits wherever they lie.
+// with an incomplete last vector, sums, the exponential function. Included once per instruction
+// set; everything lives in HWY_NAMESPACE, so that no instruction set's code can be linked in place
+// of another's. What belongs to one vector is decided by indices, never by addresses: the same
+// numbers give the same bits wherever they lie.
 #if defined(RONDO_TRAINER_LANES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef RONDO_TRAINER_LANES_INL
 #undef RONDO_TRAINER_LANES_INL
@@ -108,7 +108,8 @@ HWY_INLINE hn::TFromD<D> sum_of(D d, size_t count, const Term& term) {
 }
 
 /// kCount terms of the Taylor series of e^r from the power kFrom on, without that power of r;
-/// powers: r, r^2, r^4, r^8. By halves (Estrin 1960), so that a term need not wait for all before it.
+/// powers: r, r^2, r^4, r^8. By halves (Estrin 1960), so that a term need not wait for all before
+/// it.
 template <int kCount, int kFrom, class D>
 HWY_INLINE hn::Vec<D> exp_terms(D d, const hn::Vec<D>* powers) {
   if constexpr (kCount == 1) {
@@ -127,8 +128,8 @@ HWY_INLINE hn::Vec<D> exp_terms(D d, const hn::Vec<D>* powers) {
 }
 
 /// e^x for x <= 0, within 2 units in the last place; 0 below the logarithm of the least normal
-/// number (denormals would be slow to compute with); NaN of NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
-/// and a polynomial of r whose remainder is below an eighth of the last place.
+/// number (denormals would be slow to compute with); NaN of NaN. x = n ln 2 + r with
+/// |r| <= ln 2 / 2, and a polynomial of r whose remainder is below an eighth of the last place.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of_negative(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;

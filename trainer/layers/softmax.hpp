@@ -1,5 +1,5 @@
-// Softmax of rows, whole ones (cross-entropy) and those of causal attention, of which a row sees one
-// element more than the row before.
+// Softmax of rows, whole ones (cross-entropy) and those of causal attention, of which a row sees
+// one element more than the row before.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// See gpt.hpp. Parameters and layers are numbered in backward's order: head, blocks from the last to
-// the first with the perceptron before the attention, embeddings. What a sublayer adds to the
+// See gpt.hpp. Parameters and layers are numbered in backward's order: head, blocks from the last
+// to the first with the perceptron before the attention, embeddings. What a sublayer adds to the
 // residual stream is not added at once but by the next layer norm, which reads the stream anyway.
 #include "trainer/models/gpt.hpp"
 
@@ -299,8 +299,8 @@ class Gpt : public Model<T> {
     tell(now, parameter);
   }
 
-  /// A large gradient in panels of rows, each told when it is done: the first travels while the last
-  /// is computed.
+  /// A large gradient in panels of rows, each told when it is done: the first travels while the
+  /// last is computed.
   void finish_weight(const Backward& now, const LinearShape& shape, size_t parameter, const T* dy,
                      const T* x, bool tells = true) {
     const size_t panels = (shape.out * shape.in * sizeof(T) + kPanelBytes - 1) / kPanelBytes;

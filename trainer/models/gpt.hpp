@@ -28,8 +28,8 @@ struct GptShape {
   bool split_tied = true;
 };
 
-/// Parameters have the names of Hugging Face's GPT-2. Weights of linear layers are [out x in], as in
-/// torch.nn.Linear. Allocates its activations here and nothing later. Throws std::bad_alloc.
+/// Parameters have the names of Hugging Face's GPT-2. Weights of linear layers are [out x in], as
+/// in torch.nn.Linear. Allocates its activations here and nothing later. Throws std::bad_alloc.
 template <class T>
 std::unique_ptr<Model<T>> make_gpt(const GptShape& shape);
 

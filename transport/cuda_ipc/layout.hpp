@@ -1,23 +1,24 @@
-// Where everything lies in the memory that a rank on a GPU gives its peers: one segment per rank, in
-// the memory of its GPU. Places only, no behaviour.
+// Where everything lies in the memory that a rank on a GPU gives its peers: one segment per rank,
+// in the memory of its GPU. Places only, no behaviour.
 //
 // Whoever waits reads its own memory: a peer writes there what it has to tell, so that a wait costs
 // nothing between the GPUs. Hence slots of a link lie with the reader; only what is published for
 // many lies with the writer, once, and readers fetch it.
 //
-//   part                repeated per         one of them holds
-//   abort               -                    AbortLine: raised by whoever gives up
-//   state               channel              StateLine: the owner's own, kept from kernel to kernel
-//   from a peer         channel, peer        PeerLine: the peer's signal, and its buffers
-//   inbox               channel, writer      InboxLine, Header[depth]: what the writer has sent
-//   notices             channel, writer      InboxLine, Header[publish_depth]: what it has published
-//   outbox              channel, reader      OutboxLine: how much the reader has freed, of either kind
-//   slots               channel, writer      depth slots, written by the writer
-//   published slots     channel              publish_depth slots, written by the owner
-//   LL areas            channel, writer, 2   ll_bytes of data and their flags, written by the writer
+//   part              repeated per         one of them holds
+//   abort             -                    AbortLine: raised by whoever gives up
+//   state             channel              StateLine: the owner's own, kept from kernel to kernel
+//   from a peer       channel, peer        PeerLine: the peer's signal, and its buffers
+//   inbox             channel, writer      InboxLine, Header[depth]: what the writer has sent
+//   notices           channel, writer      InboxLine, Header[publish_depth]: what it has published
+//   outbox            channel, reader      OutboxLine: what the reader has freed, of either kind
+//   slots             channel, writer      depth slots, written by the writer
+//   published slots   channel              publish_depth slots, written by the owner
+//   LL areas          channel, writer, 2   ll_bytes of data and their flags, written by the writer
 //
-// Every field but that first one has one writer, and fields of different writers share no line. Zero everywhere is the
-// initial state. Counters never start again, so that a graph's replay goes on where the last ended.
+// Every field but that first one has one writer, and fields of different writers share no line.
+// Zero everywhere is the initial state. Counters never start again, so that a graph's replay goes
+// on where the last ended.
 #pragma once
 
 #include <cstddef>

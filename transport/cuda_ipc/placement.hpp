@@ -33,8 +33,8 @@ Status check_residency(std::span<const Place> places, int channels, int blocks_a
 /// any device holds, but one.
 int modest_channels(std::span<const Place> places, int blocks_at_once, int most);
 
-/// A sentence for the log where ranks share a device while another one of `devices` (this host's) has
-/// none; else empty.
+/// A sentence for the log where ranks share a device while another one of `devices` (this host's)
+/// has none; else empty.
 std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices);
 
 }  // namespace rondo::transport::cuda_ipc

@@ -331,6 +331,41 @@ TEST_CASE("what a killed rank 0 left behind does not stop the next job", "[boots
   REQUIRE(is_empty(place.path()));
 }
 
+TEST_CASE("what a killed rank 0 left in /tmp goes with the user's next job, and nothing else does",
+          "[bootstrap]") {
+  TempDirectory place;
+  const std::string own = place.path() + "/rondo-" + std::to_string(geteuid());
+  const auto at = [&](int rank, int size, const std::string& job) {
+    Identity id = identity(rank, size, place);
+    id.rendezvous = own + "/" + job;
+    return id;
+  };
+  const auto waits = [&](const std::string& job) {
+    return std::filesystem::exists(own + "/" + job + "/world.sock");
+  };
+  {
+    ForkGang gang(1,
+                  [&](int, Link&) { (void)Bootstrap::meet(at(0, 2, "killed"), "world", kLong); });
+    while (!waits("killed")) REQUIRE(gang.seconds() < 30);
+    gang.kill(0, SIGKILL);
+    REQUIRE(gang.join()[0].signal == SIGKILL);
+  }
+  REQUIRE(waits("killed"));
+  // One that still waits, one that comes, and then those whom the first has waited for.
+  ForkGang gang(4, [&](int i, Link& link) {
+    if (i != 0) link.await("go");
+    (void)must_meet(at(i / 2, 2, i % 2 == 0 ? "waiting" : "next"));
+  });
+  while (!waits("waiting")) REQUIRE(gang.seconds() < 30);
+  for (int i : {1, 3}) gang.tell(i, "go");
+  for (int i : {1, 3}) gang.await_end(i);
+  REQUIRE_FALSE(std::filesystem::exists(own + "/killed"));
+  REQUIRE(waits("waiting"));
+  gang.tell(2, "go");
+  testing::require_all_ok(gang.join());
+  REQUIRE(is_empty(own));
+}
+
 TEST_CASE("a rank killed at any exchange is named on all others", "[bootstrap]") {
   for (int victim : {0, 1, 2}) {
     for (int at = 0; at < 4; ++at) {

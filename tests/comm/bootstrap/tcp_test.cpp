@@ -334,6 +334,29 @@ TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[t
   testing::require_all_ok(gang.join());
 }
 
+TEST_CASE("rank 0 tells at the end of its wait who came with another secret", "[tcp]") {
+  const int port = free_port();
+  const testing::TempDirectory place;
+  ForkGang gang(4, [&](int i, Link&) {
+    const bool over_tcp = i < 2;
+    const std::string secret = i % 2 == 0 ? "s3cret" : "guess";
+    const Identity id =
+        over_tcp ? tcp_identity(i % 2, 2, port, secret) : identity(i % 2, 2, place, secret);
+    if (i % 2 == 1) {
+      return expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
+                            "rank 0 has another secret than this rank");
+    }
+    const Status status = Bootstrap::meet(id, "world", kMedium).status();
+    expect_failure(status, Code::kBootstrap, "rank 1 of 2 did not come within 3 s;");
+    expect_failure(status, Code::kBootstrap,
+                   " that called itself rank 1 and has another secret: RONDO_SECRET ");
+    expect_failure(
+        status, Code::kBootstrap,
+        over_tcp ? "it turned away a caller at 127.0.0.1:" : "it turned away a caller (pid ");
+  });
+  testing::require_all_ok(gang.join());
+}
+
 TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
   const int port = free_port();
   ForkGang gang(3, [&](int i, Link& link) {
@@ -424,14 +447,30 @@ TEST_CASE("a rank that is sent away in a throng comes again until it is heard", 
   testing::require_all_ok(gang.join());
 }
 
-TEST_CASE("what listens there and says nothing at all is found out", "[tcp]") {
-  int port = 0;
-  UniqueFd listener = listen_on_loopback(port);
-  ForkGang gang(1, [&](int, Link&) {
-    expect_failure(Bootstrap::meet(tcp_identity(1, 2, port), "world", kLong).status(),
-                   Code::kBootstrap, "closed the connection of rank 1 100 times without a word");
+TEST_CASE("a port that another program has is found out by all, whatever that does", "[tcp]") {
+  int ports[3] = {};
+  UniqueFd listeners[3];
+  for (int i = 0; i < 3; ++i) listeners[i] = listen_on_loopback(ports[i]);
+  // One that speaks first, one that closes, and one that waits to be spoken to, as HTTP's servers.
+  const char* const found[] = {"says something else", " 100 times without a word",
+                               "has said nothing for 5 s"};
+  ForkGang gang(6, [&](int i, Link&) {
+    const int rank = i / 3, other = i % 3;
+    const Status status =
+        Bootstrap::meet(tcp_identity(rank, 2, ports[other]), "world", kLong).status();
+    const std::string place = "tcp://127.0.0.1:" + std::to_string(ports[other]);
+    expect_failure(status, Code::kBootstrap, found[other]);
+    expect_failure(status, Code::kBootstrap,
+                   "what listens at " + place + " is not rank 0 of a rondo job");
+    expect_failure(status, Code::kBootstrap, "choose another port");
+    const std::string taken = "rank 0 cannot listen at " + place + ", which is taken: ";
+    if (rank == 0) expect_failure(status, Code::kBootstrap, taken);
   });
-  for (int k = 0; k < 100; ++k) accept_one(listener);
+  const std::string banner = "SSH-2.0-OpenSSH_9.2\r\n";
+  for (int k = 0; k < 2; ++k) {
+    send_bytes(accept_one(listeners[0]), banner.data(), banner.size());
+  }
+  for (int k = 0; k < 200; ++k) accept_one(listeners[1]);
   testing::require_all_ok(gang.join());
 }
 

@@ -1,5 +1,5 @@
-/* What rondo.h says of devices: fields that older programs do not have, and what is refused. That the
- * C++ communicator does the rest is tested there. */
+/* What rondo.h says of devices: fields that older programs do not have, and what is refused. That
+ * the C++ communicator does the rest is tested there. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

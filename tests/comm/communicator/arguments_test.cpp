@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "rondo/rondo.h"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
@@ -134,6 +135,14 @@ TEST_CASE("memory and descriptors exhausted end in an error on every rank, not i
     });
     require_all_ok(results);
   }
+}
+
+TEST_CASE("the library's version is that of its headers, in C and in C++") {
+  CHECK(rondo::version() == RONDO_VERSION);
+  const int32_t v = rondo_version();
+  CHECK(std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+            std::to_string(v % 100) ==
+        RONDO_VERSION);
 }
 
 TEST_CASE("endless timeouts are long ones") {

@@ -227,7 +227,8 @@ TEST_CASE("no thread to be had is an error, and the communicator goes on without
 }
 #endif
 
-// The waits of all of them are one thread's, which must not take its own for anybody's standing still.
+// The waits of all of them are one thread's, which must not take its own for anybody's standing
+// still.
 TEST_CASE("a rank that never calls is named by asynchronous operations of one process too") {
   const TempDirectory directory;
   std::latch failed(2);

@@ -1,5 +1,5 @@
-// Ranks that only send run ahead of those that have not come yet: as far as the board remembers what
-// they sent, so that a disagreement found late is still told in full.
+// Ranks that only send run ahead of those that have not come yet: as far as the board remembers
+// what they sent, so that a disagreement found late is still told in full.
 #include <sys/mman.h>
 
 #include <atomic>

@@ -245,7 +245,7 @@ TEST_CASE("calls that make no sense are refused, and nothing is lost") {
       expect(status.code() == Code::kInvalidArgument, status.to_string());
       expect(status.message().find(words) != std::string::npos, status.to_string());
     };
-    refused(comm.send(data.data(), 8, DataType::kInt32, 2), "rank 2 is not one of the 2");
+    refused(comm.send(data.data(), 8, DataType::kInt32, 2), "rank 2 is none of 2 ranks");
     refused(comm.recv(data.data(), 8, DataType::kInt32, -1), "rank -1");
     refused(comm.send(nullptr, 8, DataType::kInt32, 0), "null");
     refused(comm.send(data.data(), 8, static_cast<DataType>(99), 0), "unknown data type 99");
@@ -392,6 +392,43 @@ TEST_CASE("a collective's deadline begins with it, not with a message that waite
         "all_reduce");
     expect_ok(comm.send(&one, 1, DataType::kInt32, 1 - comm.rank()), "send");
     expect_ok(waiting.wait(), "recv");
+  }));
+}
+
+TEST_CASE("the flight record shows the messages with which ranks wait, until they have ended") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    const int r = comm.rank();
+    std::vector<int32_t> large(1'000'000, r), small(10, r);
+    const auto shown = [&](const std::string& what) {
+      await(what, [&] { return comm.flight_record().find(what) != std::string::npos; });
+    };
+    if (r == 0) {
+      // Fills its FIFO, and waits for the rest of the room; more waits behind it.
+      Work first = comm.send_async(large.data(), large.size(), DataType::kInt32, 2);
+      Work second = comm.send_async(small.data(), small.size(), DataType::kInt32, 2);
+      expect_ok(comm.recv(small.data(), small.size(), DataType::kInt32, 1), "recv");
+      expect_ok(first.wait(), "send");
+      expect_ok(second.wait(), "send");
+    } else if (r == 1) {
+      shown("recv(int32, count 10) from rank 1: 0 of 40 bytes, for ");
+      shown("send(int32, count 1000000) to rank 2: ");
+      shown(" of 4000000 bytes, for ");
+      shown("; 1 more behind it  <- pending");
+      const std::string record = comm.flight_record();
+      expect(record.find(" 0 of 4000000 bytes") == std::string::npos, record);
+      expect_ok(comm.send(small.data(), small.size(), DataType::kInt32, 0), "send");
+      int32_t go = 1;
+      expect_ok(comm.send(&go, 1, DataType::kInt32, 2), "send");
+    } else {
+      int32_t go = 0;
+      expect_ok(comm.recv(&go, 1, DataType::kInt32, 1), "recv");
+      expect_ok(comm.recv(large.data(), large.size(), DataType::kInt32, 0), "recv");
+      expect_ok(comm.recv(small.data(), small.size(), DataType::kInt32, 0), "recv");
+    }
+    // Nobody is in a message any more when all have come to the second.
+    for (int i = 0; i < 2; ++i) expect_ok(comm.barrier(), "barrier");
+    const std::string record = comm.flight_record();
+    expect(record.find("pending") == std::string::npos, record);
   }));
 }
 

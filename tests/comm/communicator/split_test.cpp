@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 #include "transport/shm/unique_fd.hpp"
 
@@ -150,6 +151,36 @@ TEST_CASE("a negative color is refused where it was given, and holds nobody up")
       expect_eq((*part)->size(), 2, "size");
     }
     expect_eq(total(comm, 1), 3, "the parent works on");
+  }));
+}
+
+TEST_CASE("a rank that waits in a split, or calls something else meanwhile, is told by that name") {
+  Config config;
+  config.timeout = std::chrono::milliseconds(300);
+  require_all_ok(run_world(
+      How::kForks, 2,
+      [](Communicator& comm) {
+        if (comm.rank() == 1) {
+          await("the error", [&] { return !comm.status().ok(); });
+        } else {
+          const Status status = comm.split(0, 0).status();
+          expect(status.code() == Code::kTimeout, status.to_string());
+          expect(status.message().find("split (operation 1) has not moved") == 0,
+                 status.to_string());
+        }
+      },
+      config));
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    std::vector<int32_t> all(6);
+    // As split's own exchange is.
+    const Status status = comm.rank() == 0
+                              ? comm.split(0, 0).status()
+                              : comm.all_gather(all.data() + 3, all.data(), 3, DataType::kInt32,
+                                                {.algorithm = Algorithm::kRing});
+    expect(status.code() == Code::kMismatch, status.to_string());
+    expect(status.message().find("called split, ") != std::string::npos ||
+               status.message().find("called split;") != std::string::npos,
+           status.to_string());
   }));
 }
 

@@ -1,5 +1,5 @@
-// Collectives of a communicator on a device, as a user calls them, against those of the host; and how
-// they are enqueued: in the order of streams, in graphs, without waiting for anybody.
+// Collectives of a communicator on a device, as a user calls them, against those of the host; and
+// how they are enqueued: in the order of streams, in graphs, without waiting for anybody.
 #include <thread>
 #include <vector>
 

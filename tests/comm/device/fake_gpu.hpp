@@ -1,6 +1,6 @@
 // A GPU for tests on machines without one: device memory is the host's, streams are queues with a
-// thread each, and the kernel is the device engine, walked by a thread for each block. Streams can be
-// held, and captured into graphs.
+// thread each, and the kernel is the device engine, walked by a thread for each block. Streams can
+// be held, and captured into graphs.
 #pragma once
 
 #include <algorithm>

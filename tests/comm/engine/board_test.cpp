@@ -1,5 +1,5 @@
-// The board: posts are read whole or not at all, the first error wins and is whole, a call's text and
-// hash tell calls apart.
+// The board: posts are read whole or not at all, the first error wins and is whole, a call's text
+// and hash tell calls apart.
 #include "comm/recorder/board.hpp"
 
 #include <sys/mman.h>
@@ -155,6 +155,47 @@ TEST_CASE("of errors that several threads of several ranks raise at once one hol
   }
 }
 
+TEST_CASE("the messages with which a rank waits are shown to all, as far as they make sense") {
+  Memory memory(3);
+  const Board a(memory.base, 3, 0), b(memory.base, 3, 1);
+  CHECK(b.messages(0).empty());
+  constexpr uint64_t kMost = (uint64_t{1} << 50);
+  a.show_message(0, {.sends = true,
+                     .peer = 2,
+                     .type = DataType::kFloat8E5M2,
+                     .count = kMost,
+                     .moved_bytes = 7,
+                     .since_ns = 1,
+                     .behind = 4});
+  a.show_message(1, {.sends = false, .peer = 1, .type = DataType::kFloat64, .count = 3});
+  a.show_messages(2);
+  const std::vector<Message> shown = b.messages(0);
+  REQUIRE(shown.size() == 2);
+  CHECK(shown[0].to_string() == "send(f8e5m2, count 1125899906842624) to rank 2");
+  CHECK(shown[0].moved_bytes == 7);
+  CHECK(shown[0].since_ns == 1);
+  CHECK(shown[0].behind == 4);
+  CHECK(shown[1].describe().find("recv(double, count 3) from rank 1: 0 of 24 bytes, for ") == 0);
+  CHECK(b.messages(1).empty());
+  const std::string text = b.to_string();
+  INFO(text);
+  CHECK(text.find(": 7 of 1125899906842624 bytes, for ") != std::string::npos);
+  CHECK(text.find("; 4 more behind it  <- pending") != std::string::npos);
+
+  // More than there is room for are counted; what a stranger's board says is not believed.
+  for (uint32_t i = 0; i < kMessages + 5; ++i) {
+    a.show_message(i, {.sends = false, .peer = 1, .type = DataType::kInt8, .count = i});
+  }
+  a.show_messages(kMessages + 5);
+  CHECK(b.messages(0).size() == kMessages);
+  CHECK(b.to_string().find("and those of 5 more lanes") != std::string::npos);
+  a.show_message(0, {.sends = false, .peer = 77, .type = DataType::kInt8, .count = 1});
+  a.show_message(1, {.sends = false, .peer = 1, .type = static_cast<DataType>(200), .count = 1});
+  CHECK(b.messages(0).size() == kMessages - 2);
+  a.show_messages(0);
+  CHECK(b.messages(0).empty());
+}
+
 TEST_CASE("calls that differ in anything differ in hash and text") {
   const Call base = call_of(100);
   std::vector<Call> others(6, base);
@@ -169,6 +210,15 @@ TEST_CASE("calls that differ in anything differ in hash and text") {
     CHECK(other.to_string() != base.to_string());
     CHECK_FALSE(other == base);
   }
+  Call split = base;
+  split.is_split = true;
+  CHECK(split.hash() != base.hash());
+  CHECK(split.to_string() == "split");
+  Memory memory(1);
+  Board board(memory.base, 1, 0);
+  board.post(1, split, {}, {});
+  REQUIRE(board.read(0, 1).has_value());
+  CHECK(board.read(0, 1)->call == split);
   Call root = others[5];
   root.root = 1;
   CHECK(root.hash() != others[5].hash());

@@ -1,5 +1,5 @@
-// The device engine's Block and Access on the host: threads as blocks, atomics as the memory that GPUs
-// share.
+// The device engine's Block and Access on the host: threads as blocks, atomics as the memory that
+// GPUs share.
 #pragma once
 
 #include <atomic>

@@ -2,6 +2,8 @@
 #include "comm/plan/picture.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <set>
 
 #include "tests/comm/schedule/builtins.hpp"
@@ -25,6 +27,22 @@ std::vector<schedule::Schedule> schedules(Collective collective, Algorithm algor
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+struct Place {
+  double x, y, width, height;
+};
+
+/// Those of all elements that begin like this.
+std::vector<Place> places(const std::string& svg, const std::string& begin, const char* format) {
+  std::vector<Place> found;
+  for (size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
+    Place place{};
+    REQUIRE(std::sscanf(svg.c_str() + at + begin.size(), format, &place.x, &place.y, &place.width,
+                        &place.height) >= 2);
+    found.push_back(place);
+  }
   return found;
 }
 
@@ -64,6 +82,35 @@ TEST_CASE(
       for (const Arrow& a : picture.arrows) {
         CHECK(a.from_rank != a.to_rank);
         if (a.by == By::kSlot) CHECK(a.to_level > a.from_level);
+      }
+    }
+  }
+}
+
+TEST_CASE("every number can be read: none lies on another one, or under a box") {
+  const std::vector<std::pair<Algorithm, int>> drawn = {
+      {Algorithm::kRing, 4},          {Algorithm::kRing, 8},          {Algorithm::kRing, 16},
+      {Algorithm::kTree, 7},          {Algorithm::kTree, 16},         {Algorithm::kTwoShot, 4},
+      {Algorithm::kTwoShot, 5},       {Algorithm::kOneShot, 4},       {Algorithm::kStar, 6},
+      {Algorithm::kTwoShotDirect, 4}, {Algorithm::kTwoShotDirect, 16}};
+  for (const auto& [algorithm, n] : drawn) {
+    INFO(name(algorithm) << ", " << n << " ranks");
+    const std::string svg =
+        to_svg(picture_of(schedules(Collective::kAllReduce, algorithm, n)), "title", "subtitle");
+    const auto numbers = places(svg, "<circle ", "cx=\"%lf\" cy=\"%lf\"");
+    const auto boxes = places(svg, "<rect x=", "\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"");
+    REQUIRE_FALSE(numbers.empty());
+    REQUIRE_FALSE(boxes.empty());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const Place& a = numbers[i];
+      for (size_t k = 0; k < i; ++k) {
+        INFO(a.x << ", " << a.y << " and " << numbers[k].x << ", " << numbers[k].y);
+        CHECK(std::hypot(a.x - numbers[k].x, a.y - numbers[k].y) >= 16);
+      }
+      for (const Place& box : boxes) {
+        INFO(a.x << ", " << a.y << " and the box at " << box.x << ", " << box.y);
+        CHECK((a.x <= box.x - 8 || a.x >= box.x + box.width + 8 || a.y <= box.y - 8 ||
+               a.y >= box.y + box.height + 8));
       }
     }
   }

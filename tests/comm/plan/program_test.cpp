@@ -75,6 +75,34 @@ TEST_CASE("the JSON of every algorithm says that bytes match and that it is veri
   }
 }
 
+TEST_CASE("a dash is stdout, which then has nothing else") {
+  const ProgramResult json = plan({"all_reduce", "--ranks", "2", "--size", "1K", "--json", "-"});
+  INFO(json.out << json.err);
+  CHECK(json.exit_code == 0);
+  CHECK(nlohmann::json::parse(json.out)["collective"] == "all_reduce");
+  const ProgramResult svg = plan({"all_reduce", "--ranks", "2", "--size", "1K", "--svg", "-"});
+  CHECK(svg.exit_code == 0);
+  CHECK_THAT(svg.out, says("<svg "));
+  CHECK_THAT(svg.out, !says("verified"));
+  const ProgramResult both =
+      plan({"all_reduce", "--ranks", "2", "--size", "1K", "--svg", "-", "--json", "-"});
+  CHECK(both.exit_code == 2);
+  CHECK_THAT(both.err, says("one of them to a file"));
+}
+
+TEST_CASE("a barrier has no size, and one is no plural") {
+  const ProgramResult ran = plan({"barrier", "--ranks", "3"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("barrier, 3 ranks, plain memory\n"));
+  const ProgramResult alone = plan({"all_reduce", "--ranks", "1", "--size", "4"});
+  INFO(alone.out << alone.err);
+  CHECK(alone.exit_code == 0);
+  CHECK_THAT(alone.out, says("float, sum, 1 rank, plain memory"));
+  CHECK_THAT(alone.out, says("verified: 1 rank, 1 move, 1 round"));
+  CHECK_THAT(alone.out, says("rank 0: 1 step\n"));
+}
+
 TEST_CASE("4096 ranks: one rank's schedule") {
   const ProgramResult ran = plan(
       {"all_reduce", "--ranks", "4096", "--size", "1G", "--rank", "17", "--algorithm", "ring"});

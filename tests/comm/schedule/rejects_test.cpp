@@ -41,7 +41,8 @@ void erase(Operation& op, size_t rank, size_t instruction) {
   instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(instruction));
 }
 
-/// Gives every chunk its length and its place in the buffers, as lowering does where blocks are alike.
+/// Gives every chunk its length and its place in the buffers, as lowering does where blocks are
+/// alike.
 void put_in_place(Operation& op) {
   const Form form = form_of(op.collective);
   for (Program& program : op.programs) {

@@ -123,6 +123,48 @@ TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and go
   CHECK(contains(ran.err, "#2 all_reduce(float, sum, count 3000)  <- in progress"));
 }
 
+TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by SIGUSR1 too") {
+  const TempDirectory place;
+  const auto ran = run_program(
+      {RONDO_RUN, "-n", "2", "--", RONDO_HANG, "message"}, {"XDG_RUNTIME_DIR=" + place.path()},
+      std::chrono::seconds(60), [&](pid_t pid) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        json seen;
+        do {
+          REQUIRE(std::chrono::steady_clock::now() < until);
+          const ProgramResult asked = status(place, {std::to_string(pid), "--json"});
+          seen = asked.exit_code == 0 ? training(json::parse(asked.out)) : json();
+        } while (seen.is_null() || seen["ranks"][0]["process"] != "stopped by a signal" ||
+                 seen["ranks"][1]["messages"].empty());
+        INFO(seen.dump(1));
+        const json& rank = seen["ranks"][1];
+        CHECK(rank["does"] == "waits");
+        CHECK(rank["operation"] == "recv(float, count 3000) from rank 0");
+        json message = rank["messages"][0];
+        CHECK(message["seconds"] >= 0);
+        message.erase("seconds");
+        CHECK(message == json({{"direction", "recv"},
+                               {"peer", 0},
+                               {"type", "float"},
+                               {"count", 3000},
+                               {"bytes", 12000},
+                               {"moved_bytes", 0},
+                               {"behind", 0}}));
+        CHECK(seen["ranks"][0]["messages"].empty());
+
+        kill(pid, SIGUSR1);
+        // rondo-run answers after it has taken the signal.
+        const ProgramResult text = status(place, {std::to_string(pid)});
+        CHECK(contains(text.out,
+                       "rank 1: recv(float, count 3000) from rank 0: 0 of 12000 bytes, for "));
+        go_on(seen);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK(contains(ran.err, "  recv(float, count 3000) from rank 0: 0 of 12000 bytes, for "));
+  CHECK(contains(ran.err, "  <- pending"));
+}
+
 TEST_CASE("a job of another launcher is seen through any of its processes") {
   const TempDirectory place;
   const std::string script =

@@ -108,6 +108,7 @@ TEST_CASE("each rank's state is told apart") {
   CHECK(waiting.step == 1u);
   CHECK(waiting.steps == 11);  // of a ring of 6: 2(N-1) transfers, and one that starts them
   CHECK(waiting.action == "recv_reduce_send");
+  CHECK(contains(to_text(snapshot), "  1 of 11 recv_reduce_send  "));  // as rondo-plan counts them
   CHECK(waiting_chains(snapshot) ==
         std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
 }
@@ -127,6 +128,35 @@ TEST_CASE("chains are followed to their end, and ranks that wait alike share a s
   CHECK(contains(text, "communicator \"training\" of 5 ranks"));
   CHECK(contains(text, chains.front()));
   CHECK(contains(text, "all_reduce(float, sum, count 1000) by ring"));
+}
+
+TEST_CASE("messages are told with their peer, direction and bytes, and how long they have waited") {
+  Ranks ranks(3);
+  ranks.wait(1, 2);
+  ranks[1].show_message(0, {.sends = false,
+                            .peer = 0,
+                            .type = DataType::kFloat32,
+                            .count = 10,
+                            .since_ns = recorder::now_ns() - 2'500'000'000});
+  ranks[1].show_message(1, {.sends = true,
+                            .peer = 2,
+                            .type = DataType::kInt64,
+                            .count = 1000,
+                            .moved_bytes = 4096,
+                            .since_ns = recorder::now_ns() - 7'500'000'000,
+                            .behind = 3});
+  ranks[1].show_messages(recorder::kMessages + 2);
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
+  CHECK(snapshot.ranks[1].operation == "send(int64, count 1000) to rank 2");
+  CHECK(snapshot.ranks[1].messages.size() >= 2);
+  const std::string text = to_text(snapshot);
+  INFO(text);
+  CHECK(contains(text, "rank 1: recv(float, count 10) from rank 0: 0 of 40 bytes, for 2.5 s\n"));
+  CHECK(contains(text,
+                 "rank 1: send(int64, count 1000) to rank 2: 4096 of 8000 bytes, for 7.5 s; "
+                 "3 more behind it\n"));
+  CHECK(contains(text, "rank 1: and those of 2 more lanes\n"));
 }
 
 TEST_CASE("a circle is called one") {

@@ -3,8 +3,8 @@
 // and as a graph of 20 operations a replay. Small messages by LL, too. Results are checked. Not a
 // test: no time is asserted.
 //
-// Channels, which are blocks and so multiprocessors: what the device has, shared among the ranks and
-// a few left free. By LL as many as there are 2 KiB of data.
+// Channels, which are blocks and so multiprocessors: what the device has, shared among the ranks
+// and a few left free. By LL as many as there are 2 KiB of data.
 //
 //   device_engine_bench [--channels N] [--slot-bytes N] [--depth N] [--largest BYTES] [--json FILE]
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// Ranks as streams of one GPU, for tests: memory on the device, launches of the walk's kernel, and a
-// wait that does not last for ever.
+// Ranks as streams of one GPU, for tests: memory on the device, launches of the walk's kernel, and
+// a wait that does not last for ever.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -123,8 +123,8 @@ class GpuWorld {
     for (uint64_t& abort : mapped_->aborts) *const_cast<volatile uint64_t*>(&abort) = 1;
   }
 
-  /// All operations in a row on the streams of `ranks`, launches[operation][rank]; results are in the
-  /// launches' memory afterwards. `replays`: as a graph, so often.
+  /// All operations in a row on the streams of `ranks`, launches[operation][rank]; results are in
+  /// the launches' memory afterwards. `replays`: as a graph, so often.
   void walk(std::vector<std::vector<Launch>> launches, const std::vector<uint32_t>& ranks,
             int replays = 0) {
     std::vector<std::vector<std::byte*>> memory(launches.size());  // [operation][rank]
