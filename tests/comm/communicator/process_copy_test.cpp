@@ -4,10 +4,16 @@
 #include "transport/shm/process_copy.hpp"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "tests/comm/communicator/await.hpp"
@@ -220,6 +226,25 @@ TEST_CASE("a process is reached only if it is the one that is meant") {
   CHECK(!transport::shm::reaches(probe));
   probe = transport::shm::own_probe();
   probe.address = 8;
+  CHECK(!transport::shm::reaches(probe));
+}
+
+TEST_CASE("a process is reached until its last thread has ended") {
+  if (!is_possible()) return;
+  transport::shm::Probe probe = transport::shm::own_probe();
+  probe.pid = fork();
+  if (probe.pid == 0) {
+    std::thread([] { pause(); }).detach();
+    syscall(SYS_exit, 0);  // this thread alone, unlike _exit
+  }
+  await("the end of the first thread", [&] {
+    std::ifstream status("/proc/" + std::to_string(probe.pid) + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(status), {}};
+    return text.find(") Z ") != std::string::npos;
+  });
+  CHECK(transport::shm::reaches(probe));
+  kill(probe.pid, SIGKILL);
+  waitpid(probe.pid, nullptr, 0);
   CHECK(!transport::shm::reaches(probe));
 }
 
