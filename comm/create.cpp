@@ -376,6 +376,7 @@ Status Communicator::Impl::bring_up(const Config& config) {
                                      .references = can.references,
                                      .signals = can.signals,
                                      .process_copy = can.process_copy,
+                                     .offers = true,
                                      .rank_order_only = settings.reproducible != 0},
                        .algorithm = static_cast<Algorithm>(settings.algorithm)});
   const bool paced = !pace.empty();

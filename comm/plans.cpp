@@ -177,7 +177,8 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
                 "nor do GPUs of several processes",
                 what, how)};
   }
-  if (shape.in_place && !schedule::is_in_place_safe(shape.call.collective, forced)) {
+  if (shape.in_place && shape.call.count > 0 &&
+      !schedule::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
   }
   auto made = make(shape, forced, limits_.rank);

@@ -296,9 +296,9 @@ Progress Runner::engine_failed(const Operation& operation, const HostEngine& eng
   if (const int error = engine.copy_error(); error != 0) {
     return fail(board_.raise(
         {Code::kSystem,
-         fmt::format("rank {} cannot copy from or to the buffers that rank {} passed to {} "
-                     "(operation {}): {}; are they as large as the call says? RONDO_CMA=0 does "
-                     "without such copies",
+         fmt::format("rank {} cannot copy between its buffers and those that rank {} passed to {} "
+                     "(operation {}): {}; are all of them as large as the call says? RONDO_CMA=0 "
+                     "does without such copies",
                      board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence,
                      std::strerror(error))}));
   }

@@ -91,7 +91,7 @@ Status choose(Plan& plan) {
     plan.algorithm = choose();
     if (available.references && !schedule::needs_of(plan.algorithm).references) {
       // Mapped buffers do not help, and staged algorithms are chosen as for any other memory.
-      available.references = false;
+      available.references = available.process_copy = false;
       plan.candidates = candidates();
       plan.algorithm = choose();
     }

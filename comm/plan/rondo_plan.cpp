@@ -131,7 +131,8 @@ Request read_request(const Flags& flags) {
   r.available = {.publish = !wire,
                  .references = flags.memory == "library",
                  .signals = !wire,
-                 .process_copy = !wire};
+                 .process_copy = !wire,
+                 .offers = true};
   if (form_of(r.collective).reduces && r.op == ReduceOp::kScaledSum) r.available.scaled = r.type;
   return r;
 }

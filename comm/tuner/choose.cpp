@@ -41,7 +41,7 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
     return "does not fold in rank order";
   }
   if (in_place && !schedule::is_in_place_safe(collective, algorithm) &&
-      !is_given_up_in_place(collective, algorithm)) {
+      !(available.offers && is_given_up_in_place(collective, algorithm))) {
     return "not safe in place";
   }
   return nullptr;

@@ -17,6 +17,9 @@ struct Available {
   /// Where peers' buffers are not mapped, the kernel copies between processes: what only copies can
   /// be direct all the same.
   bool process_copy = false;
+  /// Ranks tell each other which buffers they offer before they go direct (engine::Runner), so that one
+  /// that is in place can make all of them go through slots. Kernels on a device do not.
+  bool offers = false;
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
   /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
@@ -36,8 +39,8 @@ struct Choice {
 /// ring, and where it may not be used two-shot or the star, need nothing, so there always is a
 /// choice.
 /// `in_place`: whether some rank's buffers may be. What is not safe then is not chosen; but a direct
-/// algorithm is, where there is no safe one: it is carried out only where all ranks offer their
-/// buffers, and a rank that is in place does not.
+/// algorithm is, where there is no safe one and ranks make offers: a rank that is in place makes
+/// none.
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
               bool in_place, const LinkProfile& profile);
 

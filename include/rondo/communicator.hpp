@@ -151,10 +151,10 @@ struct Stats {
 /// their arguments before anything moves. The first failure sticks: every later call returns it, on
 /// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
 /// while a peer may still touch its buffers. (After a failure it waits for the peers to let go, but
-/// for 0.2 s at most: a peer that is stopped inside an operation on library memory, or on thread
-/// ranks' memory, may touch them when it goes on.) `in == out` (all_reduce, broadcast, reduce,
-/// all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root) and `in == out +
-/// rank * count` (all_gather, gather on the root) are in place; any other overlap is refused.
+/// for 0.2 s at most: a peer that is stopped while it touches them may go on with that later.) `in ==
+/// out` (all_reduce, broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter,
+/// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in place;
+/// any other overlap is refused.
 ///
 /// With Config::device, buffers are device memory and a collective is enqueued on
 /// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has
@@ -300,9 +300,9 @@ class Communicator {
   /// CUDA's errors, ranks that ended; ask it in a loop that waits for a stream.
   Status status() const;
 
-  /// What all_reduce(...) etc. of this shape would do here; `direct`: as with library memory on
-  /// every rank; `op`: of those that reduce. _v collectives: as if every block were of `count`
-  /// elements.
+  /// What all_reduce(...) etc. of this shape would do here, out of place; `direct`: with library
+  /// memory on every rank, else with plain; `op`: of those that reduce. _v collectives: as if every
+  /// block were of `count` elements.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;

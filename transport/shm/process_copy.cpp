@@ -1,10 +1,14 @@
 #include "transport/shm/process_copy.hpp"
 
+#include <dirent.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <memory>
 #include <random>
+#include <string>
 
 namespace rondo::transport::shm {
 namespace {
@@ -31,6 +35,23 @@ int copy(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) 
   return 0;
 }
 
+/// The process's number is that of its first thread, which has no memory any more once it has ended; the
+/// others' numbers do as well.
+template <class Call>
+int copy_by_any_thread(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) {
+  int error = copy(pid, address, here, bytes, call);
+  if (error != ESRCH) return error;
+  const std::string path = "/proc/" + std::to_string(pid) + "/task";
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir(path.c_str()), closedir);
+  while (const dirent* entry = threads ? readdir(threads.get()) : nullptr) {
+    const auto thread = static_cast<pid_t>(std::atoi(entry->d_name));
+    if (thread <= 0 || thread == pid) continue;  // "." and ".." are 0
+    error = copy(thread, address, here, bytes, call);
+    if (error != ESRCH) return error;
+  }
+  return error;
+}
+
 }  // namespace
 
 Probe own_probe() {
@@ -49,11 +70,11 @@ bool reaches(const Probe& probe) {
 }
 
 int copy_from_process(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
-  return copy(pid, address, to, bytes, process_vm_readv);
+  return copy_by_any_thread(pid, address, to, bytes, process_vm_readv);
 }
 
 int copy_to_process(pid_t pid, uint64_t address, const std::byte* from, size_t bytes) {
-  return copy(pid, address, const_cast<std::byte*>(from), bytes, process_vm_writev);
+  return copy_by_any_thread(pid, address, const_cast<std::byte*>(from), bytes, process_vm_writev);
 }
 
 }  // namespace rondo::transport::shm

@@ -62,6 +62,10 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(
         comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}),
         "in place");
+    // Of nothing, no pointer means anything, and whether it is the same may differ between ranks.
+    expect_ok(comm.all_to_all(nullptr, comm.rank() == 0 ? nullptr : out, 0, type,
+                              {.algorithm = Algorithm::kTwoShotDirect}),
+              "all_to_all of nothing");
     expect_refused(comm.all_reduce_async(nullptr, out, 3, type).wait(), "null");
     expect(
         comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kFlat}).code() ==

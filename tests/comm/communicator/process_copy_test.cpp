@@ -4,10 +4,16 @@
 #include "transport/shm/process_copy.hpp"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "tests/comm/communicator/await.hpp"
@@ -165,12 +171,28 @@ TEST_CASE("a buffer that is shorter than the call says is an error on every rank
                                wrong ? missing.data() : static_cast<void*>(out.data()), 3 * kLarge,
                                kType, 1, direct);
       expect(status.code() == Code::kSystem, status.to_string());
-      for (const char* part : {"the buffers that rank 1 passed to", "Bad address", "RONDO_CMA=0"}) {
+      for (const char* part : {"rank 1 passed to", "Bad address", "RONDO_CMA=0"}) {
         expect(status.message().find(part) != std::string::npos, status.to_string());
       }
     });
     require_all_ok(results);
   }
+}
+
+TEST_CASE("where a rank's own buffer is short, both ranks of the copy are named") {
+  if (!is_possible()) return;
+  const auto results = run_world(How::kForks, 3, [&](Communicator& comm) {
+    Buffer buffer(kLarge * 12, false);
+    const EndMissing missing(kLarge * 12);
+    void* const out = comm.rank() == 2 ? missing.data() : static_cast<void*>(buffer.data());
+    const Status status =
+        comm.broadcast(out, out, 3 * kLarge, kType, 1, {.algorithm = Algorithm::kOneShotDirect});
+    expect(status.code() == Code::kSystem, status.to_string());
+    expect(status.message().find("rank 2 cannot copy between its buffers and those that rank 1 ") !=
+               std::string::npos,
+           status.to_string());
+  });
+  require_all_ok(results);
 }
 
 TEST_CASE("who waits for a copy from a killed process hears of it") {
@@ -204,6 +226,25 @@ TEST_CASE("a process is reached only if it is the one that is meant") {
   CHECK(!transport::shm::reaches(probe));
   probe = transport::shm::own_probe();
   probe.address = 8;
+  CHECK(!transport::shm::reaches(probe));
+}
+
+TEST_CASE("a process is reached until its last thread has ended") {
+  if (!is_possible()) return;
+  transport::shm::Probe probe = transport::shm::own_probe();
+  probe.pid = fork();
+  if (probe.pid == 0) {
+    std::thread([] { pause(); }).detach();
+    syscall(SYS_exit, 0);  // this thread alone, unlike _exit
+  }
+  await("the end of the first thread", [&] {
+    std::ifstream status("/proc/" + std::to_string(probe.pid) + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(status), {}};
+    return text.find(") Z ") != std::string::npos;
+  });
+  CHECK(transport::shm::reaches(probe));
+  kill(probe.pid, SIGKILL);
+  waitpid(probe.pid, nullptr, 0);
   CHECK(!transport::shm::reaches(probe));
 }
 

@@ -101,6 +101,21 @@ TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
   compare(world, calls);
 }
 
+TEST_CASE("On a device, an all-to-all leaves the blocks of a rank in place until they are read") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 3);
+  REQUIRE(world.all_created());
+  // Ranks do not tell each other whether they are in place.
+  for (size_t count = 1; count <= size_t{1} << 26; count *= 2) {
+    const Algorithm algorithm =
+        world[0].plan(Collective::kAllToAll, count, DataType::kInt32).algorithm;
+    INFO(count << ": " << name(algorithm));
+    CHECK(algorithm != Algorithm::kTwoShotDirect);
+  }
+  compare(world, {{.collective = Collective::kAllToAll, .count = 20000, .in_place = true}});
+}
+
 TEST_CASE("On a device, small one-shot operations from everybody to everybody go by LL") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

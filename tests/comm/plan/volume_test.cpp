@@ -103,6 +103,13 @@ TEST_CASE("the choice is the communicator's, and says why") {
     const bool direct = schedule::needs_of(c.algorithm).references;
     CHECK((c.refusal != nullptr) == direct);
   }
+  // Library memory is not copied by the kernel, whatever is chosen.
+  Request little = request(Collective::kAllGather, Algorithm::kAuto, 3, 12);
+  little.available.process_copy = true;
+  for (const tuner::Candidate& c : planned(little).candidates) {
+    INFO(name(c.algorithm));
+    CHECK(c.price.process_copy_us == 0);
+  }
   r.algorithm = Algorithm::kStar;
   plan = planned(r);
   CHECK(plan.algorithm == Algorithm::kStar);

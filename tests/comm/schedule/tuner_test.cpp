@@ -132,8 +132,11 @@ TEST_CASE("the choice follows from the prediction") {
 }
 
 TEST_CASE("what is not available, or not safe in place, is never chosen, and always something is") {
-  for (int mask = 0; mask < 8; ++mask) {
-    const Available available{(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0};
+  for (int mask = 0; mask < 16; ++mask) {
+    const Available available{.publish = (mask & 1) != 0,
+                              .references = (mask & 2) != 0,
+                              .signals = (mask & 4) != 0,
+                              .offers = (mask & 8) != 0};
     for (int c = 0; c < kCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 34; bytes *= 8) {
@@ -148,7 +151,7 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
           CHECK((!needs.signals || available.signals));
           // Of those that ranks decide on together, one that is in place refuses.
           CHECK((!in_place || schedule::is_in_place_safe(collective, choice.algorithm) ||
-                 (collective == Collective::kAllToAll && needs.references)));
+                 (collective == Collective::kAllToAll && needs.references && available.offers)));
           const auto all = candidates(collective, 5, bytes, available, in_place, profile);
           double cheapest = INFINITY;
           for (const Candidate& candidate : all) {
