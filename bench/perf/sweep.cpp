@@ -1,6 +1,6 @@
-// Out of place, float sum or what -d, -o and -r say, a table each. One-shot-direct all_reduce is shown
-// but is no alternative: it is not safe in place, and ranks must choose alike whatever each one's buffers
-// are.
+// Out of place, float sum or what -d, -o and -r say, a table each. One-shot-direct all_reduce is
+// shown but is no alternative: it is not safe in place, and ranks must choose alike whatever each
+// one's buffers are.
 #include "bench/perf/sweep.hpp"
 
 #include <spdlog/spdlog.h>

@@ -63,8 +63,8 @@ struct Prepared {
   bool nontemporal;         // results are larger than the caches
   schedule::Layout layout;  // of a _v collective
   bool direct_only;         // the caller forced it: no falling back to staged
-  /// Plain memory, too, goes direct, because `direct` only copies and the kernel can do that between
-  /// processes (Reference::kProcess).
+  /// Plain memory, too, goes direct, because `direct` only copies and the kernel can do that
+  /// between processes (Reference::kProcess).
   bool by_process_copy;
   bool offers;  // false: this rank's buffers are in place, which `direct` does not stand
   Plan staged;  // through slots

@@ -13,14 +13,14 @@ namespace rondo::engine {
 
 namespace {
 // How long a rank that fails waits for the others to let go of its buffers. Those that live answer
-// within moments; a process that is stopped never does. Threads of one process are not stopped apart,
-// and what they touch too late may be unmapped.
+// within moments; a process that is stopped never does. Threads of one process are not stopped
+// apart, and what they touch too late may be unmapped.
 constexpr int64_t kLetGoNs = 200'000'000;
 constexpr int64_t kLetGoOfAddressesNs = 10'000'000'000;
 constexpr timespec kLetGoPause{0, 100'000};
 
-// Whether a peer's buffer is reached by the kernel's copies only. A peer that offers it so although this
-// rank would not has another shape of call, or nonsense: its buffer counts as not offered.
+// Whether a peer's buffer is reached by the kernel's copies only. A peer that offers it so although
+// this rank would not has another shape of call, or nonsense: its buffer counts as not offered.
 bool is_elsewhere(const Operation& operation, const transport::Reference& offered) {
   return operation.prepared->by_process_copy && offered.kind == transport::Reference::kProcess;
 }
@@ -107,8 +107,9 @@ void Runner::begin(Operation& operation) {
   }
 }
 
-// A rank that only sends could be any number of operations ahead of one that does not come, and then
-// nobody would know any more what it was that it sent. So it stays as near as the board remembers.
+// A rank that only sends could be any number of operations ahead of one that does not come, and
+// then nobody would know any more what it was that it sent. So it stays as near as the board
+// remembers.
 Progress Runner::let_follow(Operation& operation) {
   uint64_t slowest = operation.sequence;
   for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
@@ -374,8 +375,8 @@ Progress Runner::step_lanes() {
   return progress;
 }
 
-// A message that waits for a rank that has left will wait for ever, unless all it needs lies in slots
-// already: so once more, after the rank has been seen to be gone.
+// A message that waits for a rank that has left will wait for ever, unless all it needs lies in
+// slots already: so once more, after the rank has been seen to be gone.
 Status Runner::find_abandoned(bool* moved) {
   const auto has_left = [this](int peer) { return board_.has_left(peer); };
   if (lanes_.find_waiting_for(has_left) == nullptr) return {};

@@ -43,12 +43,12 @@ class Runner {
   Progress step_lanes();
   /// Nothing of this communicator is moved any more, after an error that is on the board.
   void give_up(Status status) { (void)fail(std::move(status)); }
-  /// After a failure: whether buffers are the caller's again. False while peers may still touch them,
-  /// which ends within moments, or with a peer that is stopped after a deadline.
+  /// After a failure: whether buffers are the caller's again. False while peers may still touch
+  /// them, which ends within moments, or with a peer that is stopped after a deadline.
   bool is_let_go();
-  /// When nothing moves, neither `operation` (null: there is none) nor the lanes: lets time pass, and
-  /// looks after the ranks when that is due. `may_sleep`: nothing else needs this thread. False:
-  /// failed.
+  /// When nothing moves, neither `operation` (null: there is none) nor the lanes: lets time pass,
+  /// and looks after the ranks when that is due. `may_sleep`: nothing else needs this thread.
+  /// False: failed.
   bool wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep);
 
   /// After step() said kDone or kProgressed, at the end of a wait.

@@ -14,8 +14,9 @@ bool copies_between_processes(Collective collective, const Available& available)
   return available.process_copy && !available.references && !form_of(collective).reduces;
 }
 
-/// Whether ranks follow a direct algorithm that is not safe in place until one of them is in place, and
-/// then go through slots: only where no direct one is safe, because in place that would be better.
+/// Whether ranks follow a direct algorithm that is not safe in place until one of them is in place,
+/// and then go through slots: only where no direct one is safe, because in place that would be
+/// better.
 bool is_given_up_in_place(Collective collective, Algorithm algorithm) {
   const auto is_better = [collective](Algorithm other) {
     return schedule::has(collective, other) && schedule::is_in_place_safe(collective, other);

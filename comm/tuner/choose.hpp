@@ -17,8 +17,8 @@ struct Available {
   /// Where peers' buffers are not mapped, the kernel copies between processes: what only copies can
   /// be direct all the same.
   bool process_copy = false;
-  /// Ranks tell each other which buffers they offer before they go direct (engine::Runner), so that one
-  /// that is in place can make all of them go through slots. Kernels on a device do not.
+  /// Ranks tell each other which buffers they offer before they go direct (engine::Runner), so that
+  /// one that is in place can make all of them go through slots. Kernels on a device do not.
   bool offers = false;
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
@@ -26,8 +26,9 @@ struct Available {
   std::optional<DataType> scaled = {};
 };
 
-/// Whether the algorithm can fold inputs that are scaled on the way. In one-shot everybody folds its
-/// own input as it is and the others' as they were rounded, which small types must not tell apart.
+/// Whether the algorithm can fold inputs that are scaled on the way. In one-shot everybody folds
+/// its own input as it is and the others' as they were rounded, which small types must not tell
+/// apart.
 bool can_scale(DataType type, Algorithm algorithm);
 
 struct Choice {
@@ -38,9 +39,9 @@ struct Choice {
 /// `bytes` as in predict_us. Of equal predictions the first in the order of Algorithm wins. The
 /// ring, and where it may not be used two-shot or the star, need nothing, so there always is a
 /// choice.
-/// `in_place`: whether some rank's buffers may be. What is not safe then is not chosen; but a direct
-/// algorithm is, where there is no safe one and ranks make offers: a rank that is in place makes
-/// none.
+/// `in_place`: whether some rank's buffers may be. What is not safe then is not chosen; but a
+/// direct algorithm is, where there is no safe one and ranks make offers: a rank that is in place
+/// makes none.
 Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
               bool in_place, const LinkProfile& profile);
 

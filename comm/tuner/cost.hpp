@@ -21,8 +21,8 @@ struct Terms {
   double one_way_bytes = 0;  // of these, how many more go one way than the other
   double memory_bytes = 0;   // of own or peers' buffers, read plus written
   double reduced_bytes = 0;  // folded into others
-  // What the kernel copies between processes where a direct algorithm's buffers are not mapped; those
-  // bytes are among memory_bytes, too.
+  // What the kernel copies between processes where a direct algorithm's buffers are not mapped;
+  // those bytes are among memory_bytes, too.
   double process_copies = 0;
   double process_copied_bytes = 0;
 };

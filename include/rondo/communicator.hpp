@@ -151,10 +151,10 @@ struct Stats {
 /// their arguments before anything moves. The first failure sticks: every later call returns it, on
 /// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
 /// while a peer may still touch its buffers. (After a failure it waits for the peers to let go, but
-/// for 0.2 s at most: a peer that is stopped while it touches them may go on with that later.) `in ==
-/// out` (all_reduce, broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter,
-/// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in place;
-/// any other overlap is refused.
+/// for 0.2 s at most: a peer that is stopped while it touches them may go on with that later.) `in
+/// == out` (all_reduce, broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter,
+/// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in
+/// place; any other overlap is refused.
 ///
 /// With Config::device, buffers are device memory and a collective is enqueued on
 /// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has

@@ -117,9 +117,9 @@ constexpr size_t elements(Holds holds, size_t count, size_t ranks) {
   return holds == Holds::kNothing ? 0 : holds == Holds::kEach ? count * ranks : count;
 }
 
-/// How a collective is carried out. The "direct" ones touch peers' buffers themselves, which must be
-/// library memory, or threads' of one process; those that do not reduce also take any memory where the
-/// kernel copies between processes. The others stage through slots.
+/// How a collective is carried out. The "direct" ones touch peers' buffers themselves, which must
+/// be library memory, or threads' of one process; those that do not reduce also take any memory
+/// where the kernel copies between processes. The others stage through slots.
 enum class Algorithm : uint8_t {
   kAuto = 0,
   kRing = 1,           // 2(N-1) steps, each rank talks to two neighbours

@@ -25,7 +25,8 @@ constexpr size_t kLine = 64;
 constexpr size_t kLinePair = 128;  // prefetchers fetch pairs: other writers stay this far away
 constexpr size_t kInlineBytes = 40;
 
-/// So many messages may be on their way that need no slot. More than slots: they cost 64 bytes each.
+/// So many messages may be on their way that need no slot. More than slots: they cost 64 bytes
+/// each.
 constexpr uint32_t kLeastHeaderLines = 32;
 constexpr uint32_t header_lines(uint32_t depth) {
   return depth > kLeastHeaderLines ? depth : kLeastHeaderLines;

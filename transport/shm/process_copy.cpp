@@ -35,8 +35,8 @@ int copy(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) 
   return 0;
 }
 
-/// The process's number is that of its first thread, which has no memory any more once it has ended; the
-/// others' numbers do as well.
+/// The process's number is that of its first thread, which has no memory any more once it has
+/// ended; the others' numbers do as well.
 template <class Call>
 int copy_by_any_thread(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) {
   int error = copy(pid, address, here, bytes, call);

@@ -1,6 +1,6 @@
 // Cross-memory attach: the kernel copies between two processes' memory, without a slot in between
-// (process_vm_readv and process_vm_writev, Linux 3.2). Allowed between processes of one user, unless
-// Yama or a container's seccomp filter forbids it: so ranks try it before they rely on it.
+// (process_vm_readv and process_vm_writev, Linux 3.2). Allowed between processes of one user,
+// unless Yama or a container's seccomp filter forbids it: so ranks try it before they rely on it.
 #pragma once
 
 #include <sys/types.h>

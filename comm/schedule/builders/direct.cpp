@@ -1,7 +1,7 @@
 // The direct algorithms: ranks read and write each other's buffers in place, without slots. They
-// need every buffer to be within everybody's reach, and they bracket the access: before it `wait posted`
-// (a peer's buffers belong to this operation only once it has called), after it signal and `wait
-// signalled` for all (no call ends while a peer may still touch its buffers).
+// need every buffer to be within everybody's reach, and they bracket the access: before it `wait
+// posted` (a peer's buffers belong to this operation only once it has called), after it signal and
+// `wait signalled` for all (no call ends while a peer may still touch its buffers).
 //
 // one-shot all_reduce:
 //   1. wait posted, all peers.

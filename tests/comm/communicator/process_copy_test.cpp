@@ -48,7 +48,8 @@ class EndMissing {
   void* base_;
 };
 
-// The sanitizers' own processes may be refused, and so may a container's: then nothing is tested here.
+// The sanitizers' own processes may be refused, and so may a container's: then nothing is tested
+// here.
 bool is_possible() {
   bool possible = false;
   const auto results = run_world(How::kForks, 2, [](Communicator& comm) {
