@@ -57,15 +57,20 @@ Status Communicator::Impl::resolve(const Request& request, const CallOptions& op
   auto& plans = device_ ? *device_plans_ : *plans_;
   auto found = plans.find(comm::shape_of(request, options, rank()));
   if (!found.ok()) return found.status();
-  last_ = {.request = request,
-           .options = options,
-           .prepared = *found,
-           .in = static_cast<const std::byte*>(comm::reads(request, rank()) ? request.in : nullptr),
-           .out = static_cast<std::byte*>(comm::writes(request, rank()) ? request.out : nullptr)};
+  engine::Operation operation;
+  operation.prepared = found->get();
+  operation.keep_alive = *found;
   if (request.collective == Collective::kBarrier) {
-    last_.in = &barrier_in_;
-    last_.out = &barrier_out_;
+    operation.in = &barrier_in_;
+    operation.out = &barrier_out_;
+  } else {
+    if (comm::reads(request, rank())) operation.in = static_cast<const std::byte*>(request.in);
+    if (comm::writes(request, rank())) operation.out = static_cast<std::byte*>(request.out);
   }
+  operation.factor = options.factor;
+  operation.timeout_ns = timeout_of(options);
+  operation.stream = options.stream;
+  last_ = {.request = request, .options = options, .operation = std::move(operation)};
   return {};
 }
 
@@ -75,25 +80,14 @@ int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
              : timeout_ns_;
 }
 
-Status Communicator::Impl::prepare(const Request& request, const CallOptions& options,
-                                   engine::Operation& operation) {
+Status Communicator::Impl::prepare(const Request& request, const CallOptions& options) {
   if (device_) {
     RONDO_RETURN_IF_ERROR(device_->check(false));
   } else if (board_->has_error()) {
     return board_->error();
   }
-  if (!last_.prepared || !(last_.request == request) || last_.options != options) {
-    RONDO_RETURN_IF_ERROR(resolve(request, options));
-  }
-  operation.prepared = last_.prepared.get();
-  operation.in = last_.in;
-  operation.out = last_.out;
-  operation.factor = options.factor;
-  operation.timeout_ns = timeout_of(options);
-  if (!device_) return {};
-  operation.stream = options.stream;
-  operation.keep_alive = last_.prepared;
-  return device_->refusal(operation);
+  if (!last_.answers(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  return device_ ? device_->refusal(last_.operation) : Status();
 }
 
 Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& options) const {
@@ -130,10 +124,8 @@ Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& option
 
 Result<std::unique_ptr<engine::Operation>> Communicator::Impl::make_operation(
     const Request& request, const CallOptions& options) {
-  auto operation = std::make_unique<engine::Operation>();
-  RONDO_RETURN_IF_ERROR(prepare(request, options, *operation));
-  operation->keep_alive = last_.prepared;
-  return operation;
+  RONDO_RETURN_IF_ERROR(prepare(request, options));
+  return std::make_unique<engine::Operation>(last_.operation);
 }
 
 Status Communicator::Impl::need_progress() {
@@ -145,20 +137,25 @@ Status Communicator::Impl::need_progress() {
 }
 
 Status Communicator::Impl::run(const Request& request, const CallOptions& options) {
+  if (group_ || device_ || !queue_->empty() || board_->has_error()) {
+    return run_in_turn(request, options);
+  }
+  if (!last_.answers(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  return runner_->run(last_.operation);
+}
+
+Status Communicator::Impl::run_in_turn(const Request& request, const CallOptions& options) {
   if (group_) {
     auto operation = make_operation(request, options);
     if (!operation.ok()) return group_->refuse(operation.status());
     group_->operations.push_back(std::move(*operation));
     return {};
   }
-  if (device_) {
-    RONDO_RETURN_IF_ERROR(prepare(request, options, blocking_));
-    return enqueue(blocking_);
+  if (device_ || queue_->empty()) {
+    RONDO_RETURN_IF_ERROR(prepare(request, options));
+    return device_ ? enqueue(last_.operation) : runner_->run(last_.operation);
   }
-  // Behind asynchronous operations a blocking one takes its turn in the queue.
-  if (!queue_->empty()) return start(request, options).wait();
-  RONDO_RETURN_IF_ERROR(prepare(request, options, blocking_));
-  return runner_->run(blocking_);
+  return start(request, options).wait();
 }
 
 Status Communicator::Impl::enqueue(const engine::Operation& operation) {

@@ -84,11 +84,13 @@ class Communicator::Impl {
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
   Status bring_up(const Config& config);
   Status bring_up_device(const Config& config, bool links_given);
-  /// Checks the arguments, finds the plan, and remembers both in last_.
+  /// Checks the arguments, finds the plan, and remembers the operation in last_.
   Status resolve(const comm::Request& request, const CallOptions& options);
-  /// The same, unless the call repeats the last one; then fills in what was asked.
-  Status prepare(const comm::Request& request, const CallOptions& options,
-                 engine::Operation& operation);
+  /// The same, unless the call repeats the last one: last_.operation is what is asked for.
+  Status prepare(const comm::Request& request, const CallOptions& options);
+  /// run(), where something else comes first: a group, a device, an error, or what is still in the
+  /// queue.
+  Status run_in_turn(const comm::Request& request, const CallOptions& options);
   Status prepare(engine::Transfer& transfer, const CallOptions& options) const;
   Result<std::unique_ptr<engine::Operation>> make_operation(const comm::Request& request,
                                                             const CallOptions& options);
@@ -117,12 +119,13 @@ class Communicator::Impl {
   struct Resolved {
     comm::Request request;
     CallOptions options;
-    std::shared_ptr<const engine::Prepared> prepared;
-    const std::byte* in;
-    std::byte* out;
+    engine::Operation operation;  // of blocking calls itself, for others to be copied
+
+    bool answers(const comm::Request& asked, const CallOptions& how) const {
+      return operation.prepared != nullptr && request == asked && options == how;
+    }
   };
   Resolved last_{};                         // most programs repeat themselves
-  engine::Operation blocking_;              // the operation of blocking calls, reused
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 
   std::optional<comm::Group> group_;

@@ -86,6 +86,7 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   prepared->direct_only = false;
   prepared->by_process_copy = false;
   prepared->offers = true;
+  prepared->shows = true;
 
   if (prepared->scaled && !can_scale(call.type, call.algorithm)) {
     return Status(
@@ -112,6 +113,8 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   }
   RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
                                                    : choose_forced(shape, forced, *prepared));
+  prepared->shows = prepared->direct != nullptr || prepared->in_bytes >= engine::kReferenceBytes ||
+                    is_varying(call.collective);
   return std::shared_ptr<const Prepared>(std::move(prepared));
 }
 

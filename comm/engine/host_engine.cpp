@@ -51,14 +51,14 @@ void HostEngine::start(const Operation& operation) {
 }
 
 // Flattened: a small operation is a few dozen loads and stores, and calls between the functions
-// below would be half of it.
+// below would be half of it. What only large ones do stays out of line, for the registers' sake.
 [[gnu::flatten]] Progress HostEngine::advance() {
   awaited_ = nullptr;
   blocked_on_.store(-1, std::memory_order_relaxed);
   return engine::advance(program_, *geometry_, cursor_, *this, budget_);
 }
 
-bool HostEngine::drained() {
+bool HostEngine::let_go_of_references() {
   while (!referred_.empty()) {
     if (!referred_.back().sender->drained()) {
       (void)blocked(referred_.back().peer);
@@ -69,7 +69,8 @@ bool HostEngine::drained() {
   return true;
 }
 
-Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t bytes, uint32_t i) {
+Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t bytes,
+                             std::byte** where) {
   transport::Delivery delivery;
   if (!receiver.try_peek(&delivery)) return blocked(peer, &receiver);
   // A slot of another operation, or of another size, means that the ranks disagree; it is never
@@ -78,7 +79,7 @@ Progress HostEngine::receive(transport::Receiver& receiver, int peer, size_t byt
     return failed(peer, delivery.tag != operation_->tag);
   }
   // Operands are one list for sources and destinations; a source is only ever read.
-  located_[i] = const_cast<std::byte*>(delivery.data);
+  *where = const_cast<std::byte*>(delivery.data);
   return Progress::kDone;
 }
 
@@ -86,45 +87,57 @@ Progress HostEngine::locate(const SliceMove& move, size_t bytes) {
   const uint64_t element = operation_->prepared->element_bytes;
   const uint32_t sources = move.instruction->sources;
   const uint32_t operands = sources + move.instruction->destinations;
+  std::byte** const located = located_.data();
+  bool takes = false, hands_over = false;
+  uint64_t fetched = 0;
   for (uint32_t i = 0; i < operands; ++i) {
     const Location& operand = move.operands[i];
     const uint64_t offset = (operand.offset + move.offset) * element;
     const auto peer = static_cast<size_t>(operand.peer);
     switch (operand.place) {
       case Place::kIn:
-        located_[i] = in_ + offset;
+        located[i] = in_ + offset;
         break;
       case Place::kOut:
-        located_[i] = out_ + offset;
+        located[i] = out_ + offset;
         break;
       case Place::kPeerIn:
-        located_[i] = peers_.in[peer] + offset;
+        located[i] = peers_.in[peer] + offset;
+        if (i < sources && operand.peer != rank_) fetched += bytes;
         break;
       case Place::kPeerOut:
-        located_[i] = peers_.out[peer] + offset;
+        located[i] = peers_.out[peer] + offset;
+        hands_over = true;
         break;
       case Place::kSlot:
         if (i < sources) {
-          const Progress got = receive(*receivers_[peer], operand.peer, bytes, i);
+          const Progress got = receive(*receivers_[peer], operand.peer, bytes, &located[i]);
           if (got != Progress::kDone) return got;
+          takes = true;
         } else {
-          located_[i] = senders_[peer]->try_acquire(bytes);
-          if (located_[i] == nullptr) return blocked(operand.peer);
+          located[i] = senders_[peer]->try_acquire(bytes);
+          if (located[i] == nullptr) return blocked(operand.peer);
+          hands_over = true;
         }
         break;
       case Place::kPublished:
         if (i < sources) {
-          const Progress got = receive(*subscriptions_[peer], operand.peer, bytes, i);
+          const Progress got = receive(*subscriptions_[peer], operand.peer, bytes, &located[i]);
           if (got != Progress::kDone) return got;
+          takes = true;
         } else {
-          located_[i] = publisher_->try_acquire(bytes);
+          located[i] = publisher_->try_acquire(bytes);
           // Which of the readers is behind, only the transport knows; the board tells (its
           // waiting-for chain).
-          if (located_[i] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
+          if (located[i] == nullptr) return blocked(rank_ == 0 ? 1 : 0);
+          hands_over = true;
         }
         break;
     }
   }
+  takes_ = takes;
+  hands_over_ = hands_over;
+  fetched_ = fetched;
   return Progress::kDone;
 }
 
@@ -138,7 +151,7 @@ bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
   return move.operands[0].place == Place::kIn && (to == Place::kSlot || to == Place::kPublished);
 }
 
-Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
+[[gnu::noinline]] Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
   const Location& from = move.operands[0];
   const Location& to = move.operands[1];
   transport::Reference reference = operation_->in_reference;
@@ -193,6 +206,19 @@ void HostEngine::release(const SliceMove& move) {
   }
 }
 
+[[gnu::noinline]] bool HostEngine::find_factors(const SliceMove& move) {
+  bool scales = false;
+  for (uint32_t i = 0; i < move.instruction->sources; ++i) {
+    const Location& operand = move.operands[i];
+    const bool input = operand.place == Place::kIn || operand.place == Place::kPeerIn;
+    factors_[i] = !input                        ? 1
+                  : operand.place == Place::kIn ? operation_->factor
+                                                : peers_.factors[static_cast<size_t>(operand.peer)];
+    scales = scales || input;
+  }
+  return scales;
+}
+
 void HostEngine::compute(const SliceMove& move) {
   const schedule::Instruction& instruction = *move.instruction;
   const Prepared& prepared = *operation_->prepared;
@@ -210,19 +236,14 @@ void HostEngine::compute(const SliceMove& move) {
     }
   } else if (prepared.in_place && instruction.sources == 1 && divisor == 1 && !prepared.scaled) {
     // A copy of In onto itself is no access at all (schedule.hpp).
-    const auto end = std::remove(to, to + destinations, from[0]);
-    destinations = static_cast<uint32_t>(end - to);
-    if (destinations == 0) return;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < destinations; ++i) {
+      if (to[i] != from[0]) to[kept++] = to[i];
+    }
+    if (kept == 0) return;
+    destinations = kept;
   }
-  bool scales = false;
-  for (uint32_t i = 0; prepared.scaled && i < instruction.sources; ++i) {
-    const Location& operand = move.operands[i];
-    const bool input = operand.place == Place::kIn || operand.place == Place::kPeerIn;
-    factors_[i] = !input                        ? 1
-                  : operand.place == Place::kIn ? operation_->factor
-                                                : peers_.factors[static_cast<size_t>(operand.peer)];
-    scales = scales || input;
-  }
+  const bool scales = prepared.scaled && find_factors(move);
   prepared.function({.sources = from,
                      .destinations = to,
                      .source_count = instruction.sources,
@@ -233,7 +254,7 @@ void HostEngine::compute(const SliceMove& move) {
                      .factors = scales ? factors_.data() : nullptr});
 }
 
-Progress HostEngine::copy_between_processes(const SliceMove& move, size_t bytes) {
+[[gnu::noinline]] Progress HostEngine::copy_between_processes(const SliceMove& move, size_t bytes) {
   const schedule::Instruction& instruction = *move.instruction;
   RONDO_CHECK(instruction.sources == 1, "%d sources, some in other processes", instruction.sources);
   const auto is_elsewhere = [this](const Location& operand) {
@@ -287,17 +308,18 @@ Progress HostEngine::try_move(const SliceMove& move) {
     } else {
       compute(move);
     }
-    const schedule::Instruction& instruction = *move.instruction;
-    for (uint32_t i = 0; i < instruction.sources; ++i) {
-      if (move.operands[i].place == Place::kPeerIn && move.operands[i].peer != rank_) sent(bytes);
+    if (fetched_ > 0) sent(fetched_);
+    if (hands_over_) {
+      computed_ = true;
+      published_ = 0;
     }
-    computed_ = true;
-    published_ = 0;
   }
-  const Progress done = publish(move, bytes);
-  if (done != Progress::kDone) return done;
-  computed_ = false;
-  release(move);
+  if (hands_over_) {
+    const Progress done = publish(move, bytes);
+    if (done != Progress::kDone) return done;
+    computed_ = false;
+  }
+  if (takes_) release(move);
   return Progress::kDone;
 }
 

@@ -14,10 +14,6 @@
 
 namespace rondo::engine {
 
-/// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the
-/// slot is cheaper than the reader's misses on the sender's memory and the drain at the end.
-inline constexpr size_t kReferenceBytes = 4096;
-
 /// Moves before the caller looks round: long enough not to matter, short enough that nothing else
 /// starves, and that others see within moments that this rank works, or has noticed an error. Moves
 /// on peers' buffers are larger than slots, and slots may be as large as their owner likes.
@@ -49,7 +45,7 @@ class HostEngine {
   /// Walks on, for a moment: see advance() in interpreter.hpp.
   Progress advance();
   /// Whether no peer may still read In by reference.
-  bool drained();
+  bool drained() { return referred_.empty() || let_go_of_references(); }
 
   // The interpreter's primitives.
   Progress try_move(const SliceMove& move);
@@ -73,14 +69,17 @@ class HostEngine {
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
-  /// Peeks operand i of the current move.
-  Progress receive(transport::Receiver& receiver, int peer, size_t bytes, uint32_t i);
+  bool let_go_of_references();
+  /// Peeks an operand of the current move.
+  Progress receive(transport::Receiver& receiver, int peer, size_t bytes, std::byte** where);
   /// Finds where the operands lie: what has arrived, what may be written.
   Progress locate(const SliceMove& move, size_t bytes);
   Progress publish(const SliceMove& move, size_t bytes);
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
   void compute(const SliceMove& move);
+  /// The factors of a scaled move's sources, and whether there are any.
+  bool find_factors(const SliceMove& move);
   /// A copy of which an operand is in another process.
   Progress copy_between_processes(const SliceMove& move, size_t bytes);
   void release(const SliceMove& move);
@@ -130,9 +129,13 @@ class HostEngine {
   bool may_refer_ = false;                    // In may be sent by reference
   std::vector<double> factors_;               // of the sources of the current move
   std::vector<std::byte*> located_;  // operands of the current move: sources, then destinations
-  uint32_t published_ = 0;           // destinations of the current move already handed over
-  bool computed_ = false;            // the current move's kernel has run
-  uint64_t signals_ = 0;             // raised since creation
+  // What the current move does besides computing, so that most of it is not looked for in vain.
+  bool takes_ = false;       // reads slots, to be released
+  bool hands_over_ = false;  // writes slots or peers' buffers
+  uint64_t fetched_ = 0;     // bytes read from peers' buffers
+  uint32_t published_ = 0;   // destinations of the current move already handed over
+  bool computed_ = false;    // the current move's kernel has run
+  uint64_t signals_ = 0;     // raised since creation
   struct Referred {
     transport::Sender* sender;
     int peer;

@@ -50,6 +50,10 @@ struct Offers {
 };
 Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank);
 
+/// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the
+/// slot is cheaper than the reader's misses on the sender's memory and the drain at the end.
+inline constexpr size_t kReferenceBytes = 4096;
+
 /// Everything about an operation but its buffers, made once and shared by all operations of the
 /// same shape.
 struct Prepared {
@@ -67,6 +71,9 @@ struct Prepared {
   /// between processes (Reference::kProcess).
   bool by_process_copy;
   bool offers;  // false: this rank's buffers are in place, which `direct` does not stand
+  /// Peers look at this operation's post as soon as it is there, or into its buffers. False for what
+  /// is small, so that it costs little.
+  bool shows;
   Plan staged;  // through slots
   /// If all ranks offer what it needs; null: staged is as good, or the only one.
   std::unique_ptr<Plan> direct;
@@ -84,7 +91,7 @@ struct Operation {
   double factor = 1;                           // kScaledSum only
   void* stream = nullptr;                      // on a device: where it is enqueued
   std::shared_ptr<Work::State> work;           // asynchronous ones only
-  std::shared_ptr<const Prepared> keep_alive;  // likewise, and on a device
+  std::shared_ptr<const Prepared> keep_alive;  // of `prepared`; null where the caller keeps it
 
   // Set by the runner.
   uint64_t sequence = 0;

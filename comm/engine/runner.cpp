@@ -110,7 +110,7 @@ void Runner::begin(Operation& operation) {
 // A rank that only sends could be any number of operations ahead of one that does not come, and
 // then nobody would know any more what it was that it sent. So it stays as near as the board
 // remembers.
-Progress Runner::let_follow(Operation& operation) {
+[[gnu::noinline]] Progress Runner::let_follow(Operation& operation) {
   uint64_t slowest = operation.sequence;
   for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
     const int peer = operation.asked_peer;
@@ -132,18 +132,39 @@ Progress Runner::let_follow(Operation& operation) {
 
 void Runner::post(Operation& operation) {
   const uint64_t sequence = operation.sequence;
-  using transport::Reference;
-  // Referring costs a look at the arena: only where references may be used.
-  const bool large =
-      operation.prepared->in_bytes >= kReferenceBytes && references_ && !operation.prepared->scaled;
-  const bool offers = operation.prepared->direct != nullptr && operation.prepared->offers;
-  if ((large && !operation.prepared->in_place) || offers) {
-    if (operation.in != nullptr)
-      operation.in_reference = transport_.refer(operation.in, operation.prepared->in_bytes);
-    if (operation.out != nullptr)
-      operation.out_reference = transport_.refer(operation.out, operation.prepared->out_bytes);
+  const Prepared& prepared = *operation.prepared;
+  if (prepared.shows) show(operation);
+  board_.post(sequence, prepared.call, operation.in_reference, operation.out_reference,
+              operation.factor);
+  if (prepared.shows && board_.is_too_late(sequence)) {
+    operation.too_late = true;
+    return;
   }
-  if (offers && operation.prepared->by_process_copy) {
+  if (prepared.shows || sequence % recorder::kAskEvery == 0) {  // somebody may wait for this post
+    for (int peer = 0; peer < board_.ranks(); ++peer) board_.ring(peer);
+  }
+  if (prepared.direct != nullptr) {
+    operation.phase = Phase::kDeciding;
+  } else {
+    (void)choose(operation, &prepared.staged);
+  }
+}
+
+// What peers are to know of the buffers. Referring costs a look at the arena: only where references
+// may be used.
+[[gnu::noinline]] void Runner::show(Operation& operation) {
+  using transport::Reference;
+  const Prepared& prepared = *operation.prepared;
+  const bool sends_references =
+      references_ && !prepared.scaled && !prepared.in_place && prepared.in_bytes >= kReferenceBytes;
+  const bool offers = prepared.direct != nullptr && prepared.offers;
+  if (sends_references || offers) {
+    if (operation.in != nullptr)
+      operation.in_reference = transport_.refer(operation.in, prepared.in_bytes);
+    if (operation.out != nullptr)
+      operation.out_reference = transport_.refer(operation.out, prepared.out_bytes);
+  }
+  if (offers && prepared.by_process_copy) {
     const auto refer = [](const std::byte* buffer, Reference& reference) {
       if (buffer == nullptr || reference.kind != Reference::kNone) return;
       reference = {
@@ -152,27 +173,8 @@ void Runner::post(Operation& operation) {
     refer(operation.in, operation.in_reference);
     refer(operation.out, operation.out_reference);
   }
-  const bool counts = operation.prepared->call.collective == Collective::kAllToAllV;
-  if (counts) {
-    const schedule::Layout& layout = operation.prepared->layout;
-    board_.post_counts(sequence, layout.in_counts, layout.out_counts);
-  }
-  board_.post(sequence, operation.prepared->call, operation.in_reference, operation.out_reference,
-              operation.factor);
-  if (large || operation.prepared->direct != nullptr ||
-      is_varying(operation.prepared->call.collective)) {
-    operation.too_late = board_.is_too_late(sequence);
-  }
-  if (operation.too_late) return;
-  const bool decides = operation.prepared->direct != nullptr;
-  if (decides || counts ||
-      sequence % recorder::kAskEvery == 0) {  // somebody may wait for this post
-    for (int peer = 0; peer < board_.ranks(); ++peer) board_.ring(peer);
-  }
-  if (decides) {
-    operation.phase = Phase::kDeciding;
-  } else {
-    (void)choose(operation, &operation.prepared->staged);
+  if (prepared.call.collective == Collective::kAllToAllV) {
+    board_.post_counts(operation.sequence, prepared.layout.in_counts, prepared.layout.out_counts);
   }
 }
 
@@ -188,7 +190,7 @@ Progress Runner::choose(Operation& operation, const Plan* plan) {
 // Whether all ranks' buffers can be touched in place: every rank reads the same offers and so
 // decides the same. A rank that cannot offer its own needs nobody else's word: it goes through
 // slots at once, and the others follow its post.
-Progress Runner::decide(Operation& operation) {
+[[gnu::noinline]] Progress Runner::decide(Operation& operation) {
   const recorder::Call& call = operation.prepared->call;
   if (operation.asked_peer == 0) peers_.any_elsewhere = false;
   const auto fall_back = [&](int peer) {
@@ -251,7 +253,7 @@ Progress Runner::decide(Operation& operation) {
   return choose(operation, operation.prepared->direct.get());
 }
 
-Progress Runner::fail(Status status) {
+[[gnu::noinline]] Progress Runner::fail(Status status) {
   failure_ = std::move(status);
   if (workers_) workers_->stop();
   board_.give_up();
@@ -280,12 +282,13 @@ bool Runner::is_let_go() {
   return true;
 }
 
-Status Runner::await_peers() {
+[[gnu::noinline]] Status Runner::await_peers() {
   while (!is_let_go()) nanosleep(&kLetGoPause, nullptr);
   return failure_;
 }
 
-Progress Runner::engine_failed(const Operation& operation, const HostEngine& engine) {
+[[gnu::noinline]] Progress Runner::engine_failed(const Operation& operation,
+                                                 const HostEngine& engine) {
   const int peer = engine.blocked_on();
   if (Status uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
       !uneven.ok()) {
@@ -313,20 +316,26 @@ Progress Runner::engine_failed(const Operation& operation, const HostEngine& eng
 
 // Whether a peer has failed that may have had its buffers back while this rank still used them.
 bool Runner::gave_up(const Operation& operation) const {
+  if (!board_.has_error()) return false;
   // Peers' In counts too, which in a _v collective may be larger than this rank's.
   const size_t bytes = std::max(operation.prepared->in_bytes, operation.prepared->out_bytes);
-  const bool large = references_ && bytes >= kReferenceBytes;
-  return (large || operation.plan->direct) && board_.has_error();
+  return operation.plan->direct || (references_ && bytes >= kReferenceBytes);
+}
+
+// Of two ranks that disagree about what passes between them, and have nothing to wait for, the
+// later one sees what the other has posted.
+[[gnu::noinline]] Status Runner::find_uneven(const Operation& operation) {
+  Status uneven;
+  for (int peer = 0; uneven.ok() && peer < board_.ranks(); ++peer) {
+    uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
+  }
+  return uneven;
 }
 
 Progress Runner::finish(Operation& operation) {
   if (gave_up(operation)) return fail(board_.error());
-  // Of two ranks that disagree about what passes between them, and have nothing to wait for, the
-  // later one sees what the other has posted.
-  const recorder::Call& call = operation.prepared->call;
-  for (int peer = 0; call.collective == Collective::kAllToAllV && peer < board_.ranks(); ++peer) {
-    Status uneven = watch_.find_uneven(peer, operation.sequence, call);
-    if (!uneven.ok()) return fail(std::move(uneven));
+  if (operation.prepared->call.collective == Collective::kAllToAllV) {
+    if (Status uneven = find_uneven(operation); !uneven.ok()) return fail(std::move(uneven));
   }
   board_.finish(operation.sequence);
   current_ = nullptr;
@@ -387,7 +396,8 @@ Status Runner::find_abandoned(bool* moved) {
   return waiting == nullptr ? Status() : watch_.abandoned(waiting->peer, waiting->to_string());
 }
 
-bool Runner::wait_a_little(const Operation* operation, Waiter& waiter, bool may_sleep) {
+[[gnu::noinline]] bool Runner::wait_a_little(const Operation* operation, Waiter& waiter,
+                                             bool may_sleep) {
   const HostEngine& engine = *engines_[0];
   const bool lanes = !lanes_.empty();
   RONDO_CHECK(operation != nullptr || lanes, "nothing to wait for on rank %d", board_.rank());
@@ -446,7 +456,8 @@ void Runner::moved(Waiter& waiter) {
   waiter.reset();
 }
 
-Status Runner::run(Operation& operation) {
+// Flattened, as HostEngine::advance is.
+[[gnu::flatten]] Status Runner::run(Operation& operation) {
   const kernels::FloatingPointMode guard;
   begin(operation);
   Waiter waiter(options_.blocking, board_);

@@ -65,6 +65,7 @@ class Runner {
  private:
   Progress let_follow(Operation& operation);
   void post(Operation& operation);
+  void show(Operation& operation);
   Progress decide(Operation& operation);
   Progress choose(Operation& operation, const Plan* plan);
   Progress fail(Status status);
@@ -73,6 +74,7 @@ class Runner {
   int blocked_on() const;
   Progress engine_failed(const Operation& operation, const HostEngine& engine);
   bool gave_up(const Operation& operation) const;
+  Status find_uneven(const Operation& operation);
   Progress finish(Operation& operation);
 
   transport::Transport& transport_;
