@@ -19,6 +19,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/link_profile.hpp"
 #include "comm/refuse.hpp"
+#include "comm/share_segment.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "kernels/reduce.hpp"
@@ -31,6 +32,7 @@
 namespace rondo {
 
 using comm::refuse;
+using comm::share_segment;
 
 namespace {
 
@@ -229,20 +231,6 @@ Status check_devices(const std::vector<Hello>& hellos) {
                     hellos[0].device, hellos[r].device, r));
   }
   return {};
-}
-
-// Memory that rank 0 makes and all ranks map.
-Result<transport::Segment> share_segment(comm::Bootstrap& bootstrap, const char* name,
-                                         size_t least_bytes) {
-  const size_t bytes = (least_bytes + 4095) / 4096 * 4096;
-  Result<transport::Segment> made = transport::Segment{};
-  if (bootstrap.rank() == 0) {
-    made = transport::Segment::create(name, bytes);
-    if (!made.ok()) return made;
-  }
-  auto fd = bootstrap.broadcast_fd(bootstrap.rank() == 0 ? made->fd() : -1);
-  if (!fd.ok()) return fd.status();
-  return bootstrap.rank() == 0 ? std::move(made) : transport::Segment::map(std::move(*fd), bytes);
 }
 
 }  // namespace

@@ -151,6 +151,11 @@ def perf_sections(report):
     return text
 
 
+def topology_section(report):
+    text = report.get("topology", "")
+    return "## Topology\n\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "\n" if text else ""
+
+
 def commands_section(report):
     lines = [stage["command"] for stage in report["stages"] if stage["command"]]
     return "## Commands\n\n" + "".join(f"    {line}\n" for line in lines)
@@ -166,4 +171,4 @@ def markdown(report):
             f"- nvcc {report.get('nvcc', 'unknown')}, {report['cpus']} CPUs\n"
             f"- {report['started']}, {report['seconds']:.0f} s\n- stages: {counts or 'none yet'}\n\n")
     return head + goals_section(report) + stages_section(report) + kernels_section(report) + engine_section(report) \
-        + perf_sections(report) + commands_section(report)
+        + perf_sections(report) + topology_section(report) + commands_section(report)

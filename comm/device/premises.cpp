@@ -41,6 +41,7 @@ Result<std::shared_ptr<Premises>> Premises::enter(std::shared_ptr<CudaCalls> cud
 
 Premises::~Premises() {
   segments_.clear();
+  if (mapped_.base() != nullptr) (void)cuda_->unmap_host(mapped_.base());
   (void)cuda_->unmap_host(control_.base());
 }
 
@@ -61,6 +62,14 @@ void Premises::leave(Premises* premises) {
 void Premises::keep(std::unique_ptr<transport::cuda_ipc::Segments> segments) {
   const std::lock_guard lock(mutex_);
   segments_.push_back(std::move(segments));
+}
+
+Status Premises::map(transport::Segment memory) {
+  const std::lock_guard lock(mutex_);
+  if (mapped_.base() != nullptr) return {};
+  RONDO_RETURN_IF_ERROR(cuda_->map_host(memory.base(), memory.bytes()));
+  mapped_ = std::move(memory);
+  return {};
 }
 
 void Premises::raise_aborts() const {

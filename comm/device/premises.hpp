@@ -47,6 +47,8 @@ class Premises {
   Premises& operator=(const Premises&) = delete;
 
   void keep(std::unique_ptr<transport::cuda_ipc::Segments> segments);
+  /// Maps host memory that all ranks share for this process' GPUs; its first rank does it for all.
+  Status map(transport::Segment memory);
 
   int ranks() const { return ranks_; }
   RankControl& control(int rank) const {
@@ -69,6 +71,7 @@ class Premises {
   const transport::Segment control_;
   const int ranks_;
   std::mutex mutex_;
+  transport::Segment mapped_;
   std::vector<std::unique_ptr<transport::cuda_ipc::Segments>> segments_;
 };
 

@@ -14,7 +14,9 @@
 
 #include "comm/recorder/clock.hpp"
 #include "comm/refuse.hpp"
+#include "comm/share_segment.hpp"
 #include "rondo/log.hpp"
+#include "transport/cuda_ipc/reach.hpp"
 
 namespace rondo::device {
 namespace {
@@ -22,6 +24,7 @@ namespace {
 using transport::cuda_ipc::DeviceInfo;
 using transport::cuda_ipc::Offer;
 using transport::cuda_ipc::Place;
+using transport::cuda_ipc::Reach;
 using transport::cuda_ipc::Segments;
 
 // Without a setting: enough to keep a GPU's memory busy with a few ranks, and few of its places.
@@ -31,6 +34,8 @@ constexpr int kFewChannels = 8;
 constexpr int64_t kGivingUpNs = 10'000'000'000;
 constexpr timespec kPause{0, 50'000};
 constexpr size_t kMostSegmentBytes = size_t{256} << 20;
+// The same where it is host memory, which is locked there and faster full than large.
+constexpr size_t kMostHostBytes = size_t{32} << 20;
 // In an LL area, of which every peer has two in each channel: what one block passes on while
 // another launch would only wait.
 constexpr size_t kMostLlBytes = size_t{8} << 10;
@@ -130,6 +135,11 @@ Status Runner::meet(transport::Segment control, const Setup& setup) {
     places.push_back(each.place);
     fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
   }
+  auto reach = transport::cuda_ipc::slowest_reach(cuda_, own.place, places);
+  RONDO_RETURN_IF_ERROR(reach.status());
+  auto reaches = gather(bootstrap_, *reach);
+  RONDO_RETURN_IF_ERROR(reaches.status());
+  reach_ = *std::max_element(reaches->begin(), reaches->end());
   RONDO_RETURN_IF_ERROR(settle(setup, places, fewest_at_once));
   if (rank == 0) RONDO_RETURN_IF_ERROR(warn_of_sharing(cuda_, places));
 
@@ -145,26 +155,43 @@ Status Runner::meet(transport::Segment control, const Setup& setup) {
   RONDO_RETURN_IF_ERROR(premises.status());
   premises_ = std::move(*premises);
   premises_->set_present(rank, true);
-  auto segments = Segments::create(cuda_, shape_, own.place, !reaches_buffers_, copies_);
-  RONDO_RETURN_IF_ERROR(segments.status());
-  segments_ = segments->get();
-  premises_->keep(std::move(*segments));
-  auto offers = gather(bootstrap_, segments_->offer());
-  RONDO_RETURN_IF_ERROR(offers.status());
-  RONDO_RETURN_IF_ERROR(segments_->connect(*offers, static_cast<uint32_t>(rank)));
+  RONDO_RETURN_IF_ERROR(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
   auto programs = Programs::create(backend_.cuda, backend_.program_bytes, copies_);
   RONDO_RETURN_IF_ERROR(programs.status());
   programs_ = std::move(*programs);
   return {};
 }
 
+Status Runner::connect(const Place& own) {
+  auto made = Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_);
+  RONDO_RETURN_IF_ERROR(made.status());
+  Segments& segments = **made;
+  premises_->keep(std::move(*made));
+  auto offers = gather(bootstrap_, segments.offer());
+  RONDO_RETURN_IF_ERROR(offers.status());
+  RONDO_RETURN_IF_ERROR(segments.connect(*offers, static_cast<uint32_t>(bootstrap_.rank())));
+  bases_.assign(segments.bases().begin(), segments.bases().end());
+  return {};
+}
+
+// Some GPU cannot touch another one's memory, but all can touch the host's. Everything but the
+// place of the segments stays the same.
+Status Runner::connect_through_host() {
+  constexpr size_t kPage = 4096;
+  const size_t stride = (transport::cuda_ipc::Layout(shape_).bytes() + kPage - 1) / kPage * kPage;
+  const auto ranks = static_cast<size_t>(bootstrap_.size());
+  auto memory = comm::share_segment(bootstrap_, "rondo-device-slots", ranks * stride);
+  RONDO_RETURN_IF_ERROR(memory.status());
+  for (size_t rank = 0; rank < ranks; ++rank) bases_.push_back(memory->base() + rank * stride);
+  return premises_->map(std::move(*memory));
+}
+
 // Everything that follows from where the ranks are: all decide alike.
 Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_once) {
   const auto rank = static_cast<size_t>(bootstrap_.rank());
   const Place& own = places[rank];
-  bool one_device = true;
+  reaches_buffers_ = reach_ != Reach::kHost;
   for (size_t r = 0; r < places.size(); ++r) {
-    one_device = one_device && places[r].device == own.device;
     reaches_buffers_ = reaches_buffers_ && places[r].process == places[0].process;
     shares_device_ = shares_device_ || (r != rank && places[r].process == own.process &&
                                         places[r].device == own.device);
@@ -177,8 +204,9 @@ Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_
   RONDO_RETURN_IF_ERROR(claim.status());
   claim_ = std::move(*claim);
   const auto ranks = static_cast<int>(places.size());
-  profile_ = tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(one_device),
-                                  ranks, channels, kMostSegmentBytes);
+  profile_ =
+      tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(reach_), ranks,
+                           channels, reach_ == Reach::kHost ? kMostHostBytes : kMostSegmentBytes);
   if (setup.slots > 0) profile_.slots = setup.slots;
   if (setup.slot_bytes > 0) profile_.slot_bytes = setup.slot_bytes;
   shape_ = {.ranks = static_cast<uint32_t>(ranks),
@@ -197,9 +225,9 @@ Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_
 }
 
 std::string Runner::describe() const {
-  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, buffers {}", device_,
-                     shape_.channels, shape_.depth, shape_.slot_bytes, profile_.name,
-                     reaches_buffers_ ? "within reach" : "through slots");
+  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
+                     device_, shape_.channels, shape_.depth, shape_.slot_bytes, profile_.name,
+                     name(reach_), reaches_buffers_ ? "within reach" : "through slots");
 }
 
 Runner::~Runner() {
@@ -289,7 +317,7 @@ Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
                                .host_abort = &control.abort,
                                .reports = control.reports,
                                .segments = {}};
-  std::copy(segments_->bases().begin(), segments_->bases().end(), links.segments);
+  std::copy(bases_.begin(), bases_.end(), links.segments);
   engine::DeviceOperation launched = {
       .program = (*program)->view,
       .geometries = (*program)->geometries,

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/device/backend.hpp"
@@ -18,6 +19,8 @@
 #include "comm/engine/operation.hpp"
 #include "comm/recorder/watch.hpp"
 #include "comm/tuner/profile.hpp"
+#include "transport/cuda_ipc/layout.hpp"
+#include "transport/cuda_ipc/placement.hpp"
 
 namespace rondo::device {
 
@@ -78,6 +81,8 @@ class Runner {
   Status meet(transport::Segment control, const Setup& setup);
   Status settle(const Setup& setup, std::span<const transport::cuda_ipc::Place> places,
                 int at_once);
+  Status connect(const transport::cuda_ipc::Place& own);
+  Status connect_through_host();
   Status launch(const engine::Operation& operation, uint64_t sequence);
   Result<const Uploaded*> upload(const engine::Operation& operation, const engine::Plan& plan,
                                  bool captured);
@@ -99,11 +104,12 @@ class Runner {
   const int device_;
   transport::cuda_ipc::Shape shape_;
   tuner::LinkProfile profile_;
+  transport::cuda_ipc::Reach reach_{};  // the slowest way between two ranks
   bool reaches_buffers_ = true;
   bool shares_device_ = false;  // with another rank of this process
   Claim claim_;
   std::shared_ptr<Premises> premises_;
-  transport::cuda_ipc::Segments* segments_ = nullptr;  // premises_ keeps them
+  std::vector<std::byte*> bases_;  // by rank: its segment, kept by premises_
   Stream copies_ = nullptr;
   Event launched_ = nullptr;  // recorded behind every launch that is not captured
   Event captured_ = nullptr;  // behind every one that is

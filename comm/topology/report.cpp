@@ -11,10 +11,13 @@
 #include <memory>
 #include <vector>
 
+#include "comm/device/backend.hpp"
 #include "comm/engine/wait.hpp"
 #include "comm/link_profile.hpp"
 #include "comm/topology/topology.hpp"
+#include "comm/tuner/profile.hpp"
 #include "rondo/communicator.hpp"
+#include "transport/cuda_ipc/reach.hpp"
 
 namespace rondo {
 namespace {
@@ -182,6 +185,41 @@ std::string profile_text(const tuner::LinkProfile& p) {
   return text;
 }
 
+/// Every GPU, how each reaches each, and what a communicator on all of them would be laid out by.
+Result<std::string> gpus_text(transport::cuda_ipc::CudaCalls& cuda) {
+  using transport::cuda_ipc::Reach;
+  auto count = cuda.device_count();
+  RONDO_RETURN_IF_ERROR(count.status());
+  std::string text = fmt::format("GPUs: {}\n", *count);
+  for (int device = 0; device < *count; ++device) {
+    auto info = cuda.device_info(device);
+    RONDO_RETURN_IF_ERROR(info.status());
+    text +=
+        fmt::format("  {:<9} {}, {} multiprocessors, {}, compute capability {}.{}{}\n", device,
+                    info->name, info->multiprocessors, size_text(info->memory_bytes), info->major,
+                    info->minor, info->computes ? "" : ", in a mode that forbids computing");
+  }
+  Reach slowest = Reach::kSameGpu;
+  for (int device = 0; device < *count; ++device) {
+    for (int peer = 0; peer < *count; ++peer) {
+      if (peer == device) continue;
+      auto reach = transport::cuda_ipc::reach_between(cuda, device, peer);
+      RONDO_RETURN_IF_ERROR(reach.status());
+      slowest = std::max(slowest, *reach);
+      text += fmt::format("  {:<9} {}\n", fmt::format("{} to {}", device, peer), name(*reach));
+    }
+  }
+  return text + fmt::format("  link profile of a communicator on all of them: {}\n",
+                            tuner::device_profile(slowest).name);
+}
+
+std::string gpus_text() {
+  auto backend = device::open_backend();
+  if (!backend.ok()) return fmt::format("GPUs: none ({})\n", backend.status().message());
+  auto text = gpus_text(*backend->cuda);
+  return text.ok() ? *text : fmt::format("GPUs: {}\n", text.status().message());
+}
+
 }  // namespace
 
 std::string topology_report(int ranks, const Config& config) {
@@ -202,7 +240,7 @@ std::string topology_report(int ranks, const Config& config) {
                             .links = *profile,
                             .pace = config.pace.empty() && pace != nullptr ? pace : config.pace});
   }
-  return host_text(topology) + usable_text(allowed, granted) +
+  return host_text(topology) + usable_text(allowed, granted) + gpus_text() +
          placement_text(topology, ranks, allowed) +
          (profile.ok() ? profile_text(*profile) : profile.status().message() + "\n");
 }

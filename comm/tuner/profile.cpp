@@ -4,6 +4,8 @@
 // overtakes another.
 #include "comm/tuner/profile.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -57,16 +59,33 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
   return profile;
 }
 
-LinkProfile device_profile(bool one_device) {
-  LinkProfile profile = shared_memory_profile();
-  profile.name = one_device ? "one GPU" : "GPUs with peer access";
-  profile.overhead_us = 4;  // a launch
-  profile.alpha_us = one_device ? 0.8 : 1.5;
-  profile.peer_us = 0.1;
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
+  using transport::cuda_ipc::Reach;
   // A few blocks a rank: some 400 GB/s through slots; between GPUs about what their links carry.
-  profile.slot_us_per_byte = one_device ? 1.2e-6 : 2.5e-6;
-  profile.memory_cached_us_per_byte = one_device ? 0.6e-6 : 1.5e-6;
-  profile.memory_us_per_byte = one_device ? 1e-6 : 2e-6;
+  struct Way {
+    double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
+  };
+  const auto way = [slowest]() -> Way {
+    switch (slowest) {
+      case Reach::kSameGpu:
+        return {0.8, 1.2e-6, 0.6e-6, 1e-6};
+      case Reach::kNvlink:
+        return {1.5, 2.5e-6, 1.5e-6, 2e-6};
+      case Reach::kPeer:
+        return {2.5, 20e-6, 40e-6, 40e-6};
+      case Reach::kHost:  // own buffers are near; slots cross PCI Express twice
+        return {4, 40e-6, 0.6e-6, 1e-6};
+    }
+    return {};
+  }();
+  LinkProfile profile = shared_memory_profile();
+  profile.name = fmt::format("GPUs, {}", name(slowest));
+  profile.overhead_us = 4;  // a launch
+  profile.alpha_us = way.alpha_us;
+  profile.peer_us = 0.1;
+  profile.slot_us_per_byte = way.slot_us_per_byte;
+  profile.memory_cached_us_per_byte = way.memory_cached_us_per_byte;
+  profile.memory_us_per_byte = way.memory_us_per_byte;
   profile.reduce_us_per_byte = 0.1e-6;
   profile.llc_bytes = size_t{50} << 20;
   profile.slot_bytes = size_t{128} << 10;

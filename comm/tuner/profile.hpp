@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rondo/types.hpp"
+#include "transport/cuda_ipc/placement.hpp"
 
 namespace rondo::tuner {
 
@@ -89,8 +90,9 @@ LinkProfile oversubscribed_profile(int cores = 2, LinkProfile base = shared_memo
 LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
                          LinkProfile base = shared_memory_profile());
 
-/// Ranks on GPUs: all on one, or each other's peers. Estimates from data sheets: measured nowhere.
-LinkProfile device_profile(bool one_device);
+/// Ranks on GPUs, of which `slowest` is the slowest way between two. Estimates from data sheets:
+/// measured nowhere.
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest);
 
 /// The same with slots so small that the FIFOs of a communicator with one link to every peer take
 /// at most `most_bytes` a rank (a few more where slots would fall below 4 KiB).

@@ -263,6 +263,7 @@ TEST_CASE("the machine and the link profile are shown") {
   for (const char* part : {"host: ",
                            "packages",
                            "NUMA",
+                           "GPUs: ",
                            "allowed",
                            "control group",
                            "rank",

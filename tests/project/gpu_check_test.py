@@ -77,7 +77,7 @@ class GpuCheck(unittest.TestCase):
         for name, text in TOOLS.items():
             write_program(self.stubs / "bin" / name, text)
         for name, (behaviour, document) in PROGRAMS.items():
-            write_program(self.stubs / "programs" / name, f"behave {behaviour} \"$@\"\njson \"$@\" <<'END'\n{json.dumps(document)}\nEND")
+            write_program(self.stubs / "programs" / name, f"behave {behaviour} \"$@\"\n[ \"$1\" != --topology ] || echo 'GPUs: 1, a stub'\njson \"$@\" <<'END'\n{json.dumps(document)}\nEND")
         (self.work / "deps").mkdir()
         (self.work / "deps/manifest.json").write_text("{}")
 
@@ -119,6 +119,7 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(states.pop(name), "passed", name)
         self.assertEqual(states["nccl"], "skipped")
         self.assertNotIn("failed", states.values())
+        self.assertIn("## Topology\n\n    GPUs: 1, a stub\n", self.markdown)
         self.assertNotIn(str(self.work / "deps"), self.markdown)
         build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
         self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)

@@ -8,6 +8,7 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/transport/fake_cuda.hpp"
+#include "transport/cuda_ipc/reach.hpp"
 #include "transport/cuda_ipc/segments.hpp"
 
 namespace rondo::transport::cuda_ipc {
@@ -139,6 +140,29 @@ TEST_CASE("GPUs of a process need peer access, and get it") {
     CHECK(refused.message().find("GPU 1 cannot access GPU 0, that of rank 0") != std::string::npos);
   }
   CHECK(cuda.alive() == 0);
+}
+
+TEST_CASE("The slowest way between two GPUs is found") {
+  FakeCuda cuda;
+  cuda.devices.assign(4, {});
+  for (int d = 0; d < 4; ++d) {
+    cuda.devices[static_cast<size_t>(d)].uuid = device_id(d);
+    for (int p = 0; p < 3; ++p) cuda.peers.insert({d, p});
+  }
+  cuda.nvlinks = {{0, 1}, {1, 0}};
+  const auto slowest = [&](const std::vector<int>& devices) {
+    std::vector<Place> places;
+    for (const int device : devices) places.push_back(place(1, device));
+    auto found = slowest_reach(cuda, places[0], places);
+    REQUIRE(found.ok());
+    return *found;
+  };
+  CHECK(slowest({0, 0}) == Reach::kSameGpu);
+  CHECK(slowest({0, 0, 1}) == Reach::kNvlink);
+  CHECK(slowest({0, 1, 2}) == Reach::kPeer);
+  CHECK(slowest({0, 1, 2, 3}) == Reach::kHost);
+  CHECK(slowest({3, 0}) == Reach::kPeer);  // the other direction is the other rank's to find
+  CHECK(slowest({0, 9}) == Reach::kPeer);  // a GPU that only the other process sees
 }
 
 TEST_CASE("Processes import each other's segments, and let go of them") {

@@ -3,6 +3,7 @@
 // takes time; tests/comm/device/fake_gpu.hpp has streams.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -25,7 +26,9 @@ class FakeCuda : public cuda_ipc::CudaCalls {
 
   std::vector<cuda_ipc::DeviceInfo> devices = {{}};
   std::set<std::pair<int, int>> peers;  // which device can access which
-  std::set<int> enabled;                // peers that access was enabled to
+  std::set<std::pair<int, int>> nvlinks;
+  std::set<int> enabled;   // peers that access was enabled to
+  size_t most_mapped = 0;  // pieces of host memory, at a time
   int calls = 0;
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
@@ -48,6 +51,9 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Result<bool> can_access_peer(int device, int peer) override {
     return value(peers.count({device, peer}) > 0);
   }
+  Result<bool> has_nvlink(int device, int peer) override {
+    return value(nvlinks.count({device, peer}) > 0);
+  }
   Status enable_peer_access(int peer) override {
     RONDO_RETURN_IF_ERROR(next());
     const std::lock_guard lock(mutex_);
@@ -69,6 +75,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status map_host(std::byte* memory, size_t) override {
     RONDO_RETURN_IF_ERROR(next());
     const std::lock_guard lock(mutex_);
+    most_mapped = std::max(most_mapped, mapped_.size() + 1);
     return mapped_.insert(memory).second ? Status() : Status(Code::kSystem, "mapped already");
   }
   Status unmap_host(std::byte* memory) override {

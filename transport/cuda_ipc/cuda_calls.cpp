@@ -4,8 +4,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstring>
 #include <string>
+
+#include "transport/cuda_ipc/nvml.hpp"
 
 namespace rondo::transport::cuda_ipc {
 namespace {
@@ -74,6 +77,17 @@ class RuntimeCalls final : public CudaCalls {
       return {};
     }
     return status_of(code, "enabling peer access");
+  }
+
+  Result<bool> has_nvlink(int device, int peer) override {
+    std::array<std::array<char, 32>, 2> bus{};
+    const std::array<int, 2> number = {device, peer};
+    for (size_t i = 0; i < bus.size(); ++i) {
+      const cudaError_t code =
+          cudaDeviceGetPCIBusId(bus[i].data(), static_cast<int>(bus[i].size()), number[i]);
+      RONDO_RETURN_IF_ERROR(status_of(code, "asking for a device's PCI bus"));
+    }
+    return nvml_sees_nvlink(bus[0].data(), bus[1].data());
   }
 
   Result<std::byte*> allocate(size_t bytes) override {

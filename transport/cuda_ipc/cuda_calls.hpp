@@ -1,6 +1,6 @@
 // What rondo asks of CUDA, as an interface: everything that decides something on top of it can then
-// be tested, errors included, on a machine without a GPU. One function of CUDA each, no policy; the
-// one addition is that an error comes with CUDA's sentence and with what was asked for.
+// be tested, errors included, on a machine without a GPU. One function of CUDA each (one of
+// NVML), no policy; the one addition is that an error comes with CUDA's sentence and with what was asked for.
 #pragma once
 
 #include <array>
@@ -55,6 +55,8 @@ class CudaCalls {
   /// before is no error.
   virtual Result<bool> can_access_peer(int device, int peer) = 0;
   virtual Status enable_peer_access(int peer) = 0;
+  /// Whether NVLink joins them, as NVML says; false where it is missing.
+  virtual Result<bool> has_nvlink(int device, int peer) = 0;
 
   /// Device memory; and host memory that every device reaches at this same address. Neither is
   /// cleared.

@@ -7,10 +7,22 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "rondo/status.hpp"
 
 namespace rondo::transport::cuda_ipc {
+
+/// How kernels of one GPU reach another one's memory, from the fastest to the slowest.
+enum class Reach : uint8_t {
+  kSameGpu,
+  kNvlink,
+  kPeer,  // peer access over PCI Express, or over what NVML does not call NVLink
+  kHost,  // not at all: through host memory that both map
+};
+
+/// "NVLink", and so on.
+std::string_view name(Reach reach);
 
 using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
 

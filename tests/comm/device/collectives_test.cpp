@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/schedule/schedule.hpp"
 #include "tests/comm/device/world.hpp"
 
 namespace rondo::device::test {
@@ -68,6 +69,33 @@ TEST_CASE("On a device, every collective gives what it gives on the host") {
         REQUIRE(world.all_created());
         compare(world, every_collective(size));
         CHECK(world[0].stats().operations == every_collective(size).size());
+      }
+      CHECK(gpu->alive() == 0);
+    }
+  }
+}
+
+TEST_CASE("GPUs that cannot reach each other meet in host memory") {
+  for (const int size : testing::sizes({2, 3, 1, 4, 5, 7})) {
+    DYNAMIC_SECTION(size << " ranks") {
+      const auto gpu = std::make_shared<FakeGpu>(3);
+      gpu->peers = {{0, 1}, {1, 0}};  // the third one stands apart
+      {
+        const Installed installed(gpu);
+        World world(gpu, size);
+        REQUIRE(world.all_created());
+        // Nothing that touches peers' buffers may be chosen.
+        const bool apart = size > 2;
+        for (size_t count = 1; count <= size_t{1} << 26; count *= 4) {
+          const Algorithm chosen =
+              world[0].plan(Collective::kAllReduce, count, DataType::kInt32).algorithm;
+          const bool direct = schedule::needs_of(chosen).references;
+          INFO(count << ": " << name(chosen));
+          if (apart) CHECK_FALSE(direct);
+        }
+        compare(world, every_collective(size));
+        CHECK(gpu->enabled.empty() == (apart || size == 1));
+        CHECK(gpu->most_mapped == (apart ? 2U : 1U));
       }
       CHECK(gpu->alive() == 0);
     }
