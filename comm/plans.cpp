@@ -123,14 +123,10 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int ra
   auto built = schedule::build(call.collective, algorithm, limits_.ranks, rank, call.root);
   if (!built.ok()) return built.status();
   const auto plan = [&](schedule::Program program, bool by_ll) {
-    return engine::Plan{
-        .algorithm = algorithm,
-        .program = std::move(program),
-        .direct = is_direct(algorithm),
-        .by_ll = by_ll,
-        .predicted_us = tuner::predict_us(call.collective, algorithm, limits_.ranks,
-                                          model_bytes(call, static_cast<size_t>(limits_.ranks)),
-                                          limits_.profile)};
+    return engine::Plan{.algorithm = algorithm,
+                        .program = std::move(program),
+                        .direct = is_direct(algorithm),
+                        .by_ll = by_ll};
   };
   if (limits_.ll_bytes > 0 && limits_.ranks > 1) {
     const size_t element = size_of(call.type);

@@ -41,7 +41,6 @@ struct Plan {
   schedule::Program program;
   bool direct;  // uses peers' buffers in place: every rank in `offers` must have offered them
   bool by_ll = false;  // on a device: Protocol::kLl
-  double predicted_us;
 };
 
 /// Which buffers of a rank its peers touch in a direct algorithm.

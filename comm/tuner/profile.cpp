@@ -4,9 +4,8 @@
 // overtakes another.
 #include "comm/tuner/profile.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace rondo::tuner {
@@ -79,7 +78,7 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
     return {};
   }();
   LinkProfile profile = shared_memory_profile();
-  profile.name = fmt::format("GPUs, {}", name(slowest));
+  profile.name = "GPUs, " + std::string(name(slowest));
   profile.overhead_us = 4;  // a launch
   profile.alpha_us = way.alpha_us;
   profile.peer_us = 0.1;

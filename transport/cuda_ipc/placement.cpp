@@ -35,20 +35,6 @@ int64_t room_on(std::span<const Place> places, const Place& at, int blocks_at_on
 
 }  // namespace
 
-std::string_view name(Reach reach) {
-  switch (reach) {
-    case Reach::kSameGpu:
-      return "one GPU";
-    case Reach::kNvlink:
-      return "NVLink";
-    case Reach::kPeer:
-      return "peer access";
-    case Reach::kHost:
-      return "host memory";
-  }
-  return "unknown";
-}
-
 Status check_residency(std::span<const Place> places, int channels, int blocks_at_once) {
   for (const Place& place : places) {
     const ptrdiff_t ranks = count_on(places, place.device);

@@ -22,7 +22,19 @@ enum class Reach : uint8_t {
 };
 
 /// "NVLink", and so on.
-std::string_view name(Reach reach);
+constexpr std::string_view name(Reach reach) {
+  switch (reach) {
+    case Reach::kSameGpu:
+      return "one GPU";
+    case Reach::kNvlink:
+      return "NVLink";
+    case Reach::kPeer:
+      return "peer access";
+    case Reach::kHost:
+      return "host memory";
+  }
+  return "unknown";
+}
 
 using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
 
