@@ -38,7 +38,7 @@ template <class T>
 class Control {
  public:
   Control(const ControlParts<T>& parts, const Batch& batch)
-      : p_(parts), ddp_(parts.weights.ddp()), batch_(batch) {}
+      : p_(parts), ddp_(parts.weights.ddp()), adds_(!ddp_.is_sharded()), batch_(batch) {}
 
   Result<ControlTimes> run() {
     std::vector<double> pass_ms, communication_ms;
@@ -69,7 +69,7 @@ class Control {
       RONDO_RETURN_IF_ERROR(p_.model.forward(batch_, pass).status());
       notes_.forget();
       RONDO_RETURN_IF_ERROR(
-          p_.model.backward(batch_, pass, p_.weights.loss_scale(), micro > 0, notes_));
+          p_.model.backward(batch_, pass, p_.weights.loss_scale(), adds_ || micro > 0, notes_));
     }
     return ms_since(begin_ns);
   }
@@ -90,6 +90,7 @@ class Control {
 
   const ControlParts<T>& p_;
   DistributedDataParallel& ddp_;
+  const bool adds_;  // as the steps' backward does, though here to what the last pass has left
   const Batch batch_;
   Notes notes_;
 };
@@ -120,6 +121,7 @@ Result<ControlTimes> control_run(const ControlParts<T>& parts) {
   DistributedDataParallel& ddp = parts.weights.ddp();
   const std::vector<std::vector<T>> buffers = copy_buffers<T>(ddp);
   Result<ControlTimes> times = Control<T>(parts, loaded.value().batch).run();
+  parts.weights.clear_gradients();
   for (size_t b = 0; b < buffers.size(); ++b) {
     std::copy(buffers[b].begin(), buffers[b].end(), static_cast<T*>(ddp.buffer(b)));
   }

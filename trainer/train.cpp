@@ -302,7 +302,8 @@ Result<Work> Run<T>::pass() {
 
     const auto backward = [&] {
       measured_.backward_begins(now_ns());
-      const Status status = model_.backward(batch, pass, weights_.loss_scale(), micro > 0, *this);
+      const bool adds = micro > 0 || weights_.gradients_cleared();
+      const Status status = model_.backward(batch, pass, weights_.loss_scale(), adds, *this);
       layer_begins(-1);
       return status;
     };

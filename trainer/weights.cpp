@@ -111,6 +111,7 @@ Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_n
                             .unscale = 1 / static_cast<double>(loss_scale())});
   RONDO_RETURN_IF_ERROR(examined.status());
   const GradientFacts& facts = examined.value();
+  cleared_ = false;
   if (scaler_ && !scaler_->update(facts.finite)) return Update{.made = false, .norm = 0};
   const double coefficient = max_norm > 0 ? clip_coefficient(facts.norm, max_norm) : 1;
   if (coefficient < 1) {
@@ -127,7 +128,22 @@ Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_n
     ddp_.gather_parameters(b);
   }
   under_way_ = true;
+  if (!ddp_.is_sharded()) clear_seconds();
+  cleared_ = !ddp_.is_sharded();
   return Update{.made = true, .norm = facts.norm};
+}
+
+/// The optimizer has cleared parameters' gradients; what is added to them is left.
+template <class T>
+void Weights<T>::clear_seconds() {
+  T* const gradients = static_cast<T*>(ddp_.gradients());
+  std::fill(gradients + ddp_.parameter_elements(), gradients + ddp_.gradient_elements(), T{0});
+}
+
+template <class T>
+void Weights<T>::clear_gradients() {
+  std::fill_n(static_cast<T*>(ddp_.gradients()), ddp_.gradient_elements(), T{0});
+  cleared_ = true;
 }
 
 /// What of it is this rank's own, tensor by tensor.
@@ -139,8 +155,8 @@ void Weights<T>::update_bucket(size_t bucket) {
     const size_t offset = ddp_.offset(piece.tensor);
     optimizer_->update(std::max(own.begin, offset + piece.begin),
                        std::min(own.end, offset + piece.end),
-                       model_.parameters()[piece.tensor].decays,
-                       static_cast<const T*>(ddp_.gradients()), static_cast<T*>(ddp_.parameters()));
+                       model_.parameters()[piece.tensor].decays, static_cast<T*>(ddp_.gradients()),
+                       static_cast<T*>(ddp_.parameters()));
   }
 }
 

@@ -58,12 +58,20 @@ class Weights {
   /// before.
   Result<bool> await_parameters();
 
+  /// Whether all gradients are zeros, so that the next step's first micro-batch can add to them,
+  /// as the others do, instead of writing: a matrix library clears before it writes. After an
+  /// update() without shards they are.
+  bool gradients_cleared() const { return cleared_; }
+  /// After what no update() followed.
+  void clear_gradients();
+
  private:
   Weights(Model<T>& model, Communicator& communicator, DistributedDataParallel ddp,
           const Options& options);
   void bind();
   void round_copy(size_t begin, size_t end);
   void update_bucket(size_t bucket);
+  void clear_seconds();
   std::vector<size_t> parameters() const;  // indices of tensors that are parameters
 
   Model<T>& model_;
@@ -75,6 +83,7 @@ class Weights {
   std::vector<BucketUpdate> bucket_updates_;
   Buffer<T> copy_;          // bf16, fp16: the parameters as they compute
   bool under_way_ = false;  // update() was made, await_parameters() not yet
+  bool cleared_ = true;     // all gradients are zeros
 };
 
 }  // namespace rondo::trainer

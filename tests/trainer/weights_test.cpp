@@ -6,6 +6,7 @@
 #include <latch>
 
 #include "tests/trainer/ddp_rig.hpp"
+#include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
 
 using namespace rondo;
@@ -83,4 +84,43 @@ TEST_CASE("weights: with shards a bucket's parameters travel while the next buck
              "a gather behind others' updates");
     }
   });
+}
+
+// What the next step's backward adds to. The model's last tensor is a second gradient, which no
+// optimizer sees.
+TEST_CASE("weights: gradients are cleared by an update without shards, and are said to be") {
+  for (const int zero : {0, 1}) {
+    with_ranks(2, [&](Communicator& communicator) {
+      Options options;
+      options.optimizer = "adamw";
+      options.weight_decay = 0;
+      options.zero = zero;
+      const auto model = trainer::make_gpt<float>(
+          {.layers = 1, .width = 16, .heads = 2, .context = 8, .batch = 1});
+      auto made = Weights<float>::create(*model, communicator, options);
+      ok(made.status());
+      Weights<float>& weights = made.value();
+      Ddp& ddp = weights.ddp();
+      expect(ddp.tensors().back().adds_to >= 0, "a second gradient");
+      expect(weights.gradients_cleared(), "at the start");
+      ok(ddp.begin({.loss_terms = 1}));
+      for (size_t t = 0; t < ddp.tensors().size(); ++t) {
+        std::fill_n(ddp.gradient<float>(t), ddp.tensors()[t].count(), 1.0f);
+      }
+      all_ready(ddp);
+      ok(ddp.finish());
+      expect(weights.update(0.1, 0).ok(), "update");
+      expect(weights.await_parameters().ok(), "parameters");
+      const auto* gradients = static_cast<const float*>(ddp.gradients());
+      const bool zeros = std::all_of(gradients, gradients + ddp.gradient_elements(),
+                                     [](float g) { return g == 0; });
+      expect(weights.gradients_cleared() == (zero == 0), "what is said");
+      expect(zeros == (zero == 0), "what is");
+      weights.clear_gradients();
+      expect(weights.gradients_cleared(), "after clearing");
+      expect(std::all_of(gradients, gradients + ddp.gradient_elements(),
+                         [](float g) { return g == 0; }),
+             "zeros");
+    });
+  }
 }

@@ -27,7 +27,7 @@ class AdamW : public Optimizer<T> {
                 .step_size = static_cast<T>(rate / first_correction)};
   }
 
-  void update(size_t begin, size_t end, bool decays, const T* gradients, T* parameters) override {
+  void update(size_t begin, size_t end, bool decays, T* gradients, T* parameters) override {
     if (begin >= end) return;
     simd::AdamWFactors<T> factors = factors_;
     if (!decays) factors.keep = 1;

@@ -44,8 +44,10 @@ class Optimizer {
   virtual void begin_step(double rate) = 0;
   /// Updates elements [begin, end) of storage whose element 0 the pointers name. A step's ranges
   /// may be any, in any order, each element at most once; the bits do not depend on how they are
-  /// cut. What no range covers stays as it is, its state too. REQUIRES: begin_step().
-  virtual void update(size_t begin, size_t end, bool decays, const T* gradients, T* parameters) = 0;
+  /// cut. Leaves zeros as gradients: to clear them now costs next to nothing, and the next step can
+  /// add to them at once. What no range covers stays as it is, its state too. REQUIRES:
+  /// begin_step().
+  virtual void update(size_t begin, size_t end, bool decays, T* gradients, T* parameters) = 0;
   /// The arrays that go into a checkpoint, `count` elements each, by PyTorch's names. Zeros at the
   /// start. Owned by the optimizer; to restore, write into them.
   virtual std::vector<std::pair<std::string, T*>> state() = 0;

@@ -18,7 +18,7 @@ class Sgd : public Optimizer<T> {
   }
 
   // PyTorch's velocity starts as the first gradient; momentum * 0 + gradient is the same.
-  void update(size_t begin, size_t end, bool decays, const T* gradients, T* parameters) override {
+  void update(size_t begin, size_t end, bool decays, T* gradients, T* parameters) override {
     if (begin >= end) return;
     T* velocity = velocity_.data();
     const simd::SgdFactors<T> factors = {

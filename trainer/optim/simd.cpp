@@ -28,7 +28,7 @@ HWY_INLINE void for_all(size_t count, Step step) {
 template <class T, bool kDecays, bool kHasVelocity>
 struct SgdStep {
   SgdFactors<T> factors;
-  const T* gradients;
+  T* gradients;
   T* velocity;
   T* parameters;
 
@@ -46,12 +46,12 @@ struct SgdStep {
     }
     const auto step = hn::Mul(hn::Set(d, factors.rate), gradient);
     hn::StoreU(hn::Sub(parameter, step), d, parameters + i);
+    hn::StoreU(hn::Zero(d), d, gradients + i);
   }
 };
 
 template <class T>
-void sgd(const SgdFactors<T>& factors, size_t count, const T* gradients, T* velocity,
-         T* parameters) {
+void sgd(const SgdFactors<T>& factors, size_t count, T* gradients, T* velocity, T* parameters) {
   const bool decays = factors.weight_decay != 0;
   if (decays && velocity != nullptr) {
     for_all<T>(count, SgdStep<T, true, true>{factors, gradients, velocity, parameters});
@@ -67,7 +67,7 @@ void sgd(const SgdFactors<T>& factors, size_t count, const T* gradients, T* velo
 template <class T>
 struct AdamWStep {
   AdamWFactors<T> factors;
-  const T* gradients;
+  T* gradients;
   T* means;
   T* squares;
   T* parameters;
@@ -88,11 +88,12 @@ struct AdamWStep {
     hn::StoreU(mean, d, means + i);
     hn::StoreU(square, d, squares + i);
     hn::StoreU(hn::Sub(parameter, step), d, parameters + i);
+    hn::StoreU(hn::Zero(d), d, gradients + i);
   }
 };
 
 template <class T>
-void adamw(const AdamWFactors<T>& factors, size_t count, const T* gradients, T* mean, T* square,
+void adamw(const AdamWFactors<T>& factors, size_t count, T* gradients, T* mean, T* square,
            T* parameters) {
   for_all<T>(count, AdamWStep<T>{factors, gradients, mean, square, parameters});
 }
@@ -167,17 +168,16 @@ bool finite(const T* values, size_t count) {
 }
 
 // What the dispatch table can hold: functions that are no templates.
-void sgd_float(const SgdFactors<float>& f, size_t n, const float* g, float* v, float* p) {
+void sgd_float(const SgdFactors<float>& f, size_t n, float* g, float* v, float* p) {
   sgd(f, n, g, v, p);
 }
-void sgd_double(const SgdFactors<double>& f, size_t n, const double* g, double* v, double* p) {
+void sgd_double(const SgdFactors<double>& f, size_t n, double* g, double* v, double* p) {
   sgd(f, n, g, v, p);
 }
-void adamw_float(const AdamWFactors<float>& f, size_t n, const float* g, float* m, float* s,
-                 float* p) {
+void adamw_float(const AdamWFactors<float>& f, size_t n, float* g, float* m, float* s, float* p) {
   adamw(f, n, g, m, s, p);
 }
-void adamw_double(const AdamWFactors<double>& f, size_t n, const double* g, double* m, double* s,
+void adamw_double(const AdamWFactors<double>& f, size_t n, double* g, double* m, double* s,
                   double* p) {
   adamw(f, n, g, m, s, p);
 }
@@ -207,17 +207,16 @@ HWY_EXPORT(scaled_double);
 HWY_EXPORT(finite_float);
 HWY_EXPORT(finite_double);
 
-void sgd_update(const SgdFactors<float>& f, size_t n, const float* g, float* v, float* p) {
+void sgd_update(const SgdFactors<float>& f, size_t n, float* g, float* v, float* p) {
   HWY_DYNAMIC_DISPATCH(sgd_float)(f, n, g, v, p);
 }
-void sgd_update(const SgdFactors<double>& f, size_t n, const double* g, double* v, double* p) {
+void sgd_update(const SgdFactors<double>& f, size_t n, double* g, double* v, double* p) {
   HWY_DYNAMIC_DISPATCH(sgd_double)(f, n, g, v, p);
 }
-void adamw_update(const AdamWFactors<float>& f, size_t n, const float* g, float* m, float* s,
-                  float* p) {
+void adamw_update(const AdamWFactors<float>& f, size_t n, float* g, float* m, float* s, float* p) {
   HWY_DYNAMIC_DISPATCH(adamw_float)(f, n, g, m, s, p);
 }
-void adamw_update(const AdamWFactors<double>& f, size_t n, const double* g, double* m, double* s,
+void adamw_update(const AdamWFactors<double>& f, size_t n, double* g, double* m, double* s,
                   double* p) {
   HWY_DYNAMIC_DISPATCH(adamw_double)(f, n, g, m, s, p);
 }

@@ -15,10 +15,11 @@ struct SgdFactors {
 
 /// gradient' = gradient + weight_decay * parameter; velocity = momentum * velocity + gradient';
 /// parameter -= rate * velocity. Without velocity (null) gradient' takes its place; without
-/// weight_decay (0) the parameter has no part in gradient', not even when it is infinite.
-void sgd_update(const SgdFactors<float>& factors, size_t count, const float* gradients,
-                float* velocity, float* parameters);
-void sgd_update(const SgdFactors<double>& factors, size_t count, const double* gradients,
+/// weight_decay (0) the parameter has no part in gradient', not even when it is infinite. Gradients
+/// are zeros afterwards, here as in adamw_update.
+void sgd_update(const SgdFactors<float>& factors, size_t count, float* gradients, float* velocity,
+                float* parameters);
+void sgd_update(const SgdFactors<double>& factors, size_t count, double* gradients,
                 double* velocity, double* parameters);
 
 template <class T>
@@ -33,9 +34,9 @@ struct AdamWFactors {
 /// mean += first_weight * (gradient - mean); square = second_keep * square + second_weight *
 /// gradient * gradient; parameter = keep * parameter - step_size * mean / (sqrt(square) /
 /// second_correction_root + epsilon).
-void adamw_update(const AdamWFactors<float>& factors, size_t count, const float* gradients,
-                  float* mean, float* square, float* parameters);
-void adamw_update(const AdamWFactors<double>& factors, size_t count, const double* gradients,
+void adamw_update(const AdamWFactors<float>& factors, size_t count, float* gradients, float* mean,
+                  float* square, float* parameters);
+void adamw_update(const AdamWFactors<double>& factors, size_t count, double* gradients,
                   double* mean, double* square, double* parameters);
 
 /// The sum of squares, in double: 16 sums, of the elements whose index is 0, 1, ... 15 modulo 16,
