@@ -55,14 +55,20 @@ std::vector<std::byte> floating_pool() {
   return bytes_of(values);
 }
 
-inline std::vector<std::byte> pool(DataType type) {
-  if (type == DataType::kFloat32) return floating_pool<float>();
-  if (type == DataType::kFloat64) return floating_pool<double>();
+inline std::vector<std::byte> any_bits() {
   std::mt19937 random(7);
-  // Any bits: integers, and 16-bit floats of all kinds.
   std::vector<uint16_t> patterns(kPoolBytes / 2);
   for (uint16_t& pattern : patterns) pattern = static_cast<uint16_t>(random());
   return bytes_of(patterns);
+}
+
+/// Made once: under sanitizers that takes longer than most of what is done with it.
+inline const std::vector<std::byte>& pool(DataType type) {
+  static const std::vector<std::byte> floats = floating_pool<float>();
+  static const std::vector<std::byte> doubles = floating_pool<double>();
+  static const std::vector<std::byte> bits = any_bits();  // integers, and small floats of all kinds
+  if (type == DataType::kFloat32) return floats;
+  return type == DataType::kFloat64 ? doubles : bits;
 }
 
 inline bool is_nan(DataType type, const std::byte* at) {
@@ -223,7 +229,7 @@ template <class Body>
 void for_each_kernel(Body body) {
   for (int type = 0; type < kDataTypes; ++type) {
     const auto t = static_cast<DataType>(type);
-    const std::vector<std::byte> values = pool(t);
+    const std::vector<std::byte>& values = pool(t);
     for (int op = 0; op < kReduceOps; ++op) {
       if (supports(t, static_cast<ReduceOp>(op))) body(t, static_cast<ReduceOp>(op), values);
     }

@@ -108,7 +108,7 @@ def embedded(source, build, programs, work):
     # time, and no vectors (the kernels take minutes otherwise; without them the scalar ones serve).
     cheap = "-O0 -DHWY_COMPILE_ONLY_SCALAR"
     check_consumer(source, programs, work / "embedded", build / "bin/rondo-run", "C;CXX", f"-DRONDO_SOURCE={source}",
-                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DCMAKE_UNITY_BUILD=ON", "-DRONDO_CUDA=OFF")
+                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24", "-DRONDO_CUDA=OFF")
 
 
 def main():

@@ -13,8 +13,9 @@
 #include "trainer/layers/softmax.hpp"
 #include "trainer/random.hpp"
 
-using namespace rondo::trainer;
-using rondo::trainer::testing::check_gradient;
+namespace rondo::trainer::transformer_layers_test {
+
+using testing::check_gradient;
 
 namespace {
 
@@ -469,3 +470,5 @@ TEST_CASE("rows: bias, sums of columns, scale and ReLU equal plain code at every
     }
   }
 }
+
+}  // namespace rondo::trainer::transformer_layers_test

@@ -63,7 +63,7 @@ class TypedCall {
     }
     bytes_ = c.count * element;
     out_ = (bytes_ + kGuardBytes + 255) / 256 * 256;
-    const std::vector<std::byte> values = kernels::test::pool(c.type);
+    const std::vector<std::byte>& values = kernels::test::pool(c.type);
     for (uint32_t r = 0; r < ranks; ++r) {
       // In, a guard, Out, a guard.
       const size_t size = c.shift + out_ + (gathers() ? ranks : 1) * bytes_ + kGuardBytes;

@@ -1,0 +1,112 @@
+// The data of world.hpp. Apart from the tests, which are made to compile quickly and not to run
+// fast: under sanitizers most of their time would go into this.
+#include "tests/comm/communicator/world.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/float8.hpp"
+#include "kernels/half.hpp"
+
+namespace rondo::testing {
+
+int contribution(int rank, size_t i, ReduceOp op) {
+  if (op == ReduceOp::kProd) return (i + static_cast<size_t>(rank)) % 3 == 0 ? 2 : 1;
+  return static_cast<int>((i * 7 + static_cast<size_t>(rank) * 3 + i / 13) % 11) + rank % 3;
+}
+
+double expected(int size, size_t i, ReduceOp op, DataType type) {
+  double value = contribution(0, i, op);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = contribution(rank, i, op);
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kScaledSum:  // with a factor of 1
+      case ReduceOp::kAvg:
+        value += next;
+        break;
+      case ReduceOp::kProd:
+        value *= next;
+        break;
+      case ReduceOp::kMin:
+        value = std::min(value, next);
+        break;
+      case ReduceOp::kMax:
+        value = std::max(value, next);
+        break;
+      case ReduceOp::kBand:
+        value = static_cast<int>(value) & static_cast<int>(next);
+        break;
+      case ReduceOp::kBor:
+        value = static_cast<int>(value) | static_cast<int>(next);
+        break;
+      case ReduceOp::kBxor:
+        value = static_cast<int>(value) ^ static_cast<int>(next);
+        break;
+    }
+  }
+  if (op != ReduceOp::kAvg) return value;
+  value /= size;
+  return is_floating(type) ? value : std::trunc(value);
+}
+
+void store(unsigned char* at, DataType type, double value) {
+  const auto put = [&](auto v) { std::memcpy(at, &v, sizeof(v)); };
+  switch (type) {
+    case DataType::kFloat32:
+      return put(static_cast<float>(value));
+    case DataType::kFloat64:
+      return put(value);
+    case DataType::kFloat16:
+      return put(kernels::half_from_float(static_cast<float>(value)));
+    case DataType::kBFloat16:
+      return put(kernels::bfloat16_from_float(static_cast<float>(value)));
+    case DataType::kInt32:
+      return put(static_cast<int32_t>(value));
+    case DataType::kInt64:
+      return put(static_cast<int64_t>(value));
+    case DataType::kUint8:
+      return put(static_cast<uint8_t>(value));
+    case DataType::kInt8:
+      return put(static_cast<int8_t>(value));
+    case DataType::kInt16:
+      return put(static_cast<int16_t>(value));
+    case DataType::kUint16:
+      return put(static_cast<uint16_t>(value));
+    case DataType::kUint32:
+      return put(static_cast<uint32_t>(value));
+    case DataType::kUint64:
+      return put(static_cast<uint64_t>(value));
+    case DataType::kBool:
+      return put(static_cast<uint8_t>(value != 0));
+    case DataType::kFloat8E4M3:
+      return put(kernels::e4m3_from_float(static_cast<float>(value)));
+    case DataType::kFloat8E5M2:
+      return put(kernels::e5m2_from_float(static_cast<float>(value)));
+  }
+}
+
+void fill(Buffer& buffer, size_t from, size_t count, DataType type, ReduceOp op, int rank,
+          size_t first) {
+  const size_t size = size_of(type);
+  for (size_t i = 0; i < count; ++i)
+    store(buffer.data() + (from + i) * size, type, contribution(rank, first + i, op));
+}
+
+void check(Buffer& buffer, size_t from, size_t count, DataType type,
+           const std::function<double(size_t)>& value, const std::string& what) {
+  const size_t size = size_of(type);
+  // As a whole: under sanitizers a comparison costs more than what it compares.
+  std::vector<unsigned char> wanted(count * size);
+  for (size_t i = 0; i < count; ++i) store(wanted.data() + i * size, type, value(i));
+  const unsigned char* got = buffer.data() + from * size;
+  if (count > 0 && std::memcmp(wanted.data(), got, wanted.size()) != 0) {
+    const auto wrong = std::mismatch(wanted.begin(), wanted.end(), got).first - wanted.begin();
+    expect(false, what + ": element " + std::to_string(from + static_cast<size_t>(wrong) / size) +
+                      " is wrong");
+  }
+  buffer.check_guards(what);
+}
+
+}  // namespace rondo::testing
