@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -122,7 +123,8 @@ class Communicator::Impl {
     engine::Operation operation;  // of blocking calls itself, for others to be copied
 
     bool answers(const comm::Request& asked, const CallOptions& how) const {
-      return operation.prepared != nullptr && request == asked && options == how;
+      return operation.prepared != nullptr && request == asked && options == how &&
+             std::signbit(options.factor) == std::signbit(how.factor);  // 0 and -0 are equal
     }
   };
   Resolved last_{};                         // most programs repeat themselves

@@ -211,8 +211,11 @@ Status Watch::stalled(const Wait& wait) {
   window_end_ns_ = 0;
   const int culprit = find_culprit(wait, before_);
   const std::string why =
-      culprit >= 0
-          ? describe_stalled(culprit, wait)
+      culprit >= 0 ? describe_stalled(culprit, wait)
+      : wait.call == nullptr
+          ? std::string(
+                "all ranks wait for each other: if each sends before it receives, put its "
+                "sends and recvs into one group")
           : std::string(
                 "all ranks wait for each other: this is a bug in rondo or in the order of calls");
   return board_.raise(

@@ -55,7 +55,8 @@ struct Config {
   /// How long create() waits for the other ranks.
   std::chrono::milliseconds bootstrap_timeout{60'000};
   /// Independent pipelines per operation; beyond the first each takes a thread of its own for large
-  /// messages. 0: one.
+  /// messages. More threads than CPUs, all ranks' together, yield where they would spin: small
+  /// operations then take microseconds. 0: one.
   int channels = 0;
   /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to reach
   /// many rounds.

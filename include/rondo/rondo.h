@@ -30,7 +30,7 @@ typedef int32_t rondo_code;
 enum {
   RONDO_OK = 0,
   RONDO_INVALID_ARGUMENT = 1,   /* a value the caller passed; nothing has happened */
-  RONDO_UNAVAILABLE = 2,        /* something this build or machine does not have */
+  RONDO_UNAVAILABLE = 2,        /* what this build, machine or collective does not have */
   RONDO_RESOURCE_EXHAUSTED = 3, /* memory, descriptors, address space */
   RONDO_MISMATCH = 4,           /* ranks disagree about the operation */
   RONDO_PEER_DIED = 5,          /* a rank ended, or left, in the middle */
@@ -38,7 +38,7 @@ enum {
   RONDO_ABORTED = 7,            /* rondo_abort */
   RONDO_SYSTEM = 8,             /* a system call failed */
   RONDO_BOOTSTRAP = 9,          /* ranks could not find or trust each other */
-  RONDO_DATA_ERROR = 10         /* a file that cannot be read or makes no sense */
+  RONDO_DATA_ERROR = 10         /* a file whose contents make no sense */
 };
 
 typedef int32_t rondo_data_type;
@@ -155,7 +155,8 @@ typedef struct rondo_config {
   int64_t timeout_ms;
   /* How long rondo_create waits for the other ranks. */
   int64_t bootstrap_timeout_ms;
-  /* Pipelines per operation, slots per link, bytes per slot; 0: from the link profile. */
+  /* Pipelines per operation (0: one; each takes a thread, and with more threads than CPUs small
+   * operations take microseconds), slots per link, bytes per slot (0: from the link profile). */
   int32_t channels, slots;
   size_t slot_bytes;
   /* "1GB/s,20us": delay every message to that bandwidth and latency; null: RONDO_PACE, else off. */

@@ -26,7 +26,7 @@ enum class Code : int32_t {
   kAborted = 7,            // Communicator::abort
   kSystem = 8,             // a system call failed; the message holds errno's text
   kBootstrap = 9,          // ranks could not find or trust each other
-  kDataError = 10,         // a file that cannot be read or makes no sense
+  kDataError = 10,         // a file whose contents make no sense
 };
 
 /// "ok", "invalid argument", ...
@@ -75,7 +75,9 @@ class [[nodiscard]] Result {
   const T& value() const& { return *value_; }
   T&& value() && { return std::move(*value_); }
   T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
   T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
 
  private:
   std::optional<T> value_;

@@ -518,6 +518,17 @@ TEST_CASE("a rank that is killed, leaves or hangs ends every wait for its messag
       config));
 }
 
+TEST_CASE("ranks that all send before they receive are told what to do") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    std::vector<int32_t> data(1 << 20);
+    const Status status = comm.send(data.data(), data.size(), DataType::kInt32, 1 - comm.rank(),
+                                    {.timeout = std::chrono::milliseconds(300)});
+    expect(status.code() == Code::kTimeout, status.to_string());
+    expect(status.message().find("put its sends and recvs into one group") != std::string::npos,
+           status.to_string());
+  }));
+}
+
 TEST_CASE("a message's own timeout counts beside others that may take longer") {
   require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
     if (comm.rank() != 0) {

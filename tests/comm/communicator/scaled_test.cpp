@@ -1,4 +1,5 @@
 // Scaled sums: every rank's input times its own factor, whichever way it goes.
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,20 @@ TEST_CASE("a scaled sum multiplies every rank's input by its own factor, and onc
       }));
     }
   }
+}
+
+TEST_CASE("a factor of the other zero is another factor") {
+  require_all_ok(run_world(How::kThreads, 2, [](Communicator& comm) {
+    const float in = 1;
+    float out = 0;
+    for (const double factor : {0.0, -0.0, 1.0, -0.0, 0.0}) {
+      expect_ok(comm.all_reduce(&in, &out, 1, DataType::kFloat32, ReduceOp::kScaledSum,
+                                {.factor = factor}),
+                "all_reduce");
+      expect(out == 2 * factor && std::signbit(out) == std::signbit(factor),
+             "times " + std::to_string(factor) + " gives " + std::to_string(out));
+    }
+  }));
 }
 
 // What goes the direct way, and what has to go back to slots because some buffers are not mapped.
