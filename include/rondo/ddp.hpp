@@ -271,7 +271,8 @@ class DistributedDataParallel {
   /// The first `count` elements of this tensor's gradient are final (in this micro-batch).
   void gradient_ready(size_t tensor, size_t count);
   void gradient_ready(size_t tensor) { gradient_ready(tensor, tensors()[tensor].count()); }
-  /// Instead: this micro-batch does not use the tensor and has not touched its gradient.
+  /// Instead: this micro-batch does not use the tensor and has not touched its gradient. Of
+  /// one that is not declared may_skip this is an error, on every rank, in this step.
   void gradient_skipped(size_t tensor);
   /// Rows of an `adds_to` tensor's gradient that this step makes different from zero, all of them,
   /// in any order; before the last backward pass begins.
