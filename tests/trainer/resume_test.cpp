@@ -186,6 +186,11 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   const ProgramResult again = run(common + Words{"--steps", "2", "--resume"});
   INFO(again.err);
   CHECK(again.exit_code == 0);
+  // A folder whose `latest` is lost is not taken for an empty one.
+  std::filesystem::rename(folder + "/latest", folder + "/lost");
+  refused(common + Words{"--steps", "4"}, "holds checkpoints already: add --resume");
+  refused(common + Words{"--steps", "4", "--resume"}, "write step-00000002 into");
+  std::filesystem::rename(folder + "/lost", folder + "/latest");
   // A damaged file is named.
   std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
   refused(common + Words{"--steps", "4", "--resume"}, "model.safetensors");
