@@ -25,6 +25,7 @@ TEST_CASE("weights: an update touches the optimizer's state where the rank owns 
       auto made = Weights<float>::create(*model, communicator, options);
       ok(made.status());
       Weights<float>& weights = made.value();
+      ok(weights.replicate());
       Ddp& ddp = weights.ddp();
       ok(ddp.begin({.loss_terms = 1}));
       std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
@@ -65,6 +66,7 @@ TEST_CASE("weights: with shards a bucket's parameters travel while the next buck
     auto made = Weights<float>::create(*model, communicator, options);
     ok(made.status());
     Weights<float>& weights = made.value();
+    ok(weights.replicate());
     Ddp& ddp = weights.ddp();
     ok(ddp.begin({.loss_terms = 1}));
     std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);

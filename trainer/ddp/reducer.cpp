@@ -48,14 +48,15 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
 }
 
 Reducer::~Reducer() {
-  if (!begun_ || headers_.ended_empty()) return;
+  if (!under_way()) return;
   communicator_.abort("rank " + std::to_string(communicator_.rank()) +
                       " gave up in the middle of a step");
   (void)wait_for_all();
 }
 
+bool Reducer::under_way() const { return begun_ && !(headers_.ended_empty() && works_.empty()); }
+
 void Reducer::begin() {
-  RONDO_CHECK(works_.empty(), "a step begins before the last was finished");
   begun_ = true;
   std::fill(pieces_done_.begin(), pieces_done_.end(), 0);
   std::fill(used_.begin(), used_.end(), uint8_t{0});
@@ -74,11 +75,16 @@ void Reducer::begin() {
 }
 
 void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  RONDO_CHECK(rows_[tensor] != nullptr && !counts_started_, "tensor %zu", tensor);
+  RONDO_CHECK(rows_[tensor] != nullptr, "'%s' adds to no other tensor",
+              gradients_.tensors[tensor].name.c_str());
+  RONDO_CHECK(!counts_started_, "rows of '%s' are touched behind the first gradient",
+              gradients_.tensors[tensor].name.c_str());
   rows_[tensor]->touch(rows);
 }
 
 void Reducer::ready(size_t tensor, size_t count, bool quiet) {
+  RONDO_CHECK(count <= gradients_.tensors[tensor].count(), "%zu elements of '%s', which has %zu",
+              count, gradients_.tensors[tensor].name.c_str(), gradients_.tensors[tensor].count());
   used_[tensor] = 1;
   if (!quiet) pieces_ready(tensor, count);
 }

@@ -45,6 +45,8 @@ class Reducer {
   void touches_rows(size_t tensor, std::span<const int32_t> rows);
   Status finish();
 
+  /// Begun, not finished, and not given up by all ranks together (Headers::ended_empty()).
+  bool under_way() const;
   bool used(size_t tensor) const { return used_[tensor] != 0; }
   const std::vector<DdpBucketTimes>& times() const { return times_; }
 
