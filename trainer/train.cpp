@@ -271,7 +271,9 @@ DdpHeader Run<T>::header() const {
   const uint64_t left = sampler_.size() - std::min(taken_, sampler_.size());
   const uint64_t samples = std::min(batches * o_.batch, left);
   uint64_t hash = 0;
-  for (uint64_t i = 0; i < samples; ++i) hash += mix(sampler_.index(taken_ + i));
+  // Where there are fewer samples than ranks, padding gives some the same one.
+  const uint64_t told = sampler_.least() > 0 ? samples : 0;
+  for (uint64_t i = 0; i < told; ++i) hash += mix(sampler_.index(taken_ + i));
   // Each rank's own data has the same numbers.
   if (o_.data.find("{rank}") != std::string::npos) hash = hash_bytes(&hash, 8, data_.hash());
   return {.loss_terms = samples * model_.loss_terms(),

@@ -350,6 +350,12 @@ TEST_CASE("the least data that can be trained on is one sample") {
   const std::string file = folder.path() + "/one";
   std::ofstream(file) << "seventeen bytes..";
   CHECK(run({"--data", file, "--batch", "1", "--steps", "2", "--width", "16"}).exit_code == 0);
+  // Two ranks must share it: nothing that one could do better.
+  const ProgramResult shared =
+      run({"--data", file, "--ranks", "2", "--epochs", "2", "--width", "16"});
+  INFO(shared.err);
+  CHECK(shared.exit_code == 0);
+  CHECK(shared.err.find("the same data") == std::string::npos);
 }
 
 TEST_CASE("bad flags and files end the program with a reason") {
