@@ -443,6 +443,10 @@ Status Run<T>::conclude(const End& end) {
   if (!reports()) return {};
   const RunFacts known = facts();
   nlohmann::ordered_json summary = summarize(known, *report_, end.bytes_sent, end.hashes[0]);
+  if (weights_.scaler()) {
+    summary["skipped_steps"] = weights_.scaler()->state().skipped_steps;
+    summary["loss_scale"] = weights_.scaler()->scale();
+  }
   if (step_ > first_step_) {
     account({.facts = known,
              .communicator = communicator_,
