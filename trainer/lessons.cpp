@@ -91,7 +91,7 @@ Lesson uneven_inputs() {
                        says(runs[1].error(), "uneven inputs") && says(runs[1].error(), "rank 1");
               },
           .look_first =
-              "how many samples each rank has. Give all the same (--sampler-tail, one "
+              "how many samples each rank has. Give all the same (files of equal length, or one "
               "--data for all), or let who has ended go on with empty batches (--join)."};
 }
 
