@@ -66,9 +66,9 @@ Status TrainingLoop::open_report() {
 
 Status TrainingLoop::require_finite(double loss) const {
   if (std::isfinite(loss)) return {};
-  return Status(
-      Code::kInvalidArgument,
-      fmt::format("the loss became {} in step {}: lower --lr, now {}", loss, step_, o_.lr));
+  return Status(Code::kInvalidArgument,
+                fmt::format("the loss became {} in step {}: lower --lr, now {}",
+                            std::isnan(loss) ? std::abs(loss) : loss, step_, o_.lr));  // no "-nan"
 }
 
 RunFacts TrainingLoop::facts() const {

@@ -403,7 +403,7 @@ TEST_CASE("checkpoint: state.json, entry by entry") {
   changed = good;
   changed["buckets"][1]["pieces"][0] = {"w", 7};
   CHECK(contains(message_of(changed), "'buckets[1].pieces'"));
-  CHECK(contains(message_of("text"), "is no JSON object"));
+  CHECK(contains(message_of("text"), "it is no JSON object"));
 }
 
 TEST_CASE("checkpoint: the layout's hash tells layouts apart") {

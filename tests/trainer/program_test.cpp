@@ -379,6 +379,10 @@ TEST_CASE("a diverging loss ends every rank and names the learning rate") {
   check_refused(
       {"--ranks", "2", "--lr", "1e5", "--width", "32", "--steps", "200", "--data", place.data()},
       {"the loss became", "--lr"});
+  // What the arithmetic makes of it has a sign that nobody asked for.
+  const ProgramResult blown =
+      run({"--lr", "1e5", "--width", "32", "--steps", "200", "--data", place.data()});
+  CHECK(blown.err.find("-nan") == std::string::npos);
 }
 
 TEST_CASE("ranks that were started with different options or data say so") {
