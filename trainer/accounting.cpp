@@ -146,8 +146,13 @@ Json gradients_of(const Evidence& e) {
   return gradients;
 }
 
+struct Suggestion {
+  double gain_ms = 0;
+  std::string sentence;
+};
+
 /// The table of caps, the best of them, and what it is predicted to gain.
-void suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
+Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
   StepModel model{.tensors = e.facts.ddp.tensors(),
                   .element_bytes = size_of(e.facts.options.type()),
                   .ready = e.measured.gradients(),
@@ -164,16 +169,26 @@ void suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
     rows.push_back({{"cap_mb", p.cap_mb}, {"buckets", p.buckets}, {"exposed_ms", p.exposed_ms}});
   }
   const CapPrediction& best = suggested(predictions, model.backward_ms);
-  const double cap_mb = e.facts.options.bucket_cap_mb;
-  const double now_ms = predict_cap(model, cap_mb).exposed_ms;
-  const double gain_ms = std::max(0.0, now_ms - best.exposed_ms);
+  const CapPrediction now = predict_cap(model, e.facts.options.bucket_cap_mb);
+  const bool gains = is_better(best, now, model.backward_ms);
+  const double gain_ms = gains ? now.exposed_ms - best.exposed_ms : 0;
   summary["cap_predictions"] = std::move(rows);
-  summary["suggested_bucket_cap_mb"] = best.cap_mb;
+  summary["suggested_bucket_cap_mb"] = gains ? best.cap_mb : now.cap_mb;
   summary["suggested_gain_ms"] = gain_ms;
-  spdlog::info(
-      "suggested: --bucket-cap-mb {}, {} bucket{}, predicted to expose {:.2f} ms per step; "
-      "{} exposes {:.2f} by the same model",
-      best.cap_mb, best.buckets, best.buckets == 1 ? "" : "s", best.exposed_ms, cap_mb, now_ms);
+  const auto buckets = [](const CapPrediction& p) {
+    return fmt::format("{} bucket{}", p.buckets, p.buckets == 1 ? "" : "s");
+  };
+  if (!gains) {
+    return {.gain_ms = 0,
+            .sentence = fmt::format("--bucket-cap-mb {} is right: {}, predicted to expose {:.2f} "
+                                    "ms per step; no other cap is predicted to expose less",
+                                    now.cap_mb, buckets(now), now.exposed_ms)};
+  }
+  return {.gain_ms = gain_ms,
+          .sentence = fmt::format(
+              "suggested: --bucket-cap-mb {}, {}, predicted to expose {:.2f} ms per step; {} "
+              "exposes {:.2f} by the same model",
+              best.cap_mb, buckets(best), best.exposed_ms, now.cap_mb, now.exposed_ms)};
 }
 
 }  // namespace
@@ -218,6 +233,8 @@ void account(const Evidence& e, Json& summary) {
   const DistributedDataParallel& ddp = e.facts.ddp;
   const std::vector<BucketMedians> buckets = e.measured.buckets();
   const Prices prices(e);
+  Suggestion suggestion;
+  if (e.facts.ranks > 1) suggestion = suggest_cap(e, prices, summary);
   Observed observed{.ranks = static_cast<size_t>(e.facts.ranks),
                     .overlap = !e.facts.options.no_overlap,
                     .step_ms = summary["step_ms"],
@@ -227,6 +244,7 @@ void account(const Evidence& e, Json& summary) {
                                   summary["other_wait_ms"].get<double>(),
                     .gather_wait_ms = e.measured.parameter_wait_ms(),
                     .latency_ms = prices.of(16),
+                    .cap_gain_ms = suggestion.gain_ms,
                     .buckets = {},
                     .lateness = e.all.lateness};
   double transfer_ms = 0, hidden_ms = 0;
@@ -257,7 +275,7 @@ void account(const Evidence& e, Json& summary) {
   summary["measured_over_predicted"] = prices.ratio();
   summary["diagnosis"] = diagnose(observed);
   spdlog::info("diagnosis: {}", summary["diagnosis"].get<std::string>());
-  if (e.facts.ranks > 1) suggest_cap(e, prices, summary);
+  if (!suggestion.sentence.empty()) spdlog::info("{}", suggestion.sentence);
 }
 
 }  // namespace rondo::trainer

@@ -160,7 +160,12 @@ std::string diagnose(const Observed& o) {
   }
   // Ranks that come late make the wait longer than any communication.
   const double wait_ms = std::min(o.exposed_ms - o.gather_wait_ms, t.transfer_ms);
-  if (std::max(t.stuck_ms, t.late_ms) >= 0.5 * wait_ms) return tail(o, t);
+  const bool too_long = t.transfer_ms - o.backward_ms >= 0.5 * wait_ms;  // wherever they begin
+  const bool remediable =
+      is_late(o, o.buckets[t.stuck]) || o.cap_gain_ms >= 0.1 * wait_ms;  // or it is no advice
+  if (!too_long && remediable && std::max(t.stuck_ms, t.late_ms) >= 0.5 * wait_ms) {
+    return tail(o, t);
+  }
   const double window_ms = o.backward_ms - t.first_ready_ms;
   if (t.transfer_ms > window_ms) {
     return fmt::format(

@@ -46,6 +46,7 @@ struct Observed {
   double exposed_ms = 0;  // what the step waited for communication, headers and the like included
   double gather_wait_ms = 0;  // of it, for parameters (ZeRO-1)
   double latency_ms = 0;      // of an all-reduce of next to nothing
+  double cap_gain_ms = 0;     // of the wait, what another bucket cap is predicted to save
   std::vector<ObservedBucket> buckets;
   Lateness lateness;
 };
@@ -60,7 +61,8 @@ struct Observed {
 ///   gathers           half of the wait, or more, is for ZeRO-1's parameters
 ///   latency           what the all-reduces would cost empty is half of what they cost, or more
 ///   tail              one bucket takes so much longer than backward goes on behind it that it
-///                     explains half of the wait, or those that are ready in its last 5 % do
+///                     explains half of the wait, or those that are ready in its last 5 % do; and
+///                     not the sheer length of all-reduces. A smaller cap is named where one helps
 ///   communication-bound  the all-reduces take longer than backward goes on after the first bucket
 ///   mixed             none of these alone
 std::string diagnose(const Observed& observed);

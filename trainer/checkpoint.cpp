@@ -274,7 +274,7 @@ Result<LoadedCheckpoint> load_checkpoint(const std::string& folder) {
 
 bool has_checkpoint(const std::string& folder) {
   std::error_code ignored;
-  return fs::exists(folder + kLatest, ignored);
+  return fs::exists(folder + kLatest, ignored) || !steps_in(folder).empty();
 }
 
 }  // namespace rondo::trainer

@@ -63,7 +63,8 @@ struct LoadedCheckpoint {
 /// intact.
 Result<LoadedCheckpoint> load_checkpoint(const std::string& folder);
 
-/// Whether DIR/latest exists: there is something to load.
+/// Whether DIR/latest or any step's folder is there. Where only `latest` is missing (deleted, or
+/// the first save died just before it), load_checkpoint() says so, and nothing is overwritten.
 bool has_checkpoint(const std::string& folder);
 
 }  // namespace rondo::trainer

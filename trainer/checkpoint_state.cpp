@@ -215,6 +215,7 @@ OrderedJson to_json(const CheckpointState& state) {
 Result<CheckpointState> parse_checkpoint_state(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Status(Code::kDataError, "it is no valid JSON");
+  if (!json.is_object()) return Status(Code::kDataError, "it is no JSON object");
   Status status;
   CheckpointState state;
   Reader from(json, "", status);

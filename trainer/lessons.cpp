@@ -91,7 +91,7 @@ Lesson uneven_inputs() {
                        says(runs[1].error(), "uneven inputs") && says(runs[1].error(), "rank 1");
               },
           .look_first =
-              "how many samples each rank has. Give all the same (--sampler-tail, one "
+              "how many samples each rank has. Give all the same (files of equal length, or one "
               "--data for all), or let who has ended go on with empty batches (--join)."};
 }
 
@@ -111,7 +111,8 @@ Lesson no_buckets() {
               },
           .look_first =
               "--bucket-cap-mb, and 'all-reduces per step' times the latency of one (--pace "
-              "here, the network elsewhere)."};
+              "here, the network elsewhere).",
+          .exposes_more = true};
 }
 
 Lesson no_overlap() {
@@ -140,7 +141,8 @@ Lesson no_overlap() {
           .look_first =
               "the trace: do the buckets' rows begin under backward, or under the wait behind "
               "it? Then --no-overlap, a cap so large that there is one bucket, or a layer "
-              "that says too late that its gradient is final."};
+              "that says too late that its gradient is final.",
+          .exposes_more = true};
 }
 
 Lesson local_batch_norm() {
@@ -250,10 +252,19 @@ Lesson star() {
           },
       .look_first =
           "bytes_sent_per_step_by_rank: one rank with N times the others' is a star, "
-          "whose time grows with every rank that is added. The losses are the same."};
+          "whose time grows with every rank that is added. The losses are the same.",
+      .exposes_more = true};
 }
 
 }  // namespace
+
+std::string not_judged(const Lesson& lesson, const std::vector<LessonRun>& runs) {
+  const double healthy = runs[0].number("/summary/exposed_comm_ms");
+  const double broken = runs[1].number("/summary/exposed_comm_ms");
+  if (!lesson.exposes_more || !(healthy > broken)) return {};
+  return "Not judged: exposed_comm_ms, which is less in the broken run: the machine was busy with "
+         "something else. Repeat it when it is not";
+}
 
 const std::vector<Lesson>& lessons() {
   static const std::vector<Lesson> kAll = {

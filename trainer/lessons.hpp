@@ -27,7 +27,13 @@ struct Lesson {
   /// deterministic losses, and delays that were put in, never on how fast this machine is.
   bool (*shows)(const std::vector<LessonRun>& runs);
   const char* look_first;
+  /// Whether the broken run exposes more communication, as it does where nobody else computes.
+  bool exposes_more = false;
 };
+
+/// What the table shows but shows() does not rest on, where it contradicts the lesson: a sentence,
+/// or nothing.
+std::string not_judged(const Lesson& lesson, const std::vector<LessonRun>& runs);
 
 const std::vector<Lesson>& lessons();
 

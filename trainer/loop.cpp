@@ -1,7 +1,7 @@
 // See loop.hpp.
 #include "trainer/loop.hpp"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
 #include <cmath>
 
@@ -24,6 +24,11 @@ TrainingLoop::TrainingLoop(const LoopParts& parts)
 Status TrainingLoop::run() {
   RONDO_RETURN_IF_ERROR(start());
   bytes_before_ = communicator_.stats().bytes_sent;
+  if (reports() && reached_end()) {
+    spdlog::warn("nothing to do: '{}' holds step {}, and {} ends there", o_.checkpoint_dir, step_,
+                 o_.steps != 0 ? fmt::format("--steps {}", o_.steps)
+                               : fmt::format("--epochs {}", o_.epochs));
+  }
   while (!reached_end()) {
     const Result<bool> made = step();
     RONDO_RETURN_IF_ERROR(made.status());
@@ -61,9 +66,9 @@ Status TrainingLoop::open_report() {
 
 Status TrainingLoop::require_finite(double loss) const {
   if (std::isfinite(loss)) return {};
-  return Status(
-      Code::kInvalidArgument,
-      fmt::format("the loss became {} in step {}: lower --lr, now {}", loss, step_, o_.lr));
+  return Status(Code::kInvalidArgument,
+                fmt::format("the loss became {} in step {}: lower --lr, now {}",
+                            std::isnan(loss) ? std::abs(loss) : loss, step_, o_.lr));  // no "-nan"
 }
 
 RunFacts TrainingLoop::facts() const {

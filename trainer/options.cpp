@@ -63,8 +63,10 @@ void add_model(CLI::App& app, Options& o) {
   app.add_option("--dropout", o.dropout, "gpt: probability")->check(number(0, 1));
   app.add_option("--layer-drop", o.layer_drop, "gpt: probability that a step leaves out a block")
       ->check(number(0, 1));
-  app.add_flag("--no-split-tied", o.no_split_tied,
-               "gpt: one gradient for both uses of the token embedding, final at the end only");
+  app.add_flag(
+      "--no-split-tied", o.no_split_tied,
+      "gpt: one gradient for both uses of the token embedding, final at the end only; --seed "
+      "then gives other initial parameters");
   app.add_flag("--sync-batch-norm", o.sync_batch_norm, "cnn: statistics over all ranks' samples");
   app.add_option("--weights", o.weights, "gpt: start from this safetensors file of GPT-2");
   app.add_option("--save-weights", o.save_weights, "gpt: write such a file at the end");
@@ -103,7 +105,8 @@ void add_optimizer(CLI::App& app, Options& o) {
   app.add_option("--lr", o.lr, "Learning rate; default: sgd 0.02, adamw 0.001")
       ->check(number(0, 1e6));
   app.add_option("--momentum", o.momentum, "sgd")->check(number(0, 1));
-  app.add_option("--weight-decay", o.weight_decay, "Default: sgd 0, adamw 0.01")
+  app.add_option("--weight-decay", o.weight_decay,
+                 "Of matrices, not of biases and norms; default: sgd 0, adamw 0.01")
       ->check(number(0, 1e6));
   app.add_option("--clip", o.clip, "Largest norm of all gradients together; 0: no limit")
       ->check(number(0, 1e12));

@@ -79,13 +79,17 @@ std::vector<CapPrediction> predict_caps(const StepModel& model) {
   return predictions;
 }
 
+bool is_better(const CapPrediction& a, const CapPrediction& b, double backward_ms) {
+  return b.exposed_ms > a.exposed_ms + std::max(0.01 * a.exposed_ms, 0.005 * backward_ms);
+}
+
 const CapPrediction& suggested(const std::vector<CapPrediction>& predictions, double backward_ms) {
-  double least = predictions.front().exposed_ms;
-  for (const CapPrediction& p : predictions) least = std::min(least, p.exposed_ms);
-  const double most = least + std::max(0.01 * least, 0.005 * backward_ms);
+  const CapPrediction& least =
+      *std::min_element(predictions.begin(), predictions.end(),
+                        [](const auto& a, const auto& b) { return a.exposed_ms < b.exposed_ms; });
   size_t best = 0;
   for (size_t i = 0; i < predictions.size(); ++i) {
-    if (predictions[i].exposed_ms <= most) best = i;
+    if (!is_better(least, predictions[i], backward_ms)) best = i;
   }
   return predictions[best];
 }

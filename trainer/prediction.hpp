@@ -53,8 +53,11 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb);
 /// a cap that holds them all, in that order.
 std::vector<CapPrediction> predict_caps(const StepModel& model);
 
-/// The cap with the least exposed time. Of those within 1 % of it, or within 0.5 % of backward, the
-/// largest: fewer all-reduces, and no claim finer than the model.
+/// Whether `a` exposes less, by more than 1 % and 0.5 % of backward: no claim finer than the model.
+bool is_better(const CapPrediction& a, const CapPrediction& b, double backward_ms);
+
+/// The cap with the least exposed time. Of those than which it is no better, the largest: fewer
+/// all-reduces.
 const CapPrediction& suggested(const std::vector<CapPrediction>& predictions, double backward_ms);
 
 }  // namespace rondo::trainer

@@ -155,6 +155,8 @@ Status teach(const std::string& name, const std::string& folder) {
                                               "' did not show: the numbers above and " +
                                               work.path() + " say what happened instead");
   }
+  const std::string doubt = not_judged(*found, runs.value());
+  if (!doubt.empty()) say(wrapped(doubt, "") + "\n");
   say(fmt::format("Look first: {}\n", wrapped(found->look_first, "            ")));
   say(fmt::format("More: trainer/TROUBLESHOOTING.md, section '{}'. {}\n", name,
                   work.keeps() ? "Data and results stay in " + work.path()

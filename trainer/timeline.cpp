@@ -1,6 +1,7 @@
 // See timeline.hpp.
 #include "trainer/timeline.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 namespace rondo::trainer {
@@ -8,8 +9,10 @@ namespace {
 
 enum Lane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
 
+// As Timeline::Kind counts; what is waited for depends on how gradients travel.
 const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer",
                               "wait for parameters"};
+const std::string kScatterWait = "wait for reduce-scatters";
 const std::string kQueued = "queued", kWaits = "ready, waits for its turn";
 const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the loss";
 
@@ -22,6 +25,8 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
                                 const std::vector<std::string>& collectives) {
   Timeline timeline;
   timeline.on_ = !path.empty();
+  timeline.scatters_ =
+      std::find(collectives.begin(), collectives.end(), "reduce-scatter") != collectives.end();
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
   timeline.buckets_ = std::make_unique<std::vector<std::string>>();
   timeline.gathers_ = std::make_unique<std::vector<std::string>>();
@@ -44,7 +49,9 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
 }
 
 void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
-  trace_.span(kComputeLane, kNames[static_cast<size_t>(kind)], step_, begin_ns, end_ns);
+  const bool scatters = kind == Kind::kWait && scatters_;
+  trace_.span(kComputeLane, scatters ? kScatterWait : kNames[static_cast<size_t>(kind)], step_,
+              begin_ns, end_ns);
 }
 
 void Timeline::updated(size_t bucket, int64_t begin_ns, int64_t end_ns) {

@@ -271,7 +271,9 @@ DdpHeader Run<T>::header() const {
   const uint64_t left = sampler_.size() - std::min(taken_, sampler_.size());
   const uint64_t samples = std::min(batches * o_.batch, left);
   uint64_t hash = 0;
-  for (uint64_t i = 0; i < samples; ++i) hash += mix(sampler_.index(taken_ + i));
+  // Where there are fewer samples than ranks, padding gives some the same one.
+  const uint64_t told = sampler_.least() > 0 ? samples : 0;
+  for (uint64_t i = 0; i < told; ++i) hash += mix(sampler_.index(taken_ + i));
   // Each rank's own data has the same numbers.
   if (o_.data.find("{rank}") != std::string::npos) hash = hash_bytes(&hash, 8, data_.hash());
   return {.loss_terms = samples * model_.loss_terms(),
@@ -442,6 +444,10 @@ Status Run<T>::conclude(const End& end) {
   if (!reports()) return {};
   const RunFacts known = facts();
   nlohmann::ordered_json summary = summarize(known, *report_, end.bytes_sent, end.hashes[0]);
+  if (weights_.scaler()) {
+    summary["skipped_steps"] = weights_.scaler()->state().skipped_steps;
+    summary["loss_scale"] = weights_.scaler()->scale();
+  }
   if (step_ > first_step_) {
     account({.facts = known,
              .communicator = communicator_,

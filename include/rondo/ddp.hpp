@@ -194,6 +194,7 @@ struct DdpBucket {
 /// them all, zeros for an empty batch, and the others add. Destroyed in the middle of a step, it
 /// aborts the communicator and waits until nothing uses its memory.
 ///
+///   ddp.replicate();   // once, when rank 0's parameters are set
 ///   ddp.begin({...});
 ///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
 ///   ... gradient_ready() for all tensors ...                                    // once
@@ -240,14 +241,16 @@ class DistributedDataParallel {
     return static_cast<T*>(gradients()) + offset(tensor);
   }
 
-  /// Every rank's parameters and buffers become rank 0's.
+  /// Every rank's parameters and buffers become rank 0's: after create(), when rank 0 has set them,
+  /// and before the first begin(), which refuses else. load() does it too.
   Status replicate();
 
   /// Every rank's buffers become rank 0's, as at begin(): before they are used elsewhere, for
   /// validation say. Nothing with `broadcast_buffers` off.
   Status broadcast_buffers();
 
-  /// Starts a step, and the exchange of headers.
+  /// Starts a step, and the exchange of headers. Refused, which ends the others too, without
+  /// replicate() or before the last step's finish() (but for one without any loss terms).
   Status begin(const DdpHeader& mine);
   /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every
   /// rank, when some are out of data and others not and `join` is off, or when they are in
@@ -270,8 +273,9 @@ class DistributedDataParallel {
 
   /// The first `count` elements of this tensor's gradient are final (in this micro-batch).
   void gradient_ready(size_t tensor, size_t count);
-  void gradient_ready(size_t tensor) { gradient_ready(tensor, tensors()[tensor].count()); }
-  /// Instead: this micro-batch does not use the tensor and has not touched its gradient.
+  void gradient_ready(size_t tensor);
+  /// Instead: this micro-batch does not use the tensor and has not touched its gradient. Of
+  /// one that is not declared may_skip this is an error, on every rank, in this step.
   void gradient_skipped(size_t tensor);
   /// Rows of an `adds_to` tensor's gradient that this step makes different from zero, all of them,
   /// in any order; before the last backward pass begins.

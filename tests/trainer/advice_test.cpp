@@ -126,6 +126,10 @@ TEST_CASE("prediction: latency wants large buckets, bandwidth small ones, a tie 
   CHECK(suggested(tie, 0).cap_mb == 2);
   CHECK(suggested(tie, 100).cap_mb == 2);
   CHECK(suggested(tie, 200).cap_mb == 5);  // 1 ms more is 0.5 % of backward
+  CHECK(is_better(tie[1], tie[0], 100));
+  CHECK_FALSE(is_better(tie[1], tie[2], 0));  // the same as the one in use: that is right
+  CHECK_FALSE(is_better(tie[1], tie[3], 200));
+  CHECK_FALSE(is_better(tie[0], tie[1], 0));
 }
 
 TEST_CASE("measurements: what is under way is hidden, but for where the thread waited") {
@@ -284,9 +288,21 @@ TEST_CASE("advice: every diagnosis has its numbers") {
 
   o = step();
   o.buckets[1].transfer_ms = 45;
+  o.cap_gain_ms = 8;
   CHECK(diagnose(o) ==
         "tail: bucket 1 (b, 8 MB) takes 45 ms, but is ready only 30 ms before backward ends: a "
         "smaller --bucket-cap-mb starts earlier");
+  o.cap_gain_ms = 0;  // no cap helps
+  CHECK(starts_with(diagnose(o), "communication-bound"));
+
+  // 23 times as long as computing: to begin earlier would hide next to nothing.
+  o = step();
+  o.exposed_ms = o.step_ms = 1380;
+  for (ObservedBucket& bucket : o.buckets) bucket.transfer_ms = 460;
+  o.cap_gain_ms = 200;
+  CHECK(starts_with(diagnose(o), "communication-bound: the all-reduces take 1.38e+03 ms"));
+  for (ObservedBucket& bucket : o.buckets) bucket.ready_ms = 59;
+  CHECK(starts_with(diagnose(o), "communication-bound"));
 
   o = step();
   o.buckets[0].transfer_ms = 50;

@@ -338,7 +338,9 @@ TEST_CASE("checkpoint: a `latest` that leads nowhere is an error, not another ch
   put(latest, "step-00000013\n");
   CHECK(contains(refusal(folder.path()), "step-00000013/state.json' cannot be opened"));
   fs::remove(latest);
+  CHECK(has_checkpoint(folder.path()));  // nobody starts anew here, and removes what is old
   CHECK(contains(refusal(folder.path()), latest + "' cannot be opened"));
+  CHECK(contains(refusal(folder.path()), "write step-00000012 into '" + latest));
   fs::create_directory(latest);
   CHECK(contains(refusal(folder.path()), latest + "' cannot be read"));
   fs::remove(latest);
@@ -401,7 +403,7 @@ TEST_CASE("checkpoint: state.json, entry by entry") {
   changed = good;
   changed["buckets"][1]["pieces"][0] = {"w", 7};
   CHECK(contains(message_of(changed), "'buckets[1].pieces'"));
-  CHECK(contains(message_of("text"), "is no JSON object"));
+  CHECK(contains(message_of("text"), "it is no JSON object"));
 }
 
 TEST_CASE("checkpoint: the layout's hash tells layouts apart") {

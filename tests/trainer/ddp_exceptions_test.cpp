@@ -2,6 +2,7 @@
 // tied weights, buffers, hooks, files.
 #include <cmath>
 #include <cstring>
+#include <latch>
 #include <numeric>
 #include <vector>
 
@@ -56,17 +57,32 @@ TEST_CASE("ddp skipped layers: what the last step left in a skipped gradient doe
   });
 }
 
-TEST_CASE("ddp skipped layers: unused without having said so names the tensor") {
-  for (const bool say_skipped : {false, true}) {
+TEST_CASE("ddp skipped layers: unused without having said so is an error on all ranks") {
+  enum class Unused { kForgotten, kSkipped, kSkippedQuietly };
+  for (const Unused unused : {Unused::kForgotten, Unused::kSkipped, Unused::kSkippedQuietly}) {
+    std::latch rank_0_has_finished(1);
     with_ranks(2, [&](Communicator& communicator) {
       Ddp ddp = make(communicator);
       ok(ddp.begin({.loss_terms = 1}));
-      const bool forgets = communicator.rank() == 1;
-      for (size_t t = 0; t < 5; ++t) {
-        if (!(forgets && t == 2)) ddp.gradient_ready(t);
-        if (forgets && t == 2 && say_skipped) ddp.gradient_skipped(t);
+      const bool is_culprit = communicator.rank() == 1;
+      if (is_culprit) ok(ddp.headers().status());  // rank 0 has begun, too
+      if (unused == Unused::kSkippedQuietly) {
+        const auto quiet = ddp.no_sync();
+        for (size_t t = 0; t < 5; ++t) {
+          is_culprit&& t == 2 ? ddp.gradient_skipped(t) : ddp.gradient_ready(t);
+        }
       }
+      for (size_t t = 0; t < 5; ++t) {
+        if (unused == Unused::kSkippedQuietly || !is_culprit || t != 2) {
+          ddp.gradient_ready(t);
+        } else if (unused == Unused::kSkipped) {
+          ddp.gradient_skipped(t);
+        }
+      }
+      // What was skipped is told at once; what was forgotten, finish() finds.
+      if (is_culprit && unused != Unused::kForgotten) rank_0_has_finished.wait();
       const Status status = ddp.finish();
+      if (!is_culprit) rank_0_has_finished.count_down();
       expect(!status.ok(), "a missing gradient went unnoticed");
       expect(status.message().find("'p2'") != std::string::npos, status.message());
       expect(status.message().find("rank 1") != std::string::npos, status.message());
@@ -137,6 +153,7 @@ TEST_CASE("ddp buffers: broadcast from rank 0 at every begin, unless switched of
       Result<Ddp> ddp =
           Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
       ok(ddp.status());
+      ok(ddp->replicate());
       auto* mean = static_cast<float*>(ddp->buffer(0));
       mean[4] = static_cast<float>(communicator.rank() + 1);
       ok(ddp->begin({.loss_terms = 1}));
@@ -273,20 +290,6 @@ TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
   // With its number each row is longer than without.
   CHECK(bytes_with(Rows::kFewerBytes, all) + 3000 < bytes_with(Rows::kTouched, all));
   CHECK(bytes_with(Rows::kFewerBytes, all) <= whole + 8);  // and the exchange of counts
-}
-
-TEST_CASE("ddp skipped layers: an undeclared skip in a quiet micro-batch is named too") {
-  with_ranks(2, [](Communicator& communicator) {
-    Ddp ddp = make(communicator);
-    ok(ddp.begin({.loss_terms = 2}));
-    {
-      const auto quiet = ddp.no_sync();
-      for (size_t t = 0; t < 5; ++t) t == 2 ? ddp.gradient_skipped(t) : ddp.gradient_ready(t);
-    }
-    all_ready(ddp);
-    const Status status = ddp.finish();
-    expect(!status.ok() && status.message().find("'p2'") != std::string::npos, status.message());
-  });
 }
 
 TEST_CASE("ddp skipped layers: what adds to a tensor uses it") {

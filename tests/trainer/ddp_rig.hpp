@@ -49,6 +49,7 @@ inline Ddp make(Communicator& communicator, const DdpOptions& options = small_bu
                 std::vector<DdpTensor> tensors = five()) {
   Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
   ok(ddp.status());
+  ok(ddp->replicate());
   return std::move(ddp).value();
 }
 

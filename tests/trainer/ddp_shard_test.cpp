@@ -49,6 +49,7 @@ Ddp make(Communicator& communicator, DdpOptions options, bool shard,
   options.shard = shard;
   Result<Ddp> ddp = Ddp::create(communicator, std::move(tensors), {}, options);
   ok(ddp.status());
+  ok(ddp->replicate());
   return std::move(ddp).value();
 }
 DdpOptions unit_buckets() { return {.bucket_cap_mb = 50000.0 / (1 << 20)}; }

@@ -1,8 +1,14 @@
 // DistributedDataParallel over real ranks (as threads): what it computes and when it sends. One
 // test per row of the feature table; the rows about exceptions are in ddp_exceptions_test.cpp.
 #include <cmath>
+#include <csignal>
+#include <functional>
+#include <latch>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/trainer/crash.hpp"
 #include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
@@ -168,7 +174,8 @@ TEST_CASE("ddp overlap: without it nothing is issued before finish") {
 
 TEST_CASE("ddp buckets: without a cap of one's own 25 MiB, the first and the last 1 MiB") {
   with_ranks(1, [](Communicator& communicator) {
-    const std::vector<DdpTensor> mebibytes(30, {.name = "m", .shape = {1 << 18}});
+    std::vector<DdpTensor> mebibytes(30, {.name = "m", .shape = {1 << 18}});
+    for (size_t t = 0; t < mebibytes.size(); ++t) mebibytes[t].name = std::to_string(t);
     const Ddp ddp = make(communicator, {}, mebibytes);
     std::vector<size_t> tensors;
     for (const DdpBucket& bucket : ddp.layout()) tensors.push_back(bucket.pieces.size());
@@ -231,7 +238,9 @@ TEST_CASE("ddp reproducible: any bucket cap gives the same bits") {
         5,
         [&](Communicator& communicator) {
           std::vector<DdpTensor> tensors;
-          for (size_t t = 0; t < 6; ++t) tensors.push_back({.name = "t", .shape = {7 + 11 * t}});
+          for (size_t t = 0; t < 6; ++t) {
+            tensors.push_back({.name = std::to_string(t), .shape = {7 + 11 * t}});
+          }
           Ddp ddp = make(communicator, {.bucket_cap_mb = cap_mb}, tensors);
           for (size_t i = 0; i < ddp.gradient_elements(); ++i) {
             static_cast<float*>(ddp.gradients())[i] =
@@ -250,8 +259,10 @@ TEST_CASE("ddp reproducible: any bucket cap gives the same bits") {
 }
 
 TEST_CASE("ddp: the communicator's failure is what finish returns") {
-  with_ranks(2, [](Communicator& communicator) {
+  std::latch made(2);
+  with_ranks(2, [&](Communicator& communicator) {
     Ddp ddp = make(communicator);
+    made.arrive_and_wait();
     communicator.abort("for the test");
     (void)ddp.begin({.loss_terms = 1});
     all_ready(ddp);
@@ -274,11 +285,59 @@ TEST_CASE("ddp: what cannot be is refused with its value") {
     refused(five(), {.bucket_cap_mb = std::nan("")}, "bucket_cap_mb is nan");
     refused({{.name = "empty", .shape = {0, 4}}}, {}, "'empty' has no elements");
     refused({{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}, .adds_to = 0}}, {}, "'b'");
+    refused({{.name = "a", .shape = {2}}, {.name = "a", .shape = {3}}}, {}, "two tensors 'a'");
     refused({{.name = "a", .shape = {2}},
              {.name = "b", .shape = {2}, .adds_to = 0},
              {.name = "c", .shape = {2}}},
             {}, "'c' comes after");
   });
+}
+
+TEST_CASE("ddp: a buffer with a parameter's name is refused") {
+  with_ranks(1, [](Communicator& communicator) {
+    const Result<Ddp> ddp = Ddp::create(communicator, five(), {{.name = "p3", .shape = {2}}});
+    expect(ddp.status().message().find("two tensors 'p3'") != std::string::npos,
+           ddp.status().message());
+  });
+}
+
+TEST_CASE("ddp: a step begins behind replicate(), which all ranks are told, and behind finish()") {
+  std::latch created(1);
+  with_ranks(2, [&](Communicator& communicator) {
+    Result<Ddp> ddp = Ddp::create(communicator, five());
+    ok(ddp.status());
+    const bool forgets = communicator.rank() == 0;
+    forgets ? created.wait() : created.count_down();
+    const Status status = forgets ? ddp->begin({.loss_terms = 1}) : ddp->replicate();
+    expect(status.message().find("rank 0: begin() before replicate()") != std::string::npos,
+           status.message());
+  });
+  with_ranks(1, [](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    ok(ddp.begin({.loss_terms = 1}));
+    const Status status = ddp.begin({.loss_terms = 1});
+    expect(status.message().find("begin() before finish()") != std::string::npos, status.message());
+  });
+}
+
+TEST_CASE("ddp: a tensor that is not there, and more of one than it has, end the program") {
+  const auto ends = [](const std::function<void(Ddp&)>& misuse) {
+    return trainer::testing::signal_of_child([&] {
+      Config config;
+      config.rank = 0;
+      config.world_size = 1;
+      Result<Communicator> communicator = Communicator::create(config);
+      Ddp ddp = make(communicator.value());
+      ok(ddp.begin({.loss_terms = 1}));
+      misuse(ddp);
+    });
+  };
+  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(4); }) == 0);
+  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(5); }) == SIGABRT);
+  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(4, 17); }) == SIGABRT);
+  CHECK(ends([](Ddp& ddp) { ddp.gradient_skipped(5); }) == SIGABRT);
+  CHECK(ends([](Ddp& ddp) { ddp.touches_rows(5, {}); }) == SIGABRT);
+  CHECK(ends([](Ddp& ddp) { ddp.touches_rows(4, {}); }) == SIGABRT);  // adds to no other
 }
 
 TEST_CASE("ddp: destroyed in the middle of a step it aborts, and nobody gets wrong gradients") {

@@ -1,5 +1,7 @@
 // Every lesson through the program: the symptom shows, the commands can be repeated, and
 // TROUBLESHOOTING.md has a section for each. And the table of knobs names only flags that exist.
+#include "trainer/lessons.hpp"
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -102,6 +104,21 @@ TEST_CASE("every lesson shows its symptom, and says what to look at first and wh
     CHECK(commands >= 2);
     CHECK(std::filesystem::is_empty(folder.path()));
   }
+}
+
+TEST_CASE("a lesson says so where the machine was too busy to show its times") {
+  const auto run = [](double exposed_ms) {
+    LessonRun made{};
+    made.json = {{"summary", {{"exposed_comm_ms", exposed_ms}}}};
+    return made;
+  };
+  size_t judging = 0;
+  for (const Lesson& lesson : lessons()) {
+    INFO(lesson.name);
+    CHECK(not_judged(lesson, {run(2), run(4)}).empty());
+    judging += not_judged(lesson, {run(4), run(2)}).empty() ? 0 : 1;
+  }
+  CHECK(judging == 3);  // no-buckets, no-overlap, star
 }
 
 TEST_CASE("a lesson's command can be repeated as it is printed") {

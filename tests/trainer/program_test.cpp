@@ -350,6 +350,12 @@ TEST_CASE("the least data that can be trained on is one sample") {
   const std::string file = folder.path() + "/one";
   std::ofstream(file) << "seventeen bytes..";
   CHECK(run({"--data", file, "--batch", "1", "--steps", "2", "--width", "16"}).exit_code == 0);
+  // Two ranks must share it: nothing that one could do better.
+  const ProgramResult shared =
+      run({"--data", file, "--ranks", "2", "--epochs", "2", "--width", "16"});
+  INFO(shared.err);
+  CHECK(shared.exit_code == 0);
+  CHECK(shared.err.find("the same data") == std::string::npos);
 }
 
 TEST_CASE("bad flags and files end the program with a reason") {
@@ -373,6 +379,10 @@ TEST_CASE("a diverging loss ends every rank and names the learning rate") {
   check_refused(
       {"--ranks", "2", "--lr", "1e5", "--width", "32", "--steps", "200", "--data", place.data()},
       {"the loss became", "--lr"});
+  // What the arithmetic makes of it has a sign that nobody asked for.
+  const ProgramResult blown =
+      run({"--lr", "1e5", "--width", "32", "--steps", "200", "--data", place.data()});
+  CHECK(blown.err.find("-nan") == std::string::npos);
 }
 
 TEST_CASE("ranks that were started with different options or data say so") {

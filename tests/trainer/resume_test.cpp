@@ -185,10 +185,17 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   refused(common + Words{"--steps", "4", "--resume", "--optimizer", "sgd"}, "optimizer");
   refused(kNano + Words{"--data", place.short_data(), "--checkpoint-dir", folder, "--resume"},
           "made on other data");
-  // Nothing left to do is no error.
+  // Nothing left to do is no error, but said.
   const ProgramResult again = run(common + Words{"--steps", "2", "--resume"});
   INFO(again.err);
   CHECK(again.exit_code == 0);
+  CHECK(again.err.find("nothing to do: '" + folder + "' holds step 2, and --steps 2 ends there") !=
+        std::string::npos);
+  // A folder whose `latest` is lost is not taken for an empty one.
+  std::filesystem::rename(folder + "/latest", folder + "/lost");
+  refused(common + Words{"--steps", "4"}, "holds checkpoints already: add --resume");
+  refused(common + Words{"--steps", "4", "--resume"}, "write step-00000002 into");
+  std::filesystem::rename(folder + "/lost", folder + "/latest");
   // A damaged file is named.
   std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
   refused(common + Words{"--steps", "4", "--resume"}, "model.safetensors");

@@ -199,6 +199,8 @@ TEST_CASE("the summary accounts for every bucket and for the step") {
   CHECK(summary["cap_predictions"].size() >= 2);
   CHECK(summary["cap_predictions"][0]["cap_mb"] == 0);
   CHECK(summary["cap_predictions"].back()["buckets"] == 1);
+  // A cap that gains nothing is not suggested in place of this one.
+  CHECK((summary["suggested_bucket_cap_mb"] == 0.005) == (summary["suggested_gain_ms"] == 0));
 
   const json alone = place.train(place.models()[0].flags + Words{"--steps", "2"})["summary"];
   CHECK(alone["diagnosis"] == "one rank: nothing is communicated");

@@ -204,6 +204,10 @@ TEST_CASE("precision: bf16 and fp16 train, travel in half the bytes, and agree o
   const auto& steps = skipping["steps"];
   CHECK(std::any_of(steps.begin(), steps.end(), is_skipped));
   CHECK(!std::all_of(steps.begin(), steps.end(), is_skipped));
+  const auto skipped = std::count_if(steps.begin(), steps.end(), is_skipped);
+  CHECK(skipping["summary"]["skipped_steps"] == skipped);
+  CHECK(skipping["summary"]["loss_scale"] == 65536 / std::pow(2, skipped));
+  CHECK(!full["summary"].contains("loss_scale"));
 }
 
 TEST_CASE("hooks: --compress halves the bytes and rounds gradients, nothing else") {

@@ -3,6 +3,7 @@
 #include "trainer/weights.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <latch>
 
 #include "tests/trainer/ddp_rig.hpp"
@@ -14,23 +15,35 @@ using namespace rondo::testing;
 using trainer::Options;
 using trainer::Weights;
 
+namespace {
+
+/// Runs `body` on ranks whose gradients are averaged and all one, before the update.
+void with_gradients(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
+  with_ranks(ranks, [&](Communicator& communicator) {
+    Options options;
+    options.optimizer = "adamw";
+    options.weight_decay = 0;
+    options.zero = zero;
+    options.bucket_cap_mb = 0.05;
+    const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
+    auto weights = Weights<float>::create(*model, communicator, options);
+    ok(weights.status());
+    ok(weights->replicate());
+    Ddp& ddp = weights->ddp();
+    ok(ddp.begin({.loss_terms = 1}));
+    std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
+    all_ready(ddp);
+    ok(ddp.finish());
+    body(communicator.rank(), *weights);
+  });
+}
+
+}  // namespace
+
 TEST_CASE("weights: an update touches the optimizer's state where the rank owns it, nowhere else") {
   for (const int zero : {0, 1}) {
-    with_ranks(3, [&](Communicator& communicator) {
-      Options options;
-      options.optimizer = "adamw";
-      options.weight_decay = 0;
-      options.zero = zero;
-      options.bucket_cap_mb = 0.05;
-      const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
-      auto made = Weights<float>::create(*model, communicator, options);
-      ok(made.status());
-      Weights<float>& weights = made.value();
+    with_gradients(3, zero, [&](int, Weights<float>& weights) {
       Ddp& ddp = weights.ddp();
-      ok(ddp.begin({.loss_terms = 1}));
-      std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
-      all_ready(ddp);
-      ok(ddp.finish());
       expect(weights.update(0.1, 0).ok(), "update");
       expect(weights.await_parameters().ok(), "parameters");
       std::vector<bool> own(ddp.parameter_elements());
@@ -57,23 +70,11 @@ TEST_CASE("weights: an update touches the optimizer's state where the rank owns 
 // while it goes on.
 TEST_CASE("weights: with shards a bucket's parameters travel while the next bucket is updated") {
   std::latch updated(1);
-  with_ranks(2, [&](Communicator& communicator) {
-    Options options;
-    options.optimizer = "adamw";
-    options.zero = 1;
-    options.bucket_cap_mb = 0.05;
-    const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
-    auto made = Weights<float>::create(*model, communicator, options);
-    ok(made.status());
-    Weights<float>& weights = made.value();
+  with_gradients(2, 1, [&](int rank, Weights<float>& weights) {
     Ddp& ddp = weights.ddp();
-    ok(ddp.begin({.loss_terms = 1}));
-    std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
-    all_ready(ddp);
-    ok(ddp.finish());
-    if (communicator.rank() == 1) updated.wait();
+    if (rank == 1) updated.wait();
     expect(weights.update(0.1, 0).ok(), "update");
-    if (communicator.rank() == 0) updated.count_down();
+    if (rank == 0) updated.count_down();
     expect(weights.await_parameters().ok(), "parameters");
     const size_t buckets = ddp.layout().size();
     expect(buckets > 2, "buckets");

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "trainer/buffer.hpp"
@@ -50,6 +51,12 @@ struct DistributedDataParallel::Impl {
     return communicator.broadcast(storage.data(), storage.data(), elements, options.type, 0);
   }
 
+  /// The same, of one that exists.
+  size_t checked(size_t tensor) const {
+    RONDO_CHECK(tensor < tensors.size(), "tensor %zu: there are %zu", tensor, tensors.size());
+    return tensor;
+  }
+
   Communicator& communicator;
   const std::vector<DdpTensor> tensors, buffers;
   const DdpOptions options;
@@ -59,14 +66,31 @@ struct DistributedDataParallel::Impl {
   ddp::Headers headers;
   ddp::Reducer reducer;
   ddp::ParameterGather gather;
-  bool quiet = false;
+  bool replicated = false, quiet = false;
 };
 
 namespace {
 
 constexpr double kBytesPerMb = 1024 * 1024;
 
-Status check(const std::vector<DdpTensor>& tensors, const DdpOptions& options) {
+/// Names tell tensors apart in errors and in files.
+Status require_names(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers) {
+  std::set<std::string> names;
+  for (const auto* list : {&tensors, &buffers}) {
+    for (const DdpTensor& tensor : *list) {
+      if (names.insert(tensor.name).second) continue;
+      return Status(Code::kInvalidArgument,
+                    fmt::format("there are two tensors '{}': give each a name of its own, buffers "
+                                "too",
+                                tensor.name));
+    }
+  }
+  return {};
+}
+
+Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers,
+             const DdpOptions& options) {
+  RONDO_RETURN_IF_ERROR(require_names(tensors, buffers));
   const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
   if (options.type != DataType::kFloat32 && options.type != DataType::kFloat64) {
     return refuse(
@@ -118,7 +142,7 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
                                                                 std::vector<DdpTensor> tensors,
                                                                 std::vector<DdpTensor> buffers,
                                                                 const DdpOptions& options) try {
-  const Status possible = check(tensors, options);
+  const Status possible = check(tensors, buffers, options);
   if (!possible.ok()) {
     communicator.abort(fmt::format("rank {}: {}", communicator.rank(), possible.message()));
     return possible;
@@ -156,10 +180,23 @@ void* DistributedDataParallel::buffer(size_t index) {
 
 Status DistributedDataParallel::replicate() {
   RONDO_RETURN_IF_ERROR(impl_->broadcast(impl_->parameter_storage, parameter_elements()));
-  return impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements);
+  RONDO_RETURN_IF_ERROR(
+      impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements));
+  impl_->replicated = true;
+  return {};
 }
 
 Status DistributedDataParallel::begin(const DdpHeader& mine) {
+  const auto refuse = [this](const char* why) {
+    const Status status(Code::kInvalidArgument,
+                        fmt::format("rank {}: begin() {}", communicator().rank(), why));
+    communicator().abort(status.message());
+    return status;
+  };
+  if (!impl_->replicated) {
+    return refuse("before replicate(): call it on every rank when the parameters are set");
+  }
+  if (impl_->reducer.under_way()) return refuse("before finish() of the last step");
   impl_->reducer.begin();
   impl_->headers.send(mine);
   return broadcast_buffers();
@@ -174,13 +211,16 @@ Result<DdpStep> DistributedDataParallel::headers() { return impl_->headers.wait(
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(impl_->quiet); }
 
 void DistributedDataParallel::gradient_ready(size_t tensor, size_t count) {
-  impl_->reducer.ready(tensor, count, impl_->quiet);
+  impl_->reducer.ready(impl_->checked(tensor), count, impl_->quiet);
+}
+void DistributedDataParallel::gradient_ready(size_t tensor) {
+  gradient_ready(tensor, tensors()[impl_->checked(tensor)].count());
 }
 void DistributedDataParallel::gradient_skipped(size_t tensor) {
-  impl_->reducer.skipped(tensor, impl_->quiet);
+  impl_->reducer.skipped(impl_->checked(tensor), impl_->quiet);
 }
 void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  impl_->reducer.touches_rows(tensor, rows);
+  impl_->reducer.touches_rows(impl_->checked(tensor), rows);
 }
 Status DistributedDataParallel::finish() { return impl_->reducer.finish(); }
 bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer.used(tensor); }

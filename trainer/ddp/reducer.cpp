@@ -27,7 +27,6 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
       piece_ends_(gradients.tensors.size()),
       pieces_done_(gradients.tensors.size()),
       used_(gradients.tensors.size()),
-      refused_(gradients.tensors.size()),
       missing_(gradients.layout.buckets.size()),
       times_(gradients.layout.buckets.size()) {
   for (size_t b = 0; b < gradients.layout.buckets.size(); ++b) {
@@ -49,18 +48,18 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
 }
 
 Reducer::~Reducer() {
-  if (!begun_ || headers_.ended_empty()) return;
+  if (!under_way()) return;
   communicator_.abort("rank " + std::to_string(communicator_.rank()) +
                       " gave up in the middle of a step");
   (void)wait_for_all();
 }
 
+bool Reducer::under_way() const { return begun_ && !(headers_.ended_empty() && works_.empty()); }
+
 void Reducer::begin() {
-  RONDO_CHECK(works_.empty(), "a step begins before the last was finished");
   begun_ = true;
   std::fill(pieces_done_.begin(), pieces_done_.end(), 0);
   std::fill(used_.begin(), used_.end(), uint8_t{0});
-  std::fill(refused_.begin(), refused_.end(), uint8_t{0});
   for (size_t b = 0; b < missing_.size(); ++b) {
     missing_[b] = gradients_.layout.buckets[b].pieces.size();
   }
@@ -76,18 +75,35 @@ void Reducer::begin() {
 }
 
 void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  RONDO_CHECK(rows_[tensor] != nullptr && !counts_started_, "tensor %zu", tensor);
+  RONDO_CHECK(rows_[tensor] != nullptr, "'%s' adds to no other tensor",
+              gradients_.tensors[tensor].name.c_str());
+  RONDO_CHECK(!counts_started_, "rows of '%s' are touched behind the first gradient",
+              gradients_.tensors[tensor].name.c_str());
   rows_[tensor]->touch(rows);
 }
 
 void Reducer::ready(size_t tensor, size_t count, bool quiet) {
+  RONDO_CHECK(count <= gradients_.tensors[tensor].count(), "%zu elements of '%s', which has %zu",
+              count, gradients_.tensors[tensor].name.c_str(), gradients_.tensors[tensor].count());
   used_[tensor] = 1;
   if (!quiet) pieces_ready(tensor, count);
 }
 
 void Reducer::skipped(size_t tensor, bool quiet) {
-  if (!gradients_.tensors[tensor].may_skip) refused_[tensor] = 1;  // finish() says so
+  if (!gradients_.tensors[tensor].may_skip) return refuse_skip(tensor);
   if (!quiet) pieces_ready(tensor, gradients_.tensors[tensor].count());
+}
+
+/// Its bucket must not travel: what lies there is no gradient. Nor can another rank finish the step
+/// then, and those that wait for the bucket are told now.
+void Reducer::refuse_skip(size_t tensor) {
+  RONDO_CHECK(begun_, "a gradient is skipped before begin()");
+  if (!failure_.ok()) return;
+  failure_ = Status(Code::kInvalidArgument,
+                    fmt::format("rank {} skipped the gradient of '{}', which is not declared "
+                                "may_skip: declare it on every rank, or say that it is ready",
+                                communicator_.rank(), gradients_.tensors[tensor].name));
+  communicator_.abort(failure_.message());
 }
 
 void Reducer::start_counts() {
@@ -164,7 +180,7 @@ Work Reducer::reduce(const GradientBucket& bucket) {
 Status Reducer::require_gradients() const {
   std::string names;
   for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
-    if (pieces_done_[t] == piece_ends_[t].size() && refused_[t] == 0) continue;
+    if (pieces_done_[t] == piece_ends_[t].size()) continue;
     names += (names.empty() ? "'" : ", '") + gradients_.tensors[t].name + "'";
   }
   if (names.empty()) return {};
@@ -222,7 +238,7 @@ void Reducer::share_used() {
 
 Status Reducer::finish() {
   RONDO_CHECK(begun_, "a step is finished before begin()");
-  Status failure = require_gradients();
+  Status failure = failure_.ok() ? require_gradients() : failure_;
   if (failure.ok()) {
     start_counts();
     issue_complete();

@@ -45,10 +45,13 @@ class Reducer {
   void touches_rows(size_t tensor, std::span<const int32_t> rows);
   Status finish();
 
+  /// Begun, not finished, and not given up by all ranks together (Headers::ended_empty()).
+  bool under_way() const;
   bool used(size_t tensor) const { return used_[tensor] != 0; }
   const std::vector<DdpBucketTimes>& times() const { return times_; }
 
  private:
+  void refuse_skip(size_t tensor);
   void start_counts();
   void pieces_ready(size_t tensor, size_t count);
   void issue_complete();
@@ -73,11 +76,10 @@ class Reducer {
   // The step under way.
   std::vector<size_t> pieces_done_;  // by tensor
   bool begun_ = false;
-  std::vector<uint8_t> used_;     // by tensor, in any micro-batch; after finish() by any rank
-  std::vector<uint8_t> refused_;  // by tensor: skipped without having said that it may be
-  std::vector<size_t> missing_;   // by bucket: pieces that are not final yet
-  std::vector<Work> works_;       // issued, in bucket order
-  std::vector<Work> map_work_;    // of used_; at most one
+  std::vector<uint8_t> used_;    // by tensor, in any micro-batch; after finish() by any rank
+  std::vector<size_t> missing_;  // by bucket: pieces that are not final yet
+  std::vector<Work> works_;      // issued, in bucket order
+  std::vector<Work> map_work_;   // of used_; at most one
   std::vector<DdpBucketTimes> times_;
   bool counts_started_ = false;
   Status failure_;
