@@ -101,6 +101,7 @@ TEST_CASE("weights: gradients are cleared by an update without shards, and are s
       auto made = Weights<float>::create(*model, communicator, options);
       ok(made.status());
       Weights<float>& weights = made.value();
+      ok(weights.replicate());
       Ddp& ddp = weights.ddp();
       expect(ddp.tensors().back().adds_to >= 0, "a second gradient");
       expect(weights.gradients_cleared(), "at the start");
