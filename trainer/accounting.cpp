@@ -179,10 +179,11 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
     return fmt::format("{} bucket{}", p.buckets, p.buckets == 1 ? "" : "s");
   };
   if (!gains) {
-    return {.gain_ms = 0,
-            .sentence = fmt::format("--bucket-cap-mb {} is right: {}, predicted to expose {:.2f} "
-                                    "ms per step; no other cap is predicted to expose less",
-                                    now.cap_mb, buckets(now), now.exposed_ms)};
+    return {
+        .gain_ms = 0,
+        .sentence = fmt::format("--bucket-cap-mb {} is right: {}, predicted to expose {:.2f} "
+                                "ms per step; no other cap is predicted to expose noticeably less",
+                                now.cap_mb, buckets(now), now.exposed_ms)};
   }
   return {.gain_ms = gain_ms,
           .sentence = fmt::format(

@@ -125,7 +125,8 @@ Status Runner::meet(transport::Segment control, const Setup& setup) {
                .device = info->uuid,
                .number = device_,
                .multiprocessors = info->multiprocessors,
-               .elsewhere = claimed(info->uuid)};
+               .elsewhere = claimed(info->uuid),
+               .pci_bus = info->pci_bus};
   own.blocks_at_once = *at_once;
   auto all = gather(bootstrap_, own);
   RONDO_RETURN_IF_ERROR(all.status());

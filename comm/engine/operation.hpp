@@ -70,8 +70,8 @@ struct Prepared {
   /// between processes (Reference::kProcess).
   bool by_process_copy;
   bool offers;  // false: this rank's buffers are in place, which `direct` does not stand
-  /// Peers look at this operation's post as soon as it is there, or into its buffers. False for what
-  /// is small, so that it costs little.
+  /// Peers look at this operation's post as soon as it is there, or into its buffers. False for
+  /// what is small, so that it costs little.
   bool shows;
   Plan staged;  // through slots
   /// If all ranks offer what it needs; null: staged is as good, or the only one.

@@ -215,7 +215,7 @@ Status Watch::stalled(const Wait& wait) {
       : wait.call == nullptr
           ? std::string(
                 "all ranks wait for each other: if each sends before it receives, put its "
-                "sends and recvs into one group")
+                "sends and recvs into one group; or they call in different orders")
           : std::string(
                 "all ranks wait for each other: this is a bug in rondo or in the order of calls");
   return board_.raise(

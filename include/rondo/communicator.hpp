@@ -318,8 +318,8 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// For people: what hwloc sees of this host, where `ranks` ranks would be pinned and what they
-/// would share, and the link profile that their communicator would use with this `config`.
+/// For people: what hwloc, CUDA and NVML see of this host (fork no ranks on GPUs after it), what
+/// `ranks` ranks, pinned, would share, and the link profile that `config` would give them.
 std::string topology_report(int ranks, const Config& config = {});
 
 }  // namespace rondo

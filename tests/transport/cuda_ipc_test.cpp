@@ -1,6 +1,7 @@
 // What is decided about GPUs, without one: who can be together on a device, how segments are made
 // and reached, and that no error path forgets anything.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,8 +23,14 @@ DeviceId device_id(int number) {
   return id;
 }
 
+std::array<char, 32> bus(int number) { return {static_cast<char>('0' + number)}; }
+
 Place place(uint64_t process, int number) {
-  return {.process = process, .device = device_id(number), .number = number, .multiprocessors = 10};
+  return {.process = process,
+          .device = device_id(number),
+          .number = number,
+          .multiprocessors = 10,
+          .pci_bus = bus(number)};
 }
 
 constexpr Shape kShape = {.ranks = 3,
@@ -147,9 +154,10 @@ TEST_CASE("The slowest way between two GPUs is found") {
   cuda.devices.assign(4, {});
   for (int d = 0; d < 4; ++d) {
     cuda.devices[static_cast<size_t>(d)].uuid = device_id(d);
+    cuda.devices[static_cast<size_t>(d)].pci_bus = bus(d);
     for (int p = 0; p < 3; ++p) cuda.peers.insert({d, p});
   }
-  cuda.nvlinks = {{0, 1}, {1, 0}};
+  cuda.nvlinks = {{"0", "1"}, {"1", "0"}, {"0", "8"}};
   const auto slowest = [&](const std::vector<int>& devices) {
     std::vector<Place> places;
     for (const int device : devices) places.push_back(place(1, device));
@@ -162,7 +170,8 @@ TEST_CASE("The slowest way between two GPUs is found") {
   CHECK(slowest({0, 1, 2}) == Reach::kPeer);
   CHECK(slowest({0, 1, 2, 3}) == Reach::kHost);
   CHECK(slowest({3, 0}) == Reach::kPeer);  // the other direction is the other rank's to find
-  CHECK(slowest({0, 9}) == Reach::kPeer);  // a GPU that only the other process sees
+  CHECK(slowest({0, 9}) == Reach::kPeer);  // GPUs that only the other process sees
+  CHECK(slowest({0, 8}) == Reach::kNvlink);
 }
 
 TEST_CASE("Processes import each other's segments, and let go of them") {

@@ -25,10 +25,10 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   using IpcHandle = cuda_ipc::IpcHandle;
 
   std::vector<cuda_ipc::DeviceInfo> devices = {{}};
-  std::set<std::pair<int, int>> peers;  // which device can access which
-  std::set<std::pair<int, int>> nvlinks;
-  std::set<int> enabled;   // peers that access was enabled to
-  size_t most_mapped = 0;  // pieces of host memory, at a time
+  std::set<std::pair<int, int>> peers;                    // which device can access which
+  std::set<std::pair<std::string, std::string>> nvlinks;  // by their PCI buses
+  std::set<int> enabled;                                  // peers that access was enabled to
+  size_t most_mapped = 0;                                 // pieces of host memory, at a time
   int calls = 0;
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
@@ -51,8 +51,8 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Result<bool> can_access_peer(int device, int peer) override {
     return value(peers.count({device, peer}) > 0);
   }
-  Result<bool> has_nvlink(int device, int peer) override {
-    return value(nvlinks.count({device, peer}) > 0);
+  bool has_nvlink(const char* bus, const char* peer_bus) override {
+    return nvlinks.count({bus, peer_bus}) > 0;
   }
   Status enable_peer_access(int peer) override {
     RONDO_RETURN_IF_ERROR(next());

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstring>
 #include <string>
 
@@ -44,11 +43,15 @@ class RuntimeCalls final : public CudaCalls {
                                     "asking for a device's mode"));
     DeviceInfo info = {.name = properties.name,
                        .uuid = {},
+                       .pci_bus = {},
                        .multiprocessors = properties.multiProcessorCount,
                        .major = properties.major,
                        .minor = properties.minor,
                        .memory_bytes = properties.totalGlobalMem,
                        .computes = mode != cudaComputeModeProhibited};
+    const cudaError_t found =
+        cudaDeviceGetPCIBusId(info.pci_bus.data(), static_cast<int>(info.pci_bus.size()), device);
+    RONDO_RETURN_IF_ERROR(status_of(found, "asking for a device's PCI bus"));
     static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
     std::memcpy(info.uuid.data(), &properties.uuid, info.uuid.size());
     return info;
@@ -79,15 +82,8 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(code, "enabling peer access");
   }
 
-  Result<bool> has_nvlink(int device, int peer) override {
-    std::array<std::array<char, 32>, 2> bus{};
-    const std::array<int, 2> number = {device, peer};
-    for (size_t i = 0; i < bus.size(); ++i) {
-      const cudaError_t code =
-          cudaDeviceGetPCIBusId(bus[i].data(), static_cast<int>(bus[i].size()), number[i]);
-      RONDO_RETURN_IF_ERROR(status_of(code, "asking for a device's PCI bus"));
-    }
-    return nvml_sees_nvlink(bus[0].data(), bus[1].data());
+  bool has_nvlink(const char* bus, const char* peer_bus) override {
+    return nvml_sees_nvlink(bus, peer_bus);
   }
 
   Result<std::byte*> allocate(size_t bytes) override {

@@ -1,6 +1,7 @@
 // What rondo asks of CUDA, as an interface: everything that decides something on top of it can then
-// be tested, errors included, on a machine without a GPU. One function of CUDA each (one of
-// NVML), no policy; the one addition is that an error comes with CUDA's sentence and with what was asked for.
+// be tested, errors included, on a machine without a GPU. One function of CUDA each (one of NVML),
+// no policy; the one addition is that an error comes with CUDA's sentence and with what was asked
+// for.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@ struct DeviceInfo {
   std::string name;
   std::array<std::byte, 16>
       uuid;  // the same for all processes, whatever number the device has there
+  std::array<char, 32> pci_bus{};  // likewise; a string
   int multiprocessors = 0;
   int major = 0, minor = 0;  // compute capability
   size_t memory_bytes = 0;
@@ -55,8 +57,9 @@ class CudaCalls {
   /// before is no error.
   virtual Result<bool> can_access_peer(int device, int peer) = 0;
   virtual Status enable_peer_access(int peer) = 0;
-  /// Whether NVLink joins them, as NVML says; false where it is missing.
-  virtual Result<bool> has_nvlink(int device, int peer) = 0;
+  /// Whether NVLink joins two GPUs, by DeviceInfo::pci_bus, as NVML says, which sees those that are
+  /// hidden from CUDA, too; false where it is missing.
+  virtual bool has_nvlink(const char* bus, const char* peer_bus) = 0;
 
   /// Device memory; and host memory that every device reaches at this same address. Neither is
   /// cleared.

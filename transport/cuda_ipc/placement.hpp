@@ -42,9 +42,10 @@ using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
 struct Place {
   uint64_t process;  // equal for the threads of one process, and for nobody else
   DeviceId device;
-  int number;           // of that device, in that process
-  int multiprocessors;  // of that device
-  int elsewhere = 0;    // blocks there that other communicators of that process may take
+  int number;                      // of that device, in that process
+  int multiprocessors;             // of that device
+  int elsewhere = 0;               // blocks there that other communicators of that process may take
+  std::array<char, 32> pci_bus{};  // DeviceInfo::pci_bus
 };
 
 /// Every block of every rank must be on its multiprocessor before any of them can end: a block that

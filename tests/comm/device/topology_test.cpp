@@ -9,7 +9,8 @@ TEST_CASE("The topology shows every GPU and how each reaches each") {
   gpu->devices[1].name = "A name";
   gpu->devices[1].memory_bytes = size_t{141} << 30;
   gpu->peers = {{0, 1}, {1, 0}, {1, 2}, {2, 1}};
-  gpu->nvlinks = {{0, 1}, {1, 0}};
+  for (size_t d = 0; d < 3; ++d) gpu->devices[d].pci_bus = {static_cast<char>('0' + d)};
+  gpu->nvlinks = {{"0", "1"}, {"1", "0"}};
   const Installed installed(gpu);
   const std::string report = topology_report(2);
   INFO(report);
