@@ -343,9 +343,9 @@ static void library_memory(rondo_communicator* world) {
 }
 
 static void aborted(rondo_communicator* world) {
-  expect_ok(rondo_barrier(world, NULL), "barrier");
+  /* Rank 1 may leave this barrier, and abort, while others are still in it. */
+  rondo_code code = rondo_barrier(world, NULL);
   if (rank == 1) expect_ok(rondo_abort(world, "enough"), "abort");
-  rondo_code code = RONDO_OK;
   while (code == RONDO_OK) code = rondo_barrier(world, NULL);
   expect_error(code, RONDO_ABORTED, "rank 1 aborted: enough");
   expect_error(rondo_status(world), RONDO_ABORTED, "enough");
