@@ -157,7 +157,8 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
                   .element_bytes = size_of(e.facts.options.type()),
                   .ready = e.measured.gradients(),
                   .backward_ms = e.measured.backward_ms(),
-                  .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); }};
+                  .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); },
+                  .update_ms = e.updates_along ? e.measured.optimizer_ms() : 0};
   if (e.facts.ddp.is_sharded()) {
     model.gather_cost_ms = [&](const DdpBucket& bucket) { return prices.of_gather(bucket); };
     model.update_ms = e.measured.optimizer_ms();

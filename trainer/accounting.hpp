@@ -45,6 +45,7 @@ struct Evidence {
   const RunFacts& facts;
   const Communicator& communicator;  // for what all-reduces are predicted to cost
   bool direct;                       // gradients lie in library memory
+  bool updates_along;                // each bucket as soon as it is reduced
   const Measurements& measured;
   const ControlTimes& control;
   const AllRanks& all;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -121,13 +122,15 @@ double LessonRun::bytes_of_others() const {
   return most;
 }
 
-double LessonRun::median_span_ms(int rank, const std::string& name) const {
-  std::vector<double> lengths;
+double LessonRun::ms_per_step(int rank, const std::string& name) const {
+  std::map<uint64_t, double> of_step;
   for (const auto& event : events(trace)) {
     if (event["ph"] != "X" || event["pid"] != rank || event["name"] != name) continue;
-    lengths.push_back(event["dur"].get<double>() / 1e3);
+    of_step[event["args"]["step"]] += event["dur"].get<double>() / 1e3;
   }
-  return median(std::move(lengths));
+  std::vector<double> sums;
+  for (const auto& [step, ms] : of_step) sums.push_back(ms);
+  return median(std::move(sums));
 }
 
 LessonRun::Starts LessonRun::bucket_starts() const {
@@ -140,7 +143,9 @@ LessonRun::Starts LessonRun::bucket_starts() const {
       bucket_lanes.insert(event["tid"].get<int>());
     }
     if (event["name"] == "wait for all-reduces") {
-      wait_begins[event["args"]["step"]] = event["ts"];
+      const double ts = event["ts"];
+      const auto [first, added] = wait_begins.try_emplace(event["args"]["step"], ts);
+      first->second = std::min(first->second, ts);
     }
   }
   Starts starts;

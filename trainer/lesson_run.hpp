@@ -28,8 +28,9 @@ struct LessonRun {
   size_t buckets() const;               // all-reduces of gradients per step; 0 after a failure
   /// Bytes sent per step: by rank 0, and the most that any other sent.
   double bytes_of_root() const, bytes_of_others() const;
-  /// From the trace: the median length of the spans with that name on that rank.
-  double median_span_ms(int rank, const std::string& name) const;
+  /// From the trace: the median over steps of how long the spans with that name on that rank take
+  /// together.
+  double ms_per_step(int rank, const std::string& name) const;
   /// From the trace: all-reduces of buckets on rank 0, and how many of them were issued before
   /// backward had ended, which is before the wait began.
   struct Starts {

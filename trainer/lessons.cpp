@@ -209,17 +209,17 @@ Lesson straggler() {
           .figures = {kShowExposed,
                       {"rank 0 waits (median)",
                        [](const LessonRun& r) {
-                         return milliseconds(r.median_span_ms(0, "wait for all-reduces"));
+                         return milliseconds(r.ms_per_step(0, "wait for all-reduces"));
                        }},
                       {"rank 1 waits (median)",
                        [](const LessonRun& r) {
-                         return milliseconds(r.median_span_ms(1, "wait for all-reduces"));
+                         return milliseconds(r.ms_per_step(1, "wait for all-reduces"));
                        }}},
           .shows =
               [](const Runs& runs) {
                 // What was put in is 200 ms; half of it separates who waits from who is waited for.
-                return runs[1].median_span_ms(0, "wait for all-reduces") > 100 &&
-                       runs[1].median_span_ms(1, "wait for all-reduces") < 100;
+                return runs[1].ms_per_step(0, "wait for all-reduces") > 100 &&
+                       runs[1].ms_per_step(1, "wait for all-reduces") < 100;
               },
           .look_first =
               "the trace of all ranks: everybody waits for the rank that itself waits least. "

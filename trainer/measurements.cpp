@@ -31,8 +31,7 @@ void UnderWay::add(const Work::Times& times) {
   if (times.ended_ns <= begin) return;
   until_ = times.ended_ns;
   ns_ += until_ - begin;
-  exposed_ns_ +=
-      std::max<int64_t>(0, std::min(until_, wait_end_ns_) - std::max(begin, wait_begin_ns_));
+  exposed_ns_ += within(waits_, begin, until_);
 }
 
 double Series::median() const { return trainer::median(values_); }
@@ -55,26 +54,26 @@ void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>
   for (size_t b = 0; b < buckets.size() && b < buckets_.size(); ++b) {
     const Work::Times& work = buckets[b].work;
     const int64_t turn = turn_of(work, last_ended);
-    const int64_t shown = std::clamp(step.backward_end_ns, turn, std::max(turn, work.ended_ns));
+    const int64_t exposed = within(step.waits, turn, work.ended_ns);
     buckets_[b].ready.add(to_ms(buckets[b].ready_ns - backward_begin_ns_));
     buckets_[b].waited.add(to_ms(work.issued_ns - buckets[b].ready_ns));
     buckets_[b].queued.add(to_ms(turn - work.issued_ns));
     buckets_[b].transfer.add(to_ms(work.ended_ns - turn));
-    buckets_[b].hidden.add(to_ms(shown - turn));
-    buckets_[b].exposed.add(to_ms(work.ended_ns - shown));
+    buckets_[b].hidden.add(to_ms(work.ended_ns - turn - exposed));
+    buckets_[b].exposed.add(to_ms(exposed));
     last_ended = work.ended_ns;
   }
+  const int64_t waited = sum_ns(step.waits);
   compute_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns - step.begin_wait_ns -
-                     step.parameter_wait_ns - step.header_wait_ns -
-                     (step.finished_ns - step.backward_end_ns)));
+                     step.parameter_wait_ns - step.header_wait_ns - waited));
   backward_.add(to_ms(step.backward_end_ns - backward_begin_ns_));
-  optimizer_.add(to_ms(step.end_ns - step.finished_ns));
+  optimizer_.add(to_ms(step.end_ns - step.backward_end_ns - waited));
   exposed_.add(to_ms(step.exposed_ns));
   parameter_wait_.add(to_ms(step.parameter_wait_ns));
   step_.add(to_ms(step.end_ns - step.begin_ns - step.data_wait_ns));
-  const int64_t together = last_finished_ns_ != 0 ? last_finished_ns_ : step.begin_ns;
+  const int64_t together = last_reduced_ns_ != 0 ? last_reduced_ns_ : step.begin_ns;
   arrivals_.add(to_ms(step.backward_end_ns - together));
-  last_finished_ns_ = step.finished_ns;
+  last_reduced_ns_ = last_ended;
 }
 
 void Measurements::gathered(const std::vector<Work::Times>& buckets) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rondo/ddp.hpp"
+#include "trainer/interval.hpp"
 #include "trainer/prediction.hpp"
 
 namespace rondo::trainer {
@@ -30,16 +31,15 @@ class Series {
 /// the part of it in which this rank's compute thread waited: what is exposed. The rest is hidden.
 class UnderWay {
  public:
-  /// It waits from `wait_begin_ns` to `wait_end_ns`.
-  UnderWay(int64_t wait_begin_ns, int64_t wait_end_ns)
-      : wait_begin_ns_(wait_begin_ns), wait_end_ns_(wait_end_ns) {}
+  /// When it waited.
+  explicit UnderWay(std::vector<Interval> waits) : waits_(std::move(waits)) {}
   /// In the order in which they were issued, which is that in which they end.
   void add(const Work::Times& times);
   int64_t ns() const { return ns_; }
   int64_t exposed_ns() const { return exposed_ns_; }
 
  private:
-  const int64_t wait_begin_ns_, wait_end_ns_;
+  const std::vector<Interval> waits_;
   int64_t ns_ = 0, exposed_ns_ = 0, until_ = 0;
 };
 
@@ -51,7 +51,7 @@ struct BucketMedians {
   double waited_ms;    // from there until it was issued: for the buckets before it, or backward
   double queued_ms;    // from there until its turn
   double transfer_ms;  // from there until it had ended
-  double hidden_ms, exposed_ms;  // of transfer_ms: before, and after, backward ended
+  double hidden_ms, exposed_ms;  // of transfer_ms: while this rank computed; while it waited
   double gather_ms;              // with --zero 1: the transfer of its parameters
 };
 
@@ -69,8 +69,9 @@ class Measurements {
         begin_wait_ns,      // for samples; for what DistributedDataParallel::begin() does
         parameter_wait_ns,  // for the last step's parameters
         header_wait_ns;     // in backward, for other ranks' headers
-    int64_t backward_end_ns, finished_ns;  // between them it waited for all-reduces
-    int64_t exposed_ns;                    // of gradients and parameters (UnderWay)
+    int64_t backward_end_ns;
+    std::vector<Interval> waits;  // behind backward, for all-reduces; else it updated
+    int64_t exposed_ns;           // of gradients and parameters (UnderWay)
   };
   void step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets);
   /// Each bucket's gather of parameters has ended; the last bucket's was issued first.
@@ -100,7 +101,7 @@ class Measurements {
   };
   std::vector<double> all_of(Series BucketSeries::*field) const;
 
-  int64_t backward_begin_ns_ = 0, last_finished_ns_ = 0;
+  int64_t backward_begin_ns_ = 0, last_reduced_ns_ = 0;
   std::vector<GradientTime> step_gradients_;  // of the pass under way
   std::map<std::pair<size_t, size_t>, Series> gradients_;
   std::vector<BucketSeries> buckets_;

@@ -41,11 +41,13 @@ double exposed_gathers_ms(const StepModel& model, const std::vector<DdpBucket>& 
 }  // namespace
 
 double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
-  double finish = 0;
+  double finish = 0, exposed = 0, busy = backward_ms;
   for (const TimedBucket& bucket : buckets) {
     finish = std::max(bucket.ready_ms, finish) + bucket.cost_ms;
+    exposed += std::max(0.0, finish - busy);
+    busy = std::max(busy, finish) + bucket.update_ms;
   }
-  return std::max(0.0, finish - backward_ms);
+  return exposed;
 }
 
 CapPrediction predict_cap(const StepModel& model, double cap_mb) {
@@ -53,13 +55,17 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb) {
       ddp::make_layout(model.tensors, model.element_bytes,
                        {.bytes = static_cast<size_t>(std::ceil(cap_mb * kBytesPerMb)),
                         .small_bytes = size_t{1} << 20});
+  const double update_ms = model.gather_cost_ms ? 0 : model.update_ms;
   std::vector<TimedBucket> buckets;
   for (const DdpBucket& bucket : layout.buckets) {
     double ready = 0;
     for (const DdpBucket::Piece& piece : bucket.pieces) {
       ready = std::max(ready, ready_ms(model, piece));
     }
-    buckets.push_back({.ready_ms = ready, .cost_ms = model.cost_ms(bucket)});
+    const double share =
+        static_cast<double>(bucket.count) / static_cast<double>(layout.gradient_elements);
+    buckets.push_back(
+        {.ready_ms = ready, .cost_ms = model.cost_ms(bucket), .update_ms = update_ms * share});
   }
   const double gathers_ms = model.gather_cost_ms ? exposed_gathers_ms(model, layout.buckets) : 0;
   return {.cap_mb = cap_mb,

@@ -5,7 +5,7 @@
 // later; what ends after backward is exposed:
 //   launch_i = max(ready_i, finish_{i-1})     finish_i = launch_i + cost_i
 //   exposed  = max(0, finish_last - backward)
-// With ZeRO-1 the same once more behind it: parameters are ready when their bucket is updated, the
+// Where each bucket is updated as soon as it is reduced, its update hides what travels behind it. With ZeRO-1 the same once more behind it: parameters are ready when their bucket is updated, the
 // last bucket first, and what ends after the update and the next samples is exposed, too.
 #pragma once
 
@@ -25,6 +25,7 @@ struct GradientTime {
 
 struct TimedBucket {
   double ready_ms, cost_ms;
+  double update_ms = 0;  // behind backward, when it has ended and those before it are updated
 };
 
 double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms);
@@ -38,7 +39,9 @@ struct StepModel {
   std::function<double(const DdpBucket&)> cost_ms;
   // With ZeRO-1 only: of a bucket's parameters, 0 where it holds none.
   std::function<double(const DdpBucket&)> gather_cost_ms = nullptr;
-  double update_ms = 0, fetch_ms = 0;  // the optimizer's work; what the next step waits for samples
+  // The optimizer's work: behind all buckets with ZeRO-1, else of each behind its own, 0 where
+  // it waits for all. What the next step waits for samples: with ZeRO-1 only.
+  double update_ms = 0, fetch_ms = 0;
 };
 
 struct CapPrediction {

@@ -13,6 +13,7 @@
 #include "trainer/data/loader.hpp"
 #include "trainer/evaluate.hpp"
 #include "trainer/hash.hpp"
+#include "trainer/interval.hpp"
 #include "trainer/loop.hpp"
 #include "trainer/measurements.hpp"
 #include "trainer/random.hpp"
@@ -106,7 +107,8 @@ class Run : public TrainingLoop, private BackwardListener, private ForwardListen
 
   // The step under way.
   struct Clock {
-    int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, wait_ns = 0, optimizer_ns = 0, end_ns = 0;
+    int64_t begin_ns = 0, begun_ns = 0, data_wait_ns = 0, backward_end_ns = 0, end_ns = 0;
+    std::vector<Interval> waits = {};              // for gradients, behind backward
     int64_t parameter_wait_ns = 0;                 // for the last step's parameters, with --zero 1
     int64_t gather_ns = 0, exposed_gather_ns = 0;  // they were under way; of that, waited for
     int64_t header_wait_ns = 0;                    // in backward, for other ranks' headers
@@ -230,16 +232,13 @@ Result<bool> Run<T>::step() {
 
   Result<Work> loss_work = pass();
   RONDO_RETURN_IF_ERROR(loss_work.status());
-  clock_.wait_ns = now_ns();
-  Status status = ddp_.finish();
-  // Also after a failure: its buffer must not be in use.
-  const Status loss_status = loss_work->wait();
-  if (status.ok()) status = loss_status;
-  RONDO_RETURN_IF_ERROR(status);
-  clock_.optimizer_ns = now_ns();
+  clock_.backward_end_ns = now_ns();
   const Result<typename Weights<T>::Update> updated =
-      weights_.update(learning_rate(schedule_, step_), o_.clip);
+      weights_.finish(learning_rate(schedule_, step_), o_.clip);
+  // Also after a failure: its buffer must not be in use. It went before the gradients.
+  const Status loss_status = loss_work->wait();
   RONDO_RETURN_IF_ERROR(updated.status());
+  RONDO_RETURN_IF_ERROR(loss_status);
   const typename Weights<T>::Update& made = updated.value();
   if (made.made) updated_step_ = step_;
   clock_.end_ns = now_ns();
@@ -333,7 +332,7 @@ Status Run<T>::await_parameters() {
   if (!waited.value() || !ddp_.is_sharded()) return {};
   const int64_t end_ns = now_ns();
   timeline_.gathered(updated_step_, begin_ns, end_ns, ddp_.gather_times());
-  UnderWay gathers(begin_ns, end_ns);
+  UnderWay gathers({{begin_ns, end_ns}});
   for (size_t b = ddp_.layout().size(); b-- > 0;) gathers.add(ddp_.gather_times()[b]);
   measured_.gathered(ddp_.gather_times());
   clock_.parameter_wait_ns += end_ns - begin_ns;
@@ -362,22 +361,27 @@ Result<Batch> Run<T>::fetch() {
 /// The step's part of the timeline and of what the summary accounts for.
 template <class T>
 void Run<T>::measure(const Work::Times& loss_times) {
-  timeline_.computed(Timeline::Kind::kWait, clock_.wait_ns, clock_.optimizer_ns);
-  timeline_.computed(Timeline::Kind::kOptimizer, clock_.optimizer_ns, clock_.end_ns);
+  const int64_t reduced_ns = weights_.reduced_ns();
+  clock_.waits = {{clock_.backward_end_ns, reduced_ns}};
+  timeline_.computed(Timeline::Kind::kOptimizer, reduced_ns, clock_.end_ns);
   if (updated_step_ == step_) {
+    clock_.waits = without(clock_.waits.front(), weights_.bucket_updates());
     for (size_t b = 0; b < weights_.bucket_updates().size(); ++b) {
       const auto& [begin_ns, end_ns] = weights_.bucket_updates()[b];
       timeline_.updated(b, begin_ns, end_ns);
     }
   }
+  for (const Interval& wait : clock_.waits) {
+    timeline_.computed(Timeline::Kind::kWait, wait.begin_ns, wait.end_ns);
+  }
   timeline_.communicated(ddp_.header_times(), loss_times, ddp_.times());
   // With overlap the first bucket's turn waits for the headers, and backward with it.
   const DdpBucketTimes& first = ddp_.times().front();
-  if (first.work.issued_ns < clock_.wait_ns) {
+  if (first.work.issued_ns < clock_.backward_end_ns) {
     clock_.header_wait_ns = std::max<int64_t>(
         0, std::min(ddp_.header_times().ended_ns, first.work.issued_ns) - first.ready_ns);
   }
-  UnderWay reductions(clock_.wait_ns, clock_.optimizer_ns);
+  UnderWay reductions(clock_.waits);
   for (const DdpBucketTimes& bucket : ddp_.times()) reductions.add(bucket.work);
   clock_.comm_ns = reductions.ns() + clock_.gather_ns;
   clock_.exposed_ns = reductions.exposed_ns() + clock_.exposed_gather_ns;
@@ -387,8 +391,8 @@ void Run<T>::measure(const Work::Times& loss_times) {
                        .begin_wait_ns = clock_.begun_ns - clock_.begin_ns,
                        .parameter_wait_ns = clock_.parameter_wait_ns,
                        .header_wait_ns = clock_.header_wait_ns,
-                       .backward_end_ns = clock_.wait_ns,
-                       .finished_ns = clock_.optimizer_ns,
+                       .backward_end_ns = clock_.backward_end_ns,
+                       .waits = clock_.waits,
                        .exposed_ns = clock_.exposed_ns},
                       ddp_.times());
 }
@@ -398,8 +402,8 @@ template <class T>
 void Run<T>::record(double loss, const typename Weights<T>::Update& made) {
   const Clock& c = clock_;
   const int64_t step_ns = c.end_ns - c.begin_ns;
-  const int64_t wait_ns = c.optimizer_ns - c.wait_ns + c.parameter_wait_ns + c.header_wait_ns +
-                          (c.begun_ns - c.begin_ns);
+  const int64_t wait_ns =
+      sum_ns(c.waits) + c.parameter_wait_ns + c.header_wait_ns + (c.begun_ns - c.begin_ns);
   report_->add(
       {.step = step_,
        .epoch = epoch_,
@@ -452,6 +456,7 @@ Status Run<T>::conclude(const End& end) {
     account({.facts = known,
              .communicator = communicator_,
              .direct = is_library_memory(ddp_.gradients(), 1),
+             .updates_along = weights_.updates_along(o_.clip),
              .measured = measured_,
              .control = control_,
              .all = all_ranks.value()},

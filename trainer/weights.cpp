@@ -102,6 +102,21 @@ void Weights<T>::round_copy(size_t begin, size_t end) {
 }
 
 template <class T>
+Result<typename Weights<T>::Update> Weights<T>::finish(double rate, double max_norm) {
+  if (!updates_along(max_norm)) {
+    RONDO_RETURN_IF_ERROR(ddp_.finish());
+    reduced_ns_ = now_ns();
+    return update(rate, max_norm);
+  }
+  optimizer_->begin_step(rate);
+  cleared_ = false;
+  RONDO_RETURN_IF_ERROR(ddp_.finish([&](size_t bucket) { update_bucket(bucket); }));
+  reduced_ns_ = now_ns();
+  updated();
+  return Update{.made = true, .norm = 0};
+}
+
+template <class T>
 Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_norm) {
   // 1 / loss scale is a power of two: exact.
   const Result<GradientFacts> examined =
@@ -122,22 +137,22 @@ Result<typename Weights<T>::Update> Weights<T>::update(double rate, double max_n
   }
   optimizer_->begin_step(rate);
   for (size_t b = ddp_.layout().size(); b-- > 0;) {
-    bucket_updates_[b].begin_ns = now_ns();
     update_bucket(b);
-    bucket_updates_[b].end_ns = now_ns();
     ddp_.gather_parameters(b);
   }
-  under_way_ = true;
-  if (!ddp_.is_sharded()) clear_seconds();
-  cleared_ = !ddp_.is_sharded();
+  updated();
   return Update{.made = true, .norm = facts.norm};
 }
 
-/// The optimizer has cleared parameters' gradients; what is added to them is left.
+/// The optimizer has cleared the gradients that it used: the own ones of parameters. What is added
+/// to them is left.
 template <class T>
-void Weights<T>::clear_seconds() {
+void Weights<T>::updated() {
+  under_way_ = true;
+  if (ddp_.is_sharded()) return;
   T* const gradients = static_cast<T*>(ddp_.gradients());
   std::fill(gradients + ddp_.parameter_elements(), gradients + ddp_.gradient_elements(), T{0});
+  cleared_ = true;
 }
 
 template <class T>
@@ -149,6 +164,7 @@ void Weights<T>::clear_gradients() {
 /// What of it is this rank's own, tensor by tensor.
 template <class T>
 void Weights<T>::update_bucket(size_t bucket) {
+  bucket_updates_[bucket].begin_ns = now_ns();
   const DdpRange own = ddp_.own_range(bucket);
   for (const DdpBucket::Piece& piece : ddp_.layout()[bucket].pieces) {
     if (!ddp_.used(piece.tensor)) continue;
@@ -158,6 +174,7 @@ void Weights<T>::update_bucket(size_t bucket) {
                        model_.parameters()[piece.tensor].decays, static_cast<T*>(ddp_.gradients()),
                        static_cast<T*>(ddp_.parameters()));
   }
+  bucket_updates_[bucket].end_ns = now_ns();
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 
 #include "rondo/ddp.hpp"
 #include "trainer/buffer.hpp"
+#include "trainer/interval.hpp"
 #include "trainer/model.hpp"
 #include "trainer/optim/loss_scaler.hpp"
 #include "trainer/optim/optimizer.hpp"
@@ -44,15 +45,23 @@ class Weights {
     bool made;    // false: gradients that are no numbers; the loss scale has shrunk
     double norm;  // of all gradients together; only where it is clipped, else 0
   };
+  /// Finishes the reduction of a step's gradients and updates the parameters: each bucket as soon
+  /// as it is reduced, which fills the wait for the others, or all behind it. After a failure
+  /// parameters are those of no step.
+  Result<Update> finish(double rate, double max_norm);
+  /// The first of the two: where nothing has to be known of all gradients before (their norm, or
+  /// for fp16 whether they are finite), and without shards, whose order is another.
+  bool updates_along(double max_norm) const {
+    return !ddp_.is_sharded() && !scaler_ && max_norm == 0;
+  }
+  /// When that finish() had all gradients; CLOCK_MONOTONIC nanoseconds.
+  int64_t reduced_ns() const { return reduced_ns_; }
   /// One step with the averaged gradients, the same bits on every rank. With shards each bucket's
   /// parameters start to travel as soon as they are updated, while the next bucket's are: last
   /// bucket first, which is what the next forward begins with.
   Result<Update> update(double rate, double max_norm);
-  /// When the last update() worked on each bucket; CLOCK_MONOTONIC nanoseconds.
-  struct BucketUpdate {
-    int64_t begin_ns = 0, end_ns = 0;
-  };
-  const std::vector<BucketUpdate>& bucket_updates() const { return bucket_updates_; }
+  /// When the last step's update worked on each bucket; CLOCK_MONOTONIC nanoseconds.
+  const std::vector<Interval>& bucket_updates() const { return bucket_updates_; }
   /// Until then parameters must not be used: what update() has sent is waited for, bucket by
   /// bucket, and in low precision rounded while later ones still travel. False: that was done
   /// before.
@@ -71,7 +80,7 @@ class Weights {
   void bind();
   void round_copy(size_t begin, size_t end);
   void update_bucket(size_t bucket);
-  void clear_seconds();
+  void updated();
   std::vector<size_t> parameters() const;  // indices of tensors that are parameters
 
   Model<T>& model_;
@@ -80,9 +89,10 @@ class Weights {
   std::unique_ptr<Optimizer<T>> optimizer_;
   std::optional<LossScaler> scaler_;  // fp16
   const std::string dtype_;
-  std::vector<BucketUpdate> bucket_updates_;
+  std::vector<Interval> bucket_updates_;
+  int64_t reduced_ns_ = 0;
   Buffer<T> copy_;          // bf16, fp16: the parameters as they compute
-  bool under_way_ = false;  // update() was made, await_parameters() not yet
+  bool under_way_ = false;  // updated, await_parameters() not yet called
   bool cleared_ = true;     // all gradients are zeros
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -200,6 +201,10 @@ struct DdpBucket {
 ///   ... gradient_ready() for all tensors ...                                    // once
 ///   ddp.finish();   // gradients are averaged: update the parameters
 ///
+/// or, where a bucket's update needs no other bucket,
+///
+///   ddp.finish([&](size_t bucket) { ... update own_range(bucket) ... });
+///
 /// With DdpOptions::shard the update is, for each bucket from the last to the first:
 ///
 ///   ... update own_range(bucket) ...
@@ -284,7 +289,13 @@ class DistributedDataParallel {
   /// Sends what is left and waits. ok: gradients are the average over all ranks, on every rank the
   /// same bits. Otherwise the first failure, after everything has ended; tensors without a gradient
   /// are named.
-  Status finish();
+  ///
+  /// `reduced` is called, by this thread, once for each bucket when its gradients are the average,
+  /// while later ones still travel or other ranks still compute: to update own_range(bucket) in
+  /// that time. What needs all gradients first, as clipping does, cannot be done so. After a
+  /// failure some buckets were reported and others not. Without overlap, and with tensors that
+  /// may_skip, of which used() then knows, it is called for all at the end.
+  Status finish(const std::function<void(size_t bucket)>& reduced = {});
   /// Whether any rank used this tensor in the last finished step: else leave its parameter, and
   /// what the optimizer keeps of it, as they are.
   bool used(size_t tensor) const;

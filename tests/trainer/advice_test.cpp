@@ -55,6 +55,17 @@ TEST_CASE("prediction: a bucket waits for its gradients and for the bucket befor
   CHECK(exposed_ms({}, 100) == 0);
 }
 
+TEST_CASE("prediction: a bucket's update hides what travels behind it") {
+  // 30: nothing waits. 110: waits 10, updates until 113. 120: waits 7. Then the thread is late.
+  CHECK(exposed_ms({{10, 20, 5}, {90, 10, 3}, {100, 10, 3}}, 95) == Approx(0 + 0 + 7));
+  CHECK(exposed_ms({{10, 20, 50}, {90, 20, 3}}, 100) == 0);
+  StepModel model = ten_layers(0.5, 2);
+  model.update_ms = 20;  // 2 of each layer: 18 of them before the last one's 2.5 have ended
+  CHECK(predict_cap(model, 0).exposed_ms == 0);
+  model.update_ms = 1;
+  CHECK(predict_cap(model, 0).exposed_ms == Approx(2.5 - 0.9));
+}
+
 TEST_CASE("prediction: a cap of 0 pays every tensor's latency, a cap of all waits for the last") {
   // One per tensor: all but the last hide behind the next; 0.5 + 2 ms are left.
   const StepModel cheap = ten_layers(0.5, 2);
@@ -136,7 +147,7 @@ TEST_CASE("measurements: what is under way is hidden, but for where the thread w
   const auto work = [](int64_t issued, int64_t ended) {
     return Work::Times{.issued_ns = issued, .started_ns = issued, .ended_ns = ended};
   };
-  UnderWay under_way(100, 200);
+  UnderWay under_way({{100, 200}});
   under_way.add(work(10, 20));    // hidden
   under_way.add(work(30, 60));    // hidden
   under_way.add(work(40, 50));    // ended with the one before: no time of its own
@@ -145,7 +156,16 @@ TEST_CASE("measurements: what is under way is hidden, but for where the thread w
   under_way.add(work(180, 230));  // 30 of it behind the wait
   CHECK(under_way.ns() == 10 + 30 + 40 + 30 + 50);
   CHECK(under_way.exposed_ns() == 20 + 30 + 20);
-  CHECK(UnderWay(1, 2).ns() == 0);
+  CHECK(UnderWay({{1, 2}}).ns() == 0);
+
+  UnderWay between_updates({{100, 110}, {140, 200}});
+  between_updates.add(work(90, 150));
+  CHECK(between_updates.exposed_ns() == 10 + 10);
+  CHECK(without({100, 200}, {{110, 140}, {20, 30}}) ==
+        std::vector<Interval>{{100, 110}, {140, 200}});
+  CHECK(without({100, 200}, {{150, 200}, {90, 120}}) == std::vector<Interval>{{120, 150}});
+  CHECK(without({100, 200}, {{100, 200}}).empty());
+  CHECK(without({100, 200}, {{200, 300}}) == std::vector<Interval>{{100, 200}});
 }
 
 TEST_CASE("measurements: medians of the last steps, each all-reduce from its turn on") {
@@ -166,10 +186,11 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
          .parameter_wait_ns = 4 * kMs,
          .header_wait_ns = 2 * kMs,
          .backward_end_ns = begin + 50 * kMs,
-         .finished_ns = begin + 80 * kMs,
+         // Updates the first bucket until 54, waits, updates the second from 75 on.
+         .waits = {{begin + 54 * kMs, begin + 75 * kMs}},
          .exposed_ns = 25 * kMs},
         {{begin + 20 * kMs, {begin + 22 * kMs, begin + 23 * kMs, begin + 43 * kMs}},
-         // Issued while the first is under way: its turn comes at 43; 7 ms of it are hidden.
+         // Issued while the first is under way: its turn comes at 43.
          {begin + 40 * kMs, {begin + 40 * kMs, begin + 41 * kMs, begin + 75 * kMs}}});
   }
   const std::vector<GradientTime> gradients = measured.gradients();
@@ -185,15 +206,15 @@ TEST_CASE("measurements: medians of the last steps, each all-reduce from its tur
   CHECK(b[0].exposed_ms == Approx(0));
   CHECK(b[1].queued_ms == Approx(3));
   CHECK(b[1].transfer_ms == Approx(32));
-  CHECK(b[1].hidden_ms == Approx(7));
-  CHECK(b[1].exposed_ms == Approx(25));
+  CHECK(b[1].hidden_ms == Approx(7 + 4));
+  CHECK(b[1].exposed_ms == Approx(21));
   CHECK(measured.backward_ms() == Approx(40));
-  CHECK(measured.optimizer_ms() == Approx(20));
+  CHECK(measured.optimizer_ms() == Approx(4 + 25));
   CHECK(measured.parameter_wait_ms() == Approx(4));
   CHECK(measured.step_ms() == Approx(95));
-  CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 4 - 2 - 30));  // 2: headers
+  CHECK(measured.compute_ms() == Approx(100 - 5 - 1 - 4 - 2 - 21));  // 2: headers
   // The first since its begin, the others since the all-reduces before ended.
-  CHECK(measured.arrivals_ms() == std::vector<double>{50, 970, 970});
+  CHECK(measured.arrivals_ms() == std::vector<double>{50, 975, 975});
   CHECK(measured.exposed_ms() == std::vector<double>{25, 25, 25});
   CHECK(measured.transfers_ms().size() == 6);
   CHECK(measured.gathers_ms().empty());

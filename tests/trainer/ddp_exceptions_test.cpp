@@ -40,6 +40,26 @@ TEST_CASE("ddp skipped layers: unused on some ranks counts as zero, on all ranks
   }
 }
 
+TEST_CASE("ddp skipped layers: who is told of a bucket knows what of it was used") {
+  with_ranks(2, [](Communicator& communicator) {
+    std::vector<DdpTensor> tensors = five();
+    tensors[0].may_skip = tensors[1].may_skip = true;
+    Ddp ddp = make(communicator, small_buckets(), tensors);
+    ok(ddp.begin({.loss_terms = 1}));
+    ddp.gradient_skipped(0);
+    if (communicator.rank() == 0) ddp.gradient_skipped(1);
+    if (communicator.rank() == 1) ddp.gradient_ready(1);
+    for (const size_t t : {2, 3, 4}) ddp.gradient_ready(t);
+    size_t told = 0;
+    ok(ddp.finish([&](size_t bucket) {
+      expect_eq(bucket, told++, "bucket");
+      expect(!ddp.used(0), "used by nobody");
+      expect(ddp.used(1), "used by rank 1");
+    }));
+    expect_eq(told, size_t{3}, "buckets");
+  });
+}
+
 TEST_CASE("ddp skipped layers: what the last step left in a skipped gradient does not travel") {
   with_ranks(2, [](Communicator& communicator) {
     std::vector<DdpTensor> tensors = five();
@@ -243,7 +263,13 @@ TEST_CASE("ddp tied weights: the second gradient is added, whole or as touched r
           ok(ddp.begin({.loss_terms = 4}));
           ddp.touches_rows(2, touched);
           all_ready(ddp);
-          ok(ddp.finish());
+          std::vector<float> told;  // of the first, when its bucket is said to be reduced
+          ok(ddp.finish([&](size_t bucket) {
+            if (ddp.layout()[bucket].pieces.front().tensor != 0) return;
+            told.assign(ddp.gradient<float>(0), ddp.gradient<float>(0) + 320);
+          }));
+          expect(std::equal(told.begin(), told.end(), ddp.gradient<float>(0)) && !told.empty(),
+                 "told of a bucket to which something was still added");
           const int touching = ranks == 1 ? 1 : ranks - 1;
           for (size_t i = 0; i < 320; ++i) {
             float sum = 0;

@@ -157,6 +157,43 @@ TEST_CASE("ddp overlap: a bucket leaves with its last gradient, never before its
   });
 }
 
+// Rank 1's last gradient is not final before rank 0 has been told of the first bucket: who is told
+// of all at the end waits for ever.
+TEST_CASE("ddp overlap: finish() tells of a bucket while another rank still computes") {
+  std::latch told(1);
+  with_ranks(2, [&](Communicator& communicator) {
+    Ddp ddp = make(communicator);
+    fill(ddp, communicator.rank(), 0);
+    ok(ddp.begin({.loss_terms = 1}));
+    for (const size_t tensor : {0, 1, 2, 3}) ddp.gradient_ready(tensor);
+    if (communicator.rank() == 1) told.wait();
+    ddp.gradient_ready(4);
+    std::vector<size_t> buckets;
+    ok(ddp.finish([&](size_t bucket) {
+      buckets.push_back(bucket);
+      const size_t first = ddp.own_range(bucket).begin;
+      expect_eq(static_cast<float*>(ddp.gradients())[first],
+                (contribution(0, 0, first) + contribution(1, 0, first)) / 2, "no average yet");
+      if (communicator.rank() == 0 && bucket == 0) told.count_down();
+    }));
+    expect(buckets == std::vector<size_t>{0, 1, 2}, "each bucket once, in order");
+  });
+}
+
+TEST_CASE("ddp overlap: without it finish() tells of no bucket before all have ended") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.overlap = false;
+    Ddp ddp = make(communicator, options);
+    ok(ddp.begin({.loss_terms = 1}));
+    all_ready(ddp);
+    std::vector<int64_t> told_ns;
+    ok(ddp.finish([&](size_t /*bucket*/) { told_ns.push_back(now_ns()); }));
+    expect_eq(told_ns.size(), size_t{3}, "buckets");
+    expect(told_ns[0] >= ddp.times()[2].work.ended_ns, "told of the first before the last ended");
+  });
+}
+
 TEST_CASE("ddp overlap: without it nothing is issued before finish") {
   with_ranks(2, [](Communicator& communicator) {
     DdpOptions options = small_buckets();

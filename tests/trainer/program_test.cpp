@@ -132,6 +132,12 @@ TEST_CASE("the first bucket is under way before backward's last layer begins") {
       const Span last_layer = find_span(trace, "compute", "backward embedding", step);
       const Span optimizer = find_span(trace, "compute", "optimizer", step);
       CHECK(reduced.end <= optimizer.begin);
+      // Without overlap updates wait, too.
+      const std::string needed = overlap ? "0" : "1";
+      const Span update = find_span(trace, "compute", "optimizer bucket 0", step);
+      const std::string row = "bucket " + needed;
+      CHECK(find_span(trace, row, "all-reduce " + row, step).end <= update.begin);
+      CHECK(update.end <= optimizer.begin);
       if (overlap) {
         CHECK(first.begin < last_layer.begin);
       } else {

@@ -222,7 +222,9 @@ void DistributedDataParallel::gradient_skipped(size_t tensor) {
 void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_t> rows) {
   impl_->reducer.touches_rows(impl_->checked(tensor), rows);
 }
-Status DistributedDataParallel::finish() { return impl_->reducer.finish(); }
+Status DistributedDataParallel::finish(const std::function<void(size_t bucket)>& reduced) {
+  return impl_->reducer.finish(reduced);
+}
 bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer.used(tensor); }
 
 bool DistributedDataParallel::is_sharded() const { return impl_->options.shard; }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 namespace rondo::ddp {
 namespace {
@@ -25,6 +26,7 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
       adds_in_(gradients.tensors.size()),
       buckets_of_(gradients.tensors.size()),
       piece_ends_(gradients.tensors.size()),
+      whole_with_(gradients.layout.buckets.size()),
       pieces_done_(gradients.tensors.size()),
       used_(gradients.tensors.size()),
       missing_(gradients.layout.buckets.size()),
@@ -44,14 +46,28 @@ Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const D
     const size_t base = gradients.layout.offsets[static_cast<size_t>(tensor.adds_to)];
     adds_in_[t] = parts_within(gradients.shards.own, base, base + tensor.count());
   }
+  plan_reports();
   works_.reserve(missing_.size());
+}
+
+/// Behind which bucket each one is reported.
+void Reducer::plan_reports() {
+  std::vector<size_t> behind(missing_.size(), missing_.size() - 1);
+  if (options_.overlap && !any_may_skip_) std::iota(behind.begin(), behind.end(), size_t{0});
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    if (!rows_[t]) continue;
+    for (const size_t b : buckets_of_[static_cast<size_t>(gradients_.tensors[t].adds_to)]) {
+      behind[b] = std::max(behind[b], buckets_of_[t].back());
+    }
+  }
+  for (size_t b = 0; b < behind.size(); ++b) whole_with_[behind[b]].push_back(b);
 }
 
 Reducer::~Reducer() {
   if (!under_way()) return;
   communicator_.abort("rank " + std::to_string(communicator_.rank()) +
                       " gave up in the middle of a step");
-  (void)wait_for_all();
+  settle();
 }
 
 bool Reducer::under_way() const { return begun_ && !(headers_.ended_empty() && works_.empty()); }
@@ -192,35 +208,37 @@ Status Reducer::require_gradients() const {
 }
 
 /// Until nothing uses any memory of this step any more.
-Status Reducer::wait_for_all() {
-  Status first;
-  const auto wait = [&](Work& work) {
-    const Status status = work.wait();
-    if (first.ok()) first = status;
-  };
+void Reducer::settle() {
   headers_.settle();
-  for (size_t b = 0; b < works_.size(); ++b) {
-    wait(works_[b]);
-    times_[b].work = works_[b].times();
-  }
-  for (Work& work : map_work_) wait(work);
+  for (Work& work : works_) (void)work.wait();
+  for (Work& work : map_work_) (void)work.wait();
   for (const auto& rows : rows_) {
     if (rows) rows->settle();
   }
-  return first;
 }
 
 /// What has travelled becomes gradients.
-Status Reducer::collect() {
+Status Reducer::collect(size_t bucket) {
+  RONDO_RETURN_IF_ERROR(works_[bucket].wait());
+  times_[bucket].work = works_[bucket].times();
+  const size_t tensor = gradients_.layout.buckets[bucket].pieces.front().tensor;
+  if (options_.hook && (!rows_[tensor] || rows_[tensor]->travelled_whole())) {
+    options_.hook->finish(bucket_of(bucket));
+  }
+  if (!rows_[tensor]) return {};
+  const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
+  return rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
+                               adds_in_[tensor]);
+}
+
+Status Reducer::collect_all(const BucketReduced& reduced) {
   for (size_t b = 0; b < works_.size(); ++b) {
-    const size_t tensor = gradients_.layout.buckets[b].pieces.front().tensor;
-    if (options_.hook && (!rows_[tensor] || rows_[tensor]->travelled_whole())) {
-      options_.hook->finish(bucket_of(b));
+    RONDO_RETURN_IF_ERROR(collect(b));
+    if (b + 1 == works_.size() && !map_work_.empty()) {
+      RONDO_RETURN_IF_ERROR(map_work_.front().wait());
     }
-    if (!rows_[tensor]) continue;
-    const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
-    RONDO_RETURN_IF_ERROR(rows_[tensor]->add_to(
-        gradients_.at(gradients_.layout.offsets[base], options_.type), adds_in_[tensor]));
+    if (!reduced) continue;
+    for (const size_t whole : whole_with_[b]) reduced(whole);
   }
   return {};
 }
@@ -236,7 +254,7 @@ void Reducer::share_used() {
                                                      DataType::kUint8, ReduceOp::kMax));
 }
 
-Status Reducer::finish() {
+Status Reducer::finish(const BucketReduced& reduced) {
   RONDO_CHECK(begun_, "a step is finished before begin()");
   Status failure = failure_.ok() ? require_gradients() : failure_;
   if (failure.ok()) {
@@ -249,9 +267,8 @@ Status Reducer::finish() {
   } else {
     communicator_.abort(failure.message());  // the others wait for what this rank does not send
   }
-  const Status waited = wait_for_all();
-  if (failure.ok()) failure = waited;
-  if (failure.ok()) failure = collect();
+  if (failure.ok()) failure = collect_all(reduced);
+  settle();
   works_.clear();
   map_work_.clear();
   counts_started_ = begun_ = false;

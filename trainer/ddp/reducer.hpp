@@ -3,6 +3,7 @@
 // is final, always in bucket order. Knows neither the model nor the optimizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,7 +44,8 @@ class Reducer {
   void ready(size_t tensor, size_t count, bool quiet);
   void skipped(size_t tensor, bool quiet);
   void touches_rows(size_t tensor, std::span<const int32_t> rows);
-  Status finish();
+  using BucketReduced = std::function<void(size_t bucket)>;
+  Status finish(const BucketReduced& reduced);
 
   /// Begun, not finished, and not given up by all ranks together (Headers::ended_empty()).
   bool under_way() const;
@@ -51,6 +53,7 @@ class Reducer {
   const std::vector<DdpBucketTimes>& times() const { return times_; }
 
  private:
+  void plan_reports();
   void refuse_skip(size_t tensor);
   void start_counts();
   void pieces_ready(size_t tensor, size_t count);
@@ -59,8 +62,9 @@ class Reducer {
   Work reduce(const GradientBucket& bucket);
   GradientBucket bucket_of(size_t index) const;
   Status require_gradients() const;
-  Status wait_for_all();
-  Status collect();
+  Status collect(size_t bucket);
+  Status collect_all(const BucketReduced& reduced);
+  void settle();
   void share_used();
 
   Communicator& communicator_;
@@ -71,6 +75,7 @@ class Reducer {
   std::vector<std::vector<DdpRange>> adds_in_;   // by tensor: where of its base, if it has rows
   std::vector<std::vector<size_t>> buckets_of_;  // by tensor: the bucket of each of its pieces
   std::vector<std::vector<size_t>> piece_ends_;  // by tensor
+  std::vector<std::vector<size_t>> whole_with_;  // by bucket: which are averages when it has ended
   bool any_may_skip_ = false;
 
   // The step under way.
