@@ -258,7 +258,16 @@ Status save_checkpoint(const std::string& folder, const CheckpointState& state,
 
 Result<LoadedCheckpoint> load_checkpoint(const std::string& folder) {
   const Result<std::string> latest = read_text_file(folder + kLatest);
-  if (!latest.ok()) return with_alternative(folder, latest.status().message());
+  if (!latest.ok()) {
+    // The first save died just before it named its folder: there is no other that could be meant.
+    const std::vector<uint64_t> steps = steps_in(folder);
+    std::error_code ignored;
+    if (steps.size() == 1 && !fs::exists(folder + kLatest, ignored)) {
+      Result<LoadedCheckpoint> only = load_folder(folder + "/" + folder_name(steps.front()));
+      if (only.ok()) return only;
+    }
+    return with_alternative(folder, latest.status().message());
+  }
   std::string name = latest.value();
   while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back())) != 0) {
     name.pop_back();

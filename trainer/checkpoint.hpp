@@ -26,7 +26,7 @@ namespace rondo::trainer {
 /// Saves DIR/step-STEP, points `latest` to it, and then removes older ones, so that with this one
 /// the `keep` newest of those up to STEP are left (those of later steps, of another run's history,
 /// are nobody's to remove). Creates DIR. Where it fails or dies at any moment, what `latest` named
-/// before can still be loaded; what it left behind is removed by the next save. keep >= 1.
+/// before can still be loaded, or, of the first save, nothing or the whole; what it left behind is removed by the next save. keep >= 1.
 Status save_checkpoint(const std::string& folder, const CheckpointState& state,
                        std::span<const TensorView> model, std::span<const TensorView> optimizer,
                        int keep = 2);
@@ -58,13 +58,12 @@ struct LoadedCheckpoint {
   std::vector<TensorFile> optimizer;  // one, or of every shard
 };
 
-/// The one that `latest` names, everything checked; never silently another. kDataError otherwise:
-/// the message names the file and what is wrong with it, and the newest checkpoint in DIR that is
-/// intact.
+/// The one that `latest` names, or without `latest` the only one, everything checked; never
+/// silently another. kDataError otherwise: the message names the file and what is wrong with it,
+/// and the newest checkpoint in DIR that is intact.
 Result<LoadedCheckpoint> load_checkpoint(const std::string& folder);
 
-/// Whether DIR/latest or any step's folder is there. Where only `latest` is missing (deleted, or
-/// the first save died just before it), load_checkpoint() says so, and nothing is overwritten.
+/// Whether DIR/latest or any step's folder is there: nothing of it is overwritten then.
 bool has_checkpoint(const std::string& folder);
 
 }  // namespace rondo::trainer

@@ -212,6 +212,22 @@ TEST_CASE("checkpoint: a save that dies before any change to the disk costs noth
   CHECK(names_in(folder.path()).size() == 3);
 }
 
+TEST_CASE("checkpoint: a first save that dies leaves nothing, or all of it") {
+  size_t deaths = 0, nameless = 0;
+  for (;; ++deaths) {
+    const TempDirectory folder;
+    const bool died =
+        dies_before_change(deaths, [&] { (void)Run(2).save(folder.path() + "/new"); });
+    if (has_checkpoint(folder.path() + "/new")) {
+      CHECK(loaded_step(folder.path() + "/new") == 2);
+      nameless += fs::exists(folder.path() + "/new/latest") ? 0 : 1;
+    }
+    if (!died) break;
+  }
+  CHECK(deaths > 10);
+  CHECK(nameless > 0);
+}
+
 TEST_CASE("checkpoint: a save that dies at any byte of its files costs nothing") {
   const TempDirectory folder;
   REQUIRE(Run(4).save(folder.path()).ok());

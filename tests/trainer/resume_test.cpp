@@ -191,10 +191,15 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   CHECK(again.exit_code == 0);
   CHECK(again.err.find("nothing to do: '" + folder + "' holds step 2, and --steps 2 ends there") !=
         std::string::npos);
-  // A folder whose `latest` is lost is not taken for an empty one.
+  // A folder whose `latest` is lost is not taken for an empty one, and what is alone in it is meant.
   std::filesystem::rename(folder + "/latest", folder + "/lost");
   refused(common + Words{"--steps", "4"}, "holds checkpoints already: add --resume");
+  CHECK(run(common + Words{"--steps", "2", "--resume"}).err.find("holds step 2") !=
+        std::string::npos);
+  const std::string only = folder + "/step-00000002", older = folder + "/step-00000001";
+  std::filesystem::copy(only, older);
   refused(common + Words{"--steps", "4", "--resume"}, "write step-00000002 into");
+  std::filesystem::remove_all(older);
   std::filesystem::rename(folder + "/lost", folder + "/latest");
   // A damaged file is named.
   std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
