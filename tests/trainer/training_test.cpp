@@ -6,10 +6,12 @@
 #include <cstring>
 #include <fstream>
 
+#include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
 #include "trainer/files/tensor_file.hpp"
 #include "trainer/random.hpp"
 
+using rondo::testing::kSanitized;
 using rondo::testing::ProgramResult;
 using namespace rondo::trainer::testing;
 
@@ -88,6 +90,7 @@ TEST_CASE("uneven inputs: every rank says so in that step, or ranks join") {
                         "--ranks", "2",   "--epochs", "2"};
   for (const Words& more : {Words{}, Words{"--sync-batch-norm"}, Words{"--accum", "3"},
                             Words{"--sync-batch-norm", "--accum", "3"}}) {
+    if (kSanitized && more.size() == 1) continue;  // is part of the last
     const ProgramResult error = run(common + more);
     INFO(error.err);
     CHECK(!error.timed_out);
@@ -176,6 +179,7 @@ TEST_CASE("precision: bf16 and fp16 train, travel in half the bytes, and agree o
   const Words common = {"--width", "64", "--batch", "8", "--steps", "30", "--ranks", "3"};
   const json full = place.train(common);
   for (const std::string dtype : {"bf16", "fp16"}) {
+    if (kSanitized && dtype == "bf16") continue;  // below, in fewer steps
     const json low = place.train(common + Words{"--dtype", dtype});
     CHECK(low["summary"]["bytes_sent_per_step"].get<double>() <
           0.6 * full["summary"]["bytes_sent_per_step"].get<double>());
@@ -215,6 +219,7 @@ TEST_CASE("hooks: --compress halves the bytes and rounds gradients, nothing else
   const Words common = {"--width", "64", "--batch", "8", "--steps", "20", "--ranks", "2"};
   const json full = place.train(common);
   for (const std::string type : {"bf16", "fp16"}) {
+    if (kSanitized && type == "bf16") continue;
     const json low = place.train(common + Words{"--compress", type});
     CHECK(low["summary"]["bytes_sent_per_step"].get<double>() <
           0.6 * full["summary"]["bytes_sent_per_step"].get<double>());
@@ -264,6 +269,7 @@ TEST_CASE("optimizers: each flag does what its formula says, on two ranks") {
   // Half a cosine from step 1 to step 6.
   expect_rates({"--lr-decay", "cosine", "--min-lr", "0.02"},
                {0.1, 0.0923607, 0.0723607, 0.0476393, 0.0276393, 0.02});
+  if (kSanitized) return;
   expect_rates({"--lr-scale", "linear", "--base-batch", "2"}, std::vector<double>(6, 0.4));
   expect_rates({"--lr-scale", "sqrt", "--base-batch", "2"}, std::vector<double>(6, 0.2));
 }
@@ -345,6 +351,7 @@ TEST_CASE("reproducible: any bucket cap gives the same bits") {
   const Words reproducible = {"--reproducible"};
   const json first = summary(reproducible);
   for (const std::string cap : {"0", "0.01", "0.05"}) {
+    if (kSanitized && cap == "0.01") continue;
     const json other = summary(reproducible + Words{"--bucket-cap-mb", cap});
     CHECK(other["parameter_hash"] == first["parameter_hash"]);
     CHECK(other["buckets"].size() > first["buckets"].size());

@@ -103,7 +103,7 @@ TEST_CASE("zero: reproducible, the bits of plain data parallelism, for N = 1, 2,
   const Workplace place;
   const Words common = {"--steps", "12", "--reproducible"};
   for (const std::string ranks : {"1", "2", "3", "5"}) {
-    if (kSanitized && ranks != "1" && ranks != "3") continue;
+    if (kSanitized && ranks != "3") continue;
     check_same_bits(place, kMlp + common + Words{"--ranks", ranks});
     check_same_bits(place, kMlp + common + Words{"--ranks", ranks, "--clip", "0.2"});
   }
@@ -118,17 +118,19 @@ TEST_CASE("zero: reproducible, the bits of plain data parallelism, for N = 1, 2,
 TEST_CASE("zero: tied weights, dropped layers, low precision, compression: the same bits") {
   const Workplace place;
   const Words common = kGpt + Words{"--steps", "12", "--reproducible", "--ranks", "3"};
-  check_same_bits(place, common + Words{"--clip", "0.5", "--tied-rows", "whole"});
   check_same_bits(place, common + Words{"--clip", "0.5", "--tied-rows", "touched"});
-  check_same_bits(place, common + Words{"--layer-drop", "0.4", "--clip", "0.5"});
-  check_same_bits(place, common + Words{"--dtype", "bf16", "--clip", "0.5"});
   check_same_bits(place, common + Words{"--dtype", "fp16", "--clip", "0.5"});
   check_same_bits(place, common + Words{"--compress", "bf16", "--no-split-tied"});
+  if (kSanitized) return;  // the same code, in other orders or widths
+  check_same_bits(place, common + Words{"--clip", "0.5", "--tied-rows", "whole"});
+  check_same_bits(place, common + Words{"--layer-drop", "0.4", "--clip", "0.5"});
+  check_same_bits(place, common + Words{"--dtype", "bf16", "--clip", "0.5"});
 }
 
 TEST_CASE("zero: losses follow plain's within 1e-6 where sums have no fixed order") {
   const Workplace place;
   for (const std::string ranks : {"3", "4"}) {
+    if (kSanitized && ranks != "3") continue;
     const Words flags = kMlp + Words{"--steps", "20", "--ranks", ranks};
     const std::vector<double> plain = losses_of(place.train(flags + kPlain));
     const std::vector<double> zero = losses_of(place.train(flags + kZero));
@@ -174,6 +176,7 @@ TEST_CASE("zero: ranks that run out of data join") {
 TEST_CASE("zero: the optimizer's state is cut, the bytes that travel are not more") {
   const Workplace place;
   for (const int ranks : {2, 3}) {
+    if (kSanitized && ranks != 3) continue;
     const Words flags = {
         "--ranks", std::to_string(ranks), "--steps", "3", "--batch", "2", "--optimizer",
         "adamw",   "--bucket-cap-mb",     "1"};
@@ -303,9 +306,9 @@ TEST_CASE("zero: every rank writes its shard of a checkpoint") {
 TEST_CASE("zero: resuming gives the same bits, with shards, without, and with them again") {
   const Words mlp = {"--width",         "96",   "--optimizer",   "adamw",
                      "--bucket-cap-mb", "0.05", "--reproducible"};
-  check_resume(mlp, ranks(3, kZero), ranks(3, kZero), true);
   check_resume(mlp, ranks(3, kZero), ranks(3, kPlain), true);
   check_resume(mlp, ranks(3, kPlain), ranks(3, kZero), true);
+  if (!kSanitized) check_resume(mlp, ranks(3, kZero), ranks(3, kZero), true);
   const Words sgd = {"--width", "96", "--reproducible", "--momentum", "0"};  // no state at all
   check_resume(sgd, ranks(2, kZero), ranks(2, kZero), true);
   const Words gpt = kGpt + Words{"--reproducible", "--dtype", "fp16", "--clip", "0.5"};
@@ -315,9 +318,10 @@ TEST_CASE("zero: resuming gives the same bits, with shards, without, and with th
 TEST_CASE("zero: resuming on another number of ranks, with or without shards") {
   const Words mlp = {"--width", "96", "--optimizer", "adamw", "--bucket-cap-mb", "0.05"};
   check_resume(mlp, ranks(3, kZero), ranks(2, kZero), false);
+  check_resume(mlp, ranks(1, kPlain), ranks(3, kZero), false);
+  if (kSanitized) return;  // the same code: shards that are cut anew, and whole states that are
   check_resume(mlp, ranks(2, kZero), ranks(4, kZero), false);
   check_resume(mlp, ranks(4, kZero), ranks(1, kPlain), false);
-  check_resume(mlp, ranks(1, kPlain), ranks(3, kZero), false);
 }
 
 TEST_CASE("zero: validation and saved weights see what all ranks have updated") {
