@@ -17,6 +17,11 @@ if(RONDO_SANITIZE MATCHES "undefined")
   # twice takes a third more time to compile.
   set(rondo_less_undefined -fno-sanitize=null,object-size)
 endif()
+# ASan's checks as calls, not in line: the same checks, and a fifth less to compile. For sources that are large and seldom compute: loops
+# over data take up to four times as long.
+if(RONDO_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(RONDO_CHECKS_AS_CALLS $<$<COMPILE_LANGUAGE:CXX>:--param=asan-instrumentation-with-call-threshold=0>)
+endif()
 if(RONDO_SANITIZE)
   target_compile_options(rondo_options INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RONDO_SANITIZE};${rondo_less_undefined};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
