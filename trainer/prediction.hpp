@@ -5,7 +5,8 @@
 // later; what ends after backward is exposed:
 //   launch_i = max(ready_i, finish_{i-1})     finish_i = launch_i + cost_i
 //   exposed  = max(0, finish_last - backward)
-// Where each bucket is updated as soon as it is reduced, its update hides what travels behind it. With ZeRO-1 the same once more behind it: parameters are ready when their bucket is updated, the
+// Where each bucket is updated as soon as it is reduced, its update hides what travels behind it.
+// With ZeRO-1 the same once more behind it: parameters are ready when their bucket is updated, the
 // last bucket first, and what ends after the update and the next samples is exposed, too.
 #pragma once
 
