@@ -1,9 +1,15 @@
 // What DistributedDataParallel does where steps are not all alike: skipped layers, uneven inputs,
 // tied weights, buffers, hooks, files.
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <latch>
+#include <memory>
 #include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/trainer/ddp_rig.hpp"
@@ -40,8 +46,10 @@ TEST_CASE("ddp skipped layers: unused on some ranks counts as zero, on all ranks
   }
 }
 
+// Rank 1 sends all its gradients, and comes later with what it used: until then nobody is told.
 TEST_CASE("ddp skipped layers: who is told of a bucket knows what of it was used") {
-  with_ranks(2, [](Communicator& communicator) {
+  std::atomic<bool> told_rank_0 = false;
+  with_ranks(2, [&](Communicator& communicator) {
     std::vector<DdpTensor> tensors = five();
     tensors[0].may_skip = tensors[1].may_skip = true;
     Ddp ddp = make(communicator, small_buckets(), tensors);
@@ -50,8 +58,13 @@ TEST_CASE("ddp skipped layers: who is told of a bucket knows what of it was used
     if (communicator.rank() == 0) ddp.gradient_skipped(1);
     if (communicator.rank() == 1) ddp.gradient_ready(1);
     for (const size_t t : {2, 3, 4}) ddp.gradient_ready(t);
+    if (communicator.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      expect(!told_rank_0, "rank 0 was told before rank 1 said what it used");
+    }
     size_t told = 0;
     ok(ddp.finish([&](size_t bucket) {
+      if (communicator.rank() == 0) told_rank_0 = true;
       expect_eq(bucket, told++, "bucket");
       expect(!ddp.used(0), "used by nobody");
       expect(ddp.used(1), "used by rank 1");
@@ -230,6 +243,58 @@ TEST_CASE("ddp hooks: one of the user's own") {
     expect_eq(hook->seen.size(), size_t{3}, "buckets");
     expect(hook->last, "the last bucket was not marked");
     expect_eq(ddp.gradient<float>(4)[15], 12.0f, "gradient");
+  });
+}
+
+namespace {
+
+/// The first bucket fails at once, by a communicator that was aborted; the others travel.
+class FirstFails : public CommunicationHook {
+ public:
+  FirstFails() {
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    config.rendezvous = meeting_.path();
+    Result<Communicator> alone = Communicator::create(config);
+    ok(alone.status());
+    alone_ = std::make_unique<Communicator>(std::move(alone).value());
+    alone_->abort("the first bucket");
+  }
+  std::string name() const override { return "first fails"; }
+  Work start(Communicator& communicator, const GradientBucket& bucket) override {
+    Communicator& by = bucket.index == 0 ? *alone_ : communicator;
+    return by.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
+  }
+  void finish(const GradientBucket& /*bucket*/) override {}
+
+ private:
+  const TempDirectory meeting_;
+  std::unique_ptr<Communicator> alone_;
+};
+
+}  // namespace
+
+// Rank 1 sends the others late: until then rank 0's finish() must not return, for they write
+// gradients.
+TEST_CASE("ddp hooks: a bucket that fails is told when the others have ended") {
+  std::atomic<bool> rank_0_ended = false;
+  with_ranks(2, [&](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.hook = std::make_shared<FirstFails>();
+    Ddp ddp = make(communicator, options);
+    ok(ddp.begin({.loss_terms = 1}));
+    for (const size_t t : {0, 1}) ddp.gradient_ready(t);
+    if (communicator.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      expect(!rank_0_ended, "rank 0's gradients still travel");
+    }
+    for (const size_t t : {2, 3, 4}) ddp.gradient_ready(t);
+    bool told = false;
+    const Status status = ddp.finish([&](size_t /*bucket*/) { told = true; });
+    if (communicator.rank() == 0) rank_0_ended = true;
+    expect(status.message().find("the first bucket") != std::string::npos, status.to_string());
+    expect(!told, "told of a bucket behind the one that failed");
   });
 }
 
