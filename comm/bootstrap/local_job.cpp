@@ -38,6 +38,9 @@ using transport::UniqueFd;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kGrace{5};
+// From the first failed rank to the signal for the others: they notice by themselves, and one of
+// them may be about to say why.
+constexpr std::chrono::milliseconds kMoment{500};
 constexpr int kTimeoutExit = 124;                             // as timeout(1)
 constexpr int kNotFoundExit = 127, kNotExecutableExit = 126;  // as the shell
 constexpr int kLauncherExit = 125;  // as timeout(1): the launcher itself failed
@@ -338,12 +341,10 @@ class Job {
       const int signal = WTERMSIG(status);
       spdlog::error("rank {} was killed by signal {} ({}); stopping the others", rank, signal,
                     strsignal(signal));
-      rank_failed_ = true;
-      fail(128 + signal);
+      rank_failed(128 + signal);
     } else {
       spdlog::error("rank {} exited with code {}; stopping the others", rank, WEXITSTATUS(status));
-      rank_failed_ = true;
-      fail(WEXITSTATUS(status));
+      rank_failed(WEXITSTATUS(status));
     }
   }
 
@@ -356,6 +357,7 @@ class Job {
         fail(kTimeoutExit);
       }
     }
+    if (stop_at_ && now >= *stop_at_) stop(SIGTERM);
     if (kill_at_ && now >= *kill_at_) {
       kill_at_.reset();
       signal_all(SIGKILL);
@@ -365,12 +367,19 @@ class Job {
   int wait_ms() const {
     auto until = Clock::now() + std::chrono::seconds(60);
     if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
+    if (stop_at_) until = std::min(until, *stop_at_);
     if (kill_at_) until = std::min(until, *kill_at_);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
 
   // ---- stopping
+
+  void rank_failed(int exit_code) {
+    rank_failed_ = stopping_ = true;
+    exit_code_ = exit_code;
+    stop_at_ = Clock::now() + kMoment;
+  }
 
   void fail(int exit_code) {
     exit_code_ = exit_code;
@@ -379,6 +388,7 @@ class Job {
 
   void stop(int signal) {
     stopping_ = true;
+    stop_at_.reset();
     if (!kill_at_) kill_at_ = Clock::now() + kGrace;
     signal_all(signal);
     signal_all(SIGCONT);  // a stopped rank would not act on it
@@ -441,7 +451,7 @@ class Job {
   int running_ = 0;
   int exit_code_ = 0;
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
-  std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> stop_at_, kill_at_;
 };
 
 }  // namespace

@@ -192,6 +192,17 @@ TEST_CASE("the first failure stops all and gives the exit code", "[rondo-run]") 
   require_nothing_left(place, 3);
 }
 
+// Rank 0 knows why, and rank 1, whom it told, ends first.
+TEST_CASE("behind the first failure others have a moment to say why", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "2"},
+               "if [ $RANK = 1 ]; then echo $$ > $PLACE/one; exit 3; fi; "
+               "until [ -s $PLACE/one ]; do :; done; one=$(cat $PLACE/one); "
+               "while kill -0 $one 2> /dev/null; do :; done; echo because; exit 4");
+  CHECK(r.exit_code == 3);
+  CHECK(r.out == "[0] because\n");
+}
+
 TEST_CASE("who was killed is named, not who noticed", "[rondo-run]") {
   TempDirectory place;
   // The launcher is held up until both have ended.
