@@ -109,7 +109,8 @@ class CommunicationHook {
   virtual std::string name() const = 0;
   /// Starts it. The bucket's memory is the hook's until finish().
   virtual Work start(Communicator& communicator, const GradientBucket& bucket) = 0;
-  /// That Work has ended well: writes the result to bucket.data.
+  /// That Work has ended well: writes the result to bucket.data. Later buckets may still travel, and
+  /// fail.
   virtual void finish(const GradientBucket& bucket) = 0;
 };
 
@@ -276,7 +277,8 @@ class DistributedDataParallel {
   };
   NoSync no_sync();
 
-  /// The first `count` elements of this tensor's gradient are final (in this micro-batch).
+  /// The first `count` elements of this tensor's gradient are final (in this micro-batch). Twice
+  /// for the same elements without no_sync() is an error, on every rank, in this step.
   void gradient_ready(size_t tensor, size_t count);
   void gradient_ready(size_t tensor);
   /// Instead: this micro-batch does not use the tensor and has not touched its gradient. Of
@@ -292,9 +294,11 @@ class DistributedDataParallel {
   ///
   /// `reduced` is called, by this thread, once for each bucket when its gradients are the average,
   /// while later ones still travel or other ranks still compute: to update own_range(bucket) in
-  /// that time. What needs all gradients first, as clipping does, cannot be done so. After a
-  /// failure some buckets were reported and others not. Without overlap, and with tensors that
-  /// may_skip, of which used() then knows, it is called for all at the end.
+  /// that time. In the order of the buckets, but those behind what is added to them. What needs all
+  /// gradients first, as clipping does, cannot be done so. After a failure some buckets were
+  /// reported and others not. Without overlap, and with tensors that may_skip, of which used() then
+  /// knows, it is called for all at the end. It must not call begin() or finish(). What it throws
+  /// leaves the step unfinished: destroy this, which tells the other ranks.
   Status finish(const std::function<void(size_t bucket)>& reduced = {});
   /// Whether any rank used this tensor in the last finished step: else leave its parameter, and
   /// what the optimizer keeps of it, as they are.

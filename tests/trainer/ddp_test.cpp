@@ -377,6 +377,40 @@ TEST_CASE("ddp: a tensor that is not there, and more of one than it has, end the
   CHECK(ends([](Ddp& ddp) { ddp.touches_rows(4, {}); }) == SIGABRT);  // adds to no other
 }
 
+TEST_CASE("ddp: calls in a wrong order are errors on every rank, which say what to do") {
+  struct Misuse {
+    const char* says;
+    std::function<void(Ddp&)> calls;
+  };
+  const Misuse misuses[] = {
+      {"rank 0 said twice in a step that the gradient of 'p3' is ready: what only accumulates does "
+       "so under no_sync()",
+       [](Ddp& ddp) {
+         ok(ddp.begin({.loss_terms = 1}));
+         for (const size_t t : {3, 3, 0}) ddp.gradient_ready(t);
+       }},
+      {"rank 0 has a gradient of 'p2' ready before begin()",
+       [](Ddp& ddp) { ddp.gradient_ready(2); }},
+      {"rank 0 called finish() before begin()", [](Ddp& /*ddp*/) {}},
+  };
+  for (const Misuse& misuse : misuses) {
+    std::latch made(1);
+    with_ranks(2, [&](Communicator& communicator) {
+      Ddp ddp = make(communicator);
+      if (communicator.rank() == 0) {
+        made.wait();
+        misuse.calls(ddp);
+      } else {
+        made.count_down();
+        (void)ddp.begin({.loss_terms = 1});
+        all_ready(ddp);
+      }
+      const Status status = ddp.finish();
+      expect(status.message().find(misuse.says) != std::string::npos, status.to_string());
+    });
+  }
+}
+
 TEST_CASE("ddp: destroyed in the middle of a step it aborts, and nobody gets wrong gradients") {
   // With one bucket under way, and with none.
   const size_t ready = GENERATE(size_t{2}, size_t{0});

@@ -106,19 +106,21 @@ void Reducer::ready(size_t tensor, size_t count, bool quiet) {
 }
 
 void Reducer::skipped(size_t tensor, bool quiet) {
-  if (!gradients_.tensors[tensor].may_skip) return refuse_skip(tensor);
+  const DdpTensor& what = gradients_.tensors[tensor];
+  if (!what.may_skip) {
+    return refuse(
+        fmt::format("skipped the gradient of '{}', which is not declared may_skip: "
+                    "declare it on every rank, or say that it is ready",
+                    what.name));
+  }
   if (!quiet) pieces_ready(tensor, gradients_.tensors[tensor].count());
 }
 
-/// Its bucket must not travel: what lies there is no gradient. Nor can another rank finish the step
-/// then, and those that wait for the bucket are told now.
-void Reducer::refuse_skip(size_t tensor) {
-  RONDO_CHECK(begun_, "a gradient is skipped before begin()");
+/// Nothing more must travel: what would is no gradient. Nor can another rank finish the step then,
+/// and those that wait are told now.
+void Reducer::refuse(const std::string& what) {
   if (!failure_.ok()) return;
-  failure_ = Status(Code::kInvalidArgument,
-                    fmt::format("rank {} skipped the gradient of '{}', which is not declared "
-                                "may_skip: declare it on every rank, or say that it is ready",
-                                communicator_.rank(), gradients_.tensors[tensor].name));
+  failure_ = Status(Code::kInvalidArgument, fmt::format("rank {} {}", communicator_.rank(), what));
   communicator_.abort(failure_.message());
 }
 
@@ -131,11 +133,19 @@ void Reducer::start_counts() {
 }
 
 void Reducer::pieces_ready(size_t tensor, size_t count) {
-  RONDO_CHECK(begun_, "a gradient is ready before begin()");
+  if (!begun_) {
+    return refuse(fmt::format("has a gradient of '{}' ready before begin(): begin the step first",
+                              gradients_.tensors[tensor].name));
+  }
   start_counts();
   size_t& done = pieces_done_[tensor];
   const std::vector<size_t>& ends = piece_ends_[tensor];
-  RONDO_CHECK(done < ends.size() || ends.empty(), "tensor %zu is ready twice in a step", tensor);
+  if (done == ends.size() && !ends.empty()) {
+    return refuse(
+        fmt::format("said twice in a step that the gradient of '{}' is ready: what only "
+                    "accumulates does so under no_sync()",
+                    gradients_.tensors[tensor].name));
+  }
   for (; done < ends.size() && ends[done] <= count; ++done) {
     const size_t bucket = buckets_of_[tensor][done];
     if (--missing_[bucket] == 0) times_[bucket].ready_ns = now_ns();
@@ -255,7 +265,7 @@ void Reducer::share_used() {
 }
 
 Status Reducer::finish(const BucketReduced& reduced) {
-  RONDO_CHECK(begun_, "a step is finished before begin()");
+  if (!begun_) refuse("called finish() before begin(): begin the step first");
   Status failure = failure_.ok() ? require_gradients() : failure_;
   if (failure.ok()) {
     start_counts();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "rondo/communicator.hpp"
@@ -54,7 +55,7 @@ class Reducer {
 
  private:
   void plan_reports();
-  void refuse_skip(size_t tensor);
+  void refuse(const std::string& what);
   void start_counts();
   void pieces_ready(size_t tensor, size_t count);
   void issue_complete();
