@@ -45,7 +45,7 @@ struct Evidence {
   const RunFacts& facts;
   const Communicator& communicator;  // for what all-reduces are predicted to cost
   bool direct;                       // gradients lie in library memory
-  bool updates_along;                // each bucket as soon as it is reduced
+  bool updates_along;                // each bucket as soon as it is reduced, if all overlaps
   const Measurements& measured;
   const ControlTimes& control;
   const AllRanks& all;

@@ -26,7 +26,8 @@ namespace rondo::trainer {
 /// Saves DIR/step-STEP, points `latest` to it, and then removes older ones, so that with this one
 /// the `keep` newest of those up to STEP are left (those of later steps, of another run's history,
 /// are nobody's to remove). Creates DIR. Where it fails or dies at any moment, what `latest` named
-/// before can still be loaded, or, of the first save, nothing or the whole; what it left behind is removed by the next save. keep >= 1.
+/// before can still be loaded, or, of the first save, nothing or the whole; what it left behind is
+/// removed by the next save. keep >= 1.
 Status save_checkpoint(const std::string& folder, const CheckpointState& state,
                        std::span<const TensorView> model, std::span<const TensorView> optimizer,
                        int keep = 2);

@@ -55,15 +55,20 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb) {
       ddp::make_layout(model.tensors, model.element_bytes,
                        {.bytes = static_cast<size_t>(std::ceil(cap_mb * kBytesPerMb)),
                         .small_bytes = size_t{1} << 20});
+  std::vector<bool> waits(model.tensors.size());  // no gradient before something is added to it
+  for (const DdpTensor& tensor : model.tensors) {
+    if (tensor.adds_to >= 0) waits[static_cast<size_t>(tensor.adds_to)] = true;
+  }
   const double update_ms = model.gather_cost_ms ? 0 : model.update_ms;
   std::vector<TimedBucket> buckets;
   for (const DdpBucket& bucket : layout.buckets) {
     double ready = 0;
+    double share =
+        static_cast<double>(bucket.count) / static_cast<double>(layout.parameter_elements);
     for (const DdpBucket::Piece& piece : bucket.pieces) {
       ready = std::max(ready, ready_ms(model, piece));
+      if (waits[piece.tensor] || model.tensors[piece.tensor].adds_to >= 0) share = 0;
     }
-    const double share =
-        static_cast<double>(bucket.count) / static_cast<double>(layout.gradient_elements);
     buckets.push_back(
         {.ready_ms = ready, .cost_ms = model.cost_ms(bucket), .update_ms = update_ms * share});
   }

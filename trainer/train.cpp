@@ -456,7 +456,7 @@ Status Run<T>::conclude(const End& end) {
     account({.facts = known,
              .communicator = communicator_,
              .direct = is_library_memory(ddp_.gradients(), 1),
-             .updates_along = weights_.updates_along(o_.clip),
+             .updates_along = weights_.updates_along(o_.clip) && o_.layer_drop == 0,
              .measured = measured_,
              .control = control_,
              .all = all_ranks.value()},

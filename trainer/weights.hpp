@@ -54,7 +54,8 @@ class Weights {
   bool updates_along(double max_norm) const {
     return !ddp_.is_sharded() && !scaler_ && max_norm == 0;
   }
-  /// When that finish() had all gradients; CLOCK_MONOTONIC nanoseconds.
+  /// When that finish() had all gradients and, in the first case, had updated all buckets;
+  /// CLOCK_MONOTONIC nanoseconds.
   int64_t reduced_ns() const { return reduced_ns_; }
   /// One step with the averaged gradients, the same bits on every rank. With shards each bucket's
   /// parameters start to travel as soon as they are updated, while the next bucket's are: last

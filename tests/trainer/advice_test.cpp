@@ -64,6 +64,11 @@ TEST_CASE("prediction: a bucket's update hides what travels behind it") {
   CHECK(predict_cap(model, 0).exposed_ms == 0);
   model.update_ms = 1;
   CHECK(predict_cap(model, 0).exposed_ms == Approx(2.5 - 0.9));
+  // A second gradient of the first layer, 0.5 + 2 ms behind the last: what it is added to is
+  // updated behind it, and itself never.
+  model.tensors.push_back({.name = "rows", .shape = model.tensors[0].shape, .adds_to = 0});
+  model.ready.push_back({.tensor = 10, .count = model.tensors[0].count(), .ms = 100});
+  CHECK(predict_cap(model, 0).exposed_ms == Approx(5 - 0.8 - 0.1));
 }
 
 TEST_CASE("prediction: a cap of 0 pays every tensor's latency, a cap of all waits for the last") {

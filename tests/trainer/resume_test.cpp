@@ -191,7 +191,7 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   CHECK(again.exit_code == 0);
   CHECK(again.err.find("nothing to do: '" + folder + "' holds step 2, and --steps 2 ends there") !=
         std::string::npos);
-  // A folder whose `latest` is lost is not taken for an empty one, and what is alone in it is meant.
+  // A folder whose `latest` is lost is not taken for an empty one. What is alone in it is meant.
   std::filesystem::rename(folder + "/latest", folder + "/lost");
   refused(common + Words{"--steps", "4"}, "holds checkpoints already: add --resume");
   CHECK(run(common + Words{"--steps", "2", "--resume"}).err.find("holds step 2") !=
