@@ -21,8 +21,8 @@ using trainer::Weights;
 
 namespace {
 
-/// Runs `body` on ranks whose gradients are averaged and all one, before the update.
-void with_gradients(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
+/// Runs `body` on ranks that have begun a step.
+void with_step(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
   with_ranks(ranks, [&](Communicator& communicator) {
     Options options;
     options.optimizer = "adamw";
@@ -35,10 +35,18 @@ void with_gradients(int ranks, int zero, const std::function<void(int, Weights<f
     ok(weights->replicate());
     Ddp& ddp = weights->ddp();
     ok(ddp.begin({.loss_terms = 1}));
+    body(communicator.rank(), *weights);
+  });
+}
+
+/// Runs `body` on ranks whose gradients are averaged and all one, before the update.
+void with_gradients(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
+  with_step(ranks, zero, [&](int rank, Weights<float>& weights) {
+    Ddp& ddp = weights.ddp();
     std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
     all_ready(ddp);
     ok(ddp.finish());
-    body(communicator.rank(), *weights);
+    body(rank, weights);
   });
 }
 
@@ -96,25 +104,18 @@ TEST_CASE("weights: with shards a bucket's parameters travel while the next buck
 TEST_CASE("weights: a rank that waits for another one updates what is reduced meanwhile") {
   std::atomic<int64_t> updated_ns = 0, ready_ns = 0;
   for (int attempt = 0; attempt < 20; ++attempt) {
-    with_ranks(2, [&](Communicator& communicator) {
-      Options options;
-      options.bucket_cap_mb = 0.05;
-      const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
-      auto weights = Weights<float>::create(*model, communicator, options);
-      ok(weights.status());
-      ok(weights->replicate());
-      Ddp& ddp = weights->ddp();
-      ok(ddp.begin({.loss_terms = 1}));
+    with_step(2, 0, [&](int rank, Weights<float>& weights) {
+      Ddp& ddp = weights.ddp();
       const size_t last = ddp.tensors().size() - 1;
       for (size_t t = 0; t < last; ++t) ddp.gradient_ready(t);
-      ok(communicator.barrier());
-      if (communicator.rank() == 1) {
+      ok(ddp.communicator().barrier());
+      if (rank == 1) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50 << std::min(attempt, 5)));
         ready_ns = rondo::testing::now_ns();
       }
       ddp.gradient_ready(last);
-      ok(weights->finish(0.1, 0).status());
-      if (communicator.rank() == 0) updated_ns = weights->bucket_updates().front().end_ns;
+      ok(weights.finish(0.1, 0).status());
+      if (rank == 0) updated_ns = weights.bucket_updates().front().end_ns;
     });
     if (updated_ns < ready_ns) return;
   }
