@@ -10,6 +10,23 @@
 #include <thread>
 
 namespace rondo::comm {
+namespace {
+
+/// An error of a socket whose other end has closed, or whose host has failed.
+bool is_gone(int error) {
+  switch (error) {
+    case EPIPE:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
   while (true) {
@@ -70,7 +87,7 @@ Status Connection::send(Kind kind, uint32_t sequence, std::string_view payload,
     ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno == EPIPE || errno == ECONNRESET) return Status(Code::kPeerDied, "it has closed");
+      if (is_gone(errno)) return Status(Code::kPeerDied, "it has closed");
       // So many descriptors under way as the user may have open: until others have read theirs.
       if (errno == ETOOMANYREFS && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -109,9 +126,7 @@ Result<bool> Connection::read_some() {
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return false;
-  if (got == 0 || (got < 0 && errno == ECONNRESET)) {
-    return Status(Code::kPeerDied, "it has closed");
-  }
+  if (got == 0 || (got < 0 && is_gone(errno))) return Status(Code::kPeerDied, "it has closed");
   if (got < 0) return system_status("recvmsg", errno);
 
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {

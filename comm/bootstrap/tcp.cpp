@@ -15,11 +15,20 @@ namespace {
 
 using transport::UniqueFd;
 
+/// Accepted sockets inherit what is set here.
 Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
   UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return system_status("socket", errno);
   const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted sockets inherit it
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  // An end may not know that the other is gone: its host has failed, or the listener was closed
+  // while it connected (Linux forgets one in some thousand of those without a word). A second's
+  // silence makes the kernel ask; only then is it told.
+  setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  const int first_s = 1, every_s = 1, unanswered = 10;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, &first_s, sizeof first_s);
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, &unanswered, sizeof unanswered);
   return fd;
 }
 
@@ -28,6 +37,7 @@ bool may_come_later(int error) {
   switch (error) {
     case ECONNREFUSED:
     case ECONNRESET:
+    case EPIPE:  // accepted, closed and reset before we looked
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
