@@ -26,6 +26,13 @@ using C = Collective;
 
 namespace {
 
+Status no_asynchronous_calls(std::string_view call) {
+  return {Code::kUnavailable,
+          fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
+                      "return when the operation is on its stream",
+                      call)};
+}
+
 /// A Work that has already ended.
 Work ended(std::shared_ptr<Work::State> state, Status status) {
   state->end(std::move(status), recorder::now_ns());
@@ -46,10 +53,6 @@ std::shared_ptr<Work::State> issued() {
 
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
   RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
-  if (device_ && is_varying(request.collective)) {
-    return {Code::kUnavailable, fmt::format("{}: a communicator on a device has no _v collectives",
-                                            name(request.collective))};
-  }
   if (!device_ && options.stream != nullptr) {
     return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device",
                               name(request.collective)));
@@ -87,15 +90,18 @@ Status Communicator::Impl::prepare(const Request& request, const CallOptions& op
     return board_->error();
   }
   if (!last_.answers(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
-  return device_ ? device_->refusal(last_.operation) : Status();
+  return device_ ? device_->refusal(last_.operation.stream) : Status();
 }
 
 Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& options) const {
-  if (board_->has_error()) return board_->error();
-  const char* const word = transfer.sends ? "send" : "recv";
   if (device_) {
-    return {Code::kUnavailable,
-            fmt::format("{}: a communicator on a device has no messages", word)};
+    RONDO_RETURN_IF_ERROR(device_->check(false));
+  } else if (board_->has_error()) {
+    return board_->error();
+  }
+  const char* const word = transfer.sends ? "send" : "recv";
+  if (!device_ && options.stream != nullptr) {
+    return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device", word));
   }
   if (transfer.peer < 0 || transfer.peer >= size()) {
     return refuse(fmt::format("{}: rank {} is none of {}", word, transfer.peer,
@@ -119,7 +125,8 @@ Status Communicator::Impl::prepare(Transfer& transfer, const CallOptions& option
                               options.timeout.count()));
   }
   transfer.timeout_ns = timeout_of(options);
-  return {};
+  transfer.stream = options.stream;
+  return device_ ? device_->refusal(options.stream) : Status();
 }
 
 Result<std::unique_ptr<engine::Operation>> Communicator::Impl::make_operation(
@@ -153,13 +160,15 @@ Status Communicator::Impl::run_in_turn(const Request& request, const CallOptions
   }
   if (device_ || queue_->empty()) {
     RONDO_RETURN_IF_ERROR(prepare(request, options));
-    return device_ ? enqueue(last_.operation) : runner_->run(last_.operation);
+    if (!device_) return runner_->run(last_.operation);
+    RONDO_RETURN_IF_ERROR(enqueue(last_.operation));
+    return device_->run();
   }
   return start(request, options).wait();
 }
 
 Status Communicator::Impl::enqueue(const engine::Operation& operation) {
-  return device_->enqueue(operation, runner_->post(operation.prepared->call));
+  return device_->add(operation, runner_->post(operation.prepared->call));
 }
 
 Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {
@@ -186,11 +195,7 @@ Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, si
 Work Communicator::Impl::start(const Request& request, const CallOptions& options) {
   auto state = issued();
   if (device_) {
-    const Status refused = {
-        Code::kUnavailable,
-        fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
-                    "return when the operation is on its stream",
-                    name(request.collective))};
+    const Status refused = no_asynchronous_calls(name(request.collective));
     if (group_) (void)group_->refuse(refused);
     return ended(std::move(state), refused);
   }
@@ -225,6 +230,10 @@ Status Communicator::Impl::run(Transfer transfer, const CallOptions& options) {
                     "the recv into one group, or use the asynchronous calls",
                     transfer.sends ? "send to" : "recv from"));
   }
+  if (device_) {
+    RONDO_RETURN_IF_ERROR(device_->add({&transfer, 1}));
+    return device_->run();
+  }
   if (!queue_->empty()) return start(std::move(transfer), options).wait();
   runner_->lanes().push(std::move(transfer));
   return runner_->run({});
@@ -232,7 +241,8 @@ Status Communicator::Impl::run(Transfer transfer, const CallOptions& options) {
 
 Work Communicator::Impl::start(Transfer transfer, const CallOptions& options) {
   auto state = issued();
-  Status status = prepare(transfer, options);
+  Status status = device_ ? no_asynchronous_calls(transfer.sends ? "send" : "recv")
+                          : prepare(transfer, options);
   if (status.ok()) status = need_progress();
   if (!status.ok()) {
     if (group_) (void)group_->refuse(status);

@@ -95,7 +95,7 @@ class Communicator::Impl {
   Status prepare(engine::Transfer& transfer, const CallOptions& options) const;
   Result<std::unique_ptr<engine::Operation>> make_operation(const comm::Request& request,
                                                             const CallOptions& options);
-  /// With a device: the operation goes to its stream.
+  /// With a device: the operation is the next of the launch that is begun.
   Status enqueue(const engine::Operation& operation);
   /// What every rank wants of a split, in the host's memory.
   Status gather_for_split(const int32_t* own, int32_t* all, size_t count);

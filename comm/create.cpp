@@ -415,7 +415,7 @@ Status Communicator::Impl::bring_up_device(const Config& config, bool links_give
   device_plans_ = std::make_unique<comm::Plans>(
       comm::PlanLimits{.ranks = size(),
                        .rank = rank(),
-                       .channels = static_cast<int>(shape.channels),
+                       .channels = device_->channels(),
                        .depth = shape.depth,
                        .publish_depth = shape.publish_depth,
                        .slot_bytes = shape.slot_bytes,

@@ -51,19 +51,21 @@ Status Communicator::Impl::group_end() {
   };
   Status error = group.error;
   if (error.ok() && board_->has_error()) error = board_->error();
-  if (error.ok() && device_) {
-    for (const auto& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(*operation));
-    return {};
-  }
+  if (error.ok() && device_) error = device_->refusal(group.transfers);
   const bool queued = group.asynchronous || !queue_->empty();
   if (error.ok() && !queued && to_self(true) != to_self(false)) {
     error = refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
                                rank(), to_self(true), to_self(false)));
   }
-  if (error.ok() && queued) error = need_progress();
+  if (error.ok() && queued && !device_) error = need_progress();
   if (!error.ok()) {  // nothing of it has begun
     group.end(error);
     return error;
+  }
+  if (device_) {
+    RONDO_RETURN_IF_ERROR(device_->add(group.transfers));
+    for (const auto& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(*operation));
+    return device_->run();
   }
   if (!queued) {
     for (Transfer& transfer : group.transfers) runner_->lanes().push(std::move(transfer));

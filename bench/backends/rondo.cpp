@@ -172,8 +172,10 @@ class Rondo final : public RondoBackend {
     const Shape& shape = operation.shape;
     // In a group neither waits for the other; what a call refuses, its end says.
     RONDO_RETURN_IF_ERROR(communicator_.group_start());
-    (void)communicator_.send(operation.in, shape.count, shape.type, next_of(rank(), size()));
-    (void)communicator_.recv(operation.out, shape.count, shape.type, prev_of(rank(), size()));
+    (void)communicator_.send(operation.in, shape.count, shape.type, next_of(rank(), size()),
+                             on_stream());
+    (void)communicator_.recv(operation.out, shape.count, shape.type, prev_of(rank(), size()),
+                             on_stream());
     return communicator_.group_end();
   }
 

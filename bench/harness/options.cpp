@@ -139,12 +139,9 @@ void read_options(const Texts& texts, Options& options) {
   }
   if (!options.cuda) return;
   const bool elsewhere = options.library_memory || !options.pace.empty() ||
-                         !options.calibrate_file.empty() || options.sweep_algorithms ||
-                         is_varying(options.collective) || options.collective == kSendRecv;
+                         !options.calibrate_file.empty() || options.sweep_algorithms;
   if (elsewhere) {
-    refuse("--device", "cuda",
-           "goes without --memory library, --pace, --calibrate, --sweep, _v collectives and "
-           "sendrecv");
+    refuse("--device", "cuda", "goes without --memory library, --pace, --calibrate and --sweep");
   }
 }
 

@@ -16,7 +16,7 @@ using transport::cuda_ipc::Stream;
 
 struct Backend {
   std::shared_ptr<CudaCalls> cuda;
-  const void* kernel = nullptr;  // of (DeviceLinks, DeviceOperation), a block for each channel
+  const void* kernel = nullptr;  // of (DeviceLinks, DeviceGroup), a block for each channel
   int threads = 0;               // of a block
   size_t program_bytes = size_t{4} << 20;  // room for the programs of a communicator
 };

@@ -24,7 +24,8 @@
 
 namespace rondo::device {
 
-inline constexpr int kMaxChannels = 64;
+inline constexpr int kMaxMessageChannels = 4;
+inline constexpr int kMaxChannels = 64 + kMaxMessageChannels;
 
 struct alignas(128) RankControl {
   uint64_t abort;

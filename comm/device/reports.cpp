@@ -64,6 +64,38 @@ std::string operation(const recorder::Board& board, int rank, uint64_t sequence)
                      sequence);
 }
 
+std::string describe(const DeviceReport& report) {
+  if (report.peer < 0) return "a group of messages";
+  const engine::DeviceMessage& message = report.message;
+  return recorder::Message{.sends = message.sends != 0,
+                           .peer = static_cast<int>(message.peer),
+                           .type = static_cast<DataType>(message.type),
+                           .count = message.count}
+      .to_string();
+}
+
+Status message_mismatch(const Found& found) {
+  const engine::DeviceMessage& wanted = found.report->message;
+  const engine::DeviceMessage other = engine::DeviceMessage::of_tag(found.report->found);
+  const auto words = [](const engine::DeviceMessage& message) {
+    return fmt::format("{} {}", uint64_t{message.count}, name(static_cast<DataType>(message.type)));
+  };
+  return {Code::kMismatch,
+          fmt::format("rank {} sends {} to rank {}, which expects {}: the counts and types of a "
+                      "send and its recv must be the same",
+                      found.report->peer, words(other), found.rank, words(wanted))};
+}
+
+Status message_timeout(const Found& found) {
+  const DeviceReport& report = *found.report;
+  return {Code::kTimeout,
+          fmt::format("{} has not moved within its timeout on rank {}: rank {} has not called the "
+                      "{} that belongs to it, or its kernel stands behind something else on its "
+                      "stream, finds no place on its GPU, or is stopped",
+                      describe(report), found.rank, report.peer,
+                      report.message.sends ? "recv" : "send")};
+}
+
 // Who holds up a rank that waits for `peer`.
 std::string culprit(const Premises& premises, uint32_t channels, const recorder::Board& board,
                     int peer, uint64_t sequence) {
@@ -119,17 +151,22 @@ Status explain_reports(const Premises& premises, uint32_t channels, const record
     }
   }
   if (found.report == nullptr) return {};
+  const bool message = found.report->sequence == 0;
   switch (found.report->ended) {
     case DeviceReport::kMismatch: {
+      if (message) return message_mismatch(found);
       const auto call = board.read(found.rank, found.report->sequence);
       return watch.mismatch(found.rank, found.report->peer, found.report->sequence,
                             call ? call->call.to_string() : "a collective");
     }
     case DeviceReport::kTimeout:
+      if (message) return message_timeout(found);
       return timeout(premises, channels, board, watch, found);
     default:
-      return {Code::kAborted, fmt::format("rank {}'s kernel was told to give up in {}", found.rank,
-                                          operation(board, found.rank, found.report->sequence))};
+      return {Code::kAborted,
+              fmt::format("rank {}'s kernel was told to give up in {}", found.rank,
+                          message ? describe(*found.report)
+                                  : operation(board, found.rank, found.report->sequence))};
   }
 }
 

@@ -205,13 +205,18 @@ Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_
   RONDO_RETURN_IF_ERROR(claim.status());
   claim_ = std::move(*claim);
   const auto ranks = static_cast<int>(places.size());
-  profile_ =
-      tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(reach_), ranks,
-                           channels, reach_ == Reach::kHost ? kMostHostBytes : kMostSegmentBytes);
+  // Messages and operations of a rank take turns on its GPU: both have these places.
+  const int message_channels = std::min(channels, kMaxMessageChannels);
+  const int all_channels = channels + message_channels;
+  const size_t most = reach_ == Reach::kHost ? kMostHostBytes : kMostSegmentBytes;
+  const size_t ll = 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels);
+  profile_ = tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(reach_), ranks,
+                                  all_channels, most - std::min(most / 2, ll));
   if (setup.slots > 0) profile_.slots = setup.slots;
   if (setup.slot_bytes > 0) profile_.slot_bytes = setup.slot_bytes;
   shape_ = {.ranks = static_cast<uint32_t>(ranks),
-            .channels = static_cast<uint32_t>(channels),
+            .channels = static_cast<uint32_t>(all_channels),
+            .message_channels = static_cast<uint32_t>(message_channels),
             .depth = profile_.slots,
             .slot_bytes = profile_.slot_bytes,
             .publish_depth = profile_.slots,
@@ -227,14 +232,14 @@ Status Runner::settle(const Setup& setup, std::span<const Place> places, int at_
 
 std::string Runner::describe() const {
   return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
-                     device_, shape_.channels, shape_.depth, shape_.slot_bytes, profile_.name,
+                     device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
                      name(reach_), reaches_buffers_ ? "within reach" : "through slots");
 }
 
 Runner::~Runner() {
   const int rank = bootstrap_.rank();
   bool ended = true;
-  if (sequence_.load(std::memory_order_relaxed) > 0) {
+  if (has_launched_.load(std::memory_order_relaxed)) {
     ended = await_idle(longest_wait_ns_, false);
     if (!ended) {
       (void)raise({Code::kAborted,
@@ -283,43 +288,79 @@ Status Runner::raise(const Status& status) const {
   return first;
 }
 
-Status Runner::refusal(const engine::Operation& operation) const {
+Status Runner::refusal(void* stream) const {
   void* const legacy = reinterpret_cast<void*>(1);  // cudaStreamLegacy
-  if ((operation.stream != nullptr && operation.stream != legacy) || !shares_device_) return {};
+  if ((stream != nullptr && stream != legacy) || !shares_device_) return {};
   return comm::refuse(
       "CallOptions::stream is the default stream, which other ranks of this process use on the "
       "same "
       "GPU: kernels that wait for each other would stand in one line. Give every rank a stream");
 }
 
-Status Runner::enqueue(const engine::Operation& operation, uint64_t sequence) {
+Status Runner::refusal(std::span<const engine::Transfer> messages) const {
+  if (messages.size() > engine::DeviceGroup::kMostMessages) {
+    return comm::refuse(fmt::format("a group of {} messages; on a device at most {} are possible",
+                                    messages.size(), engine::DeviceGroup::kMostMessages));
+  }
+  for (const engine::Transfer& message : messages) {
+    if (message.stream == messages[0].stream) continue;
+    return comm::refuse(
+        "the messages of a group are on several streams: they begin together, on one");
+  }
+  return {};
+}
+
+Status Runner::add(std::span<const engine::Transfer> messages) {
+  if (messages.empty()) return {};
+  const DeviceScope scope(cuda_, device_);
+  Status status = scope.status();
+  if (status.ok()) status = begin_launch(messages[0].stream);
+  if (!status.ok()) return raise(status);  // the others wait for this rank's kernel
+  std::vector<engine::DeviceMessage> all;
+  int64_t limit_ns = messages[0].timeout_ns;
+  uint64_t bytes = 0;
+  for (const engine::Transfer& t : messages) {
+    all.push_back({.buffer = t.buffer,
+                   .count = t.count,
+                   .peer = static_cast<uint64_t>(t.peer),
+                   .type = static_cast<uint64_t>(t.type),
+                   .sends = t.sends});
+    limit_ns = std::min(limit_ns, t.timeout_ns);
+    if (t.sends) bytes += t.bytes();
+  }
+  engine::DeviceGroup& group = begun_->group;
+  engine::put_messages(group, std::move(all));
+  group.limit_ns = static_cast<uint64_t>(limit_ns);
+  begun_->blocks = static_cast<int>(shape_.message_channels);
+  bytes_sent_.store(bytes_sent() + bytes, std::memory_order_relaxed);
+  return {};
+}
+
+Status Runner::add(const engine::Operation& operation, uint64_t sequence) {
   sequence_.store(sequence, std::memory_order_relaxed);  // one writer; read by check()
-  Status status = launch(operation, sequence);
-  // The others wait for this rank's kernel.
+  const DeviceScope scope(cuda_, device_);
+  Status status = scope.status();
+  if (status.ok()) status = put(operation, sequence);
   return status.ok() ? status : raise(status);
 }
 
-Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
+Status Runner::run() {
+  if (!begun_) return {};
   const DeviceScope scope(cuda_, device_);
-  RONDO_RETURN_IF_ERROR(scope.status());
+  Status status = scope.status();
+  if (status.ok()) status = launch();
+  return status.ok() ? status : raise(status);
+}
+
+Status Runner::put(const engine::Operation& operation, uint64_t sequence) {
   const engine::Prepared& prepared = *operation.prepared;
   const engine::Plan& plan = prepared.direct ? *prepared.direct : prepared.staged;
-  Result<uint64_t> capture = cuda_.capture_of(operation.stream);
-  RONDO_RETURN_IF_ERROR(capture.status());
-  auto program = upload(operation, plan, *capture != 0);
+  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
+  auto program = upload(operation, plan);
   RONDO_RETURN_IF_ERROR(program.status());
-  RONDO_RETURN_IF_ERROR(follow(operation.stream, *capture));
-
   const bool barrier = prepared.call.collective == Collective::kBarrier;
-  const int rank = bootstrap_.rank();
-  RankControl& control = premises_->control(rank);
-  engine::DeviceLinks links = {.shape = shape_,
-                               .rank = static_cast<uint32_t>(rank),
-                               .host_abort = &control.abort,
-                               .reports = control.reports,
-                               .segments = {}};
-  std::copy(bases_.begin(), bases_.end(), links.segments);
-  engine::DeviceOperation launched = {
+  engine::DeviceGroup& group = begun_->group;
+  group.operations[group.operation_count++] = {
       .program = (*program)->view,
       .geometries = (*program)->geometries,
       .in = barrier ? programs_->scratch_in() : operation.in,
@@ -333,29 +374,63 @@ Status Runner::launch(const engine::Operation& operation, uint64_t sequence) {
       .factor = operation.factor,
       .fingerprint = prepared.hash,
       .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
-      .sequence = sequence};
-  void* arguments[] = {&links, &launched};
-  RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
-                                      .blocks = (*program)->channels,
-                                      .threads = backend_.threads,
-                                      .shared_bytes = 0,
-                                      .arguments = arguments,
-                                      .stream = operation.stream}));
-  RONDO_RETURN_IF_ERROR(cuda_.record(*capture != 0 ? captured_ : launched_, operation.stream));
-  (*capture != 0 ? last_captured_ : last_launched_) = {.stream = operation.stream,
-                                                       .capture = *capture};
+      .sequence = sequence,
+      .channels = static_cast<uint32_t>((*program)->channels)};
+  begun_->blocks = std::max(begun_->blocks, (*program)->channels);
   bytes_sent_.store(bytes_sent() + (*program)->bytes_moved, std::memory_order_relaxed);
   return {};
 }
 
-Result<const Uploaded*> Runner::upload(const engine::Operation& operation, const engine::Plan& plan,
-                                       bool captured) {
+Status Runner::begin_launch(void* stream) {
+  Result<uint64_t> capture = cuda_.capture_of(stream);
+  RONDO_RETURN_IF_ERROR(capture.status());
+  if (begun_ && (begun_->stream != stream || begun_->capture != *capture ||
+                 begun_->group.operation_count == engine::DeviceGroup::kMostOperations)) {
+    RONDO_RETURN_IF_ERROR(launch());
+  }
+  if (!begun_) begun_.emplace(Begun{.stream = stream, .capture = *capture});
+  return {};
+}
+
+Status Runner::launch() {
+  Begun begun = *begun_;
+  begun_.reset();
+  RONDO_RETURN_IF_ERROR(follow(begun.stream, begun.capture));
+  const int rank = bootstrap_.rank();
+  RankControl& control = premises_->control(rank);
+  engine::DeviceLinks links = {.shape = shape_,
+                               .rank = static_cast<uint32_t>(rank),
+                               .host_abort = &control.abort,
+                               .reports = control.reports,
+                               .segments = {}};
+  std::copy(bases_.begin(), bases_.end(), links.segments);
+  void* arguments[] = {&links, &begun.group};
+  RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
+                                      .blocks = begun.blocks,
+                                      .threads = backend_.threads,
+                                      .shared_bytes = 0,
+                                      .arguments = arguments,
+                                      .stream = begun.stream}));
+  has_launched_.store(true, std::memory_order_relaxed);
+  RONDO_RETURN_IF_ERROR(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
+  (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = begun.stream,
+                                                            .capture = begun.capture};
+  return {};
+}
+
+/// On the device; REQUIRES: a launch is begun, for which it is.
+Result<const Uploaded*> Runner::upload(const engine::Operation& operation,
+                                       const engine::Plan& plan) {
+  const bool captured = begun_->capture != 0;
   auto found = programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
   if (found.ok() || captured || found.status().code() != Code::kResourceExhausted) return found;
-  // All but those of graphs can go as soon as no kernel reads them. Peers do not wait for this rank
-  // meanwhile: all that it has begun is on its GPU.
+  // All but those of graphs can go as soon as no kernel reads them; a launch that is only begun
+  // reads some, so it goes first. Peers do not wait for this rank meanwhile: all that it has begun
+  // is on its GPU.
+  if (begun_->blocks > 0) RONDO_RETURN_IF_ERROR(launch());
   if (!await_idle(operation.timeout_ns, false)) return found;
   programs_->forget();
+  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
   return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
 }
 
@@ -374,11 +449,10 @@ Status Runner::check(bool thorough) {
     if (premises_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
     return raise(explain_reports(*premises_, shape_.channels, board_, watch_));
   }
-  const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
-  if (!thorough || sequence == 0) return {};
+  if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
   Result<bool> idle = is_idle();
   if (!idle.ok()) return raise(idle.status());
-  return *idle ? Status() : find_dead(sequence);
+  return *idle ? Status() : find_dead(sequence_.load(std::memory_order_relaxed));
 }
 
 // While kernels run: nobody whom they may wait for has ended or left.

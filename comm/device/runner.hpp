@@ -16,6 +16,8 @@
 #include "comm/device/premises.hpp"
 #include "comm/device/programs.hpp"
 #include "comm/device/residency.hpp"
+#include "comm/engine/device_group.hpp"
+#include "comm/engine/lanes.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/recorder/watch.hpp"
 #include "comm/tuner/profile.hpp"
@@ -50,16 +52,24 @@ class Runner {
   void set_longest_wait(int64_t ns) { longest_wait_ns_ = ns; }
 
   const transport::cuda_ipc::Shape& shape() const { return shape_; }
+  /// Of collectives.
+  int channels() const { return static_cast<int>(shape_.channels - shape_.message_channels); }
   const tuner::LinkProfile& profile() const { return profile_; }
   /// Whether peers reach any buffer: they are threads of one process.
   bool reaches_buffers() const { return reaches_buffers_; }
   std::string describe() const;
 
-  /// Puts the operation, the `sequence`-th of this rank, on its stream and returns. What goes wrong
-  /// from there on is found by check(). Errors are the communicator's.
-  Status enqueue(const engine::Operation& operation, uint64_t sequence);
-  /// A call that must not be made; nothing has happened, and the communicator works on.
-  Status refusal(const engine::Operation& operation) const;
+  /// What follows, up to run(), is a group: one launch, as far as it is on one stream and fits. The
+  /// operation is the `sequence`-th of this rank; messages come before operations, all at once.
+  /// What goes wrong from there on is found by check(). Errors are the communicator's.
+  Status add(std::span<const engine::Transfer> messages);
+  Status add(const engine::Operation& operation, uint64_t sequence);
+  Status run();
+  /// Of a call on that stream which must not be made; nothing has happened, and the communicator
+  /// works on.
+  Status refusal(void* stream) const;
+  /// The same of a group's messages.
+  Status refusal(std::span<const engine::Transfer> messages) const;
 
   /// What has gone wrong, anywhere, as far as is known; it is then on the board. `thorough`: asks
   /// CUDA, and after processes, too. Any thread.
@@ -83,9 +93,11 @@ class Runner {
                 int at_once);
   Status connect(const transport::cuda_ipc::Place& own);
   Status connect_through_host();
-  Status launch(const engine::Operation& operation, uint64_t sequence);
-  Result<const Uploaded*> upload(const engine::Operation& operation, const engine::Plan& plan,
-                                 bool captured);
+  Status put(const engine::Operation& operation, uint64_t sequence);
+  /// Begins a launch on the stream, unless the one that is begun is on it, and has room.
+  Status begin_launch(void* stream);
+  Status launch();
+  Result<const Uploaded*> upload(const engine::Operation& operation, const engine::Plan& plan);
   /// Behind this rank's last operation, whatever stream it is on; graphs have an order of their
   /// own.
   Status follow(Stream stream, uint64_t capture);
@@ -116,11 +128,20 @@ class Runner {
   std::unique_ptr<Programs> programs_;
   int64_t longest_wait_ns_ = 0;
 
+  /// The launch that is begun.
+  struct Begun {
+    Stream stream;
+    uint64_t capture;
+    int blocks = 0;
+    engine::DeviceGroup group{};
+  };
+  std::optional<Begun> begun_;
   struct Last {
     std::optional<Stream> stream;
     uint64_t capture = 0;
   };
   Last last_launched_, last_captured_;
+  std::atomic<bool> has_launched_{false};
   std::atomic<uint64_t> sequence_{0};  // of the last operation
   std::atomic<uint64_t> bytes_sent_{0};
 };

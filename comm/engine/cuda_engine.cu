@@ -66,14 +66,13 @@ struct DeviceBlock {
 };
 
 // What CUDA lets a kernel have everywhere.
-static_assert(sizeof(DeviceLinks) + sizeof(DeviceOperation) <= 4096);
+static_assert(sizeof(DeviceLinks) + sizeof(DeviceGroup) <= 4096);
 
 __global__ void __launch_bounds__(kWalkThreads, 1)
-    walk(const __grid_constant__ DeviceLinks links,
-         const __grid_constant__ DeviceOperation operation) {
+    walk(const __grid_constant__ DeviceLinks links, const __grid_constant__ DeviceGroup group) {
   __shared__ BlockShared shared;
   DeviceBlock block{shared};
-  DeviceEngine<DeviceBlock, DeviceAccess>(links, operation, blockIdx.x, block).run();
+  walk_group<DeviceBlock, DeviceAccess>(links, group, blockIdx.x, block);
 }
 
 }  // namespace

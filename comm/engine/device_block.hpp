@@ -38,6 +38,12 @@ struct BlockShared {
     uint32_t bits;
     Finding findings[2];
   } turns[3];
+  /// How far this channel's part of the first unfinished message of a lane is.
+  struct Lane {
+    uint64_t moved;    // bytes
+    uint32_t message;  // its number
+    bool ready;        // a slot of it can be moved
+  } lanes[DeviceGroup::kMostMessages];
   uint64_t tag, epoch;                       // of this operation
   uint32_t ll_flag;                          // of its lines
   alignas(16) std::byte stage[kStageBytes];  // data that lines have brought, or that go into them

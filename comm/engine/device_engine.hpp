@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/engine/channel_memory.hpp"
+#include "comm/engine/channel_walk.hpp"
 #include "comm/engine/device_block.hpp"
 #include "comm/engine/device_operation.hpp"
 #include "comm/engine/ll.hpp"
@@ -24,17 +24,27 @@
 namespace rondo::engine {
 
 template <class Block, class Access>
-class DeviceEngine {
+class DeviceEngine : ChannelWalk<Block, Access> {
+  using Base = ChannelWalk<Block, Access>;
+  using Base::agree;
+  using Base::block_;
+  using Base::channel_;
+  using Base::clear_turns;
+  using Base::finding_;
+  using Base::given_up;
+  using Base::is_own;
+  using Base::leads;
+  using Base::links_;
+  using Base::look_round;
+  using Base::memory_;
+  using Base::mismatch;
+  using Base::reaches;
+  using Base::share_;
+
  public:
   RONDO_DEVICE DeviceEngine(const DeviceLinks& links, const DeviceOperation& operation,
                             uint32_t channel, Block& block)
-      : links_(links),
-        operation_(operation),
-        channel_(channel),
-        block_(block),
-        memory_(links, channel),
-        element_(size_of(operation.type)),
-        share_{.thread = block.number(), .threads = block.size()} {}
+      : Base(links, channel, block), operation_(operation), element_(size_of(operation.type)) {}
 
   /// Walks the channel to its end. kDone, or kFailed with a report; then later operations fail too.
   RONDO_DEVICE Progress run() {
@@ -47,10 +57,17 @@ class DeviceEngine {
       made = advance(operation_.program, part(), cursor, *this, kBudget);
       if (made == Progress::kProgressed) blocked_since = 0;
       if (made != Progress::kBlocked) continue;
-      made = agree(leads() ? look_round(&blocked_since) : Progress::kDone);
+      made = agree(leads() ? look_round(&blocked_since, operation_.limit_ns) : Progress::kDone);
       block_.rest();
     }
-    if (leads() && made == Progress::kFailed) give_up(cursor);
+    if (leads() && made == Progress::kFailed) {
+      Base::give_up([&](DeviceReport& report) {
+        report.step = cursor.step;
+        report.round = cursor.round;
+        report.epoch = block_.shared().epoch;
+        report.sequence = operation_.sequence;
+      });
+    }
     if (made == Progress::kDone && operation_.protocol == Protocol::kLl) clear_old_lines();
     block_.sync();  // the block's next operation begins with the same shared memory
     return made;
@@ -95,30 +112,7 @@ class DeviceEngine {
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
   static constexpr int kTagBits = 20;            // of a signal, as on the host
 
-  RONDO_DEVICE bool leads() const { return share_.thread == 0; }
   RONDO_DEVICE const schedule::Geometry& part() const { return operation_.geometries[channel_]; }
-  RONDO_DEVICE bool is_own(uint32_t operand) const {
-    return operand % block_.size() == block_.number();
-  }
-
-  /// A barrier, and the worst of what all threads bring: kDone, kBlocked or kFailed. Of three turns
-  /// one is written, the one before may still be read, and the third is cleared: all have read it
-  /// before they came to this barrier, and nobody writes it before the next.
-  RONDO_DEVICE Progress agree(Progress mine) {
-    BlockShared::Turn& turn = block_.shared().turns[turn_];
-    if (mine == Progress::kBlocked || mine == Progress::kFailed) {
-      const uint32_t i = mine == Progress::kFailed;
-      if ((block_.raise(turn.bits, 1u << i) & 1u << i) == 0) turn.findings[i] = finding_;
-    }
-    block_.sync();
-    const uint32_t bits = turn.bits;
-    const uint32_t before = (turn_ + 2) % 3;
-    turn_ = (turn_ + 1) % 3;
-    if (leads()) block_.shared().turns[before].bits = 0;
-    if (bits == 0) return Progress::kDone;
-    finding_ = turn.findings[bits >> 1];
-    return bits >> 1 != 0 ? Progress::kFailed : Progress::kBlocked;
-  }
 
   /// This thread's share of a move of `length` elements whose operands are in BlockShared.
   RONDO_DEVICE void fold(const SliceMove& move, uint64_t length) {
@@ -150,7 +144,7 @@ class DeviceEngine {
 
   RONDO_DEVICE void begin() {
     BlockShared& shared = block_.shared();
-    for (BlockShared::Turn& turn : shared.turns) turn.bits = 0;
+    clear_turns();
     StateLine& own = memory_.state();
     uint64_t history = (own.history ^ operation_.fingerprint) * 0x9E3779B97F4A7C15u;
     history ^= history >> 32;
@@ -176,42 +170,6 @@ class DeviceEngine {
     }
   }
 
-  /// Reports, and tells everybody: the other channels and all peers see it when they next look
-  /// round.
-  RONDO_DEVICE void give_up(const Cursor& cursor) {
-    DeviceReport& report = links_.reports[channel_];
-    if (report.ended == DeviceReport::kNot) {  // field by field: `whole` is read meanwhile
-      report.ended = finding_.why;
-      report.awaited = finding_.awaited;
-      report.peer = finding_.peer;
-      report.step = cursor.step;
-      report.round = cursor.round;
-      report.epoch = block_.shared().epoch;
-      report.sequence = operation_.sequence;
-    }
-    Access::order();
-    Access::store(&report.whole, 1);
-    for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
-      Access::store(&memory_.raised(rank), 1);
-    }
-  }
-
-  RONDO_DEVICE bool given_up() {
-    finding_.why = DeviceReport::kAborted;
-    return Access::peek(&memory_.raised(links_.rank)) != 0;
-  }
-
-  /// After a blocked try: whether to go on.
-  RONDO_DEVICE Progress look_round(uint64_t* blocked_since) {
-    // The host's memory is far away: only those who wait look there.
-    if (given_up() || Access::peek(links_.host_abort) != 0) return Progress::kFailed;
-    const uint64_t now = block_.now_ns();
-    if (*blocked_since == 0) *blocked_since = now;
-    if (now - *blocked_since < operation_.limit_ns) return Progress::kBlocked;
-    finding_.why = DeviceReport::kTimeout;
-    return Progress::kFailed;
-  }
-
   RONDO_DEVICE Progress seen(const schedule::Instruction& instruction) {
     PeerLine& line = memory_.own_line(static_cast<uint32_t>(instruction.peer));
     if (instruction.flag == schedule::Flag::kPosted) {
@@ -234,23 +192,6 @@ class DeviceEngine {
   }
 
   // Any thread's.
-
-  /// Polls until `counter` has come to `value` at least, for a while.
-  RONDO_DEVICE bool reaches(const uint64_t* counter, uint64_t value, DeviceReport::Awaited what,
-                            int32_t peer) {
-    for (uint32_t poll = 0; poll < Block::kPolls; ++poll) {
-      if (Access::peek(counter) < value) continue;
-      (void)Access::load(counter);  // counters never fall: acquires what was released with them
-      return true;
-    }
-    finding_ = {DeviceReport::kNot, what, peer};
-    return false;
-  }
-
-  RONDO_DEVICE Progress mismatch(DeviceReport::Awaited what, int32_t peer) {
-    finding_ = {DeviceReport::kMismatch, what, peer};
-    return Progress::kFailed;
-  }
 
   /// Finds where this thread's operands of a move lie: what has arrived, what may be written.
   RONDO_DEVICE Progress locate(const SliceMove& move) {
@@ -424,8 +365,8 @@ class DeviceEngine {
   // Nothing says that an area is free, and nothing has to. In such an operation every rank writes
   // to every other and reads from every other. When A writes as number n + 2, it has ended n + 1,
   // so it has read there what B wrote as n + 1; and B wrote that after it had ended n, with a
-  // barrier of its block and the end of its kernel in between. So B no longer reads what A wrote as
-  // n, which is what A now overwrites. Operations by slots in between change nothing: they use
+  // barrier of its block in between, if not the end of its kernel. So B no longer reads what A
+  // wrote as n, which is what A now overwrites. Operations by slots in between change nothing: they use
   // other memory, and n does not count them.
   //
   // A reader tells lines apart by their flag, which begins anew after kLlNumbers operations. A line
@@ -558,16 +499,9 @@ class DeviceEngine {
     Access::order();
   }
 
-  const DeviceLinks& links_;
   const DeviceOperation& operation_;
-  const uint32_t channel_;
-  Block& block_;
-  const ChannelMemory memory_;
   const uint64_t element_;
-  const kernels::cuda::Share share_;
-  uint32_t turn_ = 0;     // in agree()
   uint64_t ll_done_ = 0;  // bytes of a move by LL that are folded
-  Finding finding_ = {DeviceReport::kNot, DeviceReport::kNothing, -1};
 };
 
 }  // namespace rondo::engine

@@ -13,6 +13,25 @@ namespace rondo::engine {
 
 inline constexpr uint32_t kMaxDeviceRanks = 64;
 
+/// One end of a message (send or recv), of the host's Transfer what a kernel needs. Messages of one
+/// peer and direction are a lane: the k-th send to a peer meets its k-th recv from this rank.
+struct DeviceMessage {
+  std::byte* buffer = nullptr;  // only read by the sending end
+  uint64_t count : 50 = 0, peer : 6 = 0, type : 7 = 0, sends : 1 = 0;
+
+  /// What both ends must have alike.
+  constexpr uint64_t tag() const { return uint64_t{type} << 56 | count; }
+  static constexpr DeviceMessage of_tag(uint64_t tag) {
+    return {.buffer = nullptr,
+            .count = tag & ((uint64_t{1} << 50) - 1),
+            .peer = 0,
+            .type = tag >> 56 & 127,
+            .sends = 0};
+  }
+  constexpr uint64_t bytes() const { return count * size_of(static_cast<DataType>(type)); }
+};
+static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes <= 128);
+
 /// Why a channel gave up first, and for what it waited then; one per channel, read by the host,
 /// which has cleared it. What goes well writes nothing: this is the host's memory, and far away.
 struct DeviceReport {
@@ -24,7 +43,9 @@ struct DeviceReport {
   uint32_t step;  // instruction of the program
   uint64_t round;
   uint64_t epoch;
-  uint64_t sequence = 0;  // DeviceOperation's
+  uint64_t sequence = 0;  // DeviceOperation's; 0: it was a message
+  DeviceMessage message;  // that one
+  uint64_t found = 0;     // kMismatch of a message: the tag of what has come instead
   uint64_t whole = 0;     // 1: all of it is there; written last
 };
 
@@ -60,6 +81,20 @@ struct DeviceOperation {
   uint64_t fingerprint;   // of the call: what all ranks must agree on
   uint64_t limit_ns;      // without any movement of this channel
   uint64_t sequence = 0;  // the host's number for the call, for reports
+  uint32_t channels = 0;  // those with something to do are the first ones
+};
+
+/// What one launch carries out: messages all at once, then operations one after the other. A
+/// kernel's parameter, so that nothing has to be copied to the device for it.
+struct DeviceGroup {
+  static constexpr uint32_t kMostOperations = 8;
+  static constexpr uint32_t kMostMessages = 128;  // a send and a recv for every peer
+
+  uint32_t operation_count = 0, lane_count = 0;
+  uint64_t limit_ns = 0;  // for messages: without any movement of this channel
+  DeviceOperation operations[kMostOperations];
+  DeviceMessage messages[kMostMessages];  // lane by lane
+  uint8_t lane_ends[kMostMessages];       // [lane] behind its last message
 };
 
 /// How to lower an operation that is to go by LL: a channel's part is one slice. `element_bytes`

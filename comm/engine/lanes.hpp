@@ -31,6 +31,7 @@ struct Transfer {
   uint64_t count;
   DataType type;
   int64_t timeout_ns;
+  void* stream = nullptr;  // on a device: where it is enqueued
   std::shared_ptr<Work::State> work{};
 
   uint64_t bytes() const { return count * size_of(type); }

@@ -163,8 +163,8 @@ struct Stats {
 /// one after the other, whatever their streams; they may be captured in graphs, whose replays the
 /// caller keeps in order with each other and with other operations. What goes wrong on the way
 /// comes back from status() and from later calls; the stream goes on with wrong data. Ranks of one
-/// process that share a device need a stream each. Messages, _v collectives and calls that return a
-/// Work are refused there.
+/// process that share a device need a stream each. A group is one launch, as far as it is on one
+/// stream, messages first; calls that return a Work are refused there.
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at

@@ -97,7 +97,7 @@ TEST_CASE("mistakes end the program with code 2") {
       {"all_reduce", "--device", "opencl"},
       {"all_reduce", "--device", "cuda", "--pace", "1GB/s"},
       {"all_reduce", "--device", "cuda", "--memory", "library"},
-      {"all_gather_v", "--device", "cuda"},
+      {"all_reduce", "--device", "cuda", "--sweep"},
       {"all_reduce", "--graph", "20"},
       {"all_reduce", "--no-such-flag"},
   };

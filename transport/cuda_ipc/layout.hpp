@@ -32,6 +32,7 @@ constexpr size_t kLine = 128;  // of a GPU's L2
 struct Shape {
   uint32_t ranks = 0;
   uint32_t channels = 1;
+  uint32_t message_channels = 0;  // of these, the last ones: for messages alone
   uint32_t depth = 8;             // slots of a link
   size_t slot_bytes = 0;          // of one
   uint32_t publish_depth = 0;     // published slots; 0: nobody publishes

@@ -60,15 +60,22 @@ TEST_CASE("What a communicator on a device does not have is refused by name, and
   World world(gpu, 2);
   REQUIRE(world.all_created());
   std::vector<int32_t> data(4);
-  const std::vector<size_t> counts = {1, 3};
   Communicator& c = world[0];
-  says(c.send(data.data(), 4, DataType::kInt32, 1), "has no messages");
-  says(c.recv_async(data.data(), 4, DataType::kInt32, 1).status(), "has no messages");
+  says(c.recv_async(data.data(), 4, DataType::kInt32, 1).status(), "has no asynchronous calls");
   says(c.all_reduce_async(data.data(), data.data(), 4, DataType::kInt32).status(),
        "has no asynchronous calls");
-  says(c.all_gather_v(data.data(), data.data(), counts, {}, DataType::kInt32, world.on_stream(0)),
-       "has no _v collectives");
   says(c.barrier(), "Give every rank a stream");
+  says(c.send(data.data(), 4, DataType::kInt32, 1), "Give every rank a stream");
+  REQUIRE(c.group_start().ok());
+  for (size_t i = 0; i <= engine::DeviceGroup::kMostMessages; ++i) {
+    REQUIRE(c.send(data.data(), 4, DataType::kInt32, 1, world.on_stream(0)).ok());
+  }
+  says(c.group_end(), "a group of 129 messages; on a device at most 128 are possible");
+  REQUIRE(c.group_start().ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE(c.send(data.data(), 4, DataType::kInt32, 1, world.on_stream(rank)).ok());
+  }
+  says(c.group_end(), "the messages of a group are on several streams");
   for (int rank = 0; rank < 2; ++rank) REQUIRE(all_reduce(world, rank, data, 0).ok());
   world.synchronize();
   CHECK(c.status().ok());
@@ -79,6 +86,8 @@ TEST_CASE("What a communicator on a device does not have is refused by name, and
   auto host = Communicator::create(config);
   REQUIRE(host.ok());
   says(host->barrier(world.on_stream(0)), "is for communicators on a device");
+  says(host->send(data.data(), 4, DataType::kInt32, 0, world.on_stream(0)),
+       "is for communicators on a device");
 }
 
 TEST_CASE(

@@ -151,15 +151,17 @@ class FakeGpu final : public transport::test::FakeCuda {
     RONDO_RETURN_IF_ERROR(next());
     if (launch.kernel != &kKernel) return {Code::kSystem, "no such kernel"};
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
-    const auto operation = *static_cast<const engine::DeviceOperation*>(launch.arguments[1]);
-    submit(launch.stream, [this, links, operation, blocks = launch.blocks] {
+    const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
+    submit(launch.stream, [this, links, group, blocks = launch.blocks] {
       ++launches;
-      launches_by_ll += operation.protocol == engine::Protocol::kLl;
+      for (uint32_t i = 0; i < group.operation_count; ++i) {
+        launches_by_ll += group.operations[i].protocol == engine::Protocol::kLl;
+      }
       std::vector<std::thread> threads;
       for (int block = 1; block < blocks; ++block) {
-        threads.emplace_back([&, block] { walk(links, operation, block); });
+        threads.emplace_back([&, block] { walk(links, group, block); });
       }
-      walk(links, operation, 0);
+      walk(links, group, 0);
       for (std::thread& thread : threads) thread.join();
     });
     return {};
@@ -197,12 +199,11 @@ class FakeGpu final : public transport::test::FakeCuda {
     return mode;
   }
 
-  void walk(const engine::DeviceLinks& links, const engine::DeviceOperation& operation, int block) {
+  void walk(const engine::DeviceLinks& links, const engine::DeviceGroup& group, int block) {
     engine::test::HostBlockMemory memory(1);
     engine::test::HostBlock host{memory, 0, 1, ns_per_look};
-    engine::DeviceEngine<engine::test::HostBlock, engine::test::HostAccess>(
-        links, operation, static_cast<uint32_t>(block), host)
-        .run();
+    engine::walk_group<engine::test::HostBlock, engine::test::HostAccess>(
+        links, group, static_cast<uint32_t>(block), host);
   }
 
   Status outside_captures() {

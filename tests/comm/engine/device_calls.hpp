@@ -125,7 +125,8 @@ inline DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_
           .scaled = scaled,
           .factor = scaled ? factor_of(rank) : 1,
           .fingerprint = call.fingerprint,
-          .limit_ns = limit_ns};
+          .limit_ns = limit_ns,
+          .channels = static_cast<uint32_t>(program.channels.size())};
 }
 
 /// Of all ranks.

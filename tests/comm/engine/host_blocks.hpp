@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "comm/engine/device_engine.hpp"
+#include "comm/engine/device_group.hpp"
 #include "kernels/cuda/dispatch.hpp"
 
 namespace rondo::engine::test {

@@ -188,7 +188,8 @@ class Case {
            .scaled = false,
            .factor = 1,
            .fingerprint = 1,
-           .limit_ns = 5'000'000'000});
+           .limit_ns = 5'000'000'000,
+           .channels = static_cast<uint32_t>(blocks_)});
     }
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
@@ -246,7 +247,10 @@ class Case {
 
  private:
   void launch(size_t rank) {
-    void* arguments[] = {&links_[rank], &operations_[rank]};
+    DeviceGroup group{};
+    group.operation_count = 1;
+    group.operations[0] = operations_[rank];
+    void* arguments[] = {&links_[rank], &group};
     must(cudaLaunchKernel(walk_kernel(), dim3(static_cast<unsigned>(blocks_)), dim3(kWalkThreads),
                           arguments, 0, streams_[rank]),
          "cudaLaunchKernel");

@@ -153,6 +153,18 @@ class GpuWorld {
     must(cuda().synchronize(nullptr));
   }
 
+  /// A group of each rank.
+  void walk(const std::vector<DeviceGroup>& groups, int blocks) {
+    must(cuda().synchronize(nullptr));
+    std::vector<uint32_t> ranks;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
+      launch(rank, groups[rank], blocks);
+      ranks.push_back(rank);
+    }
+    wait_for(ranks);
+  }
+  Pool& pool() { return pool_; }
+
  private:
   /// Uploads all that an operation points to, and points it there. Returns where its memory is.
   std::byte* move_to_device(Launch& launch) {
@@ -174,17 +186,23 @@ class GpuWorld {
 
   void launch(uint32_t rank, const Launch& launch) {
     if (launch.channels == 0) return;
+    DeviceGroup group;
+    group.operation_count = 1;
+    group.operations[0] = launch.operation;
+    group.operations[0].limit_ns = std::min(launch.operation.limit_ns, kLimitNs);
+    this->launch(rank, group, static_cast<int>(launch.channels));
+  }
+
+  void launch(uint32_t rank, DeviceGroup group, int blocks) {
     DeviceLinks links = {.shape = shape_,
                          .rank = rank,
                          .host_abort = &mapped_->aborts[rank],
                          .reports = mapped_->reports[rank],
                          .segments = {}};
     std::copy(segments_.begin(), segments_.end(), links.segments);
-    DeviceOperation operation = launch.operation;
-    operation.limit_ns = std::min(operation.limit_ns, kLimitNs);
-    void* arguments[] = {&links, &operation};
+    void* arguments[] = {&links, &group};
     must(cuda().launch({.kernel = walk_kernel(),
-                        .blocks = static_cast<int>(launch.channels),
+                        .blocks = blocks,
                         .threads = kWalkThreads,
                         .shared_bytes = 0,
                         .arguments = arguments,

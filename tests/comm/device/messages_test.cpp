@@ -1,0 +1,229 @@
+// Messages between GPUs, alone and in groups with collectives: that they arrive, in one launch, in
+// whatever order ranks name them, and what is said when they do not fit together.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/comm/device/world.hpp"
+
+namespace rondo::device::test {
+namespace {
+
+// Of every pair, in this order: nothing, one byte, what fills slots to the last byte and not quite,
+// what several channels share.
+const std::vector<size_t> kMessageBytes = {0, 1, 256, 8 * 256, 1999, 150'001, 3};
+
+unsigned char byte_of(int from, int to, size_t message, size_t i) {
+  return static_cast<unsigned char>(static_cast<size_t>(from * 31 + to * 7) + message * 13 + i * 3 +
+                                    i / 251);
+}
+
+// A rank's messages with everybody, itself too; every one at an odd place.
+struct Post {
+  int rank, size;
+  std::vector<unsigned char> out, in;
+
+  size_t at(int peer, size_t message) const {
+    size_t before = 0;
+    for (size_t m = 0; m < kMessageBytes.size(); ++m) {
+      if (m < message) before += kMessageBytes[m] + 1;
+    }
+    return static_cast<size_t>(peer) * all() + before;
+  }
+  static size_t all() {
+    size_t bytes = 0;
+    for (const size_t each : kMessageBytes) bytes += each + 1;
+    return bytes;
+  }
+  Post(int own, int ranks)
+      : rank(own),
+        size(ranks),
+        out(static_cast<size_t>(ranks) * all(), 0xee),
+        in(static_cast<size_t>(ranks) * all(), 0xee) {
+    for (int peer = 0; peer < size; ++peer) {
+      for (size_t m = 0; m < kMessageBytes.size(); ++m) {
+        for (size_t i = 0; i < kMessageBytes[m]; ++i)
+          out[at(peer, m) + i] = byte_of(rank, peer, m, i);
+      }
+    }
+  }
+  bool is_right() const {
+    std::vector<unsigned char> wanted(in.size(), 0xee);
+    for (int peer = 0; peer < size; ++peer) {
+      for (size_t m = 0; m < kMessageBytes.size(); ++m) {
+        for (size_t i = 0; i < kMessageBytes[m]; ++i) {
+          wanted[at(peer, m) + i] = byte_of(peer, rank, m, i);
+        }
+      }
+    }
+    return in == wanted;
+  }
+};
+
+// All of them as one group. Lanes in an order of the rank's own; within one, in order.
+void exchange(Communicator& c, Post& post, const CallOptions& options) {
+  std::vector<int> lanes;  // 2 * peer, + 1: to it
+  for (int lane = 0; lane < 2 * post.size; ++lane) {
+    lanes.insert(lanes.end(), kMessageBytes.size(), lane);
+  }
+  std::mt19937 random(static_cast<unsigned>(post.rank));
+  std::shuffle(lanes.begin(), lanes.end(), random);
+  std::vector<size_t> next(2 * static_cast<size_t>(post.size));
+  for (const int lane : lanes) {
+    const int peer = lane / 2;
+    const size_t m = next[static_cast<size_t>(lane)]++;
+    const Status status = lane % 2 == 1 ? c.send(post.out.data() + post.at(peer, m),
+                                                 kMessageBytes[m], DataType::kUint8, peer, options)
+                                        : c.recv(post.in.data() + post.at(peer, m),
+                                                 kMessageBytes[m], DataType::kUint8, peer, options);
+    INFO(status.to_string());
+    REQUIRE(status.ok());
+  }
+}
+
+TEST_CASE("On a device, a group's messages arrive in one launch, whatever their order") {
+  for (const int size : testing::sizes({2, 3, 1, 4, 5, 7})) {
+    DYNAMIC_SECTION(size << " ranks") {
+      const auto gpu = std::make_shared<FakeGpu>(2);
+      {
+        const Installed installed(gpu);
+        World world(gpu, size);
+        REQUIRE(world.all_created());
+        std::vector<Post> posts;
+        for (int rank = 0; rank < size; ++rank) posts.emplace_back(rank, size);
+        std::vector<int32_t> sums(static_cast<size_t>(2 * size), 1);
+        for (int rank = 0; rank < size; ++rank) {
+          REQUIRE(world[rank].group_start().ok());
+          exchange(world[rank], posts[static_cast<size_t>(rank)], world.on_stream(rank));
+          for (int i = 0; i < 2; ++i) {
+            int32_t* const sum = &sums[static_cast<size_t>(2 * rank + i)];
+            REQUIRE(world[rank]
+                        .all_reduce(sum, sum, 1, DataType::kInt32, ReduceOp::kSum,
+                                    world.on_stream(rank))
+                        .ok());
+          }
+          REQUIRE(gpu->idle(world.stream(rank)));  // nothing before the group ends
+          REQUIRE(world[rank].group_end().ok());
+        }
+        world.synchronize();
+        for (int rank = 0; rank < size; ++rank) {
+          INFO("rank " << rank << ": " << world[rank].status().to_string());
+          CHECK(world[rank].status().ok());
+          CHECK(posts[static_cast<size_t>(rank)].is_right());
+          CHECK(world[rank].stats().bytes_sent >=
+                static_cast<uint64_t>(size) * (Post::all() - kMessageBytes.size()));
+        }
+        CHECK(sums == std::vector<int32_t>(sums.size(), size));
+        CHECK(gpu->launches == size);
+      }
+      CHECK(gpu->alive() == 0);
+    }
+  }
+}
+
+TEST_CASE("On a device, messages and collectives follow each other on a stream, and in graphs") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  int32_t values[2] = {5, 0};
+  const auto call = [&](int rank) {
+    const CallOptions options = world.on_stream(rank);
+    int32_t* const value = &values[rank];
+    REQUIRE((rank == 0 ? world[0].send(value, 1, DataType::kInt32, 1, options)
+                       : world[1].recv(value, 1, DataType::kInt32, 0, options))
+                .ok());
+    REQUIRE(
+        world[rank].all_reduce(value, value, 1, DataType::kInt32, ReduceOp::kSum, options).ok());
+  };
+  for (int rank = 0; rank < 2; ++rank) call(rank);
+  world.synchronize();
+  FakeGpu::Graph graphs[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    gpu->begin_capture(world.stream(rank));
+    call(rank);
+    graphs[rank] = gpu->end_capture(world.stream(rank));
+  }
+  CHECK((values[0] == 10 && values[1] == 10));
+  for (int replay = 0; replay < 2; ++replay) {
+    for (int rank = 0; rank < 2; ++rank) gpu->replay(graphs[rank], world.stream(rank));
+  }
+  world.synchronize();
+  CHECK((values[0] == 40 && values[1] == 40));
+  CHECK((world[0].status().ok() && world[1].status().ok()));
+}
+
+TEST_CASE("A group of more operations than a launch takes is several launches") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> values(2 * 20, 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE(world[rank].group_start().ok());
+    for (size_t i = 0; i < 20; ++i) {
+      int32_t* const value = &values[static_cast<size_t>(rank) * 20 + i];
+      REQUIRE(
+          world[rank]
+              .all_reduce(value, value, 1, DataType::kInt32, ReduceOp::kSum, world.on_stream(rank))
+              .ok());
+    }
+    REQUIRE(world[rank].group_end().ok());
+  }
+  world.synchronize();
+  CHECK(values == std::vector<int32_t>(values.size(), 2));
+  CHECK(gpu->launches == 2 * 3);
+}
+
+// What both ranks are told in the end.
+void fail_alike(World& world, Code code, const std::string& text) {
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Status status = world[rank].status();
+    INFO(status.to_string());
+    CHECK(status.code() == code);
+    CHECK(status.message().find(text) != std::string::npos);
+  }
+}
+
+TEST_CASE("Messages of GPUs that do not fit together are told, with both sizes") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  std::vector<float> data(100'000);
+  REQUIRE(world[0].send(data.data(), 50'000, DataType::kFloat32, 1, world.on_stream(0)).ok());
+  REQUIRE(world[1].recv(data.data(), 40'000, DataType::kFloat32, 0, world.on_stream(1)).ok());
+  world.synchronize();
+  fail_alike(world, Code::kMismatch,
+             "rank 0 sends 50000 float to rank 1, which expects 40000 float");
+}
+
+TEST_CASE("A message whose other end never comes is named, and abort() ends one that waits") {
+  for (const bool impatient : {true, false}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    if (impatient) gpu->ns_per_look = 1'000'000'000;
+    const Installed installed(gpu);
+    World world(gpu, 2);
+    REQUIRE(world.all_created());
+    std::vector<float> data(100'000);
+    REQUIRE(world[0].group_start().ok());
+    REQUIRE(world[0].send(data.data(), 50'000, DataType::kFloat32, 1, world.on_stream(0)).ok());
+    REQUIRE(world[0].send(data.data(), 7, DataType::kFloat32, 1, world.on_stream(0)).ok());
+    REQUIRE(world[0].group_end().ok());
+    if (!impatient) world[1].abort("that is all");
+    world.synchronize();
+    if (impatient) {
+      fail_alike(world, Code::kTimeout,
+                 "send(float, count 50000) to rank 1 has not moved within its timeout on rank 0: "
+                 "rank 1 has not called the recv that belongs to it");
+    } else {
+      fail_alike(world, Code::kAborted, "rank 1 aborted: that is all");
+    }
+    CHECK_FALSE(world[0].send(data.data(), 7, DataType::kFloat32, 1, world.on_stream(0)).ok());
+  }
+}
+
+}  // namespace
+}  // namespace rondo::device::test
