@@ -195,7 +195,7 @@ Status read_state(const Options& options, const Communicator& communicator,
   const bool same_layout = layout_hash(state.buckets) == layout_hash(buckets);
   const std::string then = algorithms_of(state.buckets), now = algorithms_of(buckets);
   spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
-  if (state.ranks != ranks || !same_layout) {
+  if (state.ranks != ranks || (!same_layout && !options.reproducible)) {
     spdlog::warn(
         "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
         "bits will differ from a run without interruption",
