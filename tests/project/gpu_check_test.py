@@ -5,6 +5,7 @@ also of one that fails, hangs or cannot run, and that it goes on after it. Needs
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,13 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("## Topology\n\n    GPUs: 1, a stub\n", self.markdown)
         self.assertNotIn(str(self.work / "deps"), self.markdown)
         build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
+        # The cases that run under a tool are there.
+        sources = "".join(p.read_text() for folder in ("kernels", "comm/engine") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
+        under_tools = [re.search(r"--tool (\w+) .*/(\w+) '\*(.+)\*'$", stage["command"]) for stage in self.report["stages"]
+                       if stage["name"].partition("-")[0].endswith("check")]
+        self.assertEqual(len(under_tools), 3)
+        for tool, program, words in (found.groups() for found in under_tools):
+            self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', f"{tool} {program}")
         self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
 
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
