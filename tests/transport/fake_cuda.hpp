@@ -30,6 +30,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   std::set<int> enabled;                                  // peers that access was enabled to
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
   int calls = 0;
+  int freed_while_imported = 0;
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
   /// What has been made and not unmade.
@@ -158,6 +159,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     const std::lock_guard lock(mutex_);
     // What frees is counted, but never fails: an error path must be able to rely on that.
     if (memory_.erase(memory) == 0) return {Code::kSystem, "not allocated"};
+    freed_while_imported += imported_.count(memory) > 0;
     std::free(memory);
     return {};
   }
