@@ -175,7 +175,8 @@ class RuntimeCalls final : public CudaCalls {
 
   Result<Event> create_event() override {
     cudaEvent_t event = nullptr;
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&event), "creating an event"));
+    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    RONDO_RETURN_IF_ERROR(status_of(code, "creating an event"));
     return Event{event};
   }
   Status destroy_event(Event event) override {
@@ -197,12 +198,6 @@ class RuntimeCalls final : public CudaCalls {
     }
     RONDO_RETURN_IF_ERROR(status_of(code, "asking whether kernels have ended"));
     return true;
-  }
-  Result<float> elapsed_ms(Event begin, Event end) override {
-    float ms = 0;
-    const cudaError_t code = cudaEventElapsedTime(&ms, native_event(begin), native_event(end));
-    RONDO_RETURN_IF_ERROR(status_of(code, "reading the time between events"));
-    return ms;
   }
 
   Result<uint64_t> capture_of(Stream stream) override {
