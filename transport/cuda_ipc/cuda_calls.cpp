@@ -203,8 +203,9 @@ class RuntimeCalls final : public CudaCalls {
   Result<uint64_t> capture_of(Stream stream) override {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;
-    // The legacy stream cannot be captured, and while another one is, must not be asked.
-    if (stream == nullptr) return uint64_t{0};
+    // The legacy stream, under either name, cannot be captured, and while another one is, must not
+    // be asked.
+    if (stream == nullptr || native_stream(stream) == cudaStreamLegacy) return uint64_t{0};
     const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
     RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is captured"));
     return state == cudaStreamCaptureStatusNone ? uint64_t{0} : uint64_t{graph};
