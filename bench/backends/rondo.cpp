@@ -53,6 +53,7 @@ class Rondo final : public RondoBackend {
   }
   Status barrier() override {
     if (!cuda_) return communicator_.barrier();
+    RONDO_RETURN_IF_ERROR(meet_on_host());
     RONDO_RETURN_IF_ERROR(communicator_.barrier(on_stream()));
     return arrive();
   }
@@ -67,6 +68,7 @@ class Rondo final : public RondoBackend {
 
   Status run(const Operation& operation) override {
     if (!cuda_) return call(operation);
+    RONDO_RETURN_IF_ERROR(meet_on_host());
     RONDO_RETURN_IF_ERROR(operation.measured ? call(on_device(operation)) : stage(operation));
     return arrive();
   }
@@ -104,7 +106,10 @@ class Rondo final : public RondoBackend {
   }
 
   void* allocate(size_t bytes) override {
-    if (cuda_) return cuda_->allocate(bytes);
+    if (cuda_) {
+      taken_ = true;
+      return cuda_->allocate(bytes);
+    }
     return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
   }
   void release(void* memory) override {
@@ -137,7 +142,15 @@ class Rondo final : public RondoBackend {
       return {};
     };
     RONDO_RETURN_IF_ERROR(cuda_->capture(enqueue));
+    taken_ = true;
     return barrier();
+  }
+  /// Once after this rank has taken memory of its device, or made a graph there, which may wait for
+  /// kernels that run, also for those of other ranks, which would wait for this rank: they come here
+  /// first. Every rank takes alike. A split into nothing is a call in which the host's threads meet.
+  Status meet_on_host() {
+    if (!std::exchange(taken_, false)) return {};
+    return communicator_.split(Communicator::kNoColor, 0).status();
   }
   /// Until the stream is through: how it went.
   Status arrive() {
@@ -237,6 +250,7 @@ class Rondo final : public RondoBackend {
   std::unique_ptr<CudaMemory> cuda_;  // null: buffers are the host's
   void* staging_ = cuda_ ? cuda_->allocate(kStagingBytes) : nullptr;
   std::optional<Operation> captured_;
+  bool taken_ = true;  // of the device's memory, since the ranks met on the host
   Communicator communicator_;
   RondoOptions options_;
   struct {
