@@ -29,7 +29,7 @@ json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift;
 """
 TOOLS = {
     "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
-                  'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, 81920, 9.0"; done',
+                  'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Configuring makes the folder; --target help names what can be built; building puts the programs there.
@@ -230,6 +230,11 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.check(), 1)
         self.assertEqual((self.states()["build"], self.states()["kernels"]), ("failed", "passed"))
         self.assertEqual(self.stage("engine")["reason"], "this build has no device_engine_bench")
+
+    def test_a_gpu_that_does_not_say_how_much_memory_it_has(self):
+        (self.stubs / "memory").write_text("[N/A]")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertIn("-b 256M", self.stage("perf-2-threads-large")["command"])
 
     def test_several_gpus_without_nccl(self):
         (self.stubs / "gpus").write_text("1 2")
