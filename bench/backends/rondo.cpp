@@ -108,6 +108,7 @@ class Rondo final : public RondoBackend {
   void* allocate(size_t bytes) override {
     if (cuda_) {
       taken_ = true;
+      captured_.reset();  // it was of other memory
       return cuda_->allocate(bytes);
     }
     return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
@@ -128,12 +129,13 @@ class Rondo final : public RondoBackend {
     options.stream = cuda_ ? cuda_->stream() : nullptr;
     return options;
   }
-  /// A graph of several such operations, unless the last one was.
+  /// A graph of several such operations, unless the last one was. All ranks decide alike: what is
+  /// captured is enqueued, too.
   Status capture(const Operation& there) {
     const auto same = [](const Operation& a, const Operation& b) {
-      return a.in == b.in && a.out == b.out && a.shape.count == b.shape.count &&
+      return a.shape.collective == b.shape.collective && a.shape.count == b.shape.count &&
              a.shape.type == b.shape.type && a.shape.op == b.shape.op &&
-             a.shape.root == b.shape.root;
+             a.shape.root == b.shape.root && a.in_place == b.in_place;
     };
     if (captured_ && same(*captured_, there)) return {};
     captured_ = there;
