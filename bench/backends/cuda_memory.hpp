@@ -33,7 +33,7 @@ class CudaMemory {
   /// Microseconds that the stream takes for what `enqueue` puts there.
   virtual Result<double> time(const std::function<Status()>& enqueue) = 0;
   /// Makes a graph of what `enqueue` puts on the stream, in place of the last one; and puts it
-  /// there. Making one may wait for the device, so no rank may be ahead.
+  /// there. Making one may wait for the device, so no rank may be ahead, before or after.
   virtual Status capture(const std::function<Status()>& enqueue) = 0;
   virtual Status replay() = 0;
 };

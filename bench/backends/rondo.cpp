@@ -53,6 +53,7 @@ class Rondo final : public RondoBackend {
   }
   Status barrier() override {
     if (!cuda_) return communicator_.barrier();
+    RONDO_RETURN_IF_ERROR(meet_on_host());
     RONDO_RETURN_IF_ERROR(communicator_.barrier(on_stream()));
     return arrive();
   }
@@ -67,6 +68,7 @@ class Rondo final : public RondoBackend {
 
   Status run(const Operation& operation) override {
     if (!cuda_) return call(operation);
+    RONDO_RETURN_IF_ERROR(meet_on_host());
     RONDO_RETURN_IF_ERROR(operation.measured ? call(on_device(operation)) : stage(operation));
     return arrive();
   }
@@ -104,7 +106,11 @@ class Rondo final : public RondoBackend {
   }
 
   void* allocate(size_t bytes) override {
-    if (cuda_) return cuda_->allocate(bytes);
+    if (cuda_) {
+      taken_ = true;
+      captured_.reset();  // it was of other memory
+      return cuda_->allocate(bytes);
+    }
     return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
   }
   void release(void* memory) override {
@@ -123,12 +129,13 @@ class Rondo final : public RondoBackend {
     options.stream = cuda_ ? cuda_->stream() : nullptr;
     return options;
   }
-  /// A graph of several such operations, unless the last one was.
+  /// A graph of several such operations, unless the last one was. All ranks decide alike: what is
+  /// captured is enqueued, too.
   Status capture(const Operation& there) {
     const auto same = [](const Operation& a, const Operation& b) {
-      return a.in == b.in && a.out == b.out && a.shape.count == b.shape.count &&
+      return a.shape.collective == b.shape.collective && a.shape.count == b.shape.count &&
              a.shape.type == b.shape.type && a.shape.op == b.shape.op &&
-             a.shape.root == b.shape.root;
+             a.shape.root == b.shape.root && a.in_place == b.in_place;
     };
     if (captured_ && same(*captured_, there)) return {};
     captured_ = there;
@@ -137,7 +144,15 @@ class Rondo final : public RondoBackend {
       return {};
     };
     RONDO_RETURN_IF_ERROR(cuda_->capture(enqueue));
+    taken_ = true;
     return barrier();
+  }
+  /// Once after this rank has taken memory of its device, or made a graph there, which may wait for
+  /// kernels that run, also for those of other ranks, which would wait for this rank: they come here
+  /// first. Every rank takes alike. A split into nothing is a call in which the host's threads meet.
+  Status meet_on_host() {
+    if (!std::exchange(taken_, false)) return {};
+    return communicator_.split(Communicator::kNoColor, 0).status();
   }
   /// Until the stream is through: how it went.
   Status arrive() {
@@ -239,6 +254,7 @@ class Rondo final : public RondoBackend {
   std::unique_ptr<CudaMemory> cuda_;  // null: buffers are the host's
   void* staging_ = cuda_ ? cuda_->allocate(kStagingBytes) : nullptr;
   std::optional<Operation> captured_;
+  bool taken_ = true;  // of the device's memory, since the ranks met on the host
   Communicator communicator_;
   RondoOptions options_;
   struct {

@@ -15,7 +15,8 @@ struct Operation {
   Shape shape;
   const void* in;
   void* out;
-  bool measured = true;  // false: the harness' own, to be done in any way
+  bool measured = true;   // false: the harness' own, to be done in any way
+  bool in_place = false;  // as it was asked for, alike on all ranks: a broadcast's root alone is
 };
 
 /// What a library says that it would do, where it can say.

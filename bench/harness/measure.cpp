@@ -155,7 +155,7 @@ Result<size_t> choose_iterations(Backend& backend, const Operation& operation, d
 
 Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
                        int ranks) {
-  Operation operation{.shape = shape, .in = buffers.in, .out = buffers.out};
+  Operation operation{.shape = shape, .in = buffers.in, .out = buffers.out, .in_place = in_place};
   if (!in_place || !reads(shape, rank) || !writes(shape, rank)) return operation;
   const Form form = form_of(shape.collective);
   const size_t block = own_block_begin(shape, rank, ranks) * size_of(shape.type);

@@ -167,6 +167,7 @@ Status Runner::connect(const Place& own) {
   auto made = Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_);
   RONDO_RETURN_IF_ERROR(made.status());
   Segments& segments = **made;
+  segments_ = &segments;
   premises_->keep(std::move(*made));
   auto offers = gather(bootstrap_, segments.offer());
   RONDO_RETURN_IF_ERROR(offers.status());
@@ -237,6 +238,7 @@ std::string Runner::describe() const {
 }
 
 Runner::~Runner() {
+  const DeviceScope scope(cuda_, device_);
   const int rank = bootstrap_.rank();
   bool ended = true;
   if (has_launched_.load(std::memory_order_relaxed)) {
@@ -261,6 +263,8 @@ Runner::~Runner() {
     if (event != nullptr) (void)cuda_.destroy_event(event);
   }
   if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
+  // Before peers may free what it has imported.
+  if (segments_ != nullptr) segments_->let_go();
   if (premises_) premises_->set_present(rank, false);
 }
 

@@ -23,6 +23,7 @@
 #include "comm/tuner/profile.hpp"
 #include "transport/cuda_ipc/layout.hpp"
 #include "transport/cuda_ipc/placement.hpp"
+#include "transport/cuda_ipc/segments.hpp"
 
 namespace rondo::device {
 
@@ -121,7 +122,8 @@ class Runner {
   bool shares_device_ = false;  // with another rank of this process
   Claim claim_;
   std::shared_ptr<Premises> premises_;
-  std::vector<std::byte*> bases_;  // by rank: its segment, kept by premises_
+  transport::cuda_ipc::Segments* segments_ = nullptr;  // kept by premises_; null: in host memory
+  std::vector<std::byte*> bases_;                      // by rank: its segment
   Stream copies_ = nullptr;
   Event launched_ = nullptr;  // recorded behind every launch that is not captured
   Event captured_ = nullptr;  // behind every one that is

@@ -22,9 +22,10 @@ struct Partition {
 /// at the same place within it, and reach a multiple of it after whole elements.
 constexpr Partition partition(size_t count, size_t element_bytes, uintptr_t first,
                               uintptr_t differences) {
+  // A power of two: by its mask, because a GPU divides 64 bits in a hundred instructions.
   size_t width = kVectorBytes;
-  const auto before = [&] { return (width - first % width) % width; };
-  while (differences % width != 0 || before() % element_bytes != 0) width /= 2;
+  const auto before = [&] { return -first & (width - 1); };
+  while ((differences & (width - 1)) != 0 || before() % element_bytes != 0) width /= 2;
   const size_t head = before() / element_bytes < count ? before() / element_bytes : count;
   const size_t in_vector = kVectorBytes / element_bytes;
   const size_t vectors = (count - head) / in_vector;

@@ -5,6 +5,7 @@ also of one that fails, hangs or cannot run, and that it goes on after it. Needs
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift;
 """
 TOOLS = {
     "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
-                  'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, 81920, 9.0"; done',
+                  'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Configuring makes the folder; --target help names what can be built; building puts the programs there.
@@ -122,6 +123,13 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("## Topology\n\n    GPUs: 1, a stub\n", self.markdown)
         self.assertNotIn(str(self.work / "deps"), self.markdown)
         build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
+        # The cases that run under a tool are there.
+        sources = "".join(p.read_text() for folder in ("kernels", "comm/engine") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
+        under_tools = [re.search(r"--tool (\w+) .*/(\w+) '\*(.+)\*'$", stage["command"]) for stage in self.report["stages"]
+                       if stage["name"].partition("-")[0].endswith("check")]
+        self.assertEqual(len(under_tools), 3)
+        for tool, program, words in (found.groups() for found in under_tools):
+            self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', f"{tool} {program}")
         self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
 
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
@@ -222,6 +230,11 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.check(), 1)
         self.assertEqual((self.states()["build"], self.states()["kernels"]), ("failed", "passed"))
         self.assertEqual(self.stage("engine")["reason"], "this build has no device_engine_bench")
+
+    def test_a_gpu_that_does_not_say_how_much_memory_it_has(self):
+        (self.stubs / "memory").write_text("[N/A]")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertIn("-b 256M", self.stage("perf-2-threads-large")["command"])
 
     def test_several_gpus_without_nccl(self):
         (self.stubs / "gpus").write_text("1 2")

@@ -181,8 +181,11 @@ TEST_CASE("Processes import each other's segments, and let go of them") {
     REQUIRE(job.open(cuda, {place(1, 0), place(2, 0), place(3, 1)}).ok());
     CHECK(cuda.alive() == 3 + 6);  // segments, and each two imported ones
     CHECK(job.segments[0]->offer().exported);
+    for (const auto& each : job.segments) each->let_go();
+    CHECK(cuda.alive() == 3);
   }
   CHECK(cuda.alive() == 0);
+  CHECK(cuda.freed_while_imported == 0);
 }
 
 TEST_CASE("Whichever call fails, the error is told and nothing is left behind") {

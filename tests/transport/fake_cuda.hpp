@@ -30,6 +30,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   std::set<int> enabled;                                  // peers that access was enabled to
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
   int calls = 0;
+  int freed_while_imported = 0;
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
   /// What has been made and not unmade.
@@ -128,7 +129,6 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status record(Event, Stream) override { return next(); }
   Status wait(Stream, Event) override { return next(); }
   Result<bool> has_happened(Event) override { return value(true); }
-  Result<float> elapsed_ms(Event, Event) override { return value(1.0f); }
   Result<uint64_t> capture_of(Stream) override { return value(uint64_t{0}); }
   Result<int> exchange_capture_mode(int mode) override { return value(mode); }
   Result<int> resident_blocks(const void*, int, size_t) override { return value(1); }
@@ -158,6 +158,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     const std::lock_guard lock(mutex_);
     // What frees is counted, but never fails: an error path must be able to rely on that.
     if (memory_.erase(memory) == 0) return {Code::kSystem, "not allocated"};
+    freed_while_imported += imported_.count(memory) > 0;
     std::free(memory);
     return {};
   }

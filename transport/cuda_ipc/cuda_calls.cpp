@@ -175,7 +175,8 @@ class RuntimeCalls final : public CudaCalls {
 
   Result<Event> create_event() override {
     cudaEvent_t event = nullptr;
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&event), "creating an event"));
+    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    RONDO_RETURN_IF_ERROR(status_of(code, "creating an event"));
     return Event{event};
   }
   Status destroy_event(Event event) override {
@@ -198,18 +199,13 @@ class RuntimeCalls final : public CudaCalls {
     RONDO_RETURN_IF_ERROR(status_of(code, "asking whether kernels have ended"));
     return true;
   }
-  Result<float> elapsed_ms(Event begin, Event end) override {
-    float ms = 0;
-    const cudaError_t code = cudaEventElapsedTime(&ms, native_event(begin), native_event(end));
-    RONDO_RETURN_IF_ERROR(status_of(code, "reading the time between events"));
-    return ms;
-  }
 
   Result<uint64_t> capture_of(Stream stream) override {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;
-    // The legacy stream cannot be captured, and while another one is, must not be asked.
-    if (stream == nullptr) return uint64_t{0};
+    // The legacy stream, under either name, cannot be captured, and while another one is, must not
+    // be asked.
+    if (stream == nullptr || native_stream(stream) == cudaStreamLegacy) return uint64_t{0};
     const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
     RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is captured"));
     return state == cudaStreamCaptureStatusNone ? uint64_t{0} : uint64_t{graph};

@@ -85,12 +85,11 @@ class CudaCalls {
   virtual Result<bool> is_done(Stream stream) = 0;
   virtual Status synchronize(Stream stream) = 0;
 
-  virtual Result<Event> create_event() = 0;
+  virtual Result<Event> create_event() = 0;  // for order: one that takes no time down
   virtual Status destroy_event(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the caller
   virtual Result<bool> has_happened(Event event) = 0;   // true if it was never recorded
-  virtual Result<float> elapsed_ms(Event begin, Event end) = 0;
 
   /// The number of the graph that the stream is being captured into, or 0.
   virtual Result<uint64_t> capture_of(Stream stream) = 0;

@@ -26,8 +26,13 @@ Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Shape&
   return made;
 }
 
-Segments::~Segments() {
+void Segments::let_go() {
   for (std::byte* memory : imported_) (void)cuda_.close_memory(memory);
+  imported_.clear();
+}
+
+Segments::~Segments() {
+  let_go();
   if (offer_.address != nullptr) (void)cuda_.release(offer_.address);
 }
 

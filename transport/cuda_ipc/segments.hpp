@@ -23,8 +23,8 @@ struct Offer {
   IpcHandle handle;
 };
 
-/// Not thread-safe. Ends with every kernel that uses it; peers have let go before it is destroyed
-/// (imported memory must not be freed under them).
+/// Not thread-safe. Ends with every kernel that uses it; peers have let go before it is destroyed:
+/// to free memory that somebody still imports is undefined.
 class Segments {
  public:
   /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
@@ -43,6 +43,10 @@ class Segments {
 
   /// By rank, where this rank's kernels find the segments. REQUIRES: connect() was ok.
   std::span<std::byte* const> bases() const { return bases_; }
+
+  /// Closes what was imported, when this rank's kernels have ended; peers' go on with this rank's
+  /// own. On the device that it was imported for.
+  void let_go();
 
  private:
   Segments(CudaCalls& cuda, const Shape& shape) : cuda_(cuda), shape_(shape) {}

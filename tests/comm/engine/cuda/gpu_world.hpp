@@ -132,17 +132,14 @@ class GpuWorld {
       for (Launch& launch : launches[i]) memory[i].push_back(move_to_device(launch));
     }
     must(cuda().synchronize(nullptr));
-    const auto launch_all = [&] {
+    if (replays == 0) {
       // Operation by operation: a stream takes about a thousand launches, and then the host waits.
       for (const std::vector<Launch>& of_ranks : launches) {
         for (const uint32_t rank : ranks) launch(rank, of_ranks[rank]);
       }
-    };
-    if (replays == 0) {
-      launch_all();
       wait_for(ranks);
     } else {
-      replay(ranks, replays, launch_all);
+      replay(ranks, replays, launches);
     }
     for (size_t i = 0; i < launches.size(); ++i) {
       for (size_t rank = 0; rank < launches[i].size(); ++rank) {
@@ -209,35 +206,30 @@ class GpuWorld {
                         .stream = streams_[rank]}));
   }
 
-  /// What `body` launches, captured with the ranks side by side, and replayed.
-  template <class Body>
-  void replay(const std::vector<uint32_t>& ranks, int replays, const Body& body) {
-    const Stream first = streams_[ranks[0]];
-    must(
-        cudaStreamBeginCapture(static_cast<cudaStream_t>(first), cudaStreamCaptureModeThreadLocal));
-    const transport::cuda_ipc::Event begin = must(cuda().create_event());
-    must(cuda().record(begin, first));
-    for (const uint32_t rank : ranks) must(cuda().wait(streams_[rank], begin));
-    body();
-    std::vector<transport::cuda_ipc::Event> ends;
+  /// All operations of a rank as a graph, each rank's its own, as programs have them: nothing says
+  /// that branches of one graph run side by side.
+  void replay(const std::vector<uint32_t>& ranks, int replays,
+              const std::vector<std::vector<Launch>>& launches) {
+    std::vector<cudaGraphExec_t> graphs(shape_.ranks);
     for (const uint32_t rank : ranks) {
-      if (streams_[rank] == first) continue;
-      ends.push_back(must(cuda().create_event()));
-      must(cuda().record(ends.back(), streams_[rank]));
-      must(cuda().wait(first, ends.back()));
+      auto* const stream = static_cast<cudaStream_t>(streams_[rank]);
+      must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      for (const std::vector<Launch>& of_ranks : launches) launch(rank, of_ranks[rank]);
+      cudaGraph_t graph{};
+      must(cudaStreamEndCapture(stream, &graph));
+      must(cudaGraphInstantiate(&graphs[rank], graph, 0));
+      must(cudaGraphDestroy(graph));
+      // Now: it may wait for kernels that run.
+      must(cudaGraphUpload(graphs[rank], stream));
     }
-    cudaGraph_t graph{};
-    must(cudaStreamEndCapture(static_cast<cudaStream_t>(first), &graph));
-    cudaGraphExec_t replayable{};
-    must(cudaGraphInstantiate(&replayable, graph, 0));
+    wait_for(ranks);
     for (int i = 0; i < replays; ++i) {
-      must(cudaGraphLaunch(replayable, static_cast<cudaStream_t>(first)));
+      for (const uint32_t rank : ranks) {
+        must(cudaGraphLaunch(graphs[rank], static_cast<cudaStream_t>(streams_[rank])));
+      }
     }
-    wait_for({ranks[0]});
-    must(cudaGraphExecDestroy(replayable));
-    must(cudaGraphDestroy(graph));
-    (void)cuda().destroy_event(begin);
-    for (const transport::cuda_ipc::Event end : ends) (void)cuda().destroy_event(end);
+    wait_for(ranks);
+    for (const uint32_t rank : ranks) must(cudaGraphExecDestroy(graphs[rank]));
   }
 
   void wait_for(const std::vector<uint32_t>& ranks) {

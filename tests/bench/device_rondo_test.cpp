@@ -1,0 +1,149 @@
+// rondo-perf --device cuda without a GPU: its backend over a stand-in for CUDA, whose kernels are
+// walked by threads. What is left for a GPU is CUDA itself, and the times.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bench/backends/rondo.hpp"
+#include "bench/harness/measure.hpp"
+#include "tests/comm/device/world.hpp"
+
+namespace rondo::bench {
+namespace {
+
+using device::test::FakeGpu;
+
+std::shared_ptr<FakeGpu> gpu;
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+Memory allocated(size_t bytes) {
+  return Memory(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)));
+}
+
+class FakeMemory final : public CudaMemory {
+ public:
+  FakeMemory() : stream_(*gpu->FakeGpu::create_stream()) {}
+  ~FakeMemory() override { (void)gpu->destroy_stream(stream_); }
+
+  int device() const override { return 0; }
+  void* stream() const override { return stream_; }
+  void* allocate(size_t bytes) override {
+    Memory memory = allocated(bytes);
+    std::byte* const at = memory.get();
+    pieces_.emplace(at, Piece{std::move(memory), allocated(bytes), bytes});
+    return at;
+  }
+  void release(void* memory) override { pieces_.erase(static_cast<std::byte*>(memory)); }
+  std::byte* twin(const void* memory) const override {
+    auto* const at = static_cast<std::byte*>(const_cast<void*>(memory));
+    for (const auto& [begin, piece] : pieces_) {
+      if (at >= begin && at < begin + piece.bytes) return piece.twin.get() + (at - begin);
+    }
+    return nullptr;
+  }
+  Status give(std::byte* to, const void* memory, size_t bytes) override {
+    gpu->drain(stream_);
+    std::memcpy(to, memory, bytes);
+    return {};
+  }
+  Status take(void* memory, const std::byte* from, size_t bytes) override {
+    gpu->drain(stream_);
+    std::memcpy(memory, from, bytes);
+    return {};
+  }
+  Status synchronize() override {
+    gpu->drain(stream_);
+    return {};
+  }
+  Result<double> time(const std::function<Status()>& enqueue) override {
+    RONDO_RETURN_IF_ERROR(enqueue());
+    gpu->drain(stream_);
+    return 1000.0;
+  }
+  Status capture(const std::function<Status()>& enqueue) override {
+    gpu->drain(stream_);
+    gpu->begin_capture(stream_);
+    Status status = enqueue();
+    graph_ = gpu->end_capture(stream_);
+    return status;
+  }
+  Status replay() override {
+    gpu->replay(graph_, stream_);
+    return {};
+  }
+
+ private:
+  struct Piece {
+    Memory memory, twin;
+    size_t bytes;
+  };
+  void* stream_;
+  std::map<std::byte*, Piece> pieces_;
+  FakeGpu::Graph graph_;
+};
+
+void measure_all(const std::string& directory, int rank, int ranks, size_t graph) {
+  Config config = testing::world_config(directory, rank, ranks);
+  config.channels = 2;
+  auto made = make_rondo_backend({.config = config,
+                                  .cuda = true,
+                                  .local_rank = rank,
+                                  .graph = graph,
+                                  .ranks_in_process = ranks});
+  testing::expect_ok(made.status(), "the backend");
+  Backend& backend = **made;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kAllToAll}) {
+    for (const size_t count : {size_t{2}, size_t{5000}}) {
+      const Shape shape{.collective = collective,
+                        .type = DataType::kFloat32,
+                        .op = ReduceOp::kSum,
+                        .root = 0,
+                        .count = count};
+      const size_t bytes = count * static_cast<size_t>(ranks) * sizeof(float);
+      const Buffers buffers{.in = backend.allocate(bytes), .out = backend.allocate(bytes)};
+      auto measured = measure(backend, shape, buffers, {.iterations = 11, .warmup = 1});
+      testing::expect_ok(measured.status(), "measuring");
+      for (const auto& half : {measured->out_of_place, measured->in_place}) {
+        testing::expect(half && half->wrong == 0 && half->time_us > 0, "both halves are right");
+      }
+      backend.release(buffers.in);
+      backend.release(buffers.out);
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaMemory>> open_cuda_memory(int) {
+  return std::unique_ptr<CudaMemory>(std::make_unique<FakeMemory>());
+}
+
+TEST_CASE("Measurements on a device have its results, launched or replayed") {
+  for (const size_t graph : {0, 5}) {
+    for (const int ranks : testing::sizes({1, 2, 3})) {
+      gpu = std::make_shared<FakeGpu>();
+      {
+        const device::test::Installed installed(gpu);
+        const testing::TempDirectory directory;
+        testing::require_all_ok(testing::run_ranks(
+            testing::How::kThreads, ranks,
+            [&](int rank) { measure_all(directory.path(), rank, ranks, graph); },
+            std::chrono::seconds{100}));
+      }
+      CHECK(gpu->launches > 0);
+      CHECK(gpu->alive() == 0);
+      gpu.reset();
+    }
+  }
+}
+
+}  // namespace rondo::bench
