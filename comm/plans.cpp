@@ -113,6 +113,11 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   }
   RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
                                                    : choose_forced(shape, forced, *prepared));
+  if (limits_.ranks == 1 && call.type == DataType::kBool && form.reduces) {
+    // A rank alone folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled by 1.
+    prepared->scaled = true;
+    prepared->function = kernels::move_function(call.type, ReduceOp::kScaledSum);
+  }
   prepared->shows = prepared->direct != nullptr || prepared->in_bytes >= engine::kReferenceBytes ||
                     is_varying(call.collective);
   return std::shared_ptr<const Prepared>(std::move(prepared));

@@ -1,6 +1,7 @@
 // The numerical contract on real-valued data: all ranks hold the same bits, every run gives the
 // same bits, direct and staged two-shot fold alike, and the result is within the error bound of a
 // float64 reference.
+#include <array>
 #include <cmath>
 #include <tuple>
 
@@ -305,6 +306,30 @@ TEST_CASE(
         }
         // The bound is no wall far away.
         expect(worst > 0.1, std::string(name(type)) + ": the bound is never approached");
+      }
+    }));
+  }
+}
+
+TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
+  for (const int size : {1, 2, 3}) {
+    require_all_ok(run_world(How::kThreads, size, [size](Communicator& comm) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
+                                ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kScaledSum}) {
+        for (const bool in_place : {false, true}) {
+          const auto n = static_cast<size_t>(size);
+          std::vector<unsigned char> in(4 * n), out(4 * n, 0xcd);
+          for (size_t i = 0; i < in.size(); ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+          unsigned char* const to = in_place ? in.data() : out.data();
+          expect_ok(comm.all_reduce(in.data(), to, 4 * n, DataType::kBool, op), "all_reduce");
+          for (size_t i = 0; i < 4 * n; ++i) expect_eq(to[i] + 0, i % 4 == 0 ? 0 : 1, "all_reduce");
+          for (size_t i = 0; i < in.size(); ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+          unsigned char* const block =
+              in_place ? in.data() + 4 * static_cast<size_t>(comm.rank()) : out.data();
+          expect_ok(comm.reduce_scatter(in.data(), block, 4, DataType::kBool, op),
+                    "reduce_scatter");
+          for (int i = 0; i < 4; ++i) expect_eq(block[i] + 0, i == 0 ? 0 : 1, "reduce_scatter");
+        }
       }
     }));
   }
