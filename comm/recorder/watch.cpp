@@ -198,6 +198,21 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
 
+std::string Watch::describe_circle(const Wait& wait) const {
+  for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
+    const RankState& s = board_.state(r);
+    const uint64_t posted = s.posted.load(std::memory_order_acquire);
+    const std::vector<Message> messages = board_.messages(r);
+    if (posted >= wait.sequence || messages.empty()) continue;
+    return fmt::format("rank {} (pid {}) has not called it: it waits in {}", r,
+                       s.pid.load(std::memory_order_relaxed), messages[0].to_string());
+  }
+  return wait.call == nullptr
+             ? "all ranks wait for each other: if each sends before it receives, put its sends and "
+               "recvs into one group; or they call in different orders"
+             : "all ranks wait for each other: this is a bug in rondo or in the order of calls";
+}
+
 // Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline
 // began. Who has no heartbeat either is found by looking twice, a while apart. It does not wait in
 // between: the thread may be the one that moves what it looks at, for another rank or communicator.
@@ -210,14 +225,7 @@ Status Watch::stalled(const Wait& wait) {
   if (now_is < window_end_ns_) return {};
   window_end_ns_ = 0;
   const int culprit = find_culprit(wait, before_);
-  const std::string why =
-      culprit >= 0 ? describe_stalled(culprit, wait)
-      : wait.call == nullptr
-          ? std::string(
-                "all ranks wait for each other: if each sends before it receives, put its "
-                "sends and recvs into one group; or they call in different orders")
-          : std::string(
-                "all ranks wait for each other: this is a bug in rondo or in the order of calls");
+  const std::string why = culprit >= 0 ? describe_stalled(culprit, wait) : describe_circle(wait);
   return board_.raise(
       {Code::kTimeout,
        fmt::format("{} has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",

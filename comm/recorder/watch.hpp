@@ -68,6 +68,8 @@ class Watch {
   Status find_dead(const Wait& wait);
   Status stalled(const Wait& wait);
   std::string describe_stalled(int rank, const Wait& wait) const;
+  /// Who holds up a circle of ranks, each of which waits for the next one.
+  std::string describe_circle(const Wait& wait) const;
   /// Of every rank together; another number than before as soon as anything has moved anywhere.
   uint64_t all_moves() const;
   std::vector<uint64_t> heartbeats() const;

@@ -529,6 +529,19 @@ TEST_CASE("ranks that all send before they receive are told what to do") {
   }));
 }
 
+TEST_CASE("who waits in a message while the others are in a collective is named with it") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    std::vector<int32_t> data(1 << 20);
+    const Status status = comm.rank() == 0
+                              ? comm.send(data.data(), data.size(), DataType::kInt32, 1)
+                              : comm.barrier({.timeout = std::chrono::milliseconds(300)});
+    expect(status.code() == Code::kTimeout, status.to_string());
+    expect(status.message().find("has not called it: it waits in send(int32, count 1048576) to "
+                                 "rank 1") != std::string::npos,
+           status.to_string());
+  }));
+}
+
 TEST_CASE("a message's own timeout counts beside others that may take longer") {
   require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
     if (comm.rank() != 0) {
