@@ -33,6 +33,8 @@ constexpr int kFewChannels = 8;
 // before every slice.
 constexpr int64_t kGivingUpNs = 10'000'000'000;
 constexpr timespec kPause{0, 50'000};
+// Launches of a rank that have not ended are at most three times as many.
+constexpr uint64_t kMarkEvery = 128;
 constexpr size_t kMostSegmentBytes = size_t{256} << 20;
 // The same where it is host memory, which is locked there and faster full than large.
 constexpr size_t kMostHostBytes = size_t{32} << 20;
@@ -147,7 +149,7 @@ Status Runner::meet(transport::Segment control, const Setup& setup) {
   Result<Stream> stream = cuda_.create_stream();
   RONDO_RETURN_IF_ERROR(stream.status());
   copies_ = *stream;
-  for (Event* event : {&launched_, &captured_}) {
+  for (Event* event : {&launched_, &captured_, &marks_[0], &marks_[1]}) {
     Result<Event> created = cuda_.create_event();
     RONDO_RETURN_IF_ERROR(created.status());
     *event = *created;
@@ -259,7 +261,7 @@ Runner::~Runner() {
     return;
   }
   programs_.reset();
-  for (Event event : {launched_, captured_}) {
+  for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
     if (event != nullptr) (void)cuda_.destroy_event(event);
   }
   if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
@@ -399,6 +401,7 @@ Status Runner::begin_launch(void* stream) {
 Status Runner::launch() {
   Begun begun = *begun_;
   begun_.reset();
+  if (begun.capture == 0) RONDO_RETURN_IF_ERROR(keep_bounded(begun.stream));
   RONDO_RETURN_IF_ERROR(follow(begun.stream, begun.capture));
   const int rank = bootstrap_.rank();
   RankControl& control = premises_->control(rank);
@@ -420,6 +423,31 @@ Status Runner::launch() {
   (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = begun.stream,
                                                             .capture = begun.capture};
   return {};
+}
+
+// CUDA takes some thousand launches, and then holds the caller up inside, perhaps with a lock that
+// another rank's thread needs for the launch that this one waits for. So it is held up here before.
+Status Runner::keep_bounded(Stream stream) {
+  if (++launches_ % kMarkEvery != 0) return {};
+  const Event mark = marks_[launches_ / kMarkEvery % 2];  // of the last time but one
+  const int64_t began = recorder::now_ns();
+  while (true) {
+    Result<bool> happened = [&]() -> Result<bool> {
+      const OutsideCapture outside(cuda_);
+      RONDO_RETURN_IF_ERROR(outside.status());
+      return cuda_.has_happened(mark);
+    }();
+    RONDO_RETURN_IF_ERROR(happened.status());
+    if (*happened) return cuda_.record(mark, stream);
+    RONDO_RETURN_IF_ERROR(check(false));
+    if (recorder::now_ns() - began > longest_wait_ns_) {
+      return {Code::kTimeout,
+              fmt::format("rank {} has {} launches under way, none of which has ended within the "
+                          "timeout",
+                          bootstrap_.rank(), 3 * kMarkEvery - 1)};
+    }
+    nanosleep(&kPause, nullptr);
+  }
 }
 
 /// On the device; REQUIRES: a launch is begun, for which it is.

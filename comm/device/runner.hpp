@@ -98,6 +98,8 @@ class Runner {
   /// Begins a launch on the stream, unless the one that is begun is on it, and has room.
   Status begin_launch(void* stream);
   Status launch();
+  /// Waits while too many launches are under way.
+  Status keep_bounded(Stream stream);
   Result<const Uploaded*> upload(const engine::Operation& operation, const engine::Plan& plan);
   /// Behind this rank's last operation, whatever stream it is on; graphs have an order of their
   /// own.
@@ -127,6 +129,8 @@ class Runner {
   Stream copies_ = nullptr;
   Event launched_ = nullptr;  // recorded behind every launch that is not captured
   Event captured_ = nullptr;  // behind every one that is
+  Event marks_[2] = {};       // by turns, once in a while, before one that is not
+  uint64_t launches_ = 0;     // that are not
   std::unique_ptr<Programs> programs_;
   int64_t longest_wait_ns_ = 0;
 

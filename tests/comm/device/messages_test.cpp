@@ -1,9 +1,11 @@
 // Messages between GPUs, alone and in groups with collectives: that they arrive, in one launch, in
 // whatever order ranks name them, and what is said when they do not fit together.
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <chrono>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/comm/device/world.hpp"
@@ -175,6 +177,34 @@ TEST_CASE("A group of more operations than a launch takes is several launches") 
   world.synchronize();
   CHECK(values == std::vector<int32_t>(values.size(), 2));
   CHECK(gpu->launches == 2 * 3);
+}
+
+TEST_CASE("A rank far ahead waits for its own kernels, and goes on when they do") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  constexpr int kCalls = 1200;
+  std::vector<int32_t> values(2, 1);
+  std::atomic<int> called{0};
+  const auto call = [&](int rank) {
+    int32_t* const value = &values[static_cast<size_t>(rank)];
+    return world[rank].all_reduce(value, value, 1, DataType::kInt32, ReduceOp::kMax,
+                                  world.on_stream(rank));
+  };
+  std::thread ahead([&] {
+    for (int i = 0; i < kCalls && call(0).ok(); ++i) ++called;
+  });
+  // A while, in which it would call them all.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(called < 400);
+  int behind = 0;
+  while (behind < kCalls && call(1).ok()) ++behind;
+  ahead.join();
+  CHECK(called == kCalls);
+  CHECK(behind == kCalls);
+  world.synchronize();
+  CHECK((world[0].status().ok() && world[1].status().ok()));
 }
 
 // What both ranks are told in the end.
