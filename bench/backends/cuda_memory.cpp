@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "bench/backends/mismatch_kernel.hpp"
+
 namespace rondo::bench {
 namespace {
 
@@ -18,6 +20,7 @@ class Runtime final : public CudaMemory {
  public:
   ~Runtime() override {
     drop_graph();
+    (void)cudaFree(mismatch_);
     for (const auto& [memory, piece] : pieces_) {
       (void)cudaFree(piece.twin);
       std::free(memory);
@@ -33,6 +36,11 @@ class Runtime final : public CudaMemory {
     RONDO_RETURN_IF_ERROR(status_of(cudaSetDevice(device), "choosing a device"));
     RONDO_RETURN_IF_ERROR(
         status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
+    // Now: to load a kernel or to take memory later could wait for kernels that wait for this rank.
+    cudaFuncAttributes loaded{};
+    RONDO_RETURN_IF_ERROR(
+        status_of(cudaFuncGetAttributes(&loaded, mismatch_kernel()), "loading a kernel"));
+    RONDO_RETURN_IF_ERROR(status_of(cudaMalloc(&mismatch_, sizeof(Mismatch)), "taking memory"));
     RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&begin_), "creating an event"));
     return status_of(cudaEventCreate(&end_), "creating an event");
   }
@@ -42,7 +50,10 @@ class Runtime final : public CudaMemory {
 
   void* allocate(size_t bytes) override {
     Piece piece{.twin = nullptr, .bytes = bytes};
-    if (cudaMalloc(&piece.twin, bytes) != cudaSuccess) return nullptr;
+    if (cudaMalloc(&piece.twin, bytes) != cudaSuccess) {
+      (void)cudaGetLastError();  // or a later call would be blamed
+      return nullptr;
+    }
     void* const memory = std::malloc(bytes);
     if (memory == nullptr) {
       (void)cudaFree(piece.twin);
@@ -78,6 +89,18 @@ class Runtime final : public CudaMemory {
     return status_of(cudaStreamSynchronize(stream_), "waiting for a stream");
   }
 
+  Result<Mismatch> compare(const std::byte* found, const std::byte* expected, size_t count,
+                           size_t element_bytes) override {
+    Mismatch mismatch;
+    RONDO_RETURN_IF_ERROR(copy(mismatch_, &mismatch, sizeof(mismatch)));
+    void* arguments[] = {&found, &expected, &count, &element_bytes, &mismatch_};
+    const cudaError_t code = cudaLaunchKernel(mismatch_kernel(), dim3(kMismatchBlocks),
+                                              dim3(kMismatchThreads), arguments, 0, stream_);
+    RONDO_RETURN_IF_ERROR(status_of(code, "comparing"));
+    RONDO_RETURN_IF_ERROR(copy(&mismatch, mismatch_, sizeof(mismatch)));
+    return mismatch;
+  }
+
   Result<double> time(const std::function<Status()>& enqueue) override {
     RONDO_RETURN_IF_ERROR(status_of(cudaEventRecord(begin_, stream_), "recording an event"));
     RONDO_RETURN_IF_ERROR(enqueue());
@@ -109,6 +132,8 @@ class Runtime final : public CudaMemory {
   }
 
  private:
+  static constexpr unsigned kMismatchBlocks = 512;  // a few for each multiprocessor
+
   struct Piece {
     void* twin;
     size_t bytes;
@@ -126,6 +151,7 @@ class Runtime final : public CudaMemory {
   }
 
   int device_ = 0;
+  void* mismatch_ = nullptr;  // a Mismatch on the device
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   cudaGraphExec_t replayed_ = nullptr;

@@ -1,12 +1,13 @@
 // What rondo-perf needs of CUDA itself: device memory beside the harness', a stream, events,
-// graphs. The harness fills and checks the host's memory; each piece of it has a twin on the
-// device, which is what collectives are called with.
+// graphs, and a comparison there. The harness fills the host's memory; each piece of it has a twin
+// on the device, which is what collectives are called with.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
 
+#include "bench/harness/mismatch.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::bench {
@@ -29,6 +30,11 @@ class CudaMemory {
   virtual Status give(std::byte* twin, const void* memory, size_t bytes) = 0;
   virtual Status take(void* memory, const std::byte* twin, size_t bytes) = 0;
   virtual Status synchronize() = 0;
+
+  /// Between two pieces of the device's memory, there, on the stream; then waits for it. Elements
+  /// have 1, 2, 4 or 8 bytes, and addresses are multiples of that.
+  virtual Result<Mismatch> compare(const std::byte* found, const std::byte* expected, size_t count,
+                                   size_t element_bytes) = 0;
 
   /// Microseconds that the stream takes for what `enqueue` puts there.
   virtual Result<double> time(const std::function<Status()>& enqueue) = 0;

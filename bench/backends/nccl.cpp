@@ -166,6 +166,10 @@ class NcclBackend final : public Backend {
   Status take(void* memory, size_t bytes) override {
     return bytes > 0 ? memory_->take(memory, memory_->twin(memory), bytes) : Status();
   }
+  Result<Mismatch> compare(const void* found, const void* expected, size_t count,
+                           DataType type) override {
+    return memory_->compare(memory_->twin(found), memory_->twin(expected), count, size_of(type));
+  }
 
  private:
   static constexpr size_t kExchangeBytes = size_t{4} << 20;

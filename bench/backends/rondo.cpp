@@ -98,6 +98,12 @@ class Rondo final : public RondoBackend {
     return cuda_ && bytes > 0 ? cuda_->take(memory, cuda_->twin(memory), bytes) : Status();
   }
 
+  Result<Mismatch> compare(const void* found, const void* expected, size_t count,
+                           DataType type) override {
+    if (!cuda_) return Backend::compare(found, expected, count, type);
+    return cuda_->compare(cuda_->twin(found), cuda_->twin(expected), count, size_of(type));
+  }
+
   std::optional<Prediction> predict(const Shape& shape) const override {
     if (shape.collective == kSendRecv) return std::nullopt;
     const Plan chosen = plan(shape);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/harness/mismatch.hpp"
 #include "bench/harness/shape.hpp"
 #include "rondo/status.hpp"
 
@@ -58,6 +59,12 @@ class Backend {
   virtual bool is_on_host() const { return true; }
   virtual Status give(const void*, size_t) { return {}; }
   virtual Status take(void*, size_t) { return {}; }
+  /// Holds elements against others, both in memory of allocate(), and both where the library has
+  /// them. REQUIRES: count > 0.
+  virtual Result<Mismatch> compare(const void* found, const void* expected, size_t count,
+                                   DataType type) {
+    return mismatch_of(found, expected, count, size_of(type));
+  }
 
   virtual std::optional<Prediction> predict(const Shape&) const { return std::nullopt; }
   virtual std::optional<MemoryUse> memory() const { return std::nullopt; }

@@ -3,6 +3,8 @@
 // timed. The streaming probe runs between batches, so that both see the same neighbours.
 #include "bench/harness/measure.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -95,6 +97,47 @@ size_t samples_for(double time_us, size_t iterations) {
       std::clamp(fitting, static_cast<double>(kBatches), static_cast<double>(kMostSamples)));
 }
 
+/// Wrong elements, counted where they are; the first is fetched and shown, with what it should be.
+Result<uint64_t> wrong_there(Backend& backend, DataType type, const char* what, const void* found,
+                             const std::byte* expected, size_t count) {
+  if (count == 0) return 0;
+  auto mismatch = backend.compare(found, expected, count, type);
+  if (!mismatch.ok()) return mismatch.status();
+  if (mismatch->wrong == 0) return 0;
+  const size_t element = size_of(type), at = mismatch->first * element;
+  std::byte* const first = static_cast<std::byte*>(const_cast<void*>(found)) + at;
+  RONDO_RETURN_IF_ERROR(backend.take(first, element));
+  uint64_t is = 0, should_be = 0;
+  std::memcpy(&is, first, element);
+  std::memcpy(&should_be, expected + at, element);
+  spdlog::error("rank {}: {} of {} elements of the {} are wrong: element {} is {:#x}, not {:#x}",
+                backend.rank(), mismatch->wrong, count, what, mismatch->first, is, should_be);
+  return mismatch->wrong;
+}
+
+/// This rank's wrong elements after `operation`.
+Result<uint64_t> wrong_on_rank(Backend& backend, const Pattern& pattern, const Operation& operation,
+                               const Buffers& buffers) {
+  const Shape& shape = operation.shape;
+  const int rank = backend.rank(), ranks = backend.size();
+  const bool overlap = operation.in_place && reads(shape, rank) && writes(shape, rank);
+  if (buffers.expected == nullptr) {
+    const size_t element = size_of(shape.type);
+    RONDO_RETURN_IF_ERROR(backend.take(buffers.in, in_elements(shape, ranks) * element));
+    RONDO_RETURN_IF_ERROR(backend.take(buffers.out, out_elements(shape, ranks) * element));
+    return pattern.wrong_output(rank, operation.out) +
+           (overlap ? 0 : pattern.wrong_input(rank, operation.in));
+  }
+  const auto* const expected = static_cast<const std::byte*>(buffers.expected);
+  const size_t outputs = pattern.out_count(rank);
+  auto wrong = wrong_there(backend, shape.type, "output", operation.out, expected, outputs);
+  if (!wrong.ok() || overlap) return wrong;
+  auto spoilt = wrong_there(backend, shape.type, "input", operation.in,
+                            expected + outputs * size_of(shape.type), pattern.in_count(rank));
+  if (!spoilt.ok()) return spoilt;
+  return *wrong + *spoilt;
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> times_us) {
@@ -174,6 +217,16 @@ Result<double> time_batch(Backend& backend, const Operation& operation, size_t i
   return backend.time(operation, iterations);
 }
 
+Status expect(Backend& backend, const Shape& shape, const Buffers& buffers) {
+  if (buffers.expected == nullptr) return {};
+  const int rank = backend.rank();
+  const Pattern pattern(shape, backend.size());
+  const size_t outputs = pattern.out_count(rank), element = size_of(shape.type);
+  pattern.fill_output(rank, buffers.expected);
+  pattern.fill_input(rank, static_cast<std::byte*>(buffers.expected) + outputs * element);
+  return backend.give(buffers.expected, (outputs + pattern.in_count(rank)) * element);
+}
+
 Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers,
                        bool in_place) {
   const int rank = backend.rank(), ranks = backend.size();
@@ -188,12 +241,9 @@ Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buff
   RONDO_RETURN_IF_ERROR(backend.give(buffers.in, in_bytes));
   RONDO_RETURN_IF_ERROR(backend.give(buffers.out, out_bytes));
   RONDO_RETURN_IF_ERROR(backend.run(operation));
-  RONDO_RETURN_IF_ERROR(backend.take(buffers.in, in_bytes));
-  RONDO_RETURN_IF_ERROR(backend.take(buffers.out, out_bytes));
-  size_t wrong = pattern.wrong_output(rank, operation.out);
-  const bool overlap = in_place && reads(shape, rank) && writes(shape, rank);
-  if (!overlap) wrong += pattern.wrong_input(rank, operation.in);
-  const auto mine = static_cast<double>(wrong);
+  auto wrong = wrong_on_rank(backend, pattern, operation, buffers);
+  if (!wrong.ok()) return wrong;
+  const auto mine = static_cast<double>(*wrong);
   auto all = exchange(backend, {&mine, 1});
   if (!all.ok()) return all.status();
   double sum = 0;
@@ -205,6 +255,7 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
                          const MeasureOptions& options) {
   Measured measured;
   std::vector<double> limits;
+  if (options.checks > 0) RONDO_RETURN_IF_ERROR(expect(backend, shape, buffers));
   for (const bool in_place : {false, true}) {
     if (in_place ? !options.in_place : !options.out_of_place) continue;
     if (in_place && !can_be_in_place(shape.collective)) continue;

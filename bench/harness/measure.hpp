@@ -17,6 +17,9 @@ namespace rondo::bench {
 struct Buffers {
   void* in;
   void* out;
+  /// Room for both together, from the backend: where there is any, the backend compares results
+  /// with it, where they are; else they are taken, and compared by the host.
+  void* expected = nullptr;
 };
 
 struct MeasureOptions {
@@ -55,8 +58,12 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
 Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
                        int ranks);
 
+/// Fills Buffers::expected, where there is any: this rank's output, then its input. Once for all
+/// checks of a shape.
+Status expect(Backend& backend, const Shape& shape, const Buffers& buffers);
+
 /// Fills, runs once and compares, input included where it must survive: wrong elements over all
-/// ranks.
+/// ranks. REQUIRES: expect() for this shape.
 Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers, bool in_place);
 
 /// How many operations take about `total_us`, at least 1, from ever longer trials; the same on

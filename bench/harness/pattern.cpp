@@ -8,6 +8,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "bench/harness/mismatch.hpp"
+
 namespace rondo::bench {
 namespace {
 
@@ -91,9 +93,20 @@ size_t count_wrong(DataType type, size_t count, const void* buffer, Value value)
     for (size_t i = 0; i < count; ++i) {
       Bits found;
       std::memcpy(&found, static_cast<const std::byte*>(buffer) + i * sizeof(Bits), sizeof(Bits));
-      wrong += found != encode(value(i));
+      wrong += is_wrong(found, encode(value(i)));
     }
     return wrong;
+  });
+}
+
+template <class Value>
+void fill(DataType type, size_t count, void* buffer, Value value) {
+  with_encoder(type, [&](auto encode) {
+    using Bits = decltype(encode(uint64_t{}));
+    for (size_t i = 0; i < count; ++i) {
+      const Bits bits = encode(value(i));
+      std::memcpy(static_cast<std::byte*>(buffer) + i * sizeof(Bits), &bits, sizeof(Bits));
+    }
   });
 }
 
@@ -255,13 +268,11 @@ void Pattern::fill_input(int rank, void* in) const {
     if (count > 0) std::memset(in, 0, count * size_of(shape_.type));
     return;
   }
-  with_encoder(shape_.type, [&](auto encode) {
-    using Bits = decltype(encode(uint64_t{}));
-    for (size_t i = 0; i < count; ++i) {
-      const Bits bits = encode(contribution(rank, i));
-      std::memcpy(static_cast<std::byte*>(in) + i * sizeof(Bits), &bits, sizeof(Bits));
-    }
-  });
+  fill(shape_.type, count, in, [&](uint64_t i) { return contribution(rank, i); });
+}
+
+void Pattern::fill_output(int rank, void* out) const {
+  fill(shape_.type, out_count(rank), out, [&](uint64_t i) { return expected(rank, i); });
 }
 
 size_t Pattern::wrong_output(int rank, const void* out) const {

@@ -33,14 +33,17 @@ class Pattern {
 
   /// Writes rank's whole input (zeros where only the root has one).
   void fill_input(int rank, void* in) const;
+  /// Writes what rank's whole output must be.
+  void fill_output(int rank, void* out) const;
+  /// Elements of rank's own that are compared.
+  size_t in_count(int rank) const;
+  size_t out_count(int rank) const;
   /// Number of elements of rank's output, or input, that are not what they must be.
   size_t wrong_output(int rank, const void* out) const;
   size_t wrong_input(int rank, const void* in) const;
 
  private:
   uint64_t hashed(int rank, uint64_t index) const;
-  size_t in_count(int rank) const;
-  size_t out_count(int rank) const;
   /// Which block of `rank`'s buffer holds element `index`, and where in it.
   std::pair<size_t, uint64_t> block_of(int rank, uint64_t index) const;
 

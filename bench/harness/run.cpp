@@ -34,11 +34,15 @@ std::string now() {
   return text;
 }
 
-/// The two buffers for all shapes; owns them.
+/// The buffers for all shapes; owns them. That for what is expected, unless it is of 0 bytes, is
+/// missing where there is no room for it.
 class Memory {
  public:
-  Memory(Backend& backend, size_t bytes)
-      : backend_(backend), buffers_{.in = backend.allocate(bytes), .out = backend.allocate(bytes)} {
+  Memory(Backend& backend, size_t bytes, size_t expected_bytes)
+      : backend_(backend),
+        buffers_{.in = backend.allocate(bytes),
+                 .out = backend.allocate(bytes),
+                 .expected = expected_bytes > 0 ? backend.allocate(expected_bytes) : nullptr} {
     if (!ok()) return;
     std::memset(buffers_.in, 0, bytes);  // page faults belong to nobody's time
     std::memset(buffers_.out, 0, bytes);
@@ -46,6 +50,7 @@ class Memory {
   ~Memory() {
     backend_.release(buffers_.in);
     backend_.release(buffers_.out);
+    if (buffers_.expected != nullptr) backend_.release(buffers_.expected);
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -67,11 +72,14 @@ struct RowCalls {
 Status measure_rows(const Options& options, Backend& backend, const std::vector<Shape>& shapes,
                     const RowCalls& calls, std::vector<Row>& rows) {
   const auto shift = [&](const Shape& shape) { return options.unalign * size_of(shape.type); };
-  size_t bytes = 64;
+  const bool checks_there = !backend.is_on_host() && options.checks > 0;
+  size_t bytes = 64, expected_bytes = 0;
   for (const Shape& shape : shapes) {
     bytes = std::max(bytes, size_bytes(shape, backend.size()) + shift(shape));
+    const size_t both = in_elements(shape, backend.size()) + out_elements(shape, backend.size());
+    if (checks_there) expected_bytes = std::max(expected_bytes, both * size_of(shape.type));
   }
-  const Memory memory(backend, bytes);
+  const Memory memory(backend, bytes, expected_bytes);
   if (!memory.ok()) {
     return {Code::kResourceExhausted, "no memory for two buffers of " + std::to_string(bytes) +
                                           " bytes: choose a smaller maximum with -e"};
@@ -84,7 +92,8 @@ Status measure_rows(const Options& options, Backend& backend, const std::vector<
     const Shape& shape = shapes[i % shapes.size()];
     calls.begins(shape);
     const Buffers shifted{.in = static_cast<std::byte*>(memory.buffers().in) + shift(shape),
-                          .out = static_cast<std::byte*>(memory.buffers().out) + shift(shape)};
+                          .out = static_cast<std::byte*>(memory.buffers().out) + shift(shape),
+                          .expected = memory.buffers().expected};
     auto measured = measure(backend, shape, shifted, how);
     if (!measured.ok()) return measured.status();
     rows.push_back({.shape = shape,

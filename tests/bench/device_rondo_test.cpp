@@ -1,5 +1,6 @@
 // rondo-perf --device cuda without a GPU: its backend over a stand-in for CUDA, whose kernels are
 // walked by threads. What is left for a GPU is CUDA itself, and the times.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 
 #include "bench/backends/rondo.hpp"
 #include "bench/harness/measure.hpp"
+#include "bench/harness/run.hpp"
 #include "tests/comm/device/world.hpp"
 
 namespace rondo::bench {
@@ -19,6 +21,8 @@ namespace {
 using device::test::FakeGpu;
 
 std::shared_ptr<FakeGpu> gpu;
+bool spoils = false;                  // the last element of whatever is compared
+std::atomic<size_t> comparisons = 0;  // on the device
 
 struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -62,6 +66,15 @@ class FakeMemory final : public CudaMemory {
   Status synchronize() override {
     gpu->drain(stream_);
     return {};
+  }
+  Result<Mismatch> compare(const std::byte* found, const std::byte* expected, size_t count,
+                           size_t element_bytes) override {
+    gpu->drain(stream_);
+    ++comparisons;
+    if (spoils) {
+      const_cast<std::byte*>(found)[(count - 1) * element_bytes] ^= std::byte{1};
+    }
+    return mismatch_of(found, expected, count, element_bytes);
   }
   Result<double> time(const std::function<Status()>& enqueue) override {
     RONDO_RETURN_IF_ERROR(enqueue());
@@ -144,6 +157,40 @@ TEST_CASE("Measurements on a device have its results, launched or replayed") {
       gpu.reset();
     }
   }
+}
+
+// One fast size and few operations: its tables are printed among the test's own lines.
+TEST_CASE("rondo-perf compares on the device, and fails when an element is wrong there") {
+  for (const bool wrong : {false, true}) {
+    spoils = wrong;
+    comparisons = 0;
+    gpu = std::make_shared<FakeGpu>();
+    {
+      const device::test::Installed installed(gpu);
+      const testing::TempDirectory directory;
+      testing::require_all_ok(testing::run_ranks(
+          testing::How::kThreads, 2,
+          [&](int rank) {
+            auto made =
+                make_rondo_backend({.config = testing::world_config(directory.path(), rank, 2),
+                                    .cuda = true,
+                                    .local_rank = rank,
+                                    .ranks_in_process = 2});
+            testing::expect_ok(made.status(), "the backend");
+            Options options;
+            options.sweep = {.min = 4096, .max = 4096, .factor = 1, .step = 1};
+            options.iterations = 1;
+            options.cuda = true;
+            options.unalign = 1;
+            const int code = run_rank({.name = "test", .description = ""}, options, **made, "", {});
+            testing::expect_eq(code, wrong ? 1 : 0, "the exit code");
+          },
+          std::chrono::seconds{100}));
+    }
+    CHECK(comparisons == 2 * 3);  // output and input, and in place the output
+    gpu.reset();
+  }
+  spoils = false;
 }
 
 }  // namespace rondo::bench
