@@ -90,6 +90,17 @@ TEST_CASE("a dash is stdout, which then has nothing else") {
   CHECK_THAT(both.err, says("one of them to a file"));
 }
 
+TEST_CASE("what could not be printed is no success") {
+  for (const char* arguments : {"all_reduce --ranks 2 --size 1K", "barrier --ranks 2 --json -",
+                                "barrier --ranks 2 --svg -", "--help"}) {
+    const std::string command = RONDO_PLAN " " + std::string(arguments) + " >/dev/full";
+    const ProgramResult ran = run_program({"sh", "-c", command}, {"RONDO_LINKS"});
+    INFO(arguments);
+    CHECK(ran.exit_code == 1);
+    CHECK(ran.err == "rondo-plan: cannot write to stdout: No space left on device\n");
+  }
+}
+
 TEST_CASE("a barrier has no size, and one is no plural") {
   const ProgramResult ran = plan({"barrier", "--ranks", "3"});
   INFO(ran.out << ran.err);
