@@ -441,8 +441,9 @@ std::future<Result<Communicator>> Communicator::create_async(const Config& confi
   }
 }
 
-Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
-  if (group_) return refuse("split inside a group: call group_end first");
+Result<std::optional<Config>> Communicator::Impl::split(int color, int key,
+                                                        std::string_view called) {
+  if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
   struct Choice {
     int32_t color, key;
     uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
@@ -480,7 +481,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const 
 }
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key) {
-  auto config = impl_->split(color, key);
+  auto config = impl_->split(color, key, "split");
   if (!config.ok()) return config.status();
   if (!*config) return std::optional<Communicator>();
   auto made = impl_->make_part(**config);
@@ -489,9 +490,11 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key) {
 }
 
 Result<Communicator> Communicator::duplicate() {
-  auto same = split(0, 0);
-  if (!same.ok()) return same.status();
-  return std::move(**same);
+  auto config = impl_->split(0, 0, "duplicate");
+  if (!config.ok()) return config.status();
+  auto made = impl_->make_part(**config);
+  if (!made.ok()) return made.status();
+  return Communicator(std::move(*made));
 }
 
 }  // namespace rondo
