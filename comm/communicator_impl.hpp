@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
@@ -65,8 +66,8 @@ class Communicator::Impl {
   Work start(engine::Transfer transfer, const CallOptions& options);
   Status group_start();
   Status group_end();
-  /// What this rank's part is made with; nothing: it has none.
-  Result<std::optional<Config>> split(int color, int key);
+  /// What this rank's part is made with; nothing: it has none. `called`: by the name of, for errors.
+  Result<std::optional<Config>> split(int color, int key, std::string_view called);
   Result<std::unique_ptr<Impl>> make_part(const Config& config);
   Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
             ReduceOp op);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -15,6 +14,7 @@
 #include <type_traits>
 
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/link_profile.hpp"
@@ -122,14 +122,12 @@ Status check(const Config& config) {
 
 // Fills in what the environment may say, and checks all that this rank can check alone.
 Status settle(Config& config) {
-  const char* pace = std::getenv("RONDO_PACE");
-  if (config.pace.empty() && pace != nullptr) config.pace = pace;
-  const char* links = std::getenv("RONDO_LINKS");
-  if (config.links.empty() && links != nullptr) config.links = links;
+  config.pace = comm::pace_of(config);
+  config.links = comm::links_of(config);
   if (config.timeout.count() == 0) {
     config.timeout = kDefaultTimeout;
-    if (const char* text = std::getenv("RONDO_TIMEOUT"); text != nullptr) {
-      auto seconds = parse_seconds(text);
+    if (const auto text = comm::variable("RONDO_TIMEOUT")) {
+      auto seconds = parse_seconds(*text);
       if (!seconds.ok()) return seconds.status();
       config.timeout = *seconds;
     }
@@ -216,9 +214,9 @@ Result<Reach> find_reach(comm::Bootstrap& bootstrap, int own_fd, const std::vect
 
 // RONDO_CMA: whether the kernel may be asked to copy between ranks.
 Result<bool> allows_process_copy() {
-  const char* text = std::getenv("RONDO_CMA");
-  if (text == nullptr || std::string_view(text) == "1") return true;
-  if (std::string_view(text) == "0") return false;
+  const std::string text = comm::variable("RONDO_CMA").value_or("1");
+  if (text == "1") return true;
+  if (text == "0") return false;
   return refuse(fmt::format("RONDO_CMA is '{}': it must be 0 or 1", text));
 }
 
@@ -443,8 +441,9 @@ std::future<Result<Communicator>> Communicator::create_async(const Config& confi
   }
 }
 
-Result<std::optional<Config>> Communicator::Impl::split(int color, int key) {
-  if (group_) return refuse("split inside a group: call group_end first");
+Result<std::optional<Config>> Communicator::Impl::split(int color, int key,
+                                                        std::string_view called) {
+  if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
   struct Choice {
     int32_t color, key;
     uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
@@ -482,7 +481,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const 
 }
 
 Result<std::optional<Communicator>> Communicator::split(int color, int key) {
-  auto config = impl_->split(color, key);
+  auto config = impl_->split(color, key, "split");
   if (!config.ok()) return config.status();
   if (!*config) return std::optional<Communicator>();
   auto made = impl_->make_part(**config);
@@ -491,9 +490,11 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key) {
 }
 
 Result<Communicator> Communicator::duplicate() {
-  auto same = split(0, 0);
-  if (!same.ok()) return same.status();
-  return std::move(**same);
+  auto config = impl_->split(0, 0, "duplicate");
+  if (!config.ok()) return config.status();
+  auto made = impl_->make_part(**config);
+  if (!made.ok()) return made.status();
+  return Communicator(std::move(*made));
 }
 
 }  // namespace rondo

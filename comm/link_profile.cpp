@@ -1,6 +1,7 @@
 // See link_profile.hpp.
 #include "comm/link_profile.hpp"
 
+#include "comm/bootstrap/launchers.hpp"
 #include "comm/topology/topology.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "transport/pace/pace.hpp"
@@ -12,6 +13,16 @@ Result<tuner::LinkProfile> host_profile(const std::string& path) {
   tuner::LinkProfile links = tuner::shared_memory_profile();
   links.llc_bytes = topology::host().llc_bytes;
   return links;
+}
+
+std::string pace_of(const Config& config) {
+  if (!config.pace.empty()) return config.pace;
+  const std::string pace = variable("RONDO_PACE").value_or("off");
+  return pace == "off" ? std::string() : pace;
+}
+
+std::string links_of(const Config& config) {
+  return config.links.empty() ? variable("RONDO_LINKS").value_or("") : config.links;
 }
 
 bool is_oversubscribed(const Surroundings& where) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/tuner/profile.hpp"
+#include "rondo/communicator.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::comm {
@@ -18,6 +19,10 @@ struct Surroundings {
 
 /// What the file says, or, without one, the built-in profile with this host's cache.
 Result<tuner::LinkProfile> host_profile(const std::string& path);
+
+/// Config::pace and Config::links, else RONDO_PACE and RONDO_LINKS; empty: none.
+std::string pace_of(const Config& config);
+std::string links_of(const Config& config);
 
 /// More pipelines than CPUs: they take turns.
 bool is_oversubscribed(const Surroundings& where);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/bootstrap/launchers.hpp"
 #include "rondo/rondo.h"
 
 namespace rondo {
@@ -19,8 +20,7 @@ namespace rondo {
 namespace {
 
 std::optional<LogLevel> level_from_environment() {
-  const char* text = std::getenv("RONDO_LOG");
-  const std::string_view value = text != nullptr ? text : "warn";
+  const std::string value = comm::variable("RONDO_LOG").value_or("warn");
   if (value == "debug") return LogLevel::kDebug;
   if (value == "info") return LogLevel::kInfo;
   if (value == "error") return LogLevel::kError;

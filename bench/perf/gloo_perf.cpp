@@ -41,7 +41,8 @@ int run_program(int argc, char** argv) {
   if (!place.ok()) return failed(place.status());
   if (const auto& launched = *place) {
     const char* directory = std::getenv("RONDO_RENDEZVOUS");
-    if (directory == nullptr || (options.ranks > 0 && options.ranks != launched->world_size)) {
+    if (directory == nullptr || *directory == '\0' ||
+        (options.ranks > 0 && options.ranks != launched->world_size)) {
       return failed(
           {Code::kInvalidArgument,
            "under a launcher RONDO_RENDEZVOUS must name a directory and --ranks must agree with "

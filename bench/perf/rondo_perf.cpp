@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -52,14 +53,20 @@ Config config_for(const Options& options) {
   return config;
 }
 
+/// As a communicator reads it.
+bool is_paced() {
+  const char* pace = std::getenv("RONDO_PACE");
+  const std::string_view text = pace != nullptr ? pace : "";
+  return !text.empty() && text != "off";
+}
+
 int run_one(const Context& context, const Config& config, const Place& place) {
   const Options& options = context.options;
   const int cpus = allowed_cpus();
   const std::string pinning = pin(place.local_rank, place.local_world_size);
   const bool calibrates = !options.calibrate_file.empty();
-  if (calibrates &&
-      (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
-       !options.pace.empty() || std::getenv("RONDO_PACE") != nullptr || !options.links.empty())) {
+  if (calibrates && (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
+                     !options.pace.empty() || is_paced() || !options.links.empty())) {
     return failed({Code::kInvalidArgument,
                    "--calibrate needs at least two processes and a CPU for each, and goes without "
                    "--threads, --pace (RONDO_PACE) and --links: here are " +

@@ -12,7 +12,7 @@
 
 namespace rondo::comm {
 
-/// The variable's text; an empty one counts as absent.
+/// The variable's text; an empty one counts as absent. How all of comm/ reads RONDO_ variables.
 std::optional<std::string> variable(const char* name);
 
 /// A whole number, not negative; the error names the variable and its text.

@@ -12,6 +12,7 @@
 
 #include "comm/bootstrap/local_job.hpp"
 #include "comm/bootstrap/variables.hpp"
+#include "comm/flush_stdout.hpp"
 #include "rondo/rondo.h"
 
 namespace {
@@ -95,7 +96,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     if (std::isnan(timeout_s)) throw CLI::ValidationError("--timeout", "nan is no number");
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    const rondo::Status printed = rondo::comm::flush_stdout();
+    if (!printed.ok()) spdlog::error("{}", printed.message());
+    return printed.ok() ? 0 : 125;
   }
 
   std::vector<std::string> command = app.remaining();

@@ -12,8 +12,9 @@
 namespace rondo::plan {
 namespace {
 
-// More operands than this, over all ranks, take gigabytes and minutes.
-constexpr uint64_t kMostOperands = 40'000'000;
+// For the schedules of all ranks and their proof: more takes minutes, and more than some machines
+// have.
+constexpr uint64_t kMostProofBytes = uint64_t{4} << 30;
 
 Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 
@@ -118,6 +119,46 @@ Status add_rank(Plan& plan, int rank) {
   return {};
 }
 
+/// About what the schedules of all ranks and their proof take (symbolic.hpp holds the most of it),
+/// by rank 0's geometry. Schedules are built one by one and dropped, and no more of them than there
+/// may be.
+Result<uint64_t> proof_bytes(const Plan& plan) {
+  constexpr uint64_t kPair = 96;    // a FIFO, and what each rank knows of the other
+  constexpr uint64_t kPiece = 100;  // a step or an operand, in the schedule and in the program
+  constexpr uint64_t kCell = 8;
+  const Request& r = plan.request;
+  const Form form = form_of(r.collective);
+  const auto ranks = static_cast<uint64_t>(r.ranks);
+  const uint64_t blocks = std::min(static_cast<uint64_t>(plan.schedules[0].chunks), ranks);
+  const schedule::Geometry& g = plan.programs[0].channels[0];
+  const uint64_t parts = std::min<uint64_t>(g.rounds, 4) * g.slices;  // that are carried out
+  const uint64_t value = 24 + ranks / 8;  // with the ranks that it holds
+  const uint64_t inputs =
+      (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
+  uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
+  for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
+    const auto built = schedule::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
+    if (!built.ok()) return built.status();
+    for (const schedule::Step& step : built->steps) {
+      bytes += kPiece * (1 + step.sources.size() + step.destinations.size());
+      if (step.sources.size() > 1) bytes += (step.sources.size() - 1) * parts * value;
+    }
+  }
+  return bytes;
+}
+
+Status check_proof(const Plan& plan) {
+  const auto bytes = proof_bytes(plan);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes <= kMostProofBytes) return {};
+  return refuse(
+      fmt::format("the schedules of {} and their proof, {} by {}, would take more than "
+                  "{} GiB of memory, the most that is allowed: choose fewer ranks, or "
+                  "--rank K for the schedule of one of them",
+                  comm::counted(plan.request.ranks, "rank"), name(plan.request.collective),
+                  name(plan.algorithm), kMostProofBytes >> 30));
+}
+
 /// The larger buffer of a rank, in elements: S of the formulae.
 uint64_t buffer_elements(const Plan& plan) {
   const Form form = form_of(plan.request.collective);
@@ -206,15 +247,10 @@ Result<Plan> make_plan(const Request& request) {
   plan.count = count_of(request);
   RONDO_RETURN_IF_ERROR(choose(plan));
   RONDO_RETURN_IF_ERROR(add_rank(plan, request.rank.value_or(0)));
-  const uint64_t operands = plan.programs[0].operands.size() + plan.programs[0].instructions.size();
-  const auto ranks = static_cast<uint64_t>(request.ranks);
   if (request.rank) {
     plan.not_verified = "only one rank was asked for";
-  } else if (operands * ranks > kMostOperands) {
-    plan.not_verified = fmt::format(
-        "{} ranks have about {} steps and operands together, {} at most: choose fewer ranks", ranks,
-        operands * ranks, kMostOperands);
   } else {
+    RONDO_RETURN_IF_ERROR(check_proof(plan));
     for (int r = 1; r < request.ranks; ++r) RONDO_RETURN_IF_ERROR(add_rank(plan, r));
   }
   count_bytes(plan);

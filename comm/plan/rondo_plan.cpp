@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "comm/counted.hpp"
+#include "comm/flush_stdout.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "comm/tuner/profile_file.hpp"
@@ -158,8 +159,7 @@ Result<tuner::LinkProfile> links_of(const Flags& flags) {
 Status write_file(const std::string& path, const std::string& text) {
   if (path == kStdout) {
     std::fwrite(text.data(), 1, text.size(), stdout);
-    if (std::fflush(stdout) == 0) return {};
-    return {Code::kSystem, std::string("cannot write to stdout: ") + std::strerror(errno)};
+    return {};  // main() looks whether it has arrived
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
@@ -220,5 +220,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-plan"));
   spdlog::set_pattern("rondo-plan: %v");
-  return rondo::plan::run(argc, argv);
+  const int code = rondo::plan::run(argc, argv);
+  const rondo::Status printed = rondo::comm::flush_stdout();
+  if (!printed.ok()) spdlog::error("{}", printed.message());
+  return printed.ok() || code != 0 ? code : 1;
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/counted.hpp"
+#include "comm/flush_stdout.hpp"
 #include "comm/recorder/board.hpp"
 #include "comm/status/find.hpp"
 #include "comm/status/snapshot.hpp"
@@ -157,9 +158,7 @@ int show_job(int pid, bool as_json) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app(
       "rondo-status [PID] [--json]\n"
       "What the ranks of a running job do, and who waits for whom. Without PID: this user's jobs.");
@@ -176,4 +175,12 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   return pid == 0 ? list_jobs(as_json) : show_job(pid, as_json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = run(argc, argv);
+  const Status printed = comm::flush_stdout();
+  return printed.ok() || code != 0 ? code : fail(printed.message());
 }

@@ -16,12 +16,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <string_view>
 
+#include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 
 namespace rondo::status {
@@ -159,9 +159,9 @@ Result<Job> parse_job(const std::string& text) {
 }  // namespace
 
 void announce_board(int fd) {
-  const char* path = std::getenv(kSocketVariable);
-  if (path == nullptr) return;
-  auto socket = connect_to(std::filesystem::path(path).parent_path());
+  const auto path = comm::variable(kSocketVariable);
+  if (!path) return;
+  auto socket = connect_to(std::filesystem::path(*path).parent_path());
   if (socket.ok()) (void)send_packet(socket->get(), kBoard, {fd});
 }
 

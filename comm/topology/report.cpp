@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -228,17 +227,13 @@ std::string topology_report(int ranks, const Config& config) {
   const std::vector<int> allowed = allowed_cpus();
   const int granted = engine::granted_cpus();
   const int cpus = std::clamp(static_cast<int>(allowed.size()), 1, std::max(granted, 1));
-  const char* links = std::getenv("RONDO_LINKS");
-  const char* pace = std::getenv("RONDO_PACE");
-  auto profile =
-      comm::host_profile(config.links.empty() && links != nullptr ? links : config.links);
+  auto profile = comm::host_profile(comm::links_of(config));
   if (profile.ok()) {
-    profile =
-        comm::link_profile({.ranks = ranks,
-                            .channels = std::max(config.channels, 1),
-                            .cpus = cpus,
-                            .links = *profile,
-                            .pace = config.pace.empty() && pace != nullptr ? pace : config.pace});
+    profile = comm::link_profile({.ranks = ranks,
+                                  .channels = std::max(config.channels, 1),
+                                  .cpus = cpus,
+                                  .links = *profile,
+                                  .pace = comm::pace_of(config)});
   }
   return host_text(topology) + usable_text(allowed, granted) + gpus_text() +
          placement_text(topology, ranks, allowed) +

@@ -70,8 +70,8 @@ struct Config {
   std::string links;
   /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
-  /// Reductions fold the ranks' elements in rank order 0..N-1, so that results are the same bits
-  /// whatever the size, position, algorithm, channels or memory (see comm/README.md for the price).
+  /// Reductions fold in rank order 0..N-1, by another algorithm than the forced one if need be: the
+  /// same bits whatever size, position, algorithm, channels or memory (comm/README.md: the price).
   bool reproducible = false;
   /// The CUDA device whose memory this rank's buffers are in; -1: none, buffers are the host's.
   /// Either every rank has one or none; ranks may share one. See Communicator for what is different
@@ -155,7 +155,7 @@ struct Stats {
 /// for 0.2 s at most: a peer that is stopped while it touches them may go on with that later.) `in
 /// == out` (all_reduce, broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter,
 /// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in
-/// place; any other overlap is refused.
+/// place; any other overlap is refused. A forked child must not use its parent's communicator.
 ///
 /// With Config::device, buffers are device memory and a collective is enqueued on
 /// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has
@@ -169,7 +169,7 @@ class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
   /// most as long again for each thing that they then tell each other. A missing rank is named in
-  /// the error.
+  /// the error. Takes up to 128 KiB of the thread's stack.
   static Result<Communicator> create(const Config& config = {});
 
   /// Creation without waiting: the communicator, or why there is none, when it is ready. Dropping
@@ -207,7 +207,7 @@ class Communicator {
   /// wait for anybody: if ranks disagree about it, it learns so from a later call, at most 64 on.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
-  /// out on `root` = op over all ranks of in; out is ignored, and may be null, elsewhere.
+  /// out on `root` = op over all ranks of in; unused elsewhere. There ranks do not wait, as above.
   Status reduce(const void* in, void* out, size_t count, DataType type, int root,
                 ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   /// in: `count` elements; out on `root`: size() blocks of `count`, block r being rank r's in; out
@@ -253,9 +253,9 @@ class Communicator {
   /// From group_start() on, calls are collected: blocking ones return at once, ok unless their
   /// arguments are refused. group_end() carries them out, messages all at once and beside the
   /// collectives, collectives in their order, and returns when the blocking ones have ended. In
-  /// whatever order ranks put the same calls into their groups, they cannot wait for each other in
-  /// a circle. A refused call spoils the group: group_end() returns its error and does nothing.
-  /// Groups inside a group are part of it: all begins with the outermost group_end().
+  /// whatever order ranks put the same messages into their groups, these cannot wait for each other
+  /// in a circle; collectives keep one order. A refused call spoils the group: group_end() only
+  /// returns its error. Groups inside a group are part of it: all begins with the outermost end.
   Status group_start();
   Status group_end();
 

@@ -5,7 +5,7 @@
  * 1. What can fail returns a rondo_code, RONDO_OK being 0; rondo_last_error() says in words why the
  *    last call of this thread that failed did. No exception leaves rondo.
  * 2. Handles are opaque and belong to the caller: rondo_destroy, rondo_work_release. A null handle
- *    is an error, or nothing to do for those two.
+ *    is an error, or nothing to do for those two. A forked child uses none of its parent's.
  * 3. Values are 32-bit integers that never change their meaning; new ones are added behind the
  *    last.
  * 4. Structs grow at their end. Those that the caller fills begin with their size: initialise them
@@ -186,7 +186,7 @@ void rondo_config_init(rondo_config* config, size_t size);
 
 /* Meets the other ranks. Blocks at most bootstrap_timeout_ms until all have come, and at most as
  * long again for each thing that they then tell each other. A null config is all defaults. On
- * failure *communicator is null; a missing rank is named in the error. */
+ * failure *communicator is null; a missing rank is named. Takes up to 128 KiB of stack. */
 rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* config);
 /* Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,
  * unless one has failed. */

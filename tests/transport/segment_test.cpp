@@ -139,5 +139,18 @@ TEST_CASE("no descriptors, no address space: a value that says what to do") {
   }
 }
 
+TEST_CASE("a limit on the size of files is a value, and no signal") {
+  const std::string text = in_child([]() -> std::string {
+    const rlimit limit{.rlim_cur = 102'400, .rlim_max = RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "cannot limit";
+    if (!Segment::create("segment-test", 102'400).ok()) return "refused what is allowed";
+    const Status status = Segment::create("segment-test", 102'401).status();
+    return status.code() == Code::kResourceExhausted ? status.message() : "wrong code";
+  });
+  CHECK(text ==
+        "102401 bytes of shared memory: RLIMIT_FSIZE, which holds for it too, is 102400 bytes; "
+        "`ulimit -f unlimited` raises it");
+}
+
 }  // namespace
 }  // namespace rondo::transport::test

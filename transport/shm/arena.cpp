@@ -96,7 +96,7 @@ Result<size_t> parse_bytes(const char* text) {
 
 Result<size_t> arena_bytes() {
   size_t bytes = 0;
-  if (const char* text = std::getenv("RONDO_ARENA_BYTES")) {
+  if (const char* text = std::getenv("RONDO_ARENA_BYTES"); text != nullptr && *text != '\0') {
     Result<size_t> parsed = parse_bytes(text);
     if (!parsed.ok()) return parsed;
     bytes = *parsed;

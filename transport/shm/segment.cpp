@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -38,6 +39,16 @@ Status failure(const char* call, size_t bytes) {
     default:
       return {Code::kSystem, what};
   }
+}
+
+/// A memfd counts as a file, and one that grows beyond the limit is a signal that ends the process.
+Status check_file_limit(size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return {};
+  return {Code::kResourceExhausted,
+          std::to_string(bytes) +
+              " bytes of shared memory: RLIMIT_FSIZE, which holds for it too, is " +
+              std::to_string(limit.rlim_cur) + " bytes; `ulimit -f unlimited` raises it"};
 }
 
 /// Maps at a multiple of kAlignment: reserves more than needed, maps over the middle, gives the
@@ -118,6 +129,7 @@ Result<Segment> Segment::find_or_map(UniqueFd fd, size_t bytes, Pages pages, boo
 
 Result<Segment> Segment::create(const char* name, size_t bytes, Pages pages) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "a shared segment of 0 bytes");
+  RONDO_RETURN_IF_ERROR(check_file_limit(bytes));
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return failure("memfd_create", bytes);
   if (bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {

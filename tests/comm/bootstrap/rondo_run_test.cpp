@@ -307,6 +307,11 @@ TEST_CASE("output that could not be written is no success", "[rondo-run]") {
   const auto r = run_program({"sh", "-c", full});
   REQUIRE(r.exit_code == 125);
   REQUIRE(contains(r.err, "cannot write to stdout: No space left on device"));
+  for (const char* flag : {"--help", "--help-environment"}) {
+    const auto help = run_program({"sh", "-c", RONDO_RUN " " + std::string(flag) + " >/dev/full"});
+    REQUIRE(help.exit_code == 125);
+    REQUIRE(contains(help.err, "cannot write to stdout: No space left on device"));
+  }
   // A reader that wants no more is no failure.
   REQUIRE(run_program({"sh", "-c", RONDO_RUN " -n 2 -- echo hello | true"}).exit_code == 0);
 }

@@ -73,6 +73,16 @@ TEST_CASE("a split by color makes independent communicators, ordered by key") {
   }
 }
 
+TEST_CASE("neither a split nor a duplicate is possible inside a group, and each is named") {
+  const TempDirectory directory;
+  auto comm = Communicator::create(world_config(directory.path(), 0, 1));
+  REQUIRE(comm.ok());
+  REQUIRE(comm->group_start().ok());
+  CHECK(comm->split(0, 0).status().message() == "split inside a group: call group_end first");
+  CHECK(comm->duplicate().status().message() == "duplicate inside a group: call group_end first");
+  CHECK(comm->group_end().ok());
+}
+
 TEST_CASE("splits of splits, many at once, and a duplicate beside its original") {
   require_all_ok(run_world(How::kForks, 4, [](Communicator& comm) {
     auto half = comm.split(comm.rank() / 2, 0);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -176,6 +177,38 @@ TEST_CASE("RONDO_TIMEOUT is the time that a rank may stand still", "[launch]") {
   gang.tell(0, "leave");
   gang.tell(1, "leave");
   testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("an empty variable is as none, and no pace is off", "[launch]") {
+  const testing::TempDirectory place;
+  const std::string said = place.path() + "/said";
+  for (const char* pace : {"", "off"}) {
+    testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
+      Variables variables{{"RONDO_PACE", pace}};
+      for (const char* name :
+           {"RONDO_LOG", "RONDO_TIMEOUT", "RONDO_ARENA_BYTES", "RONDO_CMA", "RONDO_KERNELS",
+            "RONDO_LINKS", "RONDO_RENDEZVOUS", "RONDO_SECRET", "RONDO_SECRET_FILE",
+            "RONDO_STATUS_SOCKET", "RONDO_TERMINAL", "RONDO_RESTART_COUNT"}) {
+        variables[name] = "";
+      }
+      set_environment(variables);
+      expect(std::freopen(said.c_str(), "w", stderr) != nullptr, "stderr to a file");
+      Config config;
+      config.rank = 0;
+      config.world_size = 1;
+      config.rendezvous = place.path() + "/" + (*pace != '\0' ? pace : "empty");
+      auto world = Communicator::create(config);
+      expect(world.ok(), world.status().to_string());
+      log(LogLevel::kWarn, "the level is as without RONDO_LOG");
+      void* memory = alloc(64);
+      expect(memory != nullptr, "library memory");
+      free(memory);
+    }));
+    std::ifstream file(said);
+    std::string line;
+    REQUIRE(std::getline(file, line));
+    CHECK(line == "[rondo] [warning] the level is as without RONDO_LOG");
+  }
 }
 
 TEST_CASE("a timeout set in the program goes before RONDO_TIMEOUT, ten minutes too", "[launch]") {

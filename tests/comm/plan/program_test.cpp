@@ -90,6 +90,17 @@ TEST_CASE("a dash is stdout, which then has nothing else") {
   CHECK_THAT(both.err, says("one of them to a file"));
 }
 
+TEST_CASE("what could not be printed is no success") {
+  for (const char* arguments : {"all_reduce --ranks 2 --size 1K", "barrier --ranks 2 --json -",
+                                "barrier --ranks 2 --svg -", "--help"}) {
+    const std::string command = RONDO_PLAN " " + std::string(arguments) + " >/dev/full";
+    const ProgramResult ran = run_program({"sh", "-c", command}, {"RONDO_LINKS"});
+    INFO(arguments);
+    CHECK(ran.exit_code == 1);
+    CHECK(ran.err == "rondo-plan: cannot write to stdout: No space left on device\n");
+  }
+}
+
 TEST_CASE("a barrier has no size, and one is no plural") {
   const ProgramResult ran = plan({"barrier", "--ranks", "3"});
   INFO(ran.out << ran.err);
@@ -123,6 +134,30 @@ TEST_CASE("the ring of 512 ranks is proved in a gigabyte of address space") {
   INFO(ran.err);
   CHECK(ran.exit_code == 0);
   CHECK_THAT(ran.out, says("verified: 512 ranks"));
+}
+
+TEST_CASE("what would take too much memory is refused before it is taken") {
+  const auto in_little_memory = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"sh", "-c", "ulimit -v 262144 && exec \"$@\"", "sh",
+                                         RONDO_PLAN, "all_reduce", "--size", "1M"});
+    return run_program(arguments, {"RONDO_LINKS"});
+  };
+  using Arguments = std::vector<std::string>;
+  for (const Arguments& arguments : {Arguments{"--ranks", "65536"},
+                                     {"--ranks", "65536", "--algorithm", "tree"},
+                                     {"--ranks", "16384", "--algorithm", "star"},
+                                     {"--ranks", "2048", "--algorithm", "ring"}}) {
+    const ProgramResult ran = in_little_memory(arguments);
+    INFO(arguments.back() << ": " << ran.err);
+    CHECK(ran.exit_code == 2);
+    CHECK(ran.out.empty());
+    CHECK_THAT(ran.err, says(arguments[1] + " ranks"));
+    CHECK_THAT(ran.err, says("more than 4 GiB"));
+    CHECK_THAT(ran.err, says("--rank K"));
+  }
+  const ProgramResult one = in_little_memory({"--ranks", "65536", "--rank", "7"});
+  INFO(one.err);
+  CHECK(one.exit_code == 0);
 }
 #endif
 

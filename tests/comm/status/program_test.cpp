@@ -245,6 +245,17 @@ TEST_CASE("what is no job is named, and mistakes end with 2") {
   }
 }
 
+TEST_CASE("what could not be printed is no success") {
+  const TempDirectory place;
+  for (const char* flag : {"", "--json", "--help"}) {
+    INFO(flag);
+    const auto ran = run_program({"sh", "-c", RONDO_STATUS " " + std::string(flag) + " >/dev/full"},
+                                 {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(20));
+    CHECK(ran.exit_code == 1);
+    CHECK(contains(ran.err, "rondo-status: cannot write to stdout: No space left on device"));
+  }
+}
+
 TEST_CASE("without a communicator SIGUSR1 says so, and the job goes on") {
   const TempDirectory place;
   const std::string fifo = place.path() + "/go";
