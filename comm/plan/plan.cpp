@@ -147,18 +147,6 @@ Result<uint64_t> proof_bytes(const Plan& plan) {
   return bytes;
 }
 
-Status check_proof(const Plan& plan) {
-  const auto bytes = proof_bytes(plan);
-  if (!bytes.ok()) return bytes.status();
-  if (*bytes <= kMostProofBytes) return {};
-  return refuse(
-      fmt::format("the schedules of {} and their proof, {} by {}, would take more than "
-                  "{} GiB of memory, the most that is allowed: choose fewer ranks, or "
-                  "--rank K for the schedule of one of them",
-                  comm::counted(plan.request.ranks, "rank"), name(plan.request.collective),
-                  name(plan.algorithm), kMostProofBytes >> 30));
-}
-
 /// The larger buffer of a rank, in elements: S of the formulae.
 uint64_t buffer_elements(const Plan& plan) {
   const Form form = form_of(plan.request.collective);
@@ -250,8 +238,18 @@ Result<Plan> make_plan(const Request& request) {
   if (request.rank) {
     plan.not_verified = "only one rank was asked for";
   } else {
-    RONDO_RETURN_IF_ERROR(check_proof(plan));
-    for (int r = 1; r < request.ranks; ++r) RONDO_RETURN_IF_ERROR(add_rank(plan, r));
+    const auto bytes = proof_bytes(plan);
+    if (!bytes.ok()) return bytes.status();
+    if (*bytes > kMostProofBytes) {
+      plan.not_verified = fmt::format(
+          "the schedules of {} and their proof would take more than {} GiB of memory, the most "
+          "that "
+          "is allowed: this is rank 0's alone; choose fewer ranks, or --rank K for another one's",
+          comm::counted(request.ranks, "rank"), kMostProofBytes >> 30);
+    }
+    for (int r = 1; plan.not_verified.empty() && r < request.ranks; ++r) {
+      RONDO_RETURN_IF_ERROR(add_rank(plan, r));
+    }
   }
   count_bytes(plan);
   if (plan.not_verified.empty()) verify(plan);

@@ -136,7 +136,7 @@ TEST_CASE("the ring of 512 ranks is proved in a gigabyte of address space") {
   CHECK_THAT(ran.out, says("verified: 512 ranks"));
 }
 
-TEST_CASE("what would take too much memory is refused before it is taken") {
+TEST_CASE("a proof that would take too much memory is left out, and said so") {
   const auto in_little_memory = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"sh", "-c", "ulimit -v 262144 && exec \"$@\"", "sh",
                                          RONDO_PLAN, "all_reduce", "--size", "1M"});
@@ -149,11 +149,10 @@ TEST_CASE("what would take too much memory is refused before it is taken") {
                                      {"--ranks", "2048", "--algorithm", "ring"}}) {
     const ProgramResult ran = in_little_memory(arguments);
     INFO(arguments.back() << ": " << ran.err);
-    CHECK(ran.exit_code == 2);
-    CHECK(ran.out.empty());
-    CHECK_THAT(ran.err, says(arguments[1] + " ranks"));
-    CHECK_THAT(ran.err, says("more than 4 GiB"));
-    CHECK_THAT(ran.err, says("--rank K"));
+    CHECK(ran.exit_code == 0);
+    CHECK_THAT(ran.out, says("not verified: the schedules of " + arguments[1] + " ranks"));
+    CHECK_THAT(ran.out, says("more than 4 GiB"));
+    CHECK_THAT(ran.out, says("--rank K"));
   }
   const ProgramResult one = in_little_memory({"--ranks", "65536", "--rank", "7"});
   INFO(one.err);

@@ -130,7 +130,7 @@ TEST_CASE("one rank of very many") {
   CHECK_FALSE(plan.verification);
   CHECK_THAT(plan.not_verified, says("one rank"));
   r.rank.reset();
-  CHECK_THAT(make_plan(r).status().message(), says("4 GiB"));
+  CHECK_THAT(planned(r).not_verified, says("4 GiB"));
 }
 
 TEST_CASE("rounds that are alike stand for each other, and are counted all the same") {
