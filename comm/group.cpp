@@ -63,6 +63,7 @@ Status Communicator::Impl::group_end() {
     return error;
   }
   if (device_) {
+    RONDO_RETURN_IF_ERROR(device_->make_room(group.operations));
     RONDO_RETURN_IF_ERROR(device_->add(group.transfers));
     for (const auto& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(*operation));
     return device_->run();

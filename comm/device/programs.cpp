@@ -23,6 +23,12 @@ size_t put(std::byte* at, const std::vector<T>& values) {
   return aligned(values.size() * sizeof(T));
 }
 
+size_t bytes_of(const schedule::Program& program) {
+  return aligned(program.instructions.size() * sizeof(schedule::Instruction)) +
+         aligned(program.operands.size() * sizeof(schedule::Location)) +
+         aligned(program.channels.size() * sizeof(schedule::Geometry));
+}
+
 // Behind the last one that has rounds there is nothing to do, on any rank.
 int busy_channels(const schedule::Program& program) {
   size_t busy = 1;
@@ -62,14 +68,11 @@ Result<const Uploaded*> Programs::find(const engine::Plan& plan,
   auto& known = captured ? captured_ : plain_;
   if (const auto found = known.find(&plan); found != known.end()) return &found->second;
   const schedule::Program& program = plan.program;
-  const size_t room = high_ - low_;
-  const size_t all = aligned(program.instructions.size() * sizeof(schedule::Instruction)) +
-                     aligned(program.operands.size() * sizeof(schedule::Location)) +
-                     aligned(program.channels.size() * sizeof(schedule::Geometry));
-  if (all > room) {
+  const size_t all = bytes_of(program);
+  if (all > room()) {
     return Status(Code::kResourceExhausted,
                   "a program of " + std::to_string(all) +
-                      " bytes does not fit beside the others: " + std::to_string(room) +
+                      " bytes does not fit beside the others: " + std::to_string(room()) +
                       " are left for those of graphs and of other calls");
   }
   size_t bytes = put(staging_, program.instructions);
@@ -92,6 +95,10 @@ Result<const Uploaded*> Programs::find(const engine::Plan& plan,
     low_ += all;
   }
   return &known.emplace(&plan, std::move(uploaded)).first->second;
+}
+
+size_t Programs::needed(const engine::Plan& plan) const {
+  return plain_.contains(&plan) ? 0 : bytes_of(plan.program);
 }
 
 Status Programs::copy(std::byte* to, size_t bytes) {

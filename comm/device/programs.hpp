@@ -37,6 +37,9 @@ class Programs {
   Result<const Uploaded*> find(const engine::Plan& plan,
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
                                bool captured);
+  /// Bytes that find() would take for the plan; 0: it is there. And how many there are.
+  size_t needed(const engine::Plan& plan) const;
+  size_t room() const { return high_ - low_; }
   /// REQUIRES: no kernel reads a program any more, but those of graphs.
   void forget();
 

@@ -64,6 +64,9 @@ class Runner {
   /// operation is the `sequence`-th of this rank; messages come before operations, all at once.
   /// What goes wrong from there on is found by check(). Errors are the communicator's.
   Status add(std::span<const engine::Transfer> messages);
+  /// Before a group: room for the programs of all its operations, as far as there can be. Waits, if
+  /// it must, for what this rank has launched.
+  Status make_room(std::span<const std::unique_ptr<engine::Operation>> operations);
   Status add(const engine::Operation& operation, uint64_t sequence);
   Status run();
   /// Of a call on that stream which must not be made; nothing has happened, and the communicator
@@ -94,7 +97,14 @@ class Runner {
                 int at_once);
   Status connect(const transport::cuda_ipc::Place& own);
   Status connect_through_host();
+  struct Bytes {
+    const std::byte *begin, *end;
+  };
   Status put(const engine::Operation& operation, uint64_t sequence);
+  /// Whether the operation has to do with buffers that the launch which is begun writes, or writes
+  /// what that reads. A channel goes on to the next operation by itself, so such two would not be
+  /// one after the other in one launch.
+  bool must_wait_for_begun(Bytes in, Bytes out) const;
   /// Begins a launch on the stream, unless the one that is begun is on it, and has room.
   Status begin_launch(void* stream);
   Status launch();
@@ -140,6 +150,7 @@ class Runner {
     uint64_t capture;
     int blocks = 0;
     engine::DeviceGroup group{};
+    std::vector<Bytes> read{}, written{};  // what it does with this rank's buffers
   };
   std::optional<Begun> begun_;
   struct Last {

@@ -17,20 +17,20 @@ inline constexpr uint32_t kMaxDeviceRanks = 64;
 /// peer and direction are a lane: the k-th send to a peer meets its k-th recv from this rank.
 struct DeviceMessage {
   std::byte* buffer = nullptr;  // only read by the sending end
-  uint64_t count : 50 = 0, peer : 6 = 0, type : 7 = 0, sends : 1 = 0;
+  uint64_t count : 51 = 0, peer : 6 = 0, type : 6 = 0, sends : 1 = 0;
 
   /// What both ends must have alike.
   constexpr uint64_t tag() const { return uint64_t{type} << 56 | count; }
   static constexpr DeviceMessage of_tag(uint64_t tag) {
     return {.buffer = nullptr,
-            .count = tag & ((uint64_t{1} << 50) - 1),
+            .count = tag & ((uint64_t{1} << 51) - 1),
             .peer = 0,
-            .type = tag >> 56 & 127,
+            .type = tag >> 56 & 63,
             .sends = 0};
   }
   constexpr uint64_t bytes() const { return count * size_of(static_cast<DataType>(type)); }
 };
-static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes <= 128);
+static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes <= 64);
 
 /// Why a channel gave up first, and for what it waited then; one per channel, read by the host,
 /// which has cleared it. What goes well writes nothing: this is the host's memory, and far away.

@@ -132,7 +132,8 @@ TEST_CASE("RONDO_ARENA_BYTES: sizes, off, nonsense") {
   CHECK(size("1G") == "1073741824");
   CHECK(size("3") == "2097152");  // whole huge pages
   CHECK(size("0") == "0 off");
-  for (const char* text : {"", "M", "64MB", "-1", " 5", "12x", "99999999999999999999", "100T"}) {
+  CHECK(size("") == "34359738368");  // as if there were none
+  for (const char* text : {"M", "64MB", "-1", " 5", "12x", "99999999999999999999", "100T"}) {
     INFO(text);
     CHECK_THAT(size(text), Catch::StartsWith("invalid argument: RONDO_ARENA_BYTES='" +
                                              std::string(text) + "'"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -29,6 +30,7 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
+  std::atomic<bool> first_block_is_late{false};  // by some milliseconds
   std::atomic<int> launches{0};
   std::atomic<int> launches_by_ll{0};
 
@@ -200,6 +202,9 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
 
   void walk(const engine::DeviceLinks& links, const engine::DeviceGroup& group, int block) {
+    if (block == 0 && first_block_is_late) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     engine::test::HostBlockMemory memory(1);
     engine::test::HostBlock host{memory, 0, 1, ns_per_look};
     engine::walk_group<engine::test::HostBlock, engine::test::HostAccess>(

@@ -157,6 +157,40 @@ TEST_CASE("On a device, messages and collectives follow each other on a stream, 
   CHECK((world[0].status().ok() && world[1].status().ok()));
 }
 
+TEST_CASE("A group's operations on the same buffers are one after the other") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  gpu->first_block_is_late = true;
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  constexpr size_t kCount = 4096;
+  std::vector<int32_t> values(2 * kCount, 1), others(2, 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    Communicator& c = world[rank];
+    int32_t* const value = values.data() + static_cast<size_t>(rank) * kCount;
+    int32_t* const other = &others[static_cast<size_t>(rank)];
+    const CallOptions options = world.on_stream(rank);
+    const auto sum = [&](int32_t* at, size_t count) {
+      return c.all_reduce(at, at, count, DataType::kInt32, ReduceOp::kSum, options);
+    };
+    REQUIRE(c.group_start().ok());
+    if (rank == 0) REQUIRE(c.recv(value + 50, 1000, DataType::kInt32, 1, options).ok());
+    if (rank == 1) REQUIRE(c.send(value + 2000, 1000, DataType::kInt32, 0, options).ok());
+    REQUIRE(sum(value, kCount).ok());
+    REQUIRE(sum(value, 100).ok());
+    REQUIRE(sum(other, 1).ok());  // which has nothing to do with them
+    REQUIRE(c.broadcast(value, value, kCount, DataType::kInt32, 0, options).ok());
+    REQUIRE(c.group_end().ok());
+  }
+  world.synchronize();
+  for (size_t i = 0; i < values.size(); ++i) {
+    INFO(i);
+    REQUIRE(values[i] == (i % kCount < 100 ? 4 : 2));
+  }
+  CHECK(others == std::vector<int32_t>{2, 2});
+  CHECK((world[0].status().ok() && world[1].status().ok()));
+}
+
 TEST_CASE("A group of more operations than a launch takes is several launches") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

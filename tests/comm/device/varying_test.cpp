@@ -92,5 +92,34 @@ TEST_CASE("On a device, _v collectives give what they give on the host") {
   }
 }
 
+TEST_CASE("Groups whose programs no longer fit wait before they begin, not in the middle") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu, 16 << 10);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  const auto calls = varying_calls(2);
+  std::vector<std::vector<int32_t>> in = {filled(0), filled(1)};
+  std::vector<std::vector<int32_t>> out(2 * calls.size(), std::vector<int32_t>(kRoom));
+  std::vector<int32_t> letters(4);
+  for (int again = 0; again < 50; ++again) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      const CallOptions options = world.on_stream(rank);
+      Communicator& c = world[rank];
+      REQUIRE(c.group_start().ok());
+      REQUIRE(c.send(&letters[r], 1, DataType::kInt32, 1 - rank, options).ok());
+      REQUIRE(c.recv(&letters[2 + r], 1, DataType::kInt32, 1 - rank, options).ok());
+      for (size_t i = 0; i < calls.size(); ++i) {
+        REQUIRE(calls[i](c, in[r].data(), out[2 * i + r].data(), options).ok());
+      }
+      const Status status = c.group_end();
+      INFO(again << ", rank " << rank << ": " << status.to_string());
+      REQUIRE(status.ok());
+    }
+  }
+  world.synchronize();
+  for (int rank = 0; rank < 2; ++rank) CHECK(world[rank].status().ok());
+}
+
 }  // namespace
 }  // namespace rondo::device::test
