@@ -168,7 +168,7 @@ Status Communicator::Impl::run_in_turn(const Request& request, const CallOptions
 }
 
 Status Communicator::Impl::enqueue(const engine::Operation& operation) {
-  return device_->add(operation, runner_->post(operation.prepared->call));
+  return device_->add(operation, runner_->post(*operation.prepared));
 }
 
 Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {

@@ -129,6 +129,11 @@ Status timeout(const Premises& premises, uint32_t channels, const recorder::Boar
       return watch.mismatch(found.rank, peer, report.sequence, ours->call.to_string());
     }
   }
+  for (int rank = 0; ours && rank < board.ranks(); ++rank) {
+    for (int peer = 0; peer < rank; ++peer) {
+      RONDO_RETURN_IF_ERROR(watch.find_uneven(rank, peer, report.sequence, ours->call));
+    }
+  }
   return {
       Code::kTimeout,
       fmt::format("{} has not moved within its timeout on rank {}, whose kernel waits for {} of "

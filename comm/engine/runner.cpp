@@ -74,10 +74,14 @@ uint64_t Runner::bytes_sent() const {
   return sum;
 }
 
-uint64_t Runner::post(const recorder::Call& call) {
+uint64_t Runner::post(const Prepared& prepared) {
+  const recorder::Call& call = prepared.call;
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence, std::memory_order_relaxed);  // as in begin()
   history_ = (history_ ^ call.hash()) * 0x9e3779b97f4a7c15u + sequence;
+  if (call.collective == Collective::kAllToAllV) {
+    board_.post_counts(sequence, prepared.layout.in_counts, prepared.layout.out_counts);
+  }
   board_.post(sequence, call, {}, {});
   board_.finish(sequence);
   return sequence;
@@ -290,7 +294,8 @@ bool Runner::is_let_go() {
 [[gnu::noinline]] Progress Runner::engine_failed(const Operation& operation,
                                                  const HostEngine& engine) {
   const int peer = engine.blocked_on();
-  if (Status uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
+  if (Status uneven =
+          watch_.find_uneven(board_.rank(), peer, operation.sequence, operation.prepared->call);
       !uneven.ok()) {
     return fail(std::move(uneven));
   }
@@ -327,7 +332,7 @@ bool Runner::gave_up(const Operation& operation) const {
 [[gnu::noinline]] Status Runner::find_uneven(const Operation& operation) {
   Status uneven;
   for (int peer = 0; uneven.ok() && peer < board_.ranks(); ++peer) {
-    uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
+    uneven = watch_.find_uneven(board_.rank(), peer, operation.sequence, operation.prepared->call);
   }
   return uneven;
 }

@@ -58,7 +58,7 @@ class Runner {
   const recorder::Board& board() const { return board_; }
   /// For an operation that is carried out elsewhere, on a device: its place in the order of all, on
   /// the board too, and its number.
-  uint64_t post(const recorder::Call& call);
+  uint64_t post(const Prepared& prepared);
   uint64_t bytes_sent() const;
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 

@@ -98,7 +98,7 @@ Status Watch::find_mismatch(const Wait& wait) {
     if (peer == board_.rank()) continue;
     const auto posted = board_.read(peer, wait.sequence);
     if (posted && posted->call != *wait.call) return mismatch(peer, wait.sequence, *wait.call);
-    if (Status s = find_uneven(peer, wait.sequence, *wait.call); !s.ok()) return s;
+    if (Status s = find_uneven(board_.rank(), peer, wait.sequence, *wait.call); !s.ok()) return s;
   }
   return {};
 }
@@ -111,10 +111,10 @@ Status Watch::abandoned(int peer, const std::string& transfer) {
                    peer, board_.rank(), transfer)});
 }
 
-Status Watch::find_uneven(int peer, uint64_t sequence, const Call& call) {
+Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& call) {
   if (call.collective != Collective::kAllToAllV) return {};
   for (const bool ours : {true, false}) {
-    const int from = ours ? board_.rank() : peer, to = ours ? peer : board_.rank();
+    const int from = ours ? rank : peer, to = ours ? peer : rank;
     const auto exchange = board_.exchange(from, to, sequence);
     if (!exchange || exchange->sends == exchange->expects) continue;
     return board_.raise(
@@ -144,9 +144,7 @@ Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string&
     if (ours && theirs && ours->call != theirs->call) {
       return report(at, ours->call.to_string(), theirs->call.to_string());
     }
-    if (ours && theirs && rank == board_.rank()) {
-      RONDO_RETURN_IF_ERROR(find_uneven(peer, at, ours->call));
-    }
+    if (ours && theirs) RONDO_RETURN_IF_ERROR(find_uneven(rank, peer, at, ours->call));
   }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
   return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));

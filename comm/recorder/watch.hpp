@@ -59,9 +59,9 @@ class Watch {
   Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
   /// The error, raised on the board, for a message that waits for a rank that has left.
   Status abandoned(int peer, const std::string& transfer);
-  /// The error, raised on the board, if this rank and `peer` disagree about what passes between
-  /// them in an all_to_all_v; else ok.
-  Status find_uneven(int peer, uint64_t sequence, const Call& call);
+  /// The error, raised on the board, if two ranks disagree about what passes between them in an
+  /// all_to_all_v; else ok.
+  Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
 
  private:
   Status find_mismatch(const Wait& wait);

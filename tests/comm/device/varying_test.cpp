@@ -1,6 +1,7 @@
 // _v collectives of a communicator on a device, against those of the host.
 #include <functional>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "tests/comm/device/world.hpp"
@@ -119,6 +120,36 @@ TEST_CASE("Groups whose programs no longer fit wait before they begin, not in th
   }
   world.synchronize();
   for (int rank = 0; rank < 2; ++rank) CHECK(world[rank].status().ok());
+}
+
+TEST_CASE("An all_to_all_v of GPUs whose counts differ is told with both") {
+  // Rank 0 sends too many; or nothing, where rank 1 waits.
+  for (const size_t sent : {size_t{70}, size_t{0}}) {
+    const size_t expected = 60;
+    const auto gpu = std::make_shared<FakeGpu>();
+    if (sent == 0) gpu->ns_per_look = 1'000'000'000;
+    const Installed installed(gpu);
+    World world(gpu, 2);
+    REQUIRE(world.all_created());
+    std::vector<int32_t> in(200), out(400);
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::vector<size_t> sends = {0, rank == 0 ? sent : 0};
+      const std::vector<size_t> expects = {rank == 1 ? expected : 0, 0};
+      REQUIRE(world[rank]
+                  .all_to_all_v(in.data(), sends, {}, out.data() + 200 * rank, expects, {},
+                                DataType::kInt32, world.on_stream(rank))
+                  .ok());
+    }
+    world.synchronize();
+    for (const int rank : {1, 0}) {  // which has noticed it, and who hears of it
+      const Status status = world[rank].status();
+      INFO(sent << " of " << expected << ": " << status.to_string());
+      CHECK(status.code() == Code::kMismatch);
+      CHECK(status.message().find("rank 0 sends " + std::to_string(sent) +
+                                  " elements to rank 1, which expects " +
+                                  std::to_string(expected)) != std::string::npos);
+    }
+  }
 }
 
 }  // namespace
