@@ -487,7 +487,8 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   }
 
   /// At the end of an operation. Nobody writes there before this rank's next operation by LL has
-  /// told that this one has ended; the fence keeps that order. Two in a row clear both areas.
+  /// told that this one has ended; the fence, with the barriers behind it, keeps that order, within
+  /// one launch, too. Two in a row clear both areas.
   RONDO_DEVICE void clear_old_lines() {
     const uint32_t number = block_.shared().ll_flag >> 16 & (kLlNumbers - 1);
     if (part().rounds == 0 || number % (kLlNumbers / 2) > 1) return;

@@ -190,20 +190,20 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   std::string state = process_state(pid);
   if (!state.empty()) state = ", " + state;
   if (posted < wait.sequence) {
-    return fmt::format("rank {} (pid {}{}) has not called it; its last operation is {}", rank, pid,
-                       state, posted);
+    const std::vector<Message> messages = board_.messages(rank);
+    return messages.empty()
+               ? fmt::format("rank {} (pid {}{}) has not called it; its last operation is {}", rank,
+                             pid, state, posted)
+               : fmt::format("rank {} (pid {}{}) has not called it: it waits in {}", rank, pid,
+                             state, messages[0].to_string());
   }
   return fmt::format("rank {} (pid {}{}) stands still inside it", rank, pid, state);
 }
 
 std::string Watch::describe_circle(const Wait& wait) const {
   for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
-    const RankState& s = board_.state(r);
-    const uint64_t posted = s.posted.load(std::memory_order_acquire);
-    const std::vector<Message> messages = board_.messages(r);
-    if (posted >= wait.sequence || messages.empty()) continue;
-    return fmt::format("rank {} (pid {}) has not called it: it waits in {}", r,
-                       s.pid.load(std::memory_order_relaxed), messages[0].to_string());
+    const uint64_t posted = board_.state(r).posted.load(std::memory_order_acquire);
+    if (posted < wait.sequence && !board_.messages(r).empty()) return describe_stalled(r, wait);
   }
   return wait.call == nullptr
              ? "all ranks wait for each other: if each sends before it receives, put its sends and "

@@ -157,14 +157,14 @@ struct Stats {
 /// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in
 /// place; any other overlap is refused. A forked child must not use its parent's communicator.
 ///
-/// With Config::device, buffers are device memory and a collective is enqueued on
-/// CallOptions::stream: it returns at once, like a kernel launch, and has ended when the stream has
-/// come past it. Buffers belong to it until then. Operations of one communicator are carried out
-/// one after the other, whatever their streams; they may be captured in graphs, whose replays the
-/// caller keeps in order with each other and with other operations. What goes wrong on the way
-/// comes back from status() and from later calls; the stream goes on with wrong data. Ranks of one
-/// process that share a device need a stream each. A group is one launch, as far as it is on one
-/// stream, messages first; calls that return a Work are refused there.
+/// With Config::device, buffers are device memory and a call is enqueued on CallOptions::stream: it
+/// returns at once, like a kernel launch (some hundred launches ahead it waits), and has ended when
+/// the stream has come past it. Buffers belong to it until then. What one communicator does is in
+/// order, whatever the streams; it may be captured in graphs, whose replays the caller keeps in
+/// order with each other and with other operations. What goes wrong on the way comes back from
+/// status() and from later calls; the stream goes on with wrong data. Ranks of one process that
+/// share a device need a stream each. A group's messages, 128 at most and on one stream, come
+/// before its collectives, not beside them. Calls that return a Work are refused there.
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at

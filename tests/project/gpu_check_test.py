@@ -127,7 +127,7 @@ class GpuCheck(unittest.TestCase):
         sources = "".join(p.read_text() for folder in ("kernels", "comm/engine") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
         under_tools = [re.search(r"--tool (\w+) .*/(\w+) '\*(.+)\*'$", stage["command"]) for stage in self.report["stages"]
                        if stage["name"].partition("-")[0].endswith("check")]
-        self.assertEqual(len(under_tools), 3)
+        self.assertEqual(len(under_tools), 4)
         for tool, program, words in (found.groups() for found in under_tools):
             self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', f"{tool} {program}")
         self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
@@ -209,7 +209,7 @@ class GpuCheck(unittest.TestCase):
     def test_what_cannot_run_here_is_skipped_with_its_reason(self):
         self.assertEqual(self.check(compute_sanitizer="refuses", perf="unable"), 0, self.output)
         states = self.states()
-        self.assertEqual([states[name] for name in states if "check-" in name], ["skipped"] * 3)
+        self.assertEqual([states[name] for name in states if "check-" in name], ["skipped"] * 4)
         self.assertEqual(self.stage("memcheck-device_engine_test")["reason"],
                          "compute-sanitizer does not work here: Error: Device not supported.")
         self.assertEqual(self.stage("perf-probe")["reason"], "this rondo-perf cannot measure device memory")
