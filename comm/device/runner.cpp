@@ -429,7 +429,7 @@ Status Runner::begin_launch(void* stream) {
 }
 
 Status Runner::launch() {
-  Begun begun = *begun_;
+  Begun begun = std::move(*begun_);
   begun_.reset();
   RONDO_RETURN_IF_ERROR(follow(begun.stream, begun.capture));
   if (begun.capture == 0) RONDO_RETURN_IF_ERROR(keep_bounded(begun.stream));
