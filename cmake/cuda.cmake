@@ -14,13 +14,13 @@ set(RONDO_HAS_CUDA OFF)
 if(NOT RONDO_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "RONDO_CUDA is '${RONDO_CUDA}': give ON, OFF or AUTO")
 endif()
-# The sanitizers watch host code only, so a sanitized build leaves the device out unless it is asked for.
+# The sanitizers watch host code only, so a sanitized build leaves the device out unless RONDO_CUDA is ON.
 if(RONDO_CUDA STREQUAL "OFF" OR (RONDO_CUDA STREQUAL "AUTO" AND RONDO_SANITIZE))
   return()
 endif()
 
 if(NOT CMAKE_CUDA_COMPILER)
-  # Packages put nvcc where PATH does not look.
+  # Packages install nvcc outside PATH.
   find_program(RONDO_NVCC nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
   mark_as_advanced(RONDO_NVCC)
   if(NOT RONDO_NVCC)
@@ -31,10 +31,22 @@ if(NOT CMAKE_CUDA_COMPILER)
     message(STATUS "CUDA: no nvcc, host only")
     return()
   endif()
+  if(RONDO_CUDA STREQUAL "AUTO")
+    # Tried in a project of its own: a toolkit that lacks its libraries fails there, and not this configuration.
+    include(CheckLanguage)
+    set(ENV{CUDACXX} ${RONDO_NVCC})
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      unset(CMAKE_CUDA_COMPILER CACHE)  # tried again next time
+      message(WARNING "CUDA: ${RONDO_NVCC} cannot build a program, so this build is for the host only. Repair the toolkit "
+                      "(-DRONDO_CUDA=ON shows what it says), or pass -DRONDO_CUDA=OFF")
+      return()
+    endif()
+  endif()
   set(CMAKE_CUDA_COMPILER ${RONDO_NVCC} CACHE FILEPATH "nvcc")
 endif()
 
-# For the GPUs at hand, so that nothing is compiled in vain. Without one: Hopper's machine code, and PTX for what came later.
+# Compiles for the GPUs at hand. Without one: Hopper's machine code, and PTX for later GPUs.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(architectures 90)
   file(GLOB devices /dev/nvidia[0-9]*)
@@ -44,8 +56,8 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to compile for")
 endif()
 enable_language(CUDA)
-# Its static runtime opens the driver when it is first asked for something: a program with it starts on any machine, and is told
-# there that there is no driver.
+# The static runtime opens the driver at the first call: a program with it starts on any machine, and gets an error there if the
+# driver is missing.
 find_package(CUDAToolkit REQUIRED)
 
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)  # CMAKE_CXX_VISIBILITY_PRESET does not cover .cu
@@ -53,7 +65,7 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)  # CMAKE_CXX_VISIBILITY_PRESET does not
 set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
 set(rondo_cuda_flags
   -std=c++20
-  # CPU and GPU agree bit for bit: the device must not fuse either, and what nvcc does by default it is told all the same.
+  # CPU and GPU agree bit for bit, so the device must not fuse either; nvcc's defaults are set explicitly.
   -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
   --expt-relaxed-constexpr  # constexpr functions are shared by host and device
   -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off  # not -Wpedantic: nvcc's own output is not pedantic

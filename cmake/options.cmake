@@ -1,4 +1,4 @@
-# What every target of rondo is compiled with: rondo_options, an interface target.
+# rondo_options: an interface target with the flags of every target of rondo.
 find_package(Threads REQUIRED)
 
 add_library(rondo_options INTERFACE)
@@ -13,8 +13,8 @@ target_compile_options(rondo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${rond
 target_link_libraries(rondo_options INTERFACE Threads::Threads)
 
 if(RONDO_SANITIZE MATCHES "undefined")
-  # A null pointer that is used and an object that is overrun are reported by the address sanitizer too: looking for them
-  # twice takes a third more time to compile.
+  # The address sanitizer also reports uses of null pointers and overruns of objects; checking them twice takes a third more
+  # time to compile.
   set(rondo_less_undefined -fno-sanitize=null,object-size)
 endif()
 # ASan's checks as calls, not in line: the same checks, and a fifth less to compile. For sources that are large and seldom compute: loops
@@ -33,9 +33,9 @@ endif()
 target_compile_options(rondo_options INTERFACE
   "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:RONDO_QUICK>>>:${rondo_quick_flags}>")
 
-# rondo_quick_to_compile(TARGET...): targets that are little but calls into large header-only libraries (flags, JSON, Catch2), or,
-# under sanitizers, that only drive what is watched. Optimised and watched for undefined behaviour they take four times as long to
-# compile, optimised for speed that nobody needs half as long again.
+# rondo_quick_to_compile(TARGET...): for targets that mostly call large header-only libraries (flags, JSON, Catch2), or, under
+# sanitizers, only drive the checked code. With optimisation and checks for undefined behaviour they take four times as long to compile,
+# with optimisation half as long again, for speed that is not needed.
 function(rondo_quick_to_compile)
   set_target_properties(${ARGN} PROPERTIES RONDO_QUICK ON)
 endfunction()

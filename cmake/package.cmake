@@ -1,5 +1,5 @@
-# What cmake --install installs: both forms of the library, the headers, the programs, and what find_package and pkg-config
-# read. Nothing in it names the prefix, so the whole may be moved: the programs hold rondo themselves.
+# The rules of cmake --install: both forms of the library, the headers, the programs, and the files for find_package and pkg-config.
+# Nothing in them names the prefix, so the installation may be moved; the programs contain rondo statically.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
@@ -15,7 +15,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTAL
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
 
 list(JOIN RONDO_NEEDS_MODULES " " RONDO_NEEDS_TEXT)
-# In a folder of their own: CMake looks for packages beside every bin/ in PATH, and this one is not whole.
+# In a separate folder: CMake looks for packages beside every bin/ in PATH, and this one is incomplete.
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rondoConfig.cmake.in ${PROJECT_BINARY_DIR}/package/rondoConfig.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 # Before 1.0 every minor version may break what the last one promised.
@@ -25,7 +25,7 @@ install(FILES ${PROJECT_BINARY_DIR}/package/rondoConfig.cmake ${PROJECT_BINARY_D
 
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
-# As flags, not as Requires.private: that would ask for the development files of all that these modules need in turn.
+# As flags, because Requires.private would need the development files of all dependencies of these modules.
 list(JOIN RONDO_NEEDS_LDFLAGS " " pkgconfig_needs)
 if(RONDO_HAS_CUDA)
   string(APPEND pkgconfig_needs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")

@@ -6,41 +6,41 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
-#include "comm/device/runner.hpp"
-#include "comm/engine/progress.hpp"
-#include "comm/engine/runner.hpp"
+#include "comm/device/device_runner.hpp"
+#include "comm/health/watch.hpp"
+#include "comm/host/progress.hpp"
+#include "comm/host/runner.hpp"
 #include "comm/plans.hpp"
-#include "comm/recorder/board.hpp"
-#include "comm/recorder/watch.hpp"
 #include "comm/request.hpp"
+#include "comm/setup/assemble.hpp"
 #include "rondo/communicator.hpp"
-#include "transport/shm/segment.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace rondo {
 
-/// Timeouts are cut down to this (ten years), so that sums with the time of day do not overflow.
-inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 3650);
-
 namespace comm {
 
+using WorkState = std::shared_ptr<Work::State>;
+
 /// What a Work shares with an operation that begins its way now.
-std::shared_ptr<Work::State> issued();
+WorkState issued();
 
 /// The calls since group_start(), which group_end() carries out.
 struct Group {
-  std::vector<std::unique_ptr<engine::Operation>> operations;
-  std::vector<engine::Transfer> transfers;
+  std::list<engine::Operation> operations{};
+  std::list<engine::Transfer> transfers{};
   bool asynchronous = false;  // some caller holds a Work
   int inner = 0;              // groups begun inside this one, and not ended: they are part of it
-  Status error;               // of the first call that was refused
+  Status error{};             // of the first call that was refused
   Status refuse(const Status& status) {
     if (error.ok()) error = status;
     return status;
@@ -49,28 +49,50 @@ struct Group {
   void end(const Status& status) const;
 };
 
+/// What a communicator takes over from the one that it is made from.
+struct Parent {
+  std::optional<AgreedLinks> links{};  // else as Config says
+  Interrupt interrupt{};               // may end the setup early
+};
+
 }  // namespace comm
 
 class Communicator::Impl {
  public:
-  /// `links`: the link profile, of the communicator that this one is made from; else what `config`
-  /// says.
+  /// `parent`: if this one is made from another communicator.
   static Result<std::unique_ptr<Impl>> create(const Config& config,
-                                              std::optional<tuner::LinkProfile> links = {});
+                                              const comm::Parent& parent = {});
   ~Impl();
 
-  Status run(const comm::Request& request, const CallOptions& options);
-  Work start(const comm::Request& request, const CallOptions& options);
+  /// Every call comes through here. Without `work` it blocks until the operation has ended, or, in a
+  /// group, returns at once; with it, `work` ends with the operation, or with why nothing has begun.
+  Status submit(const comm::Request& request, const CallOptions& options,
+                const comm::WorkState* work = nullptr);
   /// One end of a message.
-  Status run(engine::Transfer transfer, const CallOptions& options);
-  Work start(engine::Transfer transfer, const CallOptions& options);
+  Status submit(engine::Transfer transfer, const CallOptions& options,
+                const comm::WorkState* work = nullptr);
   Status group_start();
   Status group_end();
-  /// What this rank's part is made with; nothing: it has none. `called`: by the name of, for errors.
-  Result<std::optional<Config>> split(int color, int key, std::string_view called);
-  Result<std::unique_ptr<Impl>> make_part(const Config& config);
+  /// What `body` returns. If it throws, the communicator fails, on every rank.
+  template <class Body>
+  auto guarded(const Body& body) noexcept -> decltype(body()) {
+    try {
+      return body();
+    } catch (...) {
+      return broken_off();
+    }
+  }
+  /// A communicator to be made from this one.
+  struct SplitPart {
+    Config config;
+    std::vector<int> members;  // by their ranks here
+    std::string_view called;   // "split" or "duplicate"
+  };
+  /// This rank's part; nothing: it has none.
+  Result<std::optional<SplitPart>> choose_part(int color, int key, std::string_view called);
+  Result<std::unique_ptr<Impl>> make_part(const SplitPart& part);
   Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
-            ReduceOp op);
+            ReduceOp op) const;
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
@@ -84,58 +106,72 @@ class Communicator::Impl {
 
  private:
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
-  Status bring_up(const Config& config);
-  Status bring_up_device(const Config& config, bool links_given);
+  Status set_up(const std::optional<comm::AgreedLinks>& inherited);
+  Status set_up_device();
+  /// While an exception is handled.
+  Status broken_off() noexcept;
+  /// The communicator's, as far as it is known here; ok: none.
+  Status failure() const;
+  template <class Call>
+  Status hand_over(Call&& call, const CallOptions& options, const comm::WorkState* work);
+  /// Checks the call, and adds it to the group.
+  Status add(const comm::Request& request, const CallOptions& options, const comm::WorkState* work,
+             comm::Group& group);
+  Status add(engine::Transfer transfer, const CallOptions& options, const comm::WorkState* work,
+             comm::Group& group);
+  Status check_work(std::string_view call, const comm::WorkState* work) const;
+  Status check_stream(std::string_view call, const CallOptions& options) const;
+  /// The calls of a group, or one that is a group of its own.
+  Status carry_out(comm::Group& group);
+  Status check_group(const comm::Group& group, bool queued);
+  Status launch(const comm::Group& group);
+  Status queue(comm::Group& group, bool* begun);
+  bool is_queued() const { return queue_ && !queue_->empty(); }
+  /// Whether the call repeats the last one, so that last_.operation is what it asks for.
+  bool repeats_last(const comm::Request& request, const CallOptions& options) const;
   /// Checks the arguments, finds the plan, and remembers the operation in last_.
   Status resolve(const comm::Request& request, const CallOptions& options);
-  /// The same, unless the call repeats the last one: last_.operation is what is asked for.
-  Status prepare(const comm::Request& request, const CallOptions& options);
-  /// run(), where something else comes first: a group, a device, an error, or what is still in the
-  /// queue.
-  Status run_in_turn(const comm::Request& request, const CallOptions& options);
-  Status prepare(engine::Transfer& transfer, const CallOptions& options) const;
-  Result<std::unique_ptr<engine::Operation>> make_operation(const comm::Request& request,
-                                                            const CallOptions& options);
+  Result<engine::Operation> operation_by(comm::Plans& plans, const comm::Request& request,
+                                         const CallOptions& options);
   /// With a device: the operation is the next of the launch that is begun.
   Status enqueue(const engine::Operation& operation);
+  /// This communicator's error, one that is raised now if a member has ended included.
+  Status check_members(const SplitPart& part);
+  Status explain_failure(const SplitPart& part, const Status& status);
   /// What every rank wants of a split, in the host's memory.
   Status gather_for_split(const int32_t* own, int32_t* all, size_t count);
   int64_t timeout_of(const CallOptions& options) const;
-  /// The progress thread, from now on.
-  Status need_progress();
+  /// The queue and the progress thread, from now on.
+  Status need_queue();
 
   const pid_t owner_ = getpid();
   comm::Bootstrap bootstrap_;
   transport::Segment board_segment_;
   transport::Segment segment_;  // the transport's FIFOs
   std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<recorder::Board> board_;
-  std::unique_ptr<recorder::Watch> watch_;
+  std::unique_ptr<board::Board> board_;
+  std::unique_ptr<board::Watch> watch_;
   std::unique_ptr<comm::Plans> plans_;
   std::unique_ptr<comm::Plans> device_plans_;  // where there is a device
   std::shared_ptr<engine::Runner> runner_;
+  // From the first asynchronous operation on:
   std::shared_ptr<engine::Queue> queue_;
-  std::shared_ptr<engine::ProgressThread> progress_;  // from the first asynchronous operation on
+  std::shared_ptr<engine::ProgressThread> progress_;
   int64_t timeout_ns_ = 0;
 
   struct Resolved {
     comm::Request request;
     CallOptions options;
     engine::Operation operation;  // of blocking calls itself, for others to be copied
-
-    bool answers(const comm::Request& asked, const CallOptions& how) const {
-      return operation.prepared != nullptr && request == asked && options == how &&
-             std::signbit(options.factor) == std::signbit(how.factor);  // 0 and -0 are equal
-    }
   };
   Resolved last_{};                         // most programs repeat themselves
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 
   std::optional<comm::Group> group_;
-  Config config_;  // as it was settled, for communicators made from this one
-  std::optional<tuner::LinkProfile> links_;  // rank 0's, likewise; for a core for every rank
-  uint64_t splits_ = 0;                      // so far
-  std::unique_ptr<device::Runner> device_;   // null: operations are the host's
+  Config config_;  // with rank 0's settings; communicators made from this one start from it
+  std::optional<comm::AgreedLinks> links_;        // likewise
+  uint64_t splits_ = 0;                           // so far
+  std::unique_ptr<device::DeviceRunner> device_;  // null: operations are the host's
 };
 
 }  // namespace rondo

@@ -1,24 +1,31 @@
-// Groups: calls that are collected and begin together.
+// Groups: calls that are collected and begin together. A call outside any is a group of one.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "comm/base/clock.hpp"
+#include "comm/base/refuse.hpp"
 #include "comm/communicator_impl.hpp"
-#include "comm/recorder/clock.hpp"
-#include "comm/refuse.hpp"
 
 namespace rondo {
 
-using comm::issued;
 using comm::refuse;
+using engine::Operation;
 using engine::Transfer;
 
 namespace comm {
+
+WorkState issued() {
+  auto state = std::make_shared<Work::State>();
+  state->issued_ns.store(base::now_ns(), std::memory_order_relaxed);
+  return state;
+}
+
 void Group::end(const Status& status) const {
-  const int64_t now = recorder::now_ns();
-  for (const auto& operation : operations) {
-    if (operation->work) operation->work->end(status, now);
+  const int64_t now = base::now_ns();
+  for (const Operation& operation : operations) {
+    if (operation.work) operation.work->end(status, now);
   }
   for (const Transfer& transfer : transfers) {
     if (transfer.work) transfer.work->end(status, now);
@@ -44,54 +51,62 @@ Status Communicator::Impl::group_end() {
   }
   comm::Group group = std::move(*group_);
   group_.reset();
-  const auto to_self = [&](bool sends) {
-    return std::count_if(group.transfers.begin(), group.transfers.end(), [&](const Transfer& t) {
-      return t.peer == rank() && t.sends == sends && !t.work;
-    });
-  };
-  Status error = group.error;
-  if (error.ok() && board_->has_error()) error = board_->error();
-  if (error.ok() && device_) error = device_->refusal(group.transfers);
-  const bool queued = group.asynchronous || !queue_->empty();
-  if (error.ok() && !queued && to_self(true) != to_self(false)) {
-    error = refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
-                               rank(), to_self(true), to_self(false)));
-  }
-  if (error.ok() && queued && !device_) error = need_progress();
-  if (!error.ok()) {  // nothing of it has begun
-    group.end(error);
-    return error;
-  }
-  if (device_) {
-    RONDO_RETURN_IF_ERROR(device_->make_room(group.operations));
-    RONDO_RETURN_IF_ERROR(device_->add(group.transfers));
-    for (const auto& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(*operation));
-    return device_->run();
-  }
-  if (!queued) {
-    for (Transfer& transfer : group.transfers) runner_->lanes().push(std::move(transfer));
+  return carry_out(group);
+}
+
+Status Communicator::Impl::carry_out(comm::Group& group) {
+  bool begun = false;
+  const Status outcome = guarded([&]() -> Status {
+    const bool queued = group.asynchronous || is_queued();
+    RONDO_RETURN_IF_ERROR(check_group(group, queued));
+    if (queued) return queue(group, &begun);
+    begun = true;
+    if (device_) return launch(group);
+    runner_->lanes().push(group.transfers);
     return runner_->run(group.operations);
-  }
-  std::vector<Work> blocking;
-  const auto work_for = [&](std::shared_ptr<Work::State>& state) {
-    if (state) return;
-    state = issued();
-    blocking.emplace_back(state);
+  });
+  if (!begun) group.end(outcome);
+  return outcome;
+}
+
+Status Communicator::Impl::check_group(const comm::Group& group, bool queued) {
+  if (!group.error.ok()) return group.error;
+  if (board_->has_error()) return board_->error();
+  if (device_) return device_->refusal(group.transfers);
+  if (queued) return need_queue();
+  const auto to_self = [&](bool sends) {
+    return std::count_if(group.transfers.begin(), group.transfers.end(),
+                         [&](const Transfer& t) { return t.peer == rank() && t.sends == sends; });
   };
-  for (Transfer& transfer : group.transfers) {
-    work_for(transfer.work);
-    queue_->push(std::move(transfer));
-  }
-  for (auto& operation : group.operations) {
-    work_for(operation->work);
-    queue_->push(std::move(operation));
-  }
+  if (to_self(true) == to_self(false)) return {};
+  return refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
+                            rank(), to_self(true), to_self(false)));
+}
+
+Status Communicator::Impl::launch(const comm::Group& group) {
+  RONDO_RETURN_IF_ERROR(device_->make_room(group.operations));
+  RONDO_RETURN_IF_ERROR(device_->add(group.transfers));
+  for (const Operation& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(operation));
+  return device_->run();
+}
+
+// What has no Work of the caller's is waited for here.
+Status Communicator::Impl::queue(comm::Group& group, bool* begun) {
+  std::vector<Work> waited_for;
+  const auto await = [&](comm::WorkState& state) {
+    if (!state) waited_for.emplace_back(state = comm::issued());
+  };
+  for (Transfer& transfer : group.transfers) await(transfer.work);
+  for (Operation& operation : group.operations) await(operation.work);
+  *begun = true;
+  queue_->push(group.operations, group.transfers);
   progress_->look_after(queue_);
-  for (Work& work : blocking) {
+  Status outcome;
+  for (Work& work : waited_for) {
     Status status = work.wait();
-    if (error.ok()) error = std::move(status);
+    if (outcome.ok()) outcome = std::move(status);
   }
-  return error;
+  return outcome;
 }
 
 }  // namespace rondo

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/base/hold_across_fork.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "rondo/rondo.h"
 
@@ -29,13 +30,15 @@ std::optional<LogLevel> level_from_environment() {
   return std::nullopt;
 }
 
+std::mutex log_mutex;  // of the callback and the sink
+
 struct Logger {
   std::atomic<LogLevel> level{LogLevel::kWarn};
-  std::mutex mutex;
-  std::function<void(LogLevel, std::string_view)> callback;  // guarded by mutex
+  std::function<void(LogLevel, std::string_view)> callback;  // guarded by log_mutex
   spdlog::logger sink{"rondo", std::make_shared<spdlog::sinks::stderr_sink_mt>()};
 
   Logger() {
+    base::hold_across_fork<log_mutex>();
     sink.set_pattern("[%n] [%l] %v");
     sink.set_level(spdlog::level::trace);
     if (const auto wanted = level_from_environment()) {
@@ -68,8 +71,9 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 }  // namespace
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
-  const std::lock_guard<std::mutex> lock(logger().mutex);
-  logger().callback = std::move(callback);
+  Logger& l = logger();
+  const std::lock_guard<std::mutex> lock(log_mutex);
+  l.callback = std::move(callback);
 }
 
 void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
@@ -86,7 +90,7 @@ bool stderr_is_terminal() {
 void log(LogLevel level, std::string_view message) {
   Logger& l = logger();
   if (level < l.level.load(std::memory_order_relaxed)) return;
-  const std::lock_guard<std::mutex> lock(l.mutex);
+  const std::lock_guard<std::mutex> lock(log_mutex);
   if (l.callback) {
     l.callback(level, message);
   } else {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/engine/device_operation.hpp"
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/device/device_operation.hpp"
 
 namespace rondo::comm {
 
 using engine::Prepared;
+using engine::Sharing;
 using tuner::can_scale;
 
 namespace {
@@ -21,7 +23,7 @@ constexpr size_t kMostShapes = 4096;
 // of the last-level cache.
 constexpr double kNontemporalPart = 0.75;
 
-bool is_direct(Algorithm algorithm) { return schedule::needs_of(algorithm).references; }
+bool is_direct(Algorithm algorithm) { return algorithms::traits_of(algorithm).needs.references; }
 
 // Elements from the beginning of a buffer to the end of its last block.
 uint64_t extent(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& offsets) {
@@ -33,7 +35,7 @@ uint64_t extent(const std::vector<uint64_t>& counts, const std::vector<uint64_t>
 }
 
 // What the cost model calls the bytes of an operation: of one block, where there are blocks.
-uint64_t model_bytes(const recorder::Call& call, size_t ranks) {
+uint64_t model_bytes(const board::Call& call, size_t ranks) {
   const uint64_t count =
       is_varying(call.collective) ? (call.count + ranks - 1) / ranks : call.count;
   return count * size_of(call.type);
@@ -53,97 +55,116 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
 }
 
 Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const {
-  const recorder::Call& call = shape.call;
-  const auto ranks = static_cast<size_t>(limits_.ranks);
+  const board::Call& call = shape.call;
+  RONDO_RETURN_IF_ERROR(check_scaling(call));
   auto prepared = std::make_shared<Prepared>();
   prepared->call = call;
   prepared->in_place = shape.in_place;
   prepared->hash = call.hash();
-  prepared->element_bytes = size_of(call.type);
-  const size_t bytes = call.count * prepared->element_bytes;
-  const Form form = form_of(call.collective);
-  prepared->in_bytes = elements(form.in, bytes, ranks);
-  prepared->out_bytes = elements(form.out, bytes, ranks);
-  if (is_varying(call.collective)) {
-    const schedule::Layout& layout = shape.layout;
-    const auto rank = static_cast<size_t>(limits_.rank);
-    const uint64_t in = form.in == Holds::kOne ? layout.out_counts[rank]
-                                               : extent(layout.in_counts, layout.in_offsets);
-    const uint64_t out = form.out == Holds::kOne ? layout.in_counts[rank]
-                                                 : extent(layout.out_counts, layout.out_offsets);
-    prepared->in_bytes = in * prepared->element_bytes;
-    prepared->out_bytes = out * prepared->element_bytes;
-    prepared->layout = layout;
-  }
-  prepared->function = kernels::move_function(call.type, call.op);
-  prepared->scaled = call.op == ReduceOp::kScaledSum;
-  prepared->divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
-  const double touched = static_cast<double>((prepared->in_bytes + prepared->out_bytes) * ranks);
-  // In place the result's lines have just been read: writing around the cache would gain nothing.
-  prepared->nontemporal =
-      !shape.in_place &&
-      touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
-  prepared->direct_only = false;
-  prepared->by_process_copy = false;
-  prepared->offers = true;
-  prepared->shows = true;
-
-  if (prepared->scaled && !can_scale(call.type, call.algorithm)) {
-    return Status(
-        Code::kUnavailable,
-        fmt::format("there is no scaled sum of {} by {}: a rank folds its own input as it "
-                    "is, and others' as they were rounded",
-                    name(call.type), name(call.algorithm)));
-  }
-  // A direct algorithm could, but may have to fall back to slots.
-  const bool rounds = is_floating(call.type) && size_of(call.type) < 4;
-  if (prepared->scaled && limits_.available.rank_order_only && rounds) {
-    return Status(
-        Code::kUnavailable,
-        fmt::format("there is no reproducible scaled sum of {}: a rank folds its own input "
-                    "as it is, and others' as they were rounded",
-                    name(call.type)));
-  }
-  Algorithm forced = call.algorithm;
-  if (forced == Algorithm::kAuto && limits_.ranks > 1 && limits_.algorithm != Algorithm::kAuto &&
-      schedule::has(call.collective, limits_.algorithm) &&
-      in_allowed_order(call.collective, limits_.algorithm) &&
-      (!prepared->scaled || can_scale(call.type, limits_.algorithm))) {
-    forced = limits_.algorithm;  // the communicator's, for every operation that has it
-  }
+  prepared->layout = shape.layout;
+  measure(shape, *prepared);
+  choose_kernel(shape, *prepared);
+  // Alike on all ranks: where the layout varies, one's In may be large enough and another's not.
+  const bool may_refer =
+      limits_.available.references && !prepared->scaled &&
+      (prepared->in_bytes >= engine::kReferenceBytes || is_varying(call.collective));
+  prepared->sharing = may_refer ? Sharing::kReferences : Sharing::kSlots;
+  const Algorithm forced = forced_algorithm(call);
   RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
                                                    : choose_forced(shape, forced, *prepared));
-  if (limits_.ranks == 1 && call.type == DataType::kBool && form.reduces) {
-    // A rank alone folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled by 1.
-    prepared->scaled = true;
-    prepared->function = kernels::move_function(call.type, ReduceOp::kScaledSum);
-  }
-  prepared->shows = prepared->direct != nullptr || prepared->in_bytes >= engine::kReferenceBytes ||
-                    is_varying(call.collective);
   return std::shared_ptr<const Prepared>(std::move(prepared));
 }
 
-Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
-  const recorder::Call& call = shape.call;
-  auto built = schedule::build(call.collective, algorithm, limits_.ranks, rank, call.root);
+// What the operation takes of this rank's buffers.
+void Plans::measure(const Shape& shape, Prepared& prepared) const {
+  const board::Call& call = shape.call;
+  const auto ranks = static_cast<size_t>(limits_.ranks);
+  const Form form = form_of(call.collective);
+  uint64_t in = elements(form.in, call.count, ranks), out = elements(form.out, call.count, ranks);
+  if (is_varying(call.collective)) {
+    const schedule::BlockLayout& layout = shape.layout;
+    const auto rank = static_cast<size_t>(limits_.rank);
+    in = form.in == Holds::kOne ? layout.out_counts[rank]
+                                : extent(layout.in_counts, layout.in_offsets);
+    out = form.out == Holds::kOne ? layout.in_counts[rank]
+                                  : extent(layout.out_counts, layout.out_offsets);
+  }
+  prepared.element_bytes = size_of(call.type);
+  prepared.in_bytes = in * prepared.element_bytes;
+  prepared.out_bytes = out * prepared.element_bytes;
+  const double touched = static_cast<double>((prepared.in_bytes + prepared.out_bytes) * ranks);
+  // In place the result's lines have just been read: writing around the cache would gain nothing.
+  prepared.nontemporal =
+      !shape.in_place &&
+      touched > kNontemporalPart * static_cast<double>(limits_.profile.llc_bytes);
+}
+
+void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
+  const board::Call& call = shape.call;
+  // A rank alone folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled by 1.
+  const bool alone =
+      limits_.ranks == 1 && call.type == DataType::kBool && form_of(call.collective).reduces;
+  const ReduceOp op = alone ? ReduceOp::kScaledSum : call.op;
+  prepared.function = kernels::move_function(call.type, op);
+  prepared.scaled = op == ReduceOp::kScaledSum;
+  prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
+}
+
+// A rank folds its own input as it is, and others' as they were rounded.
+Status Plans::check_scaling(const board::Call& call) const {
+  if (call.op != ReduceOp::kScaledSum) return {};
+  if (!can_scale(call.type, call.algorithm)) {
+    return {Code::kUnavailable,
+            fmt::format("there is no scaled sum of {} by {}: a rank folds its own input as it "
+                        "is, and others' as they were rounded",
+                        name(call.type), name(call.algorithm))};
+  }
+  // A direct algorithm could, but may have to fall back to slots.
+  if (limits_.available.rank_order_only && is_floating(call.type) && size_of(call.type) < 4) {
+    return {Code::kUnavailable,
+            fmt::format("there is no reproducible scaled sum of {}: a rank folds its own input "
+                        "as it is, and others' as they were rounded",
+                        name(call.type))};
+  }
+  return {};
+}
+
+// By the call, or else by the communicator, for every operation that has it; kAuto: by neither.
+Algorithm Plans::forced_algorithm(const board::Call& call) const {
+  const Algorithm forced = limits_.algorithm;
+  if (call.algorithm != Algorithm::kAuto || forced == Algorithm::kAuto || limits_.ranks == 1) {
+    return call.algorithm;
+  }
+  const bool possible = algorithms::find(call.collective, forced) != nullptr &&
+                        in_allowed_order(call.collective, forced) &&
+                        (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
+  return possible ? forced : Algorithm::kAuto;
+}
+
+Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
+  const board::Call& call = shape.call;
+  auto built = algorithms::build(call.collective, algorithm, limits_.ranks, rank, call.root);
   if (!built.ok()) return built.status();
+  const algorithms::CollectiveTraits* traits = algorithms::find(call.collective, algorithm);
   const auto plan = [&](schedule::Program program, bool by_ll) {
-    return engine::Plan{.algorithm = algorithm,
-                        .program = std::move(program),
-                        .direct = is_direct(algorithm),
-                        .by_ll = by_ll};
+    return engine::ExecutionPlan{.algorithm = algorithm,
+                                 .program = std::move(program),
+                                 .direct = is_direct(algorithm),
+                                 .by_ll = by_ll,
+                                 .touched_in = traits->in,
+                                 .touched_out = traits->out};
   };
-  if (limits_.ll_bytes > 0 && limits_.ranks > 1) {
+  if (limits_.ll_bytes > 0 && limits_.ranks > 1 &&
+      algorithms::may_go_by_ll(call.collective, algorithm)) {
     const size_t element = size_of(call.type);
     auto small = schedule::lower(*built, call.count,
                                  engine::ll_limits(element, limits_.channels, limits_.ll_bytes),
                                  shape.layout);
-    if (small.ok() &&
-        engine::fits_ll(call.collective, algorithm, *small, element, limits_.ll_bytes)) {
+    if (small.ok() && engine::fits_ll(*small, element, limits_.ll_bytes)) {
       return plan(std::move(*small), true);
     }
   }
-  const bool publishes = schedule::needs_of(algorithm).publish;
+  const bool publishes = algorithms::traits_of(algorithm).needs.publish;
   auto program =
       schedule::lower(*built, call.count,
                       {.element_bytes = size_of(call.type),
@@ -157,13 +178,13 @@ Result<engine::Plan> Plans::make(const Shape& shape, Algorithm algorithm, int ra
 
 bool Plans::in_allowed_order(Collective collective, Algorithm algorithm) const {
   return !limits_.available.rank_order_only || limits_.ranks == 1 || !form_of(collective).reduces ||
-         schedule::folds_in_rank_order(algorithm);
+         algorithms::traits_of(algorithm).folds_in_rank_order;
 }
 
 Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const {
-  const schedule::Needs needs = schedule::needs_of(forced);
+  const algorithms::Needs& needs = algorithms::traits_of(forced).needs;
   const std::string_view what = name(shape.call.collective), how = name(forced);
-  if (!schedule::has(shape.call.collective, forced)) {
+  if (algorithms::find(shape.call.collective, forced) == nullptr) {
     return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
   }
   if (!in_allowed_order(shape.call.collective, forced)) {
@@ -182,33 +203,33 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
                 what, how)};
   }
   if (shape.in_place && shape.call.count > 0 &&
-      !schedule::is_in_place_safe(shape.call.collective, forced)) {
+      !algorithms::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
   }
   auto made = make(shape, forced, limits_.rank);
   if (!made.ok()) return made.status();
   if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
-    prepared.direct_only = true;
-    prepared.by_process_copy = can.process_copy && !form_of(shape.call.collective).reduces;
-    prepared.direct = std::make_unique<engine::Plan>(*made);
+    const bool copies = can.process_copy && !form_of(shape.call.collective).reduces;
+    prepared.sharing = copies ? Sharing::kCopied : Sharing::kMapped;
+    prepared.required = true;
+    prepared.direct = std::make_unique<engine::ExecutionPlan>(*made);
   }
   prepared.staged = std::move(*made);
   return {};
 }
 
 Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
-  const recorder::Call& call = shape.call;
+  const board::Call& call = shape.call;
   const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));
   const auto choose = [&](bool references, bool process_copy) {
     tuner::Available available = limits_.available;
     available.references = available.references && references;
     available.process_copy = available.process_copy && process_copy;
-    if (prepared.scaled) available.scaled = call.type;
+    if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
     return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place,
-                         limits_.profile)
-        .algorithm;
+                         limits_.profile);
   };
   auto staged = make(shape, choose(false, false), limits_.rank);
   if (!staged.ok()) return staged.status();
@@ -217,9 +238,9 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
   if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
   auto made = make(shape, direct, limits_.rank);
   if (!made.ok()) return made.status();
-  prepared.direct = std::make_unique<engine::Plan>(std::move(*made));
-  prepared.by_process_copy = choose(false, true) == direct;
-  prepared.offers = !shape.in_place || schedule::is_in_place_safe(call.collective, direct);
+  prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(*made));
+  prepared.sharing = choose(false, true) == direct ? Sharing::kCopied : Sharing::kMapped;
+  prepared.withheld = shape.in_place && !algorithms::is_in_place_safe(call.collective, direct);
   return {};
 }
 
@@ -228,7 +249,7 @@ Result<uint64_t> Plans::most_bytes_moved(const Shape& shape, Algorithm algorithm
   for (int rank = 0; rank < limits_.ranks; ++rank) {
     auto plan = make(shape, algorithm, rank);
     if (!plan.ok()) return plan.status();
-    const uint64_t elements = schedule::elements_moved(plan->program, limits_.ranks);
+    const uint64_t elements = schedule::traffic_of(plan->program, limits_.ranks).elements_moved;
     most = std::max(most, elements * size_of(shape.call.type));
   }
   return most;

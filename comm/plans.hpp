@@ -16,7 +16,7 @@ struct PlanLimits {
   int channels;
   uint32_t depth, publish_depth;
   size_t slot_bytes, publish_slot_bytes;
-  size_t ll_bytes = 0;  // of an LL area, on a device (comm/engine/ll.hpp); 0: nothing goes by LL
+  size_t ll_bytes = 0;  // of an LL area, on a device (comm/device/ll.hpp); 0: nothing goes by LL
   tuner::LinkProfile profile;
   tuner::Available available;              // with `direct` as far as the transport goes
   Algorithm algorithm = Algorithm::kAuto;  // Config::algorithm
@@ -24,9 +24,9 @@ struct PlanLimits {
 
 /// Everything about an operation but its buffers.
 struct Shape {
-  recorder::Call call;  // algorithm: CallOptions::algorithm
+  board::Call call;  // algorithm: CallOptions::algorithm
   bool in_place = false;
-  schedule::Layout layout{};  // of a _v collective
+  schedule::BlockLayout layout{};  // of a _v collective
 
   friend bool operator==(const Shape&, const Shape&) = default;
 };
@@ -36,9 +36,11 @@ class Plans {
  public:
   explicit Plans(const PlanLimits& limits) : limits_(limits) {}
 
-  /// Those of _v collectives are made anew every time: their counts hardly repeat.
+  /// Remembers what it makes, but for _v collectives: their counts hardly repeat.
   /// Errors: kUnavailable (a forced algorithm cannot do it), kInvalidArgument (slots too small).
   Result<std::shared_ptr<const engine::Prepared>> find(const Shape& shape);
+  /// The same, made anew and not remembered.
+  Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
 
   const PlanLimits& limits() const { return limits_; }
   /// Payload that passes between a rank and the others by what that rank does, for the rank for
@@ -51,8 +53,11 @@ class Plans {
       return shape.call.hash() * 2 + (shape.in_place ? 1 : 0);
     }
   };
-  Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
-  Result<engine::Plan> make(const Shape& shape, Algorithm algorithm, int rank) const;
+  void measure(const Shape& shape, engine::Prepared& prepared) const;
+  void choose_kernel(const Shape& shape, engine::Prepared& prepared) const;
+  Status check_scaling(const board::Call& call) const;
+  Algorithm forced_algorithm(const board::Call& call) const;
+  Result<engine::ExecutionPlan> make(const Shape& shape, Algorithm algorithm, int rank) const;
   bool in_allowed_order(Collective collective, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;

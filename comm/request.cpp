@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/counted.hpp"
-#include "comm/refuse.hpp"
+#include "comm/base/counted.hpp"
+#include "comm/base/refuse.hpp"
 
 namespace rondo::comm {
 
@@ -54,7 +54,7 @@ Span span_of(const Request& r, bool out, int rank, int size) {
   if (!is_varying(r.collective)) {
     return {.begin = 0, .end = elements(holds, r.count * element, static_cast<size_t>(size))};
   }
-  const schedule::Layout& l = *r.layout;
+  const schedule::BlockLayout& l = *r.layout;
   if (holds == Holds::kOne) {
     return {.begin = 0,
             .end = (out ? l.in_counts : l.out_counts)[static_cast<size_t>(rank)] * element};
@@ -95,7 +95,7 @@ Status check_blocks(const Request& r, const char* what, const std::vector<uint64
 
 Status check_layout(const Request& r, int rank, int size) {
   if (!is_varying(r.collective)) return {};
-  const schedule::Layout& l = *r.layout;
+  const schedule::BlockLayout& l = *r.layout;
   const Form form = form_of(r.collective);
   if (form.in == Holds::kEach) {
     // In place a block is written while others are still read.
@@ -149,15 +149,14 @@ Status check_buffers(const Request& r, int rank, int size) {
 
 }  // namespace
 
-std::shared_ptr<const schedule::Layout> make_layout(std::span<const size_t> in_counts,
-                                                    std::span<const size_t> in_offsets,
-                                                    std::span<const size_t> out_counts,
-                                                    std::span<const size_t> out_offsets) {
-  return std::make_shared<const schedule::Layout>(
-      schedule::Layout{.in_counts = {in_counts.begin(), in_counts.end()},
-                       .in_offsets = offsets_of(in_counts, in_offsets),
-                       .out_counts = {out_counts.begin(), out_counts.end()},
-                       .out_offsets = offsets_of(out_counts, out_offsets)});
+schedule::BlockLayout make_layout(std::span<const size_t> in_counts,
+                                  std::span<const size_t> in_offsets,
+                                  std::span<const size_t> out_counts,
+                                  std::span<const size_t> out_offsets) {
+  return {.in_counts = {in_counts.begin(), in_counts.end()},
+          .in_offsets = offsets_of(in_counts, in_offsets),
+          .out_counts = {out_counts.begin(), out_counts.end()},
+          .out_offsets = offsets_of(out_counts, out_offsets)};
 }
 
 bool reads(const Request& request, int rank) {
@@ -206,6 +205,32 @@ Status check(const Request& request, const CallOptions& options, int rank, int s
   return check_buffers(request, rank, size);
 }
 
+Status check(const engine::Transfer& transfer, const CallOptions& options, int size) {
+  const char* const word = transfer.sends ? "send" : "recv";
+  if (transfer.peer < 0 || transfer.peer >= size) {
+    return refuse(
+        fmt::format("{}: rank {} is none of {}", word, transfer.peer, counted(size, "rank")));
+  }
+  if (static_cast<int>(transfer.type) >= kDataTypes) {
+    return refuse(fmt::format("{}: unknown data type {}", word, static_cast<int>(transfer.type)));
+  }
+  constexpr uint64_t kMostCount = uint64_t{1} << 50;  // counts travel in tags (board/tags.hpp)
+  if (transfer.count > kMostCount) {
+    return refuse(fmt::format("{}: count {} overflows the address space", word, transfer.count));
+  }
+  if (transfer.buffer == nullptr && transfer.count > 0) {
+    return refuse(fmt::format("{}: the buffer is null but count is {}", word, transfer.count));
+  }
+  if (options.algorithm != Algorithm::kAuto || options.factor != 1) {
+    return refuse(fmt::format("{}: algorithms and factors are for collectives", word));
+  }
+  if (options.timeout.count() < 0) {
+    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word,
+                              options.timeout.count()));
+  }
+  return {};
+}
+
 Shape shape_of(const Request& request, const CallOptions& options, int rank) {
   Shape shape{.call = {.collective = request.collective,
                        .type = request.type,
@@ -218,7 +243,7 @@ Shape shape_of(const Request& request, const CallOptions& options, int rank) {
   if (!is_varying(request.collective)) return shape;
   shape.layout = *request.layout;
   if (request.collective == Collective::kAllToAllV) return shape;  // ranks differ
-  const schedule::Layout& l = shape.layout;
+  const schedule::BlockLayout& l = shape.layout;
   shape.call.count = 0;
   uint64_t hash = 0x9e3779b97f4a7c15u;
   const auto mix = [&hash](const std::vector<uint64_t>& numbers) {

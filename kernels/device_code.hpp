@@ -1,7 +1,6 @@
-// Marks what is device code where nvcc compiles it, and an ordinary function elsewhere, where tests
-// walk it without a GPU. Not for the host at the same time: such a function could call nothing that
-// the device alone has. Functions that are constexpr need no mark: nvcc is told to take those for
-// both (cmake/cuda.cmake).
+// Marks device code where nvcc compiles it; elsewhere the function is an ordinary one, which tests
+// run without a GPU. Not for both at once: such a function could not call device-only functions.
+// constexpr functions need no mark: nvcc compiles them for both (cmake/cuda.cmake).
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,6 +1,6 @@
-// What one element means: how it is stored, in which type it is folded, and what each operator does
-// to two of them. The scalar reference, the tails of the vector kernels and all that the device
-// does are built from this: what is constexpr here is device code too. No vectors here.
+// What one element means: its storage, the type in which it is folded, and the effect of each
+// operator on two of them. The scalar reference, the tails of the vector kernels and all device
+// code are built from this; constexpr functions here are device code too. No vectors here.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace rondo::kernels {
 
-/// Types that are folded as they are stored.
+/// Types that are folded in their own representation.
 template <class T>
 struct Native {
   using Stored = T;
@@ -25,7 +25,7 @@ struct Native {
   static constexpr Stored narrow(Folded value) { return value; }
 };
 
-/// The floating types that are folded in fp32, with the layout of those that are converted by it.
+/// The floating types that are folded in fp32, with their conversions.
 struct Half {
   using Stored = uint16_t;
   using Folded = float;
@@ -60,7 +60,7 @@ struct E5M2 {
   static constexpr Stored narrow(Folded value) { return e5m2_from_float(value); }
 };
 
-/// A byte, of which any value but zero is true; stored as 0 or 1.
+/// A byte: any value but zero is true; stored as 0 or 1.
 struct Bool {
   using Stored = uint8_t;
   using Folded = bool;
@@ -68,8 +68,8 @@ struct Bool {
   static constexpr Stored narrow(Folded value) { return value ? 1 : 0; }
 };
 
-/// Where integers are added and multiplied, to wrap: unsigned, and not so narrow that the language
-/// would make it a signed int, whose overflow is undefined.
+/// The type in which integers are added and multiplied so that they wrap: unsigned, and at least as
+/// wide as int, since narrower types would be promoted to signed int, whose overflow is undefined.
 template <std::integral T>
 using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
 
@@ -85,10 +85,11 @@ struct Sum {
   }
 };
 
-/// A sum whose sources are multiplied by Move's factors first.
+/// A sum whose sources are first multiplied by Move's factors.
 struct ScaledSum : Sum {};
 
-/// A sum that is divided at the end. Different from Sum because integers divide by their sign.
+/// A sum that is divided at the end. Separate from Sum because integer division depends on the
+/// sign.
 struct Average : Sum {};
 
 struct Prod {
@@ -103,7 +104,7 @@ struct Prod {
   }
 };
 
-/// std::signbit is no device code.
+/// std::signbit is not device code.
 template <std::floating_point T>
 constexpr bool is_negative(T value) {
   using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
@@ -117,7 +118,7 @@ struct Min {
     if constexpr (std::is_floating_point_v<T>) {
       if (a != a) return a;
       if (a == b) return is_negative(a) ? a : b;
-      return a < b ? a : b;  // b, if that is the NaN
+      return a < b ? a : b;  // b, if b is the NaN
     } else {
       return a < b ? a : b;
     }
@@ -158,8 +159,8 @@ struct BitXor {
   }
 };
 
-/// Truly, not by a reciprocal, which rounds twice. Integers truncate towards zero; 64 bits hold
-/// every divisor.
+/// Divides, because multiplying by a reciprocal rounds twice. Integers truncate towards zero; 64
+/// bits hold every divisor.
 template <class T>
 constexpr T divide(T value, uint32_t divisor) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -179,9 +180,9 @@ constexpr uint64_t integer_factor(double factor) {
   return factor > 0 && factor < 0x1p64 ? static_cast<uint64_t>(factor) : 0;  // a NaN: 0
 }
 
-/// A factor as Move defines it, in the type it multiplies. A NaN becomes the ordinary one, whose
-/// low bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get equal
-/// bits.
+/// A factor as Move defines it, in the type that it multiplies. A NaN becomes the default NaN,
+/// whose low bits are zero (lanes-inl.hpp, BFloat16). Signed and unsigned integers of one width get
+/// equal bits.
 template <class T>
 constexpr T factor_as(double factor) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -193,8 +194,8 @@ constexpr T factor_as(double factor) {
   }
 }
 
-/// One element from every source to every destination; offsets in bytes. Operands: Move, or
-/// anything with its members.
+/// Moves one element from every source to every destination; offsets in bytes. Operands: Move, or a
+/// type with its members.
 template <class E, class Op, class Operands>
 inline void fold_one(const Operands& operands, size_t source_at, size_t destination_at) {
   const auto load = [&](uint32_t source) {
@@ -217,14 +218,14 @@ inline void fold_one(const Operands& operands, size_t source_at, size_t destinat
   }
 }
 
-/// All of a move, one element after the other.
+/// Executes a move, one element after the other.
 template <class E, class Op>
 inline void fold_elements(const Move& move) {
   constexpr size_t kSize = sizeof(typename E::Stored);
   for (size_t i = 0; i < move.count; ++i) fold_one<E, Op>(move, i * kSize, i * kSize);
 }
 
-/// What an enumerated type is here.
+/// The element type of a DataType.
 template <DataType>
 struct ElementOf;
 template <>
@@ -258,7 +259,7 @@ struct ElementOf<DataType::kFloat8E4M3> : std::type_identity<E4M3> {};
 template <>
 struct ElementOf<DataType::kFloat8E5M2> : std::type_identity<E5M2> {};
 
-/// Kernel<E, Op>::move, or null if the type lacks the operator, which then is not instantiated.
+/// Kernel<E, Op>::move; null, and not instantiated, if the type lacks the operator.
 template <template <class, class> class Kernel, DataType kType, ReduceOp kOp, class Op>
 constexpr MoveFunction entry() {
   if constexpr (supports(kType, kOp)) {
@@ -279,7 +280,7 @@ inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
     entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
     entry<Kernel, kType, ReduceOp::kBor, BitOr>(),
     entry<Kernel, kType, ReduceOp::kBxor, BitXor>(),
-    entry<Kernel, kType, ReduceOp::kScaledSum, Sum>()};  // its factors come with the Move
+    entry<Kernel, kType, ReduceOp::kScaledSum, Sum>()};  // the factors are in the Move
 
 /// Kernel<E, Op>::move for one of the types listed; null for any other, and where supports() is
 /// false.

@@ -9,7 +9,7 @@
 
 namespace rondo::kernels {
 
-/// What the formats share: a sign, an exponent with a bias, a fraction, denormals.
+/// Common to both formats: a sign, an exponent with a bias, a fraction, denormals.
 template <int kFractionBits, int kBias>
 struct Float8 {
   static constexpr int kDropped = 23 - kFractionBits;             // bits of an fp32's fraction
@@ -23,8 +23,8 @@ struct Float8 {
     return std::bit_cast<uint32_t>(static_cast<float>(magnitude) * kUnit);  // a normal fp32, or 0
   }
 
-  /// The nearest pattern, ties to even, for a finite fp32 without its sign; past the last pattern
-  /// with an exponent of its own it goes on counting.
+  /// The nearest pattern, ties to even, for a finite fp32 without its sign; beyond the largest
+  /// exponent it continues counting.
   static constexpr uint32_t rounded(uint32_t magnitude) {
     constexpr uint32_t kBelowHalf = (1u << (kDropped - 1)) - 1;
     if (magnitude >= kLeastNormal) {
@@ -46,8 +46,8 @@ constexpr float float_from_e4m3(uint8_t e4m3) {
   return std::bit_cast<float>(sign | Float8<3, 7>::widened(magnitude));
 }
 
-/// Rounds to nearest even; more than 464, half way from 448 to where the next value would be, and
-/// infinity become NaN.
+/// Rounds to nearest even; infinity and values above 464 (half way from 448 to where the next value
+/// would be) become NaN.
 constexpr uint8_t e4m3_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80;
@@ -67,8 +67,8 @@ constexpr float float_from_e5m2(uint8_t e5m2) {
   return std::bit_cast<float>(sign | Float8<2, 15>::widened(magnitude));
 }
 
-/// Rounds to nearest even; 61440, half way from 57344 to the next power of two, and above become
-/// Inf; a NaN stays one and becomes quiet.
+/// Rounds to nearest even; 61440 (half way from 57344 to the next power of two) and above become
+/// Inf; a NaN stays a NaN and becomes quiet.
 constexpr uint8_t e5m2_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80;

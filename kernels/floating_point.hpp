@@ -1,7 +1,7 @@
-// The floating-point mode that the numerical contract asks for, for one scope of one thread.
-// Results must not depend on what the caller's thread happens to be set to: -ffast-math start-up
-// code, for one, switches denormals off. Does not touch exception masks, flags or x87. Elsewhere
-// than on x86 it does nothing: there the default mode is the wanted one.
+// Sets the floating-point mode of the numerical contract for one scope of one thread. Results must
+// not depend on the mode of the caller's thread: -ffast-math start-up code, for example, switches
+// denormals off. Leaves exception masks, flags and x87 alone. Does nothing except on x86, because
+// elsewhere the default mode is the required one.
 #pragma once
 
 #if defined(__SSE2__)
@@ -10,10 +10,9 @@
 
 namespace rondo::kernels {
 
-/// While it lives: round to nearest even, denormals kept. Restores what it found, and only if it
-/// changed anything; one register read and a compare otherwise. Construct it in a function that
-/// calls the kernels through their pointers: the compiler may move arithmetic of the same function
-/// across it.
+/// In its scope: round to nearest even, denormals kept. Restores the previous mode if it changed
+/// it; otherwise costs one register read and a compare. Construct it in a function that calls the
+/// kernels through their pointers: the compiler may move arithmetic of the same function across it.
 class FloatingPointMode {
  public:
 #if defined(__SSE2__)
@@ -21,7 +20,7 @@ class FloatingPointMode {
     if (found_ != 0) _mm_setcsr(_mm_getcsr() & ~kMode);
   }
   ~FloatingPointMode() {
-    // Exception flags raised meanwhile stay.
+    // Keeps exception flags raised in the scope.
     if (found_ != 0) _mm_setcsr((_mm_getcsr() & ~kMode) | found_);
   }
 

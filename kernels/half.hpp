@@ -22,7 +22,7 @@ constexpr float float_from_half(uint16_t half) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
-/// Rounds to nearest even; 65520 and above become Inf; a NaN stays one and becomes quiet.
+/// Rounds to nearest even; 65520 and above become Inf; a NaN stays a NaN and becomes quiet.
 constexpr uint16_t half_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000;
@@ -49,7 +49,8 @@ constexpr float float_from_bfloat16(uint16_t bfloat16) {
   return std::bit_cast<float>(static_cast<uint32_t>(bfloat16) << 16);
 }
 
-/// Rounds to nearest even, past the largest finite value to Inf; a NaN stays one and becomes quiet.
+/// Rounds to nearest even, beyond the largest finite value to Inf; a NaN stays a NaN and becomes
+/// quiet.
 constexpr uint16_t bfloat16_from_float(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);

@@ -1,12 +1,11 @@
-// Reduction kernels: k sources to m destinations, elementwise. The one door to host/; knows no
-// ranks and no transports.
+// Reduction kernels: k sources to m destinations, elementwise. The only interface to host/; knows
+// no ranks and no transports.
 //
 // Numerics (README.md): sources are folded left to right in their own type; half, bfloat16 and fp8
-// are widened to fp32, folded, divided if asked, and rounded once to nearest even.
-// Integers wrap. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals
-// are kept if the caller's thread keeps them (see floating_point.hpp). The scalar reference in
-// host/ defines correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any
-// other.
+// are widened to fp32, folded, divided if requested, and rounded once to nearest even. Integers
+// wrap. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals are kept if
+// the caller's thread keeps them (floating_point.hpp). The scalar reference in host/ defines
+// correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any other.
 #pragma once
 
 #include <cstddef>
@@ -17,40 +16,40 @@
 namespace rondo::kernels {
 
 /// One call of a kernel: destinations[j][i] = fold of sources[0..k)[i], for i in [0, count), all j.
-/// A destination may equal a source exactly; any other overlap is forbidden. Any alignment, also
-/// below the element's.
+/// A destination may equal a source exactly; any other overlap is forbidden. Any alignment is
+/// allowed, even below the element's.
 struct Move {
   const std::byte* const* sources;
   std::byte* const* destinations;
-  uint32_t source_count;       // k >= 1; 1: a copy of bytes, unless divided or scaled
+  uint32_t source_count;       // k >= 1; 1: a byte copy, unless divided or scaled
   uint32_t destination_count;  // m >= 1
   size_t count;                // elements, 0 allowed
   uint32_t divisor;            // after folding; 1: none. For kAvg's last step; else 1
   uint32_t nontemporal;  // how many destinations, the first ones, are written around the cache, for
                          // results larger than it; ends with a store fence if it did so (not for a
                          // few hundred bytes)
-  // For kSum, kScaledSum and kAvg, else null: sources[s] is multiplied by factors[s] before it is
-  // folded, in the type that it is folded in, whose nearest value to the factor is used. Integers:
-  // the factor loses its fraction and wraps, as the product does; one outside [-2^63, 2^64) counts
-  // as 0. Bools: as factor != 0. Null: none is multiplied, and nothing is slower for it.
+  // For kSum, kScaledSum and kAvg, otherwise null: sources[s] is first multiplied by the value
+  // nearest to factors[s] in the type of the fold. Integers: the factor loses its fraction and
+  // wraps, as the product does; one outside [-2^63, 2^64) counts as 0. Bools: by factor != 0. Null:
+  // no multiplication, at no cost.
   const double* factors = nullptr;
 };
 
 using MoveFunction = void (*)(const Move&);
 
-/// The kernel for a type and an operator (kAvg is kSum plus divisor), for the best instruction set
-/// of this CPU, or of RONDO_KERNELS=scalar|sse4|avx2|avx3 where this CPU has it. Null exactly where
-/// supports(type, op) is false. Resolved once per operation by the caller, never per chunk.
+/// The kernel for a type and an operator (kAvg is kSum plus divisor), for this CPU's best
+/// instruction set, or the one in RONDO_KERNELS=scalar|sse4|avx2|avx3 if the CPU has it. Null
+/// exactly where supports(type, op) is false. Resolve it once per operation, not per chunk.
 MoveFunction move_function(DataType type, ReduceOp op);
 
-/// The scalar reference for the same, always there.
+/// The scalar reference for the same, always available.
 MoveFunction scalar_move_function(DataType type, ReduceOp op);
 
 /// Name of the instruction set that move_function uses, as Highway calls it ("AVX2", "SCALAR").
 const char* instruction_set();
 
-/// What RONDO_KERNELS asked for, if it is unknown or this CPU lacks it, so that the caller can
-/// warn; else null.
+/// The value of RONDO_KERNELS if it is unknown or this CPU lacks it, so that the caller can warn;
+/// otherwise null.
 const char* rejected_instruction_set();
 
 }  // namespace rondo::kernels

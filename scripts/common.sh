@@ -1,8 +1,8 @@
-# Shell helpers that the scripts share; sourced, never run. Leaves the working directory at the root of the tree.
+# Helpers of the shell scripts; sourced, never run. Leaves the working directory at the root of the tree.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# A compiler cache when there is one, never required; two clones of the tree share what it holds. CMake reads the first of
+# An optional compiler cache, which two clones of the tree share. CMake reads the first of
 # these variables when it configures a build folder for the first time.
 if command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
@@ -43,7 +43,7 @@ log_of() {
   echo "build/logs/$1.log"
 }
 
-# files_of GLOB...: the project's own files, committed or not yet, that match; ignored ones never.
+# files_of GLOB...: the project's matching files, committed or not; without ignored ones.
 files_of() {
   git ls-files --cached --others --exclude-standard -- "$@" | sort -u |
     while IFS= read -r file; do if [[ -f $file ]]; then echo "$file"; fi; done

@@ -1,5 +1,5 @@
-"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, in one process of each library at a time, in turns.
-Unlike an MPI's, the two are not in the same process: each round runs both once, and ratios are taken within a round."""
+"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, in one process of each library, which run alternately.
+Unlike an MPI, NCCL is not in rondo's process: each round runs both once, and ratios are taken within a round."""
 import json
 import pathlib
 import statistics
@@ -20,9 +20,9 @@ def gpus():
 
 
 def why_left_out(count, bin_dir):
-    """A sentence, or nothing where it can be measured."""
+    """The reason, or an empty string if NCCL can be measured."""
     if count < 2:
-        return f"NCCL is left out: it has one rank for each GPU, and here {'is one GPU' if count else 'is none'}"
+        return f"NCCL is left out: it has one rank per GPU, and there is {'one GPU' if count else 'no GPU'} here"
     for program in PROGRAMS:
         if not (bin_dir / program).exists():
             return f"NCCL is left out: {bin_dir} has no {program} (-DRONDO_NCCL_DIR says where NCCL is)"
@@ -30,7 +30,7 @@ def why_left_out(count, bin_dir):
 
 
 def run_once(command, place):
-    """{size: microseconds}; a string after a failure: why."""
+    """{size: microseconds}; after a failure a string with the reason."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
         try:
@@ -45,7 +45,7 @@ def run_once(command, place):
 
 
 def measure(arguments, count, bin_dir):
-    """[{'size', 'rondo_us', 'nccl_us', 'ratio'}], medians of the rounds; a string after a failure: why."""
+    """[{'size', 'rondo_us', 'nccl_us', 'ratio'}], medians of the rounds; after a failure a string with the reason."""
     words = [arguments.collective, "-b", arguments.minbytes, "-e", arguments.maxbytes, "-f", arguments.stepfactor, "-d", arguments.datatype,
              "-o", arguments.op, "--ranks", str(count)]
     rondo = [str(bin_dir / PROGRAMS[0]), *words, "--device", "cuda", "--threads"]

@@ -1,4 +1,4 @@
-"""The report of scripts/gpu-check: what was measured against the goals, and all of it as Markdown. Reads, judges, formats; runs nothing."""
+"""The report of scripts/gpu-check: the measurements against the goals, and everything as Markdown. Runs nothing."""
 from stages import FAILED, HUNG, PASSED, SKIPPED
 from tables import markdown_of, size_text
 
@@ -7,7 +7,7 @@ KERNELS_BYTES, LARGE_BYTES, SMALL_BYTES = 256 << 20, 1 << 30, 8 << 10
 
 
 def goal(what, target, value, met, how):
-    """`met` is None where nothing was measured: then `how` says why."""
+    """`met` is None if nothing was measured; `how` then says why."""
     return {"what": what, "target": target, "value": value, "met": met, "how": how}
 
 
@@ -37,7 +37,7 @@ def engine_rows(report, ranks, size):
 
 
 def perf_row(report, name, size):
-    """(algorithm, the faster half's microseconds) of rondo-perf's row, where its results were right."""
+    """(algorithm, the faster half's microseconds) of rondo-perf's row, if its results were right."""
     document = report["measured"].get(name) or {"results": []}
     rows = [row for row in document["results"] if row["size"] == size]
     halves = [row[place] for row in rows for place in ("out_of_place", "in_place") if row.get(place)]
@@ -47,7 +47,7 @@ def perf_row(report, name, size):
 
 
 def large_perf_goal(report, ranks):
-    """rondo-perf's time against the bound that the engine's benchmark gives for the same algorithm."""
+    """rondo-perf's time against the bound by the engine's benchmark for the same algorithm."""
     what = f"the same, {ranks} ranks, through rondo-perf"
     stage = f"perf-{ranks}-threads-large"
     measured = perf_row(report, stage, LARGE_BYTES)
@@ -134,7 +134,7 @@ def engine_section(report):
 
 
 def perf_sections(report):
-    """Whatever has rondo-perf's format: a table for each run."""
+    """A table for each run in rondo-perf's format."""
     text = ""
     for name, document in report["measured"].items():
         if name in ("kernels", "engine"):

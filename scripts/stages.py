@@ -1,4 +1,4 @@
-"""Commands one after another, each with a time limit, for scripts whose commands may hang: scripts/gpu-check."""
+"""Runs commands in order, each with a time limit; for scripts/gpu-check, whose commands may hang."""
 import dataclasses
 import os
 import shlex
@@ -7,7 +7,7 @@ import subprocess
 import time
 
 PASSED, FAILED, HUNG, SKIPPED = "passed", "failed", "hung", "skipped"
-# What a killed command gets to go away. One that waits for a device inside the kernel may never do so.
+# Grace time of a killed command. One that waits for a device inside the kernel may never end.
 LAST_SECONDS = 5
 
 
@@ -15,14 +15,14 @@ LAST_SECONDS = 5
 class Stage:
     name: str
     state: str
-    reason: str = ""  # of everything but `passed`
+    reason: str = ""  # for every state but `passed`
     command: str = ""
     seconds: float = 0
     exit_code: int | None = None
     log: str = ""
 
     def text(self):
-        """As it stands in a report: `hung after 60 s`."""
+        """The text of a report: `hung after 60 s`."""
         return self.reason if self.state == HUNG else self.state + (f": {self.reason}" if self.reason else "")
 
 
@@ -32,20 +32,19 @@ def last_line(text):
 
 
 def session_of(leader):
-    """The processes of a session, whichever groups they have made."""
+    """The processes of a session, in any process group."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has just ended
         if int(fields[3]) == leader:
             yield int(name)
 
 
 class Stages:
-    """Runs them, keeps what became of each, and calls `changed` whenever one more has ended. `shorten` takes this machine's paths
-    out of what is kept."""
+    """Runs stages, keeps their results, and calls `changed` after each. `shorten` removes this machine's paths from kept texts."""
 
     def __init__(self, folder, seconds, limits, changed, shorten):
         self.folder, self.limits, self.changed, self.shorten = folder, limits, changed, shorten
@@ -67,8 +66,8 @@ class Stages:
         return self.add(Stage(name, SKIPPED, reason))
 
     def run(self, name, command, limit, judge=None):
-        """`limit` in seconds; less where less is left. `judge(exit_code, output)` may return another (state, reason) than the
-        exit code's, or None."""
+        """`limit` in seconds, at most the time left. `judge(exit_code, output)` may return a (state, reason) that replaces the exit
+        code's, or None."""
         command = [str(word) for word in command]
         limit = self.limits.get(name, limit)
         stage = Stage(name, FAILED, command=self.shorten(shlex.join(command)), log=f"logs/{name}.log")
@@ -98,14 +97,14 @@ class Stages:
             return FAILED, str(error), None
         try:
             code = self.child.wait(timeout=limit)
-            self.kill()  # what it left behind would disturb the next ones
+            self.kill()  # its remaining processes would disturb the next stages
             return (PASSED if code == 0 else FAILED), "", code
         except subprocess.TimeoutExpired:
             stays = "" if self.kill() else ", and does not die"
             return HUNG, f"hung after {limit:.0f} s{stays}", None
 
     def kill(self):
-        """The child with all that it has started; whether it is gone."""
+        """Kills the child with all its descendants; returns whether it is gone."""
         if self.child is None:
             return True
         for pid in session_of(self.child.pid):

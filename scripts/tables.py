@@ -1,8 +1,8 @@
-"""Tables of measurements as Markdown and as plain text, for the scripts that merge what programs have measured."""
+"""Tables of measurements as Markdown and as plain text."""
 
 
 def size_text(size):
-    """8192 as 8K: what rondo-perf's -b and -e take."""
+    """8192 as 8K, as rondo-perf's -b and -e accept it."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if size >= unit and size % unit == 0:
             return f"{size // unit}{letter}"
@@ -10,7 +10,7 @@ def size_text(size):
 
 
 def markdown_of(header, lines):
-    """Columns flush right, the first one too: most are numbers."""
+    """All columns are aligned right: most are numbers."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---:"] * len(header), *lines]) + "\n"
 
 

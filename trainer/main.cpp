@@ -7,14 +7,13 @@
 #include <memory>
 
 #include "rondo/rondo.hpp"
-#include "trainer/launch.hpp"
-#include "trainer/layers/matmul.hpp"
-#include "trainer/options.hpp"
-#include "trainer/report.hpp"
-#include "trainer/scaling.hpp"
-#include "trainer/setup.hpp"
-#include "trainer/teach.hpp"
-#include "trainer/train.hpp"
+#include "trainer/cli/launch.hpp"
+#include "trainer/cli/options.hpp"
+#include "trainer/cli/scaling.hpp"
+#include "trainer/layers/host/matmul.hpp"
+#include "trainer/report/report.hpp"
+#include "trainer/step/setup.hpp"
+#include "trainer/step/train.hpp"
 
 namespace {
 
@@ -28,7 +27,7 @@ struct Surroundings {
 };
 
 Result<Surroundings> prepare(const Options& options, uint64_t rank) {
-  // The data before the meeting: a rank that cannot read its data says so itself.
+  // The data before the communicator: a rank that cannot read its data reports that itself.
   Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
   RONDO_RETURN_IF_ERROR(data.status());
   std::unique_ptr<Dataset> validation;
@@ -37,7 +36,7 @@ Result<Surroundings> prepare(const Options& options, uint64_t rank) {
     RONDO_RETURN_IF_ERROR(opened.status());
     validation = std::move(opened).value();
   }
-  set_matmul_threads(options.threads);
+  RONDO_RETURN_IF_ERROR(set_matmul_threads(options.threads));
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
@@ -50,7 +49,7 @@ Result<Surroundings> prepare(const Options& options, uint64_t rank) {
 
 Status run(const Options& options, char** argv) {
   if (!options.scaling.empty()) return run_scaling(options, argv);
-  if (!options.lesson.empty()) return teach(options.lesson, options.lesson_folder);
+  if (!options.lesson.empty()) return teach(options);
   const Result<bool> launch_first = must_launch(options);
   RONDO_RETURN_IF_ERROR(launch_first.status());
   if (launch_first.value()) {

@@ -1,22 +1,22 @@
 // The transport contract: one-way FIFOs of slots between two ranks. Knows bytes and peers; never
 // dtypes or algorithms.
 //
-// Links never wait: every call returns at once, and waiting is the engine's affair. Each end is
-// used by one thread at a time. A transport is a set of links, one per (channel, peer, direction),
-// plus what else it can do.
+// Links never wait: every call returns at once, and the engine does the waiting. A transport is a
+// set of links, one per (channel, peer, direction), plus what else it can do. A channel, that is
+// its links, its signal and its progress(), is used by one thread at a time.
 #pragma once
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <cstdlib>
 
 #include "rondo/status.hpp"
 
 namespace rondo::transport {
 
 /// A place in memory that the other side can reach: `offset` into the arena of the sending process,
-/// or, within one process, an address (see shm/arena.hpp). kNone: such memory is not shared.
+/// or, within one process, an address (see shm/references.hpp). kNone: such memory is not shared.
 /// kProcess: an address in the sending process that is not mapped here, but that the kernel copies
 /// from and to (Transport::copy_from, copy_to).
 struct Reference {
@@ -32,25 +32,33 @@ class Sender {
  public:
   virtual ~Sender() = default;
 
-  /// Where to write the next slot's `bytes` (at most capacity()), or null while the FIFO is full: a
-  /// slot is the next one's when the message depth() before it has been released; what takes
-  /// no slot, because it travels beside the flag, may be further ahead.
-  /// Aligned to 64 bytes, or to 8 where a small payload travels beside the flag. Asking again
-  /// without publishing gives the same slot again; the last `bytes` count.
+  /// Where to write the next slot's `bytes` (at most capacity()), or null: not now, call again.
+  /// A FIFO is full until the message depth() before the next one has been released; messages that
+  /// take no slot, because they travel beside the flag, may be further ahead. Aligned to 64 bytes,
+  /// or to 8 where a small payload travels beside the flag. Calling again without publishing gives
+  /// the same slot; the last `bytes` count.
   virtual std::byte* try_acquire(size_t bytes) = 0;
 
   /// Hands the acquired slot to the reader(s), with a word of the engine's; `bytes` is at most what
-  /// was acquired. False: not now, ask again (wires only). The slot is the transport's from then
-  /// on.
+  /// was acquired. False: not now; the slot stays acquired and filled, and only this call is
+  /// repeated. After true the slot belongs to the transport.
   virtual bool try_publish(size_t bytes, uint64_t tag) = 0;
 
-  /// Instead of acquire + publish: the reader gets a view of the caller's own memory. False: FIFO
-  /// full. The memory must stay as it is until drained(). REQUIRES: Transport::refer gave this
-  /// reference.
-  virtual bool try_publish_reference(const Reference& reference, size_t bytes, uint64_t tag) = 0;
+  /// Whether try_publish_reference() may be called; the same as long as the link lives.
+  virtual bool takes_references() const { return false; }
+  /// Instead of acquire + publish: the reader gets a view of the caller's own memory, which must
+  /// stay as it is until drained(). False: not now. REQUIRES: takes_references(), and
+  /// Transport::refer gave this reference.
+  virtual bool try_publish_reference(const Reference& /*reference*/, size_t /*bytes*/,
+                                     uint64_t /*tag*/) {
+    RONDO_CHECK(false, "this link takes no references");
+    return false;
+  }
 
   /// Whether every published slot has been released by every reader.
   virtual bool drained() = 0;
+  /// Whether every published slot arrives even if this rank never calls progress() again.
+  virtual bool flushed() { return true; }
 
   virtual size_t capacity() const = 0;  // bytes of a slot
   virtual uint32_t depth() const = 0;   // slots
@@ -69,28 +77,35 @@ class Receiver {
  public:
   virtual ~Receiver() = default;
 
-  /// Shows the oldest slot not yet released; false while there is none. May be called again before
-  /// release().
+  /// Shows the oldest slot not yet released; false: nothing has arrived. Once true, it stays true
+  /// until release().
   virtual bool try_peek(Delivery* delivery) = 0;
   /// Frees the peeked slot for its writer. REQUIRES: try_peek returned true since the last release.
   virtual void release() = 0;
+  /// Whether the writer learns of every release even if this rank never calls progress() again.
+  virtual bool flushed() { return true; }
   /// When a slot is already on its way and cannot be seen before some time: that time
   /// (CLOCK_MONOTONIC nanoseconds), so that a waiter can sleep until then. 0: unknown.
   virtual int64_t ready_at_ns() const { return 0; }
 };
 
-/// What a transport can do beyond links.
+/// What a transport can do beyond links, and what it needs.
 struct Capabilities {
   bool publish = false;  // one writer, many readers: publisher() and subscription()
-  /// refer() and resolve(): peers read and write each other's buffers in place.
+  /// resolve() works for every peer: peers read and write each other's buffers in place.
   bool references = false;
   bool signals = false;       // signal() and seen()
   bool process_copy = false;  // copy_from() and copy_to()
+  /// Some links move only inside progress() (a wire). The waiting loops then call it again and
+  /// again, and sleep for moments only, because nothing wakes a sleeper when a slot arrives.
+  bool needs_progress = false;
 };
 
-/// All links of one communicator over one medium. Created on every rank with the same shape. Thread
-/// rule: each link end and each channel's signal is used by one thread at a time; everything else
-/// is const after creation, except progress(), which one thread at a time calls.
+/// All links of one communicator. Created on every rank with the same shape. Thread rule: each
+/// channel is used by one thread at a time; everything else is const after creation.
+///
+/// Links are the part that every transport has; for the rest, the defaults below are those of a
+/// transport without that capability.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -101,22 +116,31 @@ class Transport {
   virtual Sender& sender(int channel, int peer) = 0;
   virtual Receiver& receiver(int channel, int peer) = 0;
 
+  /// Moves what is on its way on the links of `channel`, in both directions: published slots leave,
+  /// arrived ones become visible, releases reach their writers. Cheap, never blocks. REQUIRES:
+  /// nothing; without capabilities().needs_progress it does nothing.
+  /// Error: a link of this channel has failed, by a message that names the peer. The error stays:
+  /// every later call returns it, and the links of that peer move no more.
+  virtual Status progress(int /*channel*/) { return {}; }
+
   /// This rank's multi-reader FIFO of `channel`, and this rank's end of `peer`'s. REQUIRES:
   /// capabilities().publish.
-  virtual Sender& publisher(int channel) = 0;
-  virtual Receiver& subscription(int channel, int peer) = 0;
+  virtual Sender& publisher(int /*channel*/) { lacks("publishers"); }
+  virtual Receiver& subscription(int /*channel*/, int /*peer*/) { lacks("publishers"); }
 
   /// Raises this rank's counter of `channel` to `value` after everything this thread has written
-  /// before (release); and reads a peer's (acquire). Counters start at 0 and never fall. REQUIRES:
-  /// capabilities().signals.
-  virtual void signal(int channel, uint64_t value) = 0;
-  virtual uint64_t seen(int channel, int peer) = 0;
+  /// before (release); and reads a peer's (acquire). Counters start at 0 and never fall. A signal
+  /// cannot be refused, so a wire has none. REQUIRES: capabilities().signals.
+  virtual void signal(int /*channel*/, uint64_t /*value*/) { lacks("signals"); }
+  virtual uint64_t seen(int /*channel*/, int /*peer*/) { lacks("signals"); }
 
-  /// A reference to [pointer, pointer + bytes) that every peer can resolve, or kind kNone; and
-  /// where `peer`'s reference, with `bytes` behind it, lies in this process, or null when it does
-  /// not fit its arena. REQUIRES: capabilities().references.
-  virtual Reference refer(const void* pointer, size_t bytes) = 0;
-  virtual std::byte* resolve(int peer, const Reference& reference, size_t bytes) = 0;
+  /// A reference to [pointer, pointer + bytes) for the links that take references, or kind kNone;
+  /// and where `peer`'s reference, with `bytes` from there on, lies in this process, or null when
+  /// it does not fit its arena.
+  virtual Reference refer(const void* /*pointer*/, size_t /*bytes*/) { return {}; }
+  virtual std::byte* resolve(int /*peer*/, const Reference& /*reference*/, size_t /*bytes*/) {
+    return nullptr;
+  }
 
   /// Copies between this process and any memory of `peer`'s, at `address` there; returns when that
   /// is done. 0, or errno: EFAULT where the peer has no such memory, ESRCH where its process has
@@ -129,8 +153,11 @@ class Transport {
     return ENOTSUP;
   }
 
-  /// Moves what needs a push (wires). Cheap, never blocks.
-  virtual Status progress() { return {}; }
+ private:
+  [[noreturn]] static void lacks(const char* what) {
+    RONDO_CHECK(false, "this transport has no %s", what);
+    std::abort();
+  }
 };
 
 }  // namespace rondo::transport

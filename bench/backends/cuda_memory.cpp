@@ -36,7 +36,8 @@ class Runtime final : public CudaMemory {
     RONDO_RETURN_IF_ERROR(status_of(cudaSetDevice(device), "choosing a device"));
     RONDO_RETURN_IF_ERROR(
         status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
-    // Now: to load a kernel or to take memory later could wait for kernels that wait for this rank.
+    // Done now, because loading a kernel or allocating memory later could wait for kernels that
+    // wait for this rank.
     cudaFuncAttributes loaded{};
     RONDO_RETURN_IF_ERROR(
         status_of(cudaFuncGetAttributes(&loaded, mismatch_kernel()), "loading a kernel"));
@@ -113,7 +114,7 @@ class Runtime final : public CudaMemory {
 
   Status capture(const std::function<Status()>& enqueue) override {
     drop_graph();
-    // Other ranks of the process capture meanwhile.
+    // Other ranks of the process may be capturing at the same time.
     const cudaError_t begun = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
     RONDO_RETURN_IF_ERROR(status_of(begun, "capturing a graph"));
     Status status = enqueue();

@@ -1,4 +1,4 @@
-// Stands in for cuda_memory.cpp in a build without CUDA.
+// Replaces cuda_memory.cpp in a build without CUDA.
 #include "bench/backends/cuda_memory.hpp"
 
 namespace rondo::bench {

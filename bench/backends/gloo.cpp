@@ -1,5 +1,4 @@
-// Gloo's own reduction functions are used, as its users would. Gloo throws; nothing gets past this
-// file.
+// Uses Gloo's own reduction functions, as its users do. Gloo throws; this file catches everything.
 #include "bench/backends/gloo.hpp"
 
 #include <gloo/allgather.h>
@@ -91,7 +90,7 @@ class GlooBackend final : public Backend {
   int rank() const override { return context_->rank; }
   int size() const override { return context_->size; }
 
-  Status supports(const Shape& shape) const override {
+  Status supports(const CallShape& shape) const override {
     if (shape.collective == Collective::kReduceScatter) {
       return {Code::kUnavailable, "Gloo has no reduce_scatter that takes its caller's buffers"};
     }
@@ -117,8 +116,8 @@ class GlooBackend final : public Backend {
     });
   }
 
-  Status run(const Operation& operation) override {
-    const Shape& shape = operation.shape;
+  Status run(const BackendCall& operation) override {
+    const CallShape& shape = operation.shape;
     if (shape.collective == Collective::kBarrier) return barrier();
     if (shape.count == 0) return {};  // Gloo asserts on empty buffers
     return guarded([&] {
@@ -128,8 +127,8 @@ class GlooBackend final : public Backend {
 
  private:
   template <class T>
-  void run_typed(const Operation& operation) {
-    const Shape& shape = operation.shape;
+  void run_typed(const BackendCall& operation) {
+    const CallShape& shape = operation.shape;
     T* in = static_cast<T*>(const_cast<void*>(operation.in));
     T* out = static_cast<T*>(operation.out);
     if (shape.collective == Collective::kAllReduce) {

@@ -1,4 +1,4 @@
-// Gloo over TCP on the loopback interface, behind the harness' interface.
+// Gloo over TCP on the loopback interface, as a Backend.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace rondo::bench {
 
-/// Ranks meet through files in `directory`, which must be empty of earlier meetings. Blocks until
-/// all have come.
+/// Ranks meet through files in `directory`, which must not hold files of an earlier meeting. Blocks
+/// until all ranks have come.
 Result<std::unique_ptr<Backend>> make_gloo_backend(int rank, int size,
                                                    const std::string& directory);
 

@@ -9,7 +9,7 @@
 namespace rondo::bench {
 namespace {
 
-/// What this thread finds: the grid's threads take elements by turns, so that neighbours load
+/// This thread's findings: the grid's threads take elements in turn, so that neighbours load
 /// neighbours.
 template <class Bits>
 __device__ Mismatch share_of(const void* found, const void* expected, size_t count) {
@@ -38,8 +38,8 @@ __device__ Mismatch share_of(const void* found, const void* expected, size_t cou
   }
 }
 
-// Only threads that find something touch the result: nobody contends for it when all is well. No
-// block waits for another, so that they run in whatever room other ranks' kernels leave.
+// Only threads with findings touch the result, so there is no contention without errors. No block
+// waits for another, so blocks run in whatever room other ranks' kernels leave.
 __global__ void __launch_bounds__(kMismatchThreads)
     compare(const void* found, const void* expected, size_t count, size_t element_bytes,
             Mismatch* result) {

@@ -1,5 +1,5 @@
-// MPI's collectives are called as any program calls them. What MPI lacks (half, bfloat16, averages)
-// is refused, not emulated: an emulation would be measured in MPI's name.
+// Calls MPI's collectives as any program does. What MPI lacks (half, bfloat16, averages) is
+// refused, not emulated: an emulation would be measured in MPI's name.
 #include "bench/backends/mpi.hpp"
 
 #include <mpi.h>
@@ -105,7 +105,7 @@ class MpiBackend final : public Backend {
   int size() const override { return size_; }
   Status barrier() override { return to_status(MPI_Barrier(MPI_COMM_WORLD)); }
 
-  Status supports(const Shape& shape) const override {
+  Status supports(const CallShape& shape) const override {
     if (type_of(shape.type) == MPI_DATATYPE_NULL) {
       return {Code::kUnavailable, "MPI has no type for " + std::string(rondo::name(shape.type))};
     }
@@ -120,8 +120,8 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  Status run(const Operation& operation) override {
-    const Shape& shape = operation.shape;
+  Status run(const BackendCall& operation) override {
+    const CallShape& shape = operation.shape;
     const int count = static_cast<int>(shape.count);
     const MPI_Datatype type = type_of(shape.type);
     const size_t bytes = shape.count * size_of(shape.type);
@@ -143,8 +143,8 @@ class MpiBackend final : public Backend {
         return to_status(MPI_Allgather(in == out + block ? MPI_IN_PLACE : in, count, type, out,
                                        count, type, MPI_COMM_WORLD));
       case Collective::kBroadcast:
-        // MPI's broadcast is in place; the root's output is this collective's, so the copy is part
-        // of it
+        // MPI's broadcast is in place; out of place, the copy of the root's input belongs to the
+        // operation
         if (rank_ == shape.root && in != out && bytes > 0) std::memcpy(out, in, bytes);
         return to_status(MPI_Bcast(out, count, type, shape.root, MPI_COMM_WORLD));
       case Collective::kReduce:
@@ -166,8 +166,8 @@ class MpiBackend final : public Backend {
   }
 
  private:
-  Status run_varying(const Operation& operation) {
-    const Shape& shape = operation.shape;
+  Status run_varying(const BackendCall& operation) {
+    const CallShape& shape = operation.shape;
     const MPI_Datatype type = type_of(shape.type);
     if (laid_out_for_ != shape.count) {
       const std::vector<size_t> counts = block_counts(shape, rank_, size_);
@@ -203,9 +203,9 @@ class MpiBackend final : public Backend {
     return {};
   }
 
-  /// In place MPI leaves the result in the first block; the harness' place for it is block `rank`.
-  Status reduce_scatter(const Operation& operation, bool in_place) {
-    const Shape& shape = operation.shape;
+  /// In place MPI leaves the result in the first block; the harness expects it in block `rank`.
+  Status reduce_scatter(const BackendCall& operation, bool in_place) {
+    const CallShape& shape = operation.shape;
     const int count = static_cast<int>(shape.count);
     if (!in_place) {
       return to_status(MPI_Reduce_scatter_block(operation.in, operation.out, count,

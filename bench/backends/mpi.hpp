@@ -1,4 +1,4 @@
-// The MPI that this file's program was compiled with, behind the harness' interface.
+// The MPI that the program was compiled with, as a Backend.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace rondo::bench {
 
-/// On MPI_COMM_WORLD. REQUIRES: MPI_Init before and MPI_Finalize after its life.
+/// Uses MPI_COMM_WORLD. REQUIRES: MPI_Init before and MPI_Finalize after its lifetime.
 std::unique_ptr<Backend> make_mpi_backend();
 
 }  // namespace rondo::bench

@@ -1,5 +1,5 @@
-// NCCL's collectives are called as any program calls them: on a stream, from the rank's thread.
-// What NCCL lacks is refused, not emulated.
+// Calls NCCL's collectives as any program does: on a stream, from the rank's thread. What NCCL
+// lacks is refused, not emulated.
 #include "bench/backends/nccl.hpp"
 
 #include <cuda_runtime_api.h>
@@ -97,11 +97,11 @@ class NcclBackend final : public Backend {
   NcclBackend(const NcclBackend&) = delete;
   NcclBackend& operator=(const NcclBackend&) = delete;
 
-  /// Once, before anything else.
+  /// Call once, before anything else.
   Status connect(int rank, int ranks, const ncclUniqueId& id) {
     rank_ = rank;
     ranks_ = ranks;
-    // Taken now, because taking memory can wait for kernels that wait for this rank.
+    // Allocated now, because allocating later can wait for kernels that wait for this rank.
     exchanged_ = memory_->allocate(kExchangeBytes);
     if (exchanged_ == nullptr) return {Code::kResourceExhausted, "no memory on this GPU"};
     return to_status(ncclCommInitRank(&comm_, ranks, id, rank), "ncclCommInitRank");
@@ -111,7 +111,7 @@ class NcclBackend final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return ranks_; }
 
-  Status supports(const Shape& shape) const override {
+  Status supports(const CallShape& shape) const override {
     if (!has(shape.collective)) {
       return {Code::kUnavailable,
               "NCCL is measured at all_reduce, reduce_scatter, all_gather, broadcast and reduce "
@@ -131,7 +131,7 @@ class NcclBackend final : public Backend {
     return {};
   }
 
-  /// NCCL has none: a sum of one number, whatever it is.
+  /// NCCL has no barrier: a sum of one number, whatever its value.
   Status barrier() override {
     std::byte* const there = memory_->twin(exchanged_);
     RONDO_RETURN_IF_ERROR(to_status(
@@ -139,14 +139,14 @@ class NcclBackend final : public Backend {
     return memory_->synchronize();
   }
 
-  Status run(const Operation& operation) override {
+  Status run(const BackendCall& operation) override {
     if (!operation.measured) return exchange(operation);
     RONDO_RETURN_IF_ERROR(
         enqueue(operation, memory_->twin(operation.in), memory_->twin(operation.out)));
     return memory_->synchronize();
   }
 
-  Result<double> time(const Operation& operation, size_t iterations) override {
+  Result<double> time(const BackendCall& operation, size_t iterations) override {
     const void* const in = memory_->twin(operation.in);
     void* const out = memory_->twin(operation.out);
     auto took = memory_->time([&]() -> Status {
@@ -176,8 +176,8 @@ class NcclBackend final : public Backend {
 
   cudaStream_t stream() const { return static_cast<cudaStream_t>(memory_->stream()); }
 
-  Status enqueue(const Operation& operation, const void* in, void* out) {
-    const Shape& shape = operation.shape;
+  Status enqueue(const BackendCall& operation, const void* in, void* out) {
+    const CallShape& shape = operation.shape;
     const ncclDataType_t type = type_of(shape.type).value_or(ncclFloat32);
     const ncclRedOp_t op = op_of(shape.op).value_or(ncclSum);
     const size_t count = shape.count;
@@ -200,8 +200,8 @@ class NcclBackend final : public Backend {
     }
   }
 
-  /// The harness' own: a few numbers, in memory of any kind.
-  Status exchange(const Operation& operation) {
+  /// The harness's own exchange: a few numbers, in memory of any kind.
+  Status exchange(const BackendCall& operation) {
     const size_t element = size_of(operation.shape.type);
     const size_t in_bytes = in_elements(operation.shape, ranks_) * element;
     const size_t out_bytes = out_elements(operation.shape, ranks_) * element;

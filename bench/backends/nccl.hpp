@@ -1,4 +1,4 @@
-// NCCL behind the harness' interface: a rank on every GPU of this machine, all in one process.
+// NCCL as a Backend: a rank on every GPU of this machine, all in one process.
 #pragma once
 
 #include <memory>
@@ -7,15 +7,14 @@
 
 namespace rondo::bench {
 
-/// How many GPUs there are; kUnavailable, saying why, where there is none.
+/// The number of GPUs; kUnavailable with the reason if there is none.
 Result<int> gpus_for_nccl();
 
-/// What the ranks of one world share.
+/// The data that the ranks of one world share.
 class NcclWorld {
  public:
   virtual ~NcclWorld() = default;
-  /// Rank `rank` on GPU `rank`, for the calling thread alone; each rank needs one of its own.
-  /// Blocks until all have come.
+  /// Rank `rank` on GPU `rank`, for the calling thread only. Blocks until all ranks have come.
   virtual Result<std::unique_ptr<Backend>> make_backend(int rank) = 0;
 };
 Result<std::unique_ptr<NcclWorld>> make_nccl_world(int ranks);

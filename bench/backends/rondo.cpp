@@ -1,7 +1,9 @@
-// Only the public headers of rondo are used here, as by any other program.
+// Includes only rondo's public headers, as any other program.
 #include "bench/backends/rondo.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -16,7 +18,7 @@ class Rondo final : public RondoBackend {
   Rondo(Communicator communicator, const RondoOptions& options, std::unique_ptr<CudaMemory> cuda)
       : cuda_(std::move(cuda)), communicator_(std::move(communicator)), options_(options) {}
 
-  /// After all ranks have come, and before anything else takes memory.
+  /// Called after all ranks have come and before anything else allocates.
   Status look_at_memory() {
     RONDO_RETURN_IF_ERROR(barrier());
     const size_t now = private_memory_bytes(), before = options_.private_bytes_before;
@@ -24,29 +26,40 @@ class Rondo final : public RondoBackend {
                    communicator_.stats().shared_bytes / static_cast<size_t>(communicator_.size()),
                .private_bytes = (now > before ? now - before : 0) /
                                 static_cast<size_t>(options_.ranks_in_process)};
-    // Nobody goes on, and takes memory, before all have looked.
+    // No rank continues, and allocates, before all have looked.
     return barrier();
   }
 
   std::optional<MemoryUse> memory() const override { return memory_; }
+  std::string links() const override {
+    if (options_.cuda || !options_.config.pace.empty())
+      return {};  // neither reads a file by itself
+    if (!options_.config.links.empty()) return options_.config.links;
+    const char* variable = std::getenv("RONDO_LINKS");
+    if (variable != nullptr && *variable != 0) return variable;
+    const std::string calibrated = default_links_path();
+    std::error_code ignored;
+    if (std::filesystem::exists(calibrated, ignored)) return calibrated;
+    return "built-in; rondo-perf --ranks 2 --calibrate fits them to this processor in two minutes";
+  }
   void abort(const std::string& reason) override { communicator_.abort(reason); }
 
   std::string name() const override { return "rondo"; }
   int rank() const override { return communicator_.rank(); }
   int size() const override { return communicator_.size(); }
-  Status supports(const Shape& shape) const override {
+  Status supports(const CallShape& shape) const override {
     if (shape.collective == kSendRecv) {
       if (options_.algorithm == Algorithm::kAuto) return {};
       return {Code::kUnavailable, "messages have no algorithm: leave out --algorithm"};
     }
-    // Whether the buffers will do is found out by using them.
+    // Whether the buffers are suitable shows when they are used.
     if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
       return {};
     return {Code::kUnavailable, "rondo has no " + std::string(rondo::name(shape.collective)) +
                                     " by " + std::string(rondo::name(options_.algorithm)) +
-                                    ": see the table in comm/schedule/README.md"};
+                                    ": see the table in comm/algorithms/README.md"};
   }
-  bool supports_in_place(const Shape& shape) const override {
+  bool supports_in_place(const CallShape& shape) const override {
     const Algorithm a = options_.algorithm;
     return !(shape.collective == Collective::kAllReduce && a == Algorithm::kOneShotDirect) &&
            !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
@@ -61,21 +74,21 @@ class Rondo final : public RondoBackend {
     options_.algorithm = algorithm;
     options_.direct = direct;
   }
-  std::optional<Plan> planned(const Shape& shape) const override {
+  std::optional<Plan> planned(const CallShape& shape) const override {
     const Plan chosen = plan(shape);
     return chosen.algorithm == Algorithm::kAuto ? std::nullopt : std::optional<Plan>(chosen);
   }
 
-  Status run(const Operation& operation) override {
+  Status run(const BackendCall& operation) override {
     if (!cuda_) return call(operation);
     RONDO_RETURN_IF_ERROR(meet_on_host());
     RONDO_RETURN_IF_ERROR(operation.measured ? call(on_device(operation)) : stage(operation));
     return arrive();
   }
 
-  Result<double> time(const Operation& operation, size_t iterations) override {
+  Result<double> time(const BackendCall& operation, size_t iterations) override {
     if (!cuda_) return Backend::time(operation, iterations);
-    const Operation there = on_device(operation);
+    const BackendCall there = on_device(operation);
     const size_t together = std::max(options_.graph, size_t{1});
     const size_t times = (iterations + together - 1) / together;
     if (options_.graph > 0) RONDO_RETURN_IF_ERROR(capture(there));
@@ -104,7 +117,7 @@ class Rondo final : public RondoBackend {
     return cuda_->compare(cuda_->twin(found), cuda_->twin(expected), count, size_of(type));
   }
 
-  std::optional<Prediction> predict(const Shape& shape) const override {
+  std::optional<Prediction> predict(const CallShape& shape) const override {
     if (shape.collective == kSendRecv) return std::nullopt;
     const Plan chosen = plan(shape);
     return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
@@ -135,10 +148,10 @@ class Rondo final : public RondoBackend {
     options.stream = cuda_ ? cuda_->stream() : nullptr;
     return options;
   }
-  /// A graph of several such operations, unless the last one was. All ranks decide alike: what is
-  /// captured is enqueued, too.
-  Status capture(const Operation& there) {
-    const auto same = [](const Operation& a, const Operation& b) {
+  /// A graph of several such operations, unless the last one was the same. All ranks decide alike,
+  /// because captured operations are enqueued too.
+  Status capture(const BackendCall& there) {
+    const auto same = [](const BackendCall& a, const BackendCall& b) {
       return a.shape.collective == b.shape.collective && a.shape.count == b.shape.count &&
              a.shape.type == b.shape.type && a.shape.op == b.shape.op &&
              a.shape.root == b.shape.root && a.in_place == b.in_place;
@@ -153,27 +166,28 @@ class Rondo final : public RondoBackend {
     taken_ = true;
     return barrier();
   }
-  /// Once after this rank has taken memory of its device, or made a graph there, which may wait for
-  /// kernels that run, also for those of other ranks, which would wait for this rank: they come here
-  /// first. Every rank takes alike. A split into nothing is a call in which the host's threads meet.
+  /// Called once after this rank has allocated device memory or made a graph. These may wait for
+  /// running kernels, also those of other ranks, which would wait for this rank; so all ranks meet
+  /// here first. Every rank allocates at the same points. A split into nothing is a call in which
+  /// the host's threads meet.
   Status meet_on_host() {
     if (!std::exchange(taken_, false)) return {};
     return communicator_.split(Communicator::kNoColor, 0).status();
   }
-  /// Until the stream is through: how it went.
+  /// Waits for the stream and returns the result.
   Status arrive() {
     RONDO_RETURN_IF_ERROR(cuda_->synchronize());
     return communicator_.status();
   }
-  Operation on_device(const Operation& operation) const {
-    Operation there = operation;
+  BackendCall on_device(const BackendCall& operation) const {
+    BackendCall there = operation;
     there.in = cuda_->twin(operation.in);
     there.out = cuda_->twin(operation.out);
     return there;
   }
-  /// The harness' own calls have memory of any kind. What they need on the device was taken at the
-  /// beginning: to take it now could wait for kernels that wait for this rank.
-  Status stage(const Operation& operation) {
+  /// The harness's own calls use memory of any kind. Their device memory was allocated at the
+  /// beginning: allocating now could wait for kernels that wait for this rank.
+  Status stage(const BackendCall& operation) {
     const size_t element = size_of(operation.shape.type);
     const size_t in = in_elements(operation.shape, size()) * element;
     const size_t out = out_elements(operation.shape, size()) * element;
@@ -181,7 +195,7 @@ class Rondo final : public RondoBackend {
       return {Code::kResourceExhausted, "no device memory for what ranks tell each other"};
     }
     std::byte* const there = cuda_->twin(staging_);
-    Operation staged = operation;
+    BackendCall staged = operation;
     staged.in = there;
     staged.out = there + in;
     RONDO_RETURN_IF_ERROR(cuda_->give(there, operation.in, in));
@@ -189,9 +203,9 @@ class Rondo final : public RondoBackend {
     return cuda_->take(operation.out, there + in, out);
   }
 
-  Status send_recv(const Operation& operation) {
-    const Shape& shape = operation.shape;
-    // In a group neither waits for the other; what a call refuses, its end says.
+  Status send_recv(const BackendCall& operation) {
+    const CallShape& shape = operation.shape;
+    // In a group neither waits for the other; group_end() returns the error of a refused call.
     RONDO_RETURN_IF_ERROR(communicator_.group_start());
     (void)communicator_.send(operation.in, shape.count, shape.type, next_of(rank(), size()),
                              on_stream());
@@ -200,8 +214,8 @@ class Rondo final : public RondoBackend {
     return communicator_.group_end();
   }
 
-  Status call(const Operation& operation) {
-    const Shape& shape = operation.shape;
+  Status call(const BackendCall& operation) {
+    const CallShape& shape = operation.shape;
     if (shape.collective == kSendRecv) return send_recv(operation);
     const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
     CallOptions call = on_stream();
@@ -249,8 +263,8 @@ class Rondo final : public RondoBackend {
     return {Code::kInvalidArgument, "unknown collective"};
   }
 
-  Plan plan(const Shape& shape) const { return plan(shape, options_.direct); }
-  Plan plan(const Shape& shape, bool direct) const {
+  Plan plan(const CallShape& shape) const { return plan(shape, options_.direct); }
+  Plan plan(const CallShape& shape, bool direct) const {
     return communicator_.plan(shape.collective, shape.count, shape.type, direct, options_.algorithm,
                               reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
@@ -259,7 +273,7 @@ class Rondo final : public RondoBackend {
 
   std::unique_ptr<CudaMemory> cuda_;  // null: buffers are the host's
   void* staging_ = cuda_ ? cuda_->allocate(kStagingBytes) : nullptr;
-  std::optional<Operation> captured_;
+  std::optional<BackendCall> captured_;
   bool taken_ = true;  // of the device's memory, since the ranks met on the host
   Communicator communicator_;
   RondoOptions options_;

@@ -1,4 +1,4 @@
-// rondo behind the harness' interface.
+// rondo as a Backend.
 #pragma once
 
 #include <memory>
@@ -11,31 +11,33 @@
 
 namespace rondo::bench {
 
-/// `direct`: every rank's buffers are mapped by all, as library memory and threads' memory is; only
-/// predictions need it.
+/// `direct`: all ranks map every rank's buffers, as with library memory and threads; affects
+/// predictions only.
 struct RondoOptions {
   Config config;
-  Algorithm algorithm = Algorithm::kAuto;  // of what is measured
+  Algorithm algorithm = Algorithm::kAuto;  // to measure
   bool library_memory = false;
   bool direct = false;
-  bool cuda = false;  // buffers are on the device that is `local_rank`'s turn
+  bool cuda = false;  // buffers are on the device for `local_rank`
   int local_rank = 0;
-  size_t graph = 0;  // operations of a graph whose replays are timed; 0: launches are
-  /// For what memory() says: ranks of this process, and its own memory before any of them came.
+  size_t graph = 0;  // times replays of graphs of this many operations; 0: times launches
+  /// For memory(): the ranks of this process, and the process's memory before any of them was
+  /// created.
   int ranks_in_process = 1;
   size_t private_bytes_before = 0;
 };
 
-/// What only rondo can do.
+/// Functions that only rondo has.
 class RondoBackend : public Backend {
  public:
-  /// Every pending and later call of every rank fails with this reason. Any thread.
+  /// Makes every pending and later call of every rank fail with this reason. Any thread may call
+  /// it.
   virtual void abort(const std::string& reason) = 0;
-  /// From now on: the algorithm of what is measured (kAuto: rondo's choice), and whether
-  /// predictions are for buffers that all ranks map.
+  /// Sets the algorithm to measure (kAuto: rondo's choice), and whether predictions assume buffers
+  /// that all ranks map.
   virtual void select(Algorithm algorithm, bool direct) = 0;
-  /// What select()ed means for this shape; nothing where it is not possible here.
-  virtual std::optional<Plan> planned(const Shape& shape) const = 0;
+  /// The plan of this shape with the selected algorithm; nullopt if it is not possible here.
+  virtual std::optional<Plan> planned(const CallShape& shape) const = 0;
 };
 
 /// Blocks until all ranks have come.

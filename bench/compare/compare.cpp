@@ -1,6 +1,6 @@
 // rondo-compare: rondo, one MPI and Gloo in the same processes, in alternating batches, so that a
 // noisy machine is equally noisy for all of them. scripts/compare runs it once per MPI and merges
-// what it writes; it judges nothing itself.
+// the results.
 #include <mpi.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -40,15 +40,15 @@ struct CompareOptions {
   bool in_place = false, no_gloo = false;
 };
 
-/// A library with the memory that it is measured on.
-struct Contender {
+/// A library and the memory that it is measured on.
+struct ComparedLibrary {
   std::string label;
   Backend* backend;
   Buffers buffers;
 };
 
 /// One size: for every contender the slowest rank's mean of each round.
-struct Rounds {
+struct ComparedRounds {
   size_t bytes;
   std::vector<std::vector<double>> times_us;
 };
@@ -62,9 +62,10 @@ Result<std::string> share_directory(const TemporaryDirectory* mine) {
 }
 
 /// One batch of each contender in turn. MPI's barrier keeps a rank from entering a batch while
-/// another is still in the one before: a waiting rank spins, and would be measured against.
-Status run_round(Backend& mpi, const std::vector<Contender>& contenders,
-                 const std::vector<Operation>& operations, const std::vector<size_t>& iterations,
+/// another is still in the one before: a waiting rank spins, and would slow down the measured
+/// library.
+Status run_round(Backend& mpi, const std::vector<ComparedLibrary>& contenders,
+                 const std::vector<BackendCall>& operations, const std::vector<size_t>& iterations,
                  std::vector<std::vector<double>>& times_us) {
   for (size_t i = 0; i < contenders.size(); ++i) {
     Backend& backend = *contenders[i].backend;
@@ -78,11 +79,11 @@ Status run_round(Backend& mpi, const std::vector<Contender>& contenders,
   return {};
 }
 
-Result<Rounds> compare_size(Backend& mpi, const std::vector<Contender>& contenders,
-                            const Shape& shape, const CompareOptions& options) {
-  std::vector<Operation> operations;
+Result<ComparedRounds> compare_size(Backend& mpi, const std::vector<ComparedLibrary>& contenders,
+                                    const CallShape& shape, const CompareOptions& options) {
+  std::vector<BackendCall> operations;
   std::vector<size_t> iterations;
-  for (const Contender& contender : contenders) {
+  for (const ComparedLibrary& contender : contenders) {
     Backend& backend = *contender.backend;
     auto wrong = check(backend, shape, contender.buffers, options.in_place);
     if (!wrong.ok()) return wrong.status();
@@ -101,7 +102,7 @@ Result<Rounds> compare_size(Backend& mpi, const std::vector<Contender>& contende
   for (size_t round = 0; round < options.rounds; ++round) {
     RONDO_RETURN_IF_ERROR(run_round(mpi, contenders, operations, iterations, mine));
   }
-  Rounds rounds{.bytes = size_bytes(shape, mpi.size()), .times_us = {}};
+  ComparedRounds rounds{.bytes = size_bytes(shape, mpi.size()), .times_us = {}};
   for (const auto& times : mine) {
     auto slowest = slowest_of(mpi, times);
     if (!slowest.ok()) return slowest.status();
@@ -117,7 +118,7 @@ double ratio(const std::vector<double>& one, const std::vector<double>& other) {
   return median(std::move(ratios));
 }
 
-json to_json(const std::vector<Contender>& contenders, const Rounds& rounds) {
+json to_json(const std::vector<ComparedLibrary>& contenders, const ComparedRounds& rounds) {
   json backends = json::array();
   for (size_t i = 0; i < contenders.size(); ++i) {
     backends.push_back({{"name", contenders[i].label},
@@ -127,13 +128,14 @@ json to_json(const std::vector<Contender>& contenders, const Rounds& rounds) {
   return {{"size", rounds.bytes}, {"backends", backends}};
 }
 
-void print_header(const std::vector<Contender>& contenders) {
+void print_header(const std::vector<ComparedLibrary>& contenders) {
   std::printf("%10s", "size");
-  for (const Contender& contender : contenders) std::printf("  %24s", contender.label.c_str());
+  for (const ComparedLibrary& contender : contenders)
+    std::printf("  %24s", contender.label.c_str());
   std::printf("   [us; in brackets: slower than rondo on plain / library memory, times]\n");
 }
 
-void print_row(const std::vector<Contender>& contenders, const Rounds& rounds) {
+void print_row(const std::vector<ComparedLibrary>& contenders, const ComparedRounds& rounds) {
   std::printf("%10s", format_size(rounds.bytes).c_str());
   for (size_t i = 0; i < contenders.size(); ++i) {
     char text[64];
@@ -150,25 +152,24 @@ void print_row(const std::vector<Contender>& contenders, const Rounds& rounds) {
   std::fflush(stdout);
 }
 
-/// Memory of all contenders: the peers share rondo's plain buffers, so that nobody has the better
-/// pages.
-class Memory {
+/// Memory of all contenders: the peers share rondo's plain buffers, so that none has better pages.
+class CompareMemory {
  public:
-  explicit Memory(size_t bytes)
+  explicit CompareMemory(size_t bytes)
       : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
         library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
     if (!ok()) return;
     for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out})
       std::memset(buffer, 0, bytes);
   }
-  ~Memory() {
+  ~CompareMemory() {
     std::free(plain_.in);
     std::free(plain_.out);
     rondo::free(library_.in);
     rondo::free(library_.out);
   }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  CompareMemory(const CompareMemory&) = delete;
+  CompareMemory& operator=(const CompareMemory&) = delete;
 
   bool ok() const { return plain_.in && plain_.out && library_.in && library_.out; }
   const Buffers& plain() const { return plain_; }
@@ -196,13 +197,13 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   config.rendezvous = directory + "/rondo";
   auto rondo = make_rondo_backend({.config = config});
   if (!rondo.ok()) return rondo.status();
-  const Memory memory(std::max<size_t>(*max, 64));
+  const CompareMemory memory(std::max<size_t>(*max, 64));
   if (!memory.ok())
     return {Code::kResourceExhausted, "no memory for four buffers of " + options.max};
 
-  std::vector<Contender> contenders = {{"rondo plain", rondo->get(), memory.plain()},
-                                       {"rondo library", rondo->get(), memory.library()},
-                                       {mpi->name(), mpi.get(), memory.plain()}};
+  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo->get(), memory.plain()},
+                                             {"rondo library", rondo->get(), memory.library()},
+                                             {mpi->name(), mpi.get(), memory.plain()}};
   std::unique_ptr<Backend> gloo;
   if (!options.no_gloo) {
     auto made = make_gloo_backend(rank, ranks, directory + "/gloo");
@@ -210,11 +211,11 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
     gloo = std::move(made).value();
     contenders.push_back({gloo->name(), gloo.get(), memory.plain()});
   }
-  std::vector<Shape> shapes;
+  std::vector<CallShape> shapes;
   for (size_t bytes : sizes_of({.min = *min, .max = *max, .factor = options.factor, .step = 0})) {
     shapes.push_back(shape_of(*collective, *type, *op, 0, bytes, ranks));
   }
-  for (const Contender& contender : contenders)
+  for (const ComparedLibrary& contender : contenders)
     RONDO_RETURN_IF_ERROR(contender.backend->supports(shapes.back()));
 
   document = {{"mpi", mpi->name()},           {"ranks", ranks},
@@ -229,7 +230,7 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
                 options.rounds);
     print_header(contenders);
   }
-  for (const Shape& shape : shapes) {
+  for (const CallShape& shape : shapes) {
     auto rounds = compare_size(*mpi, contenders, shape, options);
     if (!rounds.ok()) return rounds.status();
     document["results"].push_back(to_json(contenders, *rounds));
@@ -269,7 +270,8 @@ int run_program(int argc, char** argv) {
                "rondo-compare");
   app.set_version_flag("--version", "rondo-compare " RONDO_VERSION);
   CompareOptions options;
-  app.add_option("COLLECTIVE", options.collective, "what is measured")->capture_default_str();
+  app.add_option("COLLECTIVE", options.collective, "the collective to measure")
+      ->capture_default_str();
   app.add_option("-b,--minbytes", options.min, "smallest size")->capture_default_str();
   app.add_option("-e,--maxbytes", options.max, "largest size")->capture_default_str();
   app.add_option("-f,--stepfactor", options.factor, "from size to size: multiply by this")
@@ -288,13 +290,14 @@ int run_program(int argc, char** argv) {
   app.add_option("--json", options.json_file, "write every round there");
   try {
     app.parse(argc, argv);
-    if (std::isnan(options.batch_ms)) throw CLI::ValidationError("--batch-ms", "nan is no number");
+    if (std::isnan(options.batch_ms))
+      throw CLI::ValidationError("--batch-ms", "nan is not a number");
   } catch (const CLI::ParseError& error) {
     return app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2;
   }
   MPI_Init(&argc, &argv);
   const int code = run_under_mpi(options);
-  if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);  // the others may wait for this rank for ever
+  if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);  // the others may be waiting for this rank
   MPI_Finalize();
   return code;
 }

@@ -1,4 +1,4 @@
-// A plain file is written beside itself and renamed, so that nobody ever reads half of it.
+// A plain file is written under another name and renamed, so that no reader sees half of it.
 #include "bench/harness/json_file.hpp"
 
 #include <spdlog/spdlog.h>
@@ -49,7 +49,7 @@ bool JsonFile::write(const nlohmann::json& document) {
   if (plain_ && write_text(beside, text) && std::rename(beside.c_str(), path_.c_str()) == 0) {
     return true;
   }
-  // Its folder may be closed to us while the file is not.
+  // The folder may be unwritable although the file is writable.
   if (write_text(path_, text)) return true;
   spdlog::error("cannot write {}: {}", path_, std::strerror(errno));
   return false;

@@ -1,4 +1,4 @@
-// The file of --json: a valid document at every moment of a run, however that ends.
+// The file of --json: a valid document at every moment of a run, however the run ends.
 #pragma once
 
 #include <chrono>
@@ -7,17 +7,17 @@
 
 namespace rondo::bench {
 
-/// Replaces the file as a whole. One thread.
+/// Replaces the file as a whole. Used by one thread.
 class JsonFile {
  public:
-  /// `path` empty: none is wanted, and all calls do nothing.
+  /// An empty `path` means no file: all calls do nothing.
   explicit JsonFile(std::string path) : path_(std::move(path)) {}
 
-  /// Whether it can be written; else this has been said on stderr. Leaves what is in it.
+  /// Whether the file can be written; logs an error if not. Keeps its contents.
   bool open();
-  /// Whether an unfinished document is due, about once a second; never for what is no plain file.
+  /// Whether to write an unfinished document now: about once a second, and only to a plain file.
   bool wants_interim() const;
-  /// False: failed, which has been said on stderr.
+  /// Returns false after a failure, which it has logged.
   bool write(const nlohmann::json& document);
 
  private:

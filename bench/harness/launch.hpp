@@ -7,7 +7,7 @@
 
 namespace rondo::bench {
 
-/// A fresh directory, only this user's, removed with all it holds at the end.
+/// A new directory, accessible by this user only; removed with its contents at the end.
 class TemporaryDirectory {
  public:
   static Result<TemporaryDirectory> create();
@@ -21,8 +21,8 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-/// Becomes rondo-run, which lies beside this program and runs it `ranks` times with the same
-/// arguments, behind `collective` where that is given. Returns only when that fails.
+/// Replaces this process by rondo-run from this program's folder, which runs this program `ranks`
+/// times with the same arguments, after `collective` if given. Returns only on failure.
 Status start_ranks(int ranks, char** argv, const std::string& collective = {});
 
 }  // namespace rondo::bench

@@ -16,7 +16,7 @@ std::string pin(int rank, int ranks) {
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
     return "not pinned: the affinity cannot be read";
   const int cpus = CPU_COUNT(&allowed);
-  if (cpus == 1 && ranks > 1) return "bound to one CPU by who started it";
+  if (cpus == 1 && ranks > 1) return "bound to one CPU by its launcher";
   if (ranks > cpus) {
     return "not pinned: " + std::to_string(ranks) + " ranks on " + std::to_string(cpus) + " CPUs";
   }
@@ -33,7 +33,7 @@ std::string pin(int rank, int ranks) {
 }
 
 size_t private_memory_bytes() {
-  // Not RssAnon of status: the kernel adds that up in batches, and is off by some hundred KiB.
+  // RssAnon of status is too coarse: the kernel adds it up in batches, some hundred KiB late.
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {
     size_t kib = 0;
@@ -50,8 +50,8 @@ int allowed_cpus() {
 }
 
 size_t last_level_cache_bytes() {
-  // Not sysconf(): glibc multiplies shared caches by what it believes of the topology, and on a
-  // 2-core VM with 32 MiB says 256.
+  // sysconf() is wrong: glibc multiplies shared caches by its idea of the topology, and reports 256
+  // MiB on a 2-core VM with 32 MiB.
   for (const char* level : {"3", "2"}) {
     std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + level + "/size");
     size_t kib = 0;

@@ -1,5 +1,5 @@
-// Times come from the backend, the steady clock unless it has another, around batches of
-// operations; a batch starts when all ranks have left a barrier of the same backend, which is not
+// The backend measures times (by the steady clock, unless it has another) around batches of
+// operations. A batch starts when all ranks have left a barrier of the same backend, which is not
 // timed. The streaming probe runs between batches, so that both see the same neighbours.
 #include "bench/harness/measure.hpp"
 
@@ -18,8 +18,7 @@ namespace {
 constexpr size_t kBatches = 11;
 constexpr double kDefaultTotalUs = 100'000;
 constexpr double kEstimateUs = 500;
-// Of the pass in which operations are timed one by one: as many as last about this long, so many at
-// the most.
+// Limits of the pass that times operations one by one: its duration, and its number of operations.
 constexpr double kSpreadTotalUs = 20'000;
 constexpr size_t kMostSamples = 1000;
 
@@ -29,20 +28,20 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-Result<double> time_stream(Backend& backend, const Buffers& buffers, const Traffic& traffic) {
+Result<double> time_stream(Backend& backend, const Buffers& buffers, const LeastTraffic& traffic) {
   RONDO_RETURN_IF_ERROR(backend.barrier());
   const auto start = Clock::now();
   stream(buffers.in, buffers.out, traffic);
   return microseconds_since(start);
 }
 
-struct Timing {
+struct ShapeTime {
   double time_us;
   std::optional<double> limit_us;
 };
 
-Result<Timing> time_shape(Backend& backend, const Operation& operation, const Buffers& buffers,
-                          const MeasureOptions& options) {
+Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, const Buffers& buffers,
+                             const MeasureOptions& options) {
   for (size_t i = 0; i < options.warmup; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
   size_t iterations = options.iterations;
   if (iterations == 0) {
@@ -54,7 +53,7 @@ Result<Timing> time_shape(Backend& backend, const Operation& operation, const Bu
   const size_t per_batch = (iterations + batches - 1) / batches;
   const bool limited = backend.is_on_host() &&
                        size_bytes(operation.shape, backend.size()) > options.limit_from_bytes;
-  const Traffic traffic = least_traffic(operation.shape, backend.rank(), backend.size());
+  const LeastTraffic traffic = least_traffic(operation.shape, backend.rank(), backend.size());
   std::vector<double> times, limits;
   for (size_t batch = 0; batch < batches; ++batch) {
     auto time = time_batch(backend, operation, per_batch);
@@ -67,7 +66,7 @@ Result<Timing> time_shape(Backend& backend, const Operation& operation, const Bu
   }
   auto slowest = slowest_of(backend, times);
   if (!slowest.ok()) return slowest.status();
-  Timing timing{.time_us = median(*slowest), .limit_us = std::nullopt};
+  ShapeTime timing{.time_us = median(*slowest), .limit_us = std::nullopt};
   if (limited) {
     auto slowest_limits = slowest_of(backend, limits);
     if (!slowest_limits.ok()) return slowest_limits.status();
@@ -76,8 +75,8 @@ Result<Timing> time_shape(Backend& backend, const Operation& operation, const Bu
   return timing;
 }
 
-/// Apart from the main number's batches, which no clock may disturb.
-Result<Spread> time_singly(Backend& backend, const Operation& operation, size_t operations) {
+/// Separate from the batches of the main number, which must not be disturbed by reading the clock.
+Result<Spread> time_singly(Backend& backend, const BackendCall& operation, size_t operations) {
   std::vector<double> times(operations);
   RONDO_RETURN_IF_ERROR(backend.barrier());
   for (double& time : times) {
@@ -97,7 +96,7 @@ size_t samples_for(double time_us, size_t iterations) {
       std::clamp(fitting, static_cast<double>(kBatches), static_cast<double>(kMostSamples)));
 }
 
-/// Wrong elements, counted where they are; the first is fetched and shown, with what it should be.
+/// Wrong elements, counted where they are; the first is fetched and shown with its expected value.
 Result<uint64_t> wrong_there(Backend& backend, DataType type, const char* what, const void* found,
                              const std::byte* expected, size_t count) {
   if (count == 0) return 0;
@@ -116,9 +115,9 @@ Result<uint64_t> wrong_there(Backend& backend, DataType type, const char* what, 
 }
 
 /// This rank's wrong elements after `operation`.
-Result<uint64_t> wrong_on_rank(Backend& backend, const Pattern& pattern, const Operation& operation,
-                               const Buffers& buffers) {
-  const Shape& shape = operation.shape;
+Result<uint64_t> wrong_on_rank(Backend& backend, const Pattern& pattern,
+                               const BackendCall& operation, const Buffers& buffers) {
+  const CallShape& shape = operation.shape;
   const int rank = backend.rank(), ranks = backend.size();
   const bool overlap = operation.in_place && reads(shape, rank) && writes(shape, rank);
   if (buffers.expected == nullptr) {
@@ -163,11 +162,11 @@ double median(std::vector<double> values) {
 
 Result<std::vector<double>> exchange(Backend& backend, std::span<const double> mine) {
   std::vector<double> all(mine.size() * static_cast<size_t>(backend.size()));
-  const Shape shape{.collective = Collective::kAllGather,
-                    .type = DataType::kFloat64,
-                    .op = ReduceOp::kSum,
-                    .root = 0,
-                    .count = mine.size()};
+  const CallShape shape{.collective = Collective::kAllGather,
+                        .type = DataType::kFloat64,
+                        .op = ReduceOp::kSum,
+                        .root = 0,
+                        .count = mine.size()};
   RONDO_RETURN_IF_ERROR(
       backend.run({.shape = shape, .in = mine.data(), .out = all.data(), .measured = false}));
   return all;
@@ -183,7 +182,7 @@ Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double>
   return slowest;
 }
 
-Result<size_t> choose_iterations(Backend& backend, const Operation& operation, double total_us) {
+Result<size_t> choose_iterations(Backend& backend, const BackendCall& operation, double total_us) {
   for (size_t trial = 1;; trial *= 4) {
     auto mine = time_batch(backend, operation, trial);
     if (!mine.ok()) return mine.status();
@@ -196,9 +195,9 @@ Result<size_t> choose_iterations(Backend& backend, const Operation& operation, d
   }
 }
 
-Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
-                       int ranks) {
-  Operation operation{.shape = shape, .in = buffers.in, .out = buffers.out, .in_place = in_place};
+BackendCall operation_on(const CallShape& shape, const Buffers& buffers, bool in_place, int rank,
+                         int ranks) {
+  BackendCall operation{.shape = shape, .in = buffers.in, .out = buffers.out, .in_place = in_place};
   if (!in_place || !reads(shape, rank) || !writes(shape, rank)) return operation;
   const Form form = form_of(shape.collective);
   const size_t block = own_block_begin(shape, rank, ranks) * size_of(shape.type);
@@ -212,12 +211,12 @@ Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place
   return operation;
 }
 
-Result<double> time_batch(Backend& backend, const Operation& operation, size_t iterations) {
+Result<double> time_batch(Backend& backend, const BackendCall& operation, size_t iterations) {
   RONDO_RETURN_IF_ERROR(backend.barrier());
   return backend.time(operation, iterations);
 }
 
-Status expect(Backend& backend, const Shape& shape, const Buffers& buffers) {
+Status expect(Backend& backend, const CallShape& shape, const Buffers& buffers) {
   if (buffers.expected == nullptr) return {};
   const int rank = backend.rank();
   const Pattern pattern(shape, backend.size());
@@ -227,12 +226,12 @@ Status expect(Backend& backend, const Shape& shape, const Buffers& buffers) {
   return backend.give(buffers.expected, (outputs + pattern.in_count(rank)) * element);
 }
 
-Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers,
+Result<uint64_t> check(Backend& backend, const CallShape& shape, const Buffers& buffers,
                        bool in_place) {
   const int rank = backend.rank(), ranks = backend.size();
   const Pattern pattern(shape, ranks);
-  const Operation operation = operation_on(shape, buffers, in_place, rank, ranks);
-  // a result that was never written is zero, and no right result is
+  const BackendCall operation = operation_on(shape, buffers, in_place, rank, ranks);
+  // a result that was never written is zero, and no correct result is
   std::memset(buffers.in, 0, in_elements(shape, ranks) * size_of(shape.type));
   std::memset(buffers.out, 0, out_elements(shape, ranks) * size_of(shape.type));
   pattern.fill_input(rank, const_cast<void*>(operation.in));
@@ -251,7 +250,7 @@ Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buff
   return static_cast<uint64_t>(sum);
 }
 
-Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& buffers,
+Result<Measured> measure(Backend& backend, const CallShape& shape, const Buffers& buffers,
                          const MeasureOptions& options) {
   Measured measured;
   std::vector<double> limits;
@@ -260,13 +259,13 @@ Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& bu
     if (in_place ? !options.in_place : !options.out_of_place) continue;
     if (in_place && !can_be_in_place(shape.collective)) continue;
     if (in_place && !backend.supports_in_place(shape)) continue;
-    Half half;
+    HalfRow half;
     for (size_t i = 0; i < options.checks && shape.collective != Collective::kBarrier; ++i) {
       auto wrong = check(backend, shape, buffers, in_place);
       if (!wrong.ok()) return wrong.status();
       half.wrong = half.wrong.value_or(0) + *wrong;
     }
-    const Operation operation =
+    const BackendCall operation =
         operation_on(shape, buffers, in_place, backend.rank(), backend.size());
     auto timing = time_shape(backend, operation, buffers, options);
     if (!timing.ok()) return timing.status();

@@ -1,5 +1,5 @@
 // Checks and times one shape on one backend. Every rank calls the same function with the same
-// arguments, its own buffers apart, and gets the same answer.
+// arguments, except its own buffers, and gets the same result.
 #pragma once
 
 #include <cstddef>
@@ -12,72 +12,72 @@
 
 namespace rondo::bench {
 
-/// Two buffers of one rank, each large enough for the larger side of every shape that is measured
-/// with them.
+/// Two buffers of one rank, each large enough for the larger side of every shape measured with
+/// them.
 struct Buffers {
   void* in;
   void* out;
-  /// Room for both together, from the backend: where there is any, the backend compares results
-  /// with it, where they are; else they are taken, and compared by the host.
+  /// Room for both together, from the backend: with it the backend compares results itself; without
+  /// it results are taken and compared by the host.
   void* expected = nullptr;
 };
 
 struct MeasureOptions {
-  size_t iterations = 0;  // timed operations; 0: as many as take about a tenth of a second
+  size_t iterations = 0;  // timed operations; 0: about a tenth of a second of them
   size_t warmup = 5;      // operations before each timing
-  size_t checks = 1;      // operations whose results are compared, 0: none
+  size_t checks = 1;      // operations whose results are compared
   bool out_of_place = true;
   bool in_place = true;
-  /// Sizes above this are measured against streaming the same memory.
+  /// Sizes above this are compared with streaming the same memory.
   size_t limit_from_bytes = SIZE_MAX;
 };
 
-/// Operations that were timed one by one, each by its slowest rank; microseconds. Percentiles are
-/// nearest ranks: of fewer than 100 samples p99 is the maximum.
+/// Operations timed one by one, each by its slowest rank; microseconds. Percentiles are nearest
+/// ranks: of fewer than 100 samples p99 is the maximum.
 struct Spread {
   size_t samples;
   double min, median, mean, p95, p99, max;
 };
 
-struct Half {
-  /// Per operation: the slowest rank's mean over a batch, median over the batches.
+struct HalfRow {
+  /// Per operation: the slowest rank's mean over a batch; median over the batches.
   double time_us = 0;
   std::optional<uint64_t> wrong;  // elements over all ranks; nothing when not checked
   std::optional<Spread> spread{};
 };
 
 struct Measured {
-  std::optional<Half> out_of_place, in_place;
+  std::optional<HalfRow> out_of_place, in_place;
   std::optional<double> limit_us;
 };
 
-Result<Measured> measure(Backend& backend, const Shape& shape, const Buffers& buffers,
+Result<Measured> measure(Backend& backend, const CallShape& shape, const Buffers& buffers,
                          const MeasureOptions& options);
 
 /// The operation on these buffers, in place or not.
-Operation operation_on(const Shape& shape, const Buffers& buffers, bool in_place, int rank,
-                       int ranks);
+BackendCall operation_on(const CallShape& shape, const Buffers& buffers, bool in_place, int rank,
+                         int ranks);
 
-/// Fills Buffers::expected, where there is any: this rank's output, then its input. Once for all
+/// Fills Buffers::expected, if present, with this rank's output, then its input. Once for all
 /// checks of a shape.
-Status expect(Backend& backend, const Shape& shape, const Buffers& buffers);
+Status expect(Backend& backend, const CallShape& shape, const Buffers& buffers);
 
-/// Fills, runs once and compares, input included where it must survive: wrong elements over all
-/// ranks. REQUIRES: expect() for this shape.
-Result<uint64_t> check(Backend& backend, const Shape& shape, const Buffers& buffers, bool in_place);
+/// Fills the buffers, runs once and compares, including the input where it must survive. Returns
+/// wrong elements over all ranks. REQUIRES: expect() for this shape.
+Result<uint64_t> check(Backend& backend, const CallShape& shape, const Buffers& buffers,
+                       bool in_place);
 
-/// How many operations take about `total_us`, at least 1, from ever longer trials; the same on
-/// every rank.
-Result<size_t> choose_iterations(Backend& backend, const Operation& operation, double total_us);
+/// The number of operations that take about `total_us`, at least 1, from ever longer trials; the
+/// same on every rank.
+Result<size_t> choose_iterations(Backend& backend, const BackendCall& operation, double total_us);
 
-/// At each position of `mine` the largest of all ranks' values there: the slowest rank of each
-/// batch.
+/// The maximum over all ranks at each position of `mine`: the slowest rank of each batch.
 Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine);
 
 /// Mean microseconds of `iterations` operations on this rank, after a barrier.
-Result<double> time_batch(Backend& backend, const Operation& operation, size_t iterations);
+Result<double> time_batch(Backend& backend, const BackendCall& operation, size_t iterations);
 
-/// Every rank's `mine`, concatenated in rank order, on every rank; through the backend itself.
+/// All ranks' `mine`, concatenated in rank order, on every rank; exchanged through the backend.
 Result<std::vector<double>> exchange(Backend& backend, std::span<const double> mine);
 
 /// REQUIRES: not empty.

@@ -1,4 +1,4 @@
-// When an element is wrong: one rule for the host's comparisons and for those of a device
+// When an element counts as wrong: one rule for comparisons on the host and on a device
 // (../backends/mismatch_kernel.cu).
 #pragma once
 
@@ -9,20 +9,20 @@
 
 namespace rondo::bench {
 
-/// How many elements are wrong, and the least index of one.
+/// The number of wrong elements, and the lowest index of one.
 struct Mismatch {
   uint64_t wrong = 0;
   uint64_t first = UINT64_MAX;  // none
 };
 
-/// Bits, not values: what is expected is exact (pattern.hpp), so nothing else is right. A NaN is
-/// wrong, and so is -0 where 0 is expected.
+/// Compares bits, not values: expected values are exact (pattern.hpp), so only they are right. A
+/// NaN is wrong, and so is -0 where 0 is expected.
 template <std::unsigned_integral Bits>
 constexpr bool is_wrong(Bits found, Bits expected) {
   return found != expected;
 }
 
-/// In the host's memory. Bits: of the type's size.
+/// For host memory. Bits: of the type's size.
 template <std::unsigned_integral Bits>
 Mismatch mismatch_of(const void* found, const void* expected, size_t count) {
   const auto load = [](const void* from, size_t i) {

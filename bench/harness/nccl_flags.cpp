@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMostRanks = 1024;
 
-/// A flag that exists to say what is always so.
+/// A flag whose only accepted value is the fixed behaviour.
 struct Settled {
   const char* names;
   std::vector<std::string> accepted;
@@ -21,9 +21,9 @@ struct Settled {
 const std::vector<Settled>& settled_flags() {
   static const std::vector<Settled> all = {
       {"-m,--agg_iters", {"1"}, "operations are not aggregated"},
-      {"-a,--average", {"3"}, "a time is that of the slowest rank"},
-      {"-p,--parallel_init", {"0", "1"}, "ranks always come up in parallel"},
-      {"-z,--blocking", {"2"}, "every call returns when its result is there, without a barrier"},
+      {"-a,--average", {"3"}, "times are the slowest rank's"},
+      {"-p,--parallel_init", {"0", "1"}, "ranks always start in parallel"},
+      {"-z,--blocking", {"2"}, "every call returns with its result, without a barrier"},
       {"-G,--cudagraph", {"0"}, "there are no CUDA graphs"},
       {"-C,--report_cputime", {"0"}, "times are wall-clock time"},
       {"-D,--device_implementation", {"0"}, "there is no device implementation; see --algorithm"},
@@ -31,14 +31,14 @@ const std::vector<Settled>& settled_flags() {
       {"-x,--cta_policy", {}, "there are no CTAs"},
       {"-S,--report_timestamps", {"0"}, "rows have no time stamp; the JSON has the run's"},
       {"-K,--per_iter_skip", {"0"}, "single timings come after the warm-up (-w)"},
-      {"-M", {"0", "1"}, "the heading always says what memory is used"},
+      {"-M", {"0", "1"}, "the header always shows memory use"},
   };
   return all;
 }
 
 }  // namespace
 
-void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& options) {
+void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions& options) {
   for (const Settled& flag : settled_flags()) {
     std::string help = flag.fact;
     for (const std::string& value : flag.accepted) {
@@ -77,20 +77,19 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& opt
       ->check(CLI::Range(1e-3, 1e9));
 }
 
-void read_nccl_flags(const NcclFlags& flags, Options& options) {
-  if (std::isnan(options.timeout_s)) throw CLI::ValidationError("-T", "nan is no number");
+void read_nccl_flags(const NcclFlags& flags, PerfOptions& options) {
+  if (std::isnan(options.timeout_s)) throw CLI::ValidationError("-T", "nan is not a number");
   if (flags.local_register != 0) options.library_memory = true;
   if (flags.per_iteration != 0) options.stats = true;
   const int ranks = std::max(flags.threads, 1) * std::max(flags.gpus, 1);
   if (ranks > kMostRanks) {
-    throw CLI::ValidationError("-t, -g", "these ask for " + std::to_string(ranks) +
+    throw CLI::ValidationError("-t, -g", "these mean " + std::to_string(ranks) +
                                              " ranks; at most " + std::to_string(kMostRanks));
   }
   if (ranks == 1) return;
   if (options.ranks > 0 && options.ranks != ranks) {
-    throw CLI::ValidationError("-t, -g", "these ask for " + std::to_string(ranks) +
-                                             " ranks, --ranks for " +
-                                             std::to_string(options.ranks));
+    throw CLI::ValidationError("-t, -g", "these mean " + std::to_string(ranks) +
+                                             " ranks, --ranks is " + std::to_string(options.ranks));
   }
   options.ranks = ranks;
   options.threads = true;

@@ -1,5 +1,5 @@
-// nccl-tests' further flags, so that its command lines work here: each does what it says there, or
-// is accepted with the one value that describes what happens anyway, or is refused with the reason.
+// nccl-tests' other flags, so that its command lines work here: each has its effect, or is accepted
+// only with the value that describes the fixed behaviour, or is refused with the reason.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,10 +13,10 @@ struct NcclFlags {
   int local_register = 0, per_iteration = 0;
 };
 
-/// `is_rondo`: also those that only rondo can honour.
-void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, Options& options);
+/// `is_rondo`: adds the flags that only rondo supports.
+void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions& options);
 
-/// After parsing and after rondo's own flags. Throws CLI::ValidationError.
-void read_nccl_flags(const NcclFlags& flags, Options& options);
+/// Call after parsing and after rondo's own flags. Throws CLI::ValidationError.
+void read_nccl_flags(const NcclFlags& flags, PerfOptions& options);
 
 }  // namespace rondo::bench

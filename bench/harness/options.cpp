@@ -1,4 +1,4 @@
-// CLI11 reads, this file decides. Exceptions of CLI11 end here.
+// CLI11 parses, this file decides. Exceptions of CLI11 end here.
 #include "bench/harness/options.hpp"
 
 #include <CLI/CLI.hpp>
@@ -87,7 +87,7 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
     refuse("-i", texts.step, "makes more than " + std::to_string(kMostSizes) + " sizes");
 }
 
-/// What to say of a type or operator that others have, or call by another name.
+/// The message for a type or operator that others have, or call by another name.
 std::string because(const std::string& text) {
   std::string_view why = why_absent(text);
   for (const std::string_view fp8 : {"fp8", "float8", "e4m3", "e5m2"}) {
@@ -99,83 +99,89 @@ std::string because(const std::string& text) {
   return why.empty() ? "" : "; " + std::string(why);
 }
 
-void read_options(const Texts& texts, Options& options) {
-  if (!options.calibrate_file.empty() && options.sweep_algorithms) {
+void read_options(const Texts& texts, PerfOptions& options) {
+  if (options.calibrate && options.sweep_algorithms) {
     throw CLI::ValidationError("--calibrate", "writes a profile; --sweep comes after it");
   }
   if (!texts.collective.empty()) {
     const bool messages = texts.collective == name_of(kSendRecv);
     const auto collective =
         messages ? std::optional(kSendRecv) : parse<Collective>(texts.collective, kCollectiveNames);
-    if (!collective) refuse("COLLECTIVE", texts.collective, "is none of: " + all_collectives());
+    if (!collective) refuse("COLLECTIVE", texts.collective, "is not one of: " + all_collectives());
     options.collective = *collective;
   }
   read_sweep(texts, options.sweep);
   const auto types = parse_several<DataType>(texts.type, kDataTypeNames);
   if (!types)
-    refuse("-d", texts.type, "is none of: " + join(kDataTypeNames) + ", all" + because(texts.type));
+    refuse("-d", texts.type,
+           "is not one of: " + join(kDataTypeNames) + ", all" + because(texts.type));
   options.types = *types;
   const auto ops = parse_several<ReduceOp>(texts.op, kReduceOpNames);
   if (!ops)
-    refuse("-o", texts.op, "is none of: " + join(kReduceOpNames) + ", all" + because(texts.op));
+    refuse("-o", texts.op, "is not one of: " + join(kReduceOpNames) + ", all" + because(texts.op));
   options.ops = *ops;
   options.all_roots = texts.root == "all";
   if (!options.all_roots && !CLI::detail::lexical_cast(texts.root, options.root)) {
     refuse("-r", texts.root, "is neither a rank nor all");
   }
   const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
-  if (!algorithm) refuse("--algorithm", texts.algorithm, "is none of: " + join(kAlgorithmNames));
+  if (!algorithm) refuse("--algorithm", texts.algorithm, "is not one of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
   if (options.sweep_algorithms && options.collective == kSendRecv) {
     refuse("--sweep", texts.collective, "has no algorithms to choose from");
   }
   options.library_memory = texts.memory == "library";
   if (options.json_file == "-") {
-    refuse("--json", options.json_file, "is no file: write /dev/stdout to have it after the table");
+    refuse("--json", options.json_file,
+           "is not a file: use /dev/stdout to print it after the table");
   }
   options.cuda = texts.device == "cuda";
   if (!options.cuda && options.graph > 0) {
     refuse("--graph", std::to_string(options.graph), "is for --device cuda");
   }
   if (!options.cuda) return;
-  const bool elsewhere = options.library_memory || !options.pace.empty() ||
-                         !options.calibrate_file.empty() || options.sweep_algorithms;
+  const bool elsewhere = options.library_memory || !options.pace.empty() || options.calibrate ||
+                         options.sweep_algorithms;
   if (elsewhere) {
-    refuse("--device", "cuda", "goes without --memory library, --pace, --calibrate and --sweep");
+    refuse("--device", "cuda", "excludes --memory library, --pace, --calibrate and --sweep");
   }
 }
 
-void add_rondo_flags(CLI::App& app, Texts& texts, Options& options) {
+void add_rondo_flags(CLI::App& app, Texts& texts, PerfOptions& options) {
   app.add_flag("--threads", options.threads, "with --ranks: ranks are threads of one process");
   app.add_option("--algorithm", texts.algorithm, "force one algorithm: " + join(kAlgorithmNames));
   app.add_option("--memory", texts.memory, "plain: malloc; library: rondo::alloc")
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
-  app.add_flag("--topology", options.topology,
-               "instead of measuring, print what hwloc sees and the link profile for --ranks");
+  app.add_flag(
+      "--topology", options.topology,
+      "instead of measuring, print the machine's topology and the link profile for --ranks");
   app.add_option("--calibrate", options.calibrate_file,
-                 "time every collective by every algorithm on both kinds of memory, and write a "
-                 "link profile for --links there");
-  app.add_option("--links", options.links, "choose and predict by this link profile");
+                 "time every collective with every algorithm on both kinds of memory, and write a "
+                 "link profile to FILE, or to the place where all programs of rondo find it")
+      ->type_name("[FILE]")
+      ->expected(0, 1);
+  app.add_option("--links", options.links,
+                 "choose and predict by this link profile; built-in: rondo's own");
   app.add_flag("--sweep", options.sweep_algorithms,
-               "time every algorithm at every size, and what the choice loses against the best");
+               "time every algorithm at every size; print the loss of the choice against the best");
   app.add_option("--device", texts.device,
-                 "where buffers live; cuda: ranks take turns over this machine's GPUs")
+                 "location of the buffers; cuda: ranks use this machine's GPUs in turn")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--graph", options.graph,
-                 "with --device cuda: time replays of a graph of so many operations; 0: launches")
+                 "with --device cuda: time replays of a graph of N operations; 0: time launches")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--channels", options.channels,
-                 "pipelines per operation, on a GPU thread blocks of a rank; 0: rondo's choice")
+                 "pipelines per operation (on a GPU: thread blocks per rank); 0: rondo's choice")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
 }
 
-/// A calibration covers every collective, from the smallest size to well above the caches unless
-/// told otherwise.
+/// A calibration covers every collective, by default from the smallest size to well above the
+/// caches.
 void calibrate_by_default(const CLI::App& app, Texts& texts) {
   if (!texts.collective.empty()) {
     refuse("--calibrate", texts.collective, "is one collective; a calibration takes them all");
@@ -186,7 +192,7 @@ void calibrate_by_default(const CLI::App& app, Texts& texts) {
   if (app.count("-f") == 0 && app.count("-i") == 0) texts.factor = 2;
 }
 
-void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& options) {
+void add_flags(CLI::App& app, const PerfProgram& program, Texts& texts, PerfOptions& options) {
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
   if (!program.collective) {
@@ -216,13 +222,14 @@ void add_flags(CLI::App& app, const Program& program, Texts& texts, Options& opt
   app.add_option("-r,--root", texts.root, "a rank or all, for collectives with a root")
       ->capture_default_str();
   app.add_option("-c,--check", options.checks,
-                 "so many operations per row and half have their results compared; 0: none")
+                 "operations per row and half whose results are compared")
       ->check(counts)
       ->capture_default_str();
   app.add_option("--ranks", options.ranks,
                  "start this many ranks; without it: the launcher's, or one")
       ->check(CLI::Range(1, 1024));
-  app.add_option("-J,--json,--output_file", options.json_file, "write the results there as JSON");
+  app.add_option("-J,--json,--output_file", options.json_file,
+                 "write the results to this file as JSON");
 }
 
 }  // namespace
@@ -234,11 +241,11 @@ std::optional<Collective> collective_named(std::string_view program) {
   return std::nullopt;
 }
 
-Parsed parse_options(const Program& program, int argc, const char* const* argv) {
+ParsedOptions parse_options(const PerfProgram& program, int argc, const char* const* argv) {
   CLI::App app(program.description, program.name);
   app.set_version_flag("--version", program.name + " " RONDO_VERSION);
   Texts texts;
-  Options options;
+  PerfOptions options;
   NcclFlags nccl;
   add_flags(app, program, texts, options);
   add_nccl_flags(app, program.is_rondo, nccl, options);
@@ -246,7 +253,8 @@ Parsed parse_options(const Program& program, int argc, const char* const* argv) 
   try {
     app.parse(argc, argv);
     if (program.collective) options.collective = *program.collective;
-    if (!options.calibrate_file.empty()) {
+    options.calibrate = program.is_rondo && app.count("--calibrate") > 0;
+    if (options.calibrate) {
       calibrate_by_default(app, texts);
     } else if (!program.collective && texts.collective.empty() && !options.topology) {
       throw CLI::RequiredError("COLLECTIVE");

@@ -1,5 +1,5 @@
-// The command line that rondo-perf and its peers share: nccl-tests' flags. A program gets only the
-// flags that do something for its library.
+// The command line of rondo-perf and its peers: nccl-tests' flags. A program has only the flags
+// that have an effect on its library.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 
 namespace rondo::bench {
 
-/// Which flags a program has beyond the common ones.
-struct Program {
+/// The flags that a program has beyond the common ones.
+struct PerfProgram {
   std::string name;  // "rondo-perf"
   std::string description;
   bool is_rondo =
       false;  // --threads, --algorithm, --memory, --pace, --device, --topology, --links, ...
-  /// What the program's name says, as all_reduce_perf does: then the command line does not.
+  /// The collective in the program's name, as in all_reduce_perf; the command line then has none.
   std::optional<Collective> collective{};
 };
 
-struct Options {
+struct PerfOptions {
   Collective collective = Collective::kAllReduce;
   Sweep sweep{
       .min = size_t{32} << 20, .max = size_t{32} << 20, .factor = 1, .step = size_t{1} << 20};
@@ -37,11 +37,12 @@ struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   bool library_memory = false;
   bool cuda = false;  // buffers are on GPUs
-  size_t graph = 0;   // so many operations in one replay of a graph; 0: no graphs
+  size_t graph = 0;   // operations in one replay of a graph; 0: no graphs
   int channels = 0;   // 0: rondo's choice
   std::string pace;
-  std::string links;           // a link profile to go by
-  std::string calibrate_file;  // measure everything and write a link profile there
+  std::string links;           // link profile to use
+  bool calibrate = false;      // measure everything and write a link profile
+  std::string calibrate_file;  // its file; empty: the default place
   bool sweep_algorithms = false;
   std::string json_file;
   bool stats = false;     // a line of statistics under every row
@@ -52,15 +53,15 @@ struct Options {
   bool progress = false;  // draw a bar on stderr
 };
 
-/// The collective that a program of this name measures: nccl-tests' names, such as "alltoall_perf".
+/// The collective of a program with this name: nccl-tests' names, such as "alltoall_perf".
 std::optional<Collective> collective_named(std::string_view program);
 
-/// The options, or the exit code with which the program has to end at once: 0 after --help, which
-/// has been printed to stdout, 2 after a mistake, which has been named on stderr.
-struct Parsed {
-  std::optional<Options> options;
+/// The options, or the program's exit code: 0 after --help, printed to stdout; 2 after a mistake,
+/// named on stderr.
+struct ParsedOptions {
+  std::optional<PerfOptions> options;
   int exit_code = 0;
 };
-Parsed parse_options(const Program& program, int argc, const char* const* argv);
+ParsedOptions parse_options(const PerfProgram& program, int argc, const char* const* argv);
 
 }  // namespace rondo::bench

@@ -1,5 +1,5 @@
-// The data of pattern.hpp. Integers are encoded by hand into the small floats: they are exact
-// there, and a bench that borrowed rondo's conversions could not find a fault in them.
+// The data of pattern.hpp. Integers are encoded into the small floats by hand: they are exact
+// there, and rondo's own conversions could hide their own fault.
 #include "bench/harness/pattern.hpp"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ void fill(DataType type, size_t count, void* buffer, Value value) {
 
 }  // namespace
 
-Pattern::Pattern(const Shape& shape, int ranks)
+Pattern::Pattern(const CallShape& shape, int ranks)
     : shape_(shape), ranks_(ranks), range_(1), stride_(1) {
   for (int r = 0; is_varying(shape.collective) && r < ranks; ++r) {
     const std::vector<size_t> counts = block_counts(shape, r, ranks);
@@ -161,8 +161,8 @@ uint64_t Pattern::contribution(int rank, uint64_t index) const {
 }
 
 uint64_t Pattern::reduced(uint64_t index) const {
-  // Most checks are of sums, and take longer than a GPU's part of the measurement: nothing is
-  // decided here for every rank's part of every element.
+  // Most checks are of sums, and take longer than a GPU's part of the measurement: so no decision
+  // is made here per element and rank.
   if (shape_.op == ReduceOp::kSum && shape_.type != DataType::kBool) {
     uint64_t sum = 0;
     for (int r = 0; r < ranks_; ++r) sum += hashed(r, index);
@@ -250,7 +250,8 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
   return 0;
 }
 
-// Of a block that is smaller than the largest, only what there is: in place, others' data follow.
+// If a block is smaller than the largest, only its own elements: in place, other ranks' data
+// follow.
 size_t Pattern::in_count(int rank) const {
   const bool own = is_varying(shape_.collective) && form_of(shape_.collective).in == Holds::kOne;
   return own ? block_counts(shape_, rank, ranks_)[static_cast<size_t>(rank)]

@@ -1,11 +1,11 @@
-// Closed-form test data: small positive integers whose every partial result is exact in the data
-// type, so that results are compared bit for bit, in any order of reduction. It does not test
-// rounding; the kernels' tests do.
+// Closed-form test data: small positive integers of which every partial result is exact in the data
+// type, so results are compared bit for bit, in any order of reduction. Rounding is not tested
+// here; the kernels' tests do that.
 //
-// A contribution depends on rank and index through a hash. A missing or doubled one changes every
-// element of a sum or average, a misplaced one (another rank's, another index') nearly every
-// element. Products and extrema cannot show everything at each element: there every rank decides at
-// least one element in `ranks`.
+// A contribution is a hash of rank and index. A missing or doubled contribution changes every
+// element of a sum or average, a misplaced one (of another rank or index) nearly every element.
+// Products and extrema cannot show every fault at each element: there every rank decides at least
+// one element in `ranks`.
 #pragma once
 
 #include <cstddef>
@@ -17,41 +17,41 @@
 
 namespace rondo::bench {
 
-/// What every rank passes as its factor to a scaled sum.
+/// Every rank's factor in a scaled sum.
 inline constexpr double kFactor = 2;
 
 class Pattern {
  public:
-  Pattern(const Shape& shape, int ranks);
+  Pattern(const CallShape& shape, int ranks);
 
-  /// What `rank` puts at `index` of its input. Never 0, which is what outputs are cleared to.
+  /// Element `index` of `rank`'s input. Never 0, the value of cleared outputs.
   uint64_t contribution(int rank, uint64_t index) const;
   /// The fold of all ranks' contributions at `index`.
   uint64_t reduced(uint64_t index) const;
-  /// What `rank` must find at `index` of its output.
+  /// Expected element `index` of `rank`'s output.
   uint64_t expected(int rank, uint64_t index) const;
 
   /// Writes rank's whole input (zeros where only the root has one).
   void fill_input(int rank, void* in) const;
-  /// Writes what rank's whole output must be.
+  /// Writes rank's whole expected output.
   void fill_output(int rank, void* out) const;
-  /// Elements of rank's own that are compared.
+  /// Number of elements of rank's buffer that are compared.
   size_t in_count(int rank) const;
   size_t out_count(int rank) const;
-  /// Number of elements of rank's output, or input, that are not what they must be.
+  /// Number of wrong elements in rank's output, or input.
   size_t wrong_output(int rank, const void* out) const;
   size_t wrong_input(int rank, const void* in) const;
 
  private:
   uint64_t hashed(int rank, uint64_t index) const;
-  /// Which block of `rank`'s buffer holds element `index`, and where in it.
+  /// The block of `rank`'s buffer that holds element `index`, and the offset in it.
   std::pair<size_t, uint64_t> block_of(int rank, uint64_t index) const;
 
-  Shape shape_;
+  CallShape shape_;
   int ranks_;
   std::vector<std::vector<uint64_t>> ends_;  // [rank][block], of a buffer with a block per rank
   uint64_t range_;                           // hashed values lie in [1, range_]
-  uint64_t stride_;  // products: one rank in stride_ contributes something else than 1
+  uint64_t stride_;  // products: one rank in stride_ contributes another value than 1
 };
 
 }  // namespace rondo::bench

@@ -1,5 +1,4 @@
-// A bar on stderr for runs that take more than a moment. Draws nothing unless told that somebody
-// watches.
+// A bar on stderr for runs that take more than a moment. Draws only if enabled, for a terminal.
 #pragma once
 
 #include <chrono>
@@ -9,7 +8,7 @@
 namespace rondo::bench {
 
 /// Lines end in a carriage return, so that each update replaces the one before, also through
-/// rondo-run. One thread.
+/// rondo-run. Used by one thread.
 class ProgressBar {
  public:
   ProgressBar(bool watched, size_t total) : watched_(watched), total_(total) {}
@@ -18,7 +17,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void draw(size_t done, const std::string& next);
-  /// Before anything else is printed.
+  /// Call before anything else is printed.
   void erase();
 
  private:

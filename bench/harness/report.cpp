@@ -1,4 +1,4 @@
-// Printing only; the numbers are made in measure.cpp.
+// Printing only; measure.cpp computes the numbers.
 #include "bench/harness/report.hpp"
 
 #include <spdlog/spdlog.h>
@@ -14,8 +14,7 @@ using nlohmann::json;
 
 constexpr double kMiB = 1 << 20;
 
-/// `value` in at most `width` characters, with two decimals if they fit, as nccl-tests shrinks its
-/// columns.
+/// `value` in at most `width` characters, with two decimals if they fit, as nccl-tests does.
 std::string fit(double value, int width) {
   for (int decimals = 2; decimals > 0; --decimals) {
     char text[64];
@@ -27,18 +26,18 @@ std::string fit(double value, int width) {
   return text;
 }
 
-double bus_bandwidth(const Row& row, const Half& half) {
+double bus_bandwidth(const Row& row, const HalfRow& half) {
   return alg_bandwidth(row.shape, row.ranks, half.time_us) *
          bus_factor(row.shape.collective, row.ranks);
 }
 
-std::string op_name(const Shape& shape) {
+std::string op_name(const CallShape& shape) {
   return reduces(shape.collective) ? std::string(name(shape.op)) : "none";
 }
 
-int root_of(const Shape& shape) { return is_rooted(shape.collective) ? shape.root : -1; }
+int root_of(const CallShape& shape) { return is_rooted(shape.collective) ? shape.root : -1; }
 
-std::string half_text(const Row& row, const std::optional<Half>& half) {
+std::string half_text(const Row& row, const std::optional<HalfRow>& half) {
   char text[96];
   if (!half) {
     std::snprintf(text, sizeof(text), "  %7s  %6s  %6s  %6s", "-", "-", "-", "-");
@@ -51,12 +50,12 @@ std::string half_text(const Row& row, const std::optional<Half>& half) {
   return text;
 }
 
-std::string efficiency(const Row& row, const std::optional<Half>& half) {
+std::string efficiency(const Row& row, const std::optional<HalfRow>& half) {
   if (!row.measured.limit_us || !half || half->time_us <= 0) return "-";
   return fit(*row.measured.limit_us / half->time_us, 6);
 }
 
-json half_json(const Row& row, const std::optional<Half>& half) {
+json half_json(const Row& row, const std::optional<HalfRow>& half) {
   if (!half) return nullptr;
   json result = {{"time", half->time_us},
                  {"alg_bw", alg_bandwidth(row.shape, row.ranks, half->time_us)},
@@ -90,6 +89,7 @@ void print_heading(std::FILE* out, const Heading& heading) {
                  static_cast<double>(use->shared_bytes) / kMiB,
                  static_cast<double>(use->private_bytes) / kMiB);
   }
+  if (!heading.links.empty()) std::fprintf(out, "# links: %s\n", heading.links.c_str());
   std::fprintf(out, "#\n# %88s %34s\n", "out-of-place", "in-place");
   constexpr const char* kRow =
       "#%11s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s  %15s  %9s  %9s  %6s  "
@@ -102,7 +102,7 @@ void print_heading(std::FILE* out, const Heading& heading) {
 }
 
 void print_row(std::FILE* out, const Row& row) {
-  const Shape& shape = row.shape;
+  const CallShape& shape = row.shape;
   std::fprintf(out, "%12zu  %12zu  %8s  %6s  %6d", size_bytes(shape, row.ranks), shape.count,
                std::string(name(shape.type)).c_str(), op_name(shape).c_str(), root_of(shape));
   std::fprintf(out, "%s%s", half_text(row, row.measured.out_of_place).c_str(),
@@ -117,7 +117,7 @@ void print_row(std::FILE* out, const Row& row) {
 }
 
 void print_stats(std::FILE* out, const Row& row) {
-  const auto print = [&](const char* half_name, const std::optional<Half>& half) {
+  const auto print = [&](const char* half_name, const std::optional<HalfRow>& half) {
     if (!half || !half->spread) return;
     const Spread& s = *half->spread;
     std::fprintf(
@@ -164,7 +164,7 @@ void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::strin
 }
 
 json to_json(const Row& row, const std::string& backend) {
-  const Shape& shape = row.shape;
+  const CallShape& shape = row.shape;
   json result = {{"size", size_bytes(shape, row.ranks)},
                  {"count", shape.count},
                  {"type", name(shape.type)},

@@ -1,5 +1,5 @@
-// What a measurement looks like: nccl-tests' table and footer, with rondo's columns after
-// nccl-tests' own so that its parsers go on working, and the same as JSON.
+// The output of a measurement: nccl-tests' table and footer, with rondo's columns after nccl-tests'
+// own so that parsers of these keep working, and the same as JSON.
 #pragma once
 
 #include <cstdio>
@@ -13,28 +13,29 @@
 namespace rondo::bench {
 
 struct Row {
-  Shape shape;
+  CallShape shape;
   int ranks;
   Measured measured;
   std::optional<Prediction> prediction;
 };
 
-/// What stands above the table and beside the rows.
+/// The text above the table and the data beside the rows.
 struct Heading {
   std::string program, backend, collective, memory, pinning;
   int ranks;
   std::string bytes_range;  // "8 .. 64K, factor 2"
   size_t iterations, warmup, checks;
   std::optional<MemoryUse> memory_use;
+  std::string links;  // rondo only: the source of its link profile
 };
 
 void print_heading(std::FILE* out, const Heading& heading);
 void print_row(std::FILE* out, const Row& row);
-/// The spread of single operations, as a comment.
+/// The statistics of single operations, as a comment.
 void print_stats(std::FILE* out, const Row& row);
 void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective);
 
-/// Whether everything has been written; false, and logged, where it could not, as on a full disk.
+/// Whether all output was written; false, and logged, if not, as on a full disk.
 bool is_written(std::FILE* file);
 
 /// Wrong elements over all rows.
@@ -44,7 +45,7 @@ double average_bus_bandwidth(const std::vector<Row>& rows);
 
 /// One element of results[].
 nlohmann::json to_json(const Row& row, const std::string& backend);
-/// The whole document. `error`: why there are no more rows; empty: nothing went wrong.
+/// The whole document. `error`: why rows are missing; empty: nothing failed.
 nlohmann::json to_json(const Heading& heading, const std::vector<Row>& rows,
                        const std::vector<std::string>& args, const std::string& start_time,
                        const std::string& end_time, const std::string& error = {});

@@ -34,26 +34,26 @@ std::string now() {
   return text;
 }
 
-/// The buffers for all shapes; owns them. That for what is expected, unless it is of 0 bytes, is
-/// missing where there is no room for it.
-class Memory {
+/// The buffers for all shapes; owns them. The buffer of expected values is absent if it does not
+/// fit into memory.
+class RunMemory {
  public:
-  Memory(Backend& backend, size_t bytes, size_t expected_bytes)
+  RunMemory(Backend& backend, size_t bytes, size_t expected_bytes)
       : backend_(backend),
         buffers_{.in = backend.allocate(bytes),
                  .out = backend.allocate(bytes),
                  .expected = expected_bytes > 0 ? backend.allocate(expected_bytes) : nullptr} {
     if (!ok()) return;
-    std::memset(buffers_.in, 0, bytes);  // page faults belong to nobody's time
+    std::memset(buffers_.in, 0, bytes);  // page faults are not to be timed
     std::memset(buffers_.out, 0, bytes);
   }
-  ~Memory() {
+  ~RunMemory() {
     backend_.release(buffers_.in);
     backend_.release(buffers_.out);
     if (buffers_.expected != nullptr) backend_.release(buffers_.expected);
   }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  RunMemory(const RunMemory&) = delete;
+  RunMemory& operator=(const RunMemory&) = delete;
 
   bool ok() const { return buffers_.in != nullptr && buffers_.out != nullptr; }
   const Buffers& buffers() const { return buffers_; }
@@ -65,21 +65,22 @@ class Memory {
 
 /// `begins` is called before each row, `ends` after it.
 struct RowCalls {
-  std::function<void(const Shape&)> begins;
+  std::function<void(const CallShape&)> begins;
   std::function<void(const Row&)> ends;
 };
 
-Status measure_rows(const Options& options, Backend& backend, const std::vector<Shape>& shapes,
-                    const RowCalls& calls, std::vector<Row>& rows) {
-  const auto shift = [&](const Shape& shape) { return options.unalign * size_of(shape.type); };
+Status measure_rows(const PerfOptions& options, Backend& backend,
+                    const std::vector<CallShape>& shapes, const RowCalls& calls,
+                    std::vector<Row>& rows) {
+  const auto shift = [&](const CallShape& shape) { return options.unalign * size_of(shape.type); };
   const bool checks_there = !backend.is_on_host() && options.checks > 0;
   size_t bytes = 64, expected_bytes = 0;
-  for (const Shape& shape : shapes) {
+  for (const CallShape& shape : shapes) {
     bytes = std::max(bytes, size_bytes(shape, backend.size()) + shift(shape));
     const size_t both = in_elements(shape, backend.size()) + out_elements(shape, backend.size());
     if (checks_there) expected_bytes = std::max(expected_bytes, both * size_of(shape.type));
   }
-  const Memory memory(backend, bytes, expected_bytes);
+  const RunMemory memory(backend, bytes, expected_bytes);
   if (!memory.ok()) {
     return {Code::kResourceExhausted, "no memory for two buffers of " + std::to_string(bytes) +
                                           " bytes: choose a smaller maximum with -e"};
@@ -89,7 +90,7 @@ Status measure_rows(const Options& options, Backend& backend, const std::vector<
                            .checks = options.checks,
                            .limit_from_bytes = last_level_cache_bytes()};
   for (size_t i = 0; i < options.cycles * shapes.size(); ++i) {
-    const Shape& shape = shapes[i % shapes.size()];
+    const CallShape& shape = shapes[i % shapes.size()];
     calls.begins(shape);
     const Buffers shifted{.in = static_cast<std::byte*>(memory.buffers().in) + shift(shape),
                           .out = static_cast<std::byte*>(memory.buffers().out) + shift(shape),
@@ -105,13 +106,13 @@ Status measure_rows(const Options& options, Backend& backend, const std::vector<
   return {};
 }
 
-std::string text_of(const Shape& shape, int ranks) {
+std::string text_of(const CallShape& shape, int ranks) {
   return format_size(size_bytes(shape, ranks)) + " of " + std::string(name(shape.type));
 }
 
 }  // namespace
 
-std::vector<Shape> shapes_of(const Options& options, int ranks) {
+std::vector<CallShape> shapes_of(const PerfOptions& options, int ranks) {
   const bool barrier = options.collective == Collective::kBarrier;
   std::vector<DataType> types = options.types;
   std::vector<ReduceOp> ops = options.ops;
@@ -123,7 +124,7 @@ std::vector<Shape> shapes_of(const Options& options, int ranks) {
     roots.clear();
     for (int r = 0; r < ranks; ++r) roots.push_back(r);
   }
-  std::vector<Shape> shapes;
+  std::vector<CallShape> shapes;
   for (DataType type : types) {
     for (ReduceOp op : ops) {
       if (reduces(options.collective) && !supports(type, op)) continue;
@@ -137,12 +138,12 @@ std::vector<Shape> shapes_of(const Options& options, int ranks) {
   return shapes;
 }
 
-Status check_support(const Options& options, const Backend& backend,
-                     const std::vector<Shape>& shapes) {
+Status check_support(const PerfOptions& options, const Backend& backend,
+                     const std::vector<CallShape>& shapes) {
   if (is_rooted(options.collective) && !options.all_roots &&
       (options.root < 0 || options.root >= backend.size())) {
     return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
-                                        " is no rank of a world of " +
+                                        " is not a rank of a world of " +
                                         std::to_string(backend.size()) + ": choose one with -r"};
   }
   if (shapes.empty()) {
@@ -150,29 +151,35 @@ Status check_support(const Options& options, const Backend& backend,
                                         std::string(name(options.types[0])) +
                                         ": choose others with -o and -d"};
   }
-  for (const Shape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
+  for (const CallShape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
   return {};
 }
 
-int run_rank(const Program& program, const Options& options, Backend& backend,
+namespace {
+Heading heading_of(const PerfProgram& program, const PerfOptions& options, const Backend& backend,
+                   const std::string& pinning) {
+  const char* const plain = options.library_memory ? "library" : "plain";
+  return {.program = program.name,
+          .backend = backend.name(),
+          .collective = std::string(name_of(options.collective)),
+          .memory = options.cuda ? "cuda" : plain,
+          .pinning = pinning,
+          .ranks = backend.size(),
+          .bytes_range = bytes_range(options.collective, options.sweep),
+          .iterations = options.iterations,
+          .warmup = options.warmup,
+          .checks = options.checks,
+          .memory_use = backend.memory(),
+          .links = backend.links()};
+}
+}  // namespace
+
+int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& backend,
              const std::string& pinning, const std::vector<std::string>& args) {
   const bool first = backend.rank() == 0;
   const std::string start_time = now();
-  const std::string collective(name_of(options.collective));
-  const std::vector<Shape> shapes = shapes_of(options, backend.size());
-  const Heading heading{.program = program.name,
-                        .backend = backend.name(),
-                        .collective = collective,
-                        .memory = options.cuda             ? "cuda"
-                                  : options.library_memory ? "library"
-                                                           : "plain",
-                        .pinning = pinning,
-                        .ranks = backend.size(),
-                        .bytes_range = bytes_range(options.collective, options.sweep),
-                        .iterations = options.iterations,
-                        .warmup = options.warmup,
-                        .checks = options.checks,
-                        .memory_use = backend.memory()};
+  const std::vector<CallShape> shapes = shapes_of(options, backend.size());
+  const Heading heading = heading_of(program, options, backend, pinning);
   JsonFile json(first ? options.json_file : "");
   if (!json.open()) return 1;
   std::vector<Row> rows;
@@ -181,7 +188,7 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
   };
   ProgressBar bar(first && options.progress, options.cycles * shapes.size());
   const RowCalls calls{.begins =
-                           [&](const Shape& shape) {
+                           [&](const CallShape& shape) {
                              bar.draw(rows.size(), text_of(shape, backend.size()));
                              if (json.wants_interim())
                                (void)write_json("the run has not come to its end");
@@ -204,7 +211,7 @@ int run_rank(const Program& program, const Options& options, Backend& backend,
     (void)write_json(status.to_string());
     return 1;
   }
-  if (first) print_footer(stdout, rows, collective);
+  if (first) print_footer(stdout, rows, heading.collective);
   const bool printed = !first || is_written(stdout);
   if (!write_json("") || !printed) return 1;
   return wrong_elements(rows) == 0 ? 0 : 1;

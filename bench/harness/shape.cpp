@@ -6,8 +6,8 @@
 
 namespace rondo::bench {
 
-Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
-               int ranks) {
+CallShape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
+                   int ranks) {
   size_t count = bytes / size_of(type);
   const Form form = form_of(collective);
   if (form.in == Holds::kEach || form.out == Holds::kEach) count /= static_cast<size_t>(ranks);
@@ -17,7 +17,7 @@ Shape shape_of(Collective collective, DataType type, ReduceOp op, int root, size
 
 namespace {
 
-size_t elements_of(Holds holds, const Shape& shape, int ranks) {
+size_t elements_of(Holds holds, const CallShape& shape, int ranks) {
   if (shape.collective == kSendRecv) return shape.count;
   const size_t all = elements(holds, shape.count, static_cast<size_t>(ranks));
   if (holds != Holds::kOne || !is_varying(shape.collective)) return all;
@@ -26,7 +26,7 @@ size_t elements_of(Holds holds, const Shape& shape, int ranks) {
 
 }  // namespace
 
-std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks) {
+std::vector<size_t> block_counts(const CallShape& shape, int rank, int ranks) {
   const auto n = static_cast<size_t>(ranks);
   std::vector<size_t> counts(n, shape.count);
   if (!is_varying(shape.collective)) return counts;
@@ -43,24 +43,24 @@ std::vector<size_t> block_counts(const Shape& shape, int rank, int ranks) {
   return counts;
 }
 
-size_t own_block_begin(const Shape& shape, int rank, int ranks) {
+size_t own_block_begin(const CallShape& shape, int rank, int ranks) {
   const std::vector<size_t> counts = block_counts(shape, rank, ranks);
   return std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
 }
 
-size_t in_elements(const Shape& shape, int ranks) {
+size_t in_elements(const CallShape& shape, int ranks) {
   return elements_of(form_of(shape.collective).in, shape, ranks);
 }
 
-size_t out_elements(const Shape& shape, int ranks) {
+size_t out_elements(const CallShape& shape, int ranks) {
   return elements_of(form_of(shape.collective).out, shape, ranks);
 }
 
-size_t size_bytes(const Shape& shape, int ranks) {
+size_t size_bytes(const CallShape& shape, int ranks) {
   return std::max(in_elements(shape, ranks), out_elements(shape, ranks)) * size_of(shape.type);
 }
 
-double alg_bandwidth(const Shape& shape, int ranks, double time_us) {
+double alg_bandwidth(const CallShape& shape, int ranks, double time_us) {
   return time_us > 0 ? static_cast<double>(size_bytes(shape, ranks)) / time_us / 1e3 : 0;
 }
 
@@ -84,7 +84,7 @@ double bus_factor(Collective collective, int ranks) {
   }
 }
 
-Traffic least_traffic(const Shape& shape, int rank, int ranks) {
+LeastTraffic least_traffic(const CallShape& shape, int rank, int ranks) {
   size_t in = in_elements(shape, ranks) * size_of(shape.type);
   size_t out = out_elements(shape, ranks) * size_of(shape.type);
   if (is_varying(shape.collective)) {

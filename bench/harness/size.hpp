@@ -10,7 +10,7 @@
 
 namespace rondo::bench {
 
-/// "8", "64K", "32M", "1G" in bytes; nothing for anything else, also when it does not fit size_t.
+/// "8", "64K", "32M", "1G" in bytes; nullopt for anything else, or if it does not fit size_t.
 std::optional<size_t> parse_size(std::string_view text);
 
 /// 65536 as "64K", 1000 as "1000".

@@ -13,7 +13,7 @@
 namespace rondo::bench {
 
 #ifdef __SSE2__
-void stream(const void* in, void* out, const Traffic& traffic) {
+void stream(const void* in, void* out, const LeastTraffic& traffic) {
   constexpr size_t kLine = 64 / sizeof(__m128i);
   const auto* source = static_cast<const __m128i*>(in);
   auto* destination = static_cast<__m128i*>(out);
@@ -40,7 +40,7 @@ void stream(const void* in, void* out, const Traffic& traffic) {
   _mm_sfence();
 }
 #else
-void stream(const void* in, void* out, const Traffic& traffic) {
+void stream(const void* in, void* out, const LeastTraffic& traffic) {
   const size_t both = std::min(traffic.reads, traffic.writes);
   std::memcpy(out, in, both);
   unsigned char sink = 0;

@@ -1,5 +1,4 @@
-// The probe behind `limit_us`: touches memory once, as fast as one core can, and does nothing else
-// with it.
+// The probe for `limit_us`: touches memory once, as fast as one core can.
 #pragma once
 
 #include "bench/harness/shape.hpp"
@@ -8,6 +7,6 @@ namespace rondo::bench {
 
 /// Reads the first traffic.reads bytes of `in` and writes the first traffic.writes bytes of `out`
 /// with non-temporal stores, copying as far as both go. REQUIRES: out aligned to 16 bytes.
-void stream(const void* in, void* out, const Traffic& traffic);
+void stream(const void* in, void* out, const LeastTraffic& traffic);
 
 }  // namespace rondo::bench

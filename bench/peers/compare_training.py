@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rondo-train against PyTorch, and against what its parts take alone, in interleaved rounds: the trainer's table in ../README.md.
+"""rondo-train beside PyTorch, and beside its own parts alone, in interleaved rounds: the rows of ../results/*-training.md.
 
     bench/peers/compare_training.py --torch PYTHON [--rounds 7] [--only nano,mlp-sync,...] [--json FILE]
 
@@ -47,7 +47,7 @@ class Bench:
         return result["summary"]
 
     def torch(self, flags):
-        """Milliseconds of PyTorch's step. The model has to be the one that rondo-train trained last."""
+        """Milliseconds of PyTorch's step, for the model that rondo-train trained last."""
         result = self.run([self.options.torch, ROOT / "bench/peers/pytorch_train.py", *flags.split()])
         self.configs["torch"] = result["config"]
         if result["config"]["parameters"] != self.parameters:
@@ -55,13 +55,13 @@ class Bench:
         return result["step_ms"]
 
     def all_reduce(self, size):
-        """Milliseconds of the stand-alone all-reduce, in place on library memory, where buckets are."""
+        """Milliseconds of the all-reduce alone, in place on library memory, as for buckets."""
         results = self.run([self.options.bin / "rondo-perf", "all_reduce", "--ranks", "2", "-b", size, "-e", size, "-n", "20", "-w", "5",
                             "--memory", "library"])["results"]
         return results[0]["in_place"]["time"] / 1e3
 
     def sgemm_gflops(self, shapes):
-        """What the matrix library makes of these products (rows, in, out) and the two of their backward, one after another."""
+        """The matrix library's rate on these products (rows, in, out) and the two of their backward, one after another."""
         if self.sgemm is None:
             os.environ["OPENBLAS_NUM_THREADS"] = "1"
             self.sgemm = ctypes.CDLL("libopenblas.so.0").cblas_sgemm
@@ -93,7 +93,7 @@ def mlp_sync(bench):
     accounting = summary["accounting"]
     alone = bench.all_reduce(summary["gradient_bytes_per_step"])
     added = accounting["measured_ms"] - accounting["compute_ms"]
-    # Of it: what the last rank to come waits, who waits for nobody; how much slower ranks compute while they communicate. What is left
+    # Parts of it: the wait of the last rank to come, which waits for no other; how much slower ranks compute while they communicate. The rest
     # is the wait for the slower rank and for headers.
     exposed, slower = summary["exposed_cost_ms"], accounting["contention"] * accounting["compute_ms"]
     return {"step_ms": accounting["measured_ms"], "added_ms": added, "exposed_cost_ms": exposed, "computing_slower_ms": slower,
@@ -125,7 +125,7 @@ def gpt2(bench):
 
 def paced_cap(bench):
     free = bench.train(f"{MLP} --ranks 2 --steps 12")
-    # Two ranks send as many bytes as there are gradients; that is to take half of backward.
+    # Two ranks send as many bytes as there are gradients; the pace makes that take half of backward.
     rate = free["gradient_bytes_per_step"] / (free["backward_ms"] / 2) / 1e6
     pace = f"--pace {rate:.3f}GB/s,20us"
     cap = bench.train(f"{MLP} --ranks 2 --steps 12 --control-steps 4 {pace}")["suggested_bucket_cap_mb"]
@@ -136,17 +136,17 @@ def paced_cap(bench):
 
 
 def buckets(bench):
-    # Behind a backward of tens of milliseconds, as batch 16 has, 53 latencies of 50 us hide as well as 4 do, and both sides expose their
-    # last all-reduce and the wait for the slower rank. So: one sample, whose backward is about as long as the latencies, and the wait of
-    # the rank that comes last.
+    # A backward of tens of milliseconds, as with batch 16, hides 53 latencies of 50 us as well as 4, and both sides expose their last
+    # all-reduce and the wait for the slower rank. So this row uses one sample, whose backward is about as long as the latencies, and the
+    # wait of the rank that comes last.
     pace = "--model gpt --batch 1 --ranks 2 --steps 200 --pace 10GB/s,50us"
     one, each = (bench.train(f"{pace} --bucket-cap-mb {cap}") for cap in (25, 0))
     return {"buckets_ms": one["exposed_cost_ms"], "per_tensor_ms": each["exposed_cost_ms"], "backward_ms": one["backward_ms"],
-            "buckets_comm_ms": one["accounting"]["communication_ms"], "per_tensor_comm_ms": each["accounting"]["communication_ms"],
+            "buckets_comm_ms": one["accounting"]["cost_ms"], "per_tensor_comm_ms": each["accounting"]["cost_ms"],
             "ratio": each["exposed_cost_ms"] / one["exposed_cost_ms"]}
 
 
-# name: (what, goal, whether torch takes part, how a round is run)
+# name: (description, goal, whether torch is needed, the function that runs a round)
 ROWS = {
     "nano": ("GPT nano, batch 16, one rank: PyTorch's step / rondo's", ">= 1.3", True, nano),
     "mlp-sync": ("MLP 8 x 1024, two ranks: what synchronising adds / the all-reduce alone", "<= 1.2", False, mlp_sync),

@@ -19,17 +19,17 @@ namespace {
 
 constexpr size_t kRoundsOfCalibrate = 21;
 constexpr double kBatchUsOfCalibrate = 250;
-// Predictions are promised from here on.
+// Predictions are promised from this size on.
 constexpr size_t kHeldOutFrom = size_t{64} << 10;
 
-/// A size of a calibration; those that are held out are not fitted but predicted.
+/// A size of a calibration; a held-out size is predicted instead of fitted.
 struct Size {
   size_t bytes;
   bool held_out;
 };
 
-/// Those given, and halfway to the next of every other one where predictions are promised. Beside
-/// their neighbours, so that they are timed in the same phase of the machine.
+/// The given sizes, and where predictions are promised a held-out size halfway to every other next
+/// one; neighbours, so that both are timed in the same phase of the machine.
 std::vector<Size> with_held_out(const std::vector<size_t>& sizes) {
   std::vector<Size> all;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -48,13 +48,13 @@ struct Contenders {
 
 Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
   Contenders contenders;
-  int block = 0;  // a size, and what is held out beside it
+  int block = 0;  // a size and its held-out neighbour
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     const bool barrier = collective == Collective::kBarrier;
     for (const Size& size : sizes) {
       if (!size.held_out) ++block;
-      const Shape shape =
+      const CallShape shape =
           shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, size.bytes, backend.size());
       if (shape.count == 0 && !barrier) continue;
       for (const bool library : {false, true}) {
@@ -73,9 +73,10 @@ Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) 
   return contenders;
 }
 
-size_t argument_bytes(const Shape& shape) { return shape.count * size_of(shape.type); }
+size_t argument_bytes(const CallShape& shape) { return shape.count * size_of(shape.type); }
 
-Status write_profile(const std::vector<Contender>& measured, const Options& options, int ranks) {
+Status write_profile(const std::vector<Contender>& measured, const PerfOptions& options,
+                     int ranks) {
   std::vector<LinkTiming> timings;
   for (const Contender& c : measured) {
     timings.push_back({.collective = c.shape.collective,
@@ -95,7 +96,7 @@ Status write_profile(const std::vector<Contender>& measured, const Options& opti
           "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
 }
 
-/// Predicted over measured - 1, as the profile that was written sees it.
+/// Predicted over measured - 1, with the written profile.
 double error_of(RondoBackend& calibrated, const Contender& c) {
   calibrated.select(c.algorithm, c.library);
   const auto plan = calibrated.planned(c.shape);
@@ -139,11 +140,15 @@ void print_errors(RondoBackend& calibrated, const std::vector<Contender>& held_o
   std::printf("# within 15 %%: %zu of %zu\n", within_all, cases_all);
 }
 
-Status calibrate_rank(const Options& options, Config config, RondoBackend& backend) {
+Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& backend) {
   const bool first = backend.rank() == 0;
   if (first) {
-    // What is there stays until there is a better one; a run that breaks off leaves nothing.
+    // An existing file stays until the new one is complete; an interrupted run leaves nothing.
     std::error_code ignored;
+    if (options.calibrate_file == default_links_path()) {
+      const auto folder = std::filesystem::path(options.calibrate_file).parent_path();
+      std::filesystem::create_directories(folder, ignored);  // a failure shows below
+    }
     const bool is_new = !std::filesystem::exists(options.calibrate_file, ignored);
     if (!std::ofstream(options.calibrate_file, std::ios::app)) {
       return {Code::kSystem,
@@ -184,7 +189,7 @@ Status calibrate_rank(const Options& options, Config config, RondoBackend& backe
 
 }  // namespace
 
-int calibrate(const Options& options, const Config& config, RondoBackend& backend) {
+int calibrate(const PerfOptions& options, const Config& config, RondoBackend& backend) {
   const Status status = calibrate_rank(options, config, backend);
   if (status.ok()) return 0;
   spdlog::error("rank {}: {}", backend.rank(), status.to_string());

@@ -7,10 +7,10 @@
 
 namespace rondo::bench {
 
-/// Measures every collective by every algorithm on both kinds of memory at the sizes of
-/// options.sweep, writes options.calibrate_file (rank 0), loads it into a second communicator made
-/// like `config`, and prints how far its predictions are from what was measured in the same rounds
-/// at sizes that the fit has not seen. The exit code.
-int calibrate(const Options& options, const Config& config, RondoBackend& backend);
+/// Measures every collective with every algorithm on both kinds of memory at the sizes of
+/// options.sweep; writes options.calibrate_file (rank 0); loads it into a second communicator with
+/// `config`; and prints the error of its predictions against times of the same rounds at sizes that
+/// the fit has not seen. Returns the exit code.
+int calibrate(const PerfOptions& options, const Config& config, RondoBackend& backend);
 
 }  // namespace rondo::bench

@@ -15,7 +15,7 @@
 namespace rondo::bench {
 namespace {
 
-const Program kProgram{
+const PerfProgram kProgram{
     .name = "rondo-perf-gloo",
     .description = "Times Gloo's collectives over TCP on loopback with rondo-perf's harness."};
 
@@ -24,7 +24,7 @@ int failed(const Status& status) {
   return 1;
 }
 
-int run_one(const Options& options, const Place& place, const std::string& directory,
+int run_one(const PerfOptions& options, const Place& place, const std::string& directory,
             const std::vector<std::string>& args) {
   const std::string pinning = pin(place.local_rank, place.local_world_size);
   auto backend = make_gloo_backend(place.rank, place.world_size, directory);
@@ -33,9 +33,9 @@ int run_one(const Options& options, const Place& place, const std::string& direc
 }
 
 int run_program(int argc, char** argv) {
-  const Parsed parsed = parse_options(kProgram, argc, argv);
+  const ParsedOptions parsed = parse_options(kProgram, argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const Options& options = *parsed.options;
+  const PerfOptions& options = *parsed.options;
   const std::vector<std::string> args(argv, argv + argc);
   auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());

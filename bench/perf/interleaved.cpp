@@ -20,8 +20,8 @@ void show(const Rounds& how, size_t done, size_t all) {
                done == all ? "\n" : "");
 }
 
-/// A fifth of the rounds, but three at least where there are as many: those in which the geometric
-/// mean of all was lowest.
+/// A fifth of the rounds, at least three if there are as many: those with the lowest geometric mean
+/// over all contenders.
 std::vector<size_t> fastest_rounds(std::span<const Contender> block) {
   const size_t rounds = block[0].times.size();
   std::vector<double> logs(rounds, 0);
@@ -42,7 +42,7 @@ BothMemories::BothMemories(size_t bytes)
       library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
   if (!ok()) return;
   for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out}) {
-    std::memset(buffer, 0, bytes);  // page faults belong to nobody's time
+    std::memset(buffer, 0, bytes);  // page faults are not to be timed
   }
 }
 
@@ -65,8 +65,8 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
     for (size_t c = 0; c < contenders.size(); ++c) {
       Contender& contender = contenders[c];
       backend.select(contender.algorithm, contender.library);
-      const Operation operation = operation_on(contender.shape, memory.of(contender.library), false,
-                                               backend.rank(), backend.size());
+      const BackendCall operation = operation_on(contender.shape, memory.of(contender.library),
+                                                 false, backend.rank(), backend.size());
       RONDO_RETURN_IF_ERROR(backend.run(operation));  // its data, not the last one's, in the caches
       if (round == 0) {
         auto iterations = choose_iterations(backend, operation, how.batch_us);
@@ -103,7 +103,7 @@ void settle(std::vector<Contender>& contenders) {
   }
 }
 
-std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape, bool library) {
+std::vector<Algorithm> algorithms_for(RondoBackend& backend, const CallShape& shape, bool library) {
   std::vector<Algorithm> possible;
   for (int a = 1; a < kAlgorithms; ++a) {
     const auto algorithm = static_cast<Algorithm>(a);

@@ -1,5 +1,5 @@
-// Timing many contenders in turns: round after round, each has one short batch. Whatever the
-// machine does for seconds at a time, it does to all of them.
+// Times many contenders in turn: in every round each has one short batch, so that a phase of the
+// machine affects all of them.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace rondo::bench {
 
-/// Two buffers of each kind of memory. Owns them.
+/// Owns two buffers of each kind of memory.
 class BothMemories {
  public:
   explicit BothMemories(size_t bytes);
@@ -26,10 +26,10 @@ class BothMemories {
 };
 
 struct Contender {
-  Shape shape;
+  CallShape shape;
   Algorithm algorithm;
   bool library;
-  int block;                  // of those that are compared with each other
+  int block;                  // contenders with the same block are compared
   size_t iterations = 0;      // of a batch
   std::vector<double> times;  // us per operation on the slowest rank, of every round
   double time_us = 0;         // from settle()
@@ -41,18 +41,17 @@ struct Rounds {
   std::string progress;  // shown on a terminal, by the rank that has it
 };
 
-/// Fills in `times`. Out of place, without checks.
+/// Fills `times`. Out of place, without checks.
 Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
                         std::vector<Contender>& contenders);
 
-/// What each contender takes while nothing disturbs it. Of contenders that stand beside each other
-/// with the same `block` the same few rounds count, those that were fastest for all of them
-/// together, and of these the median. (Each one's own median, or quartile, falls on different sides
-/// for contenders that are to be compared, on a machine that is slow half of the time.) REQUIRES:
-/// timed.
+/// Sets time_us to each contender's undisturbed time. Contenders with the same `block`, which are
+/// compared with each other, use the same few rounds, those that were fastest for all of them
+/// together, and the median of these. (Each one's own median or quartile would fall into different
+/// phases on a machine that is slow half of the time.) REQUIRES: timed.
 void settle(std::vector<Contender>& contenders);
 
-/// The algorithms that are possible for the shape here, kAuto not among them.
-std::vector<Algorithm> algorithms_for(RondoBackend& backend, const Shape& shape, bool library);
+/// The algorithms that are possible for the shape here, without kAuto.
+std::vector<Algorithm> algorithms_for(RondoBackend& backend, const CallShape& shape, bool library);
 
 }  // namespace rondo::bench

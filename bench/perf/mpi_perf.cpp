@@ -18,8 +18,8 @@
 namespace rondo::bench {
 namespace {
 
-const Program kProgram{.name = "rondo-perf-mpi",
-                       .description = "Times MPI's collectives with rondo-perf's harness."};
+const PerfProgram kProgram{.name = "rondo-perf-mpi",
+                           .description = "Times MPI's collectives with rondo-perf's harness."};
 
 bool under_mpirun() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {
@@ -28,7 +28,7 @@ bool under_mpirun() {
   return false;
 }
 
-/// Becomes mpirun; returns only when that fails.
+/// Replaces this process by mpirun; returns only on failure.
 int become_mpirun(int ranks, int argc, char** argv) {
   std::vector<std::string> command = {RONDO_MPIRUN, "-n", std::to_string(ranks)};
 #ifdef OPEN_MPI
@@ -44,7 +44,7 @@ int become_mpirun(int ranks, int argc, char** argv) {
   return 1;
 }
 
-int run_under_mpi(const Options& options, const std::vector<std::string>& args) {
+int run_under_mpi(const PerfOptions& options, const std::vector<std::string>& args) {
   const auto backend = make_mpi_backend();
   if (options.ranks > 0 && options.ranks != backend->size()) {
     spdlog::error("mpirun has started {} ranks, --ranks says {}: leave it out", backend->size(),
@@ -56,7 +56,7 @@ int run_under_mpi(const Options& options, const std::vector<std::string>& args) 
 }
 
 int run_program(int argc, char** argv) {
-  const Parsed parsed = parse_options(kProgram, argc, argv);
+  const ParsedOptions parsed = parse_options(kProgram, argc, argv);
   if (!parsed.options) return parsed.exit_code;
   if (parsed.options->ranks > 1 && !under_mpirun())
     return become_mpirun(parsed.options->ranks, argc, argv);

@@ -18,7 +18,7 @@
 namespace rondo::bench {
 namespace {
 
-const Program kProgram{
+const PerfProgram kProgram{
     .name = "rondo-perf-nccl",
     .description = "Times NCCL's collectives with rondo-perf's harness: a rank on every GPU."};
 
@@ -27,8 +27,8 @@ int failed(const Status& status) {
   return 1;
 }
 
-/// One for each GPU, unless --ranks asks for fewer.
-Result<int> ranks_for(const Options& options) {
+/// One for each GPU, or --ranks.
+Result<int> ranks_for(const PerfOptions& options) {
   auto place = place_from_launcher();
   if (!place.ok()) return place.status();
   if (*place && (*place)->world_size > 1) {
@@ -39,21 +39,21 @@ Result<int> ranks_for(const Options& options) {
   auto gpus = gpus_for_nccl();
   if (!gpus.ok()) return gpus.status();
   if (options.ranks > *gpus) {
-    return Status(Code::kInvalidArgument, "--ranks asks for " + std::to_string(options.ranks) +
-                                              " ranks, and NCCL has one for each GPU: here are " +
-                                              std::to_string(*gpus));
+    return Status(Code::kInvalidArgument,
+                  "--ranks means " + std::to_string(options.ranks) +
+                      " ranks, but NCCL has one per GPU; GPUs here: " + std::to_string(*gpus));
   }
   return options.ranks > 0 ? options.ranks : *gpus;
 }
 
-struct Run {
-  const Options& options;
+struct NcclRun {
+  const PerfOptions& options;
   NcclWorld& world;
   int ranks;
   std::vector<std::string> args;
 };
 
-int run_one(const Run& run, int rank) {
+int run_one(const NcclRun& run, int rank) {
   const std::string pinning = pin(rank, run.ranks);
   auto backend = run.world.make_backend(rank);
   if (!backend.ok()) return failed(backend.status());
@@ -61,15 +61,15 @@ int run_one(const Run& run, int rank) {
 }
 
 int run_program(int argc, char** argv) {
-  const Parsed parsed = parse_options(kProgram, argc, argv);
+  const ParsedOptions parsed = parse_options(kProgram, argc, argv);
   if (!parsed.options) return parsed.exit_code;
   const auto ranks = ranks_for(*parsed.options);
   if (!ranks.ok()) return failed(ranks.status());
   auto world = make_nccl_world(ranks.value());
   if (!world.ok()) return failed(world.status());
-  Options options = *parsed.options;
+  PerfOptions options = *parsed.options;
   options.cuda = true;
-  const Run run{
+  const NcclRun run{
       .options = options, .world = **world, .ranks = ranks.value(), .args = {argv, argv + argc}};
   std::promise<void> first;
   const std::shared_future<void> first_has_ended = first.get_future().share();

@@ -1,5 +1,5 @@
-// rondo-perf: times rondo's collectives. Finds out how its ranks are to be started; everything else
-// is the harness'.
+// rondo-perf: times rondo's collectives. Decides how its ranks are started; the harness does the
+// rest.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -7,6 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <future>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -28,10 +31,10 @@ namespace {
 constexpr const char* kDescription =
     "Times rondo's collectives, checks their results, prints nccl-tests' table.";
 
-/// What all ranks of this process share.
+/// The data that all ranks of this process share.
 struct Context {
-  Program program;
-  Options options;
+  PerfProgram program;
+  PerfOptions options;
   std::vector<std::string> args;
   StopOnSignal& stop;
   size_t private_bytes_before;
@@ -42,10 +45,23 @@ int failed(const Status& status) {
   return 1;
 }
 
-Config config_for(const Options& options) {
+/// Returns `work`'s result, or 1 after a message if threads or memory run out.
+int guarded(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const std::system_error& error) {
+    return failed({Code::kResourceExhausted, std::string("cannot start a thread: ") + error.what() +
+                                                 "; raise `ulimit -u` or `ulimit -v`"});
+  } catch (const std::bad_alloc&) {
+    std::fputs("rondo-perf: out of memory; raise `ulimit -v`\n", stderr);  // takes none
+    return 1;
+  }
+}
+
+Config config_for(const PerfOptions& options) {
   Config config;
   config.pace = options.pace;
-  config.links = options.links;
+  config.links = options.calibrate ? "built-in" : options.links;
   config.channels = options.channels;
   if (options.timeout_s > 0) {
     config.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
@@ -61,12 +77,12 @@ bool is_paced() {
 }
 
 int run_one(const Context& context, const Config& config, const Place& place) {
-  const Options& options = context.options;
+  const PerfOptions& options = context.options;
   const int cpus = allowed_cpus();
   const std::string pinning = pin(place.local_rank, place.local_world_size);
-  const bool calibrates = !options.calibrate_file.empty();
-  if (calibrates && (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
-                     !options.pace.empty() || is_paced() || !options.links.empty())) {
+  if (options.calibrate &&
+      (place.world_size < 2 || place.local_world_size > cpus || options.threads ||
+       !options.pace.empty() || is_paced() || !options.links.empty())) {
     return failed({Code::kInvalidArgument,
                    "--calibrate needs at least two processes and a CPU for each, and goes without "
                    "--threads, --pace (RONDO_PACE) and --links: here are " +
@@ -82,16 +98,19 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .graph = options.graph,
                                      .ranks_in_process = options.threads ? place.world_size : 1,
                                      .private_bytes_before = context.private_bytes_before});
-  // The ranks have met; an interrupted run leaves nothing behind.
+  // The ranks have met, so the directory can go; an interrupted run leaves nothing behind.
   std::error_code ignored;
-  if (options.threads && place.rank == 0) std::filesystem::remove_all(config.rendezvous, ignored);
+  if (backend.ok() && options.threads && place.rank == 0) {
+    const std::filesystem::path meeting = config.rendezvous;
+    std::filesystem::remove_all(meeting.parent_path().parent_path(), ignored);
+  }
   if (!backend.ok()) return failed(backend.status());
-  // One of a process is enough: all ranks learn of it.
+  // One rank of a process is enough: all ranks learn of it.
   const bool listens = place.local_rank == 0 || !options.threads;
   if (listens) {
     context.stop.on_signal([&](const std::string& reason) { (*backend)->abort(reason); });
   }
-  const int code = calibrates ? calibrate(options, config, **backend)
+  const int code = options.calibrate ? calibrate(options, config, **backend)
                    : options.sweep_algorithms
                        ? sweep_algorithms(options, **backend, pinning)
                        : run_rank(context.program, options, **backend, pinning, context.args);
@@ -104,41 +123,67 @@ int run_threads(const Context& context) {
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
   std::vector<int> codes(static_cast<size_t>(ranks), 0);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Config config = config_for(context.options);
-      config.rank = rank;
-      config.world_size = ranks;
-      config.rendezvous = directory->path();
-      const Place place{
-          .rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
-      codes[static_cast<size_t>(rank)] = run_one(context, config, place);
-    });
+  // No rank begins before all have a thread: it would wait for the others.
+  std::promise<bool> started;
+  const std::shared_future<bool> all_started = started.get_future().share();
+  std::vector<std::jthread> threads;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        if (!all_started.get()) return;
+        Config config = config_for(context.options);
+        config.rank = rank;
+        config.world_size = ranks;
+        // Two folders deep, so that rank 0, which makes a folder and its parent where they are
+        // missing, does not make the directory again once it is removed.
+        config.rendezvous = directory->path() + "/meeting/ranks";
+        const Place place{
+            .rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
+        const int code = guarded([&] { return run_one(context, config, place); });
+        codes[static_cast<size_t>(rank)] = code;
+        // While the directory is there the others may still wait for this rank, which none of them
+        // watches yet.
+        std::error_code ignored;
+        if (code != 0 && std::filesystem::remove_all(directory->path(), ignored) > 0) {
+          std::_Exit(code);
+        }
+      });
+    }
+  } catch (...) {
+    started.set_value(false);
+    throw;
   }
-  for (std::thread& thread : threads) thread.join();
+  started.set_value(true);
+  threads.clear();  // waits for them
   return *std::max_element(codes.begin(), codes.end());
 }
 
 int run_program(int argc, char** argv) {
   // As nccl-tests names its programs: all_reduce_perf and the like are links to this one.
   const std::string called = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "";
-  Program program{.name = "rondo-perf",
-                  .description = kDescription,
-                  .is_rondo = true,
-                  .collective = collective_named(called)};
+  PerfProgram program{.name = "rondo-perf",
+                      .description = kDescription,
+                      .is_rondo = true,
+                      .collective = collective_named(called)};
   if (program.collective) program.name = called;
-  const Parsed parsed = parse_options(program, argc, argv);
+  const ParsedOptions parsed = parse_options(program, argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  Options options = *parsed.options;
+  PerfOptions options = *parsed.options;
   options.progress = stderr_is_terminal();
+  if (options.calibrate && options.calibrate_file.empty()) {
+    options.calibrate_file = default_links_path();
+    if (options.calibrate_file.empty()) {
+      return failed({Code::kInvalidArgument,
+                     "--calibrate needs a FILE: neither XDG_CONFIG_HOME nor HOME is set"});
+    }
+  }
   if (options.topology) {
     const std::string report = topology_report(std::max(options.ranks, 1), config_for(options));
     return std::fputs(report.c_str(), stdout) >= 0 && is_written(stdout) ? 0 : 1;
   }
   auto place = place_from_launcher();
   if (!place.ok()) return failed(place.status());
-  // A launcher's only rank, as in an interactive Slurm step, may still start others.
+  // The only rank of a launcher, as in an interactive Slurm step, may still start others.
   const bool starts_others = options.threads || options.ranks > 1;
   if (const auto& launched = *place; launched && (launched->world_size > 1 || !starts_others)) {
     if (options.threads || (options.ranks > 0 && options.ranks != launched->world_size)) {
@@ -168,9 +213,9 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
-  // Streams share so many queues, in which one rank's kernel would wait behind another's. Before
-  // there are threads, and before CUDA looks.
+  // CUDA's default has few queues, which streams share, so that one rank's kernel would wait in
+  // line for another's. Set before there are threads, and before CUDA reads it.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf"));
-  return rondo::bench::run_program(argc, argv);
+  return rondo::bench::guarded([&] { return rondo::bench::run_program(argc, argv); });
 }

@@ -14,8 +14,8 @@
 namespace rondo::bench {
 namespace {
 
-// rondo-run stops the ranks because one of them has failed. Why is the better reason to report, and
-// the library finds it within milliseconds.
+// rondo-run stops the ranks because one of them has failed. That failure is the better reason to
+// report, and the library finds it within milliseconds.
 constexpr std::chrono::milliseconds kForTheReason{200};
 
 sigset_t set_of(std::initializer_list<int> signals) {

@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as an end with a report: the pending operation is aborted, so that what has
-// been measured so far is still written. For programs; a library has no business with signals.
+// Ends a program with a report on SIGTERM and SIGINT: aborts the pending operation, so that the
+// rows so far are written. For programs; a library does not handle signals.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace rondo::bench {
 
-/// To be made before the program's other threads, which inherit that these signals are blocked. A
-/// second signal, or one while there is nothing to abort, ends the program at once.
+/// Create it before other threads, which inherit that these signals are blocked. A second signal,
+/// or one while there is nothing to abort, ends the program at once.
 class StopOnSignal {
  public:
   StopOnSignal();
@@ -18,7 +18,7 @@ class StopOnSignal {
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
 
-  /// `abort` may be called by another thread from now on, until forget().
+  /// From now on, until forget(), another thread may call `abort`.
   void on_signal(std::function<void(const std::string& reason)> abort);
   void forget() { on_signal({}); }
 

@@ -1,6 +1,6 @@
-// Out of place, float sum or what -d, -o and -r say, a table each. One-shot-direct all_reduce is
-// shown but is no alternative: it is not safe in place, and ranks must choose alike whatever each
-// one's buffers are.
+// Out of place, for float sum or each of -d, -o and -r, a table each. One-shot-direct all_reduce is
+// shown but not a candidate: it is not safe in place, and ranks must choose alike whatever their
+// buffers are.
 #include "bench/perf/sweep.hpp"
 
 #include <spdlog/spdlog.h>
@@ -32,7 +32,7 @@ struct Timed {
 
 /// One size. A table has one type, operator and root.
 struct Line {
-  Shape shape;
+  CallShape shape;
   size_t bytes;
   std::vector<Timed> results;
   size_t chosen = 0, best = 0;  // of results
@@ -65,8 +65,8 @@ std::string name_at(const Line& line, size_t result) {
   return std::string(name(line.results[result].algorithm));
 }
 
-rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
-                                 const BothMemories& memory, const Shape& shape) {
+rondo::Result<Line> measure_line(const PerfOptions& options, RondoBackend& backend,
+                                 const BothMemories& memory, const CallShape& shape) {
   const bool library = options.library_memory;
   std::vector<Contender> contenders;
   for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
@@ -92,12 +92,12 @@ rondo::Result<Line> measure_line(const Options& options, RondoBackend& backend,
   return line;
 }
 
-bool in_one_table(const Shape& a, const Shape& b) {
+bool in_one_table(const CallShape& a, const CallShape& b) {
   return a.type == b.type && a.op == b.op && a.root == b.root;
 }
 
 /// "all_reduce of float, sum".
-std::string title_of(const Shape& shape) {
+std::string title_of(const CallShape& shape) {
   std::string title(name(shape.collective));
   if (shape.collective == Collective::kBarrier) return title;
   title.append(" of ").append(name(shape.type));
@@ -106,12 +106,11 @@ std::string title_of(const Shape& shape) {
   return title;
 }
 
-void print_heading(const Options& options, const RondoBackend& backend, const std::string& pinning,
-                   const Line& line) {
+void print_heading(const PerfOptions& options, const RondoBackend& backend,
+                   const std::string& pinning, const Line& line) {
   std::printf("# rondo-perf --sweep: %s, %d ranks (%s), %s memory, links: %s\n",
               title_of(line.shape).c_str(), backend.size(), pinning.c_str(),
-              options.library_memory ? "library" : "plain",
-              options.links.empty() ? "RONDO_LINKS or built in" : options.links.c_str());
+              options.library_memory ? "library" : "plain", backend.links().c_str());
   std::printf(
       "# us measured, undisturbed / us predicted; (in brackets: not an alternative, not safe "
       "in place)\n");
@@ -173,7 +172,7 @@ nlohmann::json to_json(const Line& line) {
           {"loss", line.loss}};
 }
 
-Status write_json(const Options& options, const RondoBackend& backend,
+Status write_json(const PerfOptions& options, const RondoBackend& backend,
                   const std::vector<Line>& lines) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Line& line : lines) rows.push_back(to_json(line));
@@ -192,7 +191,7 @@ Status write_json(const Options& options, const RondoBackend& backend,
           "cannot write --json '" + options.json_file + "': " + std::strerror(errno)};
 }
 
-Status sweep_rank(const Options& options, RondoBackend& backend, const std::string& pinning) {
+Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::string& pinning) {
   const bool first = backend.rank() == 0;
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
   if (!memory.ok()) {
@@ -200,9 +199,9 @@ Status sweep_rank(const Options& options, RondoBackend& backend, const std::stri
                                           std::to_string(options.sweep.max) +
                                           " bytes: choose a smaller maximum with -e"};
   }
-  std::vector<Shape> shapes = shapes_of(options, backend.size());
+  std::vector<CallShape> shapes = shapes_of(options, backend.size());
   RONDO_RETURN_IF_ERROR(check_support(options, backend, shapes));
-  std::erase_if(shapes, [](const Shape& shape) {
+  std::erase_if(shapes, [](const CallShape& shape) {
     return shape.count == 0 && shape.collective != Collective::kBarrier;
   });
   if (shapes.empty()) {
@@ -210,7 +209,7 @@ Status sweep_rank(const Options& options, RondoBackend& backend, const std::stri
   }
   std::vector<Line> lines;
   size_t table = 0;  // where it begins
-  for (const Shape& shape : shapes) {
+  for (const CallShape& shape : shapes) {
     auto line = measure_line(options, backend, memory, shape);
     if (!line.ok()) return line.status();
     const bool begins = lines.empty() || !in_one_table(lines.back().shape, shape);
@@ -226,7 +225,8 @@ Status sweep_rank(const Options& options, RondoBackend& backend, const std::stri
 
 }  // namespace
 
-int sweep_algorithms(const Options& options, RondoBackend& backend, const std::string& pinning) {
+int sweep_algorithms(const PerfOptions& options, RondoBackend& backend,
+                     const std::string& pinning) {
   const Status status = sweep_rank(options, backend, pinning);
   if (status.ok()) return 0;
   spdlog::error("rank {}: {}", backend.rank(), status.to_string());

@@ -8,7 +8,8 @@
 
 namespace rondo::bench {
 
-/// Prints the table (rank 0), and writes options.json_file. The exit code: 0 whatever is lost.
-int sweep_algorithms(const Options& options, RondoBackend& backend, const std::string& pinning);
+/// Prints the table (rank 0) and writes options.json_file. Returns the exit code: 0 whatever the
+/// loss.
+int sweep_algorithms(const PerfOptions& options, RondoBackend& backend, const std::string& pinning);
 
 }  // namespace rondo::bench

@@ -1,5 +1,5 @@
-// The exchanges of ranks that have met: everyone sends a frame to rank 0, rank 0 answers everyone.
-// No tree and no pipelining: a communicator does this a handful of times, when it is made.
+// The exchanges of ranks that have met: every rank sends a frame to rank 0, and rank 0 answers
+// each. No tree and no pipelining: a communicator exchanges a handful of times, when it is made.
 #include "comm/bootstrap/bootstrap.hpp"
 
 #include <sys/syscall.h>
@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/base/process.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/host.hpp"
 #include "comm/bootstrap/meeting.hpp"
@@ -25,55 +26,64 @@ using transport::UniqueFd;
 
 class Bootstrap::Impl {
  public:
-  Impl(const Identity& identity, milliseconds timeout)
-      : rank_(identity.rank), size_(identity.world_size), timeout_(timeout) {}
+  Impl(const Identity& identity, milliseconds timeout, Interrupt interrupt)
+      : rank_(identity.rank),
+        size_(identity.world_size),
+        timeout_(timeout),
+        interrupt_(std::move(interrupt)) {}
 
   Status meet(const Identity& identity, const std::string& name);
   Result<std::vector<std::string>> all_gather(std::string_view blob);
   Result<UniqueFd> broadcast_fd(int fd);
   Result<std::vector<UniqueFd>> all_gather_fds(int fd);
   Status barrier();
-  void fail(const Status& why);
+  void fail(const Status& why) { (void)failed_here(why); }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::vector<Peer>& peers() const { return peers_; }
-  void close_sockets() { links_.clear(); }
+  void close_sockets() {
+    links_.clear();
+    interrupt_ = {};
+  }
 
  private:
   using Received = Connection::Received;
 
   bool is_root() const { return rank_ == 0; }
-  Deadline deadline() const { return steady_clock::now() + timeout_; }
-  std::string name_of(const Guest& link) const {
+  Deadline deadline() const { return {steady_clock::now() + timeout_, &interrupt_}; }
+  std::string name_of(const PeerConnection& link) const {
     return "rank " + std::to_string(link.rank) + " (pid " + std::to_string(link.pid) + ")";
   }
 
-  Status gather(const Identity& identity, const std::string& name, const Venue& venue,
+  Status gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
                 Deadline until);
   Result<Identity> agree_on_local(const Identity& identity);
   Status know_peers(const std::string& welcome);
   Status watch_peers();
   Status begin();
-  Status send_all(Kind kind, std::string_view payload, std::span<const int> fds = {});
-  Status send_to(Guest& link, Kind kind, std::string_view payload, std::span<const int> fds,
-                 Deadline until);
-  Result<std::vector<Received>> collect(Kind kind);
-  Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, Kind kind,
+  Status send_all(FrameKind kind, std::string_view payload, std::span<const int> fds = {});
+  Status send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
+                 std::span<const int> fds, Deadline until);
+  Result<std::vector<Received>> collect(FrameKind kind);
+  Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, FrameKind kind,
                      Deadline until);
-  Result<bool> hear(Guest& link, Kind kind, Received& into);
+  Result<bool> hear(PeerConnection& link, FrameKind kind, Received& into);
   Result<std::vector<UniqueFd>> distribute_fds(std::vector<UniqueFd> given, int own);
   Result<std::vector<UniqueFd>> receive_fds();
   Status failed(Status why);
+  /// The same for what has gone wrong in this process: every rank learns in which.
+  Status failed_here(const Status& why);
 
   const int rank_;
   const int size_;
   const milliseconds timeout_;
+  Interrupt interrupt_;
   uint32_t sequence_ = 0;
   Status status_;
-  bool heard_from_peer_ = false;  // status_ came from another rank, which needs no telling
+  bool heard_from_peer_ = false;  // status_ came from another rank, which has it already
   std::vector<Peer> peers_;
-  std::vector<Guest> links_;  // rank 0: to everybody else; the others: to rank 0
+  std::vector<PeerConnection> links_;  // rank 0: to all other ranks; the others: to rank 0
 };
 
 Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name) {
@@ -83,50 +93,51 @@ Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name) 
     peers_[0] = {.pid = getpid(), .same_process = true};
     return {};
   }
-  auto venue = Venue::find(identity, name);
-  if (!venue.ok()) return venue.status();
-  if (!venue->is_tcp()) return gather(identity, name, *venue, until);
+  auto rendezvous = Rendezvous::resolve(identity, name);
+  if (!rendezvous.ok()) return rendezvous.status();
+  if (!rendezvous->is_tcp()) return gather(identity, name, *rendezvous, until);
 
-  // TCP passes no descriptors: it brings the ranks together, and tells them where to meet again.
-  RONDO_RETURN_IF_ERROR(gather(identity, name, *venue, until));
+  // TCP passes no descriptors: the ranks agree over it on a unix socket, and meet again there.
+  RONDO_RETURN_IF_ERROR(gather(identity, name, *rendezvous, until));
   auto local = agree_on_local(identity);
   if (!local.ok()) return local.status();
-  auto near = Venue::find(*local, name);
+  auto near = Rendezvous::resolve(*local, name);
   if (!near.ok()) return near.status();
-  const std::vector<Guest> far = std::exchange(links_, {});  // open until all have met again
+  const std::vector<PeerConnection> far =
+      std::exchange(links_, {});  // closed when all have met again
   peers_.clear();
   peers_.resize(static_cast<size_t>(size_));
   return gather(*local, name, *near, until);
 }
 
-/// All ranks at one venue: fills `links_` and `peers_`.
+/// Meets all ranks at `rendezvous`: fills `links_` and `peers_`.
 Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name,
-                               const Venue& venue, Deadline until) {
-  const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
-  const Invitation invitation{.identity = identity,
-                              .name = name,
-                              .venue = venue,
-                              .timeout = std::max(left, milliseconds(1))};
+                               const Rendezvous& rendezvous, Deadline until) {
+  const Meeting meeting{.identity = identity,
+                        .name = name,
+                        .rendezvous = rendezvous,
+                        .timeout = std::max(until.left(), milliseconds(1)),
+                        .interrupt = interrupt_};
   std::string welcome;
   if (is_root()) {
-    auto guests = host_meeting(invitation);
-    if (!guests.ok()) return guests.status();
-    links_ = std::move(*guests);
-    std::vector<ProcessId> ids{{.pid_namespace = own_pid_namespace(), .pid = getpid()}};
-    for (const Guest& guest : links_) {
-      ids.push_back({.pid_namespace = guest.pid_namespace, .pid = guest.pid});
+    auto peers = host_meeting(meeting);
+    if (!peers.ok()) return peers.status();
+    links_ = std::move(*peers);
+    std::vector<ProcessId> ids{{.pid_namespace = base::own_pid_namespace(), .pid = getpid()}};
+    for (const PeerConnection& peer : links_) {
+      ids.push_back({.pid_namespace = peer.pid_namespace, .pid = peer.pid});
     }
     welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
-    RONDO_RETURN_IF_ERROR(send_all(Kind::kWelcome, welcome));
+    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kWelcome, welcome));
   } else {
-    auto admission = join_meeting(invitation);
-    if (!admission.ok()) return admission.status();
-    welcome = std::move(admission->welcome);
-    links_.push_back(std::move(admission->host));
+    auto joined = join_meeting(meeting);
+    if (!joined.ok()) return joined.status();
+    welcome = std::move(joined->welcome);
+    links_.push_back(std::move(joined->host));
   }
   Status known = know_peers(welcome);
   if (!known.ok()) return failed(known);
-  return venue.is_tcp() ? Status() : watch_peers();
+  return rendezvous.is_tcp() ? Status() : watch_peers();
 }
 
 Status Bootstrap::Impl::know_peers(const std::string& welcome) {
@@ -139,20 +150,20 @@ Status Bootstrap::Impl::know_peers(const std::string& welcome) {
     peers_[rank].pid = ids[rank].pid;
     peers_[rank].pid_namespace = ids[rank].pid_namespace;
     peers_[rank].same_process =
-        ids[rank].pid == getpid() && ids[rank].pid_namespace == own_pid_namespace();
+        ids[rank].pid == getpid() && ids[rank].pid_namespace == base::own_pid_namespace();
   }
-  for (Guest& link : links_) {
+  for (PeerConnection& link : links_) {
     link.pid = ids[static_cast<size_t>(link.rank)].pid;
     peers_[static_cast<size_t>(link.rank)].pidfd = ProcessHandle(std::move(link.pidfd));
   }
   return {};
 }
 
-/// Gets what find_dead() watches from the processes themselves: so it can be no other process that
-/// has got the pid since, and a rank of another PID namespace is watched too.
+/// Every process opens its own pidfd and gives it to all others, for find_dead(). So no pidfd is
+/// that of a later process with the same pid, and ranks of other PID namespaces are watched too.
 Status Bootstrap::Impl::watch_peers() {
   UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (!own.valid()) return failed(system_status("pidfd_open", errno));
+  if (!own.valid()) return failed_here(system_status("pidfd_open", errno));
   auto pidfds = all_gather_fds(own.get());
   if (!pidfds.ok()) return pidfds.status();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -164,14 +175,16 @@ Status Bootstrap::Impl::watch_peers() {
   return {};
 }
 
-/// Exchanges where everybody is, over TCP; the unix socket at which the ranks of one host meet, and
-/// a secret for it that only those who have the job's can derive.
+/// Exchanges every rank's host over TCP. Returns the unix socket at which the ranks meet again, and
+/// a secret for it that only ranks with the job's secret can derive.
 Result<Identity> Bootstrap::Impl::agree_on_local(const Identity& identity) {
-  const Host here = Host::here();
+  const auto here = RankHost::here();
+  if (!here.ok()) return failed_here(here.status());
   const std::string ticket = is_root() ? random_hex() : "";
-  auto blobs = all_gather(pack_blobs({here.name, here.boot_id, here.network, here.uid, ticket}));
+  auto blobs =
+      all_gather(pack_blobs({here->name, here->boot_id, here->network, here->uid, ticket}));
   if (!blobs.ok()) return blobs.status();
-  std::vector<Host> hosts;
+  std::vector<RankHost> hosts;
   Identity local = identity;
   for (const std::string& blob : *blobs) {
     auto parts = unpack_blobs(blob, 5);
@@ -194,34 +207,33 @@ Status Bootstrap::Impl::begin() {
   return {};
 }
 
-/// Makes `why` this rank's answer from now on, and lets the others know.
+/// Every later operation of this rank returns `why`; sends it to the others.
 Status Bootstrap::Impl::failed(Status why) {
   if (!status_.ok()) return status_;
   status_ = std::move(why);
   if (is_root() || !heard_from_peer_) {
     const std::string packed = pack_status(status_);
-    for (Guest& link : links_) {
-      // A rank that cannot take the news at once finds the socket closed instead.
-      (void)link.connection.send(Kind::kError, 0, packed, {}, steady_clock::now());
+    for (PeerConnection& link : links_) {
+      // A rank whose socket is full finds it closed instead.
+      (void)link.connection.send(FrameKind::kError, 0, packed, {}, steady_clock::now());
     }
   }
   return status_;
 }
 
-void Bootstrap::Impl::fail(const Status& why) {
-  const std::string who =
-      is_root() ? "rank 0: " : "";  // rank 0 names the others when it passes their words on
-  (void)failed(Status(why.code(), who + why.message()));
+Status Bootstrap::Impl::failed_here(const Status& why) {
+  // Rank 0 names the others when it passes their words on.
+  return failed(is_root() ? Status(why.code(), "rank 0: " + why.message()) : why);
 }
 
-Status Bootstrap::Impl::send_to(Guest& link, Kind kind, std::string_view payload,
+Status Bootstrap::Impl::send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
                                 std::span<const int> fds, Deadline until) {
   Status sent = link.connection.send(kind, sequence_, payload, fds, until);
   if (sent.ok()) return sent;
   if (sent.code() != Code::kPeerDied && sent.code() != Code::kTimeout) {
-    return failed(Status(sent.code(), "to " + name_of(link) + ": " + sent.message()));
+    return failed_here(Status(sent.code(), "sending to " + name_of(link) + ": " + sent.message()));
   }
-  // It may have said why before it left.
+  // It may have sent its error before it closed.
   Received last_words;
   auto heard = hear(link, kind, last_words);
   if (!heard.ok()) return failed(heard.status());
@@ -229,24 +241,27 @@ Status Bootstrap::Impl::send_to(Guest& link, Kind kind, std::string_view payload
                                         ": " + sent.message()));
 }
 
-Status Bootstrap::Impl::send_all(Kind kind, std::string_view payload, std::span<const int> fds) {
+Status Bootstrap::Impl::send_all(FrameKind kind, std::string_view payload,
+                                 std::span<const int> fds) {
   const Deadline until = deadline();
-  for (Guest& link : links_) RONDO_RETURN_IF_ERROR(send_to(link, kind, payload, fds, until));
+  for (PeerConnection& link : links_)
+    RONDO_RETURN_IF_ERROR(send_to(link, kind, payload, fds, until));
   return {};
 }
 
-/// Whether the frame of this operation has come from `link`.
-Result<bool> Bootstrap::Impl::hear(Guest& link, Kind kind, Received& into) {
+/// Receives this operation's frame from `link`; false: it has not arrived.
+Result<bool> Bootstrap::Impl::hear(PeerConnection& link, FrameKind kind, Received& into) {
   auto received = link.connection.try_receive();
+  if (!received.ok() && received.status().code() == Code::kPeerDied) {
+    return Status(Code::kPeerDied, name_of(link) + " ended or left during " + to_string(kind));
+  }
   if (!received.ok()) {
-    const bool gone = received.status().code() == Code::kPeerDied;
-    return Status(received.status().code(),
-                  name_of(link) + (gone ? " ended or left during " + std::string(to_string(kind))
-                                        : ": " + received.status().message()));
+    return failed_here(Status(received.status().code(), "receiving from " + name_of(link) + ": " +
+                                                            received.status().message()));
   }
   if (!*received) return false;
   Frame& frame = (*received)->frame;
-  if (frame.kind == Kind::kError) {
+  if (frame.kind == FrameKind::kError) {
     Status why = unpack_status(frame.payload);
     heard_from_peer_ = true;
     if (!is_root()) return why;
@@ -262,14 +277,14 @@ Result<bool> Bootstrap::Impl::hear(Guest& link, Kind kind, Received& into) {
   return true;
 }
 
-/// Waits until any of `links_` has something new; notes in `ended` whose process has ended. Those
-/// that have come are watched too: the others must not wait for the rest on behalf of a dead rank.
+/// Waits until a link of `links_` is ready; marks in `ended` the links whose process has ended.
+/// Links whose frame has arrived are watched too, so that a death ends the wait for the others.
 Status Bootstrap::Impl::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,
-                                    Kind kind, Deadline until) {
+                                    FrameKind kind, Deadline until) {
   std::vector<pollfd> watched;
   std::vector<int> missing;
   for (size_t i = 0; i < links_.size(); ++i) {
-    const Guest& link = links_[i];
+    const PeerConnection& link = links_[i];
     watched.push_back({link.connection.fd(), static_cast<short>(come[i] ? 0 : POLLIN), 0});
     watched.push_back({peers_[static_cast<size_t>(link.rank)].pidfd.get(), POLLIN, 0});
     if (come[i] == nullptr) missing.push_back(link.rank);
@@ -289,7 +304,7 @@ Status Bootstrap::Impl::await_links(const std::vector<Received*>& come, std::vec
 }
 
 /// One frame of this operation from every link, in the links' order.
-Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(Kind kind) {
+Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(FrameKind kind) {
   const Deadline until = deadline() + (is_root() ? milliseconds(0) : kVerdictGrace);
   std::vector<Received> all(links_.size());
   std::vector<Received*> come(links_.size(), nullptr);
@@ -318,10 +333,10 @@ Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(Kind kind) {
 
 Status Bootstrap::Impl::barrier() {
   RONDO_RETURN_IF_ERROR(begin());
-  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(Kind::kBarrier, {}));
-  auto come = collect(Kind::kBarrier);
+  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(FrameKind::kBarrier, {}));
+  auto come = collect(FrameKind::kBarrier);
   if (!come.ok()) return come.status();
-  return is_root() ? send_all(Kind::kBarrier, {}) : Status();
+  return is_root() ? send_all(FrameKind::kBarrier, {}) : Status();
 }
 
 Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view blob) {
@@ -331,13 +346,13 @@ Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view bl
                                                      " bytes on rank " + std::to_string(rank_) +
                                                      ": at most " + std::to_string(kMaxBlobBytes)));
   }
-  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(Kind::kGather, blob));
-  auto come = collect(Kind::kGather);
+  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(FrameKind::kGather, blob));
+  auto come = collect(FrameKind::kGather);
   if (!come.ok()) return come.status();
   if (is_root()) {
     std::vector<std::string> blobs{std::string(blob)};
     for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
-    RONDO_RETURN_IF_ERROR(send_all(Kind::kGather, pack_blobs(blobs)));
+    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kGather, pack_blobs(blobs)));
     return blobs;
   }
   auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
@@ -349,10 +364,10 @@ Result<UniqueFd> Bootstrap::Impl::broadcast_fd(int fd) {
   RONDO_RETURN_IF_ERROR(begin());
   if (is_root()) {
     if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
-    RONDO_RETURN_IF_ERROR(send_all(Kind::kBroadcastFd, {}, {&fd, 1}));
+    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
     return UniqueFd();
   }
-  auto come = collect(Kind::kBroadcastFd);
+  auto come = collect(FrameKind::kBroadcastFd);
   if (!come.ok()) return come.status();
   if ((*come)[0].fds.size() != 1) {
     return failed(Status(Code::kBootstrap, "rank 0 sent no descriptor"));
@@ -364,10 +379,10 @@ Result<std::vector<UniqueFd>> Bootstrap::Impl::all_gather_fds(int fd) {
   RONDO_RETURN_IF_ERROR(begin());
   if (!is_root()) {
     RONDO_RETURN_IF_ERROR(
-        send_all(Kind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
+        send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
     return receive_fds();
   }
-  auto come = collect(Kind::kGatherFds);
+  auto come = collect(FrameKind::kGatherFds);
   if (!come.ok()) return come.status();
   std::vector<UniqueFd> given(static_cast<size_t>(size_));
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -377,14 +392,13 @@ Result<std::vector<UniqueFd>> Bootstrap::Impl::all_gather_fds(int fd) {
   return distribute_fds(std::move(given), fd);
 }
 
-/// Rank 0 hands out `given`, and its `own`, in batches of consecutive ranks; nobody gets his own
-/// back.
+/// Rank 0 sends `given`, and its `own`, in batches of consecutive ranks; no rank gets its own back.
 Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<UniqueFd> given,
                                                               int own) {
   const Deadline until = deadline();
   for (size_t first = 0; first < given.size(); first += kMaxFdsPerFrame) {
     const size_t last = std::min(first + kMaxFdsPerFrame, given.size());
-    for (Guest& link : links_) {
+    for (PeerConnection& link : links_) {
       std::string present(last - first, '\0');
       std::vector<int> fds;
       for (size_t rank = first; rank < last; ++rank) {
@@ -393,7 +407,7 @@ Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<Unique
         present[rank - first] = 1;
         fds.push_back(fd);
       }
-      RONDO_RETURN_IF_ERROR(send_to(link, Kind::kGatherFds, present, fds, until));
+      RONDO_RETURN_IF_ERROR(send_to(link, FrameKind::kGatherFds, present, fds, until));
     }
   }
   return given;
@@ -402,7 +416,7 @@ Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<Unique
 Result<std::vector<UniqueFd>> Bootstrap::Impl::receive_fds() {
   std::vector<UniqueFd> all;
   while (all.size() < static_cast<size_t>(size_)) {
-    auto come = collect(Kind::kGatherFds);
+    auto come = collect(FrameKind::kGatherFds);
     if (!come.ok()) return come.status();
     auto& [frame, fds] = (*come)[0];
     const auto count = static_cast<size_t>(std::ranges::count(frame.payload, '\1'));
@@ -424,9 +438,9 @@ Bootstrap::Bootstrap(Bootstrap&&) noexcept = default;
 Bootstrap& Bootstrap::operator=(Bootstrap&&) noexcept = default;
 
 Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& name,
-                                  milliseconds timeout) {
+                                  milliseconds timeout, Interrupt interrupt) {
   RONDO_RETURN_IF_ERROR(check_name(name));
-  auto impl = std::make_unique<Impl>(identity, timeout);
+  auto impl = std::make_unique<Impl>(identity, timeout, std::move(interrupt));
   RONDO_RETURN_IF_ERROR(impl->meet(identity, name));
   return Bootstrap(std::move(impl));
 }

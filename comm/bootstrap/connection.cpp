@@ -26,17 +26,30 @@ bool is_gone(int error) {
   }
 }
 
+/// `control`: room for CMSG_SPACE of the descriptors; outlives the message.
+void attach(std::span<const int> fds, char* control, msghdr& message) {
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+  cmsghdr* const attached = CMSG_FIRSTHDR(&message);
+  attached->cmsg_level = SOL_SOCKET;
+  attached->cmsg_type = SCM_RIGHTS;
+  attached->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(attached), fds.data(), fds.size_bytes());
+}
+
 }  // namespace
 
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
+  constexpr int64_t kInterruptEveryMs = 10, kLongestMs = 60'000;
+  const int64_t most_ms = deadline.can_be_interrupted() ? kInterruptEveryMs : kLongestMs;
   while (true) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    const auto wait_ms = std::clamp<int64_t>(left.count(), 0, 60'000);
+    RONDO_RETURN_IF_ERROR(deadline.check_interrupt());
+    const int64_t left_ms = deadline.left().count();
+    const int64_t wait_ms = std::clamp<int64_t>(left_ms, 0, most_ms);
     const int ready = poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return system_status("poll", errno);
-    if (ready == 0 && left.count() <= wait_ms) return false;
+    if (ready == 0 && left_ms <= wait_ms) return false;
   }
 }
 
@@ -60,7 +73,7 @@ Status system_status(const std::string& what, int error) {
   }
 }
 
-Status Connection::send(Kind kind, uint32_t sequence, std::string_view payload,
+Status Connection::send(FrameKind kind, uint32_t sequence, std::string_view payload,
                         std::span<const int> fds, Deadline deadline) {
   RONDO_CHECK(fds.size() <= kMaxFdsPerFrame, "%zu", fds.size());
   FrameHeader header{.magic = kFrameMagic,
@@ -73,23 +86,17 @@ Status Connection::send(Kind kind, uint32_t sequence, std::string_view payload,
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* attached = CMSG_FIRSTHDR(&message);
-    attached->cmsg_level = SOL_SOCKET;
-    attached->cmsg_type = SCM_RIGHTS;
-    attached->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(attached), fds.data(), fds.size_bytes());
-  }
+  if (!fds.empty()) attach(fds, control, message);
 
   while (parts[0].iov_len + parts[1].iov_len > 0) {
     ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (is_gone(errno)) return Status(Code::kPeerDied, "it has closed");
-      // So many descriptors under way as the user may have open: until others have read theirs.
-      if (errno == ETOOMANYREFS && std::chrono::steady_clock::now() < deadline) {
+      // As many descriptors are in flight as the user may have open: wait until peers have received
+      // some.
+      if (errno == ETOOMANYREFS && !deadline.has_passed()) {
+        RONDO_RETURN_IF_ERROR(deadline.check_interrupt());
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }

@@ -4,8 +4,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,17 +16,42 @@
 
 #include "comm/bootstrap/wire.hpp"
 #include "rondo/status.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
 
-using Deadline = std::chrono::steady_clock::time_point;
+/// What may end a wait early: a status that is not ok does, and the wait returns it.
+using Interrupt = std::function<Status()>;
 
-/// As poll(), until the deadline, undisturbed by signals. Returns whether anything is ready.
+/// When a wait ends at the latest, and what may end it before. The interrupt, if any, outlives it.
+class Deadline {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  Deadline(Time at, const Interrupt* interrupt = nullptr) : at_(at), interrupt_(interrupt) {}
+
+  bool has_passed() const { return std::chrono::steady_clock::now() >= at_; }
+  std::chrono::milliseconds left() const {
+    return std::chrono::ceil<std::chrono::milliseconds>(at_ - std::chrono::steady_clock::now());
+  }
+  bool is_before(Time time) const { return at_ < time; }
+  /// The same, but at `time` if that is earlier.
+  Deadline at_most(Time time) const { return {std::min(at_, time), interrupt_}; }
+  Deadline operator+(std::chrono::milliseconds more) const { return {at_ + more, interrupt_}; }
+
+  bool can_be_interrupted() const { return interrupt_ != nullptr && *interrupt_; }
+  Status check_interrupt() const { return can_be_interrupted() ? (*interrupt_)() : Status(); }
+
+ private:
+  Time at_;
+  const Interrupt* interrupt_;
+};
+
+/// As poll(), until the deadline, undisturbed by signals. Returns whether anything is ready; an
+/// error where the deadline's interrupt gives one.
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline);
 
-/// "socket: Too many open files ...": kResourceExhausted, with the limit, where descriptors or
-/// memory ran out, else kSystem.
+/// "socket: Too many open files ...": kResourceExhausted, with the limit, if descriptors or memory
+/// ran out, else kSystem.
 Status system_status(const std::string& what, int error);
 
 /// Thread-compatible; owns its socket.
@@ -40,7 +67,7 @@ class Connection {
 
   /// Sends one frame with descriptors. kPeerDied: the other side has closed. kTimeout: it does not
   /// read.
-  Status send(Kind kind, uint32_t sequence, std::string_view payload, std::span<const int> fds,
+  Status send(FrameKind kind, uint32_t sequence, std::string_view payload, std::span<const int> fds,
               Deadline deadline);
 
   /// A frame and its descriptors.
@@ -48,8 +75,8 @@ class Connection {
     Frame frame;
     std::vector<transport::UniqueFd> fds;
   };
-  /// What can be had without waiting: a whole frame or nothing. kPeerDied: the other side has
-  /// closed, and all it sent has been returned before.
+  /// A whole frame, or nothing if none has arrived. kPeerDied: the other side has closed, and all
+  /// its frames have been returned.
   Result<std::optional<Received>> try_receive();
 
  private:

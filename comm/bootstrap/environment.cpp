@@ -1,4 +1,4 @@
-// What counts: the Config before the environment, the launcher before nothing.
+// Precedence: the Config, then the launcher's variables, then one rank alone.
 #include "comm/bootstrap/environment.hpp"
 
 #include <arpa/inet.h>
@@ -15,18 +15,18 @@
 #include <filesystem>
 #include <optional>
 
+#include "comm/base/guarded.hpp"
+#include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/unique_id.hpp"
-#include "comm/refuse.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo {
 namespace comm {
 namespace {
 
-/// Whether `address` is a name or number of this host; a look at the interfaces, never at a name
-/// server.
+/// Whether `address` is a name or address of this host. Reads the interfaces; asks no name server.
 bool is_this_host(const std::string& address) {
   if (address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0) return true;
   char host[256] = {};
@@ -50,7 +50,7 @@ bool is_this_host(const std::string& address) {
   return found;
 }
 
-/// What the file holds, without white space at its end.
+/// The file's content, without white space at its end.
 Result<std::string> read_secret_file(const std::string& path) {
   const std::string name = "RONDO_SECRET_FILE is \"" + path + "\"";
   // O_NONBLOCK: a FIFO must not stop us.
@@ -94,7 +94,7 @@ Status read_explicit(const Config& config, Identity& id) {
                      "Config::world_size");
 }
 
-/// Why the ranks cannot be on this host alone; empty: they can.
+/// Why the ranks cannot all be on this host; empty: they can.
 std::string find_other_host(const std::optional<Launched>& launched) {
   if (launched && !launched->elsewhere.empty()) return launched->elsewhere;
   const bool counts = !launched || variable("RANK");
@@ -105,14 +105,14 @@ std::string find_other_host(const std::optional<Launched>& launched) {
   return {};
 }
 
-/// Job schedulers pass on the variable of a login that the node knows nothing of.
+/// XDG_RUNTIME_DIR may name a directory of the login node: job schedulers pass it on.
 std::string runtime_directory() {
   auto directory = variable("XDG_RUNTIME_DIR");
   return directory && access(directory->c_str(), W_OK) == 0 ? *directory : "/tmp";
 }
 
-/// What RONDO_RENDEZVOUS says. rondo-run's own directory is for the ranks that it has started, and
-/// not for those of another launcher that one of them has started: there may be several of those.
+/// RONDO_RENDEZVOUS. rondo-run's own directory is for the ranks that it has started, not for ranks
+/// of a launcher that such a rank starts: several ranks may start one.
 std::string given_rendezvous(const std::optional<Launched>& launched) {
   std::string given = variable("RONDO_RENDEZVOUS").value_or("");
   const bool own = std::filesystem::path(given).filename().string().starts_with("rondo-run-");
@@ -120,7 +120,7 @@ std::string given_rendezvous(const std::optional<Launched>& launched) {
   return own && launched && !by_rondo_run ? "" : given;
 }
 
-/// The place that follows from the launcher's variables.
+/// The rendezvous that follows from the launcher's variables.
 Result<std::string> derive_rendezvous(const std::string& other_host, bool has_secret) {
   if (!other_host.empty()) {
     auto address = rank_0_address();
@@ -183,10 +183,12 @@ Result<Identity> identity_from(const Config& config) {
 }  // namespace comm
 
 Result<std::optional<Place>> place_from_launcher() {
-  auto launched = comm::read_launcher();
-  if (!launched.ok()) return launched.status();
-  if (!*launched) return std::optional<Place>();
-  return std::optional<Place>((*launched)->place);
+  return base::guarded([]() -> Result<std::optional<Place>> {
+    auto launched = comm::read_launcher();
+    if (!launched.ok()) return launched.status();
+    if (!*launched) return std::optional<Place>();
+    return std::optional<Place>((*launched)->place);
+  });
 }
 
 }  // namespace rondo

@@ -1,5 +1,5 @@
-// Who this rank is and where the ranks of its job meet: from the Config, or from what a launcher
-// left in the environment. Reads and judges; opens nothing but the file of the secret.
+// This rank's number, world size and meeting place: from the Config, or from the launcher's
+// variables. Opens no file but the secret's.
 #pragma once
 
 #include <string>

@@ -1,32 +1,43 @@
 // See host.hpp.
 #include "comm/bootstrap/host.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
+#include <cerrno>
+
+#include "comm/bootstrap/connection.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
 
-Host Host::here() {
-  Host host;
+using transport::UniqueFd;
+
+Result<RankHost> RankHost::here() {
+  RankHost host;
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   host.name = name.data();
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, host.boot_id);
+  const UniqueFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  std::array<char, 37> id{};  // a UUID
+  if (!file.valid() || read(file.get(), id.data(), id.size() - 1) <= 0) {
+    return system_status("cannot read the host's boot_id", errno);
+  }
+  host.boot_id = id.data();
   struct stat info {};
   if (stat("/proc/self/ns/net", &info) == 0) host.network = std::to_string(info.st_ino);
   host.uid = std::to_string(geteuid());
   return host;
 }
 
-Status check_same_host(const std::vector<Host>& by_rank) {
-  const Host& first = by_rank.front();
+Status check_same_host(const std::vector<RankHost>& by_rank) {
+  const RankHost& first = by_rank.front();
   for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const Host& other = by_rank[rank];
+    const RankHost& other = by_rank[rank];
     const std::string who = "rank " + std::to_string(rank);
-    if (other.boot_id.empty() || other.boot_id != first.boot_id) {
+    if (other.boot_id != first.boot_id) {
       return Status(Code::kUnavailable, "rank 0 is on host " + first.name + " and " + who +
                                             " on host " + other.name +
                                             ": this build has no transport between hosts yet");

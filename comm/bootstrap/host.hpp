@@ -1,5 +1,5 @@
-// Where a rank runs, as far as it decides whether ranks can share memory: told, not guessed from
-// what a launcher says.
+// Where a rank runs, as far as it decides whether ranks can share memory. The kernel says so; what
+// a launcher says does not count.
 #pragma once
 
 #include <string>
@@ -9,18 +9,19 @@
 
 namespace rondo::comm {
 
-struct Host {
+struct RankHost {
   std::string name;
-  /// The kernel's, new at every boot: two containers of one host have the same.
+  /// The kernel's, new at every boot; equal in all containers of one host.
   std::string boot_id;
-  /// Inode of the network namespace, with which abstract sockets go.
+  /// Inode of the network namespace: abstract sockets belong to one.
   std::string network;
   std::string uid;
 
-  static Host here();
+  /// Errors: kResourceExhausted, kSystem.
+  static Result<RankHost> here();
 };
 
 /// kUnavailable names the first rank that cannot pass descriptors to rank 0, and why.
-Status check_same_host(const std::vector<Host>& by_rank);
+Status check_same_host(const std::vector<RankHost>& by_rank);
 
 }  // namespace rondo::comm

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "comm/refuse.hpp"
+#include "comm/base/refuse.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -43,10 +43,10 @@ Result<int> master_port() {
   return value;
 }
 
-/// The nearest ancestor that does not have this process's `rank` and `size` in the environment it
-/// was started with, or that runs `program`: the launcher, also where a shell or another wrapper
-/// stands between, or where it is itself a rank of an outer job, be it the same rank of as many.
-/// Its environment cannot be read when it is another user's, and then it is not one of us either.
+/// The launcher: the nearest ancestor that runs `program`, or whose initial environment lacks this
+/// process's `rank` and `size`. Shells and wrappers in between have them; a launcher that is itself
+/// a rank of an outer job, even the same rank of as many, runs `program`. An ancestor of another
+/// user, whose environment is not readable, is not a rank of this job.
 pid_t launcher_pid(const char* rank, const char* size, const std::string& program = {}) {
   const std::string ours[] = {std::string(rank) + "=" + variable(rank).value_or(""),
                               std::string(size) + "=" + variable(size).value_or("")};
@@ -101,8 +101,8 @@ struct Launcher {
   const char* hint = "set both or neither";
 };
 
-// In the order in which they are asked. Slurm and PMIx come last: what an mpirun or torchrun that
-// runs inside one of their jobs says goes first. PMI_SIZE is also what PALS gives to Cray's MPI.
+// In order of precedence. Slurm and PMIx are last: an mpirun or torchrun inside one of their jobs
+// takes precedence. PALS sets PMI_SIZE too, for Cray's MPI.
 constexpr Launcher kLaunchers[] = {
     // rondo-run, torchrun, and whoever sets these by hand
     {.rank = "RANK",
@@ -155,7 +155,7 @@ const char* which(const Names& names) {
   return names[0];
 }
 
-/// srun --mpi=pmi2 sets rank and size as Hydra does, but not which rank of its node this is.
+/// srun --mpi=pmi2 sets rank and size as Hydra does, but not the rank on the node.
 bool is_slurms_pmi() {
   return variable("SLURM_STEP_ID") && !variable("MPI_LOCALRANKID") && !variable("PMI_LOCAL_RANK") &&
          variable("PMI_RANK") == variable("SLURM_PROCID") &&
@@ -176,8 +176,8 @@ const Launcher* find_launcher() {
 
 std::string shown(const char* name) { return std::string(name) + " is " + *variable(name); }
 
-/// The variable of another launcher that says something else than `launcher` does. What srun has
-/// set, under any name, describes the process that it started, which may be an mpirun or torchrun.
+/// The variable of another launcher that contradicts `launcher`. Variables that srun has set, under
+/// any name, describe the process that srun started, which may be an mpirun or torchrun.
 Status find_contradiction(const Launcher& launcher) {
   std::optional<std::string> slurm_rank;
   for (const Launcher& each : kLaunchers) {
@@ -320,7 +320,7 @@ Status check_range(const Place& place, const std::string& rank_name, const std::
 }
 
 Result<std::string> job_name() {
-  // Where a wrapper has set RANK from what its launcher says, that launcher still names the job.
+  // If a wrapper has set RANK from its launcher's variables, that launcher still names the job.
   const bool by_port = variable("RANK") && variable("MASTER_PORT");
   for (const Launcher& launcher : kLaunchers) {
     if (by_port || launcher.job == torch_job || !is_there(launcher)) continue;
@@ -340,7 +340,7 @@ Result<std::string> rank_0_address() {
     int job = 0, step = 0;
     RONDO_RETURN_IF_ERROR(read_number("SLURM_JOB_ID", 0, job));
     RONDO_RETURN_IF_ERROR(read_number("SLURM_STEP_ID", 0, step));
-    // Below the ports that Linux hands out by itself.
+    // Below Linux's ephemeral ports.
     const int port = 20'000 + (job % 10'000 + step % 10'000) % 10'000;
     return host.empty() ? host : host + ":" + std::to_string(port);
   }

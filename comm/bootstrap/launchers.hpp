@@ -1,6 +1,5 @@
-// The launchers whose variables rondo reads: one table, and what a row of it says about this
-// process. Sets of variables are never mixed, but they are compared: two launchers that contradict
-// each other are an error.
+// The launchers whose variables rondo reads, as one table. Variables of two launchers are never
+// mixed, but compared: a contradiction is an error.
 #pragma once
 
 #include <optional>
@@ -21,17 +20,17 @@ Result<int> parse_number(const std::string& name, const std::string& text);
 /// 0 <= rank < world size; the names are for the error.
 Status check_range(const Place& place, const std::string& rank_name, const std::string& size_name);
 
-/// What the environment says about this process.
+/// This process's place by a launcher's variables.
 struct Launched {
   Place place{};
   /// "LOCAL_WORLD_SIZE is 2 but WORLD_SIZE is 4" where ranks are on other hosts; else empty.
   std::string elsewhere;
 };
-/// By the first launcher of the table whose variables are set; nothing: by none.
+/// Of the first launcher of the table whose variables are set; nothing: there is none.
 Result<std::optional<Launched>> read_launcher();
 
-/// What tells this job from others of the same host, as a file name: never the same for two jobs
-/// at once. Empty: no launcher, or one that says nothing about it.
+/// A file name for this job, different from that of every other job on this host at the same time.
+/// Empty: no launcher, or one without such a name.
 Result<std::string> job_name();
 
 /// "HOST:PORT" where rank 0 could listen for ranks of other hosts and containers; empty where the
@@ -39,8 +38,8 @@ Result<std::string> job_name();
 /// on MASTER_PORT itself, or follows from Slurm's job and step.
 Result<std::string> rank_0_address();
 
-/// The variables by which a rank knows its launcher: whoever starts ranks of its own takes those of
-/// an outer launcher away. Not Slurm's, which count only where there are no others.
+/// The variables by which a rank recognizes its launcher. A launcher removes those of an outer one
+/// from its ranks' environment. Without Slurm's, which count only if no others are set.
 std::vector<const char*> rank_variables();
 
 }  // namespace rondo::comm

@@ -1,16 +1,14 @@
-// The meeting from either side, and how its people and times are named.
+// See meeting.hpp.
 #include "comm/bootstrap/meeting.hpp"
 
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <thread>
 
-#include "comm/bootstrap/visit.hpp"
+#include "comm/bootstrap/connector.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -21,46 +19,50 @@ using transport::UniqueFd;
 
 constexpr milliseconds kRetryEvery{5};
 
+/// Before another attempt.
+Status pause(const Deadline& deadline) {
+  return poll_until({}, deadline.at_most(steady_clock::now() + kRetryEvery)).status();
+}
+
 }  // namespace
 
-Result<std::vector<Guest>> host_meeting(const Invitation& invitation) {
-  const Deadline deadline = steady_clock::now() + invitation.timeout;
-  Visit visit(invitation, deadline);
+Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
+  const Deadline deadline = meeting.deadline();
+  Connector connector(meeting, deadline);
   while (true) {
-    auto listener = invitation.venue.listen();
+    auto listener = meeting.rendezvous.listen();
     if (!listener.ok()) return listener.status();
-    if (*listener) return receive_guests(invitation, **listener);
-    // Another rank 0 is receiving here: knocking tells it, and so everybody, that there are two.
-    auto answer = visit.attempt();
-    if (!answer.ok() && visit.met_another_program()) {
-      return Status(answer.status().code(), "rank 0 cannot listen at " + invitation.venue.text() +
+    if (*listener) return accept_ranks(meeting, **listener);
+    // Another process listens here. If it is a rank 0, joining it reveals the duplicate to all.
+    auto answer = connector.attempt();
+    if (!answer.ok() && connector.met_another_program()) {
+      return Status(answer.status().code(), "rank 0 cannot listen at " + meeting.rendezvous.text() +
                                                 ", which is taken: " + answer.status().message());
     }
     if (!answer.ok()) return answer.status();
-    if (steady_clock::now() >= deadline) {
-      return Status(Code::kBootstrap, "rank 0 could not listen at " + invitation.venue.text() +
-                                          " within " + name_duration(invitation.timeout) +
+    if (deadline.has_passed()) {
+      return Status(Code::kBootstrap, "rank 0 could not listen at " + meeting.rendezvous.text() +
+                                          " within " + name_duration(meeting.timeout) +
                                           ": another process does");
     }
-    std::this_thread::sleep_for(kRetryEvery);
+    RONDO_RETURN_IF_ERROR(pause(deadline));
   }
 }
 
-Result<Admission> join_meeting(const Invitation& invitation) {
-  const Deadline deadline = steady_clock::now() + invitation.timeout;
-  Visit visit(invitation, deadline);
+Result<Joined> join_meeting(const Meeting& meeting) {
+  const Deadline deadline = meeting.deadline();
+  Connector connector(meeting, deadline);
   while (true) {
-    auto admission = visit.attempt();
-    if (!admission.ok()) return admission.status();
-    if (*admission) return std::move(**admission);
-    if (steady_clock::now() >= deadline) {
-      return Status(Code::kBootstrap,
-                    "rank 0 of " + std::to_string(invitation.identity.world_size) +
-                        " did not come within " + name_duration(invitation.timeout) + "; rank " +
-                        std::to_string(invitation.identity.rank) + " looked for it at " +
-                        invitation.venue.text());
+    auto joined = connector.attempt();
+    if (!joined.ok()) return joined.status();
+    if (*joined) return std::move(**joined);
+    if (deadline.has_passed()) {
+      return Status(Code::kBootstrap, "rank 0 of " + std::to_string(meeting.identity.world_size) +
+                                          " did not come within " + name_duration(meeting.timeout) +
+                                          "; rank " + std::to_string(meeting.identity.rank) +
+                                          " looked for it at " + meeting.rendezvous.text());
     }
-    std::this_thread::sleep_for(kRetryEvery);
+    RONDO_RETURN_IF_ERROR(pause(deadline));
   }
 }
 
@@ -98,11 +100,6 @@ Result<UniqueFd> open_pidfd(pid_t pid, int rank) {
   const std::string who = "rank " + std::to_string(rank) + " " + pid_text(pid);
   if (errno == ESRCH) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
   return system_status("cannot watch " + who + ": pidfd_open", errno);
-}
-
-uint64_t own_pid_namespace() {
-  struct stat info {};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 }  // namespace rondo::comm

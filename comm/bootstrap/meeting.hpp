@@ -1,5 +1,5 @@
-// How rank 0 gathers the authenticated connections of all others, and how they find it. Ends when
-// all have come.
+// A meeting: rank 0 collects an authenticated connection from every other rank. Both sides, and the
+// words that their errors share.
 #pragma once
 
 #include <chrono>
@@ -13,37 +13,41 @@
 namespace rondo::comm {
 
 /// A rank at the other end of a connection.
-struct Guest {
+struct PeerConnection {
   int rank = -1;
-  pid_t pid = 0;                // as that rank sees itself
-  uint64_t pid_namespace = 0;   // in which it does; unknown of rank 0
-  transport::UniqueFd pidfd{};  // empty for a thread of this process, and where it cannot be seen
+  pid_t pid = 0;               // as that rank sees itself
+  uint64_t pid_namespace = 0;  // of that pid; 0 for rank 0: unknown
+  transport::UniqueFd
+      pidfd{};  // empty for a thread of this process, and where the pid is not visible
   Connection connection{};
 };
 
-/// What one meeting is about.
-struct Invitation {
+struct Meeting {
   const Identity& identity;
   const std::string& name;
-  const Venue& venue;
+  const Rendezvous& rendezvous;
   std::chrono::milliseconds timeout;
+  const Interrupt& interrupt;
+
+  Deadline deadline() const { return {std::chrono::steady_clock::now() + timeout, &interrupt}; }
 };
 
-/// Lets everybody in who comes to `listener`; the part of host_meeting() that follows listening.
-Result<std::vector<Guest>> receive_guests(const Invitation& invitation, const Listener& listener);
+/// Accepts all other ranks at `listener`: the second half of host_meeting().
+Result<std::vector<PeerConnection>> accept_ranks(const Meeting& meeting, const Listener& listener);
 
-/// Rank 0: everybody else, by rank, from rank 1. On failure all who have come have been told.
-Result<std::vector<Guest>> host_meeting(const Invitation& invitation);
+/// Rank 0: connections to all other ranks, in order, from rank 1. A failure is sent to all ranks
+/// that have joined.
+Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting);
 
-/// The others: rank 0, once all have come; `welcome` is what it said to that.
-struct Admission {
-  Guest host;
-  std::string welcome;
+struct Joined {
+  PeerConnection host;
+  std::string welcome;  // the payload: ProcessId by rank
 };
-Result<Admission> join_meeting(const Invitation& invitation);
+/// The other ranks: a connection to rank 0, once all have joined.
+Result<Joined> join_meeting(const Meeting& meeting);
 
-/// After its own deadline a rank waits this much longer for rank 0's verdict, which names the
-/// culprit.
+/// After its own deadline a rank waits this much longer for rank 0's error, which names the missing
+/// ranks.
 inline constexpr std::chrono::milliseconds kVerdictGrace{2000};
 
 /// "rank 2", "ranks 2, 3 and 5", "ranks 1, 2, ... and 40 more".
@@ -56,6 +60,5 @@ std::string name_duration(std::chrono::milliseconds duration);
 
 /// Empty for this process itself, and for pid 0.
 Result<transport::UniqueFd> open_pidfd(pid_t pid, int rank);
-uint64_t own_pid_namespace();
 
 }  // namespace rondo::comm

@@ -7,10 +7,14 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/base/hold_across_fork.hpp"
+
 namespace rondo::comm {
 namespace {
 
 using transport::UniqueFd;
+
+std::mutex handles_mutex;  // of the handles that this process knows
 
 bool lives(const UniqueFd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
@@ -22,12 +26,13 @@ bool lives(const UniqueFd& pidfd) {
 ProcessHandle ProcessHandle::share(const ProcessId& process, UniqueFd pidfd) {
   ProcessHandle handle(std::move(pidfd));
   if (!handle.valid() || process.pid_namespace == 0) return handle;
-  static std::mutex mutex;
+  base::hold_across_fork<handles_mutex>();
+  const std::lock_guard<std::mutex> lock(handles_mutex);
+  // Made under the lock: a fork must not meet it half made.
   static std::map<std::pair<uint64_t, int32_t>, std::weak_ptr<const UniqueFd>> known;
-  const std::lock_guard<std::mutex> lock(mutex);
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto& entry = known[{process.pid_namespace, process.pid}];
-  // Its pid is nobody else's as long as a process lives.
+  // No other process has this pid while this one lives.
   if (auto there = entry.lock(); there && lives(*there)) {
     handle.pidfd_ = std::move(there);
   } else {

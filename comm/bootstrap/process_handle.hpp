@@ -1,11 +1,10 @@
-// How a process is watched whose end matters: by one pidfd, however many communicators have ranks
-// in it.
+// Watches a process's end: one pidfd per process, however many communicators have ranks in it.
 #pragma once
 
 #include <memory>
 
 #include "comm/bootstrap/wire.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
 
@@ -13,11 +12,11 @@ namespace rondo::comm {
 class ProcessHandle {
  public:
   ProcessHandle() = default;
-  /// A handle of its own.
+  /// A handle that is not shared.
   explicit ProcessHandle(transport::UniqueFd pidfd)
       : pidfd_(std::make_shared<transport::UniqueFd>(std::move(pidfd))) {}
-  /// The one that this process has of `process` already, and `pidfd` is closed; else a new one.
-  /// REQUIRES: `pidfd` comes from that process itself, which so named itself. Any thread.
+  /// This process's existing handle of `process`, and closes `pidfd`; else a new one. REQUIRES:
+  /// that process itself opened `pidfd` and sent its ProcessId. Any thread.
   static ProcessHandle share(const ProcessId& process, transport::UniqueFd pidfd);
 
   int get() const { return pidfd_ ? pidfd_->get() : -1; }

@@ -21,8 +21,8 @@ namespace {
 
 using transport::UniqueFd;
 
-/// The directory, or nothing where it does not exist. Everything later goes through the descriptor,
-/// so what was checked here is what is used.
+/// The directory, or nothing if it does not exist. Everything later uses the descriptor, so what
+/// was checked is what is used.
 Result<std::optional<UniqueFd>> open_private_directory(const std::string& path) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) {
@@ -42,14 +42,14 @@ Result<std::optional<UniqueFd>> open_private_directory(const std::string& path) 
   return std::optional<UniqueFd>(std::move(fd));
 }
 
-/// Whether the directory is one that rondo thought of (unique_id.cpp, environment.cpp): a child of
-/// some rondo-UID.
+/// Whether rondo derived the directory's name (unique_id.cpp, environment.cpp): a child of some
+/// rondo-UID.
 bool is_derived(const std::filesystem::path& path) {
   return path.parent_path().filename() == "rondo-" + std::to_string(geteuid());
 }
 
-/// The parent of derived directories lies where others may write, and must not be another's, once
-/// it is there.
+/// The parent of derived directories lies where other users may write: if it exists, it must be
+/// this user's.
 Status check_parent(const std::string& path) {
   if (!is_derived(path)) return {};
   const std::string parent = std::filesystem::path(path).parent_path();
@@ -64,7 +64,7 @@ Status check_parent(const std::string& path) {
               "your own on every rank"};
 }
 
-/// Returns whether this call made it; the parent is made too, as /tmp/rondo-UID must be.
+/// Returns whether this call made it; makes the parent too (/tmp/rondo-UID).
 Result<bool> make_private_directory(const std::string& path) {
   if (is_derived(path)) {
     const std::string parent = std::filesystem::path(path).parent_path();
@@ -85,7 +85,7 @@ Result<bool> make_private_directory(const std::string& path) {
   return system_status("cannot create the rendezvous directory " + path, errno);
 }
 
-/// Through /proc the address fits however long the directory's path is.
+/// A path through /proc fits into the address, whatever the length of the directory's path.
 sockaddr_un address_in(const UniqueFd& directory, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -106,8 +106,8 @@ Result<std::optional<UniqueFd>> try_lock(const UniqueFd& directory, const std::s
     if (errno == EWOULDBLOCK || errno == EINTR) return std::optional<UniqueFd>();
     return system_status("cannot lock " + file, errno);
   }
-  // Its last holder may have removed the file between our open and our lock: then we hold a lock
-  // that nobody sees.
+  // Its last holder may have removed the file between open and lock: then this lock is on a file
+  // that no other process finds.
   struct stat held {
   }, there{};
   if (fstat(lock.get(), &held) != 0 || fstatat(directory.get(), file.c_str(), &there, 0) != 0 ||
@@ -132,24 +132,24 @@ Status check_name(const std::string& name) {
 
 namespace {
 
-/// A socket and a lock in a directory. The lock is held as long as the socket listens, so a socket
-/// without a holder of its lock is stale, whatever its owner's pid has become since.
-class Claim {
+/// Removes a listener's socket and lock from a directory at the end. The lock is held as long as
+/// the socket listens, so a socket whose lock is free is stale.
+class DirectoryLock {
  public:
-  Claim(std::string path, std::string name, bool made, UniqueFd directory, UniqueFd lock)
+  DirectoryLock(std::string path, std::string name, bool made, UniqueFd directory, UniqueFd lock)
       : path_(std::move(path)),
         name_(std::move(name)),
         made_directory_(made),
         directory_(std::move(directory)),
         lock_(std::move(lock)) {}
-  ~Claim() {
+  ~DirectoryLock() {
     unlinkat(directory_.get(), (name_ + ".sock").c_str(), 0);
     unlinkat(directory_.get(), (name_ + ".lock").c_str(), 0);
-    // Empty: the last of those who met there, be it not who made it.
+    // Succeeds if it is empty: the last meeting there removes it.
     if (made_directory_ || is_derived(path_)) rmdir(path_.c_str());
   }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
   std::string path_, name_;
@@ -167,9 +167,8 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& direc
   return entries;
 }
 
-/// Removes what is left beside `path` of jobs whose rank 0 was killed while its ranks met: sockets
-/// whose lock nobody holds, and directories that are empty then. Who has just made his makes it
-/// again.
+/// Removes what jobs whose rank 0 was killed during a meeting left beside `path`: sockets whose lock
+/// is free, and directories that are empty then. A rank whose directory was swept recreates it.
 void sweep_siblings(const std::filesystem::path& path) {
   for (const std::filesystem::path& sibling : entries_of(path.parent_path())) {
     if (sibling == path) continue;
@@ -186,7 +185,7 @@ void sweep_siblings(const std::filesystem::path& path) {
   }
 }
 
-/// The name in Linux's abstract namespace, which goes with the network namespace.
+/// The name in Linux's abstract socket namespace, one per network namespace.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -212,14 +211,15 @@ Result<std::optional<Listener>> listen_in_directory(const std::string& path,
 
   const sockaddr_un address = address_in(**opened, name);
   unlinkat((*opened)->get(), (name + ".sock").c_str(), 0);
-  auto claim = std::make_shared<Claim>(path, name, *made, std::move(**opened), std::move(**lock));
+  auto directory_lock =
+      std::make_shared<DirectoryLock>(path, name, *made, std::move(**opened), std::move(**lock));
   UniqueFd fd = unix_socket();
   if (!fd.valid()) return system_status("socket", errno);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
     return system_status("cannot listen in " + path, errno);
   }
-  return std::optional<Listener>(Listener(std::move(fd), std::move(claim)));
+  return std::optional<Listener>(Listener(std::move(fd), std::move(directory_lock)));
 }
 
 Result<std::optional<Listener>> listen_at_abstract(const std::string& name) {
@@ -254,20 +254,20 @@ Result<std::optional<UniqueFd>> connect_unix(const sockaddr_un& address, socklen
 
 }  // namespace
 
-Result<Venue> Venue::find(const Identity& identity, const std::string& name) {
+Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::string& name) {
   const std::string& given = identity.rendezvous;
-  Venue venue;
-  venue.name_ = name;
-  venue.text_ = venue.place_ = given;
+  Rendezvous rendezvous;
+  rendezvous.name_ = name;
+  rendezvous.text_ = rendezvous.place_ = given;
   if (given.starts_with(kAbstractScheme)) {
-    venue.kind_ = Kind::kAbstract;
-    venue.place_ = given.substr(kAbstractScheme.size());
+    rendezvous.scheme_ = Scheme::kAbstract;
+    rendezvous.place_ = given.substr(kAbstractScheme.size());
   } else if (comm::is_tcp(given)) {
-    venue.kind_ = Kind::kTcp;
-    auto bytes = resolve_tcp(given, venue.address_);
+    rendezvous.scheme_ = Scheme::kTcp;
+    auto bytes = resolve_tcp(given, rendezvous.address_);
     if (!bytes.ok()) return bytes.status();
-    venue.address_bytes_ = *bytes;
-    if (identity.secret.empty() && !is_loopback(venue.address_)) {
+    rendezvous.address_bytes_ = *bytes;
+    if (identity.secret.empty() && !is_loopback(rendezvous.address_)) {
       return Status(Code::kInvalidArgument,
                     given +
                         " can be reached from other hosts, and this job has no secret: give "
@@ -277,24 +277,24 @@ Result<Venue> Venue::find(const Identity& identity, const std::string& name) {
     return Status(Code::kInvalidArgument,
                   "the rendezvous is " + given + ": it must be a directory or tcp://HOST:PORT");
   } else {
-    venue.text_ += "/" + name + ".sock";
+    rendezvous.text_ += "/" + name + ".sock";
   }
-  return venue;
+  return rendezvous;
 }
 
-Result<std::optional<Listener>> Venue::listen() const {
-  if (kind_ == Kind::kDirectory) return listen_in_directory(place_, name_);
-  if (kind_ == Kind::kAbstract) return listen_at_abstract(place_);
+Result<std::optional<Listener>> Rendezvous::listen() const {
+  if (scheme_ == Scheme::kDirectory) return listen_in_directory(place_, name_);
+  if (scheme_ == Scheme::kAbstract) return listen_at_abstract(place_);
   auto fd = listen_tcp(address_, address_bytes_, text_);
   if (!fd.ok()) return fd.status();
   if (!*fd) return std::optional<Listener>();
   return std::optional<Listener>(Listener(std::move(**fd)));
 }
 
-Result<std::optional<UniqueFd>> Venue::try_connect(Deadline deadline) const {
-  if (kind_ == Kind::kTcp) return connect_tcp(address_, address_bytes_, text_, deadline);
+Result<std::optional<UniqueFd>> Rendezvous::try_connect(Deadline deadline) const {
+  if (scheme_ == Scheme::kTcp) return connect_tcp(address_, address_bytes_, text_, deadline);
   sockaddr_un address;
-  if (kind_ == Kind::kAbstract) {
+  if (scheme_ == Scheme::kAbstract) {
     const socklen_t bytes = abstract_address(place_, address);
     return connect_unix(address, bytes, text_);
   }

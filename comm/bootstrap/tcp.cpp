@@ -6,24 +6,24 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
-#include "comm/refuse.hpp"
 
 namespace rondo::comm {
 namespace {
 
 using transport::UniqueFd;
 
-/// Accepted sockets inherit what is set here.
+/// Accepted sockets inherit these options.
 Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
   UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return system_status("socket", errno);
   const int on = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  // An end may not know that the other is gone: its host has failed, or the listener was closed
-  // while it connected (Linux forgets one in some thousand of those without a word). A second's
-  // silence makes the kernel ask; only then is it told.
+  // One end may not learn that the other is gone: the host failed, or the listener closed during
+  // the connect (Linux silently drops one in some thousand of those). Keepalive probes after a
+  // second of silence detect it.
   setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   const int first_s = 1, every_s = 1, unanswered = 10;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, &first_s, sizeof first_s);
@@ -32,7 +32,8 @@ Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
   return fd;
 }
 
-/// An attempt that only says that rank 0 is not there yet, or not reachable for the moment.
+/// Whether the error means only that rank 0 does not listen yet, or is not reachable for the
+/// moment.
 bool may_come_later(int error) {
   switch (error) {
     case ECONNREFUSED:
@@ -75,7 +76,7 @@ Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into) {
     return Status(Code::kBootstrap,
                   "the host of " + text + " is not known here: " + gai_strerror(error));
   }
-  // The first one only: every rank must come to the same, and rank 0 listens on one.
+  // Only the first: all ranks must use the same address, and rank 0 listens on one.
   const socklen_t bytes = found->ai_addrlen;
   std::memcpy(&into, found->ai_addr, bytes);
   freeaddrinfo(found);
@@ -108,7 +109,7 @@ Result<std::optional<UniqueFd>> listen_tcp(const sockaddr_storage& address, sock
                                            const std::string& text) {
   auto fd = tcp_socket(address);
   if (!fd.ok()) return fd.status();
-  // The port of a meeting that has just ended is free at once.
+  // The port of a meeting that has just ended can be used at once.
   const int on = 1;
   setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0 &&
@@ -141,8 +142,7 @@ Result<std::optional<UniqueFd>> connect_tcp(const sockaddr_storage& address, soc
     }
   }
   if (error == 0) {
-    // A port that nobody listens at can connect to itself where it is one of those that the kernel
-    // hands out.
+    // Without a listener a socket can connect to itself, if the port is an ephemeral one.
     sockaddr_storage own{}, other{};
     socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
     getsockname(fd->get(), reinterpret_cast<sockaddr*>(&own), &own_bytes);

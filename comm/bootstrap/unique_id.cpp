@@ -1,5 +1,5 @@
-// A unique id is "rondo1-" and 64 hexadecimal digits of randomness. The directory is named after a
-// hash of it, so that looking at the file system does not show it.
+// A unique id is "rondo1-" and 64 random hexadecimal digits. The directory's name is a hash of it,
+// so that the file system does not show the id.
 #include "comm/bootstrap/unique_id.hpp"
 
 #include <sodium.h>
@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/base/guarded.hpp"
+#include "comm/base/refuse.hpp"
 #include "comm/bootstrap/wire.hpp"
-#include "comm/refuse.hpp"
 
 namespace rondo {
 
@@ -24,8 +25,8 @@ constexpr std::string_view kPrefix = "rondo1-";
 constexpr size_t kRandomBytes = 32, kIdChars = kPrefix.size() + 2 * kRandomBytes;
 static_assert(kIdChars <= kUniqueIdChars);
 
-// What goes round in Config::all_gather: an id from rank 0, kReady from the others, or kRefusal and
-// why this rank gives up; zeros behind it.
+// A rank's blob in Config::all_gather: the id from rank 0, kReady from the others, or kRefusal and
+// this rank's error; filled up with zeros.
 constexpr size_t kBlobBytes = 256;  // promised in communicator.hpp
 constexpr std::string_view kReady = "ready";
 constexpr char kRefusal = '!';
@@ -42,7 +43,7 @@ bool is_unique_id(std::string_view text) {
          text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// What the two ways to meet without an environment have in common.
+/// For both ways to meet without launcher variables.
 Status check_given(const Config& config, const std::string& field) {
   if (!config.rendezvous.empty()) {
     return refuse(field + " and Config::rendezvous are both set: each says where to meet");
@@ -55,7 +56,7 @@ Status check_given(const Config& config, const std::string& field) {
   return {};
 }
 
-/// The caller's function, whatever it does.
+/// Calls the caller's function, which may throw.
 Result<std::vector<std::string>> call(const AllGather& all_gather, const std::string& own) {
   try {
     return all_gather(own);
@@ -101,7 +102,9 @@ Result<std::string> make_unique_id() {
   if (sodium_init() < 0) return Status(Code::kSystem, "libsodium cannot start: no randomness");
   std::array<unsigned char, kRandomBytes> bytes;
   randombytes_buf(bytes.data(), bytes.size());
-  return std::string(kPrefix) + hex(bytes.data(), bytes.size());
+  return base::guarded([&]() -> Result<std::string> {
+    return std::string(kPrefix) + hex(bytes.data(), bytes.size());
+  });
 }
 
 namespace comm {

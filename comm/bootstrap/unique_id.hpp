@@ -1,5 +1,5 @@
-// Ranks that were given one secret name by means of their caller's own, instead of a launcher's
-// variables: where they meet, what they prove, and how a caller's all-gather hands the name round.
+// Meeting by a secret id instead of a launcher's variables: where the ranks meet, with which
+// secret, and how the caller's all-gather distributes the id.
 #pragma once
 
 #include <string>
@@ -10,14 +10,13 @@
 
 namespace rondo::comm {
 
-/// The directory and the secret of the ranks that were given Config::unique_id: both follow from it
-/// alone (the secret also from RONDO_SECRET, which is already there), so that ranks with different
-/// environments meet. kInvalidArgument, which does not print the id: not one of make_unique_id()'s.
+/// Derives directory and secret from Config::unique_id alone (the secret also from RONDO_SECRET,
+/// which `identity` has already), so that ranks with different environments meet. kInvalidArgument,
+/// without printing the id: make_unique_id() did not make it.
 Status meet_by_unique_id(const Config& config, Identity& identity);
 
-/// Calls Config::all_gather and fills in Config::unique_id with what rank 0 has made. `own` is this
-/// rank's failure so far, if any: it goes round too, so that the others learn of it and do not
-/// wait.
+/// Calls Config::all_gather and sets Config::unique_id to the id that rank 0 makes. `own` is this
+/// rank's error so far, if any: it is sent too, so that the others fail and do not wait.
 Status agree_on_unique_id(Config& config, Status own);
 
 }  // namespace rondo::comm

@@ -1,10 +1,12 @@
-// Packing and judging of hellos and frames.
+// Packs and checks hellos and frames.
 #include "comm/bootstrap/wire.hpp"
 
 #include <sodium.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "comm/base/printable.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -13,7 +15,7 @@ Status not_a_frame(const std::string& what) {
   return Status(Code::kBootstrap, "received bytes that are no frame of rondo's bootstrap: " + what);
 }
 
-/// Over the purpose and two pieces of bytes of fixed sizes.
+/// Over the purpose and two byte ranges of fixed sizes.
 Digest hmac(const Digest& key, std::string_view purpose, const void* first, size_t first_bytes,
             const void* second, size_t second_bytes) {
   static_assert(sizeof(Digest) == crypto_auth_hmacsha256_BYTES);
@@ -84,31 +86,30 @@ HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expecte
   if (hello.magic != kHelloMagic) return HelloVerdict::kGarbage;
   if (hello.version != kProtocolVersion) return HelloVerdict::kVersion;
   if (!equal(hello.proof, proof_of(hello, challenge, expected.key))) return HelloVerdict::kSecret;
-  // identity_from() lets no rank out of its own world, so this is not a rank that is merely
-  // misconfigured.
+  // identity_from() refuses a rank outside of its world, so no rondo sends this.
   if (hello.rank >= hello.world_size) return HelloVerdict::kGarbage;
   if (hello.name != expected.name) return HelloVerdict::kName;
   if (hello.world_size != expected.world_size) return HelloVerdict::kWorldSize;
   return HelloVerdict::kAccept;
 }
 
-const char* to_string(Kind kind) {
+const char* to_string(FrameKind kind) {
   switch (kind) {
-    case Kind::kWelcome:
+    case FrameKind::kWelcome:
       return "welcome";
-    case Kind::kError:
+    case FrameKind::kError:
       return "error";
-    case Kind::kBarrier:
+    case FrameKind::kBarrier:
       return "barrier";
-    case Kind::kGather:
+    case FrameKind::kGather:
       return "all_gather";
-    case Kind::kBroadcastFd:
+    case FrameKind::kBroadcastFd:
       return "broadcast_fd";
-    case Kind::kGatherFds:
+    case FrameKind::kGatherFds:
       return "all_gather_fds";
-    case Kind::kProof:
+    case FrameKind::kProof:
       return "proof";
-    case Kind::kOtherName:
+    case FrameKind::kOtherName:
       return "other_name";
   }
   return "unknown";
@@ -137,8 +138,9 @@ Result<std::optional<Frame>> FrameParser::next() {
   return std::optional<Frame>(std::move(frame));
 }
 
+constexpr size_t kMaxText = 4096;
+
 std::string pack_status(const Status& status) {
-  constexpr size_t kMaxText = 4096;
   const auto code = static_cast<int32_t>(status.code());
   std::string packed(reinterpret_cast<const char*>(&code), sizeof code);
   return packed + status.message().substr(0, kMaxText);
@@ -150,7 +152,7 @@ Status unpack_status(std::string_view payload) {
   if (code <= 0 || code > static_cast<int32_t>(Code::kDataError)) {
     return Status(Code::kBootstrap, "a rank failed and sent no reason that makes sense");
   }
-  return Status(static_cast<Code>(code), std::string(payload.substr(sizeof code)));
+  return Status(static_cast<Code>(code), base::printable(payload.substr(sizeof code), kMaxText));
 }
 
 std::string pack_blobs(const std::vector<std::string>& blobs) {

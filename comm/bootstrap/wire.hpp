@@ -1,6 +1,6 @@
-// The bytes that travel during bootstrap: the handshake that opens a connection and the frames
-// after it. Pure functions over bytes that may be garbage; no sockets here. All hosts that rondo
-// runs on are little-endian, so structs go as they are.
+// The bytes of the bootstrap: the handshake that opens a connection and the frames after it. Pure
+// functions over untrusted bytes; no sockets here. All hosts that rondo runs on are little-endian,
+// so structs are sent as they are.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@ namespace rondo::comm {
 
 using Digest = std::array<unsigned char, 32>;
 
-// The handshake: rank 0 speaks first, with a Challenge; the other rank answers with a Hello; rank 0
-// answers that with a frame of kind kProof. Each side's proof is an HMAC-SHA256 under the job's
-// secret over all that was said before, both nonces included: so nothing can be replayed, neither
-// side shows the secret, and a rank, a world size or a name cannot be changed on the way.
+// The handshake: rank 0 sends a Challenge, the other rank answers with a Hello, and rank 0 with a
+// frame of kind kProof. Each side's proof is an HMAC-SHA256 under the job's secret over all bytes
+// before it, both nonces included: so nothing can be replayed, neither side shows the secret, and
+// rank, world size and name cannot be changed on the way.
 
 //  Challenge, 48 bytes
 //   0  magic     8   kChallengeMagic
@@ -40,8 +40,8 @@ static_assert(sizeof(Challenge) == 48 && offsetof(Challenge, nonce) == 16);
 //   8  version        4   kProtocolVersion
 //  12  rank           4
 //  16  world_size     4
-//  20  pid            4   as the sender sees itself
-//  24  pid_namespace  8   in which it does
+//  20  pid            4   in the sender's PID namespace
+//  24  pid_namespace  8   of the sender (inode)
 //  32  limit_ms       4   how long the sender waits in all
 //  36  left_ms        4   how much of that is left
 //  40  name          64   of the communicator, filled up with zeros
@@ -73,23 +73,23 @@ Digest derive_key(const Digest& key, std::string_view purpose);
 
 Challenge make_challenge();
 std::array<char, 64> pack_name(std::string_view name);
-/// Fills in the nonce and the proof of a hello that is otherwise complete.
+/// Fills in the nonce and the proof. REQUIRES: the rest of the hello is complete.
 void prove(Hello& hello, const Challenge& challenge, const Digest& key);
-/// What rank 0 answers, having believed the hello.
+/// Rank 0's proof, after a hello that it accepts.
 Digest counter_proof(const Hello& hello, const Challenge& challenge, const Digest& key);
 /// In constant time.
 bool equal(const Digest& a, const Digest& b);
 
 enum class HelloVerdict {
   kAccept,
-  kGarbage,    // not rondo, or a rank that no rondo would send: dropped without a word
+  kGarbage,    // not rondo, or a rank that no rondo sends: dropped without an answer
   kVersion,    // another release of rondo: refused with a reason
-  kSecret,     // another job, an intruder, or a hello that was recorded: refused with a reason
-  kName,       // this job, another communicator: to try again
-  kWorldSize,  // this job, but it contradicts us: everybody must hear of it
+  kSecret,     // another job, an intruder, or a recorded hello: refused with a reason
+  kName,       // this job, another communicator: it may try again
+  kWorldSize,  // this job with another world size: ends the meeting for all
 };
 
-/// What rank 0 measures a hello by.
+/// What rank 0 expects of a hello.
 struct Expected {
   uint32_t world_size;
   std::array<char, 64> name;
@@ -97,7 +97,7 @@ struct Expected {
 };
 HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expected& expected);
 
-/// Tells processes of one host apart; the payload of a welcome.
+/// Identifies a process of the host; the payload of a welcome.
 struct ProcessId {
   uint64_t pid_namespace;  // inode
   int32_t pid;
@@ -108,21 +108,21 @@ static_assert(sizeof(ProcessId) == 16);
 /// 32 random digits.
 std::string random_hex();
 
-enum class Kind : uint16_t {
-  kWelcome = 1,  // rank 0: all have come; payload: ProcessId by rank
+enum class FrameKind : uint16_t {
+  kWelcome = 1,  // rank 0: all have joined; payload: ProcessId by rank
   kError = 2,    // payload: code, text
   kBarrier = 3,
   kGather = 4,  // to rank 0: one blob; from rank 0: all of them
   kBroadcastFd = 5,
   kGatherFds = 6,  // to rank 0: 0 or 1 descriptors; from rank 0: payload: one byte per rank of a
                    // batch, 1: descriptor present
-  kProof = 7,      // rank 0: it has believed the hello; payload: its counter_proof()
-  kOtherName = 8,  // rank 0: it receives the ranks of another communicator just now
+  kProof = 7,      // rank 0: it accepts the hello; payload: its counter_proof()
+  kOtherName = 8,  // rank 0: it is collecting another communicator's ranks
 };
 inline constexpr uint16_t kLastKind = 8;
 
 /// "all_gather", for messages.
-const char* to_string(Kind kind);
+const char* to_string(FrameKind kind);
 
 //  FrameHeader, 16 bytes, before each payload
 //   0  magic     4
@@ -132,7 +132,7 @@ const char* to_string(Kind kind);
 //  12  length    4   payload bytes
 struct FrameHeader {
   uint32_t magic;
-  Kind kind;
+  FrameKind kind;
   uint16_t fd_count;
   uint32_t sequence;
   uint32_t length;
@@ -143,19 +143,19 @@ inline constexpr uint32_t kFrameMagic = 0x4d465264;  // "dRFM"
 inline constexpr size_t kMaxFdsPerFrame = 250;       // the kernel's limit per message is 253
 
 struct Frame {
-  Kind kind = Kind::kError;
+  FrameKind kind = FrameKind::kError;
   uint16_t fd_count = 0;
   uint32_t sequence = 0;
   std::string payload;
 };
 
-/// Cuts a byte stream into frames. A header is judged as soon as it is there, so that a wrong
-/// length reserves nothing.
+/// Cuts a byte stream into frames. A header is checked as soon as it is complete, so that a wrong
+/// length reserves no memory.
 class FrameParser {
  public:
   explicit FrameParser(size_t max_payload_bytes) : max_payload_bytes_(max_payload_bytes) {}
   void feed(const char* bytes, size_t count) { buffer_.append(bytes, count); }
-  /// The next whole frame, nothing while it is incomplete, or an error for what is no frame.
+  /// The next whole frame; nothing while it is incomplete; an error if the bytes are not a frame.
   Result<std::optional<Frame>> next();
 
  private:
@@ -164,7 +164,7 @@ class FrameParser {
 };
 
 std::string pack_status(const Status& status);
-/// Never ok; a payload that makes no sense gives a kBootstrap status that says so.
+/// Never ok: a payload that cannot be parsed gives kBootstrap.
 Status unpack_status(std::string_view payload);
 
 std::string pack_blobs(const std::vector<std::string>& blobs);

@@ -1,4 +1,4 @@
-// The collectives of rondo.h, blocking and asynchronous. A further one is two more functions of one
+// The collectives of rondo.h, blocking and asynchronous. A new one is two more functions of one
 // statement each.
 #include "comm/c_api/shim.hpp"
 

@@ -1,4 +1,4 @@
-// rondo.h without its collectives: errors, versions, creation, work, what a communicator knows,
+// rondo.h without its collectives: errors, versions, creation, work, a communicator's state,
 // memory, messages.
 #include <chrono>
 #include <cstdint>
@@ -37,7 +37,7 @@ rondo_call_options default_options() {
 AllGather all_gather_of(const rondo_config& c) {
   if (c.all_gather == nullptr) return {};
   return [c](std::string_view own) -> Result<std::vector<std::string>> {
-    // The callback writes what world_size ranks gave, of which there is no telling here.
+    // The callback writes the blobs of world_size ranks, which it must know itself.
     if (c.world_size < 1) return refuse("rondo_config.all_gather needs world_size");
     const auto ranks = static_cast<size_t>(c.world_size);
     std::string all(ranks * own.size(), '\0');
@@ -266,7 +266,7 @@ rondo_code rondo_get_work_times(const rondo_work* work, rondo_work_times* times,
 
 void rondo_work_release(rondo_work* work) { delete work; }
 
-// ---- what a communicator knows
+// ---- the state of a communicator
 
 rondo_code rondo_abort(rondo_communicator* communicator, const char* reason) {
   return guarded([&]() -> Status {

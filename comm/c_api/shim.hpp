@@ -1,5 +1,5 @@
-// What the functions of rondo.h are made of: handles, failures as codes with a text per thread,
-// structs that grow, and how a call of a collective is handed on. No collective is known here.
+// The parts of rondo.h's functions: handles, error codes with a text per thread, structs that grow,
+// and the forwarding of a collective's call. Knows no particular collective.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/base/refuse.hpp"
 #include "rondo/rondo.h"
 #include "rondo/rondo.hpp"
 
@@ -35,10 +36,10 @@ namespace rondo::c_api {
 
 /// Remembers this thread's last error, and returns its code.
 rondo_code report(const Status& status);
-/// The same where there may be no memory; `text` is a literal.
+/// The same without allocating; `text` is a literal.
 rondo_code report(rondo_code code, const char* text);
 
-/// The code of what `body` returns, whatever it throws.
+/// Runs `body` and returns its code, whatever it throws.
 template <class Body>
 rondo_code guarded(const Body& body) noexcept {
   try {
@@ -50,13 +51,13 @@ rondo_code guarded(const Body& body) noexcept {
   }
 }
 
-inline Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+using comm::refuse;
 
 inline Status check_pointer(const void* pointer, const char* what) {
   return pointer != nullptr ? Status() : refuse(fmt::format("{} is null", what));
 }
 
-/// Puts the value with that number into `into`.
+/// Writes the value with that number to `into`.
 template <class Enum>
 Status read_value(int32_t number, int count, const char* what, Enum& into) {
   if (number < 0 || number >= count) {
@@ -68,8 +69,8 @@ Status read_value(int32_t number, int count, const char* what, Enum& into) {
 
 // ---- structs that grow
 
-/// The caller's struct, of whatever version, in this library's: what an older one lacks has its
-/// default, and what a newer one has besides must be zero.
+/// Converts the caller's struct, of any version, to this library's: fields that an older one lacks
+/// get their defaults; fields that only a newer one has must be zero.
 template <class Struct>
 Status read_struct(const Struct* given, const char* what, Struct& known) {
   if (given == nullptr) return {};
@@ -84,8 +85,8 @@ Status read_struct(const Struct* given, const char* what, Struct& known) {
   if (std::any_of(bytes + std::min(size, sizeof known), bytes + size,
                   [](unsigned char byte) { return byte != 0; })) {
     return refuse(fmt::format(
-        "{}.size is {}, here it is {}, and something behind that is set: this library is older "
-        "than the program's header and does not know it",
+        "{}.size is {}, in this library {}, and a field beyond that is set: the library is older "
+        "than the program's header and does not know the field",
         what, size, sizeof known));
   }
   std::memcpy(&known, given, std::min(size, sizeof known));
@@ -94,7 +95,7 @@ Status read_struct(const Struct* given, const char* what, Struct& known) {
   return {};
 }
 
-/// Fills the first `size` bytes of a struct of the caller's: what this library does not know is 0.
+/// Fills the first `size` bytes of the caller's struct; fields unknown to this library become 0.
 template <class Struct>
 void write_struct(const Struct& known, void* into, size_t size) {
   std::memset(into, 0, size);
@@ -110,13 +111,13 @@ void write_sized_struct(Struct known, Struct* into, size_t size) {
 
 // ---- operations
 
-/// A count, or an offset, for each rank; null: none.
+/// A count, or an offset, for each rank; null: absent.
 inline std::span<const size_t> for_each_rank(const size_t* numbers, const Communicator& c) {
   return numbers == nullptr ? std::span<const size_t>()
                             : std::span<const size_t>(numbers, static_cast<size_t>(c.size()));
 }
 
-/// What every call has, as C gives it; those that have no type or operator leave it out.
+/// The arguments of every call, as passed from C; calls without a type or operator leave it out.
 struct Given {
   rondo_communicator* communicator;
   const rondo_call_options* options;
@@ -133,8 +134,8 @@ struct Arguments {
 
 Status read_arguments(const Given& given, Arguments& into);
 
-/// A call that C's side has refused must spoil the group that it stands in, as C++'s own refusals
-/// do: so it is made all the same, with arguments that are refused everywhere.
+/// A call that this layer refuses must spoil its group, as C++'s own refusals do: so it is
+/// forwarded with arguments that C++ always refuses.
 template <class Body>
 void spoil(const Given& given, Arguments arguments, const Body& body) {
   if (given.communicator == nullptr) return;
@@ -166,7 +167,7 @@ rondo_code start(const Given& given, rondo_work** work, const Body& body) {
       spoil(given, arguments, body);
       return status;
     }
-    // First of all, so that nothing is under way when there is no memory for its handle.
+    // Allocated first, so that no operation is pending if there is no memory for its handle.
     auto handle = std::make_unique<rondo_work>(rondo_work{Work(nullptr)});
     handle->work = body(given.communicator->communicator, arguments);
     RONDO_RETURN_IF_ERROR(handle->work.status());

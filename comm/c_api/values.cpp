@@ -1,4 +1,4 @@
-// C and C++ call the same values by the same numbers; checked here, and nothing else.
+// Checks that values have the same numbers in C and C++.
 #include <cstddef>
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 namespace rondo {
 namespace {
 
-/// Whether the list names C++'s first `count` values in order, each with the same number in C.
+/// Whether the list holds C++'s first `count` values in order, each with the same number in C.
 template <class Enum>
 struct Same {
   int32_t c;

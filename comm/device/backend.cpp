@@ -3,14 +3,14 @@
 #include <mutex>
 #include <utility>
 
-#include "comm/engine/cuda_engine.hpp"
+#include "comm/device/cuda_engine.hpp"
 
 namespace rondo::device {
 namespace {
 
 struct Replacement {
   std::mutex mutex;
-  std::function<Result<Backend>()> open;
+  std::function<Result<GpuBackend>()> open;
 };
 Replacement& replacement() {
   static Replacement the_replacement;
@@ -19,18 +19,18 @@ Replacement& replacement() {
 
 }  // namespace
 
-Result<Backend> open_backend() {
+Result<GpuBackend> open_backend() {
   {
     const std::lock_guard lock(replacement().mutex);
     if (replacement().open) return replacement().open();
   }
   auto cuda = transport::cuda_ipc::open_cuda();
   if (!cuda.ok()) return cuda.status();
-  return Backend{
+  return GpuBackend{
       .cuda = std::move(*cuda), .kernel = engine::walk_kernel(), .threads = engine::kWalkThreads};
 }
 
-void replace_backend(std::function<Result<Backend>()> open) {
+void replace_backend(std::function<Result<GpuBackend>()> open) {
   const std::lock_guard lock(replacement().mutex);
   replacement().open = std::move(open);
 }

@@ -1,5 +1,5 @@
-// What a device communicator runs on: CUDA's calls and the kernel. Here is the one place where a
-// test puts in something else, so that everything above it is tested on machines without a GPU.
+// What a device communicator runs on: CUDA's calls and the kernel. A test replaces both here, so
+// that everything above is tested on machines without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,22 @@ using transport::cuda_ipc::CudaCalls;
 using transport::cuda_ipc::Event;
 using transport::cuda_ipc::Stream;
 
-struct Backend {
+struct GpuBackend {
   std::shared_ptr<CudaCalls> cuda;
   const void* kernel = nullptr;  // of (DeviceLinks, DeviceGroup), a block for each channel
   int threads = 0;               // of a block
   size_t program_bytes = size_t{4} << 20;  // room for the programs of a communicator
 };
 
-/// This machine's, or a test's. kUnavailable, with a sentence: there is none.
-Result<Backend> open_backend();
+/// This machine's backend, or a test's. kUnavailable, with the reason: there is none.
+Result<GpuBackend> open_backend();
 
-/// For tests: what open_backend() gives from now on; empty: this machine's again. Not while a
-/// communicator is made.
-void replace_backend(std::function<Result<Backend>()> open);
+/// For tests: open_backend() returns what `open` does; empty: this machine's again. Not while a
+/// communicator is created.
+void replace_backend(std::function<Result<GpuBackend>()> open);
 
-/// Makes a device the calling thread's current one, for as long as it lives. Calls of the runtime
-/// are about that one, and it belongs to the caller.
+/// Sets the calling thread's current device, and restores it at the end. CUDA's calls concern the
+/// current device, which belongs to the caller.
 class DeviceScope {
  public:
   DeviceScope(CudaCalls& cuda, int device);
@@ -45,8 +45,8 @@ class DeviceScope {
   Status status_;
 };
 
-/// While it lives, this thread may call what a capture of somebody's stream would otherwise forbid:
-/// what is about streams and events of rondo's own.
+/// While it lives, this thread may make calls that a stream capture of the application would
+/// forbid, on rondo's own streams and events.
 class OutsideCapture {
  public:
   explicit OutsideCapture(CudaCalls& cuda);

@@ -5,14 +5,14 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/recorder/clock.hpp"
+#include "comm/base/clock.hpp"
 
 namespace rondo::device {
 namespace {
 
 constexpr size_t kAlign = 64;
-// A copy of some kilobytes. Only a stream of somebody else's that shares a queue with ours, and
-// stands still, can hold it up that long.
+// For a copy of some kilobytes. Only a blocked stream of the application that shares a queue with
+// rondo's can delay it that long.
 constexpr int64_t kLongestCopyNs = 10'000'000'000;
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -29,7 +29,7 @@ size_t bytes_of(const schedule::Program& program) {
          aligned(program.channels.size() * sizeof(schedule::Geometry));
 }
 
-// Behind the last one that has rounds there is nothing to do, on any rank.
+// Channels after the last one with rounds do nothing, on any rank.
 int busy_channels(const schedule::Program& program) {
   size_t busy = 1;
   for (size_t c = 0; c < program.channels.size(); ++c) {
@@ -62,7 +62,7 @@ Programs::~Programs() {
   if (memory_ != nullptr) (void)cuda_->release(memory_);
 }
 
-Result<const Uploaded*> Programs::find(const engine::Plan& plan,
+Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
                                        const std::shared_ptr<const engine::Prepared>& owner,
                                        int ranks, bool captured) {
   auto& known = captured ? captured_ : plain_;
@@ -83,7 +83,7 @@ Result<const Uploaded*> Programs::find(const engine::Plan& plan,
                .instruction_count = static_cast<uint32_t>(program.instructions.size())},
       .geometries = nullptr,
       .channels = busy_channels(program),
-      .bytes_moved = schedule::elements_moved(program, ranks) * owner->element_bytes,
+      .bytes_moved = schedule::traffic_of(program, ranks).elements_moved * owner->element_bytes,
       .keep_alive = owner};
   bytes += put(staging_ + bytes, program.operands);
   uploaded.geometries = reinterpret_cast<const schedule::Geometry*>(at + bytes);
@@ -97,7 +97,7 @@ Result<const Uploaded*> Programs::find(const engine::Plan& plan,
   return &known.emplace(&plan, std::move(uploaded)).first->second;
 }
 
-size_t Programs::needed(const engine::Plan& plan) const {
+size_t Programs::needed(const engine::ExecutionPlan& plan) const {
   return plain_.contains(&plan) ? 0 : bytes_of(plan.program);
 }
 
@@ -105,12 +105,12 @@ Status Programs::copy(std::byte* to, size_t bytes) {
   const OutsideCapture outside(*cuda_);
   RONDO_RETURN_IF_ERROR(outside.status());
   RONDO_RETURN_IF_ERROR(cuda_->copy(to, staging_, bytes, stream_));
-  const int64_t began = recorder::now_ns();
+  const int64_t began = base::now_ns();
   while (true) {
     Result<bool> done = cuda_->is_done(stream_);
     RONDO_RETURN_IF_ERROR(done.status());
     if (*done) return {};
-    if (recorder::now_ns() - began > kLongestCopyNs) {
+    if (base::now_ns() - began > kLongestCopyNs) {
       return {Code::kTimeout,
               "a program was not copied to the GPU within 10 s: something that does "
               "not end holds up its copies"};

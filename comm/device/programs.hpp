@@ -1,5 +1,5 @@
-// Programs where kernels can read them: in device memory that is taken when the communicator is
-// made, since allocating may wait for kernels that run.
+// Lowered programs in device memory, where kernels read them. The memory is allocated when the
+// communicator is created, since allocating may wait for running kernels.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ struct Uploaded {
 /// Thread rule: the communicator's. Ends with every kernel that reads a program.
 class Programs {
  public:
-  /// On the current device. `stream`: the communicator's own, on which nothing else waits.
+  /// Uses the current device. `stream`: the communicator's own, on which nothing else waits.
   static Result<std::unique_ptr<Programs>> create(std::shared_ptr<CudaCalls> cuda, size_t bytes,
                                                   Stream stream);
   ~Programs();
@@ -31,19 +31,19 @@ class Programs {
   Programs& operator=(const Programs&) = delete;
 
   /// The plan, one of `owner`'s, on the device. The first call for it copies it there and waits for
-  /// the copy, some microseconds. `captured`: it is for a graph, which may come back to it at any
-  /// time, so it stays for ever. kResourceExhausted: there is no room; forget() makes some, unless
+  /// the copy, some microseconds. `captured`: a graph uses it, which may be replayed at any time,
+  /// so it is never dropped. kResourceExhausted: there is no room; forget() makes some, unless
   /// graphs have it all.
-  Result<const Uploaded*> find(const engine::Plan& plan,
+  Result<const Uploaded*> find(const engine::ExecutionPlan& plan,
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
                                bool captured);
-  /// Bytes that find() would take for the plan; 0: it is there. And how many there are.
-  size_t needed(const engine::Plan& plan) const;
+  /// Bytes that find() would need for the plan, 0 if it is present; and the bytes available.
+  size_t needed(const engine::ExecutionPlan& plan) const;
   size_t room() const { return high_ - low_; }
-  /// REQUIRES: no kernel reads a program any more, but those of graphs.
+  /// Drops all programs except those of graphs. REQUIRES: no kernel reads a dropped one.
   void forget();
 
-  /// What barriers pass round: a few bytes to read, as many to write.
+  /// The data of a barrier: a few bytes to read, as many to write.
   std::byte* scratch_in() const { return memory_; }
   std::byte* scratch_out() const { return memory_ + kScratch / 2; }
 
@@ -59,7 +59,7 @@ class Programs {
   std::byte* memory_ = nullptr;
   std::byte* staging_ = nullptr;  // on the host
   size_t low_, high_;             // free is what lies between: below, what may be forgotten
-  std::map<const engine::Plan*, Uploaded> plain_, captured_;
+  std::map<const engine::ExecutionPlan*, Uploaded> plain_, captured_;
 };
 
 }  // namespace rondo::device

@@ -1,18 +1,18 @@
-// What kernels report, in the words that the host's watch has for the same: runner.hpp,
+// What kernels report, in the words that the host's watch has for the same: device_runner.hpp,
 // explain_reports().
 #include <fmt/format.h>
 
 #include <string>
 #include <vector>
 
-#include "comm/device/runner.hpp"
+#include "comm/device/device_runner.hpp"
 
 namespace rondo::device {
 namespace {
 
 using engine::DeviceReport;
 
-struct Found {
+struct FoundReport {
   int rank;
   const DeviceReport* report;
 };
@@ -31,11 +31,11 @@ int weight(DeviceReport::Ended ended) {
   return 0;
 }
 
-// The report of a rank that says most.
-const DeviceReport* of_rank(const Premises& premises, int rank, uint32_t channels) {
+// The report of a rank that explains most; null: none.
+const DeviceReport* of_rank(const ProcessMemory& memory, int rank, uint32_t channels) {
   const DeviceReport* best = nullptr;
   for (uint32_t channel = 0; channel < channels; ++channel) {
-    const DeviceReport* report = premises.report(rank, static_cast<int>(channel));
+    const DeviceReport* report = memory.report(rank, static_cast<int>(channel));
     if (report == nullptr) continue;
     if (best == nullptr || weight(report->ended) > weight(best->ended)) best = report;
   }
@@ -58,7 +58,7 @@ const char* word(DeviceReport::Awaited awaited) {
   return "something";
 }
 
-std::string operation(const recorder::Board& board, int rank, uint64_t sequence) {
+std::string operation(const board::Board& board, int rank, uint64_t sequence) {
   const auto posted = board.read(rank, sequence);
   return fmt::format("{} (operation {})", posted ? posted->call.to_string() : "a collective",
                      sequence);
@@ -67,26 +67,19 @@ std::string operation(const recorder::Board& board, int rank, uint64_t sequence)
 std::string describe(const DeviceReport& report) {
   if (report.peer < 0) return "a group of messages";
   const engine::DeviceMessage& message = report.message;
-  return recorder::Message{.sends = message.sends != 0,
-                           .peer = static_cast<int>(message.peer),
-                           .type = static_cast<DataType>(message.type),
-                           .count = message.count}
+  return board::Message{.sends = message.sends != 0,
+                        .peer = static_cast<int>(message.peer),
+                        .type = static_cast<DataType>(message.type),
+                        .count = message.count}
       .to_string();
 }
 
-Status message_mismatch(const Found& found) {
-  const engine::DeviceMessage& wanted = found.report->message;
-  const engine::DeviceMessage other = engine::DeviceMessage::of_tag(found.report->found);
-  const auto words = [](const engine::DeviceMessage& message) {
-    return fmt::format("{} {}", uint64_t{message.count}, name(static_cast<DataType>(message.type)));
-  };
-  return {Code::kMismatch,
-          fmt::format("rank {} sends {} to rank {}, which expects {}: the counts and types of a "
-                      "send and its recv must be the same",
-                      found.report->peer, words(other), found.rank, words(wanted))};
+Status message_mismatch(const FoundReport& found) {
+  return board::uneven_message(found.report->peer, found.report->found, found.rank,
+                               found.report->message.tag());
 }
 
-Status message_timeout(const Found& found) {
+Status message_timeout(const FoundReport& found) {
   const DeviceReport& report = *found.report;
   return {Code::kTimeout,
           fmt::format("{} has not moved within its timeout on rank {}: rank {} has not called the "
@@ -96,11 +89,11 @@ Status message_timeout(const Found& found) {
                       report.message.sends ? "recv" : "send")};
 }
 
-// Who holds up a rank that waits for `peer`.
-std::string culprit(const Premises& premises, uint32_t channels, const recorder::Board& board,
+// Describes the rank that delays a rank waiting for `peer`.
+std::string culprit(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
                     int peer, uint64_t sequence) {
   for (int rank = 0; rank < board.ranks(); ++rank) {
-    const recorder::RankState& state = board.state(rank);
+    const board::RankState& state = board.state(rank);
     const uint64_t posted = state.posted.load(std::memory_order_acquire);
     if (posted >= sequence) continue;
     return fmt::format("rank {} (pid {}) has not called it; its last operation is {}", rank,
@@ -109,7 +102,7 @@ std::string culprit(const Premises& premises, uint32_t channels, const recorder:
   std::vector<bool> visited(static_cast<size_t>(board.ranks()), false);
   while (peer >= 0 && peer < board.ranks() && !visited[static_cast<size_t>(peer)]) {
     visited[static_cast<size_t>(peer)] = true;
-    const DeviceReport* report = of_rank(premises, peer, channels);
+    const DeviceReport* report = of_rank(memory, peer, channels);
     if (report == nullptr || report->peer < 0) break;
     peer = report->peer;
   }
@@ -119,8 +112,8 @@ std::string culprit(const Premises& premises, uint32_t channels, const recorder:
       peer);
 }
 
-Status timeout(const Premises& premises, uint32_t channels, const recorder::Board& board,
-               recorder::Watch& watch, const Found& found) {
+Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
+               board::Watch& watch, const FoundReport& found) {
   const DeviceReport& report = *found.report;
   const auto ours = board.read(found.rank, report.sequence);
   for (int peer = 0; ours && peer < board.ranks(); ++peer) {
@@ -140,16 +133,16 @@ Status timeout(const Premises& premises, uint32_t channels, const recorder::Boar
                   "rank {} in step {} of round {}: {}",
                   operation(board, found.rank, report.sequence), found.rank, word(report.awaited),
                   report.peer, report.step, report.round,
-                  culprit(premises, channels, board, report.peer, report.sequence))};
+                  culprit(memory, channels, board, report.peer, report.sequence))};
 }
 
 }  // namespace
 
-Status explain_reports(const Premises& premises, uint32_t channels, const recorder::Board& board,
-                       recorder::Watch& watch) {
-  Found found = {.rank = -1, .report = nullptr};
-  for (int rank = 0; rank < premises.ranks(); ++rank) {
-    const DeviceReport* report = of_rank(premises, rank, channels);
+Status explain_reports(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
+                       board::Watch& watch) {
+  FoundReport found = {.rank = -1, .report = nullptr};
+  for (int rank = 0; rank < memory.ranks(); ++rank) {
+    const DeviceReport* report = of_rank(memory, rank, channels);
     if (report == nullptr) continue;
     if (found.report == nullptr || weight(report->ended) > weight(found.report->ended)) {
       found = {.rank = rank, .report = report};
@@ -166,7 +159,7 @@ Status explain_reports(const Premises& premises, uint32_t channels, const record
     }
     case DeviceReport::kTimeout:
       if (message) return message_timeout(found);
-      return timeout(premises, channels, board, watch, found);
+      return timeout(memory, channels, board, watch, found);
     default:
       return {Code::kAborted,
               fmt::format("rank {}'s kernel was told to give up in {}", found.rank,

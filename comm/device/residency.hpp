@@ -1,7 +1,6 @@
-// Which places for thread blocks this process' communicators may take on each GPU. Kernels of one
-// communicator wait for each other, so all of them have to fit at the same time, beside those of
-// all others: kernels of two communicators that each wait for a place which the other has hang as
-// well.
+// How many resident thread blocks each communicator of this process may use on each GPU. Kernels of
+// one communicator wait for each other, so all blocks of all communicators must be resident at
+// once: two communicators whose kernels wait for each other's block slots would hang.
 #pragma once
 
 #include "rondo/status.hpp"
@@ -11,11 +10,11 @@ namespace rondo::device {
 
 using transport::cuda_ipc::DeviceId;
 
-/// Blocks that belong to one rank of one communicator until the claim ends. Thread-safe.
+/// Blocks that belong to one rank of one communicator as long as the claim exists. Thread-safe.
 class Claim {
  public:
   Claim() = default;  // none
-  /// kUnavailable where this process would then have more than `most` on the device.
+  /// kUnavailable if this process would then have more than `most` on the device.
   static Result<Claim> take(const DeviceId& device, int blocks, int most);
   ~Claim();
   Claim(Claim&& other) noexcept;
@@ -26,7 +25,7 @@ class Claim {
   int blocks_ = 0;
 };
 
-/// What is claimed on the device, by this process.
+/// Blocks on the device that this process has claimed.
 int claimed(const DeviceId& device);
 
 }  // namespace rondo::device

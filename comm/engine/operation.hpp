@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/recorder/board.hpp"
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/board/board.hpp"
 #include "comm/schedule/program.hpp"
 #include "kernels/reduce.hpp"
 #include "rondo/communicator.hpp"
@@ -36,49 +37,48 @@ struct Work::State {
 namespace rondo::engine {
 
 /// A program for one rank, and what running it takes. Shared by every operation of the same shape.
-struct Plan {
+struct ExecutionPlan {
   Algorithm algorithm;
   schedule::Program program;
-  bool direct;  // uses peers' buffers in place: every rank in `offers` must have offered them
-  bool by_ll = false;  // on a device: Protocol::kLl
+  bool direct;                                      // uses peers' buffers in place
+  bool by_ll = false;                               // on a device: Protocol::kLl
+  algorithms::Touched touched_in{}, touched_out{};  // by peers: these must have been offered
 };
-
-/// Which buffers of a rank its peers touch in a direct algorithm.
-struct Offers {
-  bool in, out;
-};
-Offers offers_of(Collective collective, Algorithm algorithm, int root, int rank);
 
 /// From so many bytes on, a slot of In is sent by reference where it can be. Below, a copy into the
 /// slot is cheaper than the reader's misses on the sender's memory and the drain at the end.
 inline constexpr size_t kReferenceBytes = 4096;
 
+/// How far ranks reach into each other's buffers: of a shape, at most; of an operation, as decided.
+/// In that order: what comes later includes what comes before. README.md explains the words.
+enum class Sharing : uint8_t {
+  kSlots,       // not at all: all data passes through slots
+  kReferences,  // some rank's slots may carry references to its In
+  kMapped,      // direct, in buffers that peers have mapped
+  kCopied,      // direct, and the kernel copies where a buffer is not mapped (Reference::kProcess)
+};
+
 /// Everything about an operation but its buffers, made once and shared by all operations of the
 /// same shape.
 struct Prepared {
-  recorder::Call call;
+  board::Call call;
   bool in_place;
   uint64_t hash;  // of call
   size_t element_bytes, in_bytes, out_bytes;
   kernels::MoveFunction function;
-  uint32_t divisor;         // in finishing moves
-  bool scaled;              // inputs are multiplied by their rank's Operation::factor when read
-  bool nontemporal;         // results are larger than the caches
-  schedule::Layout layout;  // of a _v collective
-  bool direct_only;         // the caller forced it: no falling back to staged
-  /// Plain memory, too, goes direct, because `direct` only copies and the kernel can do that
-  /// between processes (Reference::kProcess).
-  bool by_process_copy;
-  bool offers;  // false: this rank's buffers are in place, which `direct` does not stand
-  /// Peers look at this operation's post as soon as it is there, or into its buffers. False for
-  /// what is small, so that it costs little.
-  bool shows;
-  Plan staged;  // through slots
+  uint32_t divisor;  // in finishing moves
+  bool scaled;       // inputs are multiplied by their rank's Operation::factor when read
+  bool nontemporal;  // results are larger than the caches
+  schedule::BlockLayout layout;  // of a _v collective
+  Sharing sharing;               // at most; other ranks' in_place may differ, this does not
+  bool required = false;         // the caller forced `direct`: it is refused rather than staged
+  bool withheld = false;         // this rank's buffers are in place, which `direct` does not stand
+  ExecutionPlan staged;          // through slots
   /// If all ranks offer what it needs; null: staged is as good, or the only one.
-  std::unique_ptr<Plan> direct;
+  std::unique_ptr<ExecutionPlan> direct;
 };
 
-enum class Phase : uint8_t { kPosting, kDeciding, kRunning, kDraining };
+enum class Phase : uint8_t { kNew, kPosting, kDeciding, kRunning };
 
 /// REQUIRES: the buffers stay as they are until it has ended, and so does what `prepared` points
 /// to.
@@ -93,14 +93,15 @@ struct Operation {
   std::shared_ptr<const Prepared> keep_alive;  // of `prepared`; null where the caller keeps it
 
   // Set by the runner.
+  Phase phase = Phase::kNew;
+  Sharing sharing = Sharing::kSlots;
   uint64_t sequence = 0;
   uint64_t tag = 0;     // travels with every slot
   uint64_t needed = 0;  // the operation that everybody has to have begun before this one is posted
-  Phase phase = Phase::kRunning;
-  bool too_late = false;  // an error was there when it had been posted: nothing of it may move
-  const Plan* plan = nullptr;
-  int asked_peer = 0;  // while posting and deciding: who comes next
+  const ExecutionPlan* plan = nullptr;
+  int asked_peer = 0;  // while posting and deciding: the next one to ask, counted from this rank on
   transport::Reference in_reference, out_reference;
+  Status outcome;  // once it has ended: not ok if it was refused on every rank alike
 };
 
 }  // namespace rondo::engine

@@ -1,4 +1,4 @@
-// A plan for programs: everything that the text shows, uncut.
+// A plan as JSON: everything that the text shows, uncut.
 #include <nlohmann/json.hpp>
 
 #include "comm/plan/plan.hpp"
@@ -54,7 +54,7 @@ ordered_json bytes_json(const RankBytes& b) {
           {"fetched_by_formula", b.formula_fetched}};
 }
 
-ordered_json verification_json(const Plan& plan) {
+ordered_json verification_json(const ExplainedPlan& plan) {
   if (!plan.verification) return {{"verified", false}, {"why", plan.not_verified}};
   const Verification& v = *plan.verification;
   if (!v.verdict.ok()) return {{"verified", false}, {"why", v.verdict.message()}};
@@ -74,7 +74,7 @@ ordered_json list_of(const std::vector<T>& values, Convert convert) {
 
 }  // namespace
 
-std::string to_json_text(const Plan& plan) {
+std::string to_json_text(const ExplainedPlan& plan) {
   const Request& r = plan.request;
   const schedule::Geometry& g = plan.programs[0].channels[0];
   const ordered_json document = {

@@ -1,5 +1,5 @@
-// When each step can happen if every step takes one unit of time: one later than the step before it
-// on its rank, and than whatever it takes from others.
+// The time of each step if every step takes one unit: one later than the step before it on its
+// rank, and than the data it takes from others.
 #include "comm/plan/picture.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using schedule::Action;
 using schedule::Flag;
 using schedule::Operand;
-using schedule::Place;
+using schedule::OperandKind;
 using schedule::Schedule;
 using schedule::Step;
 
@@ -51,11 +51,11 @@ class Layout {
   }
 
  private:
-  /// What is on its way from one rank to another: at which level it was sent.
+  /// The data in flight from one rank to another: the level at which each was sent.
   using Queue = std::deque<int>;
 
   Queue& queue(const Operand& o, int from, int to) {
-    return queues_[{o.place == Place::kPublished, from, to}];
+    return queues_[{o.place == OperandKind::kPublished, from, to}];
   }
   const Step& step(size_t r) const { return schedules_[r].steps[at_[r]]; }
 
@@ -66,7 +66,7 @@ class Layout {
       return s.flag == Flag::kPosted || signals_[peer].size() >= signals_[r].size();
     }
     return std::all_of(s.sources.begin(), s.sources.end(), [&](const Operand& o) {
-      const bool queued = o.place == Place::kSlot || o.place == Place::kPublished;
+      const bool queued = in_slot(o);
       return !queued || !queue(o, o.peer, static_cast<int>(r)).empty();
     });
   }
@@ -78,12 +78,12 @@ class Layout {
     int level = next_level_[r];
     std::vector<Arrow> arrows;
     for (const Operand& o : s.sources) {
-      if (o.place == Place::kSlot || o.place == Place::kPublished) {
+      if (in_slot(o)) {
         Queue& incoming = queue(o, o.peer, rank);
         level = std::max(level, incoming.front() + 1);
         arrows.push_back({o.peer, incoming.front(), rank, 0, s.chunk});
         incoming.pop_front();
-      } else if (o.place == Place::kPeerIn || o.place == Place::kPeerOut) {
+      } else if (in_peer(o)) {
         arrows.push_back({o.peer, 0, rank, 0, s.chunk, By::kPull});
       }
     }
@@ -106,16 +106,16 @@ class Layout {
   }
 
   void send(const Operand& o, int rank, int level, int chunk) {
-    if (o.place == Place::kSlot) queue(o, rank, o.peer).push_back(level);
-    for (int p = 0; o.place == Place::kPublished && p < picture_.ranks; ++p) {
+    if (o.place == OperandKind::kSlot) queue(o, rank, o.peer).push_back(level);
+    for (int p = 0; o.place == OperandKind::kPublished && p < picture_.ranks; ++p) {
       if (p != rank) queue(o, rank, p).push_back(level);
     }
-    if (o.place == Place::kPeerOut || o.place == Place::kPeerIn) {
+    if (in_peer(o)) {
       picture_.arrows.push_back({rank, level, o.peer, level, chunk, By::kPush});
     }
   }
 
-  /// Waits in a row are one box: "wait_posted 1,2", or "wait_posted all".
+  /// Consecutive waits are one box: "wait_posted 1,2", or "wait_posted all".
   void wait(size_t r, const Step& s) {
     const int rank = static_cast<int>(r);
     int level = next_level_[r];

@@ -1,5 +1,5 @@
-// The picture of a schedule: ranks as columns, time downwards, an arrow for whatever passes between
-// two ranks. One slice of one round; what is drawn at one height may happen at the same time.
+// The picture of a schedule: ranks as columns, time downwards, an arrow for every transfer between
+// two ranks. It shows one slice of one round; steps at the same height may happen at the same time.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace rondo::plan {
 
-/// More columns than these cannot be read.
+/// The maximum number of readable columns.
 inline constexpr int kMostRanksDrawn = 16;
 
 /// A step, or several waits in a row, at its height.
@@ -21,8 +21,8 @@ struct Box {
   bool reduces = false, finishes = false;
 };
 
-/// Through a slot from one box to another; or, where a peer's buffer is touched in place, between
-/// the box that does it and that peer's column, at the height of the box.
+/// A transfer: through a slot from one box to another; or, if a peer's buffer is accessed in place,
+/// between the box that does it and that peer's column, at the height of the box.
 enum class By { kSlot, kPull, kPush };
 struct Arrow {
   int from_rank, from_level, to_rank, to_level;
@@ -36,11 +36,11 @@ struct Picture {
   std::vector<Arrow> arrows;
 };
 
-/// REQUIRES: the schedules of all ranks, in rank order, which come to an end (the verifier says).
+/// REQUIRES: the schedules of all ranks, in rank order, which terminate (the verifier proves it).
 Picture picture_of(const std::vector<schedule::Schedule>& schedules);
 
-/// An SVG document that needs nothing else; drawn on a ground of its own, so that it is as legible
-/// in a dark viewer.
+/// A self-contained SVG document with its own background, so that it is legible in a dark viewer
+/// too.
 std::string to_svg(const Picture& picture, const std::string& title, const std::string& subtitle);
 
 }  // namespace rondo::plan

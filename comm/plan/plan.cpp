@@ -1,4 +1,4 @@
-// See plan.hpp. What is found out here is found with the functions that a communicator uses.
+// See plan.hpp. Uses the functions that a communicator uses.
 #include "comm/plan/plan.hpp"
 
 #include <fmt/format.h>
@@ -6,19 +6,20 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/counted.hpp"
-#include "comm/plan/volume.hpp"
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/base/counted.hpp"
+#include "comm/base/refuse.hpp"
 
 namespace rondo::plan {
 namespace {
 
-// For the schedules of all ranks and their proof: more takes minutes, and more than some machines
-// have.
+// Memory limit for the schedules of all ranks and their proof: beyond it they take minutes, and
+// more than some machines have.
 constexpr uint64_t kMostProofBytes = uint64_t{4} << 30;
 
-Status refuse(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+using comm::refuse;
 
-/// The count whose larger buffer is the largest that fits, as rondo-perf has it.
+/// The count with the largest buffer that fits, as in rondo-perf.
 uint64_t count_of(const Request& r) {
   const Form form = form_of(r.collective);
   const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
@@ -34,10 +35,10 @@ schedule::Limits limits_of(const Request& r) {
 
 Status check(const Request& r) {
   if (is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
-    return refuse(fmt::format("root {} is none of {}", r.root, comm::counted(r.ranks, "rank")));
+    return refuse(fmt::format("root {} is not one of {}", r.root, comm::counted(r.ranks, "rank")));
   }
   if (r.rank && (*r.rank < 0 || *r.rank >= r.ranks)) {
-    return refuse(fmt::format("rank {} is none of {}", *r.rank, comm::counted(r.ranks, "rank")));
+    return refuse(fmt::format("rank {} is not one of {}", *r.rank, comm::counted(r.ranks, "rank")));
   }
   if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
     return refuse(fmt::format("there is no {} of {}", name(r.op), name(r.type)));
@@ -60,7 +61,7 @@ std::string reason(const Request& r, const std::vector<tuner::Candidate>& candid
   if (r.algorithm != Algorithm::kAuto) {
     std::string why = "asked for";
     if (chosen.refusal != nullptr)
-      why += fmt::format(", though here it is not possible: {}", chosen.refusal);
+      why += fmt::format(", although it is not possible here: {}", chosen.refusal);
     if (best != nullptr && best->algorithm != r.algorithm) {
       why += fmt::format("; {} would be chosen", name(best->algorithm));
     }
@@ -73,11 +74,11 @@ std::string reason(const Request& r, const std::vector<tuner::Candidate>& candid
 }
 
 /// Sets algorithm, candidates and why.
-Status choose(Plan& plan) {
+Status choose(ExplainedPlan& plan) {
   const Request& r = plan.request;
   const uint64_t bytes = plan.count * size_of(r.type);
-  // As if in place, as a communicator chooses: whether a rank's buffers are is its own affair. An
-  // all_to_all_v never is.
+  // Chooses as for buffers in place, like a communicator, because only a rank itself knows whether
+  // its buffers are in place. An all_to_all_v never is.
   const bool in_place = r.collective != Collective::kAllToAllV;
   tuner::Available available = r.available;
   const auto candidates = [&] {
@@ -87,11 +88,11 @@ Status choose(Plan& plan) {
   plan.algorithm = r.algorithm;
   if (r.algorithm == Algorithm::kAuto) {
     const auto choose = [&] {
-      return tuner::choose(r.collective, r.ranks, bytes, available, in_place, r.links).algorithm;
+      return tuner::choose(r.collective, r.ranks, bytes, available, in_place, r.links);
     };
     plan.algorithm = choose();
-    if (available.references && !schedule::needs_of(plan.algorithm).references) {
-      // Mapped buffers do not help, and staged algorithms are chosen as for any other memory.
+    if (available.references && !algorithms::traits_of(plan.algorithm).needs.references) {
+      // Mapped buffers do not help here; staged algorithms are chosen as for any other memory.
       available.references = available.process_copy = false;
       plan.candidates = candidates();
       plan.algorithm = choose();
@@ -103,13 +104,13 @@ Status choose(Plan& plan) {
     return {};
   }
   return {Code::kUnavailable, fmt::format("there is no {} by {}: see the table in "
-                                          "comm/schedule/README.md",
+                                          "comm/algorithms/README.md",
                                           name(r.collective), name(plan.algorithm))};
 }
 
-Status add_rank(Plan& plan, int rank) {
+Status add_rank(ExplainedPlan& plan, int rank) {
   const Request& r = plan.request;
-  auto built = schedule::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
+  auto built = algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
   if (!built.ok()) return built.status();
   auto program = schedule::lower(*built, plan.count, limits_of(r),
                                  schedule::equal_layout(r.collective, r.ranks, plan.count));
@@ -119,11 +120,11 @@ Status add_rank(Plan& plan, int rank) {
   return {};
 }
 
-/// About what the schedules of all ranks and their proof take (symbolic.hpp holds the most of it),
-/// by rank 0's geometry. Schedules are built one by one and dropped, and no more of them than there
-/// may be.
-Result<uint64_t> proof_bytes(const Plan& plan) {
-  constexpr uint64_t kPair = 96;    // a FIFO, and what each rank knows of the other
+/// An estimate of the memory of all ranks' schedules and their proof (symbolic.hpp holds most of
+/// it), by rank 0's geometry. Builds schedules one by one and drops them, at most as many as the
+/// limit allows.
+Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
+  constexpr uint64_t kPair = 96;    // a FIFO, and each rank's knowledge of the other
   constexpr uint64_t kPiece = 100;  // a step or an operand, in the schedule and in the program
   constexpr uint64_t kCell = 8;
   const Request& r = plan.request;
@@ -131,13 +132,13 @@ Result<uint64_t> proof_bytes(const Plan& plan) {
   const auto ranks = static_cast<uint64_t>(r.ranks);
   const uint64_t blocks = std::min(static_cast<uint64_t>(plan.schedules[0].chunks), ranks);
   const schedule::Geometry& g = plan.programs[0].channels[0];
-  const uint64_t parts = std::min<uint64_t>(g.rounds, 4) * g.slices;  // that are carried out
+  const uint64_t parts = std::min<uint64_t>(g.rounds, 4) * g.slices;  // that are executed
   const uint64_t value = 24 + ranks / 8;  // with the ranks that it holds
   const uint64_t inputs =
       (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
   uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
   for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
-    const auto built = schedule::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
+    const auto built = algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
     if (!built.ok()) return built.status();
     for (const schedule::Step& step : built->steps) {
       bytes += kPiece * (1 + step.sources.size() + step.destinations.size());
@@ -148,46 +149,46 @@ Result<uint64_t> proof_bytes(const Plan& plan) {
 }
 
 /// The larger buffer of a rank, in elements: S of the formulae.
-uint64_t buffer_elements(const Plan& plan) {
+uint64_t buffer_elements(const ExplainedPlan& plan) {
   const Form form = form_of(plan.request.collective);
   const auto ranks = static_cast<uint64_t>(plan.request.ranks);
   return std::max(elements(form.in, plan.count, ranks), elements(form.out, plan.count, ranks));
 }
 
-/// What `rank`'s program moves against the formula.
-RankBytes bytes_of(const Plan& plan, int rank, const schedule::Traffic& traffic) {
+/// Compares the bytes of `rank`'s program with the formula.
+RankBytes bytes_of(const ExplainedPlan& plan, int rank, const schedule::Traffic& traffic) {
   const Request& r = plan.request;
-  const Volume volume =
-      volume_of(r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
+  const algorithms::Volume volume = algorithms::volume_of(
+      r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
   const uint64_t element = size_of(r.type);
   const auto size = static_cast<double>(buffer_elements(plan) * element);
   return {.rank = rank,
           .sent = traffic.elements_sent * element,
           .fetched = traffic.elements_fetched * element,
-          .formula_sent = size * static_cast<double>(volume.sent) / r.ranks,
-          .formula_fetched = size * static_cast<double>(volume.fetched) / r.ranks,
-          .sent_text = volume.sent_text,
-          .fetched_text = volume.fetched_text};
+          .formula_sent = size * static_cast<double>(volume.sent.units) / r.ranks,
+          .formula_fetched = size * static_cast<double>(volume.fetched.units) / r.ranks,
+          .sent_text = std::string(volume.sent.text),
+          .fetched_text = std::string(volume.fetched.text)};
 }
 
-void count_bytes(Plan& plan) {
+void count_bytes(ExplainedPlan& plan) {
   const schedule::Geometry& g = plan.programs[0].channels[0];
   plan.equal_chunks = is_varying(plan.request.collective) ||
                       g.block * static_cast<uint64_t>(plan.schedules[0].chunks) == g.total;
   if (plan.request.collective == Collective::kBarrier || plan.request.ranks == 1) return;
   for (size_t i = 0; i < plan.programs.size(); ++i) {
-    plan.bytes.push_back(
-        bytes_of(plan, plan.schedules[i].rank, schedule::traffic_of(plan.programs[i])));
+    plan.bytes.push_back(bytes_of(plan, plan.schedules[i].rank,
+                                  schedule::traffic_of(plan.programs[i], plan.request.ranks)));
   }
 }
 
-void verify(Plan& plan) {
+void verify(ExplainedPlan& plan) {
   const Request& r = plan.request;
-  schedule::Operation operation{.collective = r.collective,
-                                .root = r.root,
-                                .in_place = false,
-                                .count = plan.count,
-                                .programs = std::move(plan.programs)};
+  schedule::LoweredOperation operation{.collective = r.collective,
+                                       .root = r.root,
+                                       .in_place = false,
+                                       .count = plan.count,
+                                       .programs = std::move(plan.programs)};
   if (is_varying(r.collective)) {
     operation.layouts.assign(static_cast<size_t>(r.ranks),
                              schedule::equal_layout(r.collective, r.ranks, plan.count));
@@ -197,7 +198,7 @@ void verify(Plan& plan) {
   plan.verification = Verification{.verdict = report.status(), .report = {}};
   if (!report.ok()) return;
   plan.verification->report = std::move(*report);
-  // What was moved symbolically is what the program says, and so what is compared with the formula.
+  // The bytes moved symbolically equal the program's, which are compared with the formula.
   for (RankBytes& b : plan.bytes) {
     const auto rank = static_cast<size_t>(b.rank);
     const schedule::VerifyReport& moved = plan.verification->report;
@@ -214,23 +215,23 @@ void verify(Plan& plan) {
 
 }  // namespace
 
-double Plan::predicted_us() const {
+double ExplainedPlan::predicted_us() const {
   for (const tuner::Candidate& c : candidates) {
     if (c.algorithm == algorithm) return c.price.total_us();
   }
   return 0;
 }
 
-bool Plan::bytes_match() const {
+bool ExplainedPlan::bytes_match() const {
   return !equal_chunks || std::all_of(bytes.begin(), bytes.end(), [](const RankBytes& b) {
     return static_cast<double>(b.sent) == b.formula_sent &&
            static_cast<double>(b.fetched) == b.formula_fetched;
   });
 }
 
-Result<Plan> make_plan(const Request& request) {
+Result<ExplainedPlan> make_plan(const Request& request) {
   RONDO_RETURN_IF_ERROR(check(request));
-  Plan plan{};
+  ExplainedPlan plan{};
   plan.request = request;
   plan.count = count_of(request);
   RONDO_RETURN_IF_ERROR(choose(plan));
@@ -258,17 +259,17 @@ Result<Plan> make_plan(const Request& request) {
 
 std::string operand_text(const schedule::Operand& operand, bool destination) {
   switch (operand.place) {
-    case schedule::Place::kIn:
+    case schedule::OperandKind::kIn:
       return "In";
-    case schedule::Place::kOut:
+    case schedule::OperandKind::kOut:
       return "Out";
-    case schedule::Place::kSlot:
+    case schedule::OperandKind::kSlot:
       return fmt::format("slot {} {}", destination ? "to" : "from", operand.peer);
-    case schedule::Place::kPublished:
+    case schedule::OperandKind::kPublished:
       return destination ? "published slot" : fmt::format("published by {}", operand.peer);
-    case schedule::Place::kPeerIn:
+    case schedule::OperandKind::kPeerIn:
       return fmt::format("In of {}", operand.peer);
-    case schedule::Place::kPeerOut:
+    case schedule::OperandKind::kPeerOut:
       return fmt::format("Out of {}", operand.peer);
   }
   return "?";

@@ -1,6 +1,6 @@
-// A plan that explains itself: what would be done for one operation, why, what it moves, and
-// whether it is right. Nothing is carried out, and no communicator exists; no more than the
-// built-in or the given link profile is known about a machine.
+// A plan that explains itself: how one operation would be done, why, what it moves, and whether
+// that is correct. It executes nothing and has no communicator; of a machine it knows only the
+// built-in or the given link profile.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Request {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: by prediction
   int ranks = 0;
   int root = 0;
-  std::optional<int> rank;  // only this one's schedule, and then nothing is verified
+  std::optional<int> rank;  // only this rank's schedule; then nothing is verified
   uint64_t size_bytes = 0;  // of a rank's larger buffer, as rondo-perf counts
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -25,8 +25,8 @@ struct Request {
   tuner::LinkProfile links;
 };
 
-/// What one rank moves, in bytes, and what the formula says. The formula is about chunks of one
-/// length, and where they differ only an estimate.
+/// Bytes that one rank moves, and those of the formula, which assumes chunks of one length and is
+/// otherwise an estimate.
 struct RankBytes {
   int rank;
   uint64_t sent, fetched;
@@ -39,34 +39,34 @@ struct Verification {
   schedule::VerifyReport report;
 };
 
-struct Plan {
+struct ExplainedPlan {
   Request request;
   uint64_t count;  // the collective's own argument
   Algorithm algorithm;
   std::vector<tuner::Candidate> candidates;   // cheapest first
-  std::string why;                            // this algorithm
-  std::vector<schedule::Schedule> schedules;  // all ranks', or that of the rank asked for
+  std::string why;                            // why this algorithm was chosen
+  std::vector<schedule::Schedule> schedules;  // all ranks', or the requested rank's
   std::vector<schedule::Program> programs;    // likewise
   bool equal_chunks;
   std::vector<RankBytes> bytes;  // likewise; empty for a barrier, and for one rank
   std::optional<Verification> verification;
-  std::string not_verified;  // why there is none
+  std::string not_verified;  // why there is no proof
 
   double predicted_us() const;
   bool bytes_match() const;
-  /// Whether everything that could be checked is as it should be.
+  /// Whether everything that was checked is correct.
   bool right() const { return bytes_match() && (!verification || verification->verdict.ok()); }
 };
 
-/// Errors: kInvalidArgument, kUnavailable; they name the value and what to choose instead. A plan
-/// that turns out to be wrong is no error: see Plan::right().
-Result<Plan> make_plan(const Request& request);
+/// Errors: kInvalidArgument, kUnavailable; the message names the value and the alternatives. A plan
+/// that proves wrong is not an error: see ExplainedPlan::right().
+Result<ExplainedPlan> make_plan(const Request& request);
 
 /// "In", "slot to 2", "In of 3", ...
 std::string operand_text(const schedule::Operand& operand, bool destination);
 
-void print(std::FILE* out, const Plan& plan);
-/// As text: one document.
-std::string to_json_text(const Plan& plan);
+void print(std::FILE* out, const ExplainedPlan& plan);
+/// One document, as text.
+std::string to_json_text(const ExplainedPlan& plan);
 
 }  // namespace rondo::plan

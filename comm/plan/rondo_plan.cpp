@@ -1,5 +1,5 @@
-// rondo-plan: prints what rondo would do for one operation, why, and the proof that it is right.
-// Flags and files; plan.hpp does the rest.
+// rondo-plan: prints how rondo would do one operation, why, and the proof that it is correct. Flags
+// and files; plan.hpp does the rest.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -11,11 +11,12 @@
 #include <fstream>
 #include <optional>
 
-#include "comm/counted.hpp"
-#include "comm/flush_stdout.hpp"
+#include "comm/base/counted.hpp"
+#include "comm/base/flush_stdout.hpp"
+#include "comm/base/limits.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
-#include "comm/tuner/profile_file.hpp"
+#include "comm/tuner/default_profile.hpp"
 #include "rondo/rondo.h"
 #include "transport/pace/pace.hpp"
 
@@ -24,7 +25,6 @@ namespace {
 
 using comm::counted;
 
-constexpr int kMaxRanks = 65536;
 constexpr int kMistake = 2;
 constexpr const char* kStdout = "-";
 
@@ -34,7 +34,7 @@ struct Flags {
   int ranks = 0, root = 0, rank = -1;
 };
 
-/// As everywhere in rondo: bytes, or a whole number with K, M or G.
+/// A size, as everywhere in rondo: bytes, or a whole number with K, M or G.
 std::optional<uint64_t> parse_size(const std::string& text) {
   uint64_t value = 0;
   const char* end = text.data() + text.size();
@@ -63,7 +63,7 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
   const auto value = parse<Enum>(text, names);
   if (!value) {
     const std::string_view why = why_absent(text);
-    throw CLI::ValidationError(flag, "'" + text + "' is none of: " + join(names) +
+    throw CLI::ValidationError(flag, "'" + text + "' is not one of: " + join(names) +
                                          (why.empty() ? "" : "; " + std::string(why)));
   }
   return *value;
@@ -71,17 +71,18 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
 
 void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
-  app.add_option("--ranks", flags.ranks, "how many ranks")
+  app.add_option("--ranks", flags.ranks, "number of ranks")
       ->required()
-      ->check(CLI::Range(1, kMaxRanks));
+      ->check(CLI::Range(1, base::kMaxScheduleRanks));
   app.add_option("--size", flags.size,
                  "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary; a "
                  "barrier has none");
   app.add_option("--algorithm", flags.algorithm,
-                 "this one instead of the cheapest: " + join(kAlgorithmNames));
-  app.add_option(
-         "--links", flags.links,
-         "a link profile written by rondo-perf --calibrate; else RONDO_LINKS, else built in")
+                 "use this one instead of the cheapest: " + join(kAlgorithmNames));
+  app.add_option("--links", flags.links,
+                 "a link profile written by rondo-perf --calibrate, or built-in; else RONDO_LINKS, "
+                 "else this "
+                 "processor's calibrated profile, else built-in")
       ->envname("RONDO_LINKS");
   app.add_option("-d,--datatype", flags.type, join(kDataTypeNames))->capture_default_str();
   app.add_option("-o,--op", flags.op, join(kReduceOpNames))->capture_default_str();
@@ -123,7 +124,7 @@ Request read_request(const Flags& flags) {
   }
   const bool wire = !flags.pace.empty();
   if (wire && flags.memory == "library") {
-    throw CLI::ValidationError("--pace", "a wire maps nobody's memory: leave out --memory library");
+    throw CLI::ValidationError("--pace", "a wire maps no memory: leave out --memory library");
   }
   if (!flags.svg.empty() && (flags.ranks > kMostRanksDrawn || flags.rank >= 0)) {
     throw CLI::ValidationError("--svg", "draws all ranks, " + std::to_string(kMostRanksDrawn) +
@@ -139,13 +140,10 @@ Request read_request(const Flags& flags) {
 }
 
 Result<tuner::LinkProfile> links_of(const Flags& flags) {
-  tuner::LinkProfile links = tuner::shared_memory_profile();
-  if (!flags.links.empty()) {
-    auto read = tuner::read_profile(flags.links);
-    if (!read.ok()) return read.status();
-    links = std::move(*read);
-  }
-  // As a communicator with one channel has it, and one for messages.
+  auto found = tuner::find_profile(flags.links, tuner::shared_memory_profile());
+  if (!found.ok()) return found.status();
+  tuner::LinkProfile links = std::move(*found);
+  // As in a communicator with one channel, and one more for messages.
   const auto fitted = [&](tuner::LinkProfile profile) {
     return tuner::fit_to_memory(std::move(profile), flags.ranks, 2);
   };
@@ -159,7 +157,7 @@ Result<tuner::LinkProfile> links_of(const Flags& flags) {
 Status write_file(const std::string& path, const std::string& text) {
   if (path == kStdout) {
     std::fwrite(text.data(), 1, text.size(), stdout);
-    return {};  // main() looks whether it has arrived
+    return {};  // main() checks that it was written
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
@@ -168,7 +166,7 @@ Status write_file(const std::string& path, const std::string& text) {
   return {Code::kSystem, "cannot write '" + path + "': " + std::strerror(errno)};
 }
 
-Status write_files(const Flags& flags, const Plan& plan) {
+Status write_files(const Flags& flags, const ExplainedPlan& plan) {
   if (!flags.json.empty()) RONDO_RETURN_IF_ERROR(write_file(flags.json, to_json_text(plan)));
   if (flags.svg.empty()) return {};
   if (!plan.verification || !plan.verification->verdict.ok()) {

@@ -12,7 +12,7 @@ namespace {
 constexpr double kColumn = 190, kRow = 68, kTallRow = 112, kBoxWidth = 146, kBoxHeight = 34;
 constexpr double kLeft = 20, kTop = 96, kBottom = 66, kNumberRadius = 8;
 
-// For chunks, repeating. Dark enough to be read on white, as text too.
+// Colours of chunks, repeating. Dark enough to be legible on white, as text too.
 constexpr const char* kColours[] = {"#1f5fa8", "#b3500b", "#2b7a34", "#a4243b",
                                     "#6b3fa0", "#7a5c12", "#0f7478", "#8f3277"};
 
@@ -51,8 +51,8 @@ Point on_curve(const Point (&p)[4], double t) {
   return at;
 }
 
-/// Where along the curve its chunk number stands best: in the middle between neighbours; longer
-/// arrows have theirs where they pass the first column.
+/// The best position of its chunk number on the curve: in the middle between neighbours; on longer
+/// arrows where they pass the first column.
 double best_label(const Arrow& a, const Point (&p)[4]) {
   if (std::abs(a.to_rank - a.from_rank) <= 1) return 0.5;
   const double column = x_of(a.from_rank + (a.to_rank > a.from_rank ? 1 : -1));
@@ -62,12 +62,12 @@ double best_label(const Arrow& a, const Point (&p)[4]) {
   return t;
 }
 
-/// The places of numbers, so that none lies on another or under a box.
+/// The positions of numbers, so that none lies on another or under a box.
 class Places {
  public:
   Places(const std::vector<Box>& boxes, double row) : boxes_(boxes), row_(row) {}
   void take(const Point& at) { taken_.push_back(at); }
-  /// On the curve, as near to `best` as there is room; there, where there is none.
+  /// The free position on the curve nearest to `best`, or `best` if there is none.
   Point find(const Point (&p)[4], double best) const {
     for (double off = 0; off <= 1; off += 0.01) {
       for (const double t : {best + off, best - off}) {
@@ -95,14 +95,14 @@ class Places {
   std::vector<Point> taken_;
 };
 
-/// Numbers are drawn after all lines, so that none is crossed out.
+/// Numbers are drawn after all lines, which would cross them out.
 struct Drawn {
   std::string line, number;
 };
 
-/// From the lower edge of one box to the upper edge of another. In place one end is the peer's
-/// column, in the gap above or below the box, and every rank that touches it there has a place of
-/// its own; of many, every second one nearer to the box.
+/// From the lower edge of one box to the upper edge of another. In place, one end is the peer's
+/// column, in the gap above or below the box, and every rank that accesses it there has its own
+/// position; if there are many, every second one is nearer to the box.
 Drawn arrow_svg(const Arrow& a, double row, int ranks, Places& places) {
   const double side = a.to_rank > a.from_rank ? 1 : -1;
   const double wanted = 2 * kNumberRadius + 2, spread = std::min(wanted, kBoxWidth / ranks);

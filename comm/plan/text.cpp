@@ -1,7 +1,7 @@
-// A plan for people.
+// A plan as text, for people.
 #include <fmt/format.h>
 
-#include "comm/counted.hpp"
+#include "comm/base/counted.hpp"
 #include "comm/plan/plan.hpp"
 
 namespace rondo::plan {
@@ -13,7 +13,7 @@ using schedule::Operand;
 using schedule::Schedule;
 using schedule::Step;
 
-// Longer lists are shown by their beginning and end.
+// Longer lists are shortened to their beginning and end.
 constexpr size_t kRanksShown = 8, kStepsShown = 40, kOperandsShown = 8;
 
 void line(std::FILE* out, const std::string& text) { std::fprintf(out, "%s\n", text.c_str()); }
@@ -34,7 +34,7 @@ std::string operands_text(const std::vector<Operand>& operands, bool destination
 std::string step_text(const Schedule& s, size_t index) {
   const Step& step = s.steps[index];
   std::string text = fmt::format("  {:4}  {:21}", index, schedule::name_of(step));
-  if (step.action == Action::kSignal) return text + "  everybody";
+  if (step.action == Action::kSignal) return text + "  all ranks";
   if (step.action == Action::kWait) return text + fmt::format("  rank {}", step.peer);
   std::string chunk = fmt::format("chunk {}", step.chunk);
   if (s.collective == Collective::kAllToAll && s.ranks > 1) {
@@ -45,7 +45,7 @@ std::string step_text(const Schedule& s, size_t index) {
                             step.finishes ? "   (finished)" : "");
 }
 
-void print_candidates(std::FILE* out, const Plan& plan) {
+void print_candidates(std::FILE* out, const ExplainedPlan& plan) {
   line(out, fmt::format("{:16} {:>12} = ({:>9} + {:>9} + {:>9} + {:>9} + {:>9} + {:>9}) * {:>9}",
                         "candidate", "predicted us", "overhead", "latency", "slots", "memory",
                         "reduce", "kernel", "corrected"));
@@ -60,7 +60,7 @@ void print_candidates(std::FILE* out, const Plan& plan) {
   }
 }
 
-void print_schedule(std::FILE* out, const Plan& plan, const Schedule& s) {
+void print_schedule(std::FILE* out, const ExplainedPlan& plan, const Schedule& s) {
   line(out, fmt::format("rank {}: {}", s.rank, counted(s.steps.size(), "step")));
   for (size_t i = 0; i < s.steps.size(); ++i) {
     const size_t end = s.steps.size() - kStepsShown / 2;
@@ -72,7 +72,7 @@ void print_schedule(std::FILE* out, const Plan& plan, const Schedule& s) {
   }
 }
 
-void print_schedules(std::FILE* out, const Plan& plan) {
+void print_schedules(std::FILE* out, const ExplainedPlan& plan) {
   const schedule::Geometry& g = plan.programs[0].channels[0];
   line(out, fmt::format("schedule: {} of {} elements, {} of {} of {} elements",
                         counted(plan.schedules[0].chunks, "chunk"), g.block,
@@ -94,7 +94,7 @@ std::string against(uint64_t bytes, double formula, const std::string& text, boo
                      text, same ? "" : fmt::format(" = {:.1f}", formula));
 }
 
-void print_bytes(std::FILE* out, const Plan& plan) {
+void print_bytes(std::FILE* out, const ExplainedPlan& plan) {
   if (plan.bytes.empty()) return;
   line(out, fmt::format(
                 "bytes that pass between ranks, by the program against the formula{}:",
@@ -112,7 +112,7 @@ void print_bytes(std::FILE* out, const Plan& plan) {
   }
 }
 
-void print_verification(std::FILE* out, const Plan& plan) {
+void print_verification(std::FILE* out, const ExplainedPlan& plan) {
   if (!plan.verification) {
     line(out, "not verified: " + plan.not_verified);
     return;
@@ -135,7 +135,7 @@ void print_verification(std::FILE* out, const Plan& plan) {
 
 }  // namespace
 
-void print(std::FILE* out, const Plan& plan) {
+void print(std::FILE* out, const ExplainedPlan& plan) {
   const Request& r = plan.request;
   const bool reduces = form_of(r.collective).reduces;
   const std::string what =

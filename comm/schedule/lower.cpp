@@ -6,20 +6,29 @@
 #include <numeric>
 #include <string>
 
+#include "comm/base/refuse.hpp"
 #include "comm/schedule/program.hpp"
 
 namespace rondo::schedule {
 
-uint64_t total(const Layout& layout) {
+uint64_t total(const BlockLayout& layout) {
   uint64_t sum = std::accumulate(layout.in_counts.begin(), layout.in_counts.end(), uint64_t{0});
   return std::accumulate(layout.out_counts.begin(), layout.out_counts.end(), sum);
 }
 
-uint64_t longest(const Layout& layout) {
+uint64_t longest(const BlockLayout& layout) {
   uint64_t most = 0;
   for (const uint64_t count : layout.in_counts) most = std::max(most, count);
   for (const uint64_t count : layout.out_counts) most = std::max(most, count);
   return most;
+}
+
+bool has_every_block(const BlockLayout& layout, Collective collective, size_t ranks) {
+  const Form form = form_of(collective);
+  const size_t ins = form.in == Holds::kEach ? ranks : 0;
+  const size_t outs = form.out == Holds::kEach ? ranks : 0;
+  return layout.in_counts.size() == ins && layout.in_offsets.size() == ins &&
+         layout.out_counts.size() == outs && layout.out_offsets.size() == outs;
 }
 namespace {
 
@@ -30,19 +39,14 @@ uint64_t align_up(uint64_t value, uint64_t align) { return divide_up(value, alig
 // that a rank soon notices an error and lets go.
 constexpr uint64_t kDirectSliceBytes = uint64_t{1} << 20;
 
-Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
+using comm::refuse;
 
 /// How the collective's data is divided: everything of Geometry that channels share.
 Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_bytes, uint64_t align,
-                        const Layout& layout) {
+                        const BlockLayout& layout) {
   Geometry g{};
   if (is_varying(s.collective)) {
-    const Form form = form_of(s.collective);
-    const auto ranks = static_cast<size_t>(s.ranks);
-    const size_t ins = form.in == Holds::kEach ? ranks : 0;
-    const size_t outs = form.out == Holds::kEach ? ranks : 0;
-    if (layout.in_counts.size() != ins || layout.in_offsets.size() != ins ||
-        layout.out_counts.size() != outs || layout.out_offsets.size() != outs) {
+    if (!has_every_block(layout, s.collective, static_cast<size_t>(s.ranks))) {
       return refuse(std::string(name(s.collective)) +
                     ": the layout has not one block for every rank");
     }
@@ -69,7 +73,7 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
 }
 
 /// Elements of chunk `chunk`.
-uint64_t length_of(const Schedule& s, const Geometry& g, const Layout& layout, int chunk) {
+uint64_t length_of(const Schedule& s, const Geometry& g, const BlockLayout& layout, int chunk) {
   const auto c = static_cast<uint64_t>(chunk), ranks = static_cast<uint64_t>(s.ranks);
   switch (s.collective) {
     case Collective::kAllGatherV:
@@ -84,44 +88,59 @@ uint64_t length_of(const Schedule& s, const Geometry& g, const Layout& layout, i
 }
 
 /// Where the chunk of an operand begins in its buffer.
-uint64_t offset_of(const Schedule& s, const Geometry& g, const Layout& layout, const Operand& o) {
-  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
-  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+uint64_t offset_of(const Schedule& s, const Geometry& g, const BlockLayout& layout,
+                   const Operand& o) {
   const Form form = form_of(s.collective);
-  if ((!in && !out) || (in ? form.in : form.out) == Holds::kOne) return 0;
+  if (in_slot(o) || (is_in(o) ? form.in : form.out) == Holds::kOne) return 0;
   const auto block = static_cast<uint64_t>(o.chunk);
   if (!is_varying(s.collective)) return block * g.block;
-  return in ? layout.in_offsets[block] : layout.out_offsets[block];
+  return is_in(o) ? layout.in_offsets[block] : layout.out_offsets[block];
 }
 
-/// Cuts a channel's range into slices and rounds. `most`: elements that a slot holds; `slices`:
-/// what the FIFOs allow.
-void cut(Geometry& g, uint64_t most, uint32_t slices, uint64_t min_slice, uint64_t align) {
+/// Slices of a round. Half of a FIFO: the other half lets a rank run ahead of its reader, and keeps
+/// `slices` below the depth, without which ranks that all pass data on could wait for each other.
+uint32_t most_slices(const Limits& limits) { return std::max(1u, limits.depth / 2); }
+
+/// Cuts a channel's range into slices and rounds.
+void cut(Geometry& g, const Limits& limits, uint64_t align) {
   const uint64_t range = g.end - g.begin;
   if (range == 0) return;
-  const uint64_t unit = std::min(align, most);  // tiny slots: whatever fits
-  most = most / unit * unit;
-  const uint64_t needed = divide_up(range, most);
+  const uint64_t in_slot = limits.slot_bytes / limits.element_bytes;
+  const uint64_t unit = std::min(align, in_slot);  // tiny slots: whatever fits
+  const uint64_t most = in_slot / unit * unit;
+  const uint64_t needed = divide_up(range, most), slices = most_slices(limits);
   // Few slices for little data (each costs a handshake), more as there is work to overlap, all of
   // them for several rounds.
-  const uint64_t wanted = std::clamp<uint64_t>(range / std::max<uint64_t>(min_slice, 1), 1, slices);
+  const uint64_t least = std::max<uint64_t>(limits.min_slice_bytes / limits.element_bytes, 1);
+  const uint64_t wanted = std::clamp<uint64_t>(range / least, 1, slices);
   const uint64_t pieces = needed <= slices ? std::max(needed, wanted) : align_up(needed, slices);
   g.slice = std::min(most, align_up(divide_up(range, pieces), unit));
-  g.slices = static_cast<uint32_t>(std::min<uint64_t>(divide_up(range, g.slice), slices));
+  g.slices = static_cast<uint32_t>(std::min(divide_up(range, g.slice), slices));
   g.window = g.slice * g.slices;
   g.rounds = divide_up(range, g.window);
 }
 
-/// all_to_all_v: what is alike on ranks that know nothing of each other's counts.
-void cut_alike(Geometry& g, uint64_t most, uint32_t slices, uint64_t align) {
-  const uint64_t unit = std::min(align, most);
-  g.slice = most / unit * unit;
-  g.slices = slices;
+/// all_to_all_v: the slices are alike on ranks that know nothing of each other's counts.
+void cut_alike(Geometry& g, const Limits& limits, uint64_t align) {
+  const uint64_t in_slot = limits.slot_bytes / limits.element_bytes;
+  const uint64_t unit = std::min(align, in_slot);
+  g.slice = in_slot / unit * unit;
+  g.slices = most_slices(limits);
   g.window = g.slice * g.slices;
   g.rounds = divide_up(g.end - g.begin, g.window);
 }
 
-void flatten(const Schedule& s, const Geometry& g, const Layout& layout, Program& program) {
+/// Without slots: one round at most, because signals count rounds. Between its slices the engine
+/// looks for errors.
+void cut_once(Geometry& g, uint64_t element_bytes, uint64_t align, uint64_t rounds) {
+  const uint64_t range = std::max<uint64_t>(g.end - g.begin, 1);
+  g.slice = std::min(range, align_up(divide_up(kDirectSliceBytes, element_bytes), align));
+  g.slices = static_cast<uint32_t>(divide_up(range, g.slice));
+  g.window = g.slice * g.slices;
+  g.rounds = rounds;
+}
+
+void flatten(const Schedule& s, const Geometry& g, const BlockLayout& layout, Program& program) {
   program.instructions.reserve(s.steps.size());
   const auto locate = [&](const Operand& o) {
     program.operands.push_back({o, offset_of(s, g, layout, o)});
@@ -161,18 +180,17 @@ Status check(const Schedule& s, const Limits& limits, bool slots) {
                   " bytes cannot hold an element of " + std::to_string(limits.element_bytes) +
                   "; use larger slots");
   }
-  const uint32_t least = minimum_depth(s.collective, s.algorithm);
-  if (limits.depth < least) {
-    return refuse(what + "needs FIFOs of at least " + std::to_string(least) + " slots, not " +
-                  std::to_string(limits.depth));
+  if (limits.depth < s.least_depth) {
+    return refuse(what + "needs FIFOs of at least " + std::to_string(s.least_depth) +
+                  " slots, not " + std::to_string(limits.depth));
   }
   return {};
 }
 
 }  // namespace
 
-Layout equal_layout(Collective collective, int ranks, uint64_t count) {
-  Layout layout;
+BlockLayout equal_layout(Collective collective, int ranks, uint64_t count) {
+  BlockLayout layout;
   if (!is_varying(collective)) return layout;
   const std::vector<uint64_t> counts(static_cast<size_t>(ranks), count);
   std::vector<uint64_t> offsets;
@@ -181,13 +199,6 @@ Layout equal_layout(Collective collective, int ranks, uint64_t count) {
   if (form.in == Holds::kEach) layout.in_counts = counts, layout.in_offsets = offsets;
   if (form.out == Holds::kEach) layout.out_counts = counts, layout.out_offsets = offsets;
   return layout;
-}
-
-uint32_t minimum_depth(Collective collective, Algorithm algorithm) {
-  const bool passes_on = (algorithm == Algorithm::kRing && collective != Collective::kBroadcast &&
-                          collective != Collective::kReduce) ||
-                         (algorithm == Algorithm::kTwoShot && collective == Collective::kAllReduce);
-  return passes_on ? 2 : 1;
 }
 
 const char* name_of(const Program& program, size_t instruction) {
@@ -203,9 +214,11 @@ const char* name_of(const Program& program, size_t instruction) {
 }
 
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits,
-                      const Layout& layout) {
-  const Needs needs = needs_of(schedule.algorithm);
-  const bool slots = schedule.ranks > 1 && !needs.signals;
+                      const BlockLayout& layout) {
+  const auto signals =
+      std::count_if(schedule.steps.begin(), schedule.steps.end(),
+                    [](const Step& step) { return step.action == Action::kSignal; });
+  const bool slots = schedule.ranks > 1 && signals == 0;
   RONDO_RETURN_IF_ERROR(check(schedule, limits, slots));
   const uint64_t align =
       limits.align != 0 ? limits.align : std::max<uint64_t>(1, 64 / limits.element_bytes);
@@ -215,6 +228,7 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
   Program program;
   flatten(schedule, *divided, layout, program);
   const bool empty = divided->total == 0;
+  if (!empty) program.signals = static_cast<uint32_t>(signals);
   const bool alone = schedule.collective == Collective::kAllToAllV;  // see program.hpp
   const auto channels = static_cast<uint64_t>(limits.channels);
   const uint64_t share =
@@ -223,66 +237,34 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
     Geometry g = *divided;
     g.begin = c >= divide_up(g.block, std::max<uint64_t>(share, 1)) ? g.block : c * share;
     g.end = std::min(g.block, g.begin + share);
-    if (slots) {
-      // Half of a FIFO per round: the other half lets a rank run ahead of its reader, and keeps
-      // `slices` below the depth, without which everybody who passes data on could wait for
-      // everybody else.
-      const uint64_t most = limits.slot_bytes / limits.element_bytes;
-      const uint32_t slices = std::max(1u, limits.depth / 2);
-      if (alone) {
-        cut_alike(g, most, slices, align);
-      } else {
-        cut(g, most, slices, limits.min_slice_bytes / limits.element_bytes, align);
-      }
+    if (!slots) {
+      const bool needed = g.end > g.begin || program.signals > 0;
+      cut_once(g, limits.element_bytes, align, needed && !schedule.steps.empty() ? 1 : 0);
+    } else if (alone) {
+      cut_alike(g, limits, align);
     } else {
-      // One round, because signals count rounds. Its slices are for looking round between them.
-      const uint64_t range = std::max<uint64_t>(g.end - g.begin, 1);
-      g.slice =
-          std::min(range, align_up(divide_up(kDirectSliceBytes, limits.element_bytes), align));
-      g.slices = static_cast<uint32_t>(divide_up(range, g.slice));
-      g.window = g.slice * g.slices;
-      g.rounds = (g.end > g.begin || (needs.signals && !empty)) && !schedule.steps.empty() ? 1 : 0;
+      cut(g, limits, align);
     }
     program.channels.push_back(g);
-  }
-  if (needs.signals && !empty) {
-    for (const Step& step : schedule.steps) program.signals += step.action == Action::kSignal;
   }
   return program;
 }
 
-Traffic traffic_of(const Program& program) {
+Traffic traffic_of(const Program& program, int ranks) {
   Traffic traffic{};
   for (const Instruction& i : program.instructions) {
     if (i.action != Action::kMove) continue;
-    for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
-      const Place place = program.operands[i.first + o].place;
-      const bool peers =
-          place == Place::kPublished || place == Place::kPeerIn || place == Place::kPeerOut;
-      if (o < i.sources) {
-        traffic.elements_fetched += peers ? i.length : 0;
-      } else {
-        traffic.elements_sent += peers || place == Place::kSlot ? i.length : 0;
-      }
+    for (uint32_t k = 0; k < uint32_t{i.sources} + i.destinations; ++k) {
+      const Operand& o = program.operands[i.first + k];
+      const bool published = o.place == OperandKind::kPublished, writes = k >= i.sources;
+      if (writes && (in_slot(o) || in_peer(o))) traffic.elements_sent += i.length;
+      if (!writes && (published || in_peer(o))) traffic.elements_fetched += i.length;
+      const bool slot = writes && in_slot(o);
+      const int readers = slot && published ? ranks - 1 : slot || in_peer(o) ? 1 : 0;
+      traffic.elements_moved += i.length * static_cast<uint64_t>(readers);
     }
   }
   return traffic;
-}
-
-uint64_t elements_moved(const Program& program, int ranks) {
-  uint64_t moved = 0;
-  for (const Instruction& i : program.instructions) {
-    if (i.action != Action::kMove) continue;
-    for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
-      const Place place = program.operands[i.first + o].place;
-      const bool peers = place == Place::kPeerIn || place == Place::kPeerOut;
-      if (peers || (o >= i.sources && place == Place::kSlot)) moved += i.length;
-      if (o >= i.sources && place == Place::kPublished) {
-        moved += i.length * static_cast<uint64_t>(ranks - 1);
-      }
-    }
-  }
-  return moved;
 }
 
 }  // namespace rondo::schedule

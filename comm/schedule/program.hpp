@@ -21,23 +21,27 @@
 #include <vector>
 
 #include "comm/schedule/schedule.hpp"
+#include "rondo/status.hpp"
 
 namespace rondo::schedule {
 
 /// How the data of a _v collective is laid out, in elements, as one rank knows it: the blocks of
 /// every buffer that has one for each rank. Empty for all other collectives.
-struct Layout {
+struct BlockLayout {
   std::vector<uint64_t> in_counts, in_offsets;    // [rank] reduce_scatter_v, all_to_all_v
   std::vector<uint64_t> out_counts, out_offsets;  // [rank] all_gather_v, all_to_all_v
 
-  friend bool operator==(const Layout&, const Layout&) = default;
+  friend bool operator==(const BlockLayout&, const BlockLayout&) = default;
 };
 /// Elements of all blocks, and of the longest.
-uint64_t total(const Layout& layout);
-uint64_t longest(const Layout& layout);
+uint64_t total(const BlockLayout& layout);
+uint64_t longest(const BlockLayout& layout);
+
+/// Whether the layout has exactly the blocks of the collective.
+bool has_every_block(const BlockLayout& layout, Collective collective, size_t ranks);
 
 /// One block of `count` for everybody, one after the other; empty for all but _v collectives.
-Layout equal_layout(Collective collective, int ranks, uint64_t count);
+BlockLayout equal_layout(Collective collective, int ranks, uint64_t count);
 
 /// An operand made concrete: its chunk begins `offset` elements into the buffer (slots: 0).
 struct Location : Operand {
@@ -100,25 +104,21 @@ struct Limits {
   size_t min_slice_bytes = 8192;
 };
 
-/// The smallest FIFO depth with which lower() accepts the algorithm: 2 where a rank passes on what
-/// it receives on links that it also starts on, else 1.
-uint32_t minimum_depth(Collective collective, Algorithm algorithm);
-
 /// The field's word for an instruction; see name_of(Step).
 const char* name_of(const Program& program, size_t instruction);
 
-/// What a rank moves, over all channels and rounds. A published slot counts once, whatever the
-/// number of its readers.
+/// The elements that a rank moves, over all channels and rounds.
 struct Traffic {
-  /// Into slots (each destination), published, or written into peers' buffers.
+  /// Into slots (each destination), published (once, whatever the number of readers), or written
+  /// into peers' buffers.
   uint64_t elements_sent;
   uint64_t elements_fetched;  // read from published slots and peers' buffers
+  /// What passes between this rank and the others because of it: what it sends (a published slot
+  /// once for every reader) and what it reads from peers' buffers. What it receives in slots counts
+  /// for the sender.
+  uint64_t elements_moved;
 };
-Traffic traffic_of(const Program& program);
-/// What passes between this rank and the others by what it does: what it sends (a published slot
-/// once for every reader) and what it reads from peers' buffers. What it receives in slots is the
-/// sender's.
-uint64_t elements_moved(const Program& program, int ranks);
+Traffic traffic_of(const Program& program, int ranks);
 
 /// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
 /// fit the FIFOs: with slots at most depth / 2, but one at least, whatever the schedule. A barrier
@@ -130,6 +130,6 @@ uint64_t elements_moved(const Program& program, int ranks);
 /// work, and ranks may differ in rounds. kInvalidArgument when a slot cannot hold one element or
 /// depth is too small for the schedule.
 Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& limits,
-                      const Layout& layout = {});
+                      const BlockLayout& layout = {});
 
 }  // namespace rondo::schedule

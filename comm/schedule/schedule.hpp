@@ -10,19 +10,18 @@
 //           buffers included.
 //
 // A chunk is one rank's share of a collective (or everything, where a collective is not divided).
-// lowering turns a schedule into a Program; see program.hpp.
+// algorithms/ builds schedules; lowering turns one into a Program; see program.hpp.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo::schedule {
 
 /// Where an operand lies.
-enum class Place : uint8_t {
+enum class OperandKind : uint8_t {
   kIn,    // own input buffer, chunk `chunk`; all_to_all: block `chunk`, see below
   kOut,   // own output buffer, likewise. In place, a copy of In onto itself is no access at
           // all: skip it
@@ -35,10 +34,23 @@ enum class Place : uint8_t {
 };
 
 struct Operand {
-  Place place;
+  OperandKind place;
   int32_t peer = -1;
   int32_t chunk = 0;
 };
+constexpr bool in_slot(const Operand& o) {
+  return o.place == OperandKind::kSlot || o.place == OperandKind::kPublished;
+}
+/// A peer's buffer.
+constexpr bool in_peer(const Operand& o) {
+  return o.place == OperandKind::kPeerIn || o.place == OperandKind::kPeerOut;
+}
+constexpr bool is_in(const Operand& o) {
+  return o.place == OperandKind::kIn || o.place == OperandKind::kPeerIn;
+}
+constexpr bool is_out(const Operand& o) {
+  return o.place == OperandKind::kOut || o.place == OperandKind::kPeerOut;
+}
 
 enum class Action : uint8_t { kMove, kSignal, kWait };
 enum class Flag : uint8_t { kPosted, kSignalled };
@@ -71,36 +83,14 @@ struct Schedule {
   Algorithm algorithm;
   int ranks;
   int rank;
-  int root;    // of the collectives that have one, else 0
-  int chunks;  // into how many chunks the collective's data is divided
+  int root;                  // of the collectives that have one, else 0
+  int chunks;                // into how many chunks the collective's data is divided
+  uint32_t least_depth = 1;  // the smallest FIFO depth that it runs with
   std::vector<Step> steps;
 };
-
-/// Pure: the schedule of one rank. kUnavailable when the algorithm does not do that collective. For
-/// ranks == 1 every algorithm is one local copy (nothing for a barrier). Ranks up to 65536.
-Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root);
-
-/// Whether build() has it.
-bool has(Collective collective, Algorithm algorithm);
-
-/// Whether the algorithm may be used when In and Out are in place (see communicator.hpp).
-/// kOneShotDirect all_reduce may not: a fast rank would overwrite its In while slower ones still
-/// read it. Nor may kTwoShotDirect all_to_all, nor any all_to_all_v, whose blocks differ in size.
-bool is_in_place_safe(Collective collective, Algorithm algorithm);
-
-/// Whether every reduction by this algorithm folds the ranks' contributions in rank order 0..N-1,
-/// at once and in one place: then the bits do not depend on where an element stands. The verifier
-/// reports it (VerifyReport::rank_order).
-bool folds_in_rank_order(Algorithm algorithm);
 
 /// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send",
 /// "publish", "copy", "reduce", ...
 const char* name_of(const Step& step);
-
-/// What the algorithm needs of a transport.
-struct Needs {
-  bool publish, references, signals;
-};
-Needs needs_of(Algorithm algorithm);
 
 }  // namespace rondo::schedule

@@ -8,14 +8,11 @@ namespace rondo::schedule {
 namespace {
 
 std::string of_rank(int rank) { return "rank " + std::to_string(rank); }
-bool in_slot(const Operand& o) { return o.place == Place::kSlot || o.place == Place::kPublished; }
-bool in_peer(const Operand& o) { return o.place == Place::kPeerIn || o.place == Place::kPeerOut; }
-bool is_out(const Operand& o) { return o.place == Place::kOut || o.place == Place::kPeerOut; }
 size_t at(int rank) { return static_cast<size_t>(rank); }
 
 }  // namespace
 
-SymbolicChannel::SymbolicChannel(std::span<const Operation> operations, size_t channel,
+SymbolicChannel::SymbolicChannel(std::span<const LoweredOperation> operations, size_t channel,
                                  uint32_t depth, VerifyReport& report)
     : operations_(operations),
       channel_(channel),
@@ -72,16 +69,31 @@ std::vector<SymbolicChannel::Round> SymbolicChannel::rounds_of(size_t op, bool e
     }
     return false;
   };
-  std::vector<Round> rounds;
-  bool first = true;  // the round before is the first of its kind
-  for (uint64_t r = 0; r < all; ++r) {
-    const bool new_kind = r == 0 || differs_from_last(r);
-    if (every || new_kind || first || r + 1 == all) {
-      rounds.push_back({.number = r, .times = 1});
-    } else {
-      ++rounds.back().times;
+  // The first two rounds of a kind are carried out, and the last of all; those between are like the
+  // one before. A new kind begins only where a chunk ends.
+  std::set<uint64_t> carried_out;
+  const auto begin_kind = [&](uint64_t round) {
+    for (const uint64_t r : {round, round + 1}) {
+      if (r < all) carried_out.insert(r);
     }
-    first = new_kind;
+  };
+  begin_kind(0);
+  if (all > 0) carried_out.insert(all - 1);
+  for (int r = 0; r < (is_varying(operations_[op].collective) ? ranks() : 1); ++r) {
+    const Geometry& g = geometry(op, r);
+    for (const uint64_t length : lengths) {
+      const uint64_t ends =
+          g.window == 0 ? 0 : (std::clamp(length, g.begin, g.end) - g.begin) / g.window;
+      for (const uint64_t round : {ends, ends + 1}) {
+        if (round > 0 && round < all && differs_from_last(round)) begin_kind(round);
+      }
+    }
+  }
+  for (uint64_t round = 0; every && round < all; ++round) carried_out.insert(round);
+  std::vector<Round> rounds;
+  for (const uint64_t round : carried_out) {
+    if (!rounds.empty()) rounds.back().times = round - rounds.back().number;
+    rounds.push_back({.number = round, .times = 1});
   }
   return rounds;
 }
@@ -91,7 +103,7 @@ uint64_t SymbolicChannel::blocks(size_t op) const {
 }
 
 std::vector<int> SymbolicChannel::chunks_of(size_t op, int rank, bool out) const {
-  const Operation& operation = operations_[op];
+  const LoweredOperation& operation = operations_[op];
   const Form form = form_of(operation.collective);
   if ((out ? form.only_root_writes : form.only_root_reads) && rank != operation.root) return {};
   const bool single = (out ? form.out : form.in) == Holds::kOne;
@@ -105,7 +117,7 @@ std::vector<int> SymbolicChannel::chunks_of(size_t op, int rank, bool out) const
 }
 
 size_t SymbolicChannel::cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const {
-  const Operation& operation = operations_[op];
+  const LoweredOperation& operation = operations_[op];
   const Form form = form_of(operation.collective);
   const bool single = (out ? form.out : form.in) == Holds::kOne;
   const int block = out ? block_out(operation.collective, chunk, ranks())
@@ -149,12 +161,12 @@ SymbolicChannel::Fifo& SymbolicChannel::published(int from) {
 }
 
 SymbolicChannel::Fifo& SymbolicChannel::fifo_of(const Operand& o, int rank, bool destination) {
-  if (o.place == Place::kPublished) return published(destination ? rank : o.peer);
+  if (o.place == OperandKind::kPublished) return published(destination ? rank : o.peer);
   return destination ? link(rank, o.peer) : link(o.peer, rank);
 }
 
 size_t SymbolicChannel::reader_of(const Operand& o, int rank) {
-  return o.place == Place::kPublished ? at(rank) : 0;
+  return o.place == OperandKind::kPublished ? at(rank) : 0;
 }
 
 /// The slowest reader counts; a rank does not read what it has published itself.
@@ -280,7 +292,7 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
     if (destination ? !full(fifo, rank) : fifo.taken[reader_of(o, rank)] < fifo.written) continue;
     if (why == nullptr) return true;
     int peer = o.peer;
-    for (int r = 0; destination && o.place == Place::kPublished && r < ranks(); ++r) {
+    for (int r = 0; destination && o.place == OperandKind::kPublished && r < ranks(); ++r) {
       if (r != rank && fifo.written - fifo.taken[at(r)] >= depth_) peer = r;
     }
     *why = {destination ? "a free slot, all " + std::to_string(depth_) + " being taken, towards "
@@ -303,14 +315,15 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
     Result<ValueId> value = take(rank, i, o, index);
     if (!value.ok()) return value.status();
     sources.push_back(*value);
-    if (o.place == Place::kPublished || in_peer(o)) report_.elements_fetched[at(rank)] += length;
+    if (o.place == OperandKind::kPublished || in_peer(o))
+      report_.elements_fetched[at(rank)] += length;
   }
   Result<ValueId> value = fold(rank, i, sources);
   if (!value.ok()) return value.status();
   const Operand& first = program.operands[i.first];
   for (uint32_t n = 0; n < i.destinations; ++n) {
     const Operand& o = program.operands[i.first + i.sources + n];
-    const bool own = first.place == Place::kIn && o.place == Place::kOut;
+    const bool own = first.place == OperandKind::kIn && o.place == OperandKind::kOut;
     if (i.sources == 1 && own && operations_[cursor.op].in_place &&
         cell_of(cursor.op, rank, false, i.chunk, index) ==
             cell_of(cursor.op, rank, true, i.chunk, index)) {
@@ -318,7 +331,7 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
       continue;  // a copy onto itself is no access
     }
     RONDO_RETURN_IF_ERROR(put(rank, i, o, index, *value));
-    if (o.place != Place::kOut) report_.elements_sent[at(rank)] += length;
+    if (o.place != OperandKind::kOut) report_.elements_sent[at(rank)] += length;
   }
   return {};
 }
@@ -415,7 +428,7 @@ Status SymbolicChannel::check_results() {
 }
 
 Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t index) {
-  const Operation& operation = operations_[op];
+  const LoweredOperation& operation = operations_[op];
   const auto refuse = [&](const std::string& what) {
     return wrong("operation " + std::to_string(op) + ", " + of_rank(rank) + ", chunk " +
                  std::to_string(chunk) + ", part " + std::to_string(index) + ": " + what);

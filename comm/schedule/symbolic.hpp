@@ -26,7 +26,7 @@ inline Status wrong(const std::string& what) { return {Code::kDataError, what}; 
 
 class SymbolicChannel {
  public:
-  SymbolicChannel(std::span<const Operation> operations, size_t channel, uint32_t depth,
+  SymbolicChannel(std::span<const LoweredOperation> operations, size_t channel, uint32_t depth,
                   VerifyReport& report);
   Status run();
 
@@ -118,7 +118,7 @@ class SymbolicChannel {
   /// "operation 0 (all_reduce), rank 1, channel 0, round 0, step 3 (recv), slice 0 "
   std::string where(int rank) const;
 
-  std::span<const Operation> operations_;
+  std::span<const LoweredOperation> operations_;
   size_t channel_;
   uint32_t depth_;
   VerifyReport& report_;

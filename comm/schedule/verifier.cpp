@@ -23,28 +23,24 @@ bool same(const Geometry& a, const Geometry& b) {
 }
 
 /// Where block `block` of `rank`'s buffer begins, as the collective is defined.
-uint64_t block_offset(const Operation& op, int rank, bool out, int block) {
+uint64_t block_offset(const LoweredOperation& op, int rank, bool out, int block) {
   const Form form = form_of(op.collective);
   if ((out ? form.out : form.in) == Holds::kOne) return 0;
   const auto b = static_cast<size_t>(block);
   if (!is_varying(op.collective)) return b * op.programs[0].channels[0].block;
-  const Layout& layout = op.layouts[static_cast<size_t>(rank)];
+  const BlockLayout& layout = op.layouts[static_cast<size_t>(rank)];
   return out ? layout.out_offsets[b] : layout.in_offsets[b];
 }
 
 /// What the ranks say about the layout of a _v collective must fit together.
-Status check_layouts(const Operation& op) {
+Status check_layouts(const LoweredOperation& op) {
   const size_t ranks = op.programs.size();
   if (op.layouts.size() != (is_varying(op.collective) ? ranks : 0)) {
     return wrong(text(op.layouts.size()) + " layouts for " + text(ranks) + " ranks");
   }
-  const Form form = form_of(op.collective);
   for (size_t r = 0; r < op.layouts.size(); ++r) {
-    const Layout& layout = op.layouts[r];
-    const size_t ins = form.in == Holds::kEach ? ranks : 0;
-    const size_t outs = form.out == Holds::kEach ? ranks : 0;
-    if (layout.in_counts.size() != ins || layout.in_offsets.size() != ins ||
-        layout.out_counts.size() != outs || layout.out_offsets.size() != outs) {
+    const BlockLayout& layout = op.layouts[r];
+    if (!has_every_block(layout, op.collective, ranks)) {
       return wrong("the layout of rank " + text(r) + " has not one block for every rank");
     }
     if (op.collective != Collective::kAllToAllV) {
@@ -61,15 +57,13 @@ Status check_layouts(const Operation& op) {
 }
 
 bool uses_slots(const Program& program) {
-  return std::any_of(program.operands.begin(), program.operands.end(), [](const Operand& o) {
-    return o.place == Place::kSlot || o.place == Place::kPublished;
-  });
+  return std::any_of(program.operands.begin(), program.operands.end(), in_slot);
 }
 
 /// The division of the data that all channels share.
-Status check_division(const Operation& op, size_t rank, const Geometry& g) {
+Status check_division(const LoweredOperation& op, size_t rank, const Geometry& g) {
   if (is_varying(op.collective)) {
-    const Layout& layout = op.layouts[rank];
+    const BlockLayout& layout = op.layouts[rank];
     const uint64_t total = schedule::total(layout);
     const uint64_t block = longest(layout);
     if (g.total == total && g.block == block) return {};
@@ -149,7 +143,7 @@ Status check_tiling(const std::vector<Geometry>& channels) {
   return {};
 }
 
-Status check_geometry(const Operation& op, const std::string& what, const Limits& limits) {
+Status check_geometry(const LoweredOperation& op, const std::string& what, const Limits& limits) {
   const std::vector<Geometry>& channels = op.programs[0].channels;
   if (channels.empty()) return wrong(what + "has no channels");
   // One rank alone has no barrier to keep.
@@ -177,44 +171,40 @@ Status check_geometry(const Operation& op, const std::string& what, const Limits
 }
 
 /// Which chunk an operand of a move of `chunk` must name.
-int chunk_of(Collective collective, Place place, int chunk, int ranks) {
-  if (place == Place::kIn || place == Place::kPeerIn) return block_in(collective, chunk, ranks);
-  if (place == Place::kOut || place == Place::kPeerOut) return block_out(collective, chunk, ranks);
-  return chunk;
+int chunk_of(Collective collective, const Operand& o, int chunk, int ranks) {
+  return is_in(o)    ? block_in(collective, chunk, ranks)
+         : is_out(o) ? block_out(collective, chunk, ranks)
+                     : chunk;
 }
 
 /// What is wrong with an operand, or empty.
 std::string operand_fault(Collective collective, const Operand& o, bool destination, int rank,
                           int ranks, int chunk) {
-  const bool own = o.place == Place::kIn || o.place == Place::kOut ||
-                   (o.place == Place::kPublished && destination);
+  const bool own = o.place == OperandKind::kIn || o.place == OperandKind::kOut ||
+                   (o.place == OperandKind::kPublished && destination);
   if (!own && (o.peer < 0 || o.peer >= ranks || o.peer == rank)) {
     return "names peer " + std::to_string(o.peer) + ", which is not another of the " +
            std::to_string(ranks) + " ranks";
   }
-  if (o.chunk != chunk_of(collective, o.place, chunk, ranks)) {
+  if (o.chunk != chunk_of(collective, o, chunk, ranks)) {
     return "is about chunk " + std::to_string(chunk) + ", but has an operand of chunk " +
            std::to_string(o.chunk);
   }
   if (base_of(collective) == Collective::kAllToAll) {
     const int owner = own ? rank : o.peer;
-    const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
-    const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
-    if ((in && chunk / ranks != owner) || (out && chunk % ranks != owner)) {
+    if ((is_in(o) && chunk / ranks != owner) || (is_out(o) && chunk % ranks != owner)) {
       return "is about chunk " + std::to_string(chunk) + ", which rank " + std::to_string(owner) +
-             (in ? " does not send" : " does not get");
+             (is_in(o) ? " does not send" : " does not get");
     }
   }
-  if (destination && (o.place == Place::kIn || o.place == Place::kPeerIn)) return "writes into In";
+  if (destination && is_in(o)) return "writes into In";
   return {};
 }
 
 /// Whether the operand begins where its block does; empty: it does.
-std::string offset_fault(const Operation& op, const Location& o, int rank) {
-  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
-  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
-  const bool own = o.place == Place::kIn || o.place == Place::kOut;
-  const uint64_t expected = in || out ? block_offset(op, own ? rank : o.peer, out, o.chunk) : 0;
+std::string offset_fault(const LoweredOperation& op, const Location& o, int rank) {
+  const int owner = in_peer(o) ? o.peer : rank;
+  const uint64_t expected = in_slot(o) ? 0 : block_offset(op, owner, is_out(o), o.chunk);
   if (o.offset == expected) return "";
   return "has block " + std::to_string(o.chunk) + " at element " + text(o.offset) +
          " of a buffer in which it begins at " + text(expected);
@@ -223,10 +213,10 @@ std::string offset_fault(const Operation& op, const Location& o, int rank) {
 /// Two equal operands on one side would take two slots in one move, or fold a contribution twice.
 bool repeats(std::span<const Location> operands) {
   if (operands.size() < 2) return false;
-  std::vector<std::pair<Place, int32_t>> keys;
+  std::vector<std::pair<OperandKind, int32_t>> keys;
   keys.reserve(operands.size());
   for (const Operand& o : operands) {
-    const bool own = o.place == Place::kIn || o.place == Place::kOut;
+    const bool own = o.place == OperandKind::kIn || o.place == OperandKind::kOut;
     keys.emplace_back(o.place, own ? -1 : o.peer);
   }
   std::sort(keys.begin(), keys.end());
@@ -234,7 +224,7 @@ bool repeats(std::span<const Location> operands) {
 }
 
 /// What is wrong with an instruction as such, or empty.
-std::string instruction_fault(const Operation& op, int rank, const Instruction& i) {
+std::string instruction_fault(const LoweredOperation& op, int rank, const Instruction& i) {
   const Program& program = op.programs[static_cast<size_t>(rank)];
   const int ranks = static_cast<int>(op.programs.size());
   if (i.action == Action::kSignal) return {};
@@ -272,7 +262,7 @@ std::string instruction_fault(const Operation& op, int rank, const Instruction& 
   return i.finishes && !reduces ? "finishes a reduction where none is" : "";
 }
 
-Status check_signals(const Operation& op, const std::string& what) {
+Status check_signals(const LoweredOperation& op, const std::string& what) {
   for (size_t r = 0; r < op.programs.size(); ++r) {
     const Program& program = op.programs[r];
     uint64_t signals = 0;
@@ -288,9 +278,9 @@ Status check_signals(const Operation& op, const std::string& what) {
   return {};
 }
 
-Status check_form(std::span<const Operation> operations, const Limits& limits) {
+Status check_form(std::span<const LoweredOperation> operations, const Limits& limits) {
   for (size_t k = 0; k < operations.size(); ++k) {
-    const Operation& op = operations[k];
+    const LoweredOperation& op = operations[k];
     const std::string what =
         "operation " + text(k) + " (" + std::string(name(op.collective)) + "): ";
     if (op.programs.empty() || op.programs.size() != operations[0].programs.size()) {
@@ -316,7 +306,7 @@ Status check_form(std::span<const Operation> operations, const Limits& limits) {
 
 }  // namespace
 
-uint64_t chunk_length(const Operation& op, int chunk) {
+uint64_t chunk_length(const LoweredOperation& op, int chunk) {
   const auto c = static_cast<size_t>(chunk), ranks = op.programs.size();
   switch (op.collective) {
     case Collective::kAllGatherV:
@@ -332,38 +322,14 @@ uint64_t chunk_length(const Operation& op, int chunk) {
   return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
 }
 
-Result<Operation> make_operation(const Shape& shape, const Limits& limits) {
-  if (shape.in_place && !is_in_place_safe(shape.collective, shape.algorithm)) {
-    return Status(Code::kUnavailable, std::string(name(shape.algorithm)) + " " +
-                                          std::string(name(shape.collective)) +
-                                          " cannot be used in place; choose another algorithm");
-  }
-  Operation op{.collective = shape.collective,
-               .root = shape.root,
-               .in_place = shape.in_place,
-               .count = shape.count,
-               .programs = {},
-               .layouts = shape.layouts};
-  for (int r = 0; r < shape.ranks; ++r) {
-    Result<Schedule> s = build(shape.collective, shape.algorithm, shape.ranks, r, shape.root);
-    if (!s.ok()) return s.status();
-    const bool varies = is_varying(shape.collective);
-    Result<Program> program =
-        lower(*s, shape.count, limits, varies ? shape.layouts[static_cast<size_t>(r)] : Layout{});
-    if (!program.ok()) return program.status();
-    op.programs.push_back(std::move(*program));
-  }
-  return op;
-}
-
-Result<VerifyReport> verify(std::span<const Operation> operations, const Limits& limits) {
+Result<VerifyReport> verify(std::span<const LoweredOperation> operations, const Limits& limits) {
   VerifyReport report;
   if (operations.empty()) return report;
   RONDO_RETURN_IF_ERROR(check_form(operations, limits));
   report.elements_sent.resize(operations[0].programs.size());
   report.elements_fetched.resize(operations[0].programs.size());
   size_t channels = 0;
-  for (const Operation& op : operations) {
+  for (const LoweredOperation& op : operations) {
     channels = std::max(channels, op.programs[0].channels.size());
   }
   for (size_t c = 0; c < channels; ++c) {

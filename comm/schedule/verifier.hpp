@@ -18,31 +18,17 @@
 namespace rondo::schedule {
 
 /// One call of a collective: the programs of all ranks, lowered with the same limits.
-struct Operation {
+struct LoweredOperation {
   Collective collective;
   int root = 0;
   bool in_place = false;  // In and Out overlap as communicator.hpp allows for the collective
   uint64_t count = 0;     // the collective's own argument
-  std::vector<Program> programs;  // [rank]
-  std::vector<Layout> layouts{};  // [rank], of a _v collective
-};
-
-/// What is to be built and lowered for all ranks.
-struct Shape {
-  Collective collective;
-  Algorithm algorithm;
-  int ranks;
-  int root = 0;
-  bool in_place = false;
-  uint64_t count = 0;
-  std::vector<Layout> layouts{};  // [rank], of a _v collective
+  std::vector<Program> programs;       // [rank]
+  std::vector<BlockLayout> layouts{};  // [rank], of a _v collective
 };
 
 /// Elements of chunk `chunk`, as the collective is defined.
-uint64_t chunk_length(const Operation& op, int chunk);
-
-/// build() and lower() for every rank. Refuses in place where the algorithm is not safe so.
-Result<Operation> make_operation(const Shape& shape, const Limits& limits);
+uint64_t chunk_length(const LoweredOperation& op, int chunk);
 
 struct VerifyReport {
   std::vector<uint64_t> elements_sent;     // [rank], as in Traffic, over all operations
@@ -65,6 +51,6 @@ struct VerifyReport {
 ///    it is posted, while another access conflicts, or after its owner may have returned.
 /// `limits`: element_bytes, slot_bytes and depth are used. Otherwise kDataError, with a sentence
 /// that names rank and step.
-Result<VerifyReport> verify(std::span<const Operation> operations, const Limits& limits);
+Result<VerifyReport> verify(std::span<const LoweredOperation> operations, const Limits& limits);
 
 }  // namespace rondo::schedule

@@ -6,21 +6,23 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "comm/base/printable.hpp"
+#include "comm/base/refuse.hpp"
 
 namespace rondo::status {
 namespace {
 
-using recorder::BoardView;
-using recorder::Header;
+using board::BoardView;
+using board::Header;
 
 constexpr uint32_t kMostRanks = 65535;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-Status refuse(const std::string& why) {
-  return {Code::kInvalidArgument, "this is no board of rondo's: " + why};
+Status not_a_board(const std::string& why) {
+  return comm::refuse("this is no board of rondo's: " + why);
 }
 
 }  // namespace
@@ -31,12 +33,12 @@ void MappedBoard::Unmap::operator()(const std::byte* base) const {
 
 Result<MappedBoard> MappedBoard::open(transport::UniqueFd fd) {
   struct stat facts {};
-  if (::fstat(fd.get(), &facts) != 0) return refuse(std::strerror(errno));
+  if (::fstat(fd.get(), &facts) != 0) return not_a_board(std::strerror(errno));
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refuse("it is not sealed");
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return not_a_board("it is not sealed");
   const auto bytes = static_cast<size_t>(facts.st_size);
   if (bytes < BoardView::bytes_needed(1) || bytes > kMostBytes) {
-    return refuse(fmt::format("it has {} bytes", bytes));
+    return not_a_board(fmt::format("it has {} bytes", bytes));
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return Status(Code::kSystem, fmt::format("mmap: {}", strerror(errno)));
@@ -44,22 +46,20 @@ Result<MappedBoard> MappedBoard::open(transport::UniqueFd fd) {
   board.mapping_ = {static_cast<const std::byte*>(base), Unmap{bytes}};
   // Acquire: pairs with the release in Board's constructor; the rest of the header is whole then.
   const auto* header = static_cast<const Header*>(base);
-  if (header->magic.load(std::memory_order_acquire) != Header::kMagic) return refuse("no header");
+  if (header->magic.load(std::memory_order_acquire) != Header::kMagic)
+    return not_a_board("no header");
   if (header->version != Header::kVersion) {
-    return refuse(
+    return not_a_board(
         fmt::format("it has version {}, this program reads {}", header->version, Header::kVersion));
   }
   const uint32_t ranks = header->ranks;  // once: whoever owns the memory may change it
   if (ranks < 1 || ranks > kMostRanks || BoardView::bytes_needed(static_cast<int>(ranks)) > bytes) {
-    return refuse(fmt::format("{} ranks do not fit {} bytes", ranks, bytes));
+    return not_a_board(fmt::format("{} ranks do not fit {} bytes", ranks, bytes));
   }
   board.ranks_ = static_cast<int>(ranks);
   char name[sizeof(header->name)];
   std::memcpy(name, header->name, sizeof(name));
-  board.name_.assign(name, ::strnlen(name, sizeof(name)));
-  // It ends up on terminals.
-  std::replace_if(
-      board.name_.begin(), board.name_.end(), [](char c) { return c < ' ' || c == '\x7f'; }, '?');
+  board.name_ = base::printable({name, ::strnlen(name, sizeof(name))}, sizeof(name));
   board.id_ = facts.st_ino;
   board.fd_ = std::move(fd);
   return board;
@@ -69,7 +69,7 @@ bool MappedBoard::is_over() const {
   const BoardView all = view();
   for (int rank = 0; rank < all.ranks(); ++rank) {
     if (all.state(rank).life.load(std::memory_order_acquire) !=
-        static_cast<uint32_t>(recorder::Life::kGone)) {
+        static_cast<uint32_t>(board::Life::kGone)) {
       return false;
     }
   }

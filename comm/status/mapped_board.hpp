@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/recorder/board.hpp"
+#include "comm/board/board.hpp"
 #include "rondo/status.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::status {
 
@@ -22,7 +22,7 @@ class MappedBoard {
   /// feet.
   static Result<MappedBoard> open(transport::UniqueFd fd);
 
-  recorder::BoardView view() const { return {mapping_.get(), ranks_}; }
+  board::BoardView view() const { return {mapping_.get(), ranks_}; }
   /// Of the communicator.
   const std::string& name() const { return name_; }
   /// For handing on; still this object's.

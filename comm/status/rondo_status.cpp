@@ -8,9 +8,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "comm/counted.hpp"
-#include "comm/flush_stdout.hpp"
-#include "comm/recorder/board.hpp"
+#include "comm/base/counted.hpp"
+#include "comm/base/flush_stdout.hpp"
+#include "comm/board/board.hpp"
 #include "comm/status/find.hpp"
 #include "comm/status/snapshot.hpp"
 #include "rondo/rondo.h"
@@ -32,7 +32,7 @@ int fail(const std::string& why) {
   return 1;
 }
 
-Json to_json(const recorder::Message& message) {
+Json to_json(const board::Message& message) {
   return {{"direction", message.sends ? "send" : "recv"},
           {"peer", message.peer},
           {"type", name(message.type)},
@@ -47,10 +47,12 @@ Json to_json(const RankSnapshot& rank) {
   Json json = {{"rank", rank.rank},
                {"pid", rank.pid},
                {"does", to_string(rank.doing)},
+               {"pid_is_of_another_namespace", rank.foreign_pid},
                {"process", rank.process},
                {"begun", rank.begun},
                {"ended", rank.ended},
                {"operation", rank.operation.empty() ? Json() : Json(rank.operation)}};
+  if (rank.elsewhere >= 0) json["waits_elsewhere_for"] = rank.elsewhere;
   if (rank.peer >= 0) {
     json["waits_for"] = rank.peer;
     json["seconds"] = rank.seconds;
@@ -63,7 +65,7 @@ Json to_json(const RankSnapshot& rank) {
     json["round"] = rank.round;
   }
   json["messages"] = Json::array();
-  for (const recorder::Message& message : rank.messages) {
+  for (const board::Message& message : rank.messages) {
     json["messages"].push_back(to_json(message));
   }
   return json;

@@ -7,25 +7,27 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
-#include "comm/counted.hpp"
-#include "comm/recorder/clock.hpp"
-#include "comm/recorder/process_state.hpp"
-#include "comm/schedule/schedule.hpp"
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/base/clock.hpp"
+#include "comm/base/counted.hpp"
+#include "comm/base/process.hpp"
+#include "comm/health/process_state.hpp"
 
 namespace rondo::status {
 namespace {
 
-using recorder::BoardView;
-using recorder::Life;
-using recorder::RankState;
+using board::BoardView;
+using board::Life;
+using board::RankState;
 
 bool has_ended(const std::string& process) { return process.empty() || process == "a zombie"; }
 bool is_stopped(const std::string& process) { return process.starts_with("stopped"); }
 
 /// The owner may be 64 operations further before a post has been read: then a newer one is asked
 /// for.
-std::optional<recorder::Posted> last_posted(const BoardView& board, int rank, uint64_t& sequence) {
+std::optional<board::Posted> last_posted(const BoardView& board, int rank, uint64_t& sequence) {
   constexpr int kTries = 8;
   for (int i = 0; i < kTries; ++i) {
     sequence = board.state(rank).posted.load(std::memory_order_acquire);
@@ -36,16 +38,14 @@ std::optional<recorder::Posted> last_posted(const BoardView& board, int rank, ui
 
 double seconds_since(const RankState& state) {
   const int64_t since_ns = state.waiting_since_ns.load(std::memory_order_relaxed);
-  return static_cast<double>(std::max<int64_t>(recorder::now_ns() - since_ns, 0)) * 1e-9;
+  return static_cast<double>(std::max<int64_t>(base::now_ns() - since_ns, 0)) * 1e-9;
 }
 
-void describe_wait(const RankState& state, const recorder::Call& call, int ranks,
-                   RankSnapshot& rank) {
+void describe_wait(const RankState& state, const board::Call& call, int ranks, RankSnapshot& rank) {
   rank.seconds = seconds_since(state);
   rank.algorithm = static_cast<Algorithm>(state.algorithm.load(std::memory_order_relaxed));
-  if (rank.algorithm == Algorithm::kAuto || !schedule::has(call.collective, rank.algorithm)) return;
   const uint32_t step = state.step.load(std::memory_order_relaxed);
-  auto schedule = schedule::build(call.collective, rank.algorithm, ranks, rank.rank, call.root);
+  auto schedule = algorithms::build(call.collective, rank.algorithm, ranks, rank.rank, call.root);
   if (!schedule.ok() || step >= schedule->steps.size()) return;
   rank.step = step;
   rank.steps = static_cast<uint32_t>(schedule->steps.size());
@@ -55,7 +55,7 @@ void describe_wait(const RankState& state, const recorder::Call& call, int ranks
 
 /// What a rank that is in no operation waits with: a message from or to that peer.
 std::string message_with(const RankSnapshot& rank) {
-  for (const recorder::Message& message : rank.messages) {
+  for (const board::Message& message : rank.messages) {
     if (message.peer == rank.peer) return message.to_string();
   }
   return "a message (send, recv)";
@@ -72,10 +72,12 @@ RankSnapshot look_at(const BoardView& board, int r) {
   rank.message_lanes = state.messages.load(std::memory_order_relaxed);
   const auto posted = last_posted(board, r, rank.begun);
   if (posted) rank.operation = posted->call.to_string();
-  if (life == Life::kAlive) rank.process = recorder::process_state(rank.pid);
+  rank.foreign_pid = life == Life::kAlive &&
+                     !base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed));
+  if (life == Life::kAlive && !rank.foreign_pid) rank.process = board::process_state(rank.pid);
   if (life != Life::kAlive) {
     rank.doing = life == Life::kGone ? Doing::kLeft : Doing::kNotCome;
-  } else if (has_ended(rank.process)) {
+  } else if (!rank.foreign_pid && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
   } else if (rank.begun <= rank.ended && peer >= 0 && peer < board.ranks()) {
     rank.doing = Doing::kWaiting;
@@ -84,6 +86,7 @@ RankSnapshot look_at(const BoardView& board, int r) {
     rank.seconds = seconds_since(state);
   } else if (rank.begun <= rank.ended) {
     rank.doing = Doing::kOutside;
+    rank.elsewhere = board.awaited_elsewhere(r);
   } else if (peer < 0 || peer >= board.ranks() || !posted) {
     rank.doing = Doing::kWorking;
   } else {
@@ -95,7 +98,12 @@ RankSnapshot look_at(const BoardView& board, int r) {
 }
 
 /// Whom a chain goes on to: -1 where it ends.
-int next_of(const RankSnapshot& rank) { return is_stopped(rank.process) ? -1 : rank.peer; }
+int next_of(const RankSnapshot& rank) {
+  return is_stopped(rank.process) ? -1 : rank.peer >= 0 ? rank.peer : rank.elsewhere;
+}
+std::string place_of_wait(const RankSnapshot& rank) {
+  return rank.elsewhere >= 0 ? " in another communicator" : "";
+}
 
 std::string end_of_chain(const RankSnapshot& rank) {
   if (is_stopped(rank.process)) return fmt::format("is {} (pid {})", rank.process, rank.pid);
@@ -103,6 +111,9 @@ std::string end_of_chain(const RankSnapshot& rank) {
     case Doing::kNotCome:
       return "has not come";
     case Doing::kOutside:
+      if (rank.elsewhere >= 0) {
+        return fmt::format("waits in another communicator for rank {}: a circle", rank.elsewhere);
+      }
       return rank.ended == 0 ? "has not begun an operation"
                              : fmt::format("is not in an operation; its last was #{}", rank.ended);
     case Doing::kWorking:
@@ -157,12 +168,12 @@ std::string row_of(const RankSnapshot& rank) {
 /// A line for each.
 std::string messages_of(const RankSnapshot& rank) {
   std::string text;
-  for (const recorder::Message& message : rank.messages) {
+  for (const board::Message& message : rank.messages) {
     text += fmt::format("rank {}: {}\n", rank.rank, message.describe());
   }
-  if (rank.message_lanes > recorder::kMessages) {
+  if (rank.message_lanes > board::kMessages) {
     text += fmt::format("rank {}: and those of {} more lanes\n", rank.rank,
-                        rank.message_lanes - recorder::kMessages);
+                        rank.message_lanes - board::kMessages);
   }
   return text;
 }
@@ -198,15 +209,15 @@ Snapshot take(const MappedBoard& board) {
 std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
   std::vector<bool> awaited(snapshot.ranks.size(), false), told(snapshot.ranks.size(), false);
   for (const RankSnapshot& rank : snapshot.ranks) {
-    if (next_of(rank) >= 0) awaited[static_cast<size_t>(rank.peer)] = true;
+    if (const int next = next_of(rank); next >= 0) awaited[static_cast<size_t>(next)] = true;
   }
   // Heads that go on alike share a sentence.
-  std::map<std::vector<int>, std::vector<int>> heads;
+  std::map<std::pair<std::string, std::vector<int>>, std::vector<int>> heads;
   const auto tell = [&](int head) {
     std::vector<int> path = path_from(snapshot, head);
     for (int rank : path) told[static_cast<size_t>(rank)] = true;
     path.erase(path.begin());
-    heads[path].push_back(head);
+    heads[{place_of_wait(snapshot.ranks[static_cast<size_t>(head)]), path}].push_back(head);
   };
   for (const RankSnapshot& rank : snapshot.ranks) {
     if (next_of(rank) >= 0 && !awaited[static_cast<size_t>(rank.rank)]) tell(rank.rank);
@@ -215,10 +226,13 @@ std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
     if (next_of(rank) >= 0 && !told[static_cast<size_t>(rank.rank)]) tell(rank.rank);
   }
   std::vector<std::string> sentences;
-  for (const auto& [path, from] : heads) {
-    std::string text = list_of(from) + (from.size() > 1 ? " wait" : " waits");
+  for (const auto& [way, from] : heads) {
+    const auto& [place, path] = way;
+    std::string text = list_of(from) + (from.size() > 1 ? " wait" : " waits") + place;
     for (size_t i = 0; i < path.size(); ++i) {
-      text += fmt::format("{} for rank {}, which ", i > 0 ? "waits" : "", path[i]);
+      const auto before = static_cast<size_t>(i > 0 ? path[i - 1] : 0);
+      if (i > 0) text += "waits" + place_of_wait(snapshot.ranks[before]);
+      text += fmt::format(" for rank {}, which ", path[i]);
     }
     const int last = path.empty() ? from.front() : path.back();
     text += end_of_chain(snapshot.ranks[static_cast<size_t>(last)]);
@@ -234,6 +248,15 @@ std::string to_text(const Snapshot& snapshot) {
                       "pid", "does", "operation", "step", "round", "peer", "for", "what");
   for (const RankSnapshot& rank : snapshot.ranks) text += row_of(rank) + "\n";
   for (const RankSnapshot& rank : snapshot.ranks) text += messages_of(rank);
+  std::vector<int> foreign;
+  for (const RankSnapshot& rank : snapshot.ranks) {
+    if (rank.foreign_pid) foreign.push_back(rank.rank);
+  }
+  if (!foreign.empty()) {
+    text += list_of(foreign) +
+            ": in another PID namespace, where their pids count; whether these processes live "
+            "cannot be seen from here\n";
+  }
   for (const std::string& chain : waiting_chains(snapshot)) text += chain + "\n";
   if (!snapshot.error.empty()) text += "error: " + snapshot.error + "\n";
   return text;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/recorder/board.hpp"
+#include "comm/board/board.hpp"
 #include "comm/status/mapped_board.hpp"
 #include "rondo/types.hpp"
 
@@ -28,9 +28,11 @@ const char* to_string(Doing doing);
 struct RankSnapshot {
   int rank = 0, pid = 0;
   Doing doing = Doing::kNotCome;
+  bool foreign_pid = false;       // of another PID namespace: nothing is known of the process
   std::string process{};          // the kernel's word: "stopped by a signal"; empty: unknown
   uint64_t begun = 0, ended = 0;  // sequence numbers of the last operations; 0: none
   std::string operation{};        // the last one begun, "all_reduce(float, sum, count 1024)"
+  int elsewhere = -1;             // the rank that its process waits for in another communicator
   // While it waits:
   int peer = -1;
   double seconds = 0;              // since anything moved
@@ -39,7 +41,7 @@ struct RankSnapshot {
   uint32_t steps = 0, round = 0;
   std::string action{};  // of that step: "recv_reduce_send"
   /// With which it waits, and in how many lanes: see BoardView::messages().
-  std::vector<recorder::Message> messages{};
+  std::vector<board::Message> messages{};
   uint32_t message_lanes = 0;
 };
 

@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kBoard = "board", kQuestion = "boards?";
 constexpr const char* kSocketName = "status";
 constexpr size_t kMostBoards = 250;  // the kernel lets 253 descriptors travel in a packet
-constexpr size_t kMostGuests = 64;
+constexpr size_t kMostConnections = 64;
 constexpr size_t kMostCommandBytes = 4096;
 constexpr size_t kPacketBytes = 8192;
 constexpr std::chrono::seconds kPatience{3};
@@ -165,53 +165,53 @@ void announce_board(int fd) {
   if (socket.ok()) (void)send_packet(socket->get(), kBoard, {fd});
 }
 
-Result<Desk> Desk::open(const std::string& directory, const Job& job) {
+Result<StatusServer> StatusServer::open(const std::string& directory, const Job& job) {
   auto opened = open_own_directory(directory);
   if (!opened.ok()) return opened.status();
-  Desk desk;
-  desk.path_ = directory + "/" + kSocketName;
-  desk.description_ = describe(job);
-  desk.listener_ = make_socket();
-  desk.events_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  StatusServer server;
+  server.path_ = directory + "/" + kSocketName;
+  server.description_ = describe(job);
+  server.listener_ = make_socket();
+  server.events_.reset(::epoll_create1(EPOLL_CLOEXEC));
   const sockaddr_un address = address_in(*opened);
-  epoll_event event{.events = EPOLLIN, .data = {.fd = desk.listener_.get()}};
-  if (!desk.listener_.valid() || !desk.events_.valid() ||
-      ::bind(desk.listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
+  epoll_event event{.events = EPOLLIN, .data = {.fd = server.listener_.get()}};
+  if (!server.listener_.valid() || !server.events_.valid() ||
+      ::bind(server.listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
           0 ||
-      ::listen(desk.listener_.get(), SOMAXCONN) != 0 ||
-      ::epoll_ctl(desk.events_.get(), EPOLL_CTL_ADD, desk.listener_.get(), &event) != 0) {
+      ::listen(server.listener_.get(), SOMAXCONN) != 0 ||
+      ::epoll_ctl(server.events_.get(), EPOLL_CTL_ADD, server.listener_.get(), &event) != 0) {
     return failure("cannot listen in " + directory);
   }
-  return desk;
+  return server;
 }
 
-void Desk::serve() {
+void StatusServer::serve() {
   epoll_event events[16];
   const int ready = ::epoll_wait(events_.get(), events, std::size(events), 0);
   for (int i = 0; i < ready; ++i) {
     if (events[i].data.fd == listener_.get()) {
-      greet();
+      accept();
     } else {
-      hear(events[i].data.fd);
+      receive(events[i].data.fd);
     }
   }
 }
 
-void Desk::greet() {
-  UniqueFd guest(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!guest.valid() || !is_own_user(guest.get())) return;
-  // Who says nothing makes room in the end.
-  if (guests_.size() >= kMostGuests) guests_.pop_front();
-  epoll_event event{.events = EPOLLIN, .data = {.fd = guest.get()}};
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, guest.get(), &event) == 0) {
-    guests_.push_back(std::move(guest));
+void StatusServer::accept() {
+  UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!connection.valid() || !is_own_user(connection.get())) return;
+  // The oldest silent connection makes room.
+  if (connections_.size() >= kMostConnections) connections_.pop_front();
+  epoll_event event{.events = EPOLLIN, .data = {.fd = connection.get()}};
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, connection.get(), &event) == 0) {
+    connections_.push_back(std::move(connection));
   }
 }
 
-void Desk::hear(int socket) {
-  const auto guest = std::find_if(guests_.begin(), guests_.end(),
-                                  [&](const UniqueFd& fd) { return fd.get() == socket; });
-  if (guest == guests_.end()) return;
+void StatusServer::receive(int socket) {
+  const auto connection = std::find_if(connections_.begin(), connections_.end(),
+                                       [&](const UniqueFd& fd) { return fd.get() == socket; });
+  if (connection == connections_.end()) return;
   if (auto packet = receive_packet(socket); packet.ok()) {
     if (packet->text == kQuestion) answer(socket);
     if (packet->text == kBoard && packet->fds.size() == 1) {
@@ -221,17 +221,17 @@ void Desk::hear(int socket) {
       if (boards_.size() > kMostBoards) boards_.pop_front();
     }
   }
-  guests_.erase(guest);
+  connections_.erase(connection);
 }
 
-void Desk::answer(int socket) {
+void StatusServer::answer(int socket) {
   drop_finished();
   std::vector<int> fds;
   for (const MappedBoard& board : boards_) fds.push_back(board.fd());
   (void)send_packet(socket, description_, fds);  // an asker that has gone is no loss
 }
 
-std::string Desk::flight_records() {
+std::string StatusServer::flight_records() {
   drop_finished();
   std::string text;
   for (const MappedBoard& board : boards_) {
@@ -241,7 +241,7 @@ std::string Desk::flight_records() {
   return text.empty() ? "flight recorder: there is no communicator\n" : text;
 }
 
-void Desk::drop_finished() {
+void StatusServer::drop_finished() {
   std::erase_if(boards_, [](const MappedBoard& board) { return board.is_over(); });
 }
 

@@ -1,6 +1,6 @@
-// The socket between a launcher, the ranks that tell it of their boards, and rondo-status, which
-// asks for them. One packet each way and nothing else: descriptors travel, and who has a board can
-// read it without anybody's help, also when every rank hangs.
+// The socket between a launcher, its ranks, which send it their boards' descriptors, and
+// rondo-status, which fetches them. One packet each way: with a board's descriptor a reader needs no
+// other process, also when every rank hangs.
 #pragma once
 
 #include <deque>
@@ -9,18 +9,18 @@
 
 #include "comm/status/mapped_board.hpp"
 #include "rondo/status.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::status {
 
 /// Where a launcher's socket is, for its ranks.
 inline constexpr const char* kSocketVariable = "RONDO_STATUS_SOCKET";
 
-/// Rank 0 of a communicator tells the launcher, if there is one that wants to know. Never waits; a
-/// launcher that cannot be told is no error.
+/// Rank 0 of a communicator sends the board's descriptor to the launcher, if there is one with a
+/// status socket. Never waits; failures are ignored.
 void announce_board(int fd);
 
-/// What a launcher says of its job.
+/// A launcher's description of its job.
 struct Job {
   int pid = 0;
   int ranks = 0;
@@ -29,30 +29,30 @@ struct Job {
 };
 
 /// The launcher's side. One thread.
-class Desk {
+class StatusServer {
  public:
   /// Listens in `directory`, which is the user's alone. `job.pid` is this process.
-  static Result<Desk> open(const std::string& directory, const Job& job);
+  static Result<StatusServer> open(const std::string& directory, const Job& job);
 
   /// Value of kSocketVariable.
   const std::string& path() const { return path_; }
   /// Readable when serve() has something to do.
   int fd() const { return events_.get(); }
-  /// Hears and answers. Never blocks.
+  /// Receives and answers packets. Never blocks.
   void serve();
-  /// The flight recorders of all ranks of all communicators that somebody has not left, as text.
+  /// The flight recorders of all ranks of all communicators that a rank has not left, as text.
   std::string flight_records();
 
  private:
-  Desk() = default;
-  void greet();
-  void hear(int socket);
+  StatusServer() = default;
+  void accept();
+  void receive(int socket);
   void answer(int socket);
   void drop_finished();
 
   std::string path_, description_;
   transport::UniqueFd events_, listener_;
-  std::deque<transport::UniqueFd> guests_;  // that have not said anything yet
+  std::deque<transport::UniqueFd> connections_;  // no packet received yet
   std::deque<MappedBoard> boards_;
 };
 

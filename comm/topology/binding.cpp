@@ -7,7 +7,7 @@
 namespace rondo::topology {
 namespace {
 
-/// Only what the process may use, so that a share of a share is one.
+/// Only CPUs that the process may use, so that a share can be divided again.
 bool load_allowed(hwloc_topology_t topology) {
   if (hwloc_topology_load(topology) != 0) return false;
   hwloc_bitmap_t allowed = hwloc_bitmap_alloc();

@@ -1,4 +1,4 @@
-// Which CPUs each rank of a host is given when a launcher shares them out.
+// The CPUs of each rank of a host, when a launcher divides them.
 #pragma once
 
 #include <sched.h>
@@ -7,9 +7,9 @@
 
 namespace rondo::topology {
 
-/// The CPUs that this process may use, divided among `ranks`: everybody has as many, of neighbours;
-/// what cannot be divided is nobody's. Empty where there are fewer CPUs than ranks, or hwloc cannot
-/// say. Some milliseconds.
+/// Divides the CPUs that this process may use among `ranks`: equal parts of neighbouring CPUs; a
+/// remainder is unused. Empty if there are fewer CPUs than ranks, or hwloc does not know. Takes
+/// some milliseconds.
 std::vector<cpu_set_t> share_cpus(int ranks);
 
 }  // namespace rondo::topology

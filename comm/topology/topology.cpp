@@ -14,7 +14,7 @@ Host look() {
   Host host{.llc_bytes = kUnknownLlcBytes, .llc_count = 1, .cpus = 1};
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return host;
-  // Caches and CPUs only: reading PCI and the rest would take longer than making a communicator.
+  // Caches and CPUs only: reading PCI and the rest would take longer than creating a communicator.
   hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_cache_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (hwloc_topology_load(topology) == 0) {

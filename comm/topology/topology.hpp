@@ -1,4 +1,4 @@
-// What hwloc says about this host, as far as rondo decides by it. Knows no ranks.
+// This host's caches and CPUs, from hwloc. Knows no ranks.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 namespace rondo::topology {
 
 struct Host {
-  size_t llc_bytes;  // of one last-level cache; 32 MiB where hwloc finds none
+  size_t llc_bytes;  // of one last-level cache; 32 MiB if hwloc finds none
   int llc_count;
-  int cpus;  // of the whole host, whoever may use them
+  int cpus;  // of the whole host, allowed or not
 };
 
 /// Looked up once per process (some milliseconds). Thread-safe.

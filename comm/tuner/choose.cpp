@@ -2,33 +2,35 @@
 #include "comm/tuner/choose.hpp"
 
 #include <algorithm>
-#include <limits>
 
-#include "comm/schedule/schedule.hpp"
+#include "comm/algorithms/algorithm.hpp"
 
 namespace rondo::tuner {
+
+using algorithms::AlgorithmTraits;
+using algorithms::traits_of;
+
 namespace {
 
-/// Whether peers' buffers, though they are not mapped, will do for a direct algorithm.
+/// Whether a direct algorithm can use peers' unmapped buffers.
 bool copies_between_processes(Collective collective, const Available& available) {
   return available.process_copy && !available.references && !form_of(collective).reduces;
 }
 
-/// Whether ranks follow a direct algorithm that is not safe in place until one of them is in place,
-/// and then go through slots: only where no direct one is safe, because in place that would be
-/// better.
+/// Whether ranks may choose a direct algorithm that is not safe in place, and fall back to slots if
+/// a rank is in place: only if no safe direct algorithm exists, which would be better.
 bool is_given_up_in_place(Collective collective, Algorithm algorithm) {
-  const auto is_better = [collective](Algorithm other) {
-    return schedule::has(collective, other) && schedule::is_in_place_safe(collective, other);
+  const auto is_better = [collective](const AlgorithmTraits* other) {
+    return other->needs.references && algorithms::is_in_place_safe(collective, other->algorithm);
   };
-  return schedule::needs_of(algorithm).references && !is_better(Algorithm::kOneShotDirect) &&
-         !is_better(Algorithm::kTwoShotDirect);
+  const auto all = algorithms::all();
+  return traits_of(algorithm).needs.references && std::none_of(all.begin(), all.end(), is_better);
 }
 
-/// Why `algorithm`, which does the collective, may not be used; null: it may.
+/// Why `algorithm`, which implements the collective, may not be used; null: it may.
 const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
                     bool in_place) {
-  const schedule::Needs needs = schedule::needs_of(algorithm);
+  const algorithms::Needs& needs = traits_of(algorithm).needs;
   if (available.scaled && !can_scale(*available.scaled, algorithm))
     return "scaled inputs would be rounded differently";
   if (needs.publish && !available.publish) return "no slots with several readers";
@@ -38,10 +40,10 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
   }
   if (needs.signals && !available.signals) return "no counters";
   if (available.rank_order_only && form_of(collective).reduces &&
-      !schedule::folds_in_rank_order(algorithm)) {
+      !traits_of(algorithm).folds_in_rank_order) {
     return "does not fold in rank order";
   }
-  if (in_place && !schedule::is_in_place_safe(collective, algorithm) &&
+  if (in_place && !algorithms::is_in_place_safe(collective, algorithm) &&
       !(available.offers && is_given_up_in_place(collective, algorithm))) {
     return "not safe in place";
   }
@@ -51,34 +53,32 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
 }  // namespace
 
 bool can_scale(DataType type, Algorithm algorithm) {
-  return algorithm != Algorithm::kOneShot || !is_floating(type) || size_of(type) >= 4;
+  return traits_of(algorithm).scales_small_floats || !is_floating(type) || size_of(type) >= 4;
 }
 
-Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
-              bool in_place, const LinkProfile& profile) {
+Algorithm choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
+                 bool in_place, const LinkProfile& profile) {
   for (const Candidate& candidate :
        candidates(collective, ranks, bytes, available, in_place, profile)) {
-    if (candidate.refusal == nullptr) {
-      return {.algorithm = candidate.algorithm, .predicted_us = candidate.price.total_us()};
-    }
+    if (candidate.refusal == nullptr) return candidate.algorithm;
   }
-  return {.algorithm = Algorithm::kRing, .predicted_us = std::numeric_limits<double>::infinity()};
+  return Algorithm::kAuto;
 }
 
 std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t bytes,
                                   const Available& available, bool in_place,
                                   const LinkProfile& profile) {
   std::vector<Candidate> all;
-  for (int a = 0; a < kAlgorithms; ++a) {
-    const auto algorithm = static_cast<Algorithm>(a);
-    if (!schedule::has(collective, algorithm)) continue;
+  for (const AlgorithmTraits* traits : algorithms::all()) {
+    const Algorithm algorithm = traits->algorithm;
+    if (algorithms::find(collective, algorithm) == nullptr) continue;
     all.push_back({.algorithm = algorithm,
                    .price = price({.collective = collective,
                                    .algorithm = algorithm,
                                    .ranks = ranks,
                                    .bytes = bytes,
                                    .mapped = available.references ||
-                                             (schedule::needs_of(algorithm).references &&
+                                             (traits->needs.references &&
                                               !copies_between_processes(collective, available))},
                                   profile),
                    .refusal = refusal(collective, algorithm, available, in_place)});

@@ -1,5 +1,6 @@
-// The choice of algorithm: the cheapest of those that the transport can carry, by prediction. Pure
-// and deterministic, so that ranks with the same profile choose alike without talking.
+// The choice of algorithm: the one with the lowest prediction among those that the transport
+// supports. Pure and deterministic, so that ranks with the same profile choose alike without
+// communicating.
 #pragma once
 
 #include <optional>
@@ -9,16 +10,16 @@
 
 namespace rondo::tuner {
 
-/// What the transport, and the buffers, of this operation allow.
+/// The capabilities of an operation's transport and buffers.
 struct Available {
   bool publish = false;     // one writer, many readers
   bool references = false;  // peers' buffers are mapped; staged algorithms are priced so too
   bool signals = false;     // counters
-  /// Where peers' buffers are not mapped, the kernel copies between processes: what only copies can
-  /// be direct all the same.
+  /// The kernel copies between processes where peers' buffers are not mapped, so operations that
+  /// only copy can still be direct.
   bool process_copy = false;
-  /// Ranks tell each other which buffers they offer before they go direct (engine::Runner), so that
-  /// one that is in place can make all of them go through slots. Kernels on a device do not.
+  /// Ranks announce the buffers that they offer before they go direct (engine::Runner), so that one
+  /// that is in place can make all of them use slots. Kernels on a device do not.
   bool offers = false;
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
@@ -26,27 +27,20 @@ struct Available {
   std::optional<DataType> scaled = {};
 };
 
-/// Whether the algorithm can fold inputs that are scaled on the way. In one-shot everybody folds
-/// its own input as it is and the others' as they were rounded, which small types must not tell
-/// apart.
+/// Whether the algorithm can fold inputs that are scaled in transit. In one-shot every rank folds
+/// its own input unrounded and the others' rounded, which would give small types different bits.
 bool can_scale(DataType type, Algorithm algorithm);
 
-struct Choice {
-  Algorithm algorithm;
-  double predicted_us;
-};
+/// `bytes` as in Question. Of equal predictions the first in the order of Algorithm wins. The
+/// ring, and where it is excluded two-shot or the star, have no requirements, so there is always a
+/// choice (else kAuto). `in_place`: whether some rank's buffers may be in place; algorithms that are then unsafe
+/// are excluded. Exception: if no safe direct algorithm exists and ranks make offers, an unsafe
+/// direct one may be chosen, because a rank in place makes no offer.
+Algorithm choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
+                 bool in_place, const LinkProfile& profile);
 
-/// `bytes` as in predict_us. Of equal predictions the first in the order of Algorithm wins. The
-/// ring, and where it may not be used two-shot or the star, need nothing, so there always is a
-/// choice.
-/// `in_place`: whether some rank's buffers may be. What is not safe then is not chosen; but a
-/// direct algorithm is, where there is no safe one and ranks make offers: a rank that is in place
-/// makes none.
-Choice choose(Collective collective, int ranks, uint64_t bytes, const Available& available,
-              bool in_place, const LinkProfile& profile);
-
-/// Every algorithm that does the collective, cheapest first, and why it may not be used: for
-/// explaining a choice.
+/// Every algorithm of the collective, cheapest first, with the reason why it may not be used: to
+/// explain a choice.
 struct Candidate {
   Algorithm algorithm;
   Price price;

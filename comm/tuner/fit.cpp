@@ -6,18 +6,18 @@
 #include <cmath>
 #include <string>
 
-#include "comm/schedule/schedule.hpp"
+#include "comm/algorithms/algorithm.hpp"
 
 namespace rondo::tuner {
 namespace {
 
 using Row = std::array<double, kConstantCount>;
 
-// Columns are alike (hops and peers, slots and memory), so it converges slowly; it is still
-// microseconds.
+// Columns are similar (hops and peers, slots and memory), so it converges slowly, in microseconds
+// all the same.
 constexpr int kSweeps = 50'000;
 
-/// x >= 0 that minimises |A x - 1|^2. Columns of zeros leave x at 0.
+/// Returns the x >= 0 that minimises |A x - 1|^2. Columns of zeros leave x at 0.
 Row solve(const std::vector<Row>& rows) {
   std::array<Row, kConstantCount> gram{};
   Row right{}, scale{}, x{};
@@ -56,7 +56,8 @@ Status check(std::span<const Timing> timings) {
                                           std::to_string(timings[0].question.ranks) +
                                           " ranks; a profile is fitted to one number"};
     }
-    if (!(t.us > 0) || !std::isfinite(t.us) || !schedule::has(q.collective, q.algorithm)) {
+    if (!(t.us > 0) || !std::isfinite(t.us) ||
+        algorithms::find(q.collective, q.algorithm) == nullptr) {
       return {Code::kInvalidArgument, std::string(name(q.collective)) + " by " +
                                           std::string(name(q.algorithm)) + " of " +
                                           std::to_string(q.bytes) + " bytes cannot have taken " +
@@ -66,7 +67,7 @@ Status check(std::span<const Timing> timings) {
   return {};
 }
 
-/// Four digits: the rest is noise, and files are read by people.
+/// Four digits: the rest is noise, and people read the files.
 double rounded(double value) {
   if (value == 0) return 0;
   const double unit = std::pow(10, std::floor(std::log10(std::abs(value))) - 3);

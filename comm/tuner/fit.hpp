@@ -1,5 +1,5 @@
-// From measured times to a link profile: the constants by non-negative least squares in relative
-// error, and what they leave unexplained as corrections. Pure; rondo-perf measures.
+// Fits a link profile to measured times: the constants by non-negative least squares in relative
+// error, the remaining errors as corrections. Pure; rondo-perf measures.
 #pragma once
 
 #include <span>
@@ -14,9 +14,9 @@ struct Timing {
   double us;  // of one operation out of place
 };
 
-/// A profile like `base` with fitted constants and corrections. A constant that no timing depends
-/// on stays as it is in `base`. Errors: kInvalidArgument, for fewer timings than constants, times
-/// that are not above 0 or contradict each other, or different numbers of ranks.
+/// `base` with fitted constants and corrections. A constant that no timing depends on keeps its
+/// value. Errors: kInvalidArgument, for fewer timings than constants, times that are not above 0 or
+/// contradict each other, or different numbers of ranks.
 Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base);
 
 }  // namespace rondo::tuner

@@ -1,7 +1,7 @@
 // The built-in profiles. The shared-memory one follows all-reduces of two pinned processes on a
-// 2-core Zen 3 server VM, 8 B to 128 MiB, to within a factor of two (tuner_test has the table); the
-// scheduling turn of the oversubscribed one is an estimate. What counts is where one algorithm
-// overtakes another.
+// 2-core Zen 3 server VM, 8 B to 128 MiB, within a factor of two (tuner_test has the table); the
+// scheduling time slice of the oversubscribed one is an estimate. What matters is where one
+// algorithm overtakes another.
 #include "comm/tuner/profile.hpp"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ LinkProfile oversubscribed_profile(int cores, LinkProfile base) {
   profile.name += ", more ranks than cores";
   profile.alpha_us = std::max(profile.alpha_us, 1.5);  // sched_yield to the next rank
   profile.parallel_ranks = std::max(cores, 1);
-  // The more a turn of the scheduler can get done, the fewer turns.
+  // The more work a time slice can do, the fewer slices are needed.
   profile.slots = std::max(profile.slots, 8U);
   return profile;
 }
@@ -47,7 +47,7 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
   // Half on the way in, half on the way out: a hop pays both.
   profile.slot_us_per_byte += 0.5e6 / bytes_per_second;
   profile.one_way_us_per_byte += 0.5e6 / bytes_per_second;
-  // What the FIFO holds must exceed bandwidth * latency, or the FIFO sets the pace; within a
+  // The FIFO's capacity must exceed bandwidth * latency, or the FIFO sets the pace; within a
   // megabyte per link.
   profile.slots = std::max(profile.slots, 8U);
   const double in_flight =
@@ -60,7 +60,8 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
 
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
   using transport::cuda_ipc::Reach;
-  // A few blocks a rank: some 400 GB/s through slots; between GPUs about what their links carry.
+  // A few blocks per rank: some 400 GB/s through slots; between GPUs about the bandwidth of their
+  // links.
   struct Way {
     double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
   };
@@ -94,7 +95,7 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
 
 LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels, size_t most_bytes) {
   constexpr size_t kLeastSlotBytes = 4096;
-  // Of a rank: a link to everybody, and what it publishes.
+  // Per rank: a link to every other rank, and its published slots.
   const size_t slots =
       (static_cast<size_t>(ranks) + 1) * static_cast<size_t>(channels) * profile.slots;
   while (slots * profile.slot_bytes > most_bytes && profile.slot_bytes > kLeastSlotBytes) {

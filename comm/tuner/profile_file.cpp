@@ -8,7 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "comm/schedule/schedule.hpp"
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/base/limits.hpp"
 
 namespace rondo::tuner {
 namespace {
@@ -17,11 +18,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "rondo link profile";
-// As create.cpp allows for Config::slots and slot_bytes.
-constexpr uint64_t kMaxSlots = 1024, kMaxSlotBytes = uint64_t{64} << 20;
-constexpr uint64_t kMaxRanks = 65536;
 
-/// What is wrong with a profile; thrown within this file only.
+/// An error in a profile; thrown within this file only.
 struct Fault {
   std::string what;
 };
@@ -31,7 +29,7 @@ std::string shown(const json& value) {
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
 
-/// A JSON object whose fields are all known and all there.
+/// A JSON object all of whose fields are known and present.
 class Fields {
  public:
   Fields(const json& object, std::string path, std::initializer_list<const char*> names)
@@ -110,7 +108,7 @@ Correction read_correction(const json& object, const std::string& path) {
                .mapped = table.text("memory") == "library",
                .points = {}};
   if (!c.mapped && table.text("memory") != "plain") table.refuse("memory", "plain or library");
-  if (!schedule::has(c.collective, c.algorithm)) {
+  if (algorithms::find(c.collective, c.algorithm) == nullptr) {
     table.refuse("algorithm", "one that does " + std::string(name(c.collective)));
   }
   const size_t points = table.array("bytes").size();
@@ -125,7 +123,8 @@ Correction read_correction(const json& object, const std::string& path) {
 
 void read_corrections(const json& object, LinkProfile& profile) {
   const Fields corrections(object, "corrections", {"ranks", "tables"});
-  profile.corrected_ranks = static_cast<int>(corrections.whole("ranks", 0, kMaxRanks));
+  profile.corrected_ranks =
+      static_cast<int>(corrections.whole("ranks", 0, base::kMaxScheduleRanks));
   const json& tables = corrections.array("tables");
   for (size_t i = 0; i < tables.size(); ++i) {
     const std::string path = corrections.full("tables[" + std::to_string(i) + "]");
@@ -143,7 +142,7 @@ void read_corrections(const json& object, LinkProfile& profile) {
 }
 
 LinkProfile read_document(const json& document) {
-  // First, so that another version's fields are not called unknown.
+  // Checked first, so that another version's fields are not reported as unknown.
   if (!document.is_object() || document.value("format", json()) != kFormat) {
     throw Fault{std::string("it does not say \"format\": \"") + kFormat + "\""};
   }
@@ -161,10 +160,11 @@ LinkProfile read_document(const json& document) {
   for (const Constant& c : kConstants) profile.*c.value = constants.number(c.name);
   const Fields machine(top.at("machine"), "machine",
                        {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"});
-  profile.parallel_ranks = static_cast<int>(machine.whole("parallel_ranks", 0, kMaxRanks));
+  profile.parallel_ranks =
+      static_cast<int>(machine.whole("parallel_ranks", 0, base::kMaxScheduleRanks));
   profile.llc_bytes = machine.whole("llc_bytes", 1, uint64_t{1} << 50);
-  profile.slot_bytes = machine.whole("slot_bytes", 8, kMaxSlotBytes);
-  profile.slots = static_cast<uint32_t>(machine.whole("slots", 2, kMaxSlots));
+  profile.slot_bytes = machine.whole("slot_bytes", 8, base::kMaxSlotBytes);
+  profile.slots = static_cast<uint32_t>(machine.whole("slots", 2, base::kMaxSlots));
   read_corrections(top.at("corrections"), profile);
   return profile;
 }
@@ -180,7 +180,7 @@ std::string to_json_text(const LinkProfile& profile) {
                      {"slots", profile.slots}};
   std::string text = head.dump(2);
   text.resize(text.size() - 2);  // "\n}"
-  // A line for each table: people look at these files.
+  // A line for each table: people read these files.
   text += ",\n  \"corrections\": {\n    \"ranks\": " + std::to_string(profile.corrected_ranks) +
           ",\n    \"tables\": [";
   const char* separator = "\n";

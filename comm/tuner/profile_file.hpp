@@ -1,6 +1,6 @@
 // Link profiles as JSON: the file that `rondo-perf --calibrate` writes and Config::links names, and
-// the text in which rank 0's profile travels to the others. Strict: a file that says something that
-// is not understood is refused, and never half used.
+// the text in which rank 0's profile is sent to the others. Strict: a file with unknown content is
+// refused as a whole.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace rondo::tuner {
 
 inline constexpr int kProfileVersion = 2;
-/// What a file may have; it has to fit one message of the bootstrap.
+/// Maximum size of a file, which must fit into one message of the bootstrap.
 inline constexpr size_t kMaxProfileBytes = size_t{1} << 19;
 
 std::string to_json_text(const LinkProfile& profile);

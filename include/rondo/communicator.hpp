@@ -1,4 +1,4 @@
-// The communicator: ranks that do collectives together.
+// The communicator: ranks that run collectives and exchange messages.
 #pragma once
 
 #include <chrono>
@@ -16,104 +16,107 @@
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
-#pragma GCC visibility push(default)  // what is declared here, librondo.so exports
+#pragma GCC visibility push(default)  // librondo.so exports this part
 namespace rondo {
 
-/// A fresh identity for one communicator: printable, at most kUniqueIdChars characters, and secret,
-/// because whoever of this user has it can join. Give it to every rank as Config::unique_id, by
-/// whatever means they have of talking to each other.
+/// A fresh id for one communicator: printable, at most kUniqueIdChars characters, and secret,
+/// because a process of this user that knows it can join. Give it to every rank as
+/// Config::unique_id, by any means.
 Result<std::string> make_unique_id();
 inline constexpr size_t kUniqueIdChars = 127;
 
-/// Gathers one blob from every rank, by means of the caller's own (MPI, a store, pipes): is given
-/// this rank's, returns all ranks', in rank order. Every rank's blob has the same length, at most
+/// Gathers one blob from every rank by the caller's own means (MPI, a store, pipes): takes this
+/// rank's blob, returns all ranks' in rank order. Every rank's blob has the same length, at most
 /// 256 bytes.
 using AllGather = std::function<Result<std::vector<std::string>>(std::string_view own)>;
 
-/// How a communicator is made. Every rank must pass the same values, apart from `rank`; where they
-/// differ rank 0's win for everything that shapes the communication.
+/// How a communicator is created. Every rank must pass the same values, except `rank`; if they
+/// differ, rank 0's are used for everything that shapes the communication.
 struct Config {
-  /// This rank and how many there are. Both -1: as place_from_launcher() says; no launcher either:
+  /// This rank and the number of ranks. Both -1: from place_from_launcher(); without a launcher,
   /// one rank alone.
   int rank = -1;
   int world_size = -1;
   /// Where the ranks meet: a directory (created 0700), or tcp://HOST:PORT for ranks that share none
-  /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else derived from what the launcher calls the
+  /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else derived from the launcher's name for the
   /// job.
   std::string rendezvous;
-  /// Instead of a directory: what one rank's make_unique_id() gave. rank and world_size must be
-  /// set; the environment is not asked where to meet.
+  /// Instead of a directory: the result of one rank's make_unique_id(). rank and world_size must be
+  /// set; the environment does not say where to meet.
   std::string unique_id;
-  /// Instead of both: create() calls it once, on every rank, to hand round a unique id that rank 0
+  /// Instead of both: create() calls it once on every rank to distribute a unique id that rank 0
   /// makes. rank and world_size must be set. Not called again after create().
   AllGather all_gather;
-  /// Tells communicators of one job apart; every rank of this one passes the same.
+  /// Distinguishes communicators of one job; every rank of this one passes the same name.
   std::string name = "world";
-  /// A call fails when nothing at all has moved for this long. Slow is not dead. 0: RONDO_TIMEOUT
-  /// (seconds), else ten minutes.
+  /// A call fails when nothing has moved on any rank for this long. Slow progress is not a failure.
+  /// 0: RONDO_TIMEOUT (seconds), else ten minutes.
   std::chrono::milliseconds timeout{0};
   /// How long create() waits for the other ranks.
   std::chrono::milliseconds bootstrap_timeout{60'000};
-  /// Independent pipelines per operation; beyond the first each takes a thread of its own for large
-  /// messages. More threads than CPUs, all ranks' together, yield where they would spin: small
-  /// operations then take microseconds. 0: one.
+  /// Independent pipelines per operation; each beyond the first takes a thread for large messages.
+  /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
+  /// operations take microseconds. 0: one.
   int channels = 0;
-  /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to reach
+  /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to exercise
   /// many rounds.
   int slots = 0;
   size_t slot_bytes = 0;
-  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/README.md).
+  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/pace/README.md).
   /// Empty: RONDO_PACE, else off.
   std::string pace;
-  /// A link profile that `rondo-perf --calibrate` has written, by which rank 0 lets all ranks
-  /// choose algorithms. Empty: RONDO_LINKS, else a built-in profile.
+  /// A link profile: a file that `rondo-perf --calibrate` wrote, or "built-in". Rank 0's decides
+  /// the algorithms for all ranks. Empty: RONDO_LINKS, else the file at default_links_path() if it
+  /// exists (ranks on CPUs), else the built-in profile.
   std::string links;
-  /// Forces one algorithm for every operation that has it; kAuto: by the link profile.
+  /// Forces one algorithm for every operation that has it; kAuto: chosen by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
-  /// Reductions fold in rank order 0..N-1, by another algorithm than the forced one if need be: the
-  /// same bits whatever size, position, algorithm, channels or memory (comm/README.md: the price).
+  /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one:
+  /// the same bits whatever the size, position, algorithm, channels or memory. comm/README.md says
+  /// what it costs.
   bool reproducible = false;
-  /// The CUDA device whose memory this rank's buffers are in; -1: none, buffers are the host's.
-  /// Either every rank has one or none; ranks may share one. See Communicator for what is different
-  /// then.
+  /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
+  /// Every rank has a device, or none has; ranks may share one. Communicator describes the
+  /// differences.
   int device = -1;
 };
 
-/// Which rank a launcher has made of this process.
+/// This process's rank, as its launcher set it.
 struct Place {
   int rank = 0, world_size = 1;
   int local_rank = 0, local_world_size = 1;  // among the ranks of this host
 };
 
-/// From what rondo-run, torchrun, Open MPI, MPICH, PALS, Slurm or PMIx left in the environment;
-/// nothing when none did. For what has to be settled before create(): pinning, devices, starting
-/// ranks. kInvalidArgument names a variable that is missing, wrong or contradicted by another.
+/// Reads the environment of rondo-run, torchrun, Open MPI, MPICH, PALS, Slurm or PMIx; nullopt
+/// without any of them. For decisions before create(): pinning, devices, starting ranks.
+/// kInvalidArgument names a variable that is missing, wrong or contradicted by another.
 Result<std::optional<Place>> place_from_launcher();
 
-/// What one call may override.
+/// Settings that one call may override.
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
   std::chrono::milliseconds timeout{0};    // 0: the communicator's
-  /// kScaledSum only: what this rank's input is multiplied by, in the type that it is folded in,
-  /// before anything is added. May differ from rank to rank.
+  /// kScaledSum only: the factor of this rank's input, applied in the type in which the sum is
+  /// folded, before adding. May differ from rank to rank.
   double factor = 1;
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
-  /// default stream. Null without.
+  /// default stream. Without: must be null.
   void* stream = nullptr;
 
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
 
-/// An asynchronous operation. Copies share the operation; a dropped Work goes on. Thread-safe.
+/// An asynchronous operation. Copies share it; if all are dropped, the operation continues.
+/// Thread-safe.
 class Work {
  public:
-  /// Blocks until the operation has ended; its Status. May be called more than once.
+  /// Blocks until the operation has ended and returns its Status. May be called more than once.
   Status wait();
   /// Whether it has ended, without blocking.
   bool test() const;
   /// ok while it runs, then its Status.
   Status status() const;
-  /// When it was issued, when its first byte could move and when it ended; CLOCK_MONOTONIC
+  /// Times of issue, of the first byte that could move, and of the end: CLOCK_MONOTONIC
   /// nanoseconds, 0: not yet.
   struct Times {
     int64_t issued_ns, started_ns, ended_ns;
@@ -127,7 +130,7 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// What would be done for one operation, and what it is predicted to cost.
+/// How one operation would be done, and its predicted time.
 struct Plan {
   Algorithm algorithm;
   int channels;
@@ -139,54 +142,58 @@ struct Plan {
 struct Stats {
   uint64_t operations;
   /// Payload that this rank moved between itself and others: slots that it filled (once for each
-  /// reader), and what it wrote into or read from others' buffers in place.
+  /// reader), plus bytes that it wrote into or read from others' buffers in place.
   uint64_t bytes_sent;
-  /// Memory that all ranks of the communicator share, for all of them together, counted whether
-  /// touched or not; without rondo::alloc's arenas, which take what is allocated.
+  /// Shared memory of the whole communicator, touched or not; without rondo::alloc's arenas.
   uint64_t shared_bytes;
 };
 
-/// A group of ranks. Thread rule: one thread at a time per communicator, except abort(), status()
-/// and the Work handles, which any thread may use at any time; different communicators are
-/// independent of each other. Every rank issues the same operations in the same order. Calls check
-/// their arguments before anything moves. The first failure sticks: every later call returns it, on
-/// every rank. Buffers belong to the caller, and to the operation until it has ended; no call ends
-/// while a peer may still touch its buffers. (After a failure it waits for the peers to let go, but
-/// for 0.2 s at most: a peer that is stopped while it touches them may go on with that later.) `in
-/// == out` (all_reduce, broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter,
-/// scatter on the root) and `in == out + rank * count` (all_gather, gather on the root) are in
-/// place; any other overlap is refused. A forked child must not use its parent's communicator.
+/// A group of ranks.
 ///
-/// With Config::device, buffers are device memory and a call is enqueued on CallOptions::stream: it
-/// returns at once, like a kernel launch (some hundred launches ahead it waits), and has ended when
-/// the stream has come past it. Buffers belong to it until then. What one communicator does is in
-/// order, whatever the streams; it may be captured in graphs, whose replays the caller keeps in
-/// order with each other and with other operations. What goes wrong on the way comes back from
-/// status() and from later calls; the stream goes on with wrong data. Ranks of one process that
-/// share a device need a stream each. A group's messages, 128 at most and on one stream, come
-/// before its collectives, not beside them. Calls that return a Work are refused there.
+/// Thread rule: one thread at a time per communicator, except abort(), status() and Work handles,
+/// which any thread may use at any time. Different communicators are independent. Every rank issues
+/// the same operations in the same order.
+///
+/// Errors: calls check their arguments before anything moves. After the first failure every later
+/// call, on every rank, returns it.
+///
+/// Buffers belong to the operation until it has ended; no call ends while a peer may still touch
+/// its buffers. (After a failure it waits for the peers to let go, at most 0.2 s: a peer that is
+/// stopped while it touches them may continue later.) In place are `in == out` (all_reduce,
+/// broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root)
+/// and `in == out + rank * count` (all_gather, gather on the root); any other overlap is refused.
+///
+/// A forked child must not use its parent's communicator.
+///
+/// With Config::device, buffers are device memory and a call is enqueued on CallOptions::stream. It
+/// returns at once, like a kernel launch (with some hundred launches in flight it waits), and has
+/// ended when the stream has passed it; buffers belong to it until then. Operations of one
+/// communicator are ordered, whatever their streams. They may be captured in graphs; the caller
+/// orders replays with each other and with other operations. status() and later calls return errors
+/// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
+/// share a device need a stream each. A group has at most 128 messages, on one stream, which
+/// precede its collectives instead of running beside them. Calls that return a Work are refused.
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
-  /// most as long again for each thing that they then tell each other. A missing rank is named in
-  /// the error. Takes up to 128 KiB of the thread's stack.
+  /// most as long again for each of the exchanges that follow. The error names a missing rank.
+  /// Takes up to 128 KiB of the thread's stack.
   static Result<Communicator> create(const Config& config = {});
 
-  /// Creation without waiting: the communicator, or why there is none, when it is ready. Dropping
-  /// the future waits for it, as long as create() would.
+  /// create() in the background. Destroying the future waits for it, as long as create() would.
   static std::future<Result<Communicator>> create_async(const Config& config = {});
 
-  /// A communicator for each color, of the ranks that pass it, ordered by key, then by rank here;
-  /// nothing for a rank that passes kNoColor. Every rank of this one calls it. Settings are this
-  /// communicator's. Blocks as create() does.
+  /// Creates a communicator for each color, of the ranks that pass it, ordered by key, then by rank
+  /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
+  /// communicator's settings. Blocks as create() does.
   Result<std::optional<Communicator>> split(int color, int key);
   static constexpr int kNoColor = -1;
-  /// Another communicator of the same ranks, whose operations are independent of this one's.
+  /// Another communicator of the same ranks, with independent operations. Collective.
   Result<Communicator> duplicate();
 
-  /// Says goodbye. Does not wait for the peers. Outstanding asynchronous operations are waited for,
-  /// unless one has failed; on a device, for at most the communicator's timeout those that are
-  /// enqueued: graphs that hold some must have ended.
+  /// Leaves the communicator without waiting for the peers. Waits for outstanding asynchronous
+  /// operations, unless one has failed; on a device it waits for enqueued ones, at most the
+  /// communicator's timeout. Graphs that hold some must have ended.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -197,21 +204,23 @@ class Communicator {
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
   Status all_reduce(const void* in, void* out, size_t count, DataType type,
                     ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// in: size() blocks of `count`; out: the reduction of every rank's block number rank().
+  /// in: size() blocks of `count`; out: the reduction of block rank() of every rank.
   Status reduce_scatter(const void* in, void* out, size_t count, DataType type,
                         ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// in: `count` elements; out: size() blocks of `count`, block r being rank r's in.
+  /// in: `count` elements; out: size() blocks of `count`; block r is rank r's in.
   Status all_gather(const void* in, void* out, size_t count, DataType type,
                     const CallOptions& options = {});
-  /// out on every rank = in of `root`; in is ignored, and may be null, elsewhere. A root does not
-  /// wait for anybody: if ranks disagree about it, it learns so from a later call, at most 64 on.
+  /// out on every rank = in of `root`; elsewhere in is ignored and may be null. A root does not
+  /// wait for other ranks, so it learns of a disagreement from a later call, at most 64 calls
+  /// later.
   Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
                    const CallOptions& options = {});
-  /// out on `root` = op over all ranks of in; unused elsewhere. There ranks do not wait, as above.
+  /// out on `root` = op over all ranks of in; unused elsewhere, where the call does not wait, as
+  /// above.
   Status reduce(const void* in, void* out, size_t count, DataType type, int root,
                 ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// in: `count` elements; out on `root`: size() blocks of `count`, block r being rank r's in; out
-  /// is ignored elsewhere.
+  /// in: `count` elements; out on `root`: size() blocks of `count`; block r is rank r's in. out is
+  /// ignored elsewhere.
   Status gather(const void* in, void* out, size_t count, DataType type, int root,
                 const CallOptions& options = {});
   /// in on `root`: size() blocks of `count`, ignored elsewhere; out: block rank() of it.
@@ -220,47 +229,46 @@ class Communicator {
   /// in, out: size() blocks of `count`; block r of out is block rank() of rank r's in.
   Status all_to_all(const void* in, void* out, size_t count, DataType type,
                     const CallOptions& options = {});
-  /// As all_gather, with blocks of different sizes: out holds counts[r] elements from rank r,
-  /// beginning at element offsets[r]; no offsets: one after the other. counts and offsets have an
-  /// entry for every rank and are the same on every rank. in: counts[rank()] elements; in place it
-  /// is its own block. Calls of _v collectives are prepared anew each time, unless they repeat the
-  /// last call.
+  /// all_gather with blocks of different sizes: out holds counts[r] elements from rank r, beginning
+  /// at element offsets[r]; empty offsets: blocks follow each other. counts and offsets have an
+  /// entry per rank and are the same on every rank. in: counts[rank()] elements; in place it is its
+  /// own block. A _v call is prepared anew each time, unless it repeats the last one.
   Status all_gather_v(const void* in, void* out, std::span<const size_t> counts,
                       std::span<const size_t> offsets, DataType type,
                       const CallOptions& options = {});
-  /// As reduce_scatter, likewise: in holds counts[r] elements for rank r at element offsets[r].
+  /// reduce_scatter likewise: in holds counts[r] elements for rank r at element offsets[r].
   Status reduce_scatter_v(const void* in, void* out, std::span<const size_t> counts,
                           std::span<const size_t> offsets, DataType type,
                           ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// As all_to_all: in_counts[r] elements, at element in_offsets[r] of in, go to rank r, and
-  /// out_counts[r] come from it, to element out_offsets[r] of out. Each rank gives its own counts;
-  /// what one sends is what the other expects. Never in place.
+  /// all_to_all likewise: in_counts[r] elements at element in_offsets[r] of in go to rank r, and
+  /// out_counts[r] elements come from it to element out_offsets[r] of out. Each rank passes its own
+  /// counts; sender and receiver must agree. Never in place.
   Status all_to_all_v(const void* in, std::span<const size_t> in_counts,
                       std::span<const size_t> in_offsets, void* out,
                       std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
                       DataType type, const CallOptions& options = {});
-  /// Nobody leaves before everybody has come.
+  /// Returns when every rank has called it.
   Status barrier(const CallOptions& options = {});
 
-  /// One message. The k-th send to a peer meets its k-th recv from this rank, whatever else either
-  /// of them does in between; count and type must be the same. send() returns when the buffer may
-  /// be used again, which can be before the peer has called recv() (small messages) or not
-  /// (others): two ranks that first send to each other need a group, or the asynchronous calls.
+  /// One message. The k-th send to a peer matches its k-th recv from this rank, whatever either
+  /// does in between; count and type must be equal. send() returns when the buffer may be reused,
+  /// which can be before the peer has called recv() (small messages) or only after it (others). So
+  /// two ranks that both send first need a group, or the asynchronous calls.
   Status send(const void* buffer, size_t count, DataType type, int peer,
               const CallOptions& options = {});
   Status recv(void* buffer, size_t count, DataType type, int peer, const CallOptions& options = {});
 
-  /// From group_start() on, calls are collected: blocking ones return at once, ok unless their
-  /// arguments are refused. group_end() carries them out, messages all at once and beside the
-  /// collectives, collectives in their order, and returns when the blocking ones have ended. In
-  /// whatever order ranks put the same messages into their groups, these cannot wait for each other
-  /// in a circle; collectives keep one order. A refused call spoils the group: group_end() only
-  /// returns its error. Groups inside a group are part of it: all begins with the outermost end.
+  /// Between group_start() and group_end() calls are collected: blocking ones return at once, ok
+  /// unless their arguments are refused. group_end() runs them (all messages at once and beside the
+  /// collectives, collectives in order) and returns when the blocking ones have ended. Ranks may
+  /// put the same messages into their groups in any order without deadlock; collectives need the
+  /// same order. After a refused call group_end() only returns its error. A nested group is part of
+  /// the outermost one and runs with it.
   Status group_start();
   Status group_end();
 
-  /// The same, at once back: rondo's progress thread carries them out, in issue order. An error in
-  /// the arguments comes back as a Work that has already ended with it.
+  /// Asynchronous forms: they return at once, and rondo's progress thread executes the operations
+  /// in issue order. A wrong argument returns a Work that has already ended with the error.
   Work all_reduce_async(const void* in, void* out, size_t count, DataType type,
                         ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   Work reduce_scatter_async(const void* in, void* out, size_t count, DataType type,
@@ -288,27 +296,27 @@ class Communicator {
                           std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
                           DataType type, const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
-  /// Messages do not wait for collectives, nor for messages to or from others.
+  /// Messages wait neither for collectives nor for messages with other peers.
   Work send_async(const void* buffer, size_t count, DataType type, int peer,
                   const CallOptions& options = {});
   Work recv_async(void* buffer, size_t count, DataType type, int peer,
                   const CallOptions& options = {});
 
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
-  /// thread.
+  /// thread may call it.
   void abort(const std::string& reason);
-  /// The sticky failure, or ok. On a device it looks for one first: what kernels have reported,
-  /// CUDA's errors, ranks that ended; ask it in a loop that waits for a stream.
+  /// The first failure, or ok. On a device it first checks kernels' reports and CUDA's errors, and
+  /// looks for ranks that have ended: call it in a loop that waits for a stream.
   Status status() const;
 
-  /// What all_reduce(...) etc. of this shape would do here, out of place; `direct`: with library
-  /// memory on every rank, else with plain; `op`: of those that reduce. _v collectives: as if every
-  /// block were of `count` elements.
+  /// How all_reduce(...) etc. of this shape would be done here, out of place. `direct`: with
+  /// library memory on every rank, otherwise plain; `op`: for collectives that reduce. A _v
+  /// collective is planned as if every block had `count` elements.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;
-  /// The last operations of every rank as this rank can see them, and the messages with which ranks
-  /// wait, as text: what SIGUSR1 under rondo-run prints.
+  /// The last operations of every rank and its pending messages, as this rank sees them, as text:
+  /// what SIGUSR1 under rondo-run prints.
   std::string flight_record() const;
 
   class [[gnu::visibility("hidden")]] Impl;
@@ -318,8 +326,8 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// For people: what hwloc, CUDA and NVML see of this host (fork no ranks on GPUs after it), what
-/// `ranks` ranks, pinned, would share, and the link profile that `config` would give them.
+/// A report for people: this host according to hwloc, CUDA and NVML (fork no ranks on GPUs after
+/// it), what `ranks` pinned ranks would share, and the link profile that `config` would give them.
 std::string topology_report(int ranks, const Config& config = {});
 
 }  // namespace rondo
@@ -327,21 +335,26 @@ std::string topology_report(int ranks, const Config& config = {});
 
 namespace rondo {
 
-/// What one operation took, out of place: a robust figure over many. For programs that measure a
-/// machine; `rondo-perf --calibrate FILE` is one.
+/// Measured time of one operation, out of place: a robust value over many. For programs that
+/// measure a machine, such as `rondo-perf --calibrate FILE`.
 struct LinkTiming {
   Collective collective;
-  Algorithm algorithm;  // as forced; not kAuto
-  size_t bytes;         // the call's count in bytes: one block, where it has blocks
-  bool library_memory;  // every rank's buffers, or plain memory on all of them
+  Algorithm algorithm;  // the forced one; not kAuto
+  size_t bytes;         // the call's count in bytes (of one block, if it has blocks)
+  bool library_memory;  // of all buffers; false: plain memory
   double us;
 };
 
-/// The text of a link profile for `ranks` ranks of this host, ready to be written to a file that
-/// Config::links names. A time that was measured is predicted as it was; what lies between, and
-/// other numbers of ranks, by the constants fitted to all of them. Pure apart from asking for the
-/// host's caches. kInvalidArgument for too few timings, or times that are not above 0.
+/// The text of a link profile for `ranks` ranks of this host, to be written to a file that
+/// Config::links names. It predicts measured times exactly, and sizes in between and other numbers
+/// of ranks by constants fitted to all timings. Reads the host's caches; otherwise pure.
+/// kInvalidArgument for too few timings, or times that are not above 0.
 Result<std::string> fit_link_profile(std::span<const LinkTiming> timings, int ranks,
                                      const std::string& name);
+
+/// The file in which communicators look for a link profile of this processor if neither
+/// Config::links nor RONDO_LINKS names one: in $XDG_CONFIG_HOME/rondo, or ~/.config/rondo. It need
+/// not exist; `rondo-perf --calibrate` writes it. Empty: the process has neither variable.
+std::string default_links_path();
 
 }  // namespace rondo

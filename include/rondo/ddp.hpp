@@ -1,7 +1,7 @@
-// Data parallelism for a training loop of your own: every rank holds the whole model and works on
-// its own samples; gradients are averaged over the ranks while backward still computes others.
-// There is no autograd here: you say when a gradient is final. trainer/examples/toy_ddp.cpp shows
-// a whole loop; trainer/README.md sets the names beside those of PyTorch's DistributedDataParallel.
+// Data parallelism for your own training loop. Every rank holds the whole model and works on its
+// own samples; gradients are averaged over the ranks while backward still computes others. There is
+// no autograd: the caller reports when a gradient is final. trainer/examples/toy_ddp.cpp is a
+// complete loop; trainer/README.md compares the names with PyTorch's DistributedDataParallel.
 #pragma once
 
 #include <cstddef>
@@ -17,24 +17,24 @@
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
-#pragma GCC visibility push(default)  // what is declared here, librondo.so exports
+#pragma GCC visibility push(default)  // librondo.so exports this part
 namespace rondo {
 
 /// One rank's samples of an epoch, as torch.utils.data.DistributedSampler chooses them: all samples
-/// in one order, chosen by seed and epoch, the same on every rank; rank r has entries r, r + N,
-/// r + 2N, ... The order is rondo's Permutation, not the one of torch's generator.
+/// in one order, which depends on seed and epoch and is the same on every rank; rank r has entries
+/// r, r + N, r + 2N, ... The order is that of rondo's Permutation, not of torch's generator.
 ///
-/// Progress is counted in global samples, so that an epoch can go on with another number of ranks:
-/// what is left is then cut anew, behind what was consumed.
+/// Progress is counted in global samples, so that an epoch can continue on another number of ranks,
+/// which share the samples that are left.
 ///
-/// Thread-compatible; holds a few numbers. Communicates with nobody.
+/// Thread-compatible; holds a few numbers; does not communicate.
 class DistributedSampler {
  public:
-  /// What happens to samples that N ranks cannot share equally.
+  /// Treatment of samples that N ranks cannot share equally.
   enum class Tail {
-    kPad,   // the order begins again from its front, so that every rank has as many (torch's
-            // default): some samples count twice
-    kDrop,  // left out, other ones in each epoch (torch's drop_last)
+    kPad,   // the order wraps around, so that every rank has as many (torch's default): some
+            // samples count twice
+    kDrop,  // left out, others in each epoch (torch's drop_last)
     kKeep,  // the first ranks have one more: for evaluation, where each sample must count once
   };
   struct Options {
@@ -45,23 +45,25 @@ class DistributedSampler {
     Tail tail = Tail::kPad;
   };
 
-  /// At the beginning of epoch 0. REQUIRES: rank < ranks, the same other options on every rank.
+  /// Starts at the beginning of epoch 0. REQUIRES: rank < ranks; the other options equal on every
+  /// rank.
   explicit DistributedSampler(const Options& options);
 
-  /// Turns to an epoch of which `consumed` samples are behind all ranks together. Without it every
-  /// epoch would have the order of the first.
+  /// Switches to an epoch of which all ranks together have consumed `consumed` samples. Without
+  /// this call every epoch has the order of the first.
   void set_epoch(uint64_t epoch, uint64_t consumed = 0);
   uint64_t epoch() const { return epoch_; }
 
-  /// This rank's samples that are left, and the least and the most that any rank has left.
+  /// The number of samples left for this rank, and the least and the most left for any rank,
+  /// padding included.
   uint64_t size() const;
-  uint64_t least() const { return left() / options_.ranks; }
+  uint64_t least() const;
   uint64_t most() const;
-  /// Position in the data of this rank's i-th sample that is left. REQUIRES: i < size().
+  /// Position in the data of the i-th sample left for this rank. REQUIRES: i < size().
   uint64_t index(uint64_t i) const;
 
-  /// What to hand to set_epoch() once every rank is through `count` more of its samples. Padding is
-  /// not counted.
+  /// The `consumed` for set_epoch() once every rank has finished `count` more of its samples.
+  /// Padding is not counted.
   uint64_t consumed_after(uint64_t count) const;
 
  private:
@@ -75,77 +77,82 @@ class DistributedSampler {
 struct DdpTensor {
   std::string name;
   std::vector<size_t> shape;  // row-major
-  /// Some steps do not use it on some ranks: then gradient_skipped() is called instead of
+  /// Some steps do not use it on some ranks, which then call gradient_skipped() instead of
   /// gradient_ready(). Costs one small all-reduce per step.
   bool may_skip = false;
-  /// No parameter, but a second gradient of the tensor with that index, which is added to the first
-  /// when both are reduced: the lookup's share of an embedding that is tied to the output layer.
-  /// Such tensors come last.
+  /// Not a parameter, but a second gradient of the tensor with that index, added to the first when
+  /// both are reduced: the lookup's part of an embedding that is tied to the output layer. Such
+  /// tensors come last.
   int adds_to = -1;
 
   size_t count() const;  // elements
 };
 
-/// What a communication hook is given: one bucket whose gradients are final on this rank.
+/// The argument of a communication hook: one bucket whose gradients are final on this rank.
 struct GradientBucket {
   size_t index;
   bool last;
   void* data;  // count elements; in: this rank's sum; out: the scaled sum over the ranks
   size_t count;
   DataType type;
-  double factor;  // what this rank's gradients are multiplied by before they are summed
-  /// With DdpOptions::shard: what each rank owns of it, as reduce_scatter_v wants it; `data` has to
-  /// be right on [own_offset, own_offset + own_count) only. Without: empty, and all of it.
+  double factor;  // of this rank's gradients, applied before they are summed
+  /// With DdpOptions::shard: each rank's part of the bucket, as arguments of reduce_scatter_v; only
+  /// [own_offset, own_offset + own_count) of `data` must be correct. Otherwise empty, and all of
+  /// `data` must be.
   std::span<const size_t> shard_counts, shard_offsets;
   size_t own_offset, own_count;
 };
 
-/// How a bucket is reduced, instead of one all-reduce in the gradients' own type. Called by the
-/// thread that trains, for every bucket in the same order on every rank; touched rows alone (see
-/// DdpOptions::Rows) travel without it. One hook serves one DistributedDataParallel.
+/// Replaces the all-reduce of a bucket. Called by the training thread, for every bucket in the same
+/// order on every rank; touched rows alone (DdpOptions::Rows) travel without it. An exception of
+/// start() is an error of the step.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
   virtual std::string name() const = 0;
-  /// Starts it. The bucket's memory is the hook's until finish().
+  /// Starts the reduction. The bucket's memory is the hook's until finish().
   virtual Work start(Communicator& communicator, const GradientBucket& bucket) = 0;
-  /// That Work has ended well: writes the result to bucket.data. Later buckets may still travel, and
-  /// fail.
+  /// Called when that Work has succeeded: writes the result to bucket.data. Later buckets may still
+  /// be in flight, and fail.
   virtual void finish(const GradientBucket& bucket) = 0;
+  /// Bytes on the wire per element of `type`; DdpOptions::Rows::kFewerBytes compares with them.
+  virtual size_t wire_bytes(DataType type) const { return size_of(type); }
 };
 
-/// Gradients travel as bfloat16 or float16: half the bytes. Each is scaled, then rounded once, and
-/// summed as all_reduce or, with shards, reduce_scatter sums that type. (DDP's bf16_compress_hook
-/// and fp16_compress_hook.) REQUIRES: kBFloat16 or kFloat16.
-std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire);
+/// Sends gradients as bfloat16 or float16, half the bytes. Each is scaled, then rounded once, and
+/// summed as all_reduce or, with shards, reduce_scatter sums that type (DDP's bf16_compress_hook
+/// and fp16_compress_hook). kInvalidArgument for another type.
+Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 
 struct DdpOptions {
   DataType type = DataType::kFloat32;  // of parameters and gradients: kFloat32 or kFloat64
-  /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one for
-  /// every tensor. A tensor larger than that is split.
+  /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one
+  /// bucket per tensor. A tensor larger than that is split.
   double bucket_cap_mb = 25;
-  /// False: nothing is sent before finish(), to measure what overlap is worth.
+  /// False: nothing is sent before finish(), to measure the benefit of overlap.
   bool overlap = true;
-  /// kLossTerms: the mean over all ranks' loss terms, so that unequal batches weigh what they hold.
-  /// kRanks: the mean of the ranks' means, as PyTorch's DDP.
+  /// kLossTerms: the mean over all ranks' loss terms, correct for unequal batches. kRanks: the mean
+  /// of the ranks' means, as in PyTorch's DDP.
   enum class Average { kLossTerms, kRanks } average = Average::kLossTerms;
-  /// Whether ranks may run out of data before others: they go on with empty batches. False: that
+  /// Whether ranks that run out of data first continue with empty batches. False: running out first
   /// is an error on every rank.
   bool join = false;
-  /// begin() broadcasts the buffers from rank 0.
+  /// Every step copies the buffers of rank 0, or of the first rank with loss terms, to all ranks.
+  /// They travel from the first gradient_ready() outside no_sync() to finish(), and must not be
+  /// written in between.
   bool broadcast_buffers = true;
-  /// How the gradients of `adds_to` tensors travel: whole, or as the rows that touches_rows()
-  /// named.
+  /// How the gradients of `adds_to` tensors travel: whole, or only the rows of touches_rows().
   enum class Rows { kFewerBytes, kWhole, kTouched } rows = Rows::kFewerBytes;
   std::shared_ptr<CommunicationHook> hook = nullptr;
-  /// ZeRO stage 1: each rank updates only a share of the parameters, own_ranges(), and so keeps the
-  /// optimizer's state of that share alone. Gradients are reduce-scattered, so that after finish()
-  /// only those of the own ranges are averages; parameters are gathered afterwards.
+  /// ZeRO stage 1: each rank updates only its share of the parameters, own_ranges(), and keeps only
+  /// that share of the optimizer's state. Gradients are reduce-scattered, so after finish() only
+  /// those of the own ranges are averages; parameters are gathered afterwards.
   bool shard = false;
 };
 
-/// Shards are cut between tensors, and inside of one only a multiple of so many elements from its
-/// first: what is computed over blocks of that size (a norm) has every block on one rank.
+/// Shards are cut between tensors, and inside a tensor only at multiples of this many elements from
+/// its start, so that a result computed over blocks of that size (a norm) has every block on one
+/// rank.
 inline constexpr size_t kDdpShardUnit = 4096;
 
 /// Elements [begin, end) of the flat storages.
@@ -156,7 +163,7 @@ struct DdpRange {
   bool operator==(const DdpRange&) const = default;
 };
 
-/// What each rank tells the others at the start of a step.
+/// Each rank's message to the others at the start of a step.
 struct DdpHeader {
   uint64_t loss_terms = 0;   // of this rank in this step; 0: an empty batch
   bool end_of_data = false;  // no batch follows in this epoch
@@ -164,20 +171,20 @@ struct DdpHeader {
   uint64_t sample_hash = 0;  // of the samples' identities; 0: unknown
 };
 
-/// What all ranks have told.
+/// The sum of all ranks' headers.
 struct DdpStep {
   uint64_t loss_terms = 0;   // of all ranks
   int active_ranks = 0;      // with loss terms
   bool epoch_ended = false;  // no rank has another batch
 };
 
-/// One bucket in the last finished step; CLOCK_MONOTONIC nanoseconds.
+/// Times of one bucket in the last finished step; CLOCK_MONOTONIC nanoseconds.
 struct DdpBucketTimes {
   int64_t ready_ns;  // its last gradient was final
   Work::Times work;
 };
 
-/// Gradients that lie together and travel together.
+/// Gradients that are contiguous and travel together.
 struct DdpBucket {
   struct Piece {
     size_t tensor, begin, end;  // elements of the tensor
@@ -186,37 +193,37 @@ struct DdpBucket {
   size_t offset, count;  // elements of the flat storage, padding included
 };
 
-/// Owns the parameters, gradients and buffers of one rank, flat, in the order of the tensors, which
-/// should be that in which backward finishes gradients. One thread at a time; nothing else may use
-/// the communicator between begin() and finish() except in the same order on every rank.
+/// Owns the parameters, gradients and buffers of one rank, flat, in the order of the tensors. That
+/// should be the order in which backward finishes gradients. One thread at a time; between begin()
+/// and finish() nothing else may use the communicator, except in the same order on every rank.
 ///
 /// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by
 /// the terms of all ranks (or, with kRanks, by this rank's and the number of ranks). There is no
-/// zero_grad(): after finish() they hold the average, so the first micro-batch of a step writes
-/// them all, zeros for an empty batch, and the others add. Destroyed in the middle of a step, it
+/// zero_grad(): after finish() gradients hold the average, so the first micro-batch of a step
+/// writes them all (zeros for an empty batch), and the others add. Destroyed during a step, it
 /// aborts the communicator and waits until nothing uses its memory.
 ///
-///   ddp.replicate();   // once, when rank 0's parameters are set
-///   ddp.begin({...});
-///   { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
-///   ... gradient_ready() for all tensors ...                                    // once
-///   ddp.finish();   // gradients are averaged: update the parameters
+///     ddp.replicate();   // once, when rank 0's parameters are set
+///     ddp.begin({...});
+///     { auto quiet = ddp.no_sync(); ... gradient_ready() for all tensors ... }   // K - 1 times
+///     ... gradient_ready() for all tensors ...                                    // once
+///     ddp.finish();   // gradients are averaged: update the parameters
 ///
-/// or, where a bucket's update needs no other bucket,
+/// or, if a bucket's update needs no other bucket,
 ///
-///   ddp.finish([&](size_t bucket) { ... update own_range(bucket) ... });
+///     ddp.finish([&](size_t bucket) { ... update own_range(bucket) ... });
 ///
 /// With DdpOptions::shard the update is, for each bucket from the last to the first:
 ///
-///   ... update own_range(bucket) ...
-///   ddp.gather_parameters(bucket);    // starts to travel while the next bucket is updated
+///     ... update own_range(bucket) ...
+///     ddp.gather_parameters(bucket);    // travels while the next bucket is updated
 ///
 /// and wait_parameters() before the next forward. The last bucket holds what forward uses first.
 class DistributedDataParallel {
  public:
-  /// Compares the tensors and options of all ranks: kMismatch on every rank names the first
-  /// difference, both ranks and both values. Allocates; kResourceExhausted. `communicator` is
-  /// borrowed. Everything starts as zeros.
+  /// Collective. Compares the tensors and options of all ranks: kMismatch on every rank names the
+  /// first difference, both ranks and both values. kResourceExhausted without memory. Borrows
+  /// `communicator`. All memory is zeroed.
   static Result<DistributedDataParallel> create(Communicator& communicator,
                                                 std::vector<DdpTensor> tensors,
                                                 std::vector<DdpTensor> buffers = {},
@@ -247,23 +254,18 @@ class DistributedDataParallel {
     return static_cast<T*>(gradients()) + offset(tensor);
   }
 
-  /// Every rank's parameters and buffers become rank 0's: after create(), when rank 0 has set them,
-  /// and before the first begin(), which refuses else. load() does it too.
+  /// Copies rank 0's parameters and buffers to every rank. Required after create(), once rank 0 has
+  /// set them, and before the first begin(). load() does it too.
   Status replicate();
 
-  /// Every rank's buffers become rank 0's, as at begin(): before they are used elsewhere, for
-  /// validation say. Nothing with `broadcast_buffers` off.
-  Status broadcast_buffers();
-
-  /// Starts a step, and the exchange of headers. Refused, which ends the others too, without
-  /// replicate() or before the last step's finish() (but for one without any loss terms).
+  /// Starts a step and the exchange of headers; does not block. It is an error on every rank without
+  /// replicate() or before the last step's finish() (except after a step without any loss terms).
   Status begin(const DdpHeader& mine);
-  /// Waits for all headers. Needed only by who must know: finish() asks too. An error, on every
-  /// rank, when some are out of data and others not and `join` is off, or when they are in
-  /// different epochs.
+  /// Waits for all headers. Optional: finish() waits too. An error on every rank if some are out of
+  /// data and others are not and `join` is off, or if epochs differ.
   Result<DdpStep> headers();
 
-  /// While it lives gradients are only accumulated.
+  /// While it exists, gradients are accumulated and not sent.
   class [[nodiscard]] NoSync {
    public:
     explicit NoSync(bool& quiet) : quiet_(quiet), before_(quiet) { quiet_ = true; }
@@ -277,67 +279,68 @@ class DistributedDataParallel {
   };
   NoSync no_sync();
 
-  /// The first `count` elements of this tensor's gradient are final (in this micro-batch). Twice
-  /// for the same elements without no_sync() is an error, on every rank, in this step.
+  /// Reports that the first `count` elements of this tensor's gradient are final (in this
+  /// micro-batch). Reporting elements twice without no_sync() is an error on every rank in this
+  /// step.
   void gradient_ready(size_t tensor, size_t count);
   void gradient_ready(size_t tensor);
-  /// Instead: this micro-batch does not use the tensor and has not touched its gradient. Of
-  /// one that is not declared may_skip this is an error, on every rank, in this step.
+  /// Reports instead that this micro-batch does not use the tensor and has not touched its
+  /// gradient. For a tensor without may_skip this is an error on every rank in this step.
   void gradient_skipped(size_t tensor);
-  /// Rows of an `adds_to` tensor's gradient that this step makes different from zero, all of them,
-  /// in any order; before the last backward pass begins.
+  /// Names all rows of an `adds_to` tensor's gradient that this step makes nonzero, in any order,
+  /// before the last backward pass begins.
   void touches_rows(size_t tensor, std::span<const int32_t> rows);
 
-  /// Sends what is left and waits. ok: gradients are the average over all ranks, on every rank the
-  /// same bits. Otherwise the first failure, after everything has ended; tensors without a gradient
-  /// are named.
+  /// Sends the remaining buckets and waits. ok: gradients are the average over all ranks, the same
+  /// bits on every rank. Otherwise the first failure, after everything has ended; it names tensors
+  /// without a gradient.
   ///
-  /// `reduced` is called, by this thread, once for each bucket when its gradients are the average,
-  /// while later ones still travel or other ranks still compute: to update own_range(bucket) in
-  /// that time. In the order of the buckets, but those behind what is added to them. What needs all
-  /// gradients first, as clipping does, cannot be done so. After a failure some buckets were
-  /// reported and others not. Without overlap, and with tensors that may_skip, of which used() then
-  /// knows, it is called for all at the end. It must not call begin() or finish(). What it throws
-  /// leaves the step unfinished: destroy this, which tells the other ranks.
+  /// `reduced` is called by this thread once per bucket when its gradients are the average, while
+  /// later buckets travel or other ranks still compute: to update own_range(bucket) in that time.
+  /// Buckets come in order, except that a tied tensor's bucket comes after the looked-up rows have
+  /// been added to it. An update that needs all gradients first (clipping) cannot be done there.
+  /// After a failure some buckets have been reported and others not. Without overlap, and with
+  /// tensors that may_skip (whose used() is then known), all calls come at the end. It must not
+  /// call begin() or finish(). If it throws, the step stays unfinished: destroy this object, which
+  /// aborts the other ranks.
   Status finish(const std::function<void(size_t bucket)>& reduced = {});
-  /// Whether any rank used this tensor in the last finished step: else leave its parameter, and
-  /// what the optimizer keeps of it, as they are.
+  /// Whether any rank used this tensor in the last finished step. If not, leave its parameter and
+  /// its optimizer state unchanged.
   bool used(size_t tensor) const;
 
-  /// Rank 0 writes parameters, buffers and `state` into one safetensors file, which replaces the
-  /// old one in one step: a crash leaves either. `state`: by name, arrays of parameter_elements()
-  /// that are laid out as the parameters are (an optimizer's); with shards each rank has only its
-  /// own, so that is refused. `notes`: whatever else. Collective: ok on every rank when it is on
-  /// the disk.
+  /// Collective. Rank 0 writes parameters, buffers and `state` into one safetensors file, which
+  /// replaces the old one atomically: after a crash one of the two is there. `state`: by name,
+  /// arrays of parameter_elements() laid out as the parameters (an optimizer's); refused with
+  /// shards, where each rank has only its own. `notes`: any text. ok on every rank once the file is
+  /// on disk.
   Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
               const std::map<std::string, std::string>& notes = {});
-  /// Rank 0 reads such a file, and every rank has what it holds; the notes. Collective. kDataError
-  /// on every rank names what is damaged, missing or of another shape; parameters are unspecified
-  /// then.
+  /// Collective. Rank 0 reads such a file and sends its contents to every rank; returns the notes.
+  /// kDataError on every rank names what is damaged, missing or of another shape; parameters are
+  /// unspecified then.
   Result<std::map<std::string, std::string>> load(const std::string& path,
                                                   const std::map<std::string, void*>& state = {});
   bool is_sharded() const;
-  /// What of a bucket this rank updates, and all of it in ascending order, where adjacent ranges
-  /// are one. All ranks' together are the parameters; padding belongs to somebody too. Without
-  /// shards everything is this rank's own, and gathering does nothing.
+  /// The part of a bucket that this rank updates; and all such parts in ascending order, adjacent
+  /// ones merged. All ranks' parts together cover the parameters, padding included. Without shards
+  /// this rank owns everything, and gathering does nothing.
   DdpRange own_range(size_t bucket) const;
   const std::vector<DdpRange>& own_ranges() const;
-  /// The own range of that bucket is up to date: starts to send it, and to receive the others'. The
-  /// same buckets in the same order on every rank, each at most once between two waits for it.
+  /// Starts to send the updated own range of that bucket and to receive the others'. The same
+  /// buckets in the same order on every rank, each at most once between two waits for it.
   void gather_parameters(size_t bucket);
-  /// Until then the bucket's parameters must not be touched. At once where nothing was gathered.
+  /// Waits for a bucket's parameters, which must not be touched before. Returns at once if nothing
+  /// was gathered.
   Status wait_parameters(size_t bucket);
-  /// For all buckets; the first failure.
+  /// Waits for all buckets; returns the first failure, or the error of a wrong gather_parameters().
   Status wait_parameters();
-  /// Of the last gather of each bucket that has ended; zeros where there was none.
+  /// Times of the last ended gather of each bucket; zeros if there was none.
   const std::vector<Work::Times>& gather_times() const;
 
   const std::vector<DdpBucket>& layout() const;
-  /// A number for the tensors and how they are bucketed: equal layouts, equal bits.
-  uint64_t layout_hash() const;
   const std::vector<DdpBucketTimes>& times() const;
   Work::Times header_times() const;
-  /// Suspicions, once each: the same data on two ranks, an epoch that did not advance. Also logged.
+  /// Warnings, once each: the same data on two ranks, an epoch that did not advance. Also logged.
   const std::vector<std::string>& warnings() const;
 
  private:

@@ -1,4 +1,4 @@
-// Everything that rondo offers to C++.
+// All of rondo's C++ interface.
 #pragma once
 
 #include "rondo/communicator.hpp"

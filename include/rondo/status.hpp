@@ -1,7 +1,6 @@
-// Status and Result: how every recoverable failure of rondo travels.
-// Failures are values because one thread finds them and another reports them. Broken invariants are
-// not failures: they abort through RONDO_CHECK with the expression and its values. No exceptions
-// cross rondo's interface.
+// Status and Result: the values by which every recoverable failure of rondo is returned, because
+// one thread finds a failure and another reports it. Broken invariants are not failures: they abort
+// through RONDO_CHECK with the expression and its values. No exceptions cross rondo's interface.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +17,21 @@ namespace rondo {
 enum class Code : int32_t {
   kOk = 0,
   kInvalidArgument = 1,    // a value the caller passed; nothing has happened
-  kUnavailable = 2,        // something this build or machine does not have
+  kUnavailable = 2,        // this build, machine or collective does not have it
   kResourceExhausted = 3,  // memory, descriptors, address space
   kMismatch = 4,           // ranks disagree about the operation
-  kPeerDied = 5,           // a rank ended, or left, in the middle
+  kPeerDied = 5,           // a rank ended or left during an operation
   kTimeout = 6,            // nothing moved for the whole stall deadline
   kAborted = 7,            // Communicator::abort
   kSystem = 8,             // a system call failed; the message holds errno's text
-  kBootstrap = 9,          // ranks could not find or trust each other
-  kDataError = 10,         // a file whose contents make no sense
+  kBootstrap = 9,          // ranks could not find or authenticate each other
+  kDataError = 10,         // a file with invalid contents
 };
 
 /// "ok", "invalid argument", ...
 const char* to_string(Code code);
 
-/// A code and, unless it is kOk, a sentence that names the value, the rank and what to do.
+/// A code and, unless it is kOk, a sentence that names the value, the rank and the remedy.
 /// Thread-compatible; an ok Status owns nothing and costs one null pointer.
 class [[nodiscard]] Status {
  public:
@@ -61,7 +60,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Error> error_;
 };
 
-/// A value or the Status that says why there is none.
+/// A value, or the Status that explains why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -121,7 +120,8 @@ inline const char* to_string(Code code) {
     if (!rondo_status_.ok()) return rondo_status_; \
   } while (false)
 
-/// An invariant of rondo itself: prints the expression and aborts. Never for bad input.
+/// Checks an invariant of rondo itself: if broken, prints the expression and aborts. Never for bad
+/// input.
 #define RONDO_CHECK(condition, ...)                                                                \
   do {                                                                                             \
     if (!(condition)) {                                                                            \

@@ -1,5 +1,4 @@
-// The vocabulary that every layer shares: data types, operators, collectives, algorithms, and their
-// names.
+// The vocabulary of every layer: data types, operators, collectives, algorithms, and their names.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 namespace rondo {
 
 /// Stable, append-only. Names on command lines are nccl-tests', where it has the type. A bool is
-/// one byte: any but zero is true, and results are 0 or 1. The fp8 formats are OCP's.
+/// one byte: any value but zero is true; results are 0 or 1. The fp8 formats are OCP's.
 enum class DataType : uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -30,9 +29,9 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypes = 15;
 
-/// Stable, append-only. kAvg is a sum and one division by the number of ranks at the very end
-/// (integers truncate towards zero). On bools a sum and a maximum are "or", a product and a minimum
-/// "and". Not every type has every operator: supports().
+/// Stable, append-only. kAvg is a sum, divided once by the number of ranks at the very end
+/// (integers truncate towards zero). On bools sum and maximum are "or", product and minimum "and".
+/// supports() says which type has which operator.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kProd = 1,
@@ -62,7 +61,7 @@ enum class Collective : uint8_t {
 };
 inline constexpr int kCollectives = 12;
 
-/// The collective of which this is the _v form; itself, where it is none.
+/// The collective of which this is the _v form; other collectives are returned unchanged.
 constexpr Collective base_of(Collective collective) {
   switch (collective) {
     case Collective::kAllGatherV:
@@ -77,8 +76,8 @@ constexpr Collective base_of(Collective collective) {
 }
 constexpr bool is_varying(Collective collective) { return base_of(collective) != collective; }
 
-/// What a buffer of a collective holds: `count` elements that all ranks share in, one block of
-/// `count`, which belongs to one rank, or a block for every rank.
+/// What a buffer of a collective holds: `count` elements common to all ranks, one block of `count`
+/// that belongs to one rank, or a block for every rank.
 enum class Holds : uint8_t { kNothing, kAll, kOne, kEach };
 struct Form {
   Holds in, out;
@@ -112,24 +111,24 @@ constexpr bool is_rooted(Collective collective) {
   const Form form = form_of(collective);
   return form.only_root_reads || form.only_root_writes;
 }
-/// Elements of a buffer that holds this, for a call with `count`.
+/// Elements of such a buffer in a call with `count`.
 constexpr size_t elements(Holds holds, size_t count, size_t ranks) {
   return holds == Holds::kNothing ? 0 : holds == Holds::kEach ? count * ranks : count;
 }
 
-/// How a collective is carried out. The "direct" ones touch peers' buffers themselves, which must
-/// be library memory, or threads' of one process; those that do not reduce also take any memory
-/// where the kernel copies between processes. The others stage through slots.
+/// How a collective is executed. Direct algorithms access peers' buffers in place. These must be
+/// library memory, or belong to threads of one process; algorithms that do not reduce also accept
+/// plain memory where the kernel copies between processes. The others stage through slots.
 enum class Algorithm : uint8_t {
   kAuto = 0,
   kRing = 1,           // 2(N-1) steps, each rank talks to two neighbours
-  kOneShot = 2,        // everybody publishes, everybody reduces everything
+  kOneShot = 2,        // every rank publishes its input and reduces all of them
   kTwoShot = 3,        // direct exchange reduce-scatter, then direct exchange all-gather
   kOneShotDirect = 4,  // as kOneShot, reading peers' buffers in place
   kTwoShotDirect = 5,  // rank r reduces chunk r from all inputs into all outputs
-  kFlat = 6,           // barrier: signal everybody, wait for everybody
+  kFlat = 6,           // barrier: signal every rank, wait for every rank
   kTree = 7,           // a binary tree, up, down, or both: 2 log2(N) hops
-  kStar = 8,           // everything to the root, or from it, or both: the naive baseline
+  kStar = 8,           // to the root, from it, or both: the naive baseline
 };
 inline constexpr int kAlgorithms = 9;
 
@@ -165,8 +164,8 @@ constexpr bool is_floating(DataType type) {
          type == DataType::kFloat8E5M2;
 }
 
-/// Whether the type has the operator: bits of floating-point numbers are not combined, and bools
-/// have no average. False for values outside the enumerations.
+/// Whether the type has the operator: floating-point types have no bitwise operators, bools no
+/// average. False for values outside the enumerations.
 constexpr bool supports(DataType type, ReduceOp op) {
   if (static_cast<int>(type) >= kDataTypes || static_cast<int>(op) >= kReduceOps) return false;
   const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
@@ -210,7 +209,8 @@ constexpr std::optional<Enum> parse(std::string_view text, const std::string_vie
   return std::nullopt;
 }
 
-/// Why there is no data type or operator of that name, which others have; empty: no other has it.
+/// Explains why a data type or operator that other libraries have is missing here; empty for any
+/// other name.
 constexpr std::string_view why_absent(std::string_view name) {
   for (const std::string_view word : {"complex", "cfloat", "cdouble"}) {
     if (name.find(word) != name.npos) {

@@ -1,7 +1,7 @@
-// move_share() as the device calls it: floats below 32 bits are converted by instructions where
-// there are some. They equal half.hpp and float8.hpp in every bit but a NaN's, at a tenth of the
-// cost; tests/kernels/cuda compares all patterns on a device. bfloat16 takes integer arithmetic, as
-// on the host: it is as cheap.
+// move_share() on the device: converts floats below 32 bits by instructions where they exist. These
+// equal half.hpp and float8.hpp in every bit but a NaN's, at a tenth of the cost;
+// tests/kernels/cuda compares all patterns on a device. bfloat16 uses integer arithmetic, as on the
+// host, which is as cheap.
 #pragma once
 
 #include "kernels/cuda/dispatch.hpp"
@@ -24,9 +24,9 @@ struct DeviceHalf {
   }
 };
 
-/// An fp8 is laid out as the upper bits of an fp16 are, its denormals too; the exponents' biases
-/// differ by 8 in E4M3, by nothing in E5M2. The instruction that narrows (from compute capability
-/// 8.9 on) gives the largest value on overflow, where the types have NaN and infinity.
+/// An fp8 has the layout of the upper bits of an fp16, denormals included; the exponents' biases
+/// differ by 8 in E4M3 and by 0 in E5M2. The narrowing instruction (from compute capability 8.9 on)
+/// gives the largest value on overflow, where the types have NaN and infinity.
 struct DeviceE4M3 {
   using Stored = uint8_t;
   using Folded = float;
@@ -40,7 +40,7 @@ struct DeviceE4M3 {
 #if __CUDA_ARCH__ >= 890
     uint16_t pair;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-    // A comparison with NaN is false: it stays the NaN that it has become.
+    // A comparison with NaN is false, so a NaN stays a NaN.
     const bool overflows = value > 464.0f || value < -464.0f;
     return static_cast<Stored>(overflows ? pair | 0x7f : pair);
 #else

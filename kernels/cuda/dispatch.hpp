@@ -1,5 +1,5 @@
-// Which loop a type and an operator have: fewer than there are pairs, because some are others by
-// another name. The counterpart, for a thread among many, of move_function() in reduce.hpp.
+// Chooses the loop for a type and an operator. There are fewer loops than pairs, because some pairs
+// share one. For one thread among many, the counterpart of move_function() in reduce.hpp.
 #pragma once
 
 #include "kernels/cuda/move.hpp"
@@ -37,7 +37,7 @@ RONDO_DEVICE inline void bit_move(ReduceOp op, size_t element_bytes, const Move&
 
 template <std::integral T>
 RONDO_DEVICE void integer_move(ReduceOp op, const Move& move, const Share& share) {
-  // Sums and products of signed integers are those of unsigned ones; order and division are not.
+  // Sums and products of signed integers use the unsigned code; order and division do not.
   using Unsigned = Native<std::make_unsigned_t<T>>;
   switch (op) {
     case ReduceOp::kProd:
@@ -72,7 +72,7 @@ RONDO_DEVICE inline void bool_move(ReduceOp op, const Move& move, const Share& s
   }
 }
 
-/// The floats below 32 bits, as element.hpp converts them.
+/// The floats below 32 bits, converted by element.hpp.
 struct HostFloats {
   using Fp16 = Half;
   using Fp8E4M3 = E4M3;
@@ -80,8 +80,8 @@ struct HostFloats {
 };
 
 /// This thread's share of a move, as reduce.hpp defines moves: all threads together do what the
-/// scalar reference does. `nontemporal` means nothing here. REQUIRES: supports(type, op). Floats:
-/// HostFloats, or what equals them bit for bit.
+/// scalar reference does. Ignores `nontemporal`. REQUIRES: supports(type, op). Floats: HostFloats,
+/// or a type with the same bits.
 template <class Floats = HostFloats>
 RONDO_DEVICE void move_share(DataType type, ReduceOp op, const Move& move, const Share& share) {
   if (move.source_count == 1 && move.divisor <= 1 && move.factors == nullptr) {

@@ -1,8 +1,7 @@
-// Bytes per second of the kernels on a GPU, against what the device copies in the same run. Bytes
-// are those that a move must read and write: (k + m) * count * size. Not a test: nothing is
-// checked.
+// Bytes per second of the kernels on a GPU, beside the device's copy in the same run. Bytes are
+// those that a move must read and write: (k + m) * count * size. Not a test: nothing is checked.
 //
-//   kernels_bench_cuda [--bytes N] [--rounds N] [--json FILE]
+//    kernels_bench_cuda [--bytes N] [--rounds N] [--json FILE]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace rondo::kernels {
 namespace {
 
 constexpr int kBatch = 10;         // operations between two events
-constexpr uint32_t kBuffers = 10;  // the most that a subject uses
+constexpr uint32_t kBuffers = 10;  // the maximum that a subject uses
 
 struct Subject {
   DataType type;
@@ -53,7 +52,7 @@ class Bench {
     }
   }
 
-  /// GB/s, bytes counted as often as they are read or written.
+  /// GB/s; bytes count each time they are read or written.
   double copy() {
     return timed(2, [&] {
       must(cudaMemcpyAsync(buffers_[1], buffers_[0], bytes_, cudaMemcpyDeviceToDevice, nullptr),
@@ -170,7 +169,7 @@ int run(int argc, char** argv) {
   std::vector<double> copies;
   for (int round = 0; round < rounds; ++round) {
     for (Subject& subject : all) {
-      // The copy beside each, because clocks drift.
+      // Measures the copy beside each kernel, because clocks drift.
       copies.push_back(bench.copy());
       subject.gb_per_s.push_back(bench.measure(subject));
       subject.ratios.push_back(subject.gb_per_s.back() / copies.back());

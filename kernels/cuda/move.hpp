@@ -1,8 +1,8 @@
-// A move by many threads at once: k sources to m destinations, 16 bytes at a time. Called by every
-// thread of a block, or of a grid, with its own Share; no thread waits for another, so a persistent
-// kernel, a kernel of its own and a plain loop over threads on the host all walk this very code.
-// Arithmetic is element.hpp's, the scalar reference's. Ends with no barrier and no fence: whoever
-// hands the result over does that.
+// A move by many threads at once: k sources to m destinations, 16 bytes at a time. Every thread of
+// a block, or of a grid, calls it with its own Share. No thread waits for another, so a persistent
+// kernel, a kernel of its own and a plain loop over threads on the host all run the same code. The
+// arithmetic is element.hpp's, as in the scalar reference. It ends without a barrier or fence: the
+// caller publishes the result.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@
 
 namespace rondo::kernels::cuda {
 
-/// 16 bytes in registers: no member is ever indexed by anything but a constant.
+/// 16 bytes in registers: members are indexed only by constants.
 struct alignas(kVectorBytes) Vector {
   uint32_t words[4];
 };
@@ -25,7 +25,7 @@ using Bits = std::conditional_t<
     kBytes == 1, uint8_t,
     std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
 
-/// One access, because the compiler is told that it may be one.
+/// One access, because the compiler may assume the alignment.
 template <class T>
 RONDO_DEVICE T load_aligned(const std::byte* from) {
   T value;
@@ -63,7 +63,7 @@ RONDO_DEVICE void store_parts(std::byte* to, const Vector& raw, size_t bytes) {
   }
 }
 
-/// A vector as elements of type Stored.
+/// Views a vector as elements of type Stored.
 template <class Stored>
 struct InVector {
   using Raw = Vector;
@@ -94,7 +94,7 @@ struct InVector {
   }
 };
 
-// Functions of their own on the device: every loop has them, few operands need them.
+// Not inlined on the device: every loop contains them, few operands need them.
 [[gnu::noinline]] RONDO_DEVICE inline Vector load_narrow(const std::byte* from, Access access) {
   Vector raw = {};
   if (access.width == 8) {
@@ -115,8 +115,8 @@ struct InVector {
   store_parts<uint8_t>(to, raw, access.bytes);
 }
 
-/// The same, of which there may be only a part, and which may lie anywhere: the device traps on a
-/// wider access than the address allows. What there is not is zero.
+/// The same for a partial vector at any address: the device traps on an access wider than the
+/// alignment. Missing bytes are zero.
 template <class Stored>
 struct InPiece : InVector<Stored> {
   RONDO_DEVICE static Vector load(const std::byte* from, Access access) {
@@ -129,7 +129,7 @@ struct InPiece : InVector<Stored> {
   }
 };
 
-/// A single element, which may lie anywhere.
+/// A single element, at any address.
 template <class Stored>
 struct Single {
   struct Raw {
@@ -155,9 +155,32 @@ struct Single {
   RONDO_DEVICE static void put(Raw& raw, int, Stored value) { raw.value = value; }
 };
 
-/// Folds kUnroll places, `stride` bytes apart from `at` on. Everything is loaded before anything is
-/// stored, and the next source is on its way while one is folded: 2 * kUnroll loads are in flight.
-/// Op ScaledSum stands for everything rare about sums: factors where there are any, and a divisor.
+/// Narrows the results of fold_places() and stores them at every destination.
+template <class E, class Place, int kUnroll, bool kDivides, class Folded>
+RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Access access,
+                               const Folded (&folded)[kUnroll][Place::kElements]) {
+  typename Place::Raw raw[kUnroll];
+  for (int u = 0; u < kUnroll; ++u) {
+    raw[u] = {};
+    for (int i = 0; i < Place::kElements; ++i) {
+      Folded value = folded[u][i];
+      if constexpr (kDivides && !std::is_same_v<Folded, bool>) {
+        if (move.divisor > 1) value = divide(value, move.divisor);
+      }
+      Place::put(raw[u], i, E::narrow(value));
+    }
+  }
+  for (uint32_t j = 0; j < move.destination_count; ++j) {
+    std::byte* to = move.destinations[j] + at;
+    for (int u = 0; u < kUnroll; ++u) {
+      Place::store(to + static_cast<size_t>(u) * stride, raw[u], access);
+    }
+  }
+}
+
+/// Folds kUnroll places, `stride` bytes apart, from `at` on. Loads everything before it stores
+/// anything, and requests the next source while it folds one: 2 * kUnroll loads are in flight. Op
+/// ScaledSum covers the rare kinds of sums: with factors or a divisor.
 template <class E, class Op, class Place, int kUnroll>
 RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access access) {
   using Folded = typename E::Folded;
@@ -172,7 +195,7 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access
       next[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
     }
   };
-  // `first`: nothing to fold with yet.
+  // `first`: there is no value to fold with yet.
   const auto fold = [&](uint32_t source, auto first) {
     [[maybe_unused]] Folded factor{};
     if constexpr (kRare) {
@@ -205,23 +228,7 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access
     if (source + 1 < move.source_count) load(source + 1);
     fold(source, std::false_type{});
   }
-
-  for (int u = 0; u < kUnroll; ++u) {
-    raw[u] = {};
-    for (int i = 0; i < kElements; ++i) {
-      Folded value = folded[u][i];
-      if constexpr (kRare && !std::is_same_v<Folded, bool>) {
-        if (move.divisor > 1) value = divide(value, move.divisor);
-      }
-      Place::put(raw[u], i, E::narrow(value));
-    }
-  }
-  for (uint32_t j = 0; j < move.destination_count; ++j) {
-    std::byte* to = move.destinations[j] + at;
-    for (int u = 0; u < kUnroll; ++u) {
-      Place::store(to + static_cast<size_t>(u) * stride, raw[u], access);
-    }
-  }
+  store_places<E, Place, kUnroll, kRare>(move, at, stride, access, folded);
 }
 
 RONDO_DEVICE inline Partition cut(const Move& move, size_t element_bytes) {
@@ -240,8 +247,8 @@ template <class Op>
 inline constexpr bool kBitwise =
     std::is_same_v<Op, BitAnd> || std::is_same_v<Op, BitOr> || std::is_same_v<Op, BitXor>;
 
-/// Small integers side by side in a word: bits are bits, however many make an element, and sums
-/// carry into nobody's neighbour.
+/// Small integers side by side in a word: bitwise operators do not care about element borders, and
+/// sums do not carry into the neighbour.
 template <class T>
 struct PackedSum {
   static constexpr uint32_t kTops = sizeof(T) == 1 ? 0x80808080u : 0x80008000u;
@@ -259,7 +266,7 @@ struct PackedBool {
   static constexpr uint32_t narrow(uint32_t value) { return value; }
 };
 
-/// The element and the operator by which a loop goes that is defined by E and Op.
+/// The element and operator that execute the loop defined by E and Op.
 template <class E, class Op>
 struct Loop {
   using Element = E;
@@ -296,22 +303,22 @@ template <class Op>
 inline constexpr bool kPacked =
     std::is_same_v<Op, PackedSum<uint8_t>> || std::is_same_v<Op, PackedSum<uint16_t>>;
 
-/// How many vectors a thread folds at a time: as many as registers hold, with accumulators and two
-/// sources, in sums and what goes by words; half of that elsewhere, for the time to compile.
+/// The number of vectors that a thread folds at a time: in sums, and for words, as many as
+/// registers hold with accumulators and two sources; half of that elsewhere, to save compile time.
 template <class E, class Op>
 constexpr int vectors_at_once() {
   const int most = sizeof(typename E::Stored) == 1 ? 2 : 4;
   return std::is_same_v<Op, Sum> || kBitwise<Op> || kPacked<Op> ? most : most / 2;
 }
 
-/// This thread's share of a move. A function of its own on the device too: there are some seventy
-/// of them, and nearly all of the time to compile goes into how often fold_places() is in each.
+/// This thread's share of a move. Not inlined on the device: there are some seventy of them, and
+/// most of the compile time depends on how often fold_places() is in each.
 template <class E, class Op>
 [[gnu::noinline]] RONDO_DEVICE void fold(const Move& move, const Share& share) {
   constexpr size_t kElement = sizeof(typename E::Stored);
   const Partition p = cut(move, kElement);
   if constexpr (std::is_same_v<Op, ScaledSum> && std::is_integral_v<typename E::Folded>) {
-    // Divided and scaled one by one, as on the host.
+    // Divided and scaled element by element, as on the host.
     for (size_t i = share.thread; i < move.count; i += share.threads) {
       fold_places<E, Op, Single<typename E::Stored>, 1>(move, i * kElement, 0, {p.width, kElement});
     }
@@ -332,7 +339,7 @@ template <class E, class Op>
   }
 }
 
-/// One source, bytes as they are: a NaN arrives as it was.
+/// One source: a byte copy, which preserves a NaN's bits.
 [[gnu::noinline]] RONDO_DEVICE inline void copy(const Move& move, size_t element_bytes,
                                                 const Share& share) {
   Move bytes = move;

@@ -1,5 +1,5 @@
-// Who does what: how a move is cut into single elements and 16-byte vectors, and which of them are
-// a thread's. Index arithmetic only, so that a machine without a GPU can test it.
+// Divides a move among threads: how it is cut into single elements and 16-byte vectors, and which
+// of them belong to a thread. Index arithmetic only, so that a machine without a GPU can test it.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,21 @@
 
 namespace rondo::kernels::cuda {
 
-inline constexpr size_t kVectorBytes = 16;  // what a thread works on, and its widest access
+inline constexpr size_t kVectorBytes = 16;  // a thread's unit of work, and its widest access
 
 /// A move's elements in order: `head` single ones, `vectors` of 16 bytes, `tail` single ones.
-/// `width`: bytes of the widest access that every operand's vectors allow.
+/// `width`: bytes of the widest access that the addresses of all operands' vectors allow.
 struct Partition {
   size_t head, vectors, tail, width;
 };
 
-/// `first`: the address of any operand. `differences`: the addresses of all others, each combined
-/// with it by exclusive or, combined by or: operands can go by accesses of a width where they start
-/// at the same place within it, and reach a multiple of it after whole elements.
+/// `first`: the address of any operand. `differences`: the bitwise or of every other address xor
+/// `first`. Operands allow accesses of a width if they start at the same offset within it, and
+/// reach a multiple of it after whole elements.
 constexpr Partition partition(size_t count, size_t element_bytes, uintptr_t first,
                               uintptr_t differences) {
-  // A power of two: by its mask, because a GPU divides 64 bits in a hundred instructions.
+  // A power of two: uses the mask, because a GPU needs a hundred instructions for a 64-bit
+  // division.
   size_t width = kVectorBytes;
   const auto before = [&] { return -first & (width - 1); };
   while ((differences & (width - 1)) != 0 || before() % element_bytes != 0) width /= 2;
@@ -33,22 +34,22 @@ constexpr Partition partition(size_t count, size_t element_bytes, uintptr_t firs
       .head = head, .vectors = vectors, .tail = count - head - vectors * in_vector, .width = width};
 }
 
-/// One of `threads` that share a move. They may be a block's, or a whole grid's.
+/// One of `threads` threads that share a move: a block's, or a whole grid's.
 struct Share {
   size_t thread, threads;
 };
 
-/// How a piece of up to 16 bytes is accessed: by `width` bytes, to which it is aligned, `bytes` in
-/// all.
+/// The access of a piece of up to 16 bytes: `bytes` in all, by `width` bytes, to which it is
+/// aligned.
 struct Access {
   size_t width, bytes;
 };
 
-/// Calls, for this thread's part of a move, offsets being bytes:
-///   whole(at)          kUnroll vectors, `threads` vectors apart from `at` on, so that their loads
-///                      are in flight together. Only where they can be accessed whole.
-///   piece(at, access)  what is left: other vectors, and both ends
-/// Neighbours have neighbours.
+/// Calls, for this thread's part of a move, with offsets in bytes:
+///     whole(at)          kUnroll vectors, `threads` vectors apart from `at` on, so that their loads
+///                        are in flight together; only where they can be accessed whole
+///     piece(at, access)  everything else: other vectors, and both ends
+/// Neighbouring threads access neighbouring vectors.
 template <int kUnroll, class Whole, class Piece>
 RONDO_DEVICE void for_share(const Partition& p, size_t element_bytes, const Share& share,
                             const Whole& whole, const Piece& piece) {

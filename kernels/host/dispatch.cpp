@@ -1,5 +1,5 @@
-// Which instruction set everybody uses: the best one, or RONDO_KERNELS. Decided once, at the first
-// question.
+// Chooses the instruction set of all callers: the best one, or RONDO_KERNELS. Decided once, at the
+// first query.
 #include <cstdlib>
 #include <string>
 
@@ -10,7 +10,7 @@ namespace {
 
 struct Choice {
   const char* instruction_set;
-  std::string rejected;  // what RONDO_KERNELS asked for in vain
+  std::string rejected;  // the rejected value of RONDO_KERNELS
 };
 
 const Choice& choice() {

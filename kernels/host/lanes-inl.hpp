@@ -1,7 +1,7 @@
 // Vectors of elements, for the instruction set that foreach_target.h is compiling for: load,
 // convert, operate, store. The vector counterpart of element.hpp, equal to it bit for bit. Included
-// once per instruction set, by move-inl.hpp only; everything lives in HWY_NAMESPACE, so that no
-// instruction set's code can be linked in place of another's.
+// once per instruction set, by move-inl.hpp only; all code is in HWY_NAMESPACE, so that one
+// instruction set's code cannot be linked in place of another's.
 #if defined(RONDO_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef RONDO_KERNELS_LANES_INL
 #undef RONDO_KERNELS_LANES_INL
@@ -45,9 +45,9 @@ HWY_INLINE V combine(Prod, D d, V a, V b) {
   }
 }
 
-// x86's minimum returns its second operand when the two are zeros or one is NaN. Doing it both ways
-// and joining the bits gives -0 if either is, and all exponent bits set, so a NaN, if either is
-// NaN.
+// x86's minimum returns its second operand when both are zeros or one is NaN. Computing it in both
+// orders and combining the bits with "or" gives -0 if either is, and all exponent bits set, so a
+// NaN, if either is NaN.
 template <class D, class V>
 HWY_INLINE V combine(Min, D, V a, V b) {
   if constexpr (std::is_floating_point_v<hn::TFromD<D>>) {
@@ -57,7 +57,8 @@ HWY_INLINE V combine(Min, D, V a, V b) {
   }
 }
 
-// For the maximum neither "or" nor "and" would do both: the minimum of the negated.
+// For the maximum neither "or" nor "and" gives both: it is the negated minimum of the negated
+// operands.
 template <class D, class V>
 HWY_INLINE V combine(Max, D d, V a, V b) {
   if constexpr (std::is_floating_point_v<hn::TFromD<D>>) {
@@ -112,7 +113,7 @@ struct Lanes {
   }
 };
 
-/// Every true is made 1, so that bitwise operators are the logical ones.
+/// Every true becomes 1, so that bitwise operators are the logical ones.
 template <size_t kVectorBytes>
 struct Lanes<Bool, kVectorBytes> : Lanes<Native<uint8_t>, kVectorBytes> {
   using Base = Lanes<Native<uint8_t>, kVectorBytes>;
@@ -136,7 +137,7 @@ HWY_INLINE hn::Vec<D> widen(D d, V32 bits) {
   const auto least = hn::Set(du, kLeastNormal);
   const auto denormal =
       hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(shifted, least)), hn::BitCast(d, least)));
-  // Magnitudes are positive: compared as signed, which every set can.
+  // Magnitudes are positive, so they are compared as signed, which every instruction set can do.
   const hn::RebindToSigned<D> di;
   const auto at_least = [&](uint32_t bound) HWY_ATTR {
     return hn::RebindMask(
@@ -179,7 +180,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> narrow(D d, hn::Vec<D> value) {
         du, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<int32_t>(bound) - 1)));
   };
   auto result = hn::IfThenElse(at_least(kLeastNormal), normal, denormal);
-  // Overflow begins half way from the last finite value to where the next would be.
+  // Overflow begins half way between the last finite value and where the next would be.
   if constexpr (E::kHasInfinity) {
     constexpr uint32_t kInfinity = kGreatest >> E::kFractionBits << E::kFractionBits;
     constexpr uint32_t kOverflow = ((kInfinity << kDropped) + kRebias) - (1u << (kDropped - 1));
@@ -195,8 +196,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> narrow(D d, hn::Vec<D> value) {
   return hn::Or(result, sign);
 }
 
-/// What the small floats share: kParts vectors of fp32 for one vector as stored, so that stores,
-/// streaming ones too, are full vectors. E's Lanes say which elements are in which.
+/// Common to the small floats: kParts vectors of fp32 for one stored vector, so that stores,
+/// including streaming ones, are full vectors. E's Lanes define which elements are in which.
 template <class E, size_t kVectorBytes>
 struct WidenedLanes {
   using T = typename E::Stored;
@@ -233,8 +234,9 @@ struct WidenedLanes {
   }
 };
 
-/// First the lower half of the elements, then the upper. From AVX2 on there are instructions that
-/// equal float_from_half and half_from_float in every bit; what Highway offers below truncates.
+/// Parts: the lower half of the elements, then the upper. From AVX2 on there are instructions that
+/// equal float_from_half and half_from_float in every bit; Highway's emulation below AVX2
+/// truncates.
 template <size_t kVectorBytes>
 struct Lanes<Half, kVectorBytes> : WidenedLanes<Half, kVectorBytes> {
   using Base = WidenedLanes<Half, kVectorBytes>;
@@ -271,8 +273,8 @@ struct Lanes<Half, kVectorBytes> : WidenedLanes<Half, kVectorBytes> {
 #endif
 };
 
-/// First the even elements, then the odd ones. A bfloat16 is the upper half of an fp32, so nothing
-/// needs to be shuffled. (A little-endian machine, as all of Highway's are.)
+/// Parts: the even elements, then the odd ones. A bfloat16 is the upper half of an fp32, so nothing
+/// is shuffled. (On a little-endian machine, as all of Highway's are.)
 template <size_t kVectorBytes>
 struct Lanes<BFloat16, kVectorBytes> : WidenedLanes<BFloat16, kVectorBytes> {
   using Base = WidenedLanes<BFloat16, kVectorBytes>;
@@ -287,11 +289,11 @@ struct Lanes<BFloat16, kVectorBytes> : WidenedLanes<BFloat16, kVectorBytes> {
     return {{hn::BitCast(D(), hn::ShiftLeft<16>(pairs)),
              hn::BitCast(D(), hn::And(pairs, hn::Set(D32(), 0xffff0000)))}};
   }
-  // All elements at once, as 16-bit integers: a result is its fp32's upper half, one up if the
-  // lower half is more than 0x8000, or that and the upper one odd. The average, (a + b + 1) / 2
-  // without overflow, has the carry of lower + 0x7fff + odd in its highest bit. A NaN needs no
-  // care: those of widened bfloat16s, of what is computed from them, and of factor_as() have a
-  // lower half of zero, so that nothing is added to their upper one.
+  // All elements at once, as 16-bit integers: a result is its fp32's upper half, plus one if the
+  // lower half is more than 0x8000, or equals it and the upper half is odd. The average, (a + b +
+  // 1) / 2 without overflow, has the carry of lower + 0x7fff + odd in its highest bit. NaNs need no
+  // special case: those of widened bfloat16s, of results computed from them, and of factor_as()
+  // have a zero lower half, so that nothing is added to their upper half.
   static HWY_INLINE hn::Vec<DStored> rounded(V v) {
     const DStored d16;
     const auto even = hn::BitCast(D32(), v.part[0]), odd = hn::BitCast(D32(), v.part[1]);
@@ -305,7 +307,7 @@ struct Lanes<BFloat16, kVectorBytes> : WidenedLanes<BFloat16, kVectorBytes> {
   }
 };
 
-/// The elements 0, 4, 8, ..., then 1, 5, 9, ..., and so on: nothing needs to be shuffled.
+/// Parts: the elements 0, 4, 8, ..., then 1, 5, 9, ..., and so on: nothing is shuffled.
 template <class E, size_t kVectorBytes>
 struct Float8Lanes : WidenedLanes<E, kVectorBytes> {
   using Base = WidenedLanes<E, kVectorBytes>;

@@ -1,6 +1,6 @@
-// One move by vectors, for the instruction set that foreach_target.h is compiling for: which loop a
-// call takes, how its ends are handled, how results get round the cache, and which kernels are
-// others by another name. Knows nothing of types and operators beyond lanes-inl.hpp.
+// One move by vectors, for the instruction set that foreach_target.h is compiling for: the loop of
+// a call, the treatment of its ends, streaming of results around the cache, and kernels that are
+// aliases of others. Knows of types and operators only what lanes-inl.hpp defines.
 #if defined(RONDO_KERNELS_MOVE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef RONDO_KERNELS_MOVE_INL
 #undef RONDO_KERNELS_MOVE_INL
@@ -17,9 +17,9 @@ namespace HWY_NAMESPACE {
 
 inline constexpr size_t kFull = hn::MaxLanes(hn::ScalableTag<uint8_t>());  // bytes of a vector
 inline constexpr size_t kLine = 64;
-inline constexpr size_t kTile = 8192;             // results waiting to be streamed: a corner of L1
+inline constexpr size_t kTile = 8192;             // results waiting to be streamed: a part of L1
 inline constexpr size_t kWriteAhead = 1024;       // bytes between a store and the prefetch for it
-inline constexpr size_t kSmallestStreamed = 512;  // below, the detour costs more than the cache
+inline constexpr size_t kSmallestStreamed = 512;  // below this, streaming costs more than it saves
 
 /// K sources and M destinations with the counts known to the compiler and the pointers in
 /// registers.
@@ -44,9 +44,8 @@ template <class Op>
 concept Bitwise =
     std::is_same_v<Op, BitAnd> || std::is_same_v<Op, BitOr> || std::is_same_v<Op, BitXor>;
 
-/// Whether two sources to one and to two destinations have loops of their own. They are most of
-/// what there is to compile, so what is rare goes without; in fp8, conversions take all the time
-/// anyway.
+/// Whether two sources to one and to two destinations have separate loops. These take most of the
+/// compile time, so rare kernels go without them; in fp8, conversions dominate the run time anyway.
 template <class E, class Op>
 constexpr bool has_fixed_shapes() {
   constexpr bool kFloat8 = sizeof(typename E::Folded) > 2 * sizeof(typename E::Stored);
@@ -94,8 +93,7 @@ HWY_INLINE void fold_vectors(const Operands& operands, size_t source_at, size_t 
   }
 }
 
-/// Folds `bytes`, through the cache: several vectors at a time, one, a short one, then element by
-/// element.
+/// Folds `bytes` through the cache: by several vectors, one, a short one, then element by element.
 template <class E, class Op, class Operands>
 HWY_INLINE void fold_range(const Operands& operands, size_t source_at, size_t destination_at,
                            size_t bytes) {
@@ -119,8 +117,8 @@ HWY_INLINE void fold_range(const Operands& operands, size_t source_at, size_t de
   }
 }
 
-/// The same for any shape, out of line: where two sources are not the case, where they are scaled,
-/// and for what fold_around_cache does not stream.
+/// The same for any shape, out of line: for more than two sources, scaled ones, and the parts that
+/// fold_around_cache does not stream.
 template <class E, class Op>
 HWY_NOINLINE void fold_any(const Move& move, size_t source_at, size_t destination_at,
                            size_t bytes) {
@@ -137,8 +135,8 @@ HWY_INLINE size_t stream_blocks(const Operands& operands, size_t at, size_t byte
   return at;
 }
 
-/// Folds whole blocks from offset `at` on, where every destination starts a cache line, round the
-/// cache; returns where it stopped.
+/// Folds whole blocks around the cache, from offset `at`, where every destination starts a cache
+/// line; returns the offset where it stopped.
 template <class E, class Op>
 HWY_NOINLINE size_t fold_blocks(const Move& move, size_t at, size_t bytes) {
   if constexpr (has_fixed_shapes<E, Op>()) {
@@ -148,7 +146,7 @@ HWY_NOINLINE size_t fold_blocks(const Move& move, size_t at, size_t bytes) {
   return stream_blocks<E, Op>(move, at, bytes);
 }
 
-/// The loops of a type and an operator, for those who need not know which these are.
+/// The loops of a type and an operator, for code that is independent of both.
 struct Loops {
   void (*any)(const Move& move, size_t source_at, size_t destination_at, size_t bytes);
   size_t (*blocks)(const Move& move, size_t at, size_t bytes);
@@ -164,7 +162,7 @@ HWY_INLINE size_t bytes_to_line(const std::byte* pointer) {
   return -reinterpret_cast<uintptr_t>(pointer) % kLine;
 }
 
-/// Copies round the cache; the ends, which share lines with others, through it.
+/// Copies around the cache; copies the ends, which share lines with other data, through it.
 inline HWY_NOINLINE void stream_copy(std::byte* to, const std::byte* from, size_t bytes) {
   using L = Lanes<Native<uint8_t>, kFull>;
   constexpr size_t kBlock = 4 * kFull;
@@ -179,8 +177,8 @@ inline HWY_NOINLINE void stream_copy(std::byte* to, const std::byte* from, size_
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-/// Asks for lines that will be stored to. Stores leave the store buffer one after the other, and
-/// one to a line that another core holds waits for it; prefetches are fetched side by side.
+/// Prefetches lines for writing. Stores leave the store buffer in order, and a store to a line that
+/// another core holds delays those after it; prefetches run in parallel.
 HWY_INLINE void prefetch_for_writing(const std::byte* at, size_t bytes) {
 #if defined(__x86_64__)
   for (size_t line = 0; line < bytes; line += kLine) asm volatile("prefetchw %0" : : "m"(at[line]));
@@ -189,9 +187,9 @@ HWY_INLINE void prefetch_for_writing(const std::byte* at, size_t bytes) {
 #endif
 }
 
-/// Copies through the cache, most often into a slot, whose lines its reader holds: they are asked
-/// for before the first store. Two Zen 3 cores, 2 KiB: 1.4 times as fast where cores are far apart,
-/// a twentieth slower where they are near. memcpy, which uses `rep movsb` there, does not do it.
+/// Copies through the cache, most often into a slot, whose lines its reader holds: prefetches them
+/// before the first store. On two Zen 3 cores, 2 KiB, that is 1.4 times as fast where cores are far
+/// apart and 5 % slower where they are near. memcpy, which uses `rep movsb` there, does not do it.
 inline HWY_NOINLINE void cached_copy(std::byte* to, const std::byte* from, size_t bytes) {
   using L = Lanes<Native<uint8_t>, kFull>;
   constexpr size_t kBlock = 4 * kFull;
@@ -213,7 +211,7 @@ inline HWY_NOINLINE void cached_copy(std::byte* to, const std::byte* from, size_
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-/// The bytes of one source to every destination that is not that source.
+/// Copies the bytes of one source to every destination that is not that source.
 inline HWY_NOINLINE void copy(const Move& move, size_t bytes) {
   const std::byte* source = move.sources[0];
   if (bytes <= kLine && move.destination_count == 1) {
@@ -221,7 +219,7 @@ inline HWY_NOINLINE void copy(const Move& move, size_t bytes) {
     return;
   }
   const uint32_t streamed = bytes >= kSmallestStreamed ? move.nontemporal : 0;
-  // Tile by tile where there are several destinations, so that the source is read from memory once.
+  // Tile by tile for several destinations, so that the source is read from memory once.
   const size_t step = move.destination_count == 1 ? bytes : kTile;
   for (size_t at = 0; at < bytes; at += step) {
     const size_t now = HWY_MIN(step, bytes - at);
@@ -237,7 +235,7 @@ inline HWY_NOINLINE void copy(const Move& move, size_t bytes) {
   if (streamed > 0) hwy::FlushStream();
 }
 
-/// Whether whole elements lead every destination to the start of a cache line at once.
+/// Whether the same number of whole elements leads every destination to the start of a cache line.
 inline bool align_together(const Move& move, size_t element_bytes) {
   const size_t head = bytes_to_line(move.destinations[0]);
   if (head % element_bytes != 0) return false;
@@ -254,8 +252,8 @@ inline void fold_streamed(const Move& move, const Loops& loops, size_t bytes) {
   loops.any(move, at, at, bytes - at);
 }
 
-/// Destinations that start differently within a line: fold into a tile in L1, then stream the tile
-/// to each of them.
+/// For destinations with different offsets within a line: folds into a tile in L1, then streams the
+/// tile to each of them.
 inline void fold_tiles(const Move& move, const Loops& loops, size_t bytes) {
   alignas(kLine) std::byte tile[kTile];
   std::byte* const tiles[1] = {tile};
@@ -271,8 +269,8 @@ inline void fold_tiles(const Move& move, const Loops& loops, size_t bytes) {
   }
 }
 
-/// Some destinations round the cache, the others (slots, which a peer reads at once) through it:
-/// fold into those, and stream from the first of them while it is in L1.
+/// For destinations of which some are streamed and others (slots, which a peer reads at once) are
+/// not: folds into the latter, and streams from the first of them while it is in L1.
 inline void fold_mixed(const Move& move, const Loops& loops, size_t bytes) {
   Move cached = move;
   cached.destinations += move.nontemporal;
@@ -324,12 +322,12 @@ struct VectorKernel {
   }
 };
 
-// Kernels that are others by another name.
+// Kernels that are aliases of others.
 
 template <class E>
 struct VectorKernel<E, Average> : VectorKernel<E, Sum> {};
 
-/// Sums and products of signed integers are those of unsigned ones.
+/// Sums and products of signed integers use the unsigned code.
 template <std::signed_integral T>
 struct VectorKernel<Native<T>, Sum> : VectorKernel<Native<std::make_unsigned_t<T>>, Sum> {};
 template <std::signed_integral T>
@@ -345,7 +343,7 @@ struct VectorKernel<Native<T>, Average> {
   }
 };
 
-/// Bitwise operators work on bytes, however many make an element.
+/// Bitwise operators work on bytes, whatever the size of an element.
 template <class T, class Op>
 struct BytewiseKernel {
   static void move(const Move& move) {

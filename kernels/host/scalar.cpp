@@ -1,5 +1,5 @@
 // The scalar reference: the definition of correct. One element after the other, on any machine;
-// never made faster.
+// never optimised.
 #include "kernels/element.hpp"
 
 namespace rondo::kernels {
@@ -19,7 +19,7 @@ struct ScalarKernel {
   }
 
  private:
-  // Bytes, so that a NaN arrives as it was.
+  // Copies bytes, which preserves a NaN's bits.
   static void copy(const Move& move, size_t bytes) {
     if (bytes == 0) return;
     for (uint32_t j = 0; j < move.destination_count; ++j) {

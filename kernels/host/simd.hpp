@@ -1,6 +1,6 @@
-// The vector kernels by instruction set: one function per simd_*.cpp, which compile move-inl.hpp
-// for a group of types each, so that they build side by side. They are the only translation units
-// with instructions that not every CPU has; which set is used is targets.cpp's to say.
+// The vector kernels by instruction set: one function per simd_*.cpp. These compile move-inl.hpp
+// for a group of types each, so that they build in parallel, and are the only translation units
+// with instructions that not every CPU has. targets.cpp decides which set is used.
 #pragma once
 
 #include "hwy/targets.h"
@@ -14,8 +14,8 @@ MoveFunction float_kernel(int64_t target, DataType type, ReduceOp op);        //
 MoveFunction small_float_kernel(int64_t target, DataType type, ReduceOp op);  // fp16, bf16, fp8
 MoveFunction integer_kernel(int64_t target, DataType type, ReduceOp op);      // and bool
 
-/// Where an instruction set stands in HWY_DISPATCH_TABLE. Highway's own choice is global, and its
-/// stub would cost an indirection a call.
+/// The index of an instruction set in HWY_DISPATCH_TABLE. Highway's own choice is global, and its
+/// stub would cost an indirection per call.
 inline size_t table_index(int64_t target) {
   hwy::ChosenTarget chosen;
   chosen.Update(target);

@@ -71,11 +71,35 @@ class Commands(unittest.TestCase):
         words = compare.command_of({**self.peer(False), "flags": []}, 2, True, "/p", [])
         self.assertEqual(words, ["/m/mpirun", "-n", "2", "/p"])
 
+    def test_broadcast_is_in_place_unless_asked(self):
+        """As MPI_Bcast is called: it has one buffer, and out of place a copy would be charged to it."""
+        for words, in_place in (([], False), (["--in-place"], True), (["broadcast"], True), (["reduce"], False),
+                                (["broadcast", "--out-of-place"], False)):
+            self.assertEqual(compare.parse_arguments(words).in_place, in_place, words)
+
     def test_missing_mpis_are_left_out(self):
         with tempfile.TemporaryDirectory() as empty:
             found = compare.find_compilers(compare.parse_arguments(["--venv", empty]))
         self.assertNotIn("openmpi", found)
         self.assertNotIn("mpich", found)
+
+
+class Report(unittest.TestCase):
+    def test_a_report_says_where_its_numbers_come_from(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "report.md"
+            arguments = compare.parse_arguments(["-b", "64", "--report", str(path)])
+            compare.save(arguments, [], "", ["-b", "64", "--report", str(path)])
+            self.assertIn("Nothing has been measured yet.", path.read_text())
+            compare.save(arguments, [], "| the table |\n", ["-b", "64"])
+            text = path.read_text()
+        for line in ("- command: `scripts/compare -b 64`", "- date: 20", "- machine: ", "- commit: ", "| the table |"):
+            self.assertIn(f"\n{line}", text)
+        self.assertNotIn("Nothing has been", text)
+
+    def test_a_report_that_cannot_be_written_ends_the_run(self):
+        with self.assertRaises(SystemExit):
+            compare.save(compare.parse_arguments(["--report", "/nowhere/report.md"]), [], "", [])
 
 
 class Nccl(unittest.TestCase):
@@ -103,7 +127,7 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
 """)
 
     def test_it_is_left_out_with_a_sentence(self):
-        for count, sentence in ((0, "here is none"), (1, "here is one GPU"), (2, "has no rondo-perf")):
+        for count, sentence in ((0, "no GPU here"), (1, "one GPU here"), (2, "has no rondo-perf")):
             self.assertIn(sentence, compare.compare_nccl.why_left_out(count, self.bin))
         for name in compare.compare_nccl.PROGRAMS:
             self.stub(name, "")

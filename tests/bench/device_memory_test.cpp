@@ -30,11 +30,11 @@ class FarBackend final : public Backend {
   std::string name() const override { return "far"; }
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  Status supports(const Shape&) const override { return {}; }
+  Status supports(const CallShape&) const override { return {}; }
   Status barrier() override { return inner_.barrier(); }
-  Status run(const Operation& operation) override {
+  Status run(const BackendCall& operation) override {
     if (!operation.measured) return inner_.run(operation);
-    Operation far = operation;
+    BackendCall far = operation;
     far.in = twin(operation.in);
     far.out = twin(operation.out);
     return inner_.run(far);
@@ -55,7 +55,7 @@ class FarBackend final : public Backend {
     ++comparisons_;
     return mismatch_of(twin(found), twin(expected), count, size_of(type));
   }
-  Result<double> time(const Operation& operation, size_t iterations) override {
+  Result<double> time(const BackendCall& operation, size_t iterations) override {
     for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(run(operation));
     return kOperationUs;
   }
@@ -87,7 +87,7 @@ class FarBackend final : public Backend {
   size_t most_taken_ = 0, comparisons_ = 0;
 };
 
-Shape shape_for(Collective collective) {
+CallShape shape_for(Collective collective) {
   return {.collective = collective,
           .type = DataType::kFloat32,
           .op = ReduceOp::kSum,
@@ -128,7 +128,7 @@ TEST_CASE("buffers elsewhere are given, taken and timed by their backend") {
       for (const Result<Measured>& measured : measured_on_ranks(Fault::kNone, collective, who)) {
         REQUIRE(measured.ok());
         CHECK(!measured.value().limit_us);  // the processor's memory says nothing about it
-        for (const std::optional<Half>& half :
+        for (const std::optional<HalfRow>& half :
              {measured.value().out_of_place, measured.value().in_place}) {
           REQUIRE(half);
           CHECK(half->wrong == 0u);

@@ -116,11 +116,11 @@ void measure_all(const std::string& directory, int rank, int ranks, size_t graph
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBroadcast, Collective::kAllToAll}) {
     for (const size_t count : {size_t{2}, size_t{5000}}) {
-      const Shape shape{.collective = collective,
-                        .type = DataType::kFloat32,
-                        .op = ReduceOp::kSum,
-                        .root = 0,
-                        .count = count};
+      const CallShape shape{.collective = collective,
+                            .type = DataType::kFloat32,
+                            .op = ReduceOp::kSum,
+                            .root = 0,
+                            .count = count};
       const size_t bytes = count * static_cast<size_t>(ranks) * sizeof(float);
       const Buffers buffers{.in = backend.allocate(bytes), .out = backend.allocate(bytes)};
       auto measured = measure(backend, shape, buffers, {.iterations = 11, .warmup = 1});
@@ -177,7 +177,7 @@ TEST_CASE("rondo-perf compares on the device, and fails when an element is wrong
                                     .local_rank = rank,
                                     .ranks_in_process = 2});
             testing::expect_ok(made.status(), "the backend");
-            Options options;
+            PerfOptions options;
             options.sweep = {.min = 4096, .max = 4096, .factor = 1, .step = 1};
             options.iterations = 1;
             options.cuda = true;

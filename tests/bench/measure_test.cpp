@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kCount = 300;
 
-Shape float_shape(Collective collective, size_t count = kCount) {
+CallShape float_shape(Collective collective, size_t count = kCount) {
   return {.collective = collective,
           .type = DataType::kFloat32,
           .op = ReduceOp::kSum,

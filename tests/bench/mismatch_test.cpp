@@ -64,7 +64,7 @@ TEST_CASE("what is expected is the same whether it is written or looked up") {
   for (int c = 0; c <= kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     INFO(name_of(collective));
-    const Shape shape = shape_of(collective, DataType::kInt32, ReduceOp::kSum, 1, 3000, 3);
+    const CallShape shape = shape_of(collective, DataType::kInt32, ReduceOp::kSum, 1, 3000, 3);
     const Pattern pattern(shape, 3);
     for (int rank = 0; rank < 3; ++rank) {
       std::vector<int32_t> output(out_elements(shape, 3) + 1, -1), input(output);

@@ -8,7 +8,7 @@ using namespace rondo::bench;
 
 namespace {
 
-Parsed parse_words(std::vector<const char*> words, bool is_rondo = true) {
+ParsedOptions parse_words(std::vector<const char*> words, bool is_rondo = true) {
   words.insert(words.begin(), "program");
   return parse_options({.name = "program", .description = "a test", .is_rondo = is_rondo},
                        static_cast<int>(words.size()), words.data());
@@ -53,10 +53,15 @@ TEST_CASE("flags and defaults are nccl-tests'") {
 TEST_CASE("a calibration covers all collectives and sizes unless told otherwise") {
   const auto all = parse_words({"--calibrate", "x.json"}).options;
   REQUIRE(all);
+  CHECK(all->calibrate);
   CHECK(all->calibrate_file == "x.json");
   CHECK(all->sweep.min == 8);
   CHECK(all->sweep.max == size_t{64} << 20);
   CHECK(all->sweep.factor == 2);
+  const auto unnamed = parse_words({"--calibrate", "--ranks", "2"}).options;
+  REQUIRE(unnamed);
+  CHECK(unnamed->calibrate);
+  CHECK(unnamed->calibrate_file.empty());
   const auto some = parse_words({"--calibrate", "x.json", "-e", "1M", "-f", "4"}).options;
   REQUIRE(some);
   CHECK(some->sweep.max == size_t{1} << 20);
@@ -103,14 +108,14 @@ TEST_CASE("mistakes end the program with code 2") {
   };
   for (const auto& words : mistakes) {
     INFO((words.empty() ? "" : words.back()));
-    const Parsed parsed = parse_words(words);
+    const ParsedOptions parsed = parse_words(words);
     CHECK_FALSE(parsed.options);
     CHECK(parsed.exit_code == 2);
   }
 }
 
 TEST_CASE("Buffers on a GPU, and graphs of so many operations, are asked for by name") {
-  const Parsed parsed =
+  const ParsedOptions parsed =
       parse_words({"all_reduce", "--device", "cuda", "--graph", "20", "--channels", "4"});
   REQUIRE(parsed.options);
   CHECK(parsed.options->cuda);
@@ -170,12 +175,12 @@ TEST_CASE("a program's name may say which collective it measures") {
   CHECK(collective_named("all_reduce_perf") == Collective::kAllReduce);
   CHECK(collective_named("alltoall_perf") == Collective::kAllToAll);
   CHECK_FALSE(collective_named("rondo-perf").has_value());
-  const Program program{.name = "gather_perf",
-                        .description = "a test",
-                        .is_rondo = true,
-                        .collective = Collective::kGather};
+  const PerfProgram program{.name = "gather_perf",
+                            .description = "a test",
+                            .is_rondo = true,
+                            .collective = Collective::kGather};
   const char* words[] = {"gather_perf", "-b", "8"};
-  const Parsed parsed = parse_options(program, 3, words);
+  const ParsedOptions parsed = parse_options(program, 3, words);
   REQUIRE(parsed.options);
   CHECK(parsed.options->collective == Collective::kGather);
   const char* twice[] = {"gather_perf", "scatter"};
@@ -183,7 +188,7 @@ TEST_CASE("a program's name may say which collective it measures") {
 }
 
 TEST_CASE("help is no mistake") {
-  const Parsed parsed = parse_words({"--help"});
+  const ParsedOptions parsed = parse_words({"--help"});
   CHECK_FALSE(parsed.options);
   CHECK(parsed.exit_code == 0);
 }

@@ -18,7 +18,7 @@ constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType
                                DataType::kUint8,    DataType::kInt8,    DataType::kInt16,
                                DataType::kUint16,   DataType::kUint32,  DataType::kUint64};
 
-Shape shape_with(Collective collective, DataType type, ReduceOp op, size_t count) {
+CallShape shape_with(Collective collective, DataType type, ReduceOp op, size_t count) {
   return {.collective = collective, .type = type, .op = op, .root = 0, .count = count};
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("a missing, doubled or misplaced contribution changes a sum") {
 }
 
 TEST_CASE("in sendrecv a rank expects what the rank before it has, and notices another's") {
-  const Shape shape = shape_of(kSendRecv, DataType::kInt32, ReduceOp::kSum, 0, 4000, 5);
+  const CallShape shape = shape_of(kSendRecv, DataType::kInt32, ReduceOp::kSum, 0, 4000, 5);
   REQUIRE(shape.count == 1000);
   REQUIRE(in_elements(shape, 5) == 1000);
   REQUIRE(out_elements(shape, 5) == 1000);
@@ -140,7 +140,7 @@ TEST_CASE("every rank is the extremum somewhere") {
 TEST_CASE("one flipped element is one wrong element") {
   for (DataType type : kTypes) {
     INFO(name(type));
-    const Shape shape = shape_with(Collective::kBroadcast, type, ReduceOp::kSum, 257);
+    const CallShape shape = shape_with(Collective::kBroadcast, type, ReduceOp::kSum, 257);
     const Pattern pattern(shape, 2);
     std::vector<std::byte> data(257 * size_of(type));
     pattern.fill_input(0, data.data());

@@ -19,6 +19,7 @@
 #include "rondo/types.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/harness/terminal.hpp"
 
 using namespace rondo;
@@ -385,17 +386,30 @@ TEST_CASE(
   const auto directory =
       std::filesystem::temp_directory_path() / ("rondo-perf-links-" + std::to_string(getpid()));
   std::filesystem::create_directory(directory);
-  const std::string links = (directory / "links.json").string();
+  // Without a FILE: into the default place, where programs find it by themselves.
+  setenv("XDG_CONFIG_HOME", directory.c_str(), 1);
+  setenv("RONDO_LINKS", "", 1);
   const std::string sweep_file = (directory / "sweep.json").string();
-  const Ran calibrated = run("--calibrate '" + links + "' --ranks 2 -b 64 -e 1M -f 4 -n 3");
+  const Ran calibrated = run("--calibrate --ranks 2 -b 64 -e 1M -f 4 -n 3");
   INFO(calibrated.output);
   REQUIRE(calibrated.exit_code == 0);
-  CHECK(contains(calibrated.output, "timings of 2 ranks in 3 rounds fitted, written to " + links));
+  const std::string words = "timings of 2 ranks in 3 rounds fitted, written to ";
+  const size_t name = calibrated.output.find(words);
+  REQUIRE(name != std::string::npos);
+  const size_t begin = name + words.size();
+  const std::string links =
+      calibrated.output.substr(begin, calibrated.output.find('\n', begin) - begin);
+  CHECK(contains(links, directory.string() + "/rondo/links-"));
   CHECK(contains(calibrated.output, "# within 15 %"));
   auto profile = nlohmann::json::parse(std::ifstream(links));
   CHECK(profile["corrections"]["ranks"] == 2);
   // Every algorithm of every collective, of which those without direct ones on both memories.
   CHECK(profile["corrections"]["tables"].size() > 50);
+
+  const Ran found = run("all_reduce --ranks 2 -b 64 -e 64 -n 3");
+  CHECK(contains(found.output, "# links: " + links));
+  const Ran around = run("all_reduce --ranks 2 -b 64 -e 64 -n 3 --links built-in");
+  CHECK(contains(around.output, "# links: built-in"));
 
   // A profile in which the star is a thousand times as fast as it is: the choice follows.
   for (auto& table : profile["corrections"]["tables"]) {
@@ -422,6 +436,8 @@ TEST_CASE(
   // And what is measured without a sweep goes by it too.
   const Ran measured = run("all_reduce --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
   CHECK(contains(measured.output, "star"));
+  unsetenv("XDG_CONFIG_HOME");
+  setenv("RONDO_LINKS", "built-in", 1);
   std::filesystem::remove_all(directory);
 }
 
@@ -534,4 +550,33 @@ TEST_CASE("a launcher's ranks are not started twice") {
   CHECK(contains(twice.output, "already started 3 ranks"));
   CHECK(half.exit_code != 0);
   CHECK(contains(half.output, "WORLD_SIZE"));
+}
+
+TEST_CASE("arenas that no process has addresses for are one warning, and everything works") {
+  const auto ran = testing::run_program(
+      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "64", "-e", "64", "-n", "2"},
+      {"RONDO_ARENA_BYTES=32T"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  const size_t first = ran.err.find("library memory goes through slots");
+  REQUIRE(first != std::string::npos);
+  CHECK(ran.err.find("library memory goes through slots", first + 1) == std::string::npos);
+  CHECK(contains(ran.err, "set RONDO_ARENA_BYTES to 21845G or less"));
+}
+
+TEST_CASE("where no thread can be started there is a sentence, and nothing is left behind") {
+  if (testing::kSanitized) return;  // sanitizers need terabytes of address space
+  // A stack has 1 GiB, so that some limits have room for no thread, some for a few, one for all.
+  for (const int limit_gib : {1, 2, 3, 5, 7, 30}) {
+    const testing::TempDirectory place;
+    const auto ran = testing::run_program(
+        {"sh", "-c", "ulimit -s 1048576 && ulimit -v $LIMIT && exec \"$@\"", "sh", RONDO_PERF,
+         "all_reduce", "-b", "8", "-e", "8", "-n", "2", "--threads", "--ranks", "8"},
+        {"TMPDIR=" + place.path(), "LIMIT=" + std::to_string(limit_gib << 20),
+         "RONDO_ARENA_BYTES=0"});
+    INFO(limit_gib << " GiB: " << ran.out << ran.err);
+    CHECK(ran.exit_code == (limit_gib < 30 ? 1 : 0));
+    CHECK((ran.exit_code == 0 || contains(ran.err, "resource exhausted: cannot start a thread")));
+    CHECK(std::filesystem::is_empty(place.path()));
+  }
 }

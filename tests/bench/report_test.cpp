@@ -19,8 +19,8 @@ Row all_reduce_row() {
                     .root = 0,
                     .count = 1'000'000},
           .ranks = 4,
-          .measured = {.out_of_place = Half{.time_us = 2000, .wrong = 0},
-                       .in_place = Half{.time_us = 1000, .wrong = 3},
+          .measured = {.out_of_place = HalfRow{.time_us = 2000, .wrong = 0},
+                       .in_place = HalfRow{.time_us = 1000, .wrong = 3},
                        .limit_us = 500},
           .prediction = Prediction{.algorithm = "ring", .time_us = 1900}};
 }

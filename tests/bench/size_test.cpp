@@ -49,17 +49,18 @@ TEST_CASE("bus bandwidth factors are nccl-tests'") {
 }
 
 TEST_CASE("size is the larger buffer and count the collective's parameter") {
-  const Shape reduce =
+  const CallShape reduce =
       shape_of(Collective::kReduceScatter, DataType::kFloat32, ReduceOp::kSum, 0, 1000, 3);
   CHECK(reduce.count == 83);
   CHECK(in_elements(reduce, 3) == 249);
   CHECK(out_elements(reduce, 3) == 83);
   CHECK(size_bytes(reduce, 3) == 996);
-  const Shape gather =
+  const CallShape gather =
       shape_of(Collective::kAllGather, DataType::kFloat64, ReduceOp::kSum, 0, 64, 4);
   CHECK(in_elements(gather, 4) == 2);
   CHECK(out_elements(gather, 4) == 8);
-  const Shape sum = shape_of(Collective::kAllReduce, DataType::kFloat16, ReduceOp::kSum, 0, 9, 4);
+  const CallShape sum =
+      shape_of(Collective::kAllReduce, DataType::kFloat16, ReduceOp::kSum, 0, 9, 4);
   CHECK(size_bytes(sum, 4) == 8);
   CHECK(alg_bandwidth({.collective = Collective::kAllReduce,
                        .type = DataType::kUint8,

@@ -28,14 +28,14 @@ class ThreadBackend final : public Backend {
   std::string name() const override { return "threads"; }
   int rank() const override { return rank_; }
   int size() const override { return world_.ranks; }
-  Status supports(const Shape&) const override { return {}; }
+  Status supports(const CallShape&) const override { return {}; }
   Status barrier() override {
     world_.line.arrive_and_wait();
     return {};
   }
 
-  Status run(const Operation& operation) override {
-    const Shape& shape = operation.shape;
+  Status run(const BackendCall& operation) override {
+    const CallShape& shape = operation.shape;
     world_.inputs[static_cast<size_t>(rank_)] = operation.in;
     std::vector<std::byte> result(out_elements(shape, world_.ranks) * size_of(shape.type));
     world_.line.arrive_and_wait();

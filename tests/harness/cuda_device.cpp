@@ -1,6 +1,7 @@
-// Part of every test program that needs a GPU. Without one the program says why and ends with 77,
-// before the first case, and CTest calls it skipped: a test that did not run must not look as if it
-// had passed. A GPU that cannot be used (an old driver, a sanitizer in the way) is a failure.
+// Part of every test program that needs a GPU. Without a GPU the program prints the reason and
+// exits with 77 before the first case, which CTest shows as skipped: a test that did not run must
+// not look as if it had passed. A GPU that cannot be used (an old driver, an interfering sanitizer)
+// is a failure.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

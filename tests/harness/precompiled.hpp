@@ -1,4 +1,4 @@
-// What nearly every test includes, compiled once. A test includes what it uses all the same.
+// The headers of nearly every test, compiled once. A test still includes what it uses.
 #include <atomic>
 #include <chrono>
 #include <functional>

@@ -20,7 +20,7 @@ struct RankResult {
   bool ok = false;
   int signal = 0;  // that ended the process; 0: none
   int exit_code = 0;
-  std::string message;  // what expect() or an exception said, or why the harness ended the rank
+  std::string message;  // of expect() or an exception, or why the harness ended the rank
   double seconds = 0;   // from the start of the group to this rank's end
 };
 
@@ -37,21 +37,21 @@ void expect_eq(const A& actual, const B& expected, const std::string& what) {
   expect(false, text.str());
 }
 
-/// Runs body(rank) for ranks 0..n-1 at once and waits. Forks: a rank is killed at the limit.
-/// Threads cannot be: the whole process is aborted then, after the hanging ranks have been printed.
-/// Call forks before the process has other threads.
+/// Runs body(rank) for ranks 0..n-1 concurrently and waits. A forked rank is killed at the limit.
+/// Threads cannot be: the process prints the hanging ranks and aborts. Call forks before the
+/// process has other threads.
 std::vector<RankResult> run_ranks(How how, int n, const std::function<void(int rank)>& body,
                                   std::chrono::seconds limit = std::chrono::seconds{60});
 
 /// Asserts, in the test's thread, that every rank is ok, showing those that are not.
 void require_all_ok(const std::vector<RankResult>& results);
 
-/// What a forked rank says to its test and hears from it.
+/// A forked rank's channel to its test.
 class Link {
  public:
-  /// "I am here": ForkGang::await(rank, event) returns.
+  /// Announces an event: ForkGang::await(rank, event) returns.
   void announce(const std::string& event);
-  /// Blocks until ForkGang::tell(rank, word); fails the rank when another word comes, or none
+  /// Blocks until ForkGang::tell(rank, word); fails the rank on another word, or if none comes
   /// before the test ends.
   void await(const std::string& word);
 
@@ -68,15 +68,14 @@ class ForkGang {
  public:
   using Body = std::function<void(int rank, Link& link)>;
   ForkGang(int n, const Body& body, std::chrono::seconds limit = std::chrono::seconds{60});
-  /// Kills what still runs.
+  /// Kills the ranks that still run.
   ~ForkGang();
   ForkGang(const ForkGang&) = delete;
   ForkGang& operator=(const ForkGang&) = delete;
 
-  /// Waits until `rank` has announced `event`; throws when it ends first, or at the limit.
+  /// Waits until `rank` has announced `event`; throws if the rank ends first, or at the limit.
   void await(int rank, const std::string& event);
-  /// Waits until `rank` has ended, as a rank that was killed or has failed does; throws at the
-  /// limit.
+  /// Waits until `rank` has ended, after being killed or failing; throws at the limit.
   void await_end(int rank);
   void tell(int rank, const std::string& word);
   /// SIGKILL, SIGSTOP, SIGCONT, ...
@@ -84,8 +83,8 @@ class ForkGang {
   pid_t pid(int rank) const;
   /// Seconds since the ranks were started, the clock of RankResult::seconds.
   double seconds() const;
-  /// Waits for all ranks, at most until the limit; those still alive then are killed and say so.
-  /// Once.
+  /// Waits for all ranks, at most until the limit; ranks still alive then are killed and reported.
+  /// Call once.
   std::vector<RankResult> join();
 
  private:

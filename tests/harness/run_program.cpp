@@ -41,7 +41,7 @@ std::vector<char*> environment_with(const std::vector<std::string>& changes,
   return pointers;
 }
 
-/// Reads what is there; closes the pipe and sets it to -1 at its end.
+/// Reads the available data; at the end closes the pipe and sets it to -1.
 void drain(int& fd, std::string& into) {
   char bytes[65536];
   const ssize_t got = read(fd, bytes, sizeof bytes);

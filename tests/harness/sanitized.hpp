@@ -1,4 +1,4 @@
-// Sanitized builds are ten times as slow: tests that try everything try less there.
+// Sanitized builds are ten times as slow: exhaustive tests try fewer cases there.
 #pragma once
 
 namespace rondo::testing {

@@ -1,4 +1,4 @@
-// A terminal for programs that look whether they write to one.
+// A terminal for programs that check whether they write to one.
 #pragma once
 
 #include <fcntl.h>
@@ -10,12 +10,12 @@
 
 namespace rondo::testing {
 
-/// A pseudo terminal. What is written to path() stays until read(), within some tens of kilobytes.
+/// A pseudo terminal. Data written to path() stay until read(), up to some tens of kilobytes.
 class Terminal {
  public:
   Terminal() : master_(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)) {
     if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0) fail();
-    // As long as somebody has it open, what was written to it stays.
+    // While it is open, data written to it stay.
     slave_ = open(path().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (slave_ < 0) fail();
   }

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 LAYERS = ("include", "kernels", "transport", "comm", "trainer", "bench")
-TABLE = pathlib.Path("comm/bootstrap/variables.hpp")
+TABLE = pathlib.Path("comm/launch/variables.hpp")
 
 root, rondo_run = pathlib.Path(sys.argv[1]), sys.argv[2]
 used = {}

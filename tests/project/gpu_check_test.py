@@ -124,7 +124,7 @@ class GpuCheck(unittest.TestCase):
         self.assertNotIn(str(self.work / "deps"), self.markdown)
         build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
         # The cases that run under a tool are there.
-        sources = "".join(p.read_text() for folder in ("kernels", "comm/engine") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
+        sources = "".join(p.read_text() for folder in ("kernels", "comm/device") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
         under_tools = [re.search(r"--tool (\w+) .*/(\w+) '\*(.+)\*'$", stage["command"]) for stage in self.report["stages"]
                        if stage["name"].partition("-")[0].endswith("check")]
         self.assertEqual(len(under_tools), 4)

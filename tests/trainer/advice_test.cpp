@@ -1,14 +1,14 @@
 // What is concluded from measured times, on made-up ones: the step recurrence, the cap it suggests,
 // who comes last, the sentence of diagnosis, and the rows of a scaling table.
-#include "trainer/advice.hpp"
+#include "trainer/report/advice.hpp"
 
 #include <string>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
-#include "trainer/measurements.hpp"
-#include "trainer/prediction.hpp"
-#include "trainer/scaling.hpp"
+#include "trainer/cli/scaling.hpp"
+#include "trainer/report/measurements.hpp"
+#include "trainer/report/prediction.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
@@ -313,7 +313,7 @@ TEST_CASE("advice: every diagnosis has its numbers") {
         "bytes cannot be hidden");
 
   o = step();
-  o.buckets[1].transfer_ms = 45;
+  o.buckets[1].cost_ms = 45;
   o.cap_gain_ms = 8;
   CHECK(diagnose(o) ==
         "tail: bucket 1 (b, 8 MB) takes 45 ms, but is ready only 30 ms before backward ends: a "
@@ -324,14 +324,14 @@ TEST_CASE("advice: every diagnosis has its numbers") {
   // 23 times as long as computing: to begin earlier would hide next to nothing.
   o = step();
   o.exposed_ms = o.step_ms = 1380;
-  for (ObservedBucket& bucket : o.buckets) bucket.transfer_ms = 460;
+  for (ObservedBucket& bucket : o.buckets) bucket.cost_ms = 460;
   o.cap_gain_ms = 200;
   CHECK(starts_with(diagnose(o), "communication-bound: the all-reduces take 1.38e+03 ms"));
   for (ObservedBucket& bucket : o.buckets) bucket.ready_ms = 59;
   CHECK(starts_with(diagnose(o), "communication-bound"));
 
   o = step();
-  o.buckets[0].transfer_ms = 50;
+  o.buckets[0].cost_ms = 50;
   CHECK(diagnose(o) ==
         "communication-bound: the all-reduces take 75 ms, backward after the first bucket only 50 "
         "ms");

@@ -5,7 +5,7 @@
 #include "rondo/rondo.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
-#include "trainer/ranks.hpp"
+#include "trainer/step/ranks.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;

@@ -8,7 +8,7 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/crash.hpp"
-#include "trainer/checkpoint.hpp"
+#include "trainer/checkpoint/checkpoint.hpp"
 
 namespace rondo::trainer::checkpoint_shards_test {
 

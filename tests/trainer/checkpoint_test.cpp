@@ -1,6 +1,6 @@
 // Checkpoints: all of a run's state comes back, and neither a crash nor damage goes unnoticed or
 // costs what was there before.
-#include "trainer/checkpoint.hpp"
+#include "trainer/checkpoint/checkpoint.hpp"
 
 #include <cstring>
 #include <filesystem>

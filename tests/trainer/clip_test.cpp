@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/harness/catch.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
 
 namespace rondo::trainer::clip_test {
 namespace {

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/layers/batch_norm.hpp"
-#include "trainer/layers/convolution.hpp"
-#include "trainer/layers/pooling.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
+#include "trainer/layers/host/batch_norm.hpp"
+#include "trainer/layers/host/convolution.hpp"
+#include "trainer/layers/host/pooling.hpp"
 
 using namespace rondo::trainer;
 using rondo::trainer::testing::check_gradient;

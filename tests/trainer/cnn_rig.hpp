@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "trainer/base/random.hpp"
 #include "trainer/models/cnn.hpp"
-#include "trainer/random.hpp"
 
 namespace rondo::trainer::testing {
 

@@ -123,6 +123,21 @@ TEST_CASE("ddp skipped layers: unused without having said so is an error on all 
   }
 }
 
+TEST_CASE("ddp hooks: one compression serves several models") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options;
+    options.hook = make_compression_hook(DataType::kBFloat16).value();
+    for (const size_t count : {size_t{16}, size_t{40}}) {
+      Ddp ddp = make(communicator, options, {{.name = "only", .shape = {count}}});
+      for (size_t i = 0; i < count; ++i) ddp.gradient<float>(0)[i] = 2 + 1.0f / 256;
+      ok(ddp.begin({.loss_terms = 1}));
+      all_ready(ddp);
+      ok(ddp.finish());
+      expect_eq(ddp.gradient<float>(0)[count - 1], 2.0f, "gradient");
+    }
+  });
+}
+
 TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
   with_ranks(3, [](Communicator& communicator) {
     Ddp ddp = make(communicator);
@@ -178,31 +193,58 @@ TEST_CASE("ddp headers: the same samples on two ranks, and an epoch that did not
   });
 }
 
-TEST_CASE("ddp buffers: broadcast from rank 0 at every begin, unless switched off") {
+TEST_CASE("ddp buffers: after a step they are rank 0's everywhere, unless switched off") {
   for (const bool on : {true, false}) {
-    with_ranks(2, [&](Communicator& communicator) {
-      DdpOptions options;
-      options.broadcast_buffers = on;
-      Result<Ddp> ddp =
-          Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
-      ok(ddp.status());
-      ok(ddp->replicate());
-      auto* mean = static_cast<float*>(ddp->buffer(0));
-      mean[4] = static_cast<float>(communicator.rank() + 1);
-      ok(ddp->begin({.loss_terms = 1}));
-      const float own = static_cast<float>(communicator.rank() + 1);
-      expect_eq(mean[4], on ? 1.0f : own, "buffer");
+    for (const bool overlap : {true, false}) {
+      with_ranks(2, [&](Communicator& communicator) {
+        DdpOptions options;
+        options.broadcast_buffers = on;
+        options.overlap = overlap;
+        Result<Ddp> ddp =
+            Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
+        ok(ddp.status());
+        ok(ddp->replicate());
+        auto* mean = static_cast<float*>(ddp->buffer(0));
+        for (int step = 1; step <= 3; ++step) {
+          ok(ddp->begin({.loss_terms = 1}));
+          const float own = static_cast<float>(10 * step + communicator.rank());
+          mean[4] = own;  // as forward does
+          all_ready(*ddp);
+          ok(ddp->finish());
+          expect_eq(mean[4], on ? static_cast<float>(10 * step) : own, "buffer");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("ddp buffers: with join they are those of a rank that still has data") {
+  with_ranks(3, [](Communicator& communicator) {
+    DdpOptions options;
+    options.join = true;
+    Result<Ddp> ddp = Ddp::create(communicator, five(), {{.name = "mean", .shape = {5}}}, options);
+    ok(ddp.status());
+    ok(ddp->replicate());
+    auto* mean = static_cast<float*>(ddp->buffer(0));
+    // Rank r has r + 1 batches.
+    for (int step = 0; step < 3; ++step) {
+      const bool has_data = step <= communicator.rank();
+      ok(ddp->begin(
+          {.loss_terms = has_data ? 2u : 0u, .end_of_data = step >= communicator.rank()}));
+      if (has_data) mean[4] += static_cast<float>(100 * (communicator.rank() + 1));
       all_ready(*ddp);
       ok(ddp->finish());
-    });
-  }
+      const float expected[] = {100, 300, 600};
+      expect_eq(mean[4], expected[step], "buffer after step " + std::to_string(step));
+    }
+  });
 }
 
 TEST_CASE("ddp hooks: compression rounds each rank's scaled gradient once") {
   for (const DataType wire : {DataType::kBFloat16, DataType::kFloat16}) {
     with_ranks(2, [&](Communicator& communicator) {
       DdpOptions options = small_buckets();
-      options.hook = make_compression_hook(wire);
+      options.hook = make_compression_hook(wire).value();
       Ddp ddp = make(communicator, options);
       const uint64_t before = communicator.stats().bytes_sent;
       // 1 + 1/512 does not fit into bfloat16's 8 bits, but into float16's 11.
@@ -383,6 +425,34 @@ TEST_CASE("ddp tied weights: touched rows travel where that is fewer bytes") {
   CHECK(bytes_with(Rows::kFewerBytes, all) <= whole + 8);  // and the exchange of counts
 }
 
+TEST_CASE("ddp tied weights: fewer bytes are counted in the type in which the whole travels") {
+  // 600 rows of each rank: 1200 * (32 + 4) bytes are fewer than 2 * 1000 * 32, but more than
+  // 2 * 1000 * 16.
+  std::vector<int32_t> touched(600);
+  std::iota(touched.begin(), touched.end(), 0);
+  const auto bytes_with = [&](DdpOptions::Rows rows) {
+    uint64_t bytes = 0;
+    with_ranks(2, [&](Communicator& communicator) {
+      DdpOptions options;
+      options.rows = rows;
+      options.hook = make_compression_hook(DataType::kBFloat16).value();
+      Ddp ddp = make(communicator, options,
+                     {{.name = "wte", .shape = {1000, 8}},
+                      {.name = "rows", .shape = {1000, 8}, .adds_to = 0}});
+      const uint64_t before = communicator.stats().bytes_sent;
+      ok(ddp.begin({.loss_terms = 1}));
+      ddp.touches_rows(1, touched);
+      all_ready(ddp);
+      ok(ddp.finish());
+      if (communicator.rank() == 0) bytes = communicator.stats().bytes_sent - before;
+    });
+    return bytes;
+  };
+  using Rows = DdpOptions::Rows;
+  CHECK(bytes_with(Rows::kWhole) + 3000 < bytes_with(Rows::kTouched));
+  CHECK(bytes_with(Rows::kFewerBytes) <= bytes_with(Rows::kWhole) + 8);  // the exchange of counts
+}
+
 TEST_CASE("ddp skipped layers: what adds to a tensor uses it") {
   with_ranks(2, [](Communicator& communicator) {
     Ddp ddp = make(communicator, {},
@@ -401,7 +471,7 @@ TEST_CASE("ddp skipped layers: what adds to a tensor uses it") {
 TEST_CASE("ddp hooks: see a second gradient that travels whole, and the last bucket") {
   with_ranks(2, [](Communicator& communicator) {
     DdpOptions options;
-    options.hook = make_compression_hook(DataType::kBFloat16);
+    options.hook = make_compression_hook(DataType::kBFloat16).value();
     options.rows = DdpOptions::Rows::kWhole;
     Ddp ddp =
         make(communicator, options,

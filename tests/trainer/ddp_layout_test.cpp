@@ -1,12 +1,14 @@
-// Where gradients lie and which travel together: order, caps, panels, alignment, no gaps that
-// nobody accounts for.
+// Where gradients lie, which travel together and in which order: caps, panels, alignment, every
+// element in one bucket.
 #include <sstream>
 
 #include "tests/harness/catch.hpp"
 #include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/order.hpp"
 
 using namespace rondo;
-using rondo::ddp::Layout;
+using rondo::ddp::BucketLayout;
+using rondo::ddp::BucketOrder;
 using rondo::ddp::make_layout;
 
 namespace {
@@ -18,7 +20,7 @@ std::vector<DdpTensor> vectors(const std::vector<size_t>& counts) {
 }
 
 /// "tensor:begin-end ..." for each bucket.
-std::string show(const Layout& layout) {
+std::string show(const BucketLayout& layout) {
   std::ostringstream text;
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     if (b > 0) text << " |";
@@ -30,7 +32,8 @@ std::string show(const Layout& layout) {
 }
 
 /// Every element of the flat storage in exactly one bucket, every element of a tensor in one piece.
-void require_cover(const Layout& layout, const std::vector<DdpTensor>& tensors, size_t bytes) {
+void require_cover(const BucketLayout& layout, const std::vector<DdpTensor>& tensors,
+                   size_t bytes) {
   size_t element = 0;
   std::vector<size_t> covered(tensors.size());
   for (const DdpBucket& bucket : layout.buckets) {
@@ -56,7 +59,7 @@ void require_cover(const Layout& layout, const std::vector<DdpTensor>& tensors, 
 TEST_CASE("ddp layout: closed by the tensor that reaches the cap; the first and last are small") {
   // Elements of 4 bytes; every count a multiple of 16, so there is no padding.
   const auto tensors = vectors({16, 32, 16, 32, 48, 16, 16});
-  const Layout layout = make_layout(tensors, 4, {.bytes = 256, .small_bytes = 128});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 256, .small_bytes = 128});
   // 64 + 128 bytes reach 128; then 64 + 128 + 192 reach 256; what is left is small.
   CHECK(show(layout) == "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-48 | 5:0-16 6:0-16");
   require_cover(layout, tensors, 4);
@@ -64,7 +67,7 @@ TEST_CASE("ddp layout: closed by the tensor that reaches the cap; the first and 
 
 TEST_CASE("ddp layout: a large last bucket is relieved of all but its small end") {
   const auto tensors = vectors({32, 16, 16, 16, 16});
-  const Layout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 128});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 128});
   CHECK(show(layout) == "0:0-32 | 1:0-16 2:0-16 | 3:0-16 4:0-16");
   // An end that is not small travels alone.
   CHECK(show(make_layout(vectors({32, 16, 64}), 4, {.bytes = 1024, .small_bytes = 128})) ==
@@ -73,7 +76,7 @@ TEST_CASE("ddp layout: a large last bucket is relieved of all but its small end"
 
 TEST_CASE("ddp layout: a tensor above the cap is cut between rows") {
   const std::vector<DdpTensor> tensors = {{.name = "matrix", .shape = {10, 24}}};
-  const Layout layout = make_layout(tensors, 4, {.bytes = 300, .small_bytes = 100});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 300, .small_bytes = 100});
   // Two rows of 24 reach 25 elements, four reach 75.
   CHECK(show(layout) == "0:0-48 | 0:48-144 | 0:144-240");
   require_cover(layout, tensors, 4);
@@ -85,7 +88,7 @@ TEST_CASE("ddp layout: a tensor above the cap is cut between rows") {
 TEST_CASE("ddp layout: what adds to another travels alone and last") {
   std::vector<DdpTensor> tensors = vectors({16, 16, 16});
   tensors[2].adds_to = 0;
-  const Layout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 1024});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 1024});
   CHECK(show(layout) == "0:0-16 1:0-16 | 2:0-16");
   CHECK(layout.parameter_elements == 32);
   CHECK(layout.gradient_elements == 48);
@@ -93,7 +96,7 @@ TEST_CASE("ddp layout: what adds to another travels alone and last") {
 
 TEST_CASE("ddp layout: a cap of zero gives every tensor its own bucket") {
   const auto tensors = vectors({16, 4000, 3});
-  const Layout layout = make_layout(tensors, 4, {.bytes = 0, .small_bytes = 1 << 20});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 0, .small_bytes = 1 << 20});
   CHECK(show(layout) == "0:0-16 | 1:0-4000 | 2:0-3");
   require_cover(layout, tensors, 4);
 }
@@ -121,7 +124,7 @@ TEST_CASE("ddp layout: of GPT-2 124M no bucket but the lookup's is above the cap
   }
   tensors.push_back({.name = "wpe", .shape = {1024, 768}});
   tensors.push_back({.name = "rows", .shape = {50257, 768}, .adds_to = 0});
-  const Layout layout = make_layout(tensors, 4, {.bytes = 25 << 20, .small_bytes = 1 << 20});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 25 << 20, .small_bytes = 1 << 20});
   require_cover(layout, tensors, 4);
   for (size_t b = 0; b + 1 < layout.buckets.size(); ++b) {
     CHECK(layout.buckets[b].count * 4 < (25 << 20) + (10 << 20));
@@ -129,11 +132,43 @@ TEST_CASE("ddp layout: of GPT-2 124M no bucket but the lookup's is above the cap
   CHECK(layout.buckets.size() > 20);
 }
 
-TEST_CASE("ddp layout: its hash changes with the cap and with a shape") {
-  const auto hash = [](const std::vector<DdpTensor>& tensors, size_t cap) {
-    return hash_of(make_layout(tensors, 4, {.bytes = cap, .small_bytes = cap}));
-  };
-  CHECK(hash(vectors({64, 64}), 256) == hash(vectors({64, 64}), 256));
-  CHECK(hash(vectors({64, 64}), 256) != hash(vectors({64, 64}), 1024));
-  CHECK(hash(vectors({64, 64}), 256) != hash(vectors({64, 63}), 256));
+TEST_CASE("ddp order: buckets are taken in order, each once, when all their pieces are final") {
+  const auto tensors = vectors({16, 16, 32});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64});
+  REQUIRE(show(layout) == "0:0-16 | 1:0-16 | 2:0-16 | 2:16-32");
+  BucketOrder order(tensors, layout, true);
+  for (int step = 0; step < 2; ++step) {
+    order.begin();
+    CHECK(order.unfinished() == std::vector<size_t>{0, 1, 2});
+    CHECK(order.mark_final(1, 16, 5));
+    CHECK(!order.take_next());  // bucket 1 is complete, bucket 0 is not
+    CHECK(order.mark_final(2, 15, 6));
+    CHECK(order.mark_final(2, 20, 7));
+    CHECK(order.mark_final(0, 16, 8));
+    CHECK(order.take_next() == 0);
+    CHECK(order.take_next() == 1);
+    CHECK(order.take_next() == 2);
+    CHECK(!order.take_next());
+    CHECK(order.unfinished() == std::vector<size_t>{2});
+    CHECK(order.mark_final(2, 32, 9));
+    CHECK(!order.mark_final(2, 32, 10));
+    CHECK(order.take_next() == 3);
+    CHECK(!order.take_next());
+    CHECK(order.unfinished().empty());
+    const int64_t expected[] = {8, 5, 7, 9};
+    for (size_t b = 0; b < 4; ++b) CHECK(order.ready_ns(b) == expected[b]);
+  }
+}
+
+TEST_CASE("ddp order: a bucket is updated after what is added to it, or after the last one") {
+  auto tensors = vectors({16, 16, 16});
+  tensors.push_back({.name = "rows", .shape = {16}, .adds_to = 1});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64});
+  const BucketOrder each(tensors, layout, true), all(tensors, layout, false);
+  using Buckets = std::vector<size_t>;
+  const Buckets of_each[] = {{0}, {}, {2}, {1, 3}}, of_all[] = {{}, {}, {}, {0, 1, 2, 3}};
+  for (size_t b = 0; b < 4; ++b) {
+    CHECK(each.updated_after(b) == of_each[b]);
+    CHECK(all.updated_after(b) == of_all[b]);
+  }
 }

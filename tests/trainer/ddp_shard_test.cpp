@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <vector>
 
@@ -30,12 +31,12 @@ std::vector<DdpTensor> odd_tensors() {
           {.name = "last", .shape = {kUnit - 1}}};
 }
 
-ddp::Layout layout_of(const std::vector<DdpTensor>& tensors, size_t cap_bytes) {
+ddp::BucketLayout layout_of(const std::vector<DdpTensor>& tensors, size_t cap_bytes) {
   return ddp::make_layout(tensors, 4, {.bytes = cap_bytes, .small_bytes = cap_bytes});
 }
 
 /// The owner of every element of the flat parameters; -1: nobody, -2: several.
-std::vector<int> owners(const std::vector<DdpTensor>& tensors, const ddp::Layout& layout,
+std::vector<int> owners(const std::vector<DdpTensor>& tensors, const ddp::BucketLayout& layout,
                         int ranks) {
   std::vector<int> owner(layout.parameter_elements, -1);
   for (int r = 0; r < ranks; ++r) {
@@ -88,7 +89,7 @@ void for_own_elements(const Ddp& ddp, const std::function<void(size_t element)>&
 TEST_CASE("ddp shards: all ranks' together are the parameters, cut between units only") {
   const std::vector<DdpTensor> tensors = odd_tensors();
   for (const size_t cap : {size_t{0}, size_t{200}, size_t{5000}, size_t{50000}, size_t{26214400}}) {
-    const ddp::Layout layout = layout_of(tensors, cap);
+    const ddp::BucketLayout layout = layout_of(tensors, cap);
     for (const int ranks : kRanks) {
       INFO("cap " << cap << ", " << ranks << " ranks");
       const std::vector<int> owner = owners(tensors, layout, ranks);
@@ -109,8 +110,9 @@ TEST_CASE("ddp shards: equal within a unit per bucket; small buckets go round") 
                                         {.name = "c", .shape = {5000, 768}}};
   const std::vector<DdpTensor> many(60, {.name = "x", .shape = {100}});
   for (const int ranks : {2, 3, 4, 7}) {
-    const ddp::Layout layout = layout_of(large, 4 << 20);
-    const auto share = [&](const std::vector<DdpTensor>& tensors, const ddp::Layout& of, int r) {
+    const ddp::BucketLayout layout = layout_of(large, 4 << 20);
+    const auto share = [&](const std::vector<DdpTensor>& tensors, const ddp::BucketLayout& of,
+                           int r) {
       size_t count = 0;
       for (const DdpRange& range : ddp::make_shards(tensors, of, ranks, r).own) {
         count += range.count();
@@ -234,6 +236,27 @@ TEST_CASE("ddp shards: without them everything is one's own, and gathering is no
   });
 }
 
+// Rank 1 starts its gather when rank 0 has begun the next step.
+TEST_CASE("ddp shards: a step begins while parameters are still gathered, buffers or not") {
+  std::latch rank_0_has_begun(1);
+  with_ranks(2, [&](Communicator& communicator) {
+    DdpOptions options = unit_buckets();
+    options.shard = true;
+    Result<Ddp> ddp =
+        Ddp::create(communicator, odd_tensors(), {{.name = "mean", .shape = {5}}}, options);
+    ok(ddp.status());
+    ok(ddp->replicate());
+    reduce(*ddp, communicator.rank(), 0);
+    if (communicator.rank() == 1) rank_0_has_begun.wait();
+    for (size_t b = ddp->layout().size(); b-- > 0;) ddp->gather_parameters(b);
+    ok(ddp->begin({.loss_terms = 1}));
+    if (communicator.rank() == 0) rank_0_has_begun.count_down();
+    ok(ddp->wait_parameters());
+    all_ready(*ddp);
+    ok(ddp->finish());
+  });
+}
+
 TEST_CASE("ddp shards: reduce-scatter and gather together send what an all-reduce sends") {
   for (const int ranks : {2, 3}) {
     uint64_t sent[3] = {};
@@ -306,10 +329,10 @@ TEST_CASE("ddp shards: compression rounds as it does without, and sends less") {
         3,
         [&](Communicator& communicator) {
           DdpOptions options = unit_buckets();
-          options.hook = make_compression_hook(wire);
+          options.hook = make_compression_hook(wire).value();
           Ddp plain = make(communicator, options, false);
           reduce(plain, communicator.rank(), 0);
-          options.hook = make_compression_hook(wire);
+          options.hook = make_compression_hook(wire).value();
           Ddp sharded = make(communicator, options, true);
           reduce(sharded, communicator.rank(), 0);
           for_own_elements(sharded, [&](size_t i) {
@@ -322,8 +345,8 @@ TEST_CASE("ddp shards: compression rounds as it does without, and sends less") {
   uint64_t sent[2] = {};
   for (const bool shard : {false, true}) {
     with_ranks(2, [&](Communicator& communicator) {
-      Ddp ddp = make(communicator, {.hook = make_compression_hook(DataType::kBFloat16)}, shard,
-                     {{.name = "large", .shape = {1 << 20}}});
+      Ddp ddp = make(communicator, {.hook = make_compression_hook(DataType::kBFloat16).value()},
+                     shard, {{.name = "large", .shape = {1 << 20}}});
       const uint64_t before = communicator.stats().bytes_sent;
       reduce(ddp, communicator.rank(), 0);
       if (communicator.rank() == 0) sent[shard ? 1 : 0] = communicator.stats().bytes_sent - before;

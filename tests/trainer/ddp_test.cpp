@@ -1,14 +1,12 @@
 // DistributedDataParallel over real ranks (as threads): what it computes and when it sends. One
 // test per row of the feature table; the rows about exceptions are in ddp_exceptions_test.cpp.
 #include <cmath>
-#include <csignal>
 #include <functional>
 #include <latch>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tests/trainer/crash.hpp"
 #include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
@@ -355,26 +353,6 @@ TEST_CASE("ddp: a step begins behind replicate(), which all ranks are told, and 
     const Status status = ddp.begin({.loss_terms = 1});
     expect(status.message().find("begin() before finish()") != std::string::npos, status.message());
   });
-}
-
-TEST_CASE("ddp: a tensor that is not there, and more of one than it has, end the program") {
-  const auto ends = [](const std::function<void(Ddp&)>& misuse) {
-    return trainer::testing::signal_of_child([&] {
-      Config config;
-      config.rank = 0;
-      config.world_size = 1;
-      Result<Communicator> communicator = Communicator::create(config);
-      Ddp ddp = make(communicator.value());
-      ok(ddp.begin({.loss_terms = 1}));
-      misuse(ddp);
-    });
-  };
-  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(4); }) == 0);
-  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(5); }) == SIGABRT);
-  CHECK(ends([](Ddp& ddp) { ddp.gradient_ready(4, 17); }) == SIGABRT);
-  CHECK(ends([](Ddp& ddp) { ddp.gradient_skipped(5); }) == SIGABRT);
-  CHECK(ends([](Ddp& ddp) { ddp.touches_rows(5, {}); }) == SIGABRT);
-  CHECK(ends([](Ddp& ddp) { ddp.touches_rows(4, {}); }) == SIGABRT);  // adds to no other
 }
 
 TEST_CASE("ddp: calls in a wrong order are errors on every rank, which say what to do") {

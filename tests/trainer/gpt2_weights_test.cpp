@@ -1,5 +1,5 @@
 // GPT-2's weights from and to Hugging Face's names and layouts.
-#include "trainer/files/gpt2_weights.hpp"
+#include "trainer/checkpoint/gpt2_weights.hpp"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // What ranks with shards tell each other before an update: the norm of all gradients, in the bits
 // that one rank alone would find, and whether any of them is no number.
-#include "trainer/gradients.hpp"
+#include "trainer/optim/gradients.hpp"
 
 #include <algorithm>
 #include <cmath>

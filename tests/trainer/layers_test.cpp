@@ -1,9 +1,9 @@
 // Every layer's backward against central differences, and its behaviour with no rows and when
 // accumulating.
-#include "trainer/layers/layers.hpp"
+#include "trainer/layers/host/layers.hpp"
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
 
 namespace rondo::trainer::layers_test {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
 
 namespace rondo::trainer::mlp_test {
 

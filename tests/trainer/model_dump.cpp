@@ -11,10 +11,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "trainer/base/random.hpp"
 #include "trainer/models/cnn.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
-#include "trainer/random.hpp"
 
 namespace rondo::trainer {
 namespace {

@@ -1,6 +1,6 @@
 // The optimizer's state in pieces: what ranks with shards write, anybody reads, and no element is
 // taken from nowhere or from two places.
-#include "trainer/optimizer_files.hpp"
+#include "trainer/checkpoint/optimizer_files.hpp"
 
 #include "tests/trainer/ddp_rig.hpp"
 

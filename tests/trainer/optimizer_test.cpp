@@ -9,8 +9,8 @@
 
 #include "hwy/targets.h"
 #include "tests/harness/catch.hpp"
+#include "trainer/base/random.hpp"
 #include "trainer/optim/simd.hpp"
-#include "trainer/random.hpp"
 
 using namespace rondo::trainer;
 

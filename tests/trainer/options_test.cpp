@@ -1,12 +1,12 @@
 // The command line: defaults, bounds, and messages that hold the offending value.
-#include "trainer/options.hpp"
+#include "trainer/cli/options.hpp"
 
 #include <iostream>
 #include <sstream>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
-#include "trainer/report.hpp"
+#include "trainer/report/report.hpp"
 
 using namespace rondo::trainer;
 

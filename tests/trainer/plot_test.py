@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""plot_test.py: scripts/plot draws what rondo-train --json writes, and refuses everything else by name. Without matplotlib only
-the refusals are checked, and the exit status is 77: skipped."""
+"""plot_test.py: scripts/plot draws what rondo-train --json and scripts/compare --report write, and refuses everything else by name.
+Without matplotlib only the refusals are checked, and the exit status is 77: skipped."""
 import importlib.machinery
 import importlib.util
 import json
@@ -25,12 +25,23 @@ def document(steps=20, **more):
     return {"program": "rondo-train", "config": {"model": "mlp"},
             "steps": [{"step": s, "epoch": 0, "loss": 5.5 / s, "step_ms": 10.0} for s in range(1, steps + 1)],
             "summary": {"ranks": 4, "compute_ms": 8.0, "hidden_comm_ms": 3.0, "exposed_comm_ms": 1.5, "other_wait_ms": 0.25,
-                        "data_wait_ms": 0.5, "overlap_fraction": 3.0 / 4.5}, **more}
+                        "data_wait_ms": 0.5, "hidden_fraction": 3.0 / 4.5}, **more}
 
 
 SCALING = [{"ranks": 1, "samples_per_s": 100.0, "efficiency": 1.0, "oversubscribed": False},
            {"ranks": 2, "samples_per_s": 190.0, "efficiency": 0.95, "oversubscribed": False},
            {"ranks": 4, "samples_per_s": 200.0, "efficiency": 0.5, "oversubscribed": True}]
+
+
+REPORT = """# scripts/compare
+
+| size | rondo plain | rondo library | MPI A | MPI A sm | against the fastest of all |
+| ---: | ---: | ---: | ---: | ---: | ---: |
+| 8 | 1.00 | 0.50 | 2.00 (2.00 / 4.00) | - | 2.00 / 4.00 (MPI A) |
+| 8K | 2.00 | 1.00 | 3.00 (1.50 / 3.00) | 8.00 (4.00 / 8.00) | 1.50 / 3.00 (MPI A) |
+
+| size | rondo plain | rondo library | another table | |
+"""
 
 
 class PlotTest(unittest.TestCase):
@@ -44,6 +55,13 @@ class PlotTest(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
         return str(path)
+
+    def module(self):
+        sys.dont_write_bytecode = True
+        spec = importlib.util.spec_from_loader("plot", importlib.machinery.SourceFileLoader("plot", str(PLOT)))
+        plot = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(plot)
+        return plot
 
     def plot(self, *arguments):
         return subprocess.run([sys.executable, str(PLOT), *arguments], capture_output=True, text=True, check=False)
@@ -85,12 +103,12 @@ class PlotTest(unittest.TestCase):
         self.assert_refused("[1, 2]", "not written by rondo-train")
         self.assert_refused({"program": "rondo-perf"}, "not written by rondo-train")
         self.assert_refused({"program": "rondo-train", "steps": []}, "nothing to draw")
-        self.assert_refused(document(steps=2) | {"steps": 3}, "steps is no list")
+        self.assert_refused(document(steps=2) | {"steps": 3}, "steps is not a list")
         self.assert_refused(document() | {"steps": [{"step": 1}]}, "steps[0] has no loss")
         self.assert_refused(document() | {"steps": [{"step": 1, "loss": "low"}]}, 'steps[0].loss is "low"')
         self.assert_refused(document() | {"summary": {"compute_ms": 1}}, "summary has no hidden_comm_ms")
-        self.assert_refused(document() | {"summary": document()["summary"] | {"compute_ms": None}}, "no numbers")
-        self.assert_refused(document() | {"summary": [1]}, "summary is no object")
+        self.assert_refused(document() | {"summary": document()["summary"] | {"compute_ms": None}}, "not numbers")
+        self.assert_refused(document() | {"summary": [1]}, "summary is not an object")
         self.assert_refused(document(scaling=[{"ranks": 1}]), "scaling[0] has no efficiency")
         # One wrong file among good ones: nothing is drawn.
         good = self.write("good.json", document())
@@ -99,10 +117,7 @@ class PlotTest(unittest.TestCase):
         self.assertIn("bad.json", result.stderr)
 
     def test_parts_add_up_to_the_step(self):
-        sys.dont_write_bytecode = True
-        spec = importlib.util.spec_from_loader("plot", importlib.machinery.SourceFileLoader("plot", str(PLOT)))
-        plot = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(plot)
+        plot = self.module()
         parts = [ms for _, _, ms in plot.parts_of_step(document()["summary"])]
         self.assertEqual(parts, [5.0, 3.0, 1.5, 0.25, 0.5])  # hidden communication is a share of computing
         crowded = document()["summary"] | {"hidden_comm_ms": 9.0}
@@ -110,6 +125,19 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(plot.overlap_of(document()["summary"]), "67 % hidden")
         alone = document()["summary"] | {"ranks": 1}
         self.assertEqual(plot.overlap_of(alone), "no communication")
+
+    def test_comparisons(self):
+        report = self.module().Comparison(self.write("report.md", REPORT))
+        self.assertEqual(report.peers, {"MPI A": [(8, 2.0, 4.0), (8192, 1.5, 3.0)], "MPI A sm": [(8192, 4.0, 8.0)]})
+        for content, word in (("nothing", "no table"), (REPORT.replace("| 8K |", "| many |"), "'many'")):
+            result = self.plot("--out", str(self.folder), self.write("wrong.md", content))
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(word, result.stderr)
+
+    @unittest.skipUnless(HAS_MATPLOTLIB, "no matplotlib")
+    def test_a_comparison_is_named_as_its_report(self):
+        self.assertEqual(self.draw(self.write("a-report.md", REPORT), self.write("run.json", document(steps=3))),
+                         ["loss.png", "overlap.png", "a-report.png"])
 
     @unittest.skipIf(HAS_MATPLOTLIB, "matplotlib is here")
     def test_without_matplotlib(self):

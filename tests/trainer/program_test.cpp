@@ -12,6 +12,7 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/harness/terminal.hpp"
 #include "tests/trainer/workplace.hpp"
 
@@ -191,6 +192,26 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(summary["gemm_operations_per_sample"] == operations);
   CHECK(summary["gemm_gflops_per_rank"].get<double>() ==
         Approx(operations * summary["samples_per_s"].get<double>() / 3 / 1e9));
+}
+
+// OpenBLAS repeats a failed allocation for ever.
+TEST_CASE("too little address space is an error, not an endless wait") {
+  if (rondo::testing::kSanitized) return;  // needs terabytes
+  const Workplace place;
+  for (const std::string kib : {"195312", "150000"}) {
+    for (const std::string threads : {"1", "3"}) {
+      const ProgramResult result = run_program(
+          {"sh", "-c", "ulimit -v " + kib + " && exec \"$@\"", "sh", RONDO_TRAIN, "--ranks", "2",
+           "--steps", "2", "--width", "32", "--data", place.data(), "--threads", threads},
+          kNoLauncher);
+      INFO(result.err);
+      CHECK(!result.timed_out);
+      CHECK(result.exit_code != 0);
+      const bool of_products = result.err.find("matrix products with --threads " + threads +
+                                               " need") != std::string::npos;
+      CHECK((of_products || (threads == "1" && kib == "195312" && !result.err.empty())));
+    }
+  }
 }
 
 TEST_CASE("OPENBLAS_CORETYPE chooses the code of matrix products, and the document names it") {

@@ -136,7 +136,7 @@ TEST_CASE("dp's bytes are a star's: everything leaves rank 0 once for each other
   // The same fields, so that one table can hold both.
   const json ddp = place.train(flags, "ddp")["summary"];
   for (const char* field :
-       {"step_ms", "compute_ms", "comm_us", "exposed_comm_ms", "overlap_fraction", "samples_per_s",
+       {"step_ms", "compute_ms", "comm_us", "exposed_comm_ms", "hidden_fraction", "samples_per_s",
         "gradient_bytes_per_step", "bytes_sent_per_step_by_rank", "final_loss", "parameter_hash"}) {
     INFO(field);
     CHECK(summary.contains(field));

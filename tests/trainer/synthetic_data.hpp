@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
 
 namespace rondo::trainer::testing {
 

@@ -8,8 +8,8 @@
 
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
-#include "trainer/files/tensor_file.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
+#include "trainer/checkpoint/tensor_file.hpp"
 
 using rondo::testing::kSanitized;
 using rondo::testing::ProgramResult;
@@ -174,6 +174,21 @@ TEST_CASE("validation: all ranks use rank 0's running statistics") {
   CHECK(std::abs(loss(place.train_on(common + Words{"--no-broadcast-buffers"})) - dp) > 1e-7);
 }
 
+TEST_CASE("bytes per step are those of the steps, without validations and checkpoints") {
+  const Workplace place;
+  const Words common = {"--ranks", "2", "--steps", "3", "--width", "32", "--batch", "4"};
+  for (const Words& model : {Words{}, Words{"--zero", "1"}, Words{"--strategy", "dp"}}) {
+    const auto bytes = [&](const Words& flags) {
+      return place.train(common + model + flags)["summary"]["bytes_sent_per_step_by_rank"];
+    };
+    const json plain = bytes({});
+    CHECK(bytes({"--validation", place.data(), "--validate-every", "1"}) == plain);
+    if (model == Words{"--strategy", "dp"}) continue;
+    CHECK(bytes({"--checkpoint-dir", place.file("saved" + std::to_string(model.size())),
+                 "--checkpoint-every", "1"}) == plain);
+  }
+}
+
 TEST_CASE("precision: bf16 and fp16 train, travel in half the bytes, and agree on skipped steps") {
   const Workplace place;
   const Words common = {"--width", "64", "--batch", "8", "--steps", "30", "--ranks", "3"};
@@ -287,6 +302,10 @@ TEST_CASE("data: what --sampler-tail and --drop-last leave out") {
   CHECK(steps({"--batch", "4", "--sampler-tail", "drop"}) == 3);
   CHECK(steps({"--batch", "5"}) == 3);
   CHECK(steps({"--batch", "5", "--drop-last"}) == 2);
+  // As torch's DataLoader(drop_last=True): 13 of 7 and 6, of which padding fills none.
+  CHECK(steps({"--batch", "13", "--drop-last"}) == 1);
+  CHECK(steps({"--batch", "13", "--drop-last", "--strategy", "dp"}) == 1);
+  CHECK(steps({"--batch", "12", "--drop-last", "--sampler-tail", "drop"}) == 1);
 }
 
 TEST_CASE("data: --workers are the threads that read ahead") {

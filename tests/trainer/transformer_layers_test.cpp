@@ -4,14 +4,14 @@
 #include <limits>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/layers/attention.hpp"
-#include "trainer/layers/causal_product.hpp"
-#include "trainer/layers/dropout.hpp"
-#include "trainer/layers/gelu.hpp"
-#include "trainer/layers/layer_norm.hpp"
-#include "trainer/layers/rows.hpp"
-#include "trainer/layers/softmax.hpp"
-#include "trainer/random.hpp"
+#include "trainer/base/random.hpp"
+#include "trainer/layers/host/attention.hpp"
+#include "trainer/layers/host/causal_product.hpp"
+#include "trainer/layers/host/dropout.hpp"
+#include "trainer/layers/host/gelu.hpp"
+#include "trainer/layers/host/layer_norm.hpp"
+#include "trainer/layers/host/rows.hpp"
+#include "trainer/layers/host/softmax.hpp"
 
 namespace rondo::trainer::transformer_layers_test {
 

@@ -1,6 +1,6 @@
 // One rank's model and what is as large as it: with shards the optimizer keeps the own share only,
 // which is what ZeRO-1 is for.
-#include "trainer/weights.hpp"
+#include "trainer/step/weights.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +13,7 @@
 #include "tests/trainer/ddp_rig.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
+#include "trainer/step/step.hpp"
 
 using namespace rondo;
 using namespace rondo::testing;
@@ -114,7 +115,8 @@ TEST_CASE("weights: a rank that waits for another one updates what is reduced me
         ready_ns = rondo::testing::now_ns();
       }
       ddp.gradient_ready(last);
-      ok(weights.finish(0.1, 0).status());
+      trainer::StepClock clock(ddp);
+      ok(wait_and_update(weights, 0.1, 0, clock).status());
       if (rank == 0) updated_ns = weights.bucket_updates().front().end_ns;
     });
     if (updated_ns < ready_ns) return;
@@ -122,7 +124,8 @@ TEST_CASE("weights: a rank that waits for another one updates what is reduced me
   FAIL("no bucket was updated before the last gradient was there");
 }
 
-TEST_CASE("weights: finish() moves parameters as reducing and then updating does, clipped or not") {
+TEST_CASE(
+    "weights: wait_and_update() moves parameters as finish() and update() do, clipped or not") {
   for (const int zero : {0, 1}) {
     for (const double max_norm : {0.0, 0.5}) {
       with_ranks(2, [&](Communicator& communicator) {
@@ -150,7 +153,8 @@ TEST_CASE("weights: finish() moves parameters as reducing and then updating does
               ok(ddp.finish());
               ok(weights->update(0.1, max_norm).status());
             } else {
-              ok(weights->finish(0.1, max_norm).status());
+              trainer::StepClock clock(ddp);
+              ok(wait_and_update(*weights, 0.1, max_norm, clock).status());
             }
             ok(weights->await_parameters().status());
             expect(weights->gradients_cleared() == (zero == 0), "cleared");

@@ -1,5 +1,5 @@
 // Library memory: rondo::alloc, rondo::free, and what becomes of them after fork().
-#include "transport/shm/arena.hpp"
+#include "transport/memory/arena.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/transport/child.hpp"
-#include "transport/shm/free_list.hpp"
+#include "transport/memory/free_list.hpp"
 
 namespace rondo::transport::test {
 namespace {
@@ -47,6 +47,19 @@ std::string with_arena(const char* bytes, Function function) {
     ::setenv("RONDO_ARENA_BYTES", bytes, 1);
     return function();
   });
+}
+
+TEST_CASE("the arenas of all ranks fit the address space, whatever the machine's memory") {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  CHECK(default_arena_bytes(20 * kGiB, 1) == 32 * kGiB);
+  CHECK(default_arena_bytes(20 * kGiB, 64) == 32 * kGiB);
+  for (const int ranks : {1, 2, 3, 64, 100, 1024}) {
+    for (const uint64_t memory : {kGiB, 2048 * kGiB, 65'536 * kGiB}) {
+      const uint64_t bytes = default_arena_bytes(memory, ranks);
+      CHECK(bytes * static_cast<uint64_t>(ranks) <= kArenaAddresses);
+      CHECK(bytes >= std::min(memory, 64 * kGiB));
+    }
+  }
 }
 
 TEST_CASE("memory is aligned, zero, zero again after use, and known as library memory") {

@@ -4,6 +4,7 @@
 
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/transport/lazy.hpp"
 #include "tests/transport/ranks.hpp"
 
 namespace rondo::transport::test {
@@ -11,12 +12,15 @@ namespace {
 
 constexpr size_t kSlot = 1000;
 
-void check(Medium medium, const shm::Shape& shape, const std::function<void(Rank&)>& body) {
+void check(Medium medium, const shm::FifoSizes& shape, const std::function<void(Rank&)>& body) {
   INFO(to_string(medium) << ", " << shape.ranks << " ranks, depth " << shape.depth);
   for (const std::string& failure : run_ranks(medium, shape, body)) CHECK(failure == "");
 }
 
-Medium any_medium() { return GENERATE(Medium::kThreads, Medium::kForks, Medium::kPaced); }
+Medium any_medium() {
+  return GENERATE(Medium::kThreads, Medium::kForks, Medium::kPaced, Medium::kLazy,
+                  Medium::kLazyForks, Medium::kPacedLazy);
+}
 Medium any_mapped_medium() { return GENERATE(Medium::kThreads, Medium::kForks); }
 
 /// Every size at which something changes: nothing, around the inline limit with and without a
@@ -47,8 +51,7 @@ TEST_CASE("a message may be shorter than what was acquired, on both sides of the
     for (const size_t bytes : {size_t{0}, size_t{8}, size_t{40}, size_t{41}, size_t{500}}) {
       if (self.rank == 0) {
         Sender& sender = self.transport.sender(0, 1);
-        std::byte* slot = nullptr;
-        self.until([&] { return (slot = sender.try_acquire(600)) != nullptr; }, "a slot");
+        std::byte* const slot = self.acquire(sender, 600);
         if (slot == nullptr) return;
         for (size_t i = 0; i < bytes; ++i) slot[i] = pattern(bytes, i);
         self.until([&] { return sender.try_publish(bytes, bytes * 3 + 1); }, "publication");
@@ -107,9 +110,9 @@ TEST_CASE("acquiring and peeking again gives the same slot again") {
   check(any_medium(), {.ranks = 2, .depth = 2, .slot_bytes = kSlot}, [](Rank& self) {
     if (self.rank == 0) {
       Sender& sender = self.transport.sender(0, 1);
-      self.expect(sender.try_acquire(500) == sender.try_acquire(500), "two slots");
-      self.expect(reinterpret_cast<uintptr_t>(sender.try_acquire(500)) % 64 == 0, "alignment");
-      self.expect(reinterpret_cast<uintptr_t>(sender.try_acquire(8)) % 8 == 0, "alignment");
+      self.expect(self.acquire(sender, 500) == self.acquire(sender, 500), "two slots");
+      self.expect(reinterpret_cast<uintptr_t>(self.acquire(sender, 500)) % 64 == 0, "alignment");
+      self.expect(reinterpret_cast<uintptr_t>(self.acquire(sender, 8)) % 8 == 0, "alignment");
       self.send(sender, 500, 1);
       self.send(sender, 500, 2);
     } else {
@@ -151,10 +154,82 @@ TEST_CASE("links of all channels and peers are independent") {
   });
 }
 
+TEST_CASE("what was published leaves, arrives and becomes free in progress() only") {
+  const Medium medium = GENERATE(Medium::kLazy, Medium::kLazyForks);
+  check(medium, {.ranks = 2, .channels = 2, .depth = 1, .slot_bytes = kSlot}, [](Rank& self) {
+    const int peer = 1 - self.rank;
+    Sender& sender = self.transport.sender(0, peer);
+    Receiver& receiver = self.transport.receiver(0, peer);
+    Delivery delivery{};
+    self.expect(self.transport.capabilities().needs_progress, "needs no progress");
+    if (self.rank == 0) {
+      self.send(sender, 100, 1);
+      self.expect(!sender.flushed() && !sender.drained(), "left without progress");
+      self.until([&] { return sender.flushed(); }, "flushed()");
+      self.expect(!sender.drained(), "drained before it was read");
+      self.send(self.transport.sender(1, peer), 8, 2);  // now the reader may release it
+      self.until([&] { return sender.drained(); }, "drained()");
+    } else {
+      self.receive(self.transport.receiver(1, peer), 8, 2);
+      self.receive(receiver, 100, 1);
+      self.expect(!receiver.flushed(), "the release left without progress");
+      self.until([&] { return receiver.flushed(); }, "flushed()");
+      self.expect(!receiver.try_peek(&delivery), "a message too many");
+    }
+  });
+}
+
+TEST_CASE("a link that fails names its peer in progress(), on that channel and from then on") {
+  // In a process of its own, which the command is for.
+  check(Medium::kLazyForks, {.ranks = 3, .slot_bytes = kSlot}, [](Rank& self) {
+    const int next = (self.rank + 1) % 3, prev = (self.rank + 2) % 3;
+    self.send(self.transport.sender(0, next), 100, 1);
+    self.receive(self.transport.receiver(0, prev), 100, 1);
+    self.flush();
+    fail_links(self.rank, next);
+    for (int turn = 0; turn < 3; ++turn) {
+      const Status status = self.transport.progress(0);
+      self.expect(!status.ok(), "no failure");
+      self.expect(status.message().find("to rank " + std::to_string(next)) != std::string::npos,
+                  status.to_string());
+    }
+  });
+}
+
+TEST_CASE("every link tells for itself whether it takes references") {
+  check(Medium::kMixed, {.ranks = 3, .slot_bytes = kSlot}, [](Rank& self) {
+    self.expect(!self.transport.capabilities().references, "references to every peer");
+    std::vector<std::byte> memory(5000);
+    for (size_t i = 0; i < memory.size(); ++i) memory[i] = pattern(3, i);
+    const Reference reference = self.transport.refer(memory.data(), memory.size());
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == self.rank) continue;
+      Sender& sender = self.transport.sender(0, peer);
+      self.expect(sender.takes_references() == ((peer - self.rank) % 2 == 0),
+                  "link to rank " + std::to_string(peer));
+      if (sender.takes_references()) {
+        self.expect(sender.try_publish_reference(reference, memory.size(), 3 * 3 + 1), "refused");
+      } else {
+        self.send(sender, 500, 4);
+      }
+    }
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == self.rank) continue;
+      const bool wire = (peer - self.rank) % 2 != 0;
+      self.receive(self.transport.receiver(0, peer), wire ? 500 : 5000, wire ? 4 : 3);
+    }
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == self.rank) continue;
+      self.until([&] { return self.transport.sender(0, peer).drained(); }, "drained()");
+    }
+  });
+}
+
 TEST_CASE("a wire promises links only") {
   check(Medium::kPaced, {.ranks = 2, .slot_bytes = kSlot}, [](Rank& self) {
     const Capabilities can = self.transport.capabilities();
     self.expect(!can.publish && !can.references && !can.signals, "capabilities");
+    self.expect(!self.transport.sender(0, 1 - self.rank).takes_references(), "takes references");
     self.expect(self.transport.sender(0, 1 - self.rank).capacity() == kSlot - 8, "capacity");
     int value = 0;
     self.expect(self.transport.refer(&value, sizeof(value)).kind == Reference::kNone, "reference");
@@ -165,7 +240,7 @@ TEST_CASE("a publisher reaches all its readers and waits for the slowest") {
   const Medium medium = any_mapped_medium();
   const int readers = GENERATE(1, 2, 3, 4);
   const uint32_t depth = GENERATE(1u, 3u);
-  const shm::Shape shape{
+  const shm::FifoSizes shape{
       .ranks = readers + 1, .slot_bytes = 64, .publish_depth = depth, .publish_slot_bytes = kSlot};
   check(medium, shape, [depth](Rank& self) {
     constexpr uint64_t kMessages = 54;
@@ -195,7 +270,7 @@ TEST_CASE("a publisher reaches all its readers and waits for the slowest") {
 
 TEST_CASE("every rank publishes to every other at once") {
   const Medium medium = any_mapped_medium();
-  const shm::Shape shape{
+  const shm::FifoSizes shape{
       .ranks = 4, .channels = 2, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 300};
   check(medium, shape, [](Rank& self) {
     for (uint64_t i = 0; i < 50 && self.failure.empty(); ++i) {
@@ -216,7 +291,7 @@ TEST_CASE("every rank publishes to every other at once") {
 TEST_CASE("references show the sender's own memory, and only memory that can be shared") {
   const Medium medium = any_mapped_medium();
   const bool threads = medium == Medium::kThreads;
-  const shm::Shape shape{
+  const shm::FifoSizes shape{
       .ranks = 2, .depth = 2, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 64};
   check(medium, shape, [threads](Rank& self) {
     constexpr size_t kBytes = 5000;

@@ -25,7 +25,7 @@ DeviceId device_id(int number) {
 
 std::array<char, 32> bus(int number) { return {static_cast<char>('0' + number)}; }
 
-Place place(uint64_t process, int number) {
+DevicePlace place(uint64_t process, int number) {
   return {.process = process,
           .device = device_id(number),
           .number = number,
@@ -33,23 +33,23 @@ Place place(uint64_t process, int number) {
           .pci_bus = bus(number)};
 }
 
-constexpr Shape kShape = {.ranks = 3,
-                          .channels = 2,
-                          .depth = 4,
-                          .slot_bytes = 256,
-                          .publish_depth = 2,
-                          .publish_slot_bytes = 256};
+constexpr SegmentSizes kShape = {.ranks = 3,
+                                 .channels = 2,
+                                 .depth = 4,
+                                 .slot_bytes = 256,
+                                 .publish_depth = 2,
+                                 .publish_slot_bytes = 256};
 
 // All ranks' segments, made and connected; the first error, if there is one.
 struct Job {
   std::vector<std::unique_ptr<Segments>> segments = {};
 
-  Status open(FakeCuda& cuda, const std::vector<Place>& places) {
+  Status open(FakeCuda& cuda, const std::vector<DevicePlace>& places) {
     std::vector<Offer> offers;
-    const bool exports = std::any_of(places.begin(), places.end(), [&](const Place& each) {
+    const bool exports = std::any_of(places.begin(), places.end(), [&](const DevicePlace& each) {
       return each.process != places[0].process;
     });
-    for (const Place& each : places) {
+    for (const DevicePlace& each : places) {
       auto made = Segments::create(cuda, kShape, each, exports, nullptr);
       RONDO_RETURN_IF_ERROR(made.status());
       offers.push_back((*made)->offer());
@@ -73,14 +73,14 @@ TEST_CASE("CUDA is there, or it is said why not") {
 
 TEST_CASE("Blocks that would wait for each other for ever are refused, with what to do") {
   // 10 multiprocessors: 3 ranks with 3 channels fit, with 4 they do not.
-  const std::vector<Place> together = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
+  const std::vector<DevicePlace> together = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
   CHECK(check_residency(together, 3, 1).ok());
   CHECK(check_residency(together, 4, 2).ok());
   const Status refused = check_residency(together, 4, 1);
   CHECK(refused.code() == Code::kUnavailable);
   CHECK(refused.message().find("ranks 0, 1, 2 share") != std::string::npos);
   CHECK(refused.message().find("at most 3 channels") != std::string::npos);
-  const std::vector<Place> crowd(11, place(1, 0));
+  const std::vector<DevicePlace> crowd(11, place(1, 0));
   CHECK(check_residency(crowd, 1, 1).message().find("fewer ranks") != std::string::npos);
   CHECK(check_residency({}, 4, 1).ok());
 }
@@ -88,7 +88,7 @@ TEST_CASE("Blocks that would wait for each other for ever are refused, with what
 TEST_CASE("Blocks of a process's other communicators take places too") {
   // 10 multiprocessors; what a process says of its other communicators counts once, and not
   // elsewhere.
-  std::vector<Place> places = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
+  std::vector<DevicePlace> places = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};
   places[0].elsewhere = places[1].elsewhere = 4;
   places[3].elsewhere = 8;
   CHECK(check_residency(places, 1, 1).ok());
@@ -103,12 +103,12 @@ TEST_CASE("Blocks of a process's other communicators take places too") {
 
 TEST_CASE("Sharing a GPU while another is idle is worth a word") {
   const std::vector<DeviceId> devices = {device_id(0), device_id(1), device_id(2)};
-  const std::vector<Place> shared = {place(1, 0), place(2, 2), place(3, 2)};
+  const std::vector<DevicePlace> shared = {place(1, 0), place(2, 2), place(3, 2)};
   const std::string warning = sharing_warning(shared, devices);
   CHECK(warning.find("ranks 1, 2 share") != std::string::npos);
   CHECK(warning.find("GPU 1 has no rank") != std::string::npos);
   CHECK(sharing_warning({{place(1, 0), place(2, 1)}}, devices).empty());
-  const std::vector<Place> full = {place(1, 0), place(2, 1), place(3, 2), place(4, 2)};
+  const std::vector<DevicePlace> full = {place(1, 0), place(2, 1), place(3, 2), place(4, 2)};
   CHECK(sharing_warning(full, devices).empty());
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("Threads of a process reach each other's segments as they are") {
         CHECK(job.segments[r]->bases()[p] == job.segments[p]->offer().address);
       }
       const std::byte* segment = job.segments[r]->offer().address;
-      const size_t bytes = Layout(kShape).bytes();
+      const size_t bytes = SegmentLayout(kShape).bytes();
       CHECK(std::count(segment, segment + bytes, std::byte{0}) == static_cast<ptrdiff_t>(bytes));
       CHECK_FALSE(job.segments[r]->offer().exported);
     }
@@ -159,7 +159,7 @@ TEST_CASE("The slowest way between two GPUs is found") {
   }
   cuda.nvlinks = {{"0", "1"}, {"1", "0"}, {"0", "8"}};
   const auto slowest = [&](const std::vector<int>& devices) {
-    std::vector<Place> places;
+    std::vector<DevicePlace> places;
     for (const int device : devices) places.push_back(place(1, device));
     auto found = slowest_reach(cuda, places[0], places);
     REQUIRE(found.ok());
@@ -189,7 +189,7 @@ TEST_CASE("Processes import each other's segments, and let go of them") {
 }
 
 TEST_CASE("Whichever call fails, the error is told and nothing is left behind") {
-  const std::vector<Place> places = {place(1, 0), place(1, 1), place(2, 0)};
+  const std::vector<DevicePlace> places = {place(1, 0), place(1, 1), place(2, 0)};
   int calls = 0;
   {
     FakeCuda cuda;

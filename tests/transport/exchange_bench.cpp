@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
+#include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
-#include "transport/shm/segment.hpp"
 
 namespace rondo::transport {
 namespace {
@@ -55,7 +55,7 @@ void run(benchmark::State& state, Exchange exchange) {
 /// Two ranks over fresh memory.
 struct Ranks {
   Ranks() {
-    const shm::Shape shape{
+    const shm::FifoSizes shape{
         .ranks = 2, .slot_bytes = 64 << 10, .publish_depth = 8, .publish_slot_bytes = 4096};
     segment = Segment::create("exchange-bench", shm::bytes_needed(shape)).value();
     for (int rank = 0; rank < 2; ++rank) {

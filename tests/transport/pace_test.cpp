@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "tests/harness/catch.hpp"
+#include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
-#include "transport/shm/segment.hpp"
 
 namespace rondo::transport::test {
 namespace {
@@ -23,7 +23,7 @@ int64_t now_ns() {
 /// Three ranks of one paced transport, driven by the test's own thread.
 struct Wires {
   explicit Wires(PaceOptions options, uint32_t depth = 8, size_t slot_bytes = 100'000) {
-    const shm::Shape shape{.ranks = 3, .channels = 2, .depth = depth, .slot_bytes = slot_bytes};
+    const shm::FifoSizes shape{.ranks = 3, .channels = 2, .depth = depth, .slot_bytes = slot_bytes};
     segment = *Segment::create("pace-test", shm::bytes_needed(shape));
     for (int rank = 0; rank < 3; ++rank) {
       ranks.push_back(pace(shm::create(shape, rank, segment.base(), {}, true).value(), options));
@@ -142,7 +142,7 @@ TEST_CASE("the order is kept, the FIFO bounds what is in flight") {
 }
 
 TEST_CASE("a message too short to be paced is reported, not read") {
-  const shm::Shape shape{.ranks = 2, .slot_bytes = 100};
+  const shm::FifoSizes shape{.ranks = 2, .slot_bytes = 100};
   auto segment = Segment::create("pace-test", shm::bytes_needed(shape));
   REQUIRE(segment.ok());
   auto plain = shm::create(shape, 0, segment->base(), {}, true).value();

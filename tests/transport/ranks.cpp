@@ -12,6 +12,7 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/transport/lazy.hpp"
 #include "transport/pace/pace.hpp"
 
 namespace rondo::transport::test {
@@ -19,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Behind the transport's own memory: what a forked rank shows the others so that they can map its
+/// After the transport's own memory: what a forked rank shows the others so that they can map its
 /// arena.
 struct MeetingPlace {
   struct Card {
@@ -32,22 +33,45 @@ struct MeetingPlace {
   Card cards[16];
 };
 
-std::string run_body(std::unique_ptr<Transport> transport, int rank, int ranks,
-                     const std::function<void(Rank&)>& body) {
-  Rank self{.transport = *transport, .rank = rank, .ranks = ranks, .failure = {}};
+std::string run_body(const std::unique_ptr<Transport>& transport, const shm::FifoSizes& shape,
+                     int rank, const std::function<void(Rank&)>& body) {
+  if (!transport) return "no transport";
+  Rank self{.transport = *transport,
+            .rank = rank,
+            .ranks = shape.ranks,
+            .channels = shape.channels,
+            .failure = {}};
   body(self);
+  self.flush();
   return self.failure;
 }
 
-std::unique_ptr<Transport> make(Medium medium, const shm::Shape& shape, int rank, std::byte* base,
-                                std::vector<ArenaView> arenas) {
-  auto made = shm::create(shape, rank, base, std::move(arenas), medium != Medium::kForks);
+std::unique_ptr<Transport> make(Medium medium, const shm::FifoSizes& shape, int rank,
+                                std::byte* base, std::vector<ArenaView> arenas) {
+  auto made = shm::create(shape, rank, base, std::move(arenas), !is_forked(medium));
   if (!made.ok()) return nullptr;
-  if (medium != Medium::kPaced) return std::move(*made);
-  return pace(std::move(*made), {.bytes_per_second = 2e9, .latency_seconds = 5e-6});
+  const auto paced = [](std::unique_ptr<Transport> inner) {
+    return pace(std::move(inner), {.bytes_per_second = 2e9, .latency_seconds = 5e-6});
+  };
+  const auto lazily = [&] { return lazy(std::move(*made), rank, shape.ranks, shape.channels); };
+  switch (medium) {
+    case Medium::kThreads:
+    case Medium::kForks:
+      return std::move(*made);
+    case Medium::kPaced:
+      return paced(std::move(*made));
+    case Medium::kLazy:
+    case Medium::kLazyForks:
+      return lazily();
+    case Medium::kPacedLazy:
+      return paced(lazily());
+    case Medium::kMixed:
+      return lazy_between(std::move(*made), rank, shape.ranks, shape.channels);
+  }
+  return nullptr;
 }
 
-std::vector<std::string> run_threads(Medium medium, const shm::Shape& shape,
+std::vector<std::string> run_threads(Medium medium, const shm::FifoSizes& shape,
                                      const std::function<void(Rank&)>& body) {
   auto segment = Segment::create("test", shm::bytes_needed(shape));
   if (!segment.ok()) return {segment.status().to_string()};
@@ -56,15 +80,14 @@ std::vector<std::string> run_threads(Medium medium, const shm::Shape& shape,
   for (int rank = 0; rank < shape.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       auto transport = make(medium, shape, rank, segment->base(), {});
-      failures[static_cast<size_t>(rank)] =
-          transport ? run_body(std::move(transport), rank, shape.ranks, body) : "no transport";
+      failures[static_cast<size_t>(rank)] = run_body(transport, shape, rank, body);
     });
   }
   for (std::thread& thread : threads) thread.join();
   return failures;
 }
 
-std::string forked_rank(const shm::Shape& shape, int rank, std::byte* base,
+std::string forked_rank(Medium medium, const shm::FifoSizes& shape, int rank, std::byte* base,
                         const std::function<void(Rank&)>& body) {
   auto* place = reinterpret_cast<MeetingPlace*>(base + shm::bytes_needed(shape));
   const auto own = export_arena();
@@ -87,11 +110,10 @@ std::string forked_rank(const shm::Shape& shape, int rank, std::byte* base,
   }
   if (!wait_for_all(place->attached)) return "not all ranks attached";
   if (arenas[static_cast<size_t>(rank)].base != own_arena().base) return "own arena mapped twice";
-  auto transport = make(Medium::kForks, shape, rank, base, std::move(arenas));
-  return transport ? run_body(std::move(transport), rank, shape.ranks, body) : "no transport";
+  return run_body(make(medium, shape, rank, base, std::move(arenas)), shape, rank, body);
 }
 
-std::vector<std::string> run_forks(const shm::Shape& shape,
+std::vector<std::string> run_forks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body) {
   auto segment = Segment::create("test", shm::bytes_needed(shape) + sizeof(MeetingPlace));
   if (!segment.ok()) return {segment.status().to_string()};
@@ -104,7 +126,7 @@ std::vector<std::string> run_forks(const shm::Shape& shape,
     UniqueFd writing(ends[1]);
     const pid_t child = ::fork();
     if (child == 0) {
-      const std::string failure = forked_rank(shape, rank, segment->base(), body);
+      const std::string failure = forked_rank(medium, shape, rank, segment->base(), body);
       const auto written = ::write(writing.get(), failure.data(), failure.size());
       ::_exit(failure.empty() && written == 0 ? 0 : 1);
     }
@@ -136,13 +158,26 @@ const char* to_string(Medium medium) {
       return "forks";
     case Medium::kPaced:
       return "paced";
+    case Medium::kLazy:
+      return "lazy";
+    case Medium::kLazyForks:
+      return "lazy forks";
+    case Medium::kPacedLazy:
+      return "paced lazy";
+    case Medium::kMixed:
+      return "mixed";
   }
   return "?";
 }
 
 bool Rank::until(const std::function<bool()>& condition, const std::string& what) {
   const auto deadline = Clock::now() + std::chrono::seconds(30);
+  const bool pushes = transport.capabilities().needs_progress;
   for (int polls = 0; !condition(); ++polls) {
+    for (int channel = 0; pushes && channel < channels; ++channel) {
+      const Status status = transport.progress(channel);
+      expect(status.ok(), "progress: " + status.to_string());
+    }
     if (Clock::now() > deadline) {
       expect(false, "gave up waiting for " + what);
       return false;
@@ -161,9 +196,25 @@ std::byte pattern(uint64_t seed, size_t index) {
   return static_cast<std::byte>((seed * 131 + index * 7 + index / 256 + 1) & 0xff);
 }
 
-void Rank::send(Sender& sender, size_t bytes, uint64_t seed) {
+std::byte* Rank::acquire(Sender& sender, size_t bytes) {
   std::byte* slot = nullptr;
-  if (!until([&] { return (slot = sender.try_acquire(bytes)) != nullptr; }, "a free slot")) return;
+  until([&] { return (slot = sender.try_acquire(bytes)) != nullptr; }, "a free slot");
+  return slot;
+}
+
+void Rank::flush() {
+  for (int link = 0; link < channels * ranks && failure.empty(); ++link) {
+    const int channel = link / ranks, peer = link % ranks;
+    if (peer == rank) continue;
+    Sender& sender = transport.sender(channel, peer);
+    Receiver& receiver = transport.receiver(channel, peer);
+    until([&] { return sender.flushed() && receiver.flushed(); }, "flushed()");
+  }
+}
+
+void Rank::send(Sender& sender, size_t bytes, uint64_t seed) {
+  std::byte* const slot = acquire(sender, bytes);
+  if (slot == nullptr) return;
   for (size_t i = 0; i < bytes; ++i) slot[i] = pattern(seed, i);
   until([&] { return sender.try_publish(bytes, seed * 3 + 1); }, "publication");
 }
@@ -181,9 +232,9 @@ void Rank::receive(Receiver& receiver, size_t bytes, uint64_t seed) {
   receiver.release();
 }
 
-std::vector<std::string> run_ranks(Medium medium, const shm::Shape& shape,
+std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body) {
-  return medium == Medium::kForks ? run_forks(shape, body) : run_threads(medium, shape, body);
+  return is_forked(medium) ? run_forks(medium, shape, body) : run_threads(medium, shape, body);
 }
 
 }  // namespace rondo::transport::test

@@ -1,6 +1,6 @@
-// Runs one test body on several ranks over a medium of choice: threads, forked processes, or
-// threads behind a paced wire. Bodies report in words: Catch2's macros are not thread-safe, and a
-// forked child has no way to use them.
+// Runs one test body on several ranks over a medium of choice: threads or forked processes that
+// share memory, and decorators over that. Bodies report in words: Catch2's macros are not
+// thread-safe, and a forked child has no way to use them.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,40 @@
 
 namespace rondo::transport::test {
 
-enum class Medium { kThreads, kForks, kPaced };
+enum class Medium {
+  kThreads,
+  kForks,
+  kPaced,
+  kLazy,       // between threads
+  kLazyForks,  // between processes
+  kPacedLazy,  // a pace over a lazy wire
+  kMixed,      // lazy between odd and even ranks only
+};
 const char* to_string(Medium medium);
+inline bool is_forked(Medium medium) {
+  return medium == Medium::kForks || medium == Medium::kLazyForks;
+}
 
 /// What a body works with on its rank.
 struct Rank {
   Transport& transport;
   int rank;
   int ranks;
+  int channels;
   std::string failure;  // the first one
 
   /// Remembers the first thing that was not so.
   void expect(bool so, const std::string& what) {
     if (!so && failure.empty()) failure = "rank " + std::to_string(rank) + ": " + what;
   }
-  /// Polls until `condition` holds; after 30 s without, fails with `what`.
+  /// Polls until `condition` holds, and progresses all channels meanwhile; after 30 s without,
+  /// fails with `what`.
   bool until(const std::function<bool()>& condition, const std::string& what);
+
+  /// A slot for `bytes`, or null after 30 s.
+  std::byte* acquire(Sender& sender, size_t bytes);
+  /// Until nothing that this rank sent or released needs its progress() any more.
+  void flush();
 
   /// A message of `bytes` patterned bytes that depend on `seed`, through any Sender; waits while it
   /// is full.
@@ -43,7 +61,7 @@ std::byte pattern(uint64_t seed, size_t index);
 
 /// Runs `body` on every rank of `shape` and gives the failures of all. Forked ranks have arenas of
 /// their own.
-std::vector<std::string> run_ranks(Medium medium, const shm::Shape& shape,
+std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body);
 
 }  // namespace rondo::transport::test

@@ -1,5 +1,5 @@
 // Segments: sealed, checked, mapped once, and exhaustion as a value.
-#include "transport/shm/segment.hpp"
+#include "transport/memory/segment.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

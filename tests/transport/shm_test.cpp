@@ -15,8 +15,8 @@ struct Range {
   size_t begin, end;
 };
 
-std::vector<Range> everything(const Shape& shape) {
-  const Layout layout(shape);
+std::vector<Range> everything(const FifoSizes& shape) {
+  const FifoLayout layout(shape);
   std::vector<Range> ranges;
   const auto add = [&](size_t begin, size_t bytes) { ranges.push_back({begin, begin + bytes}); };
   for (size_t c = 0; c < static_cast<size_t>(shape.channels); ++c) {
@@ -37,21 +37,21 @@ std::vector<Range> everything(const Shape& shape) {
 }
 
 TEST_CASE("nothing overlaps, everything is on lines of its own and inside bytes_needed") {
-  for (const Shape& shape :
-       {Shape{.ranks = 1, .slot_bytes = 1}, Shape{.ranks = 2, .depth = 1, .slot_bytes = 1},
-        Shape{.ranks = 3,
+  for (const FifoSizes& shape :
+       {FifoSizes{.ranks = 1, .slot_bytes = 1}, FifoSizes{.ranks = 2, .depth = 1, .slot_bytes = 1},
+        FifoSizes{.ranks = 3,
         .channels = 2,
         .depth = 3,
         .slot_bytes = 4096,
         .publish_depth = 1,
         .publish_slot_bytes = 65},
-        Shape{.ranks = 7,
+        FifoSizes{.ranks = 7,
         .channels = 3,
         .depth = 8,
         .slot_bytes = 65536,
         .publish_depth = 5,
         .publish_slot_bytes = 1000},
-        Shape{.ranks = 2,
+        FifoSizes{.ranks = 2,
         .depth = 40,
         .slot_bytes = 100,
         .publish_depth = 41,
@@ -79,13 +79,13 @@ TEST_CASE("the same place in neighbouring slots falls into different cache sets"
 
 TEST_CASE("shapes, ranks and memory that make no sense are refused by name") {
   alignas(128) std::byte memory[128];
-  const auto refused = [&](const Shape& shape, int rank, std::byte* base, size_t arenas,
+  const auto refused = [&](const FifoSizes& shape, int rank, std::byte* base, size_t arenas,
                            const char* part) {
     const auto made = create(shape, rank, base, std::vector<ArenaView>(arenas), false);
     CHECK(made.status().code() == Code::kInvalidArgument);
     CHECK_THAT(made.status().message(), Catch::Contains(part));
   };
-  const Shape good{.ranks = 2, .slot_bytes = 64};
+  const FifoSizes good{.ranks = 2, .slot_bytes = 64};
   refused({.ranks = 0, .slot_bytes = 64}, 0, memory, 0, "ranks");
   refused({.ranks = 65536, .slot_bytes = 64}, 0, memory, 0, "ranks");
   refused({.ranks = 2, .channels = 0, .slot_bytes = 64}, 0, memory, 0, "channels");
@@ -108,14 +108,15 @@ struct Pair {
     const std::vector<ArenaView> arenas(2, own_arena());
     writer = create(shape, 0, segment.base(), arenas, false).value();
     reader = create(shape, 1, segment.base(), arenas, false).value();
-    header = reinterpret_cast<HeaderLine*>(segment.base() + Layout(shape).link_headers(0, 0, 1));
+    header =
+        reinterpret_cast<HeaderLine*>(segment.base() + FifoLayout(shape).link_headers(0, 0, 1));
   }
   Delivery peek() const {
     Delivery delivery{};
     REQUIRE(reader->receiver(0, 0).try_peek(&delivery));
     return delivery;
   }
-  Shape shape{.ranks = 2, .depth = 2, .slot_bytes = 1000};
+  FifoSizes shape{.ranks = 2, .depth = 2, .slot_bytes = 1000};
   Segment segment;
   std::unique_ptr<Transport> writer, reader;
   HeaderLine* header = nullptr;
@@ -137,12 +138,12 @@ TEST_CASE("a header that makes no sense is reported as no data") {
     CHECK(pair.peek().data == nullptr);
   }
   SECTION("longer than the inline area") {
-    pair.header->kind = Kind::kInline;
+    pair.header->kind = MessageKind::kInline;
     pair.header->bytes = 41;
     CHECK(pair.peek().data == nullptr);
   }
   SECTION("a kind that does not exist") {
-    pair.header->kind = static_cast<Kind>(GENERATE(0u, 4u, ~0u));
+    pair.header->kind = static_cast<MessageKind>(GENERATE(0u, 4u, ~0u));
     CHECK(pair.peek().data == nullptr);
   }
 }
@@ -196,7 +197,7 @@ TEST_CASE("what needs no slot may be further ahead than there are slots") {
 }
 
 TEST_CASE("what needs no slot waits for the slowest reader, too") {
-  Shape shape{.ranks = 3, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 100};
+  FifoSizes shape{.ranks = 3, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 100};
   const Segment segment = *Segment::create("shm-test", bytes_needed(shape));
   std::vector<std::unique_ptr<Transport>> ranks;
   for (int rank = 0; rank < 3; ++rank) {
@@ -241,7 +242,7 @@ TEST_CASE("a release count that no reader can have reached gives no credit") {
     REQUIRE(sender.try_publish(8, i));
   }
   auto* release = reinterpret_cast<ReleaseLine*>(pair.segment.base() +
-                                                 Layout(pair.shape).link_release(0, 0, 1));
+                                                 FifoLayout(pair.shape).link_release(0, 0, 1));
   for (const uint64_t count : {uint64_t{kLeastHeaderLines + 1}, uint64_t{1} << 40, ~uint64_t{0}}) {
     release->released = count;
     CHECK(sender.try_acquire(8) == nullptr);
@@ -286,7 +287,7 @@ TEST_CASE("references outside the peer's arena resolve to nothing") {
 }
 
 TEST_CASE("without arenas nothing is referred to, and nothing resolves") {
-  const Shape shape{.ranks = 2, .slot_bytes = 64};
+  const FifoSizes shape{.ranks = 2, .slot_bytes = 64};
   auto segment = Segment::create("shm-test", bytes_needed(shape));
   REQUIRE(segment.ok());
   auto transport = create(shape, 0, segment->base(), {}, false).value();

@@ -2,10 +2,10 @@
 // target per byte. See dataset.hpp.
 #include <algorithm>
 
+#include "trainer/base/hash.hpp"
 #include "trainer/data/corpus.hpp"
 #include "trainer/data/datasets.hpp"
 #include "trainer/data/file.hpp"
-#include "trainer/hash.hpp"
 
 namespace rondo::trainer {
 namespace {

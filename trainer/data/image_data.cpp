@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "trainer/base/hash.hpp"
 #include "trainer/data/datasets.hpp"
 #include "trainer/data/file.hpp"
-#include "trainer/hash.hpp"
 
 namespace rondo::trainer {
 namespace {

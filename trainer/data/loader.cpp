@@ -7,16 +7,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <system_error>
 
-#include "trainer/random.hpp"
-
 namespace rondo::trainer {
 namespace {
-
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 template <class T>
 T* row(std::vector<T>& rows, size_t index, size_t width) {
@@ -77,11 +72,8 @@ void Loader::start_epoch(const DataPosition& position) {
   work_.notify_all();
 }
 
-Result<Loader::Loaded> Loader::next() {
-  const int64_t begin_ns = now_ns();
-  if (next_ == batches_) {
-    return Loaded{.batch = {}, .wait_ns = 0, .end_of_data = true, .sample_hash = 0};
-  }
+Result<Batch> Loader::next() {
+  if (next_ == batches_) return Batch{};
   Assembled& place = place_of(next_);
   if (threads_.empty()) {
     assemble(next_, place);
@@ -96,10 +88,7 @@ Result<Loader::Loaded> Loader::next() {
   }
   RONDO_RETURN_IF_ERROR(place.status);
   ++next_;
-  return Loaded{.batch = batch_of(place),
-                .wait_ns = now_ns() - begin_ns,
-                .end_of_data = next_ == batches_,
-                .sample_hash = place.hash};
+  return batch_of(place);
 }
 
 DataPosition Loader::position() const {
@@ -144,11 +133,7 @@ void Loader::assemble(uint64_t number, Assembled& place) const {
   place.size = first < samples
                    ? static_cast<size_t>(std::min<uint64_t>(samples - first, options_.batch))
                    : 0;
-  place.hash = 0;
-  for (size_t i = 0; i < place.size; ++i) {
-    place.ids[i] = sampler_.index(first + i);
-    place.hash += mix(place.ids[i]);
-  }
+  for (size_t i = 0; i < place.size; ++i) place.ids[i] = sampler_.index(first + i);
   place.status = read_samples(place);
 }
 

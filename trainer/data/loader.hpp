@@ -12,7 +12,7 @@
 
 #include "rondo/ddp.hpp"
 #include "trainer/data/dataset.hpp"
-#include "trainer/model.hpp"
+#include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
 
@@ -30,12 +30,6 @@ class Loader {
     size_t workers = 0;      // threads; 0: next() assembles the batch itself
     bool drop_last = false;  // leave out a last batch that is not full on every rank
   };
-  struct Loaded {
-    Batch batch;  // may be empty, where another rank still has samples and this one none (kKeep)
-    int64_t wait_ns;       // what next() took
-    bool end_of_data;      // no batch comes behind this one in this epoch
-    uint64_t sample_hash;  // sum of mix(id): summed over ranks it does not depend on their number
-  };
 
   /// Borrows the dataset. kResourceExhausted when a thread cannot be started; throws
   /// std::bad_alloc. REQUIRES: the sampler is over the dataset's samples, or fewer.
@@ -50,10 +44,11 @@ class Loader {
   /// Begins an epoch, or goes on in it behind what was consumed, and starts to read ahead. May be
   /// called in the middle of another. REQUIRES: the same position on every rank.
   void start_epoch(const DataPosition& position);
-  /// Blocks until the epoch's next batch is there. Behind the last one, and before start_epoch(),
-  /// an empty batch with end_of_data. An error of the dataset comes with the batch it concerns, and
-  /// again until start_epoch().
-  Result<Loaded> next();
+  /// Blocks until the epoch's next batch is there. It may be empty, where another rank still has
+  /// samples and this one none (kKeep). After the last batch, and before start_epoch(), an empty
+  /// one. An error of the dataset comes with the batch that it concerns, and again until
+  /// start_epoch().
+  Result<Batch> next();
   /// How many batches next() still has: the same on every rank.
   uint64_t batches_left() const { return batches_ - next_; }
 
@@ -70,7 +65,6 @@ class Loader {
     std::vector<float> images;
     std::vector<uint64_t> ids;
     size_t size = 0;
-    uint64_t hash = 0;
     Status status;
     bool ready = false;  // guarded by mutex_
   };

@@ -15,10 +15,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "trainer/base/hash.hpp"
+#include "trainer/base/random.hpp"
 #include "trainer/data/datasets.hpp"
 #include "trainer/data/file.hpp"
-#include "trainer/hash.hpp"
-#include "trainer/random.hpp"
 
 namespace rondo::trainer {
 namespace {

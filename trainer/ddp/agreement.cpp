@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "trainer/hash.hpp"
+#include "trainer/base/hash.hpp"
 
 namespace rondo::ddp {
 namespace {

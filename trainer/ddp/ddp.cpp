@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "trainer/buffer.hpp"
+#include "trainer/base/buffer.hpp"
 #include "trainer/ddp/agreement.hpp"
 #include "trainer/ddp/gather.hpp"
 #include "trainer/ddp/headers.hpp"
@@ -43,6 +43,8 @@ struct DistributedDataParallel::Impl {
                  .layout = layout,
                  .shards = shards,
                  .data = gradient_storage.data()},
+                {.data = buffer_storage.data(),
+                 .elements = options.broadcast_buffers ? buffer_layout.gradient_elements : 0},
                 options, headers),
         gather(communicator, layout, shards, options.type, parameter_storage.data()) {}
 
@@ -51,16 +53,10 @@ struct DistributedDataParallel::Impl {
     return communicator.broadcast(storage.data(), storage.data(), elements, options.type, 0);
   }
 
-  /// The same, of one that exists.
-  size_t checked(size_t tensor) const {
-    RONDO_CHECK(tensor < tensors.size(), "tensor %zu: there are %zu", tensor, tensors.size());
-    return tensor;
-  }
-
   Communicator& communicator;
   const std::vector<DdpTensor> tensors, buffers;
   const DdpOptions options;
-  const ddp::Layout layout, buffer_layout;
+  const ddp::BucketLayout layout, buffer_layout;
   const ddp::Shards shards;
   trainer::Buffer<std::byte> parameter_storage, gradient_storage, buffer_storage;
   ddp::Headers headers;
@@ -70,8 +66,6 @@ struct DistributedDataParallel::Impl {
 };
 
 namespace {
-
-constexpr double kBytesPerMb = 1024 * 1024;
 
 /// Names tell tensors apart in errors and in files.
 Status require_names(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers) {
@@ -148,14 +142,16 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
     return possible;
   }
   RONDO_RETURN_IF_ERROR(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
-  const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * kBytesPerMb));
-  return DistributedDataParallel(
-      std::make_unique<Impl>(communicator, std::move(tensors), std::move(buffers), options,
-                             ddp::BucketCaps{.bytes = cap, .small_bytes = size_t{1} << 20}));
+  const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * ddp::kBytesPerMb));
+  return DistributedDataParallel(std::make_unique<Impl>(communicator, std::move(tensors),
+                                                        std::move(buffers), options,
+                                                        ddp::BucketCaps{.bytes = cap}));
 } catch (const std::bad_alloc&) {
-  return Status(
+  const Status status(
       Code::kResourceExhausted,
       fmt::format("rank {}: not enough memory for parameters and gradients", communicator.rank()));
+  communicator.abort(status.message());  // the others wait for this rank
+  return status;
 }
 
 const std::vector<DdpTensor>& DistributedDataParallel::tensors() const { return impl_->tensors; }
@@ -199,28 +195,23 @@ Status DistributedDataParallel::begin(const DdpHeader& mine) {
   if (impl_->reducer.under_way()) return refuse("before finish() of the last step");
   impl_->reducer.begin();
   impl_->headers.send(mine);
-  return broadcast_buffers();
-}
-
-Status DistributedDataParallel::broadcast_buffers() {
-  if (!impl_->options.broadcast_buffers) return {};
-  return impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements);
+  return {};
 }
 
 Result<DdpStep> DistributedDataParallel::headers() { return impl_->headers.wait(); }
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(impl_->quiet); }
 
 void DistributedDataParallel::gradient_ready(size_t tensor, size_t count) {
-  impl_->reducer.ready(impl_->checked(tensor), count, impl_->quiet);
+  impl_->reducer.ready(tensor, count, impl_->quiet);
 }
 void DistributedDataParallel::gradient_ready(size_t tensor) {
-  gradient_ready(tensor, tensors()[impl_->checked(tensor)].count());
+  gradient_ready(tensor, tensor < tensors().size() ? tensors()[tensor].count() : 0);
 }
 void DistributedDataParallel::gradient_skipped(size_t tensor) {
-  impl_->reducer.skipped(impl_->checked(tensor), impl_->quiet);
+  impl_->reducer.skipped(tensor, impl_->quiet);
 }
 void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  impl_->reducer.touches_rows(impl_->checked(tensor), rows);
+  impl_->reducer.touches_rows(tensor, rows);
 }
 Status DistributedDataParallel::finish(const std::function<void(size_t bucket)>& reduced) {
   return impl_->reducer.finish(reduced);
@@ -253,7 +244,6 @@ const std::vector<Work::Times>& DistributedDataParallel::gather_times() const {
 const std::vector<DdpBucket>& DistributedDataParallel::layout() const {
   return impl_->layout.buckets;
 }
-uint64_t DistributedDataParallel::layout_hash() const { return hash_of(impl_->layout); }
 const std::vector<DdpBucketTimes>& DistributedDataParallel::times() const {
   return impl_->reducer.times();
 }

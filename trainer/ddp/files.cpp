@@ -1,13 +1,12 @@
 // A whole model to and from one file: rank 0 has the file, every rank what is in it. See
 // DistributedDataParallel::save() and load().
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <cstring>
 #include <utility>
 
 #include "rondo/ddp.hpp"
-#include "trainer/files/tensor_file.hpp"
+#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/checkpoint/tensor_views.hpp"
 
 namespace rondo {
 namespace {
@@ -16,54 +15,17 @@ using trainer::TensorFile;
 using trainer::TensorView;
 using Notes = std::map<std::string, std::string>;
 
-/// Where each parameter's part of a flat array lies. Writable where the array is.
-std::vector<TensorView> views_of(const DistributedDataParallel& ddp, DataType type,
-                                 const std::string& prefix, const void* array) {
-  std::vector<TensorView> views;
-  for (size_t t = 0; t < ddp.tensors().size(); ++t) {
-    if (ddp.tensors()[t].adds_to >= 0) continue;
-    views.push_back({.name = prefix + ddp.tensors()[t].name,
-                     .type = type,
-                     .shape = ddp.tensors()[t].shape,
-                     .data = static_cast<const std::byte*>(array) + ddp.offset(t) * size_of(type)});
-  }
-  return views;
-}
-
 template <class Arrays>
-std::vector<TensorView> all_views(DistributedDataParallel& ddp, DataType type,
-                                  const Arrays& state) {
-  std::vector<TensorView> views = views_of(ddp, type, "", ddp.parameters());
-  for (size_t b = 0; b < ddp.buffers().size(); ++b) {
-    views.push_back({.name = ddp.buffers()[b].name,
-                     .type = type,
-                     .shape = ddp.buffers()[b].shape,
-                     .data = ddp.buffer(b)});
-  }
-  for (const auto& [name, array] : state) {
-    for (TensorView& view : views_of(ddp, type, name + ".", array)) {
-      views.push_back(std::move(view));
-    }
-  }
+std::vector<TensorView> all_views(DistributedDataParallel& ddp, const Arrays& state) {
+  std::vector<TensorView> views = trainer::model_views(ddp);
+  for (const auto& [name, array] : state) trainer::add_views(ddp, name + ".", array, views);
   return views;
 }
 
 Result<Notes> read(const std::string& path, const std::vector<TensorView>& views) {
   const Result<TensorFile> file = TensorFile::open(path);
   RONDO_RETURN_IF_ERROR(file.status());
-  for (const TensorView& view : views) {
-    const TensorView* found = file.value().find(view.name);
-    if (found == nullptr || found->shape != view.shape || found->type != view.type) {
-      return Status(
-          Code::kDataError,
-          found == nullptr
-              ? fmt::format("'{}': has no tensor '{}', which this model has", path, view.name)
-              : fmt::format("'{}': tensor '{}' is {} [{}], but this model's is {} [{}]", path,
-                            view.name, name(found->type), fmt::join(found->shape, ", "),
-                            name(view.type), fmt::join(view.shape, ", ")));
-    }
-    std::memcpy(const_cast<void*>(view.data), found->data, view.bytes());
-  }
+  RONDO_RETURN_IF_ERROR(trainer::fill(file.value(), views));
   return file.value().metadata();
 }
 
@@ -121,7 +83,7 @@ Status DistributedDataParallel::save(const std::string& path,
   Communicator& ranks = communicator();
   Status saved;
   if (ranks.rank() == 0) {
-    saved = trainer::write_tensor_file(path, all_views(*this, type(), state), notes);
+    saved = trainer::write_tensor_file(path, all_views(*this, state), notes);
   }
   return share(ranks, saved);
 }
@@ -131,7 +93,7 @@ Result<Notes> DistributedDataParallel::load(const std::string& path,
   RONDO_RETURN_IF_ERROR(wait_parameters());
   Communicator& ranks = communicator();
   Result<Notes> notes = Notes();
-  if (ranks.rank() == 0) notes = read(path, all_views(*this, type(), state));
+  if (ranks.rank() == 0) notes = read(path, all_views(*this, state));
   RONDO_RETURN_IF_ERROR(share(ranks, notes.status()));
   std::string text = notes.ok() ? pack(notes.value()) : std::string();
   RONDO_RETURN_IF_ERROR(broadcast_text(ranks, text));

@@ -1,9 +1,11 @@
 // See gather.hpp.
 #include "trainer/ddp/gather.hpp"
 
+#include <fmt/format.h>
+
 namespace rondo::ddp {
 
-ParameterGather::ParameterGather(Communicator& communicator, const Layout& layout,
+ParameterGather::ParameterGather(Communicator& communicator, const BucketLayout& layout,
                                  const Shards& shards, DataType type, std::byte* parameters)
     : communicator_(communicator),
       layout_(layout),
@@ -18,21 +20,30 @@ ParameterGather::~ParameterGather() {
 }
 
 void ParameterGather::start(size_t bucket) {
+  if (bucket >= works_.size() || works_[bucket]) {
+    if (!failure_.ok()) return;
+    failure_ = Status(
+        Code::kInvalidArgument,
+        fmt::format("rank {} gathers bucket {}, {}", communicator_.rank(), bucket,
+                    bucket < works_.size() ? "which is under way: call wait_parameters() first"
+                                           : fmt::format("but there are {}", works_.size())));
+    communicator_.abort(failure_.message());
+    return;
+  }
   const BucketShards& cut = shards_.buckets[bucket];
   if (cut.counts.empty()) return;
-  RONDO_CHECK(!works_[bucket].has_value(), "bucket %zu is gathered twice without a wait", bucket);
   std::byte* all = parameters_ + layout_.buckets[bucket].offset * size_of(type_);
   std::byte* own = parameters_ + shards_.own_of_bucket[bucket].begin * size_of(type_);
   works_[bucket] = communicator_.all_gather_v_async(own, all, cut.counts, cut.offsets, type_);
 }
 
 Status ParameterGather::wait(size_t bucket) {
+  if (bucket >= works_.size() || !works_[bucket]) return failure_;
   std::optional<Work>& work = works_[bucket];
-  if (!work) return {};
   const Status status = work->wait();
   times_[bucket] = work->times();
   work.reset();
-  return status;
+  return failure_.ok() ? status : failure_;
 }
 
 }  // namespace rondo::ddp

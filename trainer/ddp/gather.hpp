@@ -15,24 +15,26 @@ namespace rondo::ddp {
 /// One thread. Borrows everything; waits, when destroyed, for what is under way.
 class ParameterGather {
  public:
-  ParameterGather(Communicator& communicator, const Layout& layout, const Shards& shards,
+  ParameterGather(Communicator& communicator, const BucketLayout& layout, const Shards& shards,
                   DataType type, std::byte* parameters);
   ~ParameterGather();
   ParameterGather(const ParameterGather&) = delete;
   ParameterGather& operator=(const ParameterGather&) = delete;
 
+  /// A bucket that does not exist, or that is under way, is an error of every later wait().
   void start(size_t bucket);
   Status wait(size_t bucket);
   const std::vector<Work::Times>& times() const { return times_; }
 
  private:
   Communicator& communicator_;
-  const Layout& layout_;
+  const BucketLayout& layout_;
   const Shards& shards_;
   const DataType type_;
   std::byte* const parameters_;
   std::vector<std::optional<Work>> works_;  // by bucket
   std::vector<Work::Times> times_;
+  Status failure_;
 };
 
 }  // namespace rondo::ddp

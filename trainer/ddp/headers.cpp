@@ -54,6 +54,7 @@ Result<DdpStep> Headers::read() {
     if (words[kTerms] > 0) with_data.push_back(r);
     if (words[kTerms] == 0 && words[kEnded] != 0) out_of_data.push_back(r);
   }
+  first_active_ = with_data.empty() ? 0 : static_cast<int>(with_data.front());
   if (!options_.join && !out_of_data.empty() && !with_data.empty()) {
     return Status(
         Code::kInvalidArgument,

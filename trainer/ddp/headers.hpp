@@ -25,6 +25,8 @@ class Headers {
   bool ended_empty() const { return read_ && step_.ok() && step_.value().loss_terms == 0; }
   /// Waits until the exchange uses no memory any more, however it ended.
   void settle();
+  /// The first rank with loss terms; 0 where none has any. REQUIRES: wait() was ok.
+  int first_active() const { return first_active_; }
   /// What this rank's gradients are multiplied by. REQUIRES: wait() was ok.
   double factor() const;
 
@@ -44,6 +46,7 @@ class Headers {
   std::vector<Work> exchange_;  // at most one
   Result<DdpStep> step_;
   bool read_ = true;
+  int first_active_ = 0;
   bool epoch_ended_ = false;  // with the step before
   uint64_t ended_epoch_ = 0;
   std::vector<std::string> warnings_;

@@ -1,10 +1,12 @@
 // Gradients that travel in a smaller type than they are kept in. See CommunicationHook.
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 
 #include "kernels/half.hpp"
 #include "rondo/ddp.hpp"
-#include "trainer/buffer.hpp"
+#include "trainer/base/buffer.hpp"
 
 namespace rondo {
 namespace {
@@ -26,7 +28,7 @@ void decompress(const uint16_t* wire, const GradientBucket& bucket) {
   for (size_t i = bucket.own_offset; i < end; ++i) to[i] = static_cast<T>(widen(wire[i]));
 }
 
-/// One buffer per bucket, made at the bucket's first turn.
+/// One buffer per bucket, made when the bucket first travels.
 template <Narrow narrow, Widen widen>
 class Compression : public CommunicationHook {
  public:
@@ -35,10 +37,9 @@ class Compression : public CommunicationHook {
   std::string name() const override { return name_; }
 
   Work start(Communicator& communicator, const GradientBucket& bucket) override {
-    auto [found, added] = buffers_.try_emplace(bucket.index);
-    if (added) found->second = trainer::Buffer<uint16_t>(bucket.count);
-    RONDO_CHECK(found->second.count() == bucket.count, "a hook serves one model's buckets only");
-    uint16_t* wire = found->second.data();
+    trainer::Buffer<uint16_t>& buffer = buffers_[bucket.data];
+    if (buffer.count() != bucket.count) buffer = trainer::Buffer<uint16_t>(bucket.count);
+    uint16_t* wire = buffer.data();
     if (bucket.type == DataType::kFloat64) {
       compress<double, narrow>(bucket, wire);
     } else {
@@ -52,7 +53,7 @@ class Compression : public CommunicationHook {
   }
 
   void finish(const GradientBucket& bucket) override {
-    const uint16_t* wire = buffers_.at(bucket.index).data();
+    const uint16_t* wire = buffers_.at(bucket.data).data();
     if (bucket.type == DataType::kFloat64) {
       decompress<double, widen>(wire, bucket);
     } else {
@@ -60,22 +61,29 @@ class Compression : public CommunicationHook {
     }
   }
 
+  size_t wire_bytes(DataType /*type*/) const override { return size_of(wire_); }
+
  private:
   const DataType wire_;
   const char* const name_;
-  std::map<size_t, trainer::Buffer<uint16_t>> buffers_;
+  std::map<const void*, trainer::Buffer<uint16_t>> buffers_;  // by the bucket's memory
 };
 
 }  // namespace
 
-std::shared_ptr<CommunicationHook> make_compression_hook(DataType wire) {
+Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire) {
   using namespace kernels;  // NOLINT: the conversions
-  RONDO_CHECK(wire == DataType::kFloat16 || wire == DataType::kBFloat16, "type %d",
-              static_cast<int>(wire));
+  std::shared_ptr<CommunicationHook> hook;
   if (wire == DataType::kFloat16) {
-    return std::make_shared<Compression<half_from_float, float_from_half>>(wire, "fp16");
+    hook = std::make_shared<Compression<half_from_float, float_from_half>>(wire, "fp16");
+  } else if (wire == DataType::kBFloat16) {
+    hook = std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
+  } else {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("gradients cannot be compressed to {}: use fp16 or bf16", rondo::name(wire)));
   }
-  return std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
+  return hook;
 }
 
 }  // namespace rondo

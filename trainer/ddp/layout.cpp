@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "trainer/hash.hpp"
-
 namespace rondo {
 
 size_t DdpTensor::count() const {
@@ -77,10 +75,10 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
 
 }  // namespace
 
-Layout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
-                   const BucketCaps& caps) {
+BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                         const BucketCaps& caps) {
   const size_t alignment = 64 / element_bytes;
-  Layout layout;
+  BucketLayout layout;
   for (const DdpTensor& tensor : tensors) {
     layout.offsets.push_back(layout.gradient_elements);
     layout.gradient_elements += (tensor.count() + alignment - 1) / alignment * alignment;
@@ -101,16 +99,6 @@ Layout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
     offset = end;
   }
   return layout;
-}
-
-uint64_t hash_of(const Layout& layout) {
-  uint64_t hash = 0;
-  for (const DdpBucket& bucket : layout.buckets) {
-    const uint64_t words[] = {bucket.offset, bucket.count, bucket.pieces.size()};
-    hash = trainer::hash_bytes(words, sizeof words, hash);
-    hash = trainer::hash_bytes(bucket.pieces.data(), bucket.pieces.size() * sizeof(Piece), hash);
-  }
-  return hash;
 }
 
 }  // namespace ddp

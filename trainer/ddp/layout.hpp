@@ -3,33 +3,33 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "rondo/ddp.hpp"
 
 namespace rondo::ddp {
 
-struct Layout {
+struct BucketLayout {
   std::vector<DdpBucket> buckets;
   std::vector<size_t> offsets;    // of each tensor, in elements; multiples of 64 bytes
   size_t parameter_elements = 0;  // of the flat storage, without `adds_to` tensors
   size_t gradient_elements = 0;   // with them
 };
 
+inline constexpr double kBytesPerMb = 1024 * 1024;
+
 struct BucketCaps {
-  size_t bytes;        // large enough to amortise the latency of an all-reduce; 0: one per tensor
-  size_t small_bytes;  // the first, so that communication starts early, and the last, which
-                       // backward cannot hide
+  size_t bytes;  // large enough to amortise the latency of an all-reduce; 0: one per tensor
+  /// Of the first bucket, so that communication starts early, and of the last, which backward
+  /// cannot hide.
+  size_t small_bytes = size_t{1} << 20;
 };
 
 /// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above,
 /// the bucket is closed. A tensor larger than the cap is cut into panels of whole rows, each of
 /// which reaches the cap by less than a row. The last bucket is then relieved of all but its small
 /// end. A tensor that adds to another travels alone, after all others.
-Layout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
-                   const BucketCaps& caps);
-
-uint64_t hash_of(const Layout& layout);
+BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                         const BucketCaps& caps);
 
 }  // namespace rondo::ddp

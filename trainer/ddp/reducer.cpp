@@ -1,67 +1,37 @@
 // See reducer.hpp. The order of a step's operations is the same on every rank: headers, counts of
-// touched rows, buckets in order, the map of used tensors.
+// touched rows, buffers, buckets in order, the map of used tensors.
 #include "trainer/ddp/reducer.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <numeric>
+#include <exception>
+#include <new>
+
+#include "trainer/base/clock.hpp"
 
 namespace rondo::ddp {
 namespace {
 
-int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+bool any_may_skip(const std::vector<DdpTensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.may_skip; });
+}
 
 }  // namespace
 
-Reducer::Reducer(Communicator& communicator, const Gradients& gradients, const DdpOptions& options,
-                 Headers& headers)
+Reducer::Reducer(Communicator& communicator, const Gradients& gradients,
+                 const BufferStorage& buffers, const DdpOptions& options, Headers& headers)
     : communicator_(communicator),
       gradients_(gradients),
+      buffers_(buffers),
       options_(options),
       headers_(headers),
-      rows_(gradients.tensors.size()),
-      adds_in_(gradients.tensors.size()),
-      buckets_of_(gradients.tensors.size()),
-      piece_ends_(gradients.tensors.size()),
-      whole_with_(gradients.layout.buckets.size()),
-      pieces_done_(gradients.tensors.size()),
+      any_may_skip_(any_may_skip(gradients.tensors)),
+      order_(gradients.tensors, gradients.layout, options.overlap && !any_may_skip_),
+      lane_(communicator, gradients, options),
       used_(gradients.tensors.size()),
-      missing_(gradients.layout.buckets.size()),
-      times_(gradients.layout.buckets.size()) {
-  for (size_t b = 0; b < gradients.layout.buckets.size(); ++b) {
-    for (const DdpBucket::Piece& piece : gradients.layout.buckets[b].pieces) {
-      buckets_of_[piece.tensor].push_back(b);
-      piece_ends_[piece.tensor].push_back(piece.end);
-    }
-  }
-  for (size_t t = 0; t < rows_.size(); ++t) {
-    const DdpTensor& tensor = gradients.tensors[t];
-    any_may_skip_ = any_may_skip_ || tensor.may_skip;
-    if (tensor.adds_to < 0) continue;
-    rows_[t] = std::make_unique<Rows>(communicator, tensor, options,
-                                      gradients_.at(gradients.layout.offsets[t], options.type));
-    const size_t base = gradients.layout.offsets[static_cast<size_t>(tensor.adds_to)];
-    adds_in_[t] = parts_within(gradients.shards.own, base, base + tensor.count());
-  }
-  plan_reports();
-  works_.reserve(missing_.size());
-}
-
-/// Behind which bucket each one is reported.
-void Reducer::plan_reports() {
-  std::vector<size_t> behind(missing_.size(), missing_.size() - 1);
-  if (options_.overlap && !any_may_skip_) std::iota(behind.begin(), behind.end(), size_t{0});
-  for (size_t t = 0; t < rows_.size(); ++t) {
-    if (!rows_[t]) continue;
-    for (const size_t b : buckets_of_[static_cast<size_t>(gradients_.tensors[t].adds_to)]) {
-      behind[b] = std::max(behind[b], buckets_of_[t].back());
-    }
-  }
-  for (size_t b = 0; b < behind.size(); ++b) whole_with_[behind[b]].push_back(b);
-}
+      times_(gradients.layout.buckets.size()) {}
 
 Reducer::~Reducer() {
   if (!under_way()) return;
@@ -70,42 +40,80 @@ Reducer::~Reducer() {
   settle();
 }
 
-bool Reducer::under_way() const { return begun_ && !(headers_.ended_empty() && works_.empty()); }
+bool Reducer::under_way() const {
+  return begun_ && !(headers_.ended_empty() && lane_.started() == 0);
+}
 
 void Reducer::begin() {
   begun_ = true;
-  std::fill(pieces_done_.begin(), pieces_done_.end(), 0);
+  counts_started_ = false;
+  failure_ = {};
+  order_.begin();
+  lane_.begin();
   std::fill(used_.begin(), used_.end(), uint8_t{0});
-  for (size_t b = 0; b < missing_.size(); ++b) {
-    missing_[b] = gradients_.layout.buckets[b].pieces.size();
-  }
-  // Nobody may write these before something is added to them, or they are sent as they are.
+  // Zeros first: backward may skip these tensors, and what the last step left must not travel.
   for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
-    if (rows_[t]) rows_[t]->begin();
     if (!gradients_.tensors[t].may_skip) continue;
     std::memset(gradients_.at(gradients_.layout.offsets[t], options_.type), 0,
                 gradients_.tensors[t].count() * size_of(options_.type));
   }
-  counts_started_ = false;
-  failure_ = {};
 }
 
-void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  RONDO_CHECK(rows_[tensor] != nullptr, "'%s' adds to no other tensor",
-              gradients_.tensors[tensor].name.c_str());
-  RONDO_CHECK(!counts_started_, "rows of '%s' are touched behind the first gradient",
-              gradients_.tensors[tensor].name.c_str());
-  rows_[tensor]->touch(rows);
+/// Ends the step: nothing more travels from this rank, so that no other can finish it, and those
+/// that wait return this error.
+void Reducer::refuse(const std::string& what, Code code) {
+  if (!failure_.ok()) return;
+  failure_ = Status(code, fmt::format("rank {} {}", communicator_.rank(), what));
+  communicator_.abort(failure_.message());
+}
+
+/// Refuses the number of a tensor that does not exist.
+bool Reducer::exists(size_t tensor, const char* what) {
+  if (tensor < used_.size()) return true;
+  refuse(fmt::format("{} of tensor {}, but there are {}", what, tensor, used_.size()));
+  return false;
+}
+
+void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) try {
+  if (!exists(tensor, "touches rows")) return;
+  const std::string& name = gradients_.tensors[tensor].name;
+  SecondGradient* const second = lane_.second_gradient(tensor);
+  if (second == nullptr) {
+    return refuse(fmt::format("touches rows of '{}', which adds to no other tensor", name));
+  }
+  if (counts_started_) {
+    return refuse(
+        fmt::format("touches rows of '{}' after the first gradient is ready: call "
+                    "touches_rows() before backward",
+                    name));
+  }
+  const auto count = static_cast<int64_t>(gradients_.tensors[tensor].shape[0]);
+  const auto outside = std::find_if(rows.begin(), rows.end(),
+                                    [count](int32_t row) { return row < 0 || row >= count; });
+  if (outside != rows.end()) {
+    return refuse(
+        fmt::format("touches row {} of '{}', which has {} rows: is the data made for a "
+                    "larger vocabulary?",
+                    *outside, name, count));
+  }
+  second->touch(rows);
+} catch (const std::bad_alloc&) {
+  refuse("has not enough memory for touched rows", Code::kResourceExhausted);
 }
 
 void Reducer::ready(size_t tensor, size_t count, bool quiet) {
-  RONDO_CHECK(count <= gradients_.tensors[tensor].count(), "%zu elements of '%s', which has %zu",
-              count, gradients_.tensors[tensor].name.c_str(), gradients_.tensors[tensor].count());
+  if (!exists(tensor, "reports a gradient")) return;
+  const DdpTensor& what = gradients_.tensors[tensor];
+  if (count > what.count()) {
+    return refuse(
+        fmt::format("has {} elements of '{}' ready, which has {}", count, what.name, what.count()));
+  }
   used_[tensor] = 1;
   if (!quiet) pieces_ready(tensor, count);
 }
 
 void Reducer::skipped(size_t tensor, bool quiet) {
+  if (!exists(tensor, "skips the gradient")) return;
   const DdpTensor& what = gradients_.tensors[tensor];
   if (!what.may_skip) {
     return refuse(
@@ -113,101 +121,72 @@ void Reducer::skipped(size_t tensor, bool quiet) {
                     "declare it on every rank, or say that it is ready",
                     what.name));
   }
-  if (!quiet) pieces_ready(tensor, gradients_.tensors[tensor].count());
-}
-
-/// Nothing more must travel: what would is no gradient. Nor can another rank finish the step then,
-/// and those that wait are told now.
-void Reducer::refuse(const std::string& what) {
-  if (!failure_.ok()) return;
-  failure_ = Status(Code::kInvalidArgument, fmt::format("rank {} {}", communicator_.rank(), what));
-  communicator_.abort(failure_.message());
+  if (!quiet) pieces_ready(tensor, what.count());
 }
 
 void Reducer::start_counts() {
-  if (counts_started_) return;
+  if (!counts_started_) lane_.exchange_counts();
   counts_started_ = true;
-  for (const auto& rows : rows_) {
-    if (rows) rows->exchange_counts();
-  }
 }
 
 void Reducer::pieces_ready(size_t tensor, size_t count) {
+  const std::string& name = gradients_.tensors[tensor].name;
   if (!begun_) {
-    return refuse(fmt::format("has a gradient of '{}' ready before begin(): begin the step first",
-                              gradients_.tensors[tensor].name));
+    return refuse(
+        fmt::format("has a gradient of '{}' ready before begin(): begin the step first", name));
   }
   start_counts();
-  size_t& done = pieces_done_[tensor];
-  const std::vector<size_t>& ends = piece_ends_[tensor];
-  if (done == ends.size() && !ends.empty()) {
+  if (!order_.mark_final(tensor, count, trainer::now_ns())) {
     return refuse(
         fmt::format("said twice in a step that the gradient of '{}' is ready: what only "
                     "accumulates does so under no_sync()",
-                    gradients_.tensors[tensor].name));
-  }
-  for (; done < ends.size() && ends[done] <= count; ++done) {
-    const size_t bucket = buckets_of_[tensor][done];
-    if (--missing_[bucket] == 0) times_[bucket].ready_ns = now_ns();
+                    name));
   }
   if (options_.overlap) issue_complete();
 }
 
-/// A full bucket waits for its predecessors: the order must be the same on every rank.
 void Reducer::issue_complete() {
-  while (failure_.ok() && works_.size() < missing_.size() && missing_[works_.size()] == 0) {
-    issue(works_.size());
+  while (failure_.ok()) {
+    const std::optional<size_t> bucket = order_.take_next();
+    if (!bucket) return;
+    issue(*bucket);
   }
 }
 
-GradientBucket Reducer::bucket_of(size_t index) const {
-  const DdpBucket& bucket = gradients_.layout.buckets[index];
-  const BucketShards& shards = gradients_.shards.buckets[index];
-  const DdpRange own = gradients_.shards.own_of_bucket[index];
-  return {.index = index,
-          .last = index + 1 == missing_.size(),
-          .data = gradients_.at(bucket.offset, options_.type),
-          .count = bucket.count,
-          .type = options_.type,
-          .factor = headers_.factor(),
-          .shard_counts = shards.counts,
-          .shard_offsets = shards.offsets,
-          .own_offset = own.begin - bucket.offset,
-          .own_count = own.count()};
-}
-
-void Reducer::issue(size_t index) {
+void Reducer::issue(size_t bucket) try {
   failure_ = headers_.wait().status();
   if (!failure_.ok()) return;
-  const GradientBucket bucket = bucket_of(index);
-  const size_t tensor = gradients_.layout.buckets[index].pieces.front().tensor;
-  if (rows_[tensor] && !rows_[tensor]->must_travel_whole()) {
-    works_.push_back(rows_[tensor]->start(bucket.factor));
-  } else if (options_.hook) {
-    works_.push_back(options_.hook->start(communicator_, bucket));
-  } else {
-    works_.push_back(reduce(bucket));
-  }
+  if (bucket == 0) issue_buffers();
+  lane_.start(headers_.factor());
+} catch (const std::bad_alloc&) {
+  refuse(fmt::format("has not enough memory to send bucket {}", bucket), Code::kResourceExhausted);
+} catch (const std::exception& error) {
+  refuse(fmt::format("cannot send bucket {}: {}", bucket, error.what()));
 }
 
-Work Reducer::reduce(const GradientBucket& bucket) {
-  CallOptions call;
-  call.factor = bucket.factor;
-  if (bucket.shard_counts.empty()) {
-    return communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
-                                          ReduceOp::kScaledSum, call);
+/// Before the first bucket: forward has ended, so buffers change no more, and backward hides their
+/// transfer.
+void Reducer::issue_buffers() {
+  if (buffers_.elements == 0) return;
+  buffer_work_.push_back(communicator_.broadcast_async(
+      buffers_.data, buffers_.data, buffers_.elements, options_.type, headers_.first_active()));
+}
+
+/// Which tensors any rank used.
+void Reducer::issue_used() {
+  for (size_t t = 0; t < used_.size(); ++t) {
+    const int base = gradients_.tensors[t].adds_to;
+    if (base >= 0 && used_[t] != 0) used_[static_cast<size_t>(base)] = 1;
   }
-  std::byte* own = static_cast<std::byte*>(bucket.data) + bucket.own_offset * size_of(bucket.type);
-  return communicator_.reduce_scatter_v_async(bucket.data, own, bucket.shard_counts,
-                                              bucket.shard_offsets, bucket.type,
-                                              ReduceOp::kScaledSum, call);
+  if (!any_may_skip_) return;
+  used_work_.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
+                                                      DataType::kUint8, ReduceOp::kMax));
 }
 
 Status Reducer::require_gradients() const {
   std::string names;
-  for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
-    if (pieces_done_[t] == piece_ends_[t].size()) continue;
-    names += (names.empty() ? "'" : ", '") + gradients_.tensors[t].name + "'";
+  for (const size_t tensor : order_.unfinished()) {
+    names += (names.empty() ? "'" : ", '") + gradients_.tensors[tensor].name + "'";
   }
   if (names.empty()) return {};
   return Status(Code::kInvalidArgument,
@@ -217,51 +196,28 @@ Status Reducer::require_gradients() const {
                             communicator_.rank(), names));
 }
 
-/// Until nothing uses any memory of this step any more.
-void Reducer::settle() {
-  headers_.settle();
-  for (Work& work : works_) (void)work.wait();
-  for (Work& work : map_work_) (void)work.wait();
-  for (const auto& rows : rows_) {
-    if (rows) rows->settle();
-  }
-}
-
-/// What has travelled becomes gradients.
-Status Reducer::collect(size_t bucket) {
-  RONDO_RETURN_IF_ERROR(works_[bucket].wait());
-  times_[bucket].work = works_[bucket].times();
-  const size_t tensor = gradients_.layout.buckets[bucket].pieces.front().tensor;
-  if (options_.hook && (!rows_[tensor] || rows_[tensor]->travelled_whole())) {
-    options_.hook->finish(bucket_of(bucket));
-  }
-  if (!rows_[tensor]) return {};
-  const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
-  return rows_[tensor]->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
-                               adds_in_[tensor]);
-}
-
 Status Reducer::collect_all(const BucketReduced& reduced) {
-  for (size_t b = 0; b < works_.size(); ++b) {
-    RONDO_RETURN_IF_ERROR(collect(b));
-    if (b + 1 == works_.size() && !map_work_.empty()) {
-      RONDO_RETURN_IF_ERROR(map_work_.front().wait());
+  for (Work& work : buffer_work_) RONDO_RETURN_IF_ERROR(work.wait());
+  for (size_t b = 0; b < lane_.started(); ++b) {
+    RONDO_RETURN_IF_ERROR(lane_.finish(b));
+    times_[b] = {.ready_ns = order_.ready_ns(b), .work = lane_.times(b)};
+    if (b + 1 == lane_.started()) {
+      for (Work& work : used_work_) RONDO_RETURN_IF_ERROR(work.wait());
     }
     if (!reduced) continue;
-    for (const size_t whole : whole_with_[b]) reduced(whole);
+    for (const size_t final : order_.updated_after(b)) reduced(final);
   }
   return {};
 }
 
-/// Which tensors any rank used.
-void Reducer::share_used() {
-  for (size_t t = 0; t < used_.size(); ++t) {
-    const int base = gradients_.tensors[t].adds_to;
-    if (base >= 0 && used_[t] != 0) used_[static_cast<size_t>(base)] = 1;
+/// Waits until nothing uses memory of this step any more.
+void Reducer::settle() {
+  headers_.settle();
+  lane_.settle();
+  for (auto* works : {&buffer_work_, &used_work_}) {
+    for (Work& work : *works) (void)work.wait();
+    works->clear();
   }
-  if (!any_may_skip_) return;
-  map_work_.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
-                                                     DataType::kUint8, ReduceOp::kMax));
 }
 
 Status Reducer::finish(const BucketReduced& reduced) {
@@ -273,15 +229,13 @@ Status Reducer::finish(const BucketReduced& reduced) {
     failure = failure_;
   }
   if (failure.ok()) {
-    share_used();
+    issue_used();
   } else {
     communicator_.abort(failure.message());  // the others wait for what this rank does not send
   }
   if (failure.ok()) failure = collect_all(reduced);
   settle();
-  works_.clear();
-  map_work_.clear();
-  counts_started_ = begun_ = false;
+  begun_ = counts_started_ = false;
   return failure;
 }
 

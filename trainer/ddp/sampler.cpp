@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "rondo/ddp.hpp"
+#include "trainer/base/random.hpp"
 #include "trainer/ddp/permutation.hpp"
-#include "trainer/random.hpp"
 
 namespace rondo {
 namespace ddp {
@@ -40,8 +40,13 @@ void DistributedSampler::set_epoch(uint64_t epoch, uint64_t consumed) {
   consumed_ = std::min(consumed, options_.samples);
 }
 
+uint64_t DistributedSampler::least() const {
+  return options_.tail == Tail::kPad ? most() : left() / options_.ranks;
+}
+
 uint64_t DistributedSampler::most() const {
-  return least() + (options_.tail != Tail::kDrop && left() % options_.ranks != 0 ? 1 : 0);
+  const bool one_more = options_.tail != Tail::kDrop && left() % options_.ranks != 0;
+  return left() / options_.ranks + (one_more ? 1 : 0);
 }
 
 uint64_t DistributedSampler::size() const {

@@ -7,7 +7,7 @@ namespace rondo::ddp {
 namespace {
 
 /// Where a bucket may be cut, its two ends included, in the flat storage.
-std::vector<size_t> cuts_of(const DdpBucket& bucket, const Layout& layout) {
+std::vector<size_t> cuts_of(const DdpBucket& bucket, const BucketLayout& layout) {
   std::vector<size_t> cuts = {bucket.offset};
   for (const DdpBucket::Piece& piece : bucket.pieces) {
     const size_t first = (piece.begin + kDdpShardUnit - 1) / kDdpShardUnit * kDdpShardUnit;
@@ -21,7 +21,7 @@ std::vector<size_t> cuts_of(const DdpBucket& bucket, const Layout& layout) {
 }
 
 /// At most `ranks` parts, none empty, each cut being the one nearest to where it should be.
-std::vector<DdpRange> parts_of(const DdpBucket& bucket, const Layout& layout, size_t ranks) {
+std::vector<DdpRange> parts_of(const DdpBucket& bucket, const BucketLayout& layout, size_t ranks) {
   const std::vector<size_t> cuts = cuts_of(bucket, layout);
   std::vector<DdpRange> parts;
   size_t begin = bucket.offset;
@@ -50,12 +50,12 @@ void append(std::vector<DdpRange>& ranges, const DdpRange& range) {
 
 }  // namespace
 
-DdpRange Shards::parameters_of(size_t bucket, const Layout& layout) const {
+DdpRange Shards::parameters_of(size_t bucket, const BucketLayout& layout) const {
   const DdpRange range = own_of_bucket[bucket];
   return range.begin < layout.parameter_elements ? range : DdpRange{range.begin, range.begin};
 }
 
-Shards make_shards(const std::vector<DdpTensor>& tensors, const Layout& layout, int ranks,
+Shards make_shards(const std::vector<DdpTensor>& tensors, const BucketLayout& layout, int ranks,
                    int rank) {
   const auto n = static_cast<size_t>(ranks);
   Shards shards{
@@ -83,7 +83,7 @@ Shards make_shards(const std::vector<DdpTensor>& tensors, const Layout& layout, 
   return shards;
 }
 
-Shards no_shards(const Layout& layout) {
+Shards no_shards(const BucketLayout& layout) {
   Shards shards{.buckets = std::vector<BucketShards>(layout.buckets.size()),
                 .own_of_bucket = {},
                 .own = {{.begin = 0, .end = layout.parameter_elements}}};

@@ -22,7 +22,7 @@ struct Shards {
   std::vector<DdpRange> own;            // of parameters only; ascending, adjacent ones joined
 
   /// own_of_bucket, but nothing where the bucket holds no parameters.
-  DdpRange parameters_of(size_t bucket, const Layout& layout) const;
+  DdpRange parameters_of(size_t bucket, const BucketLayout& layout) const;
 };
 
 /// Every bucket of parameters is cut into as equal parts as kDdpShardUnit allows. Ranks take the
@@ -30,11 +30,11 @@ struct Shards {
 /// where a bucket's end cuts a unit, the next bucket goes on with the same rank. Buckets of
 /// `adds_to` tensors are not cut: their sum is needed by whoever owns a part of the tensor they add
 /// to.
-Shards make_shards(const std::vector<DdpTensor>& tensors, const Layout& layout, int ranks,
+Shards make_shards(const std::vector<DdpTensor>& tensors, const BucketLayout& layout, int ranks,
                    int rank);
 
 /// Every rank owns everything.
-Shards no_shards(const Layout& layout);
+Shards no_shards(const BucketLayout& layout);
 
 /// What lies inside [begin, end) of `ranges`, counted from `begin`.
 std::vector<DdpRange> parts_within(const std::vector<DdpRange>& ranges, size_t begin, size_t end);

@@ -1,4 +1,4 @@
-// A communication hook of one's own: reduces each bucket as rondo would without one, and counts
+// A custom communication hook: reduces each bucket as rondo would without one, and counts
 // what travels. A hook that compresses would send something smaller and unpack it in finish().
 #pragma once
 

@@ -1,4 +1,4 @@
-// A training loop of one's own on rondo/ddp.hpp: y = w x + b, fitted to y = 3 x - 1 by all ranks
+// A training loop of your own on rondo/ddp.hpp: y = w x + b, fitted to y = 3 x - 1 by all ranks
 // together. Build it against an installed rondo, with this folder among those of includes; start it
 // with `rondo-run -n 4 -- ./toy_ddp FILE`.
 #include <algorithm>

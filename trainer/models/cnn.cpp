@@ -7,9 +7,9 @@
 #include <cmath>
 #include <utility>
 
-#include "trainer/layers/convolution.hpp"
-#include "trainer/layers/layers.hpp"
-#include "trainer/layers/pooling.hpp"
+#include "trainer/layers/host/convolution.hpp"
+#include "trainer/layers/host/layers.hpp"
+#include "trainer/layers/host/pooling.hpp"
 
 namespace rondo::trainer {
 namespace {

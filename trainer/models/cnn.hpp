@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "trainer/layers/batch_norm.hpp"
-#include "trainer/model.hpp"
+#include "trainer/layers/host/batch_norm.hpp"
+#include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
 

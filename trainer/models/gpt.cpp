@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/layers/attention.hpp"
-#include "trainer/layers/dropout.hpp"
-#include "trainer/layers/gelu.hpp"
-#include "trainer/layers/layer_norm.hpp"
-#include "trainer/layers/layers.hpp"
-#include "trainer/layers/rows.hpp"
+#include "trainer/layers/host/attention.hpp"
+#include "trainer/layers/host/dropout.hpp"
+#include "trainer/layers/host/gelu.hpp"
+#include "trainer/layers/host/layer_norm.hpp"
+#include "trainer/layers/host/layers.hpp"
+#include "trainer/layers/host/rows.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -474,10 +474,5 @@ std::unique_ptr<Model<T>> make_gpt(const GptShape& shape) {
 
 template std::unique_ptr<Model<float>> make_gpt(const GptShape&);
 template std::unique_ptr<Model<double>> make_gpt(const GptShape&);
-
-bool stored_transposed_in_gpt2(const std::string& name) {
-  return name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") ||
-         name.ends_with("c_fc.weight");
-}
 
 }  // namespace rondo::trainer

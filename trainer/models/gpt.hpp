@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "trainer/model.hpp"
+#include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
 
@@ -32,8 +32,5 @@ struct GptShape {
 /// in torch.nn.Linear. Allocates its activations here and nothing later. Throws std::bad_alloc.
 template <class T>
 std::unique_ptr<Model<T>> make_gpt(const GptShape& shape);
-
-/// Files of GPT-2's weights hold this parameter as [in x out].
-bool stored_transposed_in_gpt2(const std::string& name);
 
 }  // namespace rondo::trainer

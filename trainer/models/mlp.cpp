@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/layers/layers.hpp"
+#include "trainer/layers/host/layers.hpp"
 
 namespace rondo::trainer {
 namespace {

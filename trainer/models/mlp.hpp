@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "trainer/model.hpp"
+#include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
 

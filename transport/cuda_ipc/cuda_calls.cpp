@@ -1,5 +1,5 @@
-// CUDA's runtime itself. Linked statically, it opens the driver at the first call: without one
-// rondo starts like anywhere else, and open_cuda() tells.
+// CUDA's runtime itself. Linked statically, it opens the driver at the first call: without a driver
+// rondo starts as elsewhere, and open_cuda() returns the error.
 #include "transport/cuda_ipc/cuda_calls.hpp"
 
 #include <cuda_runtime_api.h>
@@ -203,8 +203,8 @@ class RuntimeCalls final : public CudaCalls {
   Result<uint64_t> capture_of(Stream stream) override {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;
-    // The legacy stream, under either name, cannot be captured, and while another one is, must not
-    // be asked.
+    // The legacy stream, under either name, cannot be captured, and while another stream
+    // is, must not be queried.
     if (stream == nullptr || native_stream(stream) == cudaStreamLegacy) return uint64_t{0};
     const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
     RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is captured"));

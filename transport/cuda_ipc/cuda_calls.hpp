@@ -1,7 +1,6 @@
-// What rondo asks of CUDA, as an interface: everything that decides something on top of it can then
-// be tested, errors included, on a machine without a GPU. One function of CUDA each (one of NVML),
-// no policy; the one addition is that an error comes with CUDA's sentence and with what was asked
-// for.
+// The calls of CUDA that rondo uses, as an interface: everything that decides something on top of
+// it can then be tested, errors included, on a machine without a GPU. Each is one function of CUDA
+// (or NVML), without policy; an error holds CUDA's sentence and the arguments.
 #pragma once
 
 #include <array>
@@ -102,8 +101,7 @@ class CudaCalls {
   virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
-  /// An error that somebody else left behind in this thread is forgotten first: it is not this
-  /// launch's.
+  /// Clears an error that an earlier call left in this thread first: it is not this launch's.
   virtual Status launch(const Launch& launch) = 0;
 };
 

@@ -6,7 +6,7 @@
 // many lies with the writer, once, and readers fetch it.
 //
 //   part              repeated per         one of them holds
-//   abort             -                    AbortLine: raised by whoever gives up
+//   abort             -                    AbortLine: raised by a rank that gives up
 //   state             channel              StateLine: the owner's own, kept from kernel to kernel
 //   from a peer       channel, peer        PeerLine: the peer's signal, and its buffers
 //   inbox             channel, writer      InboxLine, Header[depth]: what the writer has sent
@@ -29,15 +29,15 @@ namespace rondo::transport::cuda_ipc {
 constexpr size_t kLine = 128;  // of a GPU's L2
 
 /// Equal on every rank.
-struct Shape {
+struct SegmentSizes {
   uint32_t ranks = 0;
   uint32_t channels = 1;
   uint32_t message_channels = 0;  // of these, the last ones: for messages alone
   uint32_t depth = 8;             // slots of a link
   size_t slot_bytes = 0;          // of one
-  uint32_t publish_depth = 0;     // published slots; 0: nobody publishes
+  uint32_t publish_depth = 0;     // published slots; 0: no publishers
   size_t publish_slot_bytes = 0;  // of one
-  size_t ll_bytes = 0;  // of data in an LL area (comm/engine/ll.hpp); 0: nothing goes by LL
+  size_t ll_bytes = 0;  // of data in an LL area (comm/device/ll.hpp); 0: nothing goes by LL
 };
 
 struct alignas(kLine) AbortLine {
@@ -54,12 +54,12 @@ struct alignas(kLine) StateLine {
 
 // PeerLine, written by the peer:
 //   offset  bytes  field
-//   0       8      signal   how often it has signalled, and a tag (comm/engine/device_engine.hpp)
+//   0       8      signal   how often it has signalled, and a tag (comm/device/device_engine.hpp)
 //   8       8      epoch    of the operation whose buffers follow; written last
 //   16      8      in       its buffers, where the peer has them
 //   24      8      out
 //   32      8      factor   of a scaled sum's input
-//   40      8      tag      of the operation: who has another one must not touch the buffers
+//   40      8      tag      of the operation: a rank in another one must not touch the buffers
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
@@ -90,9 +90,9 @@ struct Header {
 };
 
 /// Offsets from the beginning of a segment. Computed on the device too, where it is needed.
-class Layout {
+class SegmentLayout {
  public:
-  explicit constexpr Layout(const Shape& shape)
+  explicit constexpr SegmentLayout(const SegmentSizes& shape)
       : shape_(shape),
         state_(sizeof(AbortLine)),
         peers_(state_ + shape.channels * sizeof(StateLine)),
@@ -144,7 +144,7 @@ class Layout {
   constexpr size_t pairs() const { return size_t{shape_.channels} * shape_.ranks; }
   constexpr size_t pair(size_t channel, size_t rank) const { return channel * shape_.ranks + rank; }
 
-  Shape shape_;
+  SegmentSizes shape_;
   size_t state_, peers_, inboxes_, notices_, outboxes_, slots_, published_, ll_, bytes_;
 };
 

@@ -1,5 +1,5 @@
 // The one thing that only NVML knows: whether two GPUs are joined by NVLink. Its library comes with
-// the driver, not with the toolkit, and is opened when it is asked for.
+// the driver, not with the toolkit, and is opened on the first use.
 #pragma once
 
 namespace rondo::transport::cuda_ipc {

@@ -6,7 +6,7 @@
 namespace rondo::transport::cuda_ipc {
 namespace {
 
-std::string ranks_on(std::span<const Place> places, const DeviceId& device) {
+std::string ranks_on(std::span<const DevicePlace> places, const DeviceId& device) {
   std::string list;
   for (size_t rank = 0; rank < places.size(); ++rank) {
     if (places[rank].device != device) continue;
@@ -15,15 +15,15 @@ std::string ranks_on(std::span<const Place> places, const DeviceId& device) {
   return list;
 }
 
-ptrdiff_t count_on(std::span<const Place> places, const DeviceId& device) {
+ptrdiff_t count_on(std::span<const DevicePlace> places, const DeviceId& device) {
   return std::count_if(places.begin(), places.end(),
-                       [&](const Place& place) { return place.device == device; });
+                       [&](const DevicePlace& place) { return place.device == device; });
 }
 
 // What a device holds of blocks, without those of other communicators.
-int64_t room_on(std::span<const Place> places, const Place& at, int blocks_at_once) {
+int64_t room_on(std::span<const DevicePlace> places, const DevicePlace& at, int blocks_at_once) {
   std::map<uint64_t, int> elsewhere;  // by process
-  for (const Place& place : places) {
+  for (const DevicePlace& place : places) {
     if (place.device != at.device) continue;
     int& most = elsewhere[place.process];
     most = std::max(most, place.elsewhere);
@@ -35,8 +35,8 @@ int64_t room_on(std::span<const Place> places, const Place& at, int blocks_at_on
 
 }  // namespace
 
-Status check_residency(std::span<const Place> places, int channels, int blocks_at_once) {
-  for (const Place& place : places) {
+Status check_residency(std::span<const DevicePlace> places, int channels, int blocks_at_once) {
+  for (const DevicePlace& place : places) {
     const ptrdiff_t ranks = count_on(places, place.device);
     const int64_t all = int64_t{place.multiprocessors} * blocks_at_once;
     const int64_t room = room_on(places, place, blocks_at_once);
@@ -56,21 +56,22 @@ Status check_residency(std::span<const Place> places, int channels, int blocks_a
   return {};
 }
 
-int modest_channels(std::span<const Place> places, int blocks_at_once, int most) {
+int modest_channels(std::span<const DevicePlace> places, int blocks_at_once, int most) {
   int64_t channels = most;
-  for (const Place& place : places) {
+  for (const DevicePlace& place : places) {
     const int64_t quarter = room_on(places, place, blocks_at_once) / 4;
     channels = std::min(channels, quarter / count_on(places, place.device));
   }
   return static_cast<int>(std::max<int64_t>(channels, 1));
 }
 
-std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices) {
+std::string sharing_warning(std::span<const DevicePlace> places,
+                            std::span<const DeviceId> devices) {
   const auto idle = std::find_if(devices.begin(), devices.end(), [&](const DeviceId& device) {
     return count_on(places, device) == 0;
   });
   if (idle == devices.end()) return {};
-  const auto shared = std::find_if(places.begin(), places.end(), [&](const Place& place) {
+  const auto shared = std::find_if(places.begin(), places.end(), [&](const DevicePlace& place) {
     return count_on(places, place.device) > 1;
   });
   if (shared == places.end()) return {};

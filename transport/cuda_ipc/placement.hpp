@@ -39,8 +39,8 @@ constexpr std::string_view name(Reach reach) {
 using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
 
 /// Where a rank is.
-struct Place {
-  uint64_t process;  // equal for the threads of one process, and for nobody else
+struct DevicePlace {
+  uint64_t process;  // the same number exactly for threads of one process
   DeviceId device;
   int number;                      // of that device, in that process
   int multiprocessors;             // of that device
@@ -52,14 +52,14 @@ struct Place {
 /// waits for a place while others wait for it waits for ever. kUnavailable where `channels` blocks
 /// of each rank on some device, `blocks_at_once` on a multiprocessor, do not all fit
 /// beside those of the processes' other communicators.
-Status check_residency(std::span<const Place> places, int channels, int blocks_at_once);
+Status check_residency(std::span<const DevicePlace> places, int channels, int blocks_at_once);
 
 /// How many channels leave room for others: at most `most`, and together at most a quarter of what
 /// any device holds, but one.
-int modest_channels(std::span<const Place> places, int blocks_at_once, int most);
+int modest_channels(std::span<const DevicePlace> places, int blocks_at_once, int most);
 
 /// A sentence for the log where ranks share a device while another one of `devices` (this host's)
 /// has none; else empty.
-std::string sharing_warning(std::span<const Place> places, std::span<const DeviceId> devices);
+std::string sharing_warning(std::span<const DevicePlace> places, std::span<const DeviceId> devices);
 
 }  // namespace rondo::transport::cuda_ipc

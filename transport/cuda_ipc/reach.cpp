@@ -22,7 +22,8 @@ Result<Reach> reach_between(CudaCalls& cuda, int device, int peer) {
   return peer_by(cuda, own->pci_bus.data(), other->pci_bus.data());
 }
 
-Result<Reach> slowest_reach(CudaCalls& cuda, const Place& own, std::span<const Place> places) {
+Result<Reach> slowest_reach(CudaCalls& cuda, const DevicePlace& own,
+                            std::span<const DevicePlace> places) {
   Result<int> count = cuda.device_count();
   RONDO_RETURN_IF_ERROR(count.status());
   std::map<DeviceId, int> seen;
@@ -32,7 +33,7 @@ Result<Reach> slowest_reach(CudaCalls& cuda, const Place& own, std::span<const P
     seen.emplace(info->uuid, device);
   }
   Reach slowest = Reach::kSameGpu;
-  for (const Place& place : places) {
+  for (const DevicePlace& place : places) {
     if (place.device == own.device) continue;
     const auto found = seen.find(place.device);
     Result<Reach> reach = found == seen.end()

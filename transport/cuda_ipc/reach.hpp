@@ -16,6 +16,7 @@ Result<Reach> reach_between(CudaCalls& cuda, int device, int peer);
 /// The slowest from `own` to any of `places`. A GPU that this process does not see
 /// (CUDA_VISIBLE_DEVICES) counts as a peer, unless NVML knows of NVLink: importing its memory will
 /// tell.
-Result<Reach> slowest_reach(CudaCalls& cuda, const Place& own, std::span<const Place> places);
+Result<Reach> slowest_reach(CudaCalls& cuda, const DevicePlace& own,
+                            std::span<const DevicePlace> places);
 
 }  // namespace rondo::transport::cuda_ipc

@@ -5,11 +5,11 @@
 
 namespace rondo::transport::cuda_ipc {
 
-Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Shape& shape,
-                                                   const Place& place, bool exports,
+Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const SegmentSizes& shape,
+                                                   const DevicePlace& place, bool exports,
                                                    Stream stream) {
   std::unique_ptr<Segments> made(new Segments(cuda, shape));
-  const size_t bytes = Layout(shape).bytes();
+  const size_t bytes = SegmentLayout(shape).bytes();
   Result<std::byte*> memory = cuda.allocate(bytes);
   RONDO_RETURN_IF_ERROR(memory.status());
   // From here on the destructor frees it.

@@ -1,6 +1,6 @@
 // The segments of all ranks, as one rank uses them: its own on its GPU, the others' through peer
 // access or CUDA IPC. Made with the communicator, because allocating and importing may wait for
-// kernels that run; how offers travel is not its business.
+// kernels that run. The caller carries the offers between ranks.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace rondo::transport::cuda_ipc {
 
-/// What a rank tells the others of its segment. Trivially copyable.
+/// What the other ranks need to map a rank's segment. Trivially copyable.
 struct Offer {
-  Place place;
+  DevicePlace place;
   std::byte* address;  // in its own process
   bool exported;       // `handle` means something: there are other processes
   IpcHandle handle;
@@ -29,8 +29,9 @@ class Segments {
  public:
   /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
   /// processes will use it. `stream`: one of the caller's own, to clear it; waited for.
-  static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const Shape& shape,
-                                                  const Place& place, bool exports, Stream stream);
+  static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const SegmentSizes& shape,
+                                                  const DevicePlace& place, bool exports,
+                                                  Stream stream);
   ~Segments();
   Segments(const Segments&) = delete;
   Segments& operator=(const Segments&) = delete;
@@ -49,11 +50,11 @@ class Segments {
   void let_go();
 
  private:
-  Segments(CudaCalls& cuda, const Shape& shape) : cuda_(cuda), shape_(shape) {}
+  Segments(CudaCalls& cuda, const SegmentSizes& shape) : cuda_(cuda), shape_(shape) {}
   Result<std::byte*> reach(const Offer& peer, size_t rank);
 
   CudaCalls& cuda_;
-  const Shape shape_;
+  const SegmentSizes shape_;
   Offer offer_{};
   std::vector<std::byte*> bases_;
   std::vector<std::byte*> imported_;

@@ -18,7 +18,7 @@
 namespace rondo::transport {
 namespace {
 
-// A slot behind the wire: the payload, then kTrailer bytes:
+// A slot on the wire: the payload, then kTrailer bytes:
 //   offset  bytes  field
 //   n       8      due: CLOCK_MONOTONIC nanoseconds from which the message may be seen
 constexpr size_t kTrailer = sizeof(int64_t);
@@ -64,7 +64,7 @@ class PacedSender final : public Sender {
     return slot_ = inner_.try_acquire(bytes + kTrailer);
   }
   bool try_publish(size_t bytes, uint64_t tag) override {
-    // A message that the inner transport refuses for now stays on the wire: it is sent once,
+    // A message that the inner transport refuses keeps its place on the wire: it is sent once,
     // however often it is tried.
     if (due_ == 0) due_ = wire_.send(bytes);
     std::memcpy(slot_ + bytes, &due_, kTrailer);
@@ -72,11 +72,8 @@ class PacedSender final : public Sender {
     due_ = 0;
     return true;
   }
-  bool try_publish_reference(const Reference&, size_t, uint64_t) override {
-    RONDO_CHECK(false, "a paced transport has no references");
-    return false;
-  }
   bool drained() override { return inner_.drained(); }
+  bool flushed() override { return inner_.flushed(); }
   size_t capacity() const override { return inner_.capacity() - kTrailer; }
   uint32_t depth() const override { return inner_.depth(); }
 
@@ -106,6 +103,7 @@ class PacedReceiver final : public Receiver {
     due_ = 0;
     arrived_ = false;
   }
+  bool flushed() override { return inner_.flushed(); }
   int64_t ready_at_ns() const override { return arrived_ ? 0 : due_; }
 
  private:
@@ -119,7 +117,9 @@ class PacedTransport final : public Transport {
   PacedTransport(std::unique_ptr<Transport> inner, PaceOptions options)
       : inner_(std::move(inner)), wire_(options) {}
 
-  Capabilities capabilities() const override { return {}; }
+  Capabilities capabilities() const override {
+    return {.needs_progress = inner_->capabilities().needs_progress};
+  }
 
   Sender& sender(int channel, int peer) override {
     const std::lock_guard lock(mutex_);
@@ -131,24 +131,12 @@ class PacedTransport final : public Transport {
     return receivers_.try_emplace({channel, peer}, inner_->receiver(channel, peer)).first->second;
   }
 
-  Sender& publisher(int) override { refuse("publisher()"); }
-  Receiver& subscription(int, int) override { refuse("subscription()"); }
-  void signal(int, uint64_t) override { refuse("signal()"); }
-  uint64_t seen(int, int) override { refuse("seen()"); }
-  Reference refer(const void*, size_t) override { return {}; }
-  std::byte* resolve(int, const Reference&, size_t) override { return nullptr; }
-  Status progress() override { return inner_->progress(); }
+  Status progress(int channel) override { return inner_->progress(channel); }
 
  private:
-  [[noreturn]] static void refuse(const char* call) {
-    RONDO_CHECK(false, "a paced transport is links only: it has no %s", call);
-    std::abort();
-  }
-
   const std::unique_ptr<Transport> inner_;
   Wire wire_;
-  /// Of the two maps: links are made when first asked for, maybe by several threads.
-  std::mutex mutex_;
+  std::mutex mutex_;  // of the two maps: several threads make links, each on its first use
   std::map<std::pair<int, int>, PacedSender> senders_;
   std::map<std::pair<int, int>, PacedReceiver> receivers_;
 };
@@ -158,8 +146,7 @@ struct Unit {
   double factor;
 };
 
-/// "12.5us" with one of `units`: the number times the unit's factor; NaN if it is nothing of the
-/// kind.
+/// "12.5us" with one of `units`: the number times the unit's factor; NaN for any other text.
 template <size_t kCount>
 double parse_quantity(std::string_view text, const std::array<Unit, kCount>& units) {
   double number = 0;

@@ -2,8 +2,8 @@
 //
 // Each rank has one outgoing wire, shared by all its links and channels like one network card. A
 // message departs when the wire is free, holds it for bytes / bandwidth, and can be seen `latency`
-// after its last byte. The due time travels behind the payload, so the receiver alone waits, and
-// Receiver::ready_at_ns tells it until when. What is in flight is bounded by the FIFO's slots:
+// after its last byte. The due time travels after the payload, so only the receiver waits, and
+// Receiver::ready_at_ns says until when. What is in flight is bounded by the FIFO's slots:
 // depth * capacity below bandwidth * latency means that the FIFO, not the wire, sets the pace.
 #pragma once
 
@@ -25,7 +25,7 @@ struct PaceOptions {
 /// text and an example.
 Result<PaceOptions> parse_pace(std::string_view text);
 
-/// `inner` behind a wire. Its capabilities are a wire's: links only. Slots carry 8 bytes less.
+/// `inner` with that wire in front of every link. It has links only. Slots carry 8 bytes less.
 /// REQUIRES: slots of more than 8 bytes.
 std::unique_ptr<Transport> pace(std::unique_ptr<Transport> inner, PaceOptions options);
 

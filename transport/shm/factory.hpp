@@ -1,5 +1,5 @@
-// The shared-memory transport: everything in one piece of memory that all ranks map. How the ranks
-// find each other, and who makes that memory, is not its business.
+// The shared-memory transport: everything in one piece of memory that all ranks map. The caller
+// makes that memory and brings the ranks together (comm/setup).
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +11,12 @@
 
 #include "rondo/status.hpp"
 #include "transport/link.hpp"
-#include "transport/shm/arena.hpp"
+#include "transport/memory/arena.hpp"
 
 namespace rondo::transport::shm {
 
 /// Equal on every rank. A FIFO that is never used touches no memory.
-struct Shape {
+struct FifoSizes {
   int ranks = 0;
   int channels = 1;
   uint32_t depth = 8;             // slots of a link
@@ -25,15 +25,15 @@ struct Shape {
   size_t publish_slot_bytes = 0;  // capacity of a publisher's slot
 };
 
-/// Bytes of shared memory that create() will use. REQUIRES: a Shape that create() accepts.
-size_t bytes_needed(const Shape& shape);
+/// Bytes of shared memory that create() will use. REQUIRES: a FifoSizes that create() accepts.
+size_t bytes_needed(const FifoSizes& shape);
 
 /// This rank's end. `base`: bytes_needed(shape) bytes, zero before the first rank calls, aligned to
-/// 128, the caller's, and alive as long as the transport. `arenas`: one per rank, base null where a
-/// rank shares none; or empty: nobody does. `same_process`: all ranks are threads of this process,
-/// and any pointer can be referred to. `processes`: every rank's, where each can copy from and to
-/// all others' memory (process_copy.hpp); empty: not so. Errors: kInvalidArgument.
-Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byte* base,
+/// 128; they outlive the transport. `arenas`: one per rank, base null where a rank shares none;
+/// empty: no rank shares any. `same_process`: all ranks are threads of this process, and any
+/// pointer can be referred to. `processes`: every rank's, where each can copy from and to all
+/// others' memory (process_copy.hpp); empty: some rank cannot. Errors: kInvalidArgument.
+Result<std::unique_ptr<Transport>> create(const FifoSizes& shape, int rank, std::byte* base,
                                           std::vector<ArenaView> arenas, bool same_process,
                                           std::vector<pid_t> processes = {});
 

@@ -38,7 +38,7 @@ constexpr uint32_t after(uint32_t index, uint32_t size) {
 class alignas(kLine) FifoWriter final : public Sender {
  public:
   FifoWriter() = default;
-  /// `releases`: `readers` lines, of which number `skip` belongs to nobody (-1: all count).
+  /// `releases`: `readers` lines, of which number `skip` has no reader (-1: all have).
   FifoWriter(const Fifo& fifo, const ReleaseLine* releases, int readers, int skip)
       : fifo_(fifo),
         stride_(stride(fifo.capacity)),
@@ -59,16 +59,17 @@ class alignas(kLine) FifoWriter final : public Sender {
     RONDO_CHECK(bytes <= acquired_, "%zu > %zu", bytes, acquired_);
     HeaderLine& header = fifo_.headers[line_];
     header.bytes = static_cast<uint32_t>(bytes);
-    header.kind = acquired_ <= kInlineBytes ? Kind::kInline : Kind::kSlot;
+    header.kind = acquired_ <= kInlineBytes ? MessageKind::kInline : MessageKind::kSlot;
     show(header, tag);
     return true;
   }
 
+  bool takes_references() const override { return true; }
   bool try_publish_reference(const Reference& reference, size_t bytes, uint64_t tag) override {
     if (!has_credit(lines_)) return false;
     HeaderLine& header = fifo_.headers[line_];
     header.bytes = 0;
-    header.kind = Kind::kReference;
+    header.kind = MessageKind::kReference;
     const ReferenceBody body{.reference = reference, .bytes = bytes};
     std::memcpy(header.payload, &body, sizeof(body));
     show(header, tag);
@@ -109,7 +110,7 @@ class alignas(kLine) FifoWriter final : public Sender {
 
   void show(HeaderLine& header, uint64_t tag) {
     header.tag = tag;
-    // Release: pairs with the acquire load in FifoReader::try_peek, so that whoever sees the
+    // Release: pairs with the acquire load in FifoReader::try_peek, so that a reader that sees the
     // sequence sees header and slot. Stores past the cache (non-temporal) are not ordered by it: a
     // kernel that uses them ends with a store fence of its own.
     header.sequence.store(++published_, std::memory_order_release);
@@ -124,7 +125,7 @@ class alignas(kLine) FifoWriter final : public Sender {
   int readers_ = 0;
   int skip_ = -1;
   uint32_t line_ = 0, slot_ = 0;  // of the next message
-  size_t acquired_ = 0;           // bytes asked for by the last try_acquire
+  size_t acquired_ = 0;           // `bytes` of the last try_acquire
   uint64_t published_ = 0;        // messages, ever
   uint64_t released_ = 0;         // of those, released by all readers as far as we know
 };
@@ -150,23 +151,23 @@ class alignas(kLine) FifoReader final : public Receiver {
     // Acquire: pairs with the release store in FifoWriter::show.
     if (header.sequence.load(std::memory_order_acquire) != released_ + 1) return false;
     const size_t bytes = header.bytes;
-    ahead_ = header.kind == Kind::kSlot && bytes <= kAheadBytes ? bytes : 0;
+    ahead_ = header.kind == MessageKind::kSlot && bytes <= kAheadBytes ? bytes : 0;
     switch (header.kind) {
-      case Kind::kInline:
+      case MessageKind::kInline:
         *delivery = {bytes <= kInlineBytes ? header.payload : nullptr, bytes, header.tag};
         return true;
-      case Kind::kSlot:
+      case MessageKind::kSlot:
         *delivery = {bytes <= fifo_.capacity ? fifo_.data + slot_ * stride_ : nullptr, bytes,
                      header.tag};
         return true;
-      case Kind::kReference: {
+      case MessageKind::kReference: {
         ReferenceBody body;
         std::memcpy(&body, header.payload, sizeof(body));
         *delivery = {references_->resolve(writer_, body.reference, body.bytes), body.bytes,
                      header.tag};
         return true;
       }
-      case Kind::kNone:
+      case MessageKind::kNone:
         break;
     }
     *delivery = {nullptr, bytes, header.tag};  // no kind of ours: garbage

@@ -8,8 +8,8 @@
 //   link data          channel, writer, reader    depth slots, one every stride(slot_bytes)
 //   publisher data     channel, writer            publish_depth slots
 //
-// Every line has one writer. Zero everywhere is the initial state, so nobody initialises and what
-// is not used is never touched.
+// Every line has one writer. Zero everywhere is the initial state: there is nothing to initialise,
+// and what is not used is never touched.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ constexpr uint32_t header_lines(uint32_t depth) {
   return depth > kLeastHeaderLines ? depth : kLeastHeaderLines;
 }
 
-enum class Kind : uint32_t { kNone = 0, kInline = 1, kSlot = 2, kReference = 3 };
+enum class MessageKind : uint32_t { kNone = 0, kInline = 1, kSlot = 2, kReference = 3 };
 
 // HeaderLine, one per message, written by the writer:
 //   offset  bytes  field
@@ -45,7 +45,7 @@ struct alignas(kLine) HeaderLine {
   std::atomic<uint64_t> sequence;
   uint64_t tag;
   uint32_t bytes;
-  Kind kind;
+  MessageKind kind;
   std::byte payload[kInlineBytes];
 };
 static_assert(sizeof(HeaderLine) == kLine && offsetof(HeaderLine, tag) == 8);
@@ -82,9 +82,9 @@ constexpr size_t stride(size_t slot_bytes) { return round_up(slot_bytes, 512) + 
 static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1);
 
 /// Offsets from the base of the memory.
-class Layout {
+class FifoLayout {
  public:
-  explicit constexpr Layout(const Shape& shape)
+  explicit constexpr FifoLayout(const FifoSizes& shape)
       : ranks_(static_cast<size_t>(shape.ranks)),
         channels_(static_cast<size_t>(shape.channels)),
         link_control_bytes_(kLinePair + round_up(header_lines(shape.depth) * kLine, kLinePair)),

@@ -16,8 +16,8 @@ namespace {
 // Less than the 2 GiB at which the kernel cuts a call.
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-/// A call may copy less than it was asked for: up to the first page that is not there, or by its
-/// own limit. It says which when it is asked again.
+/// A call may copy less than `bytes`: up to the first page that is not there, or up to its own
+/// limit. The next call, for the rest, tells the two apart.
 template <class Call>
 int copy(pid_t pid, uint64_t address, std::byte* here, size_t bytes, Call call) {
   while (bytes > 0) {

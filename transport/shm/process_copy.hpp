@@ -12,7 +12,7 @@ namespace rondo::transport::shm {
 
 /// Where another process finds a word of this one, and what it reads there. Trivial: it travels.
 struct Probe {
-  int32_t pid;  // in the process's own namespace; elsewhere it may be nobody's, or somebody else's
+  int32_t pid;  // in the process's own namespace; in others it may be free, or another's
   uint64_t address;
   uint64_t word;
 };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "transport/link.hpp"
-#include "transport/shm/arena.hpp"
+#include "transport/memory/arena.hpp"
 
 namespace rondo::transport::shm {
 

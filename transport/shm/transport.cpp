@@ -17,7 +17,7 @@ namespace {
 
 class ShmTransport final : public Transport {
  public:
-  ShmTransport(const Shape& shape, int rank, std::byte* base, std::vector<ArenaView> arenas,
+  ShmTransport(const FifoSizes& shape, int rank, std::byte* base, std::vector<ArenaView> arenas,
                bool same_process, std::vector<pid_t> processes)
       : shape_(shape),
         layout_(shape),
@@ -54,8 +54,8 @@ class ShmTransport final : public Transport {
   }
 
   void signal(int channel, uint64_t value) override {
-    // Release: pairs with the acquire load in seen(), so that who sees the value sees what this
-    // thread wrote before it.
+    // Release: pairs with the acquire load in seen(), so that a rank that sees the value sees
+    // what this thread wrote before it.
     signal_line(channel, rank_)->value.store(value, std::memory_order_release);
   }
   uint64_t seen(int channel, int peer) override {
@@ -130,8 +130,8 @@ class ShmTransport final : public Transport {
                    shape_.ranks, rank_);
   }
 
-  const Shape shape_;
-  const Layout layout_;
+  const FifoSizes shape_;
+  const FifoLayout layout_;
   const int rank_;
   std::byte* const base_;
   const References references_;
@@ -142,7 +142,7 @@ class ShmTransport final : public Transport {
   std::vector<FifoReader> subscriptions_;  // channel * ranks + peer
 };
 
-Status validate(const Shape& shape) {
+Status validate(const FifoSizes& shape) {
   const auto refuse = [](const char* name, size_t value, const char* range) {
     return Status(Code::kInvalidArgument, std::string("shared-memory transport: ") + name + " is " +
                                               std::to_string(value) + ", must be " + range);
@@ -182,9 +182,9 @@ Status validate(const Shape& shape) {
 
 }  // namespace
 
-size_t bytes_needed(const Shape& shape) { return Layout(shape).bytes(); }
+size_t bytes_needed(const FifoSizes& shape) { return FifoLayout(shape).bytes(); }
 
-Result<std::unique_ptr<Transport>> create(const Shape& shape, int rank, std::byte* base,
+Result<std::unique_ptr<Transport>> create(const FifoSizes& shape, int rank, std::byte* base,
                                           std::vector<ArenaView> arenas, bool same_process,
                                           std::vector<pid_t> processes) {
   RONDO_RETURN_IF_ERROR(validate(shape));

@@ -24,11 +24,11 @@ namespace {
 using comm::Bootstrap;
 using comm::Frame;
 using comm::FrameHeader;
+using comm::FrameKind;
 using comm::FrameParser;
 using comm::Hello;
 using comm::HelloVerdict;
 using comm::judge;
-using comm::Kind;
 using std::chrono::milliseconds;
 using testing::expect;
 using testing::ForkGang;
@@ -36,7 +36,7 @@ using testing::Link;
 using testing::TempDirectory;
 using transport::UniqueFd;
 
-std::string frame_bytes(Kind kind, uint32_t sequence, const std::string& payload) {
+std::string frame_bytes(FrameKind kind, uint32_t sequence, const std::string& payload) {
   const FrameHeader header{.magic = comm::kFrameMagic,
                            .kind = kind,
                            .fd_count = 0,
@@ -115,7 +115,7 @@ TEST_CASE("frames come out whole however they are cut", "[bootstrap]") {
   std::vector<std::string> payloads;
   for (uint32_t i = 1; i <= 200; ++i) {
     payloads.push_back(std::string(random() % 300, static_cast<char>(i)));
-    stream += frame_bytes(Kind::kGather, i, payloads.back());
+    stream += frame_bytes(FrameKind::kGather, i, payloads.back());
   }
   FrameParser parser(300);
   std::vector<Frame> frames;
@@ -139,7 +139,7 @@ TEST_CASE("frames come out whole however they are cut", "[bootstrap]") {
 
 TEST_CASE("a frame that is too long is refused by its header alone", "[bootstrap]") {
   FrameParser parser(100);
-  const std::string bytes = frame_bytes(Kind::kGather, 1, std::string(101, 'x'));
+  const std::string bytes = frame_bytes(FrameKind::kGather, 1, std::string(101, 'x'));
   parser.feed(bytes.data(), sizeof(FrameHeader));
   REQUIRE(parser.next().status().message().find("101 bytes") != std::string::npos);
 }
@@ -148,7 +148,7 @@ TEST_CASE("mutated frames never give more than was sent", "[bootstrap][fuzz]") {
   std::mt19937 random(2);
   size_t whole = 0, refused = 0;
   for (int round = 0; round < 20'000; ++round) {
-    std::string bytes = frame_bytes(static_cast<Kind>(1 + random() % 8), random(),
+    std::string bytes = frame_bytes(static_cast<FrameKind>(1 + random() % 8), random(),
                                     comm::pack_blobs({std::string(random() % 40, 'a'), "b"}));
     for (uint32_t flips = random() % 4; flips > 0; --flips) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
@@ -284,6 +284,13 @@ TEST_CASE("another user is turned away before a word is said", "[bootstrap]") {
   REQUIRE(chmod(place.path().c_str(), 0700) == 0);
   gang.tell(1, "go");
   testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a peer's text is bounded and moves no cursor", "[bootstrap]") {
+  std::string payload = comm::pack_status({Code::kTimeout, "\x1b[2J\rlost"});
+  CHECK(comm::unpack_status(payload).message() == "?[2J?lost");
+  payload.append(100'000, 'x');
+  CHECK(comm::unpack_status(payload).message().size() == 4096);
 }
 
 }  // namespace

@@ -1,19 +1,22 @@
 // What several tests of the meeting need.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "comm/bootstrap/environment.hpp"
 #include "comm/bootstrap/wire.hpp"
 #include "rondo/status.hpp"
 #include "tests/harness/rank_group.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo {
 
@@ -36,6 +39,19 @@ inline comm::Identity identity(int rank, int world_size, const testing::TempDire
           .local_world_size = world_size,
           .rendezvous = place.path(),
           .secret = secret};
+}
+
+/// Leaves this process `count` descriptors of a limit of `limit`, as long as the result lives.
+inline std::vector<transport::UniqueFd> take_descriptors(rlim_t limit, size_t count) {
+  rlimit limits{};
+  getrlimit(RLIMIT_NOFILE, &limits);
+  limits.rlim_cur = limit;
+  testing::expect(setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit");
+  std::vector<transport::UniqueFd> taken;
+  for (int fd; (fd = dup(STDERR_FILENO)) >= 0;) taken.emplace_back(fd);
+  testing::expect(errno == EMFILE && taken.size() > count, "descriptors");
+  taken.resize(taken.size() - count);
+  return taken;
 }
 
 /// What rank 0 says first; all zeros when it closes instead.

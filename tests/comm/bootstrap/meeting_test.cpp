@@ -482,24 +482,40 @@ TEST_CASE("a stopped rank is named at the deadline", "[bootstrap]") {
 
 // Not under UBSan, which takes objects for broken whose type it cannot look up: that takes a
 // descriptor of its own.
-TEST_CASE("no descriptor left: an error with the limit, on every rank", "[bootstrap][again]") {
+TEST_CASE("no descriptor left: an error with the limit and whose it is, on every rank",
+          "[bootstrap][again]") {
+  for (const int poor : {0, 1}) {
+    TempDirectory place;
+    testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+      Bootstrap b = must_meet(identity(rank, 3, place));
+      UniqueFd own = tagged_file(rank);
+      std::vector<UniqueFd> taken;
+      if (rank == poor) taken = take_descriptors(64, 0);
+      Status status = b.all_gather_fds(own.get()).status();
+      // A rank that already had its descriptors gets the error at the next exchange.
+      if (status.ok()) status = b.barrier();
+      expect_failure(status, Code::kResourceExhausted, "RLIMIT_NOFILE is 64");
+      const std::string whose = "rank " + std::to_string(poor) + ": receiving from rank ";
+      if (rank != poor || poor == 0) expect_failure(status, Code::kResourceExhausted, whose);
+    }));
+  }
+}
+
+TEST_CASE("rank 0 has no descriptor to watch another rank: every rank hears that it is rank 0",
+          "[bootstrap]") {
   TempDirectory place;
-  testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
-    Bootstrap b = must_meet(identity(rank, 3, place));
-    UniqueFd own = tagged_file(rank);
-    if (rank == 1) {
-      rlimit limit{};
-      getrlimit(RLIMIT_NOFILE, &limit);
-      limit.rlim_cur = 64;
-      expect(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
-      while (dup(STDERR_FILENO) >= 0) {
-      }
-    }
-    Status status = b.all_gather_fds(own.get()).status();
-    // Who had got its descriptors before hears of it at the next exchange.
-    if (status.ok()) status = b.barrier();
-    expect_failure(status, Code::kResourceExhausted, "RLIMIT_NOFILE is 64");
-  }));
+  ForkGang gang(3, [&](int rank, Link& link) {
+    // A directory, its lock and a listening socket; rank 1 and its pidfd, the socket of rank 2.
+    std::vector<UniqueFd> taken;
+    if (rank == 0) taken = take_descriptors(64, 6);
+    if (rank == 2) link.await("go");
+    auto met = Bootstrap::meet(identity(rank, 3, place), "world", kLong);
+    expect_failure(met.status(), Code::kResourceExhausted, "rank 0: cannot watch rank 2");
+    expect_failure(met.status(), Code::kResourceExhausted, "RLIMIT_NOFILE is 64");
+  });
+  while (count_pidfds(gang.pid(0)) != 1) REQUIRE(gang.seconds() < 30);
+  gang.tell(2, "go");
+  testing::require_all_ok(gang.join());
 }
 
 }  // namespace

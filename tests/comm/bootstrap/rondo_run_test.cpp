@@ -198,7 +198,7 @@ TEST_CASE("behind the first failure others have a moment to say why", "[rondo-ru
   auto r = run(place, {"-n", "2"},
                "if [ $RANK = 1 ]; then echo $$ > $PLACE/one; exit 3; fi; "
                "until [ -s $PLACE/one ]; do :; done; one=$(cat $PLACE/one); "
-               "while kill -0 $one 2> /dev/null; do :; done; echo because; exit 4");
+               "until grep -qs '^State:.Z' /proc/$one/status; do :; done; echo because; exit 4");
   CHECK(r.exit_code == 3);
   CHECK(r.out == "[0] because\n");
 }
@@ -236,6 +236,42 @@ TEST_CASE("what a rank leaves running ends with the job", "[rondo-run]") {
   REQUIRE(r.exit_code == 0);
   REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] done", "[1] done"});
   require_nothing_left(place, 4);
+}
+
+// A group's number may go to another process of the user once its leader is reaped and the group is
+// empty; signals to the group would reach that process.
+TEST_CASE("a rank's number is nobody else's until the job is over", "[rondo-run]") {
+  TempDirectory place;
+  // Each flight record follows a turn of the launcher, so after two of them it has noticed the end.
+  const std::string job =
+      "if [ $RANK = 0 ]; then echo $$ > $PLACE/zero; exit 0; fi; "
+      "until [ -s $PLACE/zero ]; do :; done; zero=$(cat $PLACE/zero); "
+      "while grep -qs '^State:.[^Z]' /proc/$zero/status; do :; done; "
+      "for records in 1 2; do kill -USR1 $PPID; "
+      "until [ $(grep -c 'flight recorder' $PLACE/err) -ge $records ]; do :; done; done; "
+      "grep -qs '^State:.Z' /proc/$zero/status && echo held";
+  const std::string shell = RONDO_RUN " -n 2 -- sh -c \"$JOB\" 2> $PLACE/err";
+  const auto r = run_program({"sh", "-c", shell}, {"XDG_RUNTIME_DIR=" + place.path(),
+                                                   "PLACE=" + place.path(), "JOB=" + job});
+  CHECK(r.exit_code == 0);
+  CHECK(r.out == "[1] held\n");
+}
+
+TEST_CASE("orphans of a rank do not stay as zombies while the job runs", "[rondo-run]") {
+  TempDirectory place;
+  auto r = run(place, {"-n", "1"},
+               "(sh -c 'echo $$ > $PLACE/orphan' &); until [ -s $PLACE/orphan ]; do :; done; "
+               "orphan=$(cat $PLACE/orphan); while [ -e /proc/$orphan ]; do :; done; echo reaped");
+  CHECK(r.exit_code == 0);
+  CHECK(r.out == "[0] reaped\n");
+}
+
+TEST_CASE("a parent that ignores SIGCHLD does not keep the ends of ranks from rondo-run",
+          "[rondo-run]") {
+  auto r = run_program({"env", "--ignore-signal=CHLD", RONDO_RUN, "-n", "2", "--timeout", "20",
+                        "sh", "-c", "exit 7"});
+  INFO(r.err);
+  CHECK(r.exit_code == 7);
 }
 
 TEST_CASE("the time limit ends the job with 124", "[rondo-run]") {

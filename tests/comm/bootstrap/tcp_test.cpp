@@ -287,7 +287,7 @@ TEST_CASE("over TCP a rank given twice is named on every rank", "[tcp]") {
                      "rank " + std::to_string(twice) + " was given twice: to pid ");
     });
     RankOne one(port, 3);
-    REQUIRE(one.answer.kind == comm::Kind::kProof);
+    REQUIRE(one.answer.kind == comm::FrameKind::kProof);
     gang.tell(1, "go");
     testing::require_all_ok(gang.join());
     REQUIRE(hear_out(one.fd).find("was given twice") != std::string::npos);
@@ -323,7 +323,7 @@ TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[t
   });
   gang.await(2, "refused");
   const auto refused = [&](const comm::Frame& frame) {
-    REQUIRE(frame.kind == comm::Kind::kError);
+    REQUIRE(frame.kind == comm::FrameKind::kError);
     REQUIRE(frame.payload.find("another secret") != std::string::npos);
   };
   Caller first(port), second(port), third(port);
@@ -382,24 +382,11 @@ TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
   testing::require_all_ok(gang.join());
 }
 
-/// Leaves this process `count` descriptors, of a limit of 256, until the ballast is gone.
-std::vector<UniqueFd> take_all_descriptors_but(size_t count) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = 256;
-  expect(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
-  std::vector<UniqueFd> ballast;
-  for (int fd; (fd = dup(STDERR_FILENO)) >= 0;) ballast.emplace_back(fd);
-  expect(errno == EMFILE && ballast.size() > count, "descriptors");
-  ballast.resize(ballast.size() - count);
-  return ballast;
-}
-
 TEST_CASE("strangers that take rank 0's last descriptors do not stop a job", "[tcp]") {
   const int port = free_port();
   ForkGang gang(3, [&](int i, Link& link) {
     std::vector<UniqueFd> ballast;
-    if (i == 0) ballast = take_all_descriptors_but(24);
+    if (i == 0) ballast = take_descriptors(256, 24);
     if (i != 0) link.await("go");
     meet_and_exchange(tcp_identity(i, 3, port));
   });
@@ -414,16 +401,24 @@ TEST_CASE("rank 0 without a descriptor for another rank says so to those who hav
   const int port = free_port();
   ForkGang gang(1, [&](int, Link&) {
     // A listening socket, and one guest.
-    const std::vector<UniqueFd> ballast = take_all_descriptors_but(2);
+    const std::vector<UniqueFd> ballast = take_descriptors(256, 2);
     auto met = Bootstrap::meet(tcp_identity(0, 3, port), "world", kLong);
     expect_failure(met.status(), Code::kResourceExhausted, "cannot accept another rank");
     expect_failure(met.status(), Code::kResourceExhausted, "RLIMIT_NOFILE is 256");
   });
   RankOne one(port, 3);
-  REQUIRE(one.answer.kind == comm::Kind::kProof);
+  REQUIRE(one.answer.kind == comm::FrameKind::kProof);
   UniqueFd another(connect_to_loopback(port));
   testing::require_all_ok(gang.join());
   REQUIRE(hear_out(one.fd).find("RLIMIT_NOFILE is 256") != std::string::npos);
+}
+
+TEST_CASE("a rank without a descriptor says that, not that it is on another host", "[tcp]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    const std::vector<UniqueFd> ballast = take_descriptors(256, 0);
+    expect_failure(comm::RankHost::here().status(), Code::kResourceExhausted,
+                   "RLIMIT_NOFILE is 256");
+  }));
 }
 
 TEST_CASE("a rank that is sent away in a throng, or forgotten, comes again until it is heard",
@@ -500,7 +495,7 @@ TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
     expect_failure(Bootstrap::meet(id, "world", kShort).status(), Code::kBootstrap,
                    "did not answer within 0.7 s");
   });
-  const auto answer = [](const UniqueFd& fd, comm::Kind kind, const comm::Digest& payload) {
+  const auto answer = [](const UniqueFd& fd, comm::FrameKind kind, const comm::Digest& payload) {
     const comm::FrameHeader header{.magic = comm::kFrameMagic,
                                    .kind = kind,
                                    .fd_count = 0,
@@ -521,9 +516,9 @@ TEST_CASE("what listens there and is not rank 0 is found out", "[tcp]") {
     Hello hello{};
     REQUIRE(recv(open.back().get(), &hello, sizeof hello, MSG_WAITALL) == sizeof hello);
     REQUIRE(hello.magic == comm::kHelloMagic);
-    if (liar == 0) answer(open.back(), comm::Kind::kProof, challenge.nonce);
-    if (liar == 1) answer(open.back(), comm::Kind::kProof, hello.proof);
-    if (liar == 2) answer(open.back(), comm::Kind::kWelcome, challenge.nonce);
+    if (liar == 0) answer(open.back(), comm::FrameKind::kProof, challenge.nonce);
+    if (liar == 1) answer(open.back(), comm::FrameKind::kProof, hello.proof);
+    if (liar == 2) answer(open.back(), comm::FrameKind::kWelcome, challenge.nonce);
   }
   open.push_back(accept_one(listener));
   testing::require_all_ok(gang.join());
@@ -537,22 +532,22 @@ TEST_CASE("over TCP a rank that ends while the ranks meet is named", "[tcp]") {
     expect_failure(met.status(), Code::kPeerDied, named);
   });
   Caller two(port);
-  REQUIRE(two.call(good_hello(2, 4, two.challenge)).kind == comm::Kind::kProof);
+  REQUIRE(two.call(good_hello(2, 4, two.challenge)).kind == comm::FrameKind::kProof);
   {
     RankOne one(port, 4);
-    REQUIRE(one.answer.kind == comm::Kind::kProof);
+    REQUIRE(one.answer.kind == comm::FrameKind::kProof);
   }
   testing::require_all_ok(gang.join());
   REQUIRE(hear_out(two.fd).find(named) != std::string::npos);
 }
 
 TEST_CASE("ranks that cannot share memory learn which, and why", "[tcp]") {
-  const comm::Host here = comm::Host::here();
+  const comm::RankHost here = comm::RankHost::here().value();
   REQUIRE_FALSE(here.name.empty());
   REQUIRE(here.boot_id.size() == 36);
   REQUIRE_FALSE(here.network.empty());
   REQUIRE(comm::check_same_host({here, here, here}).ok());
-  const auto refused = [&](const comm::Host& other, std::vector<std::string> parts) {
+  const auto refused = [&](const comm::RankHost& other, std::vector<std::string> parts) {
     const Status status = comm::check_same_host({here, here, other});
     INFO(status.to_string());
     REQUIRE(status.code() == Code::kUnavailable);
@@ -561,7 +556,7 @@ TEST_CASE("ranks that cannot share memory learn which, and why", "[tcp]") {
       REQUIRE(status.message().find(part) != std::string::npos);
     }
   };
-  comm::Host other = here;
+  comm::RankHost other = here;
   other.name = "elsewhere";
   other.boot_id.back() ^= 1;
   refused(other, {"host elsewhere", "host " + here.name, "no transport between hosts"});

@@ -33,10 +33,10 @@ inline status::MappedBoard board_of(pid_t pid) {
   return std::move(boards->front());
 }
 
-/// Waits until `rank`, in a long wait, has looked round (recorder/watch.hpp) once from beginning to
+/// Waits until `rank`, in a long wait, has looked round (health/watch.hpp) once from beginning to
 /// end, or somebody has found an error.
 inline void await_look_round(const status::MappedBoard& board, int rank) {
-  const recorder::BoardView view = board.view();
+  const board::BoardView view = board.view();
   const auto& looks = view.state(rank).heartbeat;
   const uint64_t before = looks.load();
   await("rank " + std::to_string(rank) + " looks round",

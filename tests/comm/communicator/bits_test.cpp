@@ -9,6 +9,7 @@
 #include "kernels/half.hpp"
 #include "kernels/reduce.hpp"
 #include "tests/comm/communicator/world.hpp"
+#include "tests/comm/schedule/operations.hpp"
 
 namespace rondo::testing {
 namespace {
@@ -46,8 +47,7 @@ uint64_t hash(const void* data, size_t bytes) {
 
 TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
   for (const int size : sizes({3, 2, 5, 6, 7})) {
-    for (const Algorithm algorithm :
-         {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
+    for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
       INFO(size << " ranks, " << name(algorithm));
       const TempDirectory directory;
       uint64_t first_run = 0;
@@ -233,7 +233,8 @@ TEST_CASE("reproducible: what cannot be is refused by name") {
           expect(status.code() == Code::kUnavailable, status.to_string());
           expect(status.message().find(words) != std::string::npos, status.to_string());
         };
-        for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
+        for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
+          if (algorithms::traits_of(algorithm).folds_in_rank_order) continue;
           refused(comm.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32,
                                   ReduceOp::kSum, {.algorithm = algorithm}),
                   "does not fold in rank order");

@@ -249,6 +249,35 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline") {
   }
 }
 
+TEST_CASE("a rank that is stopped in one communicator is named in the others that it holds up") {
+  const TempDirectory directory;
+  ForkGang gang(4, [&](int rank, Link& link) {
+    Config config;
+    config.timeout = std::chrono::milliseconds{600};
+    auto world = Communicator::create(world_config(directory.path(), rank, 4, config));
+    expect(world.ok(), world.status().to_string());
+    auto part = world->split(rank / 2, 0);
+    expect(part.ok(), part.status().to_string());
+    expect_ok(world->barrier(), "barrier");
+    if (rank == 1) link.announce("here");  // it is stopped there
+    link.await("go");
+    CallOptions patient;
+    patient.timeout = std::chrono::seconds{60};
+    if (rank < 2) return expect_ok((*part)->barrier(patient), "barrier of the part");
+    const Status status = world->barrier();
+    expect(status.code() == Code::kTimeout, status.to_string());
+    expect_contains(status.message(), "rank 1 (pid");
+    expect_contains(status.message(), "stopped by a signal");
+  });
+  gang.await(1, "here");
+  gang.kill(1, SIGSTOP);
+  for (int rank : {0, 2, 3}) gang.tell(rank, "go");
+  for (int rank : {2, 3}) gang.await_end(rank);
+  gang.tell(1, "go");
+  gang.kill(1, SIGCONT);
+  require_all_ok(gang.join());
+}
+
 TEST_CASE("a rank that never calls is named at the deadline") {
   const TempDirectory directory;
   ForkGang gang(3, [&](int rank, Link& link) {

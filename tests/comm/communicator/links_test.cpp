@@ -1,5 +1,8 @@
 // Config::links: rank 0's profile decides for all ranks, and a broken one fails all of them.
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
@@ -63,6 +66,62 @@ TEST_CASE("rank 0's profile chooses for every rank") {
   with_links(3, File(profile("peer_us")).path, all_choose(Algorithm::kRing));
   // Where hops are dear, what has only one.
   with_links(3, File(profile("alpha_us")).path, all_choose(Algorithm::kOneShot));
+}
+
+namespace {
+/// A value of the environment for one scope; null: unset.
+class Variable {
+ public:
+  Variable(std::string name, const char* value) : name_(std::move(name)) {
+    if (const char* old = std::getenv(name_.c_str())) old_ = old;
+    set(value);
+  }
+  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void set(const char* value) const {
+    if (value != nullptr) {
+      setenv(name_.c_str(), value, 1);
+    } else {
+      unsetenv(name_.c_str());
+    }
+  }
+  std::string name_;
+  std::optional<std::string> old_;
+};
+}  // namespace
+
+TEST_CASE("a calibrated profile in its default place is used where none is named") {
+  const TempDirectory home;
+  const Variable config("XDG_CONFIG_HOME", home.path().c_str());
+  const std::string path = default_links_path();
+  REQUIRE(path.rfind(home.path() + "/rondo/links-", 0) == 0);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  const auto one_call = [](const std::string& links, bool free_of_charge) {
+    with_links(2, links, [&](Communicator& c) {
+      const Plan plan = c.plan(Collective::kAllReduce, 1000, DataType::kFloat32);
+      expect((plan.predicted_us == 0) == free_of_charge, "predicted by the profile");
+    });
+  };
+  std::ofstream(path) << profile("nothing");
+  {
+    const Variable unset("RONDO_LINKS", nullptr);
+    one_call("", true);
+    one_call("built-in", false);
+  }
+  {
+    const Variable set("RONDO_LINKS", "built-in");
+    one_call("", false);
+  }
+  const Variable unset("RONDO_LINKS", nullptr);
+  std::ofstream(path) << "not a profile";
+  const TempDirectory directory;
+  const auto made = create(directory.path(), 0, 1, "");
+  REQUIRE(!made.ok());
+  CHECK(made.status().message().find(path) != std::string::npos);
+  CHECK(made.status().message().find("RONDO_LINKS=built-in") != std::string::npos);
 }
 
 TEST_CASE("parts go by rank 0's profile, also those without it") {

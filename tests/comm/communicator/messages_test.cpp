@@ -319,7 +319,7 @@ TEST_CASE("of two messages that end in the same moment, one well and one badly, 
   }
 }
 
-TEST_CASE("a collective that a group cannot do leaves its messages whole") {
+TEST_CASE("a collective that a group cannot do leaves its messages whole", "[mapped]") {
   for (const bool asynchronous : {false, true}) {
     require_all_ok(run_world(How::kForks, 2, [&](Communicator& comm) {
       const int other = 1 - comm.rank();

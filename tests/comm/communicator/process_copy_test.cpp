@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/algorithms/algorithm.hpp"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
@@ -26,9 +27,7 @@ namespace {
 constexpr DataType kType = DataType::kFloat32;
 constexpr size_t kLarge = size_t{1} << 18;  // elements: by every link profile worth a system call
 
-bool is_direct(Algorithm algorithm) {
-  return algorithm == Algorithm::kOneShotDirect || algorithm == Algorithm::kTwoShotDirect;
-}
+bool is_direct(Algorithm algorithm) { return algorithms::traits_of(algorithm).needs.references; }
 
 /// The last third is no memory.
 class EndMissing {

@@ -8,7 +8,7 @@
 
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::testing {
 namespace {

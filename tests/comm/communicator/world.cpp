@@ -4,12 +4,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
+#include "comm/setup/transport_decorator.hpp"
 #include "kernels/float8.hpp"
 #include "kernels/half.hpp"
+#include "tests/transport/lazy.hpp"
 
 namespace rondo::testing {
+
+namespace {
+
+// RONDO_TEST_TRANSPORT: what the communicators of this program are made with (CMakeLists.txt).
+[[maybe_unused]] const bool kDecorated = [] {
+  const char* const name = std::getenv("RONDO_TEST_TRANSPORT");
+  if (name == nullptr) return false;
+  comm::transport_decorator =
+      std::string_view(name) == "mixed" ? transport::test::lazy_between : transport::test::lazy;
+  return true;
+}();
+
+}  // namespace
 
 int contribution(int rank, size_t i, ReduceOp op) {
   if (op == ReduceOp::kProd) return (i + static_cast<size_t>(rank)) % 3 == 0 ? 2 : 1;

@@ -3,8 +3,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/schedule/schedule.hpp"
 #include "tests/comm/device/world.hpp"
+#include "tests/comm/schedule/operations.hpp"
 
 namespace rondo::device::test {
 namespace {
@@ -89,7 +89,7 @@ TEST_CASE("GPUs that cannot reach each other meet in host memory") {
         for (size_t count = 1; count <= size_t{1} << 26; count *= 4) {
           const Algorithm chosen =
               world[0].plan(Collective::kAllReduce, count, DataType::kInt32).algorithm;
-          const bool direct = schedule::needs_of(chosen).references;
+          const bool direct = algorithms::traits_of(chosen).needs.references;
           INFO(count << ": " << name(chosen));
           if (apart) CHECK_FALSE(direct);
         }
@@ -108,9 +108,7 @@ TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
   World world(gpu, 3);
   REQUIRE(world.all_created());
   std::vector<Call> calls;
-  for (const Algorithm algorithm :
-       {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kOneShotDirect,
-        Algorithm::kTwoShotDirect, Algorithm::kTree, Algorithm::kStar}) {
+  for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
     calls.push_back({.collective = Collective::kAllReduce, .count = 500, .algorithm = algorithm});
     // The host has references to library memory only between processes; these ranks are threads.
     calls.push_back({.collective = Collective::kAllReduce,

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/device/backend.hpp"
-#include "tests/comm/engine/host_blocks.hpp"
+#include "tests/comm/device/host_blocks.hpp"
 #include "tests/transport/fake_cuda.hpp"
 
 namespace rondo::device::test {
@@ -47,7 +47,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     for (auto& [handle, queue] : queues_) finish(*queue);
   }
 
-  Backend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) const {
+  GpuBackend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) const {
     return {.cuda = self, .kernel = &kKernel, .threads = 1, .program_bytes = program_bytes};
   }
 

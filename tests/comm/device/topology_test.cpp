@@ -24,7 +24,8 @@ TEST_CASE("The topology shows every GPU and how each reaches each") {
 }
 
 TEST_CASE("The topology says why there are no GPUs") {
-  replace_backend([]() -> Result<Backend> { return Status(Code::kUnavailable, "no GPU: none"); });
+  replace_backend(
+      []() -> Result<GpuBackend> { return Status(Code::kUnavailable, "no GPU: none"); });
   CHECK(topology_report(2).find("GPUs: none (no GPU: none)\n") != std::string::npos);
   replace_backend({});
 }

@@ -20,7 +20,7 @@ class Installed {
  public:
   explicit Installed(std::shared_ptr<FakeGpu> gpu, size_t program_bytes = size_t{1} << 20) {
     replace_backend(
-        [gpu, program_bytes]() -> Result<Backend> { return gpu->backend(gpu, program_bytes); });
+        [gpu, program_bytes]() -> Result<GpuBackend> { return gpu->backend(gpu, program_bytes); });
   }
   ~Installed() { replace_backend({}); }
   Installed(const Installed&) = delete;

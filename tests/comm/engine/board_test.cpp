@@ -1,6 +1,6 @@
 // The board: posts are read whole or not at all, the first error wins and is whole, a call's text
 // and hash tell calls apart.
-#include "comm/recorder/board.hpp"
+#include "comm/board/board.hpp"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@
 
 #include "tests/harness/catch.hpp"
 
-namespace rondo::recorder {
+namespace rondo::board {
 namespace {
 
 struct Memory {
@@ -225,4 +225,4 @@ TEST_CASE("calls that differ in anything differ in hash and text") {
   CHECK(root.to_string() != others[5].to_string());
 }
 
-}  // namespace rondo::recorder
+}  // namespace rondo::board

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/engine/host_engine.hpp"
+#include "comm/host/host_engine.hpp"
+#include "tests/comm/schedule/operations.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::engine {
@@ -62,7 +63,7 @@ Walk walk(const schedule::Program& program, size_t channel, int refuse_one_in, u
 }
 
 schedule::Program lowered(Algorithm algorithm, int ranks, uint64_t count) {
-  auto schedule = schedule::build(Collective::kAllReduce, algorithm, ranks, 1, 0);
+  auto schedule = algorithms::build(Collective::kAllReduce, algorithm, ranks, 1, 0);
   REQUIRE(schedule.ok());
   auto program = schedule::lower(*schedule, count,
                                  {.element_bytes = 4, .slot_bytes = 64, .depth = 4, .channels = 2});
@@ -73,8 +74,7 @@ schedule::Program lowered(Algorithm algorithm, int ranks, uint64_t count) {
 }  // namespace
 
 TEST_CASE("a walk does the same whether or not it is interrupted") {
-  for (const Algorithm algorithm :
-       {Algorithm::kRing, Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kTwoShotDirect}) {
+  for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
     for (const uint64_t count : {0, 1, 5, 100, 1003}) {
       const schedule::Program program = lowered(algorithm, 3, count);
       for (size_t channel = 0; channel < program.channels.size(); ++channel) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/comm/engine/device_calls.hpp"
+#include "tests/comm/device/device_calls.hpp"
 #include "tests/kernels/arena.hpp"
 
 namespace rondo::engine::test {
@@ -59,7 +59,8 @@ class TypedCall {
                                            limits);
     for (const schedule::Program& program : operation_.programs) {
       if (c.protocol != Protocol::kLl) break;
-      REQUIRE(fits_ll(c.collective, c.algorithm, program, element, c.area_bytes));
+      REQUIRE(algorithms::may_go_by_ll(c.collective, c.algorithm));
+      REQUIRE(fits_ll(program, element, c.area_bytes));
     }
     bytes_ = c.count * element;
     out_ = (bytes_ + kGuardBytes + 255) / 256 * 256;
@@ -164,7 +165,7 @@ class TypedCall {
   TypedCase case_;
   uint32_t ranks_;
   size_t bytes_ = 0, out_ = 0;
-  schedule::Operation operation_;
+  schedule::LoweredOperation operation_;
   std::vector<std::vector<std::byte>> memory_;  // [rank]
   std::vector<std::byte> expected_;
 };
@@ -180,7 +181,7 @@ inline bool can_scale(DataType type, Algorithm algorithm) {
 inline std::vector<TypedCase> every_kernel(Algorithm algorithm, Protocol protocol,
                                            size_t most_bytes) {
   std::vector<TypedCase> cases;
-  const bool may_be_in_place = schedule::is_in_place_safe(Collective::kAllReduce, algorithm);
+  const bool may_be_in_place = algorithms::is_in_place_safe(Collective::kAllReduce, algorithm);
   for (int t = 0; t < kDataTypes; ++t) {
     for (int o = 0; o < kReduceOps; ++o) {
       const auto type = static_cast<DataType>(t);

@@ -1,5 +1,5 @@
 // How patient a wait is, by how many threads there are for how many CPUs.
-#include "comm/engine/wait.hpp"
+#include "comm/host/wait.hpp"
 
 #include <sched.h>
 #include <sys/syscall.h>

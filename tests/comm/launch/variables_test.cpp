@@ -17,7 +17,7 @@
 #include "rondo/rondo.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
-#include "transport/shm/unique_fd.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo {
 namespace {

@@ -17,7 +17,7 @@ using schedule::test::says;
 std::vector<schedule::Schedule> schedules(Collective collective, Algorithm algorithm, int ranks) {
   std::vector<schedule::Schedule> all;
   for (int r = 0; r < ranks; ++r) {
-    auto built = schedule::build(collective, algorithm, ranks, r, 0);
+    auto built = algorithms::build(collective, algorithm, ranks, r, 0);
     REQUIRE(built.ok());
     all.push_back(std::move(*built));
   }

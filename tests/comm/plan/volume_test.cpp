@@ -1,6 +1,4 @@
 // Every algorithm's program against its formula, byte for byte, on every rank.
-#include "comm/plan/volume.hpp"
-
 #include "comm/plan/plan.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 
@@ -21,7 +19,7 @@ Request request(Collective collective, Algorithm algorithm, int ranks, uint64_t 
   return r;
 }
 
-Plan planned(const Request& r) {
+ExplainedPlan planned(const Request& r) {
   auto plan = make_plan(r);
   if (!plan.ok()) FAIL(plan.status().to_string());
   return std::move(plan).value();
@@ -34,7 +32,7 @@ TEST_CASE("what every algorithm moves is what its formula says, and every plan i
     for (const int n : {2, 3, 4, 5, 8}) {
       Request r = request(collective, algorithm, n, static_cast<uint64_t>(n) * 4096 * 5);
       r.root = is_rooted(collective) ? n - 1 : 0;
-      const Plan plan = planned(r);
+      const ExplainedPlan plan = planned(r);
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
       CHECK((plan.equal_chunks || collective == Collective::kBarrier));
       CHECK(plan.bytes_match());
@@ -54,7 +52,7 @@ TEST_CASE("what every algorithm moves is what its formula says, and every plan i
 TEST_CASE("a ring all-reduce sends exactly 2(N-1)/N of the data") {
   for (const uint64_t n : {2, 3, 7, 16, 64}) {
     const uint64_t size = n * 4096;
-    const Plan plan =
+    const ExplainedPlan plan =
         planned(request(Collective::kAllReduce, Algorithm::kRing, static_cast<int>(n), size));
     for (const RankBytes& b : plan.bytes) {
       CHECK(b.sent == 2 * (n - 1) * size / n);
@@ -65,14 +63,14 @@ TEST_CASE("a ring all-reduce sends exactly 2(N-1)/N of the data") {
 }
 
 TEST_CASE("a program that moves something else is not called right") {
-  Plan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 4, 65536));
+  ExplainedPlan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 4, 65536));
   REQUIRE(plan.right());
   plan.bytes[2].sent += 4;
   CHECK_FALSE(plan.right());
 }
 
 TEST_CASE("chunks of different lengths are no match and no mistake") {
-  const Plan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 3, 40000));
+  const ExplainedPlan plan = planned(request(Collective::kAllReduce, Algorithm::kRing, 3, 40000));
   CHECK_FALSE(plan.equal_chunks);
   CHECK(plan.right());
   uint64_t all = 0;
@@ -93,14 +91,14 @@ TEST_CASE("one rank alone, no data, and barriers have plans too") {
 
 TEST_CASE("the choice is the communicator's, and says why") {
   Request r = request(Collective::kAllReduce, Algorithm::kAuto, 4, 64 << 20);
-  Plan plan = planned(r);
+  ExplainedPlan plan = planned(r);
   CHECK(plan.algorithm == Algorithm::kTwoShotDirect);
   CHECK_THAT(plan.why, says("the cheapest that is possible"));
   r.available.references = false;
   plan = planned(r);
   CHECK(plan.algorithm == Algorithm::kTwoShot);
   for (const tuner::Candidate& c : plan.candidates) {
-    const bool direct = schedule::needs_of(c.algorithm).references;
+    const bool direct = algorithms::traits_of(c.algorithm).needs.references;
     CHECK((c.refusal != nullptr) == direct);
   }
   // Library memory is not copied by the kernel, whatever is chosen.
@@ -115,13 +113,14 @@ TEST_CASE("the choice is the communicator's, and says why") {
   CHECK(plan.algorithm == Algorithm::kStar);
   CHECK_THAT(plan.why, says("asked for; two-shot would be chosen"));
   r.algorithm = Algorithm::kTwoShotDirect;
-  CHECK_THAT(planned(r).why, says("though here it is not possible: peers' buffers are not mapped"));
+  CHECK_THAT(planned(r).why,
+             says("although it is not possible here: peers' buffers are not mapped"));
 }
 
 TEST_CASE("one rank of very many") {
   Request r = request(Collective::kAllReduce, Algorithm::kRing, 4096, uint64_t{1} << 30);
   r.rank = 4095;
-  const Plan plan = planned(r);
+  const ExplainedPlan plan = planned(r);
   REQUIRE(plan.schedules.size() == 1);
   CHECK(plan.schedules[0].rank == 4095);
   CHECK(plan.schedules[0].steps.size() == 2 * 4096 - 1);
@@ -134,7 +133,7 @@ TEST_CASE("one rank of very many") {
 }
 
 TEST_CASE("rounds that are alike stand for each other, and are counted all the same") {
-  const Plan plan =
+  const ExplainedPlan plan =
       planned(request(Collective::kAllReduce, Algorithm::kRing, 4, uint64_t{256} << 20));
   REQUIRE(plan.verification);
   const schedule::VerifyReport& report = plan.verification->report;
@@ -144,7 +143,7 @@ TEST_CASE("rounds that are alike stand for each other, and are counted all the s
   for (const uint64_t sent : report.elements_sent) CHECK(sent * 4 == uint64_t{384} << 20);
   // Where the last round is shorter, and the last chunk too.
   for (const uint64_t more : {uint64_t{4 * 4096}, uint64_t{40000}}) {
-    const Plan odd =
+    const ExplainedPlan odd =
         planned(request(Collective::kAllReduce, Algorithm::kRing, 4, (uint64_t{16} << 20) + more));
     REQUIRE(odd.verification);
     CHECK(odd.verification->report.rounds_carried_out < odd.verification->report.rounds);
@@ -159,10 +158,10 @@ TEST_CASE("what makes no sense is refused with the value") {
   const auto message = [](const Request& r) { return make_plan(r).status().message(); };
   Request r = request(Collective::kBroadcast, Algorithm::kAuto, 4, 64);
   r.root = 4;
-  CHECK_THAT(message(r), says("root 4 is none of 4 ranks"));
+  CHECK_THAT(message(r), says("root 4 is not one of 4 ranks"));
   r.root = 0;
   r.rank = 7;
-  CHECK_THAT(message(r), says("rank 7 is none of 4 ranks"));
+  CHECK_THAT(message(r), says("rank 7 is not one of 4 ranks"));
   r.rank.reset();
   r.algorithm = Algorithm::kTwoShot;
   CHECK_THAT(message(r), says("no broadcast by two-shot"));

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/schedule/verifier.hpp"
+#include "tests/comm/schedule/operations.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::schedule::test {
@@ -31,13 +31,17 @@ inline auto says(const std::string& words) {
 inline std::vector<std::pair<Collective, Algorithm>> builtins() {
   std::vector<std::pair<Collective, Algorithm>> all;
   for (int c = 0; c < kCollectives; ++c) {
-    for (int a = 0; a < kAlgorithms; ++a) {
-      const auto collective = static_cast<Collective>(c);
-      const auto algorithm = static_cast<Algorithm>(a);
-      if (has(collective, algorithm)) all.emplace_back(collective, algorithm);
+    const auto collective = static_cast<Collective>(c);
+    for (const Algorithm algorithm : algorithms_of(collective)) {
+      all.emplace_back(collective, algorithm);
     }
   }
   return all;
+}
+
+/// The smallest FIFO depth of a built-in.
+inline uint32_t least_depth(Collective collective, Algorithm algorithm) {
+  return algorithms::find(collective, algorithm)->least_depth;
 }
 
 /// Slots of 16 floats: little data reaches many rounds. `min_slice_bytes` 0: as many slices as the
@@ -51,7 +55,7 @@ inline Limits tiny(uint32_t depth, int channels = 1) {
           .min_slice_bytes = 0};
 }
 
-inline std::string describe(const Shape& s, const Limits& limits) {
+inline std::string describe(const OperationShape& s, const Limits& limits) {
   return std::string(name(s.algorithm)) + " " + std::string(name(s.collective)) + " of " +
          std::to_string(s.count) + " elements, " + std::to_string(s.ranks) + " ranks, root " +
          std::to_string(s.root) + (s.in_place ? ", in place" : "") + ", depth " +
@@ -71,7 +75,7 @@ inline std::pair<std::vector<uint64_t>, std::vector<uint64_t>> uneven(
 
 /// The shape, with layouts if it is a _v collective: blocks are as large as `count` or a bit larger
 /// (one element more at most where count is small), or empty.
-inline Shape laid_out(Shape shape) {
+inline OperationShape laid_out(OperationShape shape) {
   if (!is_varying(shape.collective)) return shape;
   const auto n = static_cast<uint64_t>(shape.ranks);
   const uint64_t count = shape.count;
@@ -81,7 +85,7 @@ inline Shape laid_out(Shape shape) {
   };
   shape.layouts.clear();
   for (uint64_t r = 0; r < n; ++r) {
-    Layout layout;
+    BlockLayout layout;
     if (shape.collective != Collective::kAllGatherV) {
       std::tie(layout.in_counts, layout.in_offsets) = uneven(shape.ranks, [&](uint64_t b) {
         return shape.collective == Collective::kAllToAllV ? block(r, b) : block(b, 0);
@@ -97,15 +101,15 @@ inline Shape laid_out(Shape shape) {
   return shape;
 }
 
-inline Operation operation(const Shape& shape, const Limits& limits) {
+inline LoweredOperation operation(const OperationShape& shape, const Limits& limits) {
   INFO(describe(shape, limits));
-  Result<Operation> made = make_operation(laid_out(shape), limits);
+  Result<LoweredOperation> made = make_operation(laid_out(shape), limits);
   if (!made.ok()) FAIL(made.status().to_string());
   return std::move(*made);
 }
 
 /// The verdict on one operation, or on a sequence.
-inline Status verdict(const std::vector<Operation>& operations, const Limits& limits) {
+inline Status verdict(const std::vector<LoweredOperation>& operations, const Limits& limits) {
   return verify(operations, limits).status();
 }
 

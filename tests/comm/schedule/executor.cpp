@@ -29,7 +29,7 @@ struct Rank {
 
 class Execution {
  public:
-  Execution(const Operation& op, const Limits& limits, uint64_t seed)
+  Execution(const LoweredOperation& op, const Limits& limits, uint64_t seed)
       : op_(op),
         g_(op.programs[0].channels[0]),
         depth_(limits.depth),
@@ -152,16 +152,16 @@ class Execution {
            static_cast<size_t>(peer) != r.id;
   }
   static bool in_fifo(const Operand& o) {
-    return o.place == Place::kSlot || o.place == Place::kPublished;
+    return o.place == OperandKind::kSlot || o.place == OperandKind::kPublished;
   }
 
   /// A published slot is one entry in the FIFO of each reader.
   std::deque<Data>& fifo(const Operand& o, size_t from, size_t to) {
-    return (o.place == Place::kSlot ? links_ : published_)[from * ranks_.size() + to];
+    return (o.place == OperandKind::kSlot ? links_ : published_)[from * ranks_.size() + to];
   }
 
   bool ready(const Rank& r, const Operand& o, bool destination) {
-    const bool publishes = destination && o.place == Place::kPublished;
+    const bool publishes = destination && o.place == OperandKind::kPublished;
     if (!publishes && !is_peer(r, o.peer)) return fault("no peer");
     const auto peer = static_cast<size_t>(o.peer);
     if (!destination) return !fifo(o, peer, r.id).empty();
@@ -175,10 +175,10 @@ class Execution {
   /// Where `length` elements of a buffer operand begin in its owner's memory; nothing when that is
   /// out of bounds.
   std::optional<size_t> place(const Rank& r, const Location& o, uint64_t length, size_t* owner) {
-    const bool peers = o.place == Place::kPeerIn || o.place == Place::kPeerOut;
+    const bool peers = o.place == OperandKind::kPeerIn || o.place == OperandKind::kPeerOut;
     if (peers && !is_peer(r, o.peer)) return std::nullopt;
     *owner = peers ? static_cast<size_t>(o.peer) : r.id;
-    const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+    const bool out = o.place == OperandKind::kOut || o.place == OperandKind::kPeerOut;
     const Rank& rank = ranks_[*owner];
     const uint64_t offset = o.offset + g_.slice_begin(r.round, r.slice);
     if (o.chunk < 0 || offset + length > (out ? rank.out_size : rank.in_size)) return std::nullopt;
@@ -205,7 +205,7 @@ class Execution {
     if (in_fifo(o)) {
       for (size_t to = 0; to < ranks_.size(); ++to) {
         const bool reader =
-            o.place == Place::kPublished ? to != r.id : static_cast<int>(to) == o.peer;
+            o.place == OperandKind::kPublished ? to != r.id : static_cast<int>(to) == o.peer;
         if (reader) fifo(o, r.id, to).push_back(data);
       }
       return;
@@ -228,7 +228,7 @@ class Execution {
     return all ? "" : "wrong result";
   }
 
-  const Operation& op_;
+  const LoweredOperation& op_;
   const Expectation expectation_{op_, [](uint64_t sum) { return 3 * sum; }};
   const Geometry& g_;
   const size_t depth_;
@@ -242,7 +242,7 @@ class Execution {
 
 }  // namespace
 
-std::string execute(const Operation& op, const Limits& limits, uint64_t seed) {
+std::string execute(const LoweredOperation& op, const Limits& limits, uint64_t seed) {
   return Execution(op, limits, seed).run();
 }
 

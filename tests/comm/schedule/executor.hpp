@@ -12,6 +12,6 @@ namespace rondo::schedule::test {
 
 /// Runs one operation; `seed` chooses the interleaving. Empty when all ranks come to the end with
 /// the right results and empty FIFOs; else what went wrong.
-std::string execute(const Operation& op, const Limits& limits, uint64_t seed);
+std::string execute(const LoweredOperation& op, const Limits& limits, uint64_t seed);
 
 }  // namespace rondo::schedule::test

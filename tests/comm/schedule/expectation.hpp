@@ -17,7 +17,7 @@ inline uint64_t contribution(size_t rank, uint64_t position) {
 
 /// Of one operation. `finish`: what becomes of a finished sum.
 struct Expectation {
-  const Operation& op;
+  const LoweredOperation& op;
   uint64_t (*finish)(uint64_t sum);
 
   size_t ranks() const { return op.programs.size(); }

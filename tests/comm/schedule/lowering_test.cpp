@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "comm/schedule/teaching_ring.hpp"
+#include "comm/algorithms/teaching_ring.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 
 namespace rondo::schedule::test {
@@ -13,7 +13,7 @@ namespace {
 
 Program lowered(Collective collective, Algorithm algorithm, int ranks, uint64_t count,
                 const Limits& limits) {
-  Result<Schedule> s = build(collective, algorithm, ranks, 0, 0);
+  Result<Schedule> s = algorithms::build(collective, algorithm, ranks, 0, 0);
   REQUIRE(s.ok());
   Result<Program> program = lower(*s, count, limits);
   if (!program.ok()) FAIL(program.status().to_string());
@@ -23,7 +23,7 @@ Program lowered(Collective collective, Algorithm algorithm, int ranks, uint64_t 
 Limits floats() { return {.element_bytes = 4, .slot_bytes = 32768, .depth = 8}; }
 
 std::vector<std::string> names(Collective collective, Algorithm algorithm, int ranks, int rank) {
-  Result<Schedule> s = build(collective, algorithm, ranks, rank, 0);
+  Result<Schedule> s = algorithms::build(collective, algorithm, ranks, rank, 0);
   std::vector<std::string> all;
   for (const Step& step : s->steps) all.emplace_back(name_of(step));
   return all;
@@ -48,7 +48,7 @@ std::vector<std::vector<double>> walk(const std::vector<Schedule>& schedules,
       const Step& step = schedules[r].steps[at[r]];
       bool ready = true;
       for (const Operand& o : step.sources) {
-        ready = ready && (o.place != Place::kSlot || !links[{o.peer, self}].empty());
+        ready = ready && (o.place != OperandKind::kSlot || !links[{o.peer, self}].empty());
       }
       if (!ready) continue;
       ++at[r];
@@ -58,7 +58,7 @@ std::vector<std::vector<double>> walk(const std::vector<Schedule>& schedules,
       for (const Operand& o : step.sources) {
         std::vector<double> part(inputs[r].begin() + static_cast<std::ptrdiff_t>(begin),
                                  inputs[r].begin() + static_cast<std::ptrdiff_t>(end));
-        if (o.place == Place::kSlot) {
+        if (o.place == OperandKind::kSlot) {
           part = links[{o.peer, self}].front();
           links[{o.peer, self}].pop_front();
         }
@@ -69,8 +69,8 @@ std::vector<std::vector<double>> walk(const std::vector<Schedule>& schedules,
         }
       }
       for (const Operand& o : step.destinations) {
-        if (o.place == Place::kSlot) links[{self, o.peer}].push_back(value);
-        if (o.place == Place::kOut) {
+        if (o.place == OperandKind::kSlot) links[{self, o.peer}].push_back(value);
+        if (o.place == OperandKind::kOut) {
           std::copy(value.begin(), value.end(),
                     outputs[r].begin() + static_cast<std::ptrdiff_t>(begin));
         }
@@ -94,16 +94,17 @@ TEST_CASE("the teaching ring and the scheduled ring do the same additions and se
       }
       std::vector<Schedule> schedules;
       for (size_t r = 0; r < ranks; ++r) {
-        schedules.push_back(*build(Collective::kAllReduce, Algorithm::kRing,
-                                   static_cast<int>(ranks), static_cast<int>(r), 0));
+        schedules.push_back(*algorithms::build(Collective::kAllReduce, Algorithm::kRing,
+                                               static_cast<int>(ranks), static_cast<int>(r), 0));
       }
-      const TeachingResult taught = teaching_ring_all_reduce(inputs);
+      const algorithms::TeachingResult taught = algorithms::teaching_ring_all_reduce(inputs);
       INFO(ranks << " ranks, " << count << " elements");
       CHECK(taught.outputs == walk(schedules, inputs));
       for (size_t r = 0; r < ranks; ++r) {
         const Limits limits{.element_bytes = 8, .slot_bytes = 64, .depth = 2, .align = 1};
-        CHECK(taught.elements_sent[r] ==
-              traffic_of(*lower(schedules[r], count, limits)).elements_sent);
+        CHECK(
+            taught.elements_sent[r] ==
+            traffic_of(*lower(schedules[r], count, limits), static_cast<int>(ranks)).elements_sent);
         if (count % ranks == 0) CHECK(taught.elements_sent[r] * ranks == 2 * (ranks - 1) * count);
       }
     }
@@ -138,14 +139,14 @@ TEST_CASE("three ranks fold in rank order in one-shot and two-shot") {
   for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot,
                                     Algorithm::kOneShotDirect, Algorithm::kTwoShotDirect}) {
     for (int rank = 0; rank < 3; ++rank) {
-      Result<Schedule> s = build(Collective::kAllReduce, algorithm, 3, rank, 0);
+      Result<Schedule> s = algorithms::build(Collective::kAllReduce, algorithm, 3, rank, 0);
       REQUIRE(s.ok());
       for (const Step& step : s->steps) {
         if (step.sources.size() < 2) continue;
         REQUIRE(step.sources.size() == 3);
         for (int p = 0; p < 3; ++p) {
           const Operand& o = step.sources[static_cast<size_t>(p)];
-          CHECK((o.place == Place::kIn ? rank : o.peer) == p);
+          CHECK((o.place == OperandKind::kIn ? rank : o.peer) == p);
         }
       }
     }
@@ -153,31 +154,32 @@ TEST_CASE("three ranks fold in rank order in one-shot and two-shot") {
 }
 
 TEST_CASE("build refuses what makes no sense") {
-  CHECK(build(Collective::kAllReduce, Algorithm::kAuto, 2, 0, 0).status().code() ==
+  CHECK(algorithms::build(Collective::kAllReduce, Algorithm::kAuto, 2, 0, 0).status().code() ==
         Code::kUnavailable);
-  CHECK(build(Collective::kAllReduce, Algorithm::kFlat, 2, 0, 0).status().code() ==
+  CHECK(algorithms::build(Collective::kAllReduce, Algorithm::kFlat, 2, 0, 0).status().code() ==
         Code::kUnavailable);
-  CHECK(build(static_cast<Collective>(99), Algorithm::kRing, 2, 0, 0).status().code() ==
+  CHECK(algorithms::build(static_cast<Collective>(99), Algorithm::kRing, 2, 0, 0).status().code() ==
         Code::kUnavailable);
   for (const auto& [ranks, rank, root] :
        {std::array{0, 0, 0}, {65537, 0, 0}, {2, 2, 0}, {2, -1, 0}, {2, 0, 2}, {2, 0, -1}}) {
     const Status status =
-        build(Collective::kBroadcast, Algorithm::kRing, ranks, rank, root).status();
+        algorithms::build(Collective::kBroadcast, Algorithm::kRing, ranks, rank, root).status();
     CHECK(status.code() == Code::kInvalidArgument);
   }
 }
 
 TEST_CASE("one rank of thousands is built and lowered alone") {
   for (const auto& [collective, algorithm] : builtins()) {
-    Result<Schedule> s = build(collective, algorithm, 4096, 4095, 17);
+    Result<Schedule> s = algorithms::build(collective, algorithm, 4096, 4095, 17);
     REQUIRE(s.ok());
     CHECK(s->steps.size() <= 3 * 4096);
     CHECK(lower(*s, 1 << 20, floats(), equal_layout(collective, 4096, 1 << 20)).ok());
   }
-  Result<Schedule> wide = build(Collective::kAllReduce, Algorithm::kOneShot, 65536, 0, 0);
+  Result<Schedule> wide =
+      algorithms::build(Collective::kAllReduce, Algorithm::kOneShot, 65536, 0, 0);
   REQUIRE(wide.ok());
   CHECK_THAT(lower(*wide, 1, floats()).status().message(), says("65536 operands does not fit"));
-  Result<Schedule> ring = build(Collective::kAllReduce, Algorithm::kRing, 65536, 0, 0);
+  Result<Schedule> ring = algorithms::build(Collective::kAllReduce, Algorithm::kRing, 65536, 0, 0);
   REQUIRE(ring.ok());
   CHECK(lower(*ring, 1, floats()).ok());
 }
@@ -240,7 +242,7 @@ TEST_CASE("signals are the same on every channel, also on those without elements
 
 TEST_CASE("lowering refuses counts beyond what can be addressed, and unusable limits") {
   const auto status = [](Collective collective, uint64_t count, const Limits& limits) {
-    return lower(*build(collective, Algorithm::kRing, 4, 1, 0), count, limits).status();
+    return lower(*algorithms::build(collective, Algorithm::kRing, 4, 1, 0), count, limits).status();
   };
   constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
   for (const uint64_t count : {kHuge, kHuge / 4, kHuge / 2 / 4}) {

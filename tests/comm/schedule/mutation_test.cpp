@@ -27,20 +27,20 @@ std::span<Location> own_operands(Program& p, Instruction& i) {
 }
 
 /// Where block `o.chunk` begins in the buffer of `o`.
-uint64_t begin_of(const Operation& op, const Location& o, int rank) {
-  const bool in = o.place == Place::kIn || o.place == Place::kPeerIn;
-  const bool out = o.place == Place::kOut || o.place == Place::kPeerOut;
+uint64_t begin_of(const LoweredOperation& op, const Location& o, int rank) {
+  const bool in = o.place == OperandKind::kIn || o.place == OperandKind::kPeerIn;
+  const bool out = o.place == OperandKind::kOut || o.place == OperandKind::kPeerOut;
   const Form form = form_of(op.collective);
   if ((!in && !out) || (in ? form.in : form.out) == Holds::kOne) return 0;
   const auto block = static_cast<size_t>(o.chunk);
   if (!is_varying(op.collective)) return block * op.programs[0].channels[0].block;
-  const bool own = o.place == Place::kIn || o.place == Place::kOut;
-  const Layout& layout = op.layouts[static_cast<size_t>(own ? rank : std::max(o.peer, 0))];
+  const bool own = o.place == OperandKind::kIn || o.place == OperandKind::kOut;
+  const BlockLayout& layout = op.layouts[static_cast<size_t>(own ? rank : std::max(o.peer, 0))];
   return in ? layout.in_offsets[block] : layout.out_offsets[block];
 }
 
 /// Changes one thing in the program of one rank; what, in words.
-std::string mutate(Operation& op, Random& random) {
+std::string mutate(LoweredOperation& op, Random& random) {
   const auto ranks = static_cast<int>(op.programs.size());
   const size_t rank = below(random, op.programs.size());
   Program& p = op.programs[rank];
@@ -91,7 +91,7 @@ std::string mutate(Operation& op, Random& random) {
     case 6: {
       if (!moves) return "nothing";
       const std::span<Location> all = own_operands(p, i);
-      all[below(random, all.size())].place = static_cast<Place>(below(random, 6));
+      all[below(random, all.size())].place = static_cast<OperandKind>(below(random, 6));
       return "another place" + where;
     }
     case 7: {
@@ -118,7 +118,7 @@ std::string mutate(Operation& op, Random& random) {
 constexpr uint64_t kInterleavings = 12;
 
 /// What goes wrong in the first interleaving in which anything does.
-std::string misbehaviour(const Operation& op, const Limits& limits) {
+std::string misbehaviour(const LoweredOperation& op, const Limits& limits) {
   for (uint64_t seed = 0; seed < kInterleavings; ++seed) {
     std::string fault = execute(op, limits, seed);
     if (!fault.empty()) return fault;
@@ -127,7 +127,7 @@ std::string misbehaviour(const Operation& op, const Limits& limits) {
 }
 
 /// Counts that give chunks of different lengths, and two rounds of two slices on links.
-Shape small(Collective collective, Algorithm algorithm, int ranks, bool in_place) {
+OperationShape small(Collective collective, Algorithm algorithm, int ranks, bool in_place) {
   const auto n = static_cast<uint64_t>(ranks);
   return {.collective = collective,
           .algorithm = algorithm,
@@ -148,11 +148,11 @@ struct Tally {
 };
 
 /// Mutates one operation `mutants` times; what misbehaves must be refused.
-void check_mutants(const Shape& shape, const Limits& limits, int mutants, Random& random,
+void check_mutants(const OperationShape& shape, const Limits& limits, int mutants, Random& random,
                    Tally& tally) {
-  const Operation good = operation(shape, limits);
+  const LoweredOperation good = operation(shape, limits);
   for (int k = 0; k < mutants; ++k) {
-    Operation mutant = good;
+    LoweredOperation mutant = good;
     const std::string what = mutate(mutant, random);
     const std::string fault = misbehaviour(mutant, limits);
     const bool refuses = !verdict({mutant}, limits).ok();
@@ -171,8 +171,8 @@ TEST_CASE("the reference executor agrees that every built-in works") {
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {1, 2, 3, 4, 5, 7}) {
       for (const bool in_place : {false, true}) {
-        if (in_place && !is_in_place_safe(collective, algorithm)) continue;
-        const Shape shape = small(collective, algorithm, n, in_place);
+        if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
+        const OperationShape shape = small(collective, algorithm, n, in_place);
         INFO(describe(shape, limits));
         CHECK(misbehaviour(operation(shape, limits), limits) == "");
       }
@@ -187,7 +187,7 @@ TEST_CASE("the verifier refuses every random mutation that changes what a progra
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {2, 3, 4, 5}) {
       for (const bool in_place : {false, true}) {
-        if (in_place && !is_in_place_safe(collective, algorithm)) continue;
+        if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
         check_mutants(small(collective, algorithm, n, in_place), limits, kSanitized ? 8 : 120,
                       random, tally);
       }
@@ -205,12 +205,13 @@ TEST_CASE("it refuses them too where most rounds are alike and are not carried o
   Tally tally;
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {2, 3, 4}) {
-      Shape shape = small(collective, algorithm, n, false);
+      OperationShape shape = small(collective, algorithm, n, false);
       shape.count *= 4;  // some 8 rounds
       const Result<VerifyReport> report = verify(std::vector{operation(shape, limits)}, limits);
       REQUIRE(report.ok());
       INFO(describe(shape, limits));
-      const bool slots = !needs_of(algorithm).signals && collective != Collective::kBarrier;
+      const bool slots =
+          !algorithms::traits_of(algorithm).needs.signals && collective != Collective::kBarrier;
       if (slots) CHECK(report.value().rounds_carried_out < report.value().rounds);
       if (slots) check_mutants(shape, limits, kSanitized ? 5 : 30, random, tally);
     }

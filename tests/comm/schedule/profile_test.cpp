@@ -59,7 +59,7 @@ std::vector<Timing> synthetic(const LinkProfile& profile, int ranks) {
                        .algorithm = algorithm,
                        .ranks = ranks,
                        .bytes = bytes,
-                       .mapped = schedule::needs_of(algorithm).references};
+                       .mapped = algorithms::traits_of(algorithm).needs.references};
       timings.push_back({.question = q, .us = price(q, profile).total_us()});
     }
   }
@@ -243,7 +243,7 @@ TEST_CASE("a fitted profile chooses what was measured to be fastest") {
   REQUIRE(fitted.ok());
   const Available plain{.publish = true, .references = false, .signals = true};
   for (const uint64_t bytes : {8, 512, 32768, 1 << 20}) {
-    CHECK(choose(Collective::kAllReduce, 4, bytes, plain, true, fitted.value()).algorithm ==
+    CHECK(choose(Collective::kAllReduce, 4, bytes, plain, true, fitted.value()) ==
           Algorithm::kStar);
   }
 }

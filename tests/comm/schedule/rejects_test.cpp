@@ -8,8 +8,8 @@ namespace {
 /// Elements of `chunks` chunks over three rounds of tiny slots at depth 2.
 constexpr uint64_t kChunk = 40;
 
-Operation make(Collective collective, Algorithm algorithm, int ranks,
-               const Limits& limits = tiny(2), bool in_place = false) {
+LoweredOperation make(Collective collective, Algorithm algorithm, int ranks,
+                      const Limits& limits = tiny(2), bool in_place = false) {
   const auto n = static_cast<uint64_t>(ranks);
   return operation({.collective = collective,
                     .algorithm = algorithm,
@@ -19,7 +19,7 @@ Operation make(Collective collective, Algorithm algorithm, int ranks,
                    limits);
 }
 
-std::string refusal(const Operation& op, const Limits& limits = tiny(2)) {
+std::string refusal(const LoweredOperation& op, const Limits& limits = tiny(2)) {
   const Status status = verdict({op}, limits);
   CHECK_FALSE(status.ok());
   CHECK((status.ok() || status.code() == Code::kDataError));
@@ -27,7 +27,7 @@ std::string refusal(const Operation& op, const Limits& limits = tiny(2)) {
 }
 
 /// The first instruction of `rank` that is called `step`.
-size_t find(const Operation& op, size_t rank, const std::string& step) {
+size_t find(const LoweredOperation& op, size_t rank, const std::string& step) {
   const Program& program = op.programs[rank];
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (name_of(program, i) == step) return i;
@@ -36,14 +36,14 @@ size_t find(const Operation& op, size_t rank, const std::string& step) {
   return 0;
 }
 
-void erase(Operation& op, size_t rank, size_t instruction) {
+void erase(LoweredOperation& op, size_t rank, size_t instruction) {
   auto& instructions = op.programs[rank].instructions;
   instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(instruction));
 }
 
 /// Gives every chunk its length and its place in the buffers, as lowering does where blocks are
 /// alike.
-void put_in_place(Operation& op) {
+void put_in_place(LoweredOperation& op) {
   const Form form = form_of(op.collective);
   for (Program& program : op.programs) {
     for (Instruction& i : program.instructions) {
@@ -51,8 +51,8 @@ void put_in_place(Operation& op) {
       i.length = chunk_length(op, i.chunk);
       for (uint32_t o = 0; o < uint32_t{i.sources} + i.destinations; ++o) {
         Location& l = program.operands[i.first + o];
-        const bool in = l.place == Place::kIn || l.place == Place::kPeerIn;
-        const bool out = l.place == Place::kOut || l.place == Place::kPeerOut;
+        const bool in = l.place == OperandKind::kIn || l.place == OperandKind::kPeerIn;
+        const bool out = l.place == OperandKind::kOut || l.place == OperandKind::kPeerOut;
         const bool one = (in ? form.in : form.out) == Holds::kOne;
         const uint64_t block = program.channels[0].block;
         l.offset = (in || out) && !one ? static_cast<uint64_t>(l.chunk) * block : 0;
@@ -61,7 +61,7 @@ void put_in_place(Operation& op) {
   }
 }
 
-void insert(Operation& op, size_t rank, size_t before, Step step) {
+void insert(LoweredOperation& op, size_t rank, size_t before, Step step) {
   Program& program = op.programs[rank];
   auto& operands = program.operands;
   const Instruction instruction{.action = step.action,
@@ -80,14 +80,14 @@ void insert(Operation& op, size_t rank, size_t before, Step step) {
   put_in_place(op);
 }
 
-Operand at(Place place, int chunk, int peer = -1) {
+Operand at(OperandKind place, int chunk, int peer = -1) {
   return {.place = place, .peer = peer, .chunk = chunk};
 }
 
 }  // namespace
 
 TEST_CASE("a missing reduction is refused") {
-  Operation op = make(Collective::kAllReduce, Algorithm::kRing, 3);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kRing, 3);
   Instruction& i = op.programs[1].instructions[find(op, 1, "recv_reduce_send")];
   // The received part only.
   op.programs[1].operands[i.first + 1] = op.programs[1].operands[i.first];
@@ -95,13 +95,13 @@ TEST_CASE("a missing reduction is refused") {
   i.sources = 1;
   CHECK_THAT(refusal(op), says("contribution of rank 1 is missing"));
 
-  Operation one_shot = make(Collective::kAllReduce, Algorithm::kOneShot, 3);
+  LoweredOperation one_shot = make(Collective::kAllReduce, Algorithm::kOneShot, 3);
   --one_shot.programs[0].instructions[1].sources;  // rank 2's part becomes a destination
   CHECK_THAT(refusal(one_shot), says("rank 0"));
 }
 
 TEST_CASE("a doubled reduction is refused") {
-  Operation op = make(Collective::kAllReduce, Algorithm::kRing, 4);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kRing, 4);
   // Rank 1 adds its part of chunk 3 and, when that chunk has gone on, nothing undoes the second
   // time.
   const size_t step = find(op, 1, "recv_reduce_send");
@@ -109,12 +109,12 @@ TEST_CASE("a doubled reduction is refused") {
   insert(op, 1, step,
          {.action = Action::kMove,
           .chunk = chunk,
-          .sources = {at(Place::kIn, chunk)},
-          .destinations = {at(Place::kOut, chunk)}});
+          .sources = {at(OperandKind::kIn, chunk)},
+          .destinations = {at(OperandKind::kOut, chunk)}});
   CHECK(verdict({op}, tiny(2)).ok());  // a scratch copy harms nobody
   Program& program = op.programs[1];
-  for (const Operand& o : {at(Place::kSlot, chunk, 0), at(Place::kIn, chunk),
-                           at(Place::kOut, chunk), at(Place::kSlot, chunk, 2)}) {
+  for (const Operand& o : {at(OperandKind::kSlot, chunk, 0), at(OperandKind::kIn, chunk),
+                           at(OperandKind::kOut, chunk), at(OperandKind::kSlot, chunk, 2)}) {
     program.operands.push_back({o});
   }
   Instruction& reduce = program.instructions[step + 1];
@@ -125,7 +125,7 @@ TEST_CASE("a doubled reduction is refused") {
 }
 
 TEST_CASE("a reduction that is finished twice, never, or not alike everywhere is refused") {
-  Operation op = make(Collective::kAllReduce, Algorithm::kRing, 3);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kRing, 3);
   op.programs[2].instructions[find(op, 2, "recv_reduce_send")].finishes = true;
   CHECK_THAT(refusal(op), says("goes on reducing a finished result"));
   op = make(Collective::kReduceScatter, Algorithm::kTwoShot, 3);
@@ -138,7 +138,7 @@ TEST_CASE("a reduction that is finished twice, never, or not alike everywhere is
 }
 
 TEST_CASE("a circular wait is refused, and the ring of waiting ranks is named") {
-  Operation op = make(Collective::kReduceScatter, Algorithm::kTwoShot, 3);
+  LoweredOperation op = make(Collective::kReduceScatter, Algorithm::kTwoShot, 3);
   for (size_t r = 0; r < 3; ++r) {  // everybody receives before sending
     auto& instructions = op.programs[r].instructions;
     std::swap(instructions.front(), instructions.back());
@@ -154,16 +154,16 @@ TEST_CASE("a circular wait is refused, and the ring of waiting ranks is named") 
 }
 
 TEST_CASE("a wait for a rank that has ended is refused") {
-  Operation op = make(Collective::kBroadcast, Algorithm::kRing, 3);
+  LoweredOperation op = make(Collective::kBroadcast, Algorithm::kRing, 3);
   op.programs[0].instructions.clear();
   CHECK_THAT(refusal(op), says("waits for data from rank 0; rank 0 has ended"));
 }
 
 TEST_CASE("FIFOs that are too shallow are refused by lowering, and by the verifier") {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot}) {
-    const Shape shape{
+    const OperationShape shape{
         .collective = Collective::kAllReduce, .algorithm = algorithm, .ranks = 3, .count = 96};
-    const Result<Operation> made = make_operation(shape, tiny(1));
+    const Result<LoweredOperation> made = make_operation(shape, tiny(1));
     REQUIRE_FALSE(made.ok());
     CHECK(made.status().code() == Code::kInvalidArgument);
     CHECK_THAT(made.status().message(), says("at least 2 slots, not 1"));
@@ -180,9 +180,9 @@ TEST_CASE("FIFOs that are too shallow are refused by lowering, and by the verifi
 }
 
 TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
-  const Operation good = make(Collective::kAllReduce, Algorithm::kRing, 3);
+  const LoweredOperation good = make(Collective::kAllReduce, Algorithm::kRing, 3);
   const auto broken = [&](auto&& change) {
-    Operation op = good;
+    LoweredOperation op = good;
     for (Program& program : op.programs) change(program.channels[0]);
     return refusal(op);
   };
@@ -196,7 +196,7 @@ TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
   CHECK_THAT(broken([](Geometry& g) { g.begin += 4, g.rounds = 3; }), says("leave a gap"));
   CHECK_THAT(broken([](Geometry& g) { g.total += 1; }), says("the collective has 120"));
   CHECK_THAT(broken([](Geometry& g) { g.block = 30; }), says("more than 3 chunks of 30"));
-  Operation op = good;
+  LoweredOperation op = good;
   op.programs[1].operands[op.programs[1].instructions[0].first].offset += 1;
   CHECK_THAT(refusal(op), says("at element 1 of a buffer in which it begins at 0"));
   op = good;
@@ -206,7 +206,7 @@ TEST_CASE("rounds and slices that overrun, miss or overlap are refused") {
   op.programs[2].channels[0].slice = 8;
   CHECK_THAT(refusal(op), says("rank 2 has another geometry than rank 0"));
 
-  const Operation two = make(Collective::kAllReduce, Algorithm::kRing, 3, tiny(2, 2));
+  const LoweredOperation two = make(Collective::kAllReduce, Algorithm::kRing, 3, tiny(2, 2));
   op = two;
   for (Program& program : op.programs) {
     program.channels[1].begin -= 4;
@@ -221,13 +221,13 @@ TEST_CASE("layouts of _v collectives that do not fit together are refused") {
         {.collective = collective, .algorithm = Algorithm::kTwoShot, .ranks = 3, .count = 20},
         limits);
   };
-  Operation op = made(Collective::kAllGatherV);
+  LoweredOperation op = made(Collective::kAllGatherV);
   CHECK(verdict({op}, limits).ok());
   op.layouts[1].out_counts[2] += 1;
   CHECK_THAT(verdict({op}, limits).message(), says("rank 1 has another layout than rank 0"));
   op = made(Collective::kReduceScatterV);
   CHECK(verdict({op}, limits).ok());
-  for (Layout& layout : op.layouts) layout.in_offsets[1] += 3;
+  for (BlockLayout& layout : op.layouts) layout.in_offsets[1] += 3;
   CHECK_THAT(verdict({op}, limits).message(), says("of a buffer in which it begins at"));
   op = made(Collective::kAllToAllV);
   CHECK(verdict({op}, limits).ok());
@@ -241,20 +241,20 @@ TEST_CASE("layouts of _v collectives that do not fit together are refused") {
 TEST_CASE("in-place hazards are refused") {
   // Without slots between: Out of a chunk is written before In of the same chunk is read.
   const Limits limits = tiny(2);
-  Operation op = make(Collective::kAllReduce, Algorithm::kTwoShot, 3, limits, true);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kTwoShot, 3, limits, true);
   insert(op, 0, 0,
          {.action = Action::kMove,
           .chunk = 1,
-          .sources = {at(Place::kIn, 1)},
-          .destinations = {at(Place::kOut, 1)}});
+          .sources = {at(OperandKind::kIn, 1)},
+          .destinations = {at(OperandKind::kOut, 1)}});
   CHECK(verdict({op}, limits).ok());  // onto itself
   op = make(Collective::kAllGather, Algorithm::kRing, 3, limits, true);
   const size_t receive = find(op, 1, "recv_copy_send");
   insert(op, 1, receive + 1,
          {.action = Action::kMove,
           .chunk = 1,
-          .sources = {at(Place::kIn, 1)},
-          .destinations = {at(Place::kOut, 1)}});
+          .sources = {at(OperandKind::kIn, 1)},
+          .destinations = {at(OperandKind::kOut, 1)}});
   CHECK(verdict({op}, limits).ok());
 
   // Overwrite the own result place first, then read In.
@@ -262,8 +262,8 @@ TEST_CASE("in-place hazards are refused") {
   insert(op, 0, 0,
          {.action = Action::kMove,
           .chunk = 0,
-          .sources = {at(Place::kIn, 0)},
-          .destinations = {at(Place::kOut, 0)}});
+          .sources = {at(OperandKind::kIn, 0)},
+          .destinations = {at(OperandKind::kOut, 0)}});
   CHECK(verdict({op}, limits).ok());  // a scratch copy, and Out is written again
   op = make(Collective::kAllReduce, Algorithm::kTwoShot, 3);
   auto& steps = op.programs[0].instructions;
@@ -276,21 +276,22 @@ TEST_CASE("in-place hazards are refused") {
 
 TEST_CASE("reading In after Out overwrote it is named as such") {
   const Limits limits = tiny(2);
-  Operation op = make(Collective::kAllReduce, Algorithm::kOneShot, 2);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kOneShot, 2);
   for (size_t r = 0; r < 2; ++r) {  // publish, reduce into Out, then the same again
     const int other = 1 - static_cast<int>(r);
     insert(op, r, 2,
            {.action = Action::kMove,
             .chunk = 0,
-            .sources = {at(Place::kIn, 0)},
-            .destinations = {at(Place::kPublished, 0)}});
+            .sources = {at(OperandKind::kIn, 0)},
+            .destinations = {at(OperandKind::kPublished, 0)}});
     Step again{.action = Action::kMove,
                .finishes = true,
                .chunk = 0,
                .sources = {},
-               .destinations = {at(Place::kOut, 0)}};
+               .destinations = {at(OperandKind::kOut, 0)}};
     for (int p = 0; p < 2; ++p) {
-      again.sources.push_back(p == other ? at(Place::kPublished, 0, p) : at(Place::kIn, 0));
+      again.sources.push_back(p == other ? at(OperandKind::kPublished, 0, p)
+                                         : at(OperandKind::kIn, 0));
     }
     insert(op, r, 3, again);
   }
@@ -301,15 +302,15 @@ TEST_CASE("reading In after Out overwrote it is named as such") {
 
 TEST_CASE("one-shot-direct all_reduce is refused in place, by name and by proof") {
   const Limits limits = tiny(2);
-  const Result<Operation> made = make_operation({.collective = Collective::kAllReduce,
-                                                 .algorithm = Algorithm::kOneShotDirect,
-                                                 .ranks = 3,
-                                                 .in_place = true,
-                                                 .count = 10},
-                                                limits);
+  const Result<LoweredOperation> made = make_operation({.collective = Collective::kAllReduce,
+                                                        .algorithm = Algorithm::kOneShotDirect,
+                                                        .ranks = 3,
+                                                        .in_place = true,
+                                                        .count = 10},
+                                                       limits);
   REQUIRE_FALSE(made.ok());
   CHECK_THAT(made.status().message(), says("cannot be used in place"));
-  Operation op = make(Collective::kAllReduce, Algorithm::kOneShotDirect, 3);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kOneShotDirect, 3);
   CHECK(verdict({op}, limits).ok());
   op.in_place = true;
   CHECK_FALSE(verdict({op}, limits).ok());
@@ -318,13 +319,13 @@ TEST_CASE("one-shot-direct all_reduce is refused in place, by name and by proof"
 TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
   const Limits limits = tiny(2);
   for (const auto& [collective, algorithm] : builtins()) {
-    if (!needs_of(algorithm).references) continue;
-    const Operation good = make(collective, algorithm, 4);
+    if (!algorithms::traits_of(algorithm).needs.references) continue;
+    const LoweredOperation good = make(collective, algorithm, 4);
     for (size_t r = 0; r < 4; ++r) {
       for (size_t i = 0; i < good.programs[r].instructions.size(); ++i) {
         const Instruction& instruction = good.programs[r].instructions[i];
         if (instruction.action == Action::kMove) continue;
-        Operation op = good;
+        LoweredOperation op = good;
         erase(op, r, i);
         INFO(name(algorithm) << " " << name(collective) << ", rank " << r << " without step " << i
                              << ", a " << name_of(good.programs[r], i));
@@ -332,7 +333,7 @@ TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
       }
     }
   }
-  Operation op = make(Collective::kAllReduce, Algorithm::kTwoShotDirect, 3);
+  LoweredOperation op = make(Collective::kAllReduce, Algorithm::kTwoShotDirect, 3);
   erase(op, 1, 0);
   CHECK_THAT(refusal(op), says("rank 1") && says("without having waited"));
   op = make(Collective::kAllReduce, Algorithm::kTwoShotDirect, 3);
@@ -349,26 +350,26 @@ TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
 }
 
 TEST_CASE("slots that nobody consumes are refused, at once or by the next operation") {
-  Operation op = make(Collective::kAllGather, Algorithm::kOneShot, 3);
+  LoweredOperation op = make(Collective::kAllGather, Algorithm::kOneShot, 3);
   for (Program& program : op.programs) program.channels[0].rounds = 1;
   op = operation({.collective = Collective::kAllGather,
                   .algorithm = Algorithm::kOneShot,
                   .ranks = 3,
                   .count = 8},
                  tiny(2));
-  const Operation good = op;
+  const LoweredOperation good = op;
   insert(op, 0, 0,
          {.action = Action::kMove,
           .chunk = 0,
-          .sources = {at(Place::kIn, 0)},
-          .destinations = {at(Place::kPublished, 0)}});
+          .sources = {at(OperandKind::kIn, 0)},
+          .destinations = {at(OperandKind::kPublished, 0)}});
   CHECK_THAT(refusal(op), says("has not consumed 1 slots from rank 0"));
   const Status status = verdict({op, good}, tiny(4));
   CHECK_THAT(status.message(), says("of operation 0 for part 0"));
 }
 
 TEST_CASE("a slot of one chunk is not taken for another") {
-  Operation op = make(Collective::kAllGather, Algorithm::kTwoShot, 3);
+  LoweredOperation op = make(Collective::kAllGather, Algorithm::kTwoShot, 3);
   Instruction& receive = op.programs[1].instructions[1];
   receive.chunk = 1 - receive.chunk + 1;
   for (uint32_t o = 0; o < 2; ++o) op.programs[1].operands[receive.first + o].chunk = receive.chunk;
@@ -377,37 +378,38 @@ TEST_CASE("a slot of one chunk is not taken for another") {
 }
 
 TEST_CASE("a barrier that somebody may leave early is refused") {
-  Operation flat = make(Collective::kBarrier, Algorithm::kFlat, 3);
+  LoweredOperation flat = make(Collective::kBarrier, Algorithm::kFlat, 3);
   erase(flat, 1, 2);
   CHECK_THAT(refusal(flat), says("rank 1 may leave before rank"));
-  Operation exchange = make(Collective::kBarrier, Algorithm::kTwoShot, 3);
+  LoweredOperation exchange = make(Collective::kBarrier, Algorithm::kTwoShot, 3);
   Instruction& fold = exchange.programs[0].instructions[1];
   std::swap(exchange.programs[0].operands[fold.first],
             exchange.programs[0].operands[fold.first + 2]);
   --fold.sources;  // leaves out the own contribution, which is not needed ...
-  exchange.programs[0].operands[fold.first + 2] = {at(Place::kOut, 0)};
+  exchange.programs[0].operands[fold.first + 2] = {at(OperandKind::kOut, 0)};
   CHECK(verdict({exchange}, tiny(2)).ok());
   --fold.sources;  // ... and a peer's, which is
-  exchange.programs[0].operands[fold.first + 1] = {at(Place::kOut, 0)};
+  exchange.programs[0].operands[fold.first + 1] = {at(OperandKind::kOut, 0)};
   CHECK_THAT(refusal(exchange), says("may leave before") || says("has not consumed"));
 }
 
 TEST_CASE("malformed instructions are refused") {
-  const Operation good = make(Collective::kAllReduce, Algorithm::kRing, 3);
+  const LoweredOperation good = make(Collective::kAllReduce, Algorithm::kRing, 3);
   const auto broken = [&](auto&& change) {
-    Operation op = good;
+    LoweredOperation op = good;
     change(op.programs[1]);
     return refusal(op);
   };
   CHECK_THAT(broken([](Program& p) { p.operands[1].peer = 7; }), says("names peer 7"));
   CHECK_THAT(broken([](Program& p) { p.operands[1].peer = 1; }), says("names peer 1"));
   CHECK_THAT(broken([](Program& p) { p.operands[1].chunk = 2; }), says("operand of chunk 2"));
-  CHECK_THAT(broken([](Program& p) { p.operands[1].place = Place::kIn; }), says("writes into In"));
+  CHECK_THAT(broken([](Program& p) { p.operands[1].place = OperandKind::kIn; }),
+             says("writes into In"));
   CHECK_THAT(broken([](Program& p) { p.operands[3] = p.operands[2]; }), says("same place twice"));
   CHECK_THAT(broken([](Program& p) { p.instructions[1].first = 1000; }), says("which is no move"));
   CHECK_THAT(broken([](Program& p) { p.instructions[1].sources = 0; }), says("which is no move"));
   CHECK_THAT(broken([](Program& p) { p.signals = 1; }), says("counters would drift"));
-  Operation wait = make(Collective::kBarrier, Algorithm::kFlat, 3);
+  LoweredOperation wait = make(Collective::kBarrier, Algorithm::kFlat, 3);
   wait.programs[1].instructions[1].peer = 1;
   CHECK_THAT(refusal(wait), says("waits for rank 1, which is not a peer"));
 }

@@ -9,16 +9,16 @@
 #include <cstring>
 #include <deque>
 
-#include "comm/recorder/clock.hpp"
+#include "comm/base/clock.hpp"
 #include "tests/harness/catch.hpp"
-#include "transport/shm/segment.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace rondo::status {
 namespace {
 
-using recorder::Board;
-using recorder::Header;
-using recorder::RankState;
+using board::Board;
+using board::Header;
+using board::RankState;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -50,15 +50,15 @@ class Ranks {
   }
   void wait(int rank, int peer, uint32_t step = 0) {
     RankState& state = boards_[static_cast<size_t>(rank)].state(rank);
-    state.waiting_since_ns = recorder::now_ns() - 1'500'000'000;
+    state.waiting_since_ns = base::now_ns() - 1'500'000'000;
     state.algorithm = static_cast<uint32_t>(Algorithm::kRing);
     state.step = step;
     state.waiting_for = peer;
   }
   int fd() const { return segment_.fd(); }
   Header& header() { return *reinterpret_cast<Header*>(base_); }
-  recorder::FirstError& first_error() {
-    return *reinterpret_cast<recorder::FirstError*>(base_ + sizeof(Header));
+  board::FirstError& first_error() {
+    return *reinterpret_cast<board::FirstError*>(base_ + sizeof(Header));
   }
   Snapshot look() const {
     auto board = MappedBoard::open(transport::UniqueFd(dup(fd())));
@@ -78,13 +78,13 @@ Status opened(int fd) { return MappedBoard::open(transport::UniqueFd(fd)).status
 
 TEST_CASE("each rank's state is told apart") {
   Ranks ranks(6);
-  ranks[1].state(1).life = static_cast<uint32_t>(recorder::Life::kAbsent);
+  ranks[1].state(1).life = static_cast<uint32_t>(board::Life::kAbsent);
   ranks.post(2, 7);
   ranks[2].finish(7);
   ranks.post(3, 8);
   ranks.post(4, 8);
   ranks.wait(4, 3, 1);
-  ranks[5].state(5).life = static_cast<uint32_t>(recorder::Life::kGone);
+  ranks[5].state(5).life = static_cast<uint32_t>(board::Life::kGone);
   ranks[0].state(0).pid = 1 << 30;  // no process has this pid
 
   const Snapshot snapshot = ranks.look();
@@ -113,6 +113,36 @@ TEST_CASE("each rank's state is told apart") {
         std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
 }
 
+// In a container of its own every rank has pid 1, which is another process here.
+TEST_CASE("the process of a rank of another PID namespace is not looked for among this one's") {
+  Ranks ranks(3);
+  for (int rank = 0; rank < 3; ++rank) ranks.post(rank, 1);
+  ranks.wait(0, 1);
+  ranks.wait(1, 2);
+  for (int rank : {1, 2}) ranks[rank].state(rank).pid_namespace.fetch_add(1);
+  ranks[1].state(1).pid = 1;
+  ranks[2].state(2).pid = 1 << 30;
+  const Snapshot snapshot = ranks.look();
+  CHECK(!snapshot.ranks[0].process.empty());
+  CHECK(snapshot.ranks[1].process.empty());
+  CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
+  CHECK(snapshot.ranks[2].doing == Doing::kWorking);
+  CHECK(contains(to_text(snapshot),
+                 "ranks 1, 2: in another PID namespace, where their pids count; whether these "
+                 "processes live cannot be seen from here\n"));
+}
+
+TEST_CASE("a rank that waits in another communicator is said to") {
+  Ranks ranks(3);
+  ranks.post(2, 1);
+  ranks.wait(2, 0);
+  ranks[1].state(1).pid = getppid();
+  ranks[0].state(0).elsewhere = board::packed_process(ranks[1].state(1));
+  CHECK(waiting_chains(ranks.look()) ==
+        std::vector<std::string>{"rank 2 waits for rank 0, which waits in another communicator for "
+                                 "rank 1, which has not begun an operation"});
+}
+
 TEST_CASE("chains are followed to their end, and ranks that wait alike share a sentence") {
   Ranks ranks(5);
   for (int rank = 1; rank < 5; ++rank) ranks.post(rank, 1);
@@ -137,15 +167,15 @@ TEST_CASE("messages are told with their peer, direction and bytes, and how long 
                             .peer = 0,
                             .type = DataType::kFloat32,
                             .count = 10,
-                            .since_ns = recorder::now_ns() - 2'500'000'000});
+                            .since_ns = base::now_ns() - 2'500'000'000});
   ranks[1].show_message(1, {.sends = true,
                             .peer = 2,
                             .type = DataType::kInt64,
                             .count = 1000,
                             .moved_bytes = 4096,
-                            .since_ns = recorder::now_ns() - 7'500'000'000,
+                            .since_ns = base::now_ns() - 7'500'000'000,
                             .behind = 3});
-  ranks[1].show_messages(recorder::kMessages + 2);
+  ranks[1].show_messages(board::kMessages + 2);
   const Snapshot snapshot = ranks.look();
   CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
   CHECK(snapshot.ranks[1].operation == "send(int64, count 1000) to rank 2");

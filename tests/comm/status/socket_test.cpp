@@ -1,4 +1,4 @@
-// The launcher's desk: what it takes from ranks, what it answers, and that strangers' nonsense
+// The launcher's server: what it takes from ranks, what it answers, and that strangers' nonsense
 // costs it nothing.
 #include "comm/status/socket.hpp"
 
@@ -15,39 +15,39 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
-#include "transport/shm/segment.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace rondo::status {
 namespace {
 
-using recorder::Board;
+using board::Board;
 using testing::TempDirectory;
 
-/// A desk that is served until the test ends.
-class ServedDesk {
+/// A server that is served until the test ends.
+class RunningServer {
  public:
-  explicit ServedDesk(const std::string& directory) {
-    auto opened =
-        Desk::open(directory, {.pid = getpid(), .ranks = 2, .started_s = 99, .command = "a\nb"});
+  explicit RunningServer(const std::string& directory) {
+    auto opened = StatusServer::open(
+        directory, {.pid = getpid(), .ranks = 2, .started_s = 99, .command = "a\nb"});
     REQUIRE(opened.ok());
-    desk_ = std::make_unique<Desk>(std::move(*opened));
-    setenv(kSocketVariable, desk_->path().c_str(), 1);
+    server_ = std::make_unique<StatusServer>(std::move(*opened));
+    setenv(kSocketVariable, server_->path().c_str(), 1);
     thread_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
-        pollfd ready{desk_->fd(), POLLIN, 0};
-        if (poll(&ready, 1, 10) > 0) desk_->serve();
+        pollfd ready{server_->fd(), POLLIN, 0};
+        if (poll(&ready, 1, 10) > 0) server_->serve();
       }
     });
   }
-  ~ServedDesk() { unsetenv(kSocketVariable); }
-  Desk& stop() {
+  ~RunningServer() { unsetenv(kSocketVariable); }
+  StatusServer& stop() {
     thread_.request_stop();
     thread_.join();
-    return *desk_;
+    return *server_;
   }
 
  private:
-  std::unique_ptr<Desk> desk_;
+  std::unique_ptr<StatusServer> server_;
   std::jthread thread_;
 };
 
@@ -72,7 +72,7 @@ void send_to(const std::string& path, const std::string& text) {
 
 TEST_CASE("who asks gets the job and the boards that ranks have announced") {
   const TempDirectory place;
-  ServedDesk desk(place.path());
+  RunningServer server(place.path());
   World one, two;
   announce_board(one.segment.fd());
   announce_board(two.segment.fd());
@@ -89,11 +89,11 @@ TEST_CASE("who asks gets the job and the boards that ranks have announced") {
 
 TEST_CASE("a communicator that all ranks have left is forgotten") {
   const TempDirectory place;
-  ServedDesk desk(place.path());
+  RunningServer server(place.path());
   World one, two;
   announce_board(one.segment.fd());
   announce_board(two.segment.fd());
-  one.board.state(0).life = static_cast<uint32_t>(recorder::Life::kGone);
+  one.board.state(0).life = static_cast<uint32_t>(board::Life::kGone);
   auto answer = ask(place.path());
   REQUIRE(answer.ok());
   REQUIRE(answer->boards.size() == 1);
@@ -102,7 +102,7 @@ TEST_CASE("a communicator that all ranks have left is forgotten") {
 
 TEST_CASE("the flight records name every communicator and its operations") {
   const TempDirectory place;
-  ServedDesk served(place.path());
+  RunningServer served(place.path());
   World world;
   world.board.post(1,
                    {.collective = Collective::kBroadcast,
@@ -120,9 +120,9 @@ TEST_CASE("the flight records name every communicator and its operations") {
   CHECK(text.find("#1 broadcast(int8, count 77, root 0)  <- in progress") != std::string::npos);
 }
 
-TEST_CASE("nonsense and silence do not keep the desk from answering") {
+TEST_CASE("nonsense and silence do not keep the server from answering") {
   const TempDirectory place;
-  ServedDesk desk(place.path());
+  RunningServer server(place.path());
   const std::string socket_path = place.path() + "/status";
   for (const char* text : {"", "board", "hello", "boards? and more"}) send_to(socket_path, text);
   send_to(socket_path, std::string(100'000, 'x'));
@@ -155,14 +155,14 @@ TEST_CASE("without a launcher nobody is told, and asking says so") {
 TEST_CASE("a directory that others may enter is not used") {
   const TempDirectory place;
   REQUIRE(chmod(place.path().c_str(), 0755) == 0);
-  CHECK(Desk::open(place.path(), {}).status().code() == Code::kInvalidArgument);
+  CHECK(StatusServer::open(place.path(), {}).status().code() == Code::kInvalidArgument);
   CHECK(ask(place.path()).status().code() == Code::kInvalidArgument);
 }
 
 TEST_CASE("a launcher that does not answer is given up") {
   const TempDirectory place;
-  const auto desk = Desk::open(place.path(), {});  // and never served
-  REQUIRE(desk.ok());
+  const auto server = StatusServer::open(place.path(), {});  // and never served
+  REQUIRE(server.ok());
   CHECK(ask(place.path()).status().code() == Code::kTimeout);
 }
 

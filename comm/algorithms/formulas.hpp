@@ -1,0 +1,68 @@
+// The formulas of an algorithm: what it costs and what it moves, as functions of the number of
+// ranks and the size. They say on their own what the schedules must do; tests compare the two.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace rondo::algorithms {
+
+/// What a collective costs one rank (the busiest), in units that a link profile prices.
+struct Terms {
+  double hops = 0;           // of latency, one after the other
+  double peers = 0;          // served or polled beyond the first of each hop
+  double slot_bytes = 0;     // into slots plus out of slots
+  double one_way_bytes = 0;  // of these, how many more go one way than the other
+  double memory_bytes = 0;   // of own or peers' buffers, read plus written
+  double reduced_bytes = 0;  // folded into others
+  // What the kernel copies between processes where a direct algorithm's buffers are not mapped;
+  // memory_bytes contains those bytes, too.
+  double process_copies = 0;
+  double process_copied_bytes = 0;
+};
+
+/// What the terms depend on.
+struct Load {
+  double p;     // ranks, at least 2
+  double n;     // bytes of the collective's own count argument: of one block, where it has blocks
+  double slot;  // bytes of a slot
+
+  double q() const { return (p - 1) / p; }
+  double all() const { return p * n; }  // bytes of all blocks
+};
+
+/// Bytes that one rank moves, as a multiple of S/N, and in words. S: all data (the larger buffer).
+struct Amount {
+  uint64_t units = 0;
+  std::string_view text = "0";
+};
+
+/// Counted as schedule::Traffic counts: a published slot once. Exact where all chunks have one
+/// length.
+struct Volume {
+  Amount sent{}, fetched{};
+};
+
+/// A rank as the volume depends on it.
+struct Position {
+  uint64_t n;     // ranks, at least 2
+  uint64_t node;  // counted from the root: 0 is the root, N-1 comes before it in the ring
+
+  bool is_root() const { return node == 0; }
+  uint64_t children() const {  // in the binary heap
+    return (2 * node + 1 < n ? 1 : 0) + (2 * node + 2 < n ? 1 : 0);
+  }
+  Amount everything() const { return {n, "S"}; }
+  Amount block() const { return {1, "S/N"}; }
+  Amount others_blocks() const { return {n - 1, "(N-1)/N * S"}; }
+  Amount there_and_back() const { return {2 * (n - 1), "2(N-1)/N * S"}; }
+  Amount to_everybody() const { return {(n - 1) * n, "(N-1) * S"}; }
+  Amount to_children() const { return {children() * n, "S for each child"}; }
+  Amount to_family() const {
+    return {(children() + (is_root() ? 0 : 1)) * n, "S for parent and each child"};
+  }
+  Amount of_root(Amount amount) const { return is_root() ? amount : Amount{}; }
+  Amount of_others(Amount amount) const { return is_root() ? Amount{} : amount; }
+};
+
+}  // namespace rondo::algorithms

@@ -1,0 +1,102 @@
+// The list of algorithms, and how to look one up.
+#include <algorithm>
+#include <string>
+
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/algorithms/parts.hpp"
+#include "comm/base/limits.hpp"
+
+namespace rondo::algorithms {
+
+// Each is defined in the file of its name.
+extern const AlgorithmTraits kRing, kOneShot, kTwoShot, kOneShotDirect, kTwoShotDirect, kFlat,
+    kTree, kStar;
+
+namespace {
+
+constexpr const AlgorithmTraits* kAll[] = {&kRing,          &kOneShot, &kTwoShot, &kOneShotDirect,
+                                           &kTwoShotDirect, &kFlat,    &kTree,    &kStar};
+
+constexpr AlgorithmTraits kNothing{.algorithm = Algorithm::kAuto};
+
+Status refuse(const std::string& why) { return {Code::kInvalidArgument, why}; }
+
+/// "`what` 5 is not below 4, the number of ranks", or ok.
+Status check_below(const char* what, int value, int ranks) {
+  if (value >= 0 && value < ranks) return {};
+  return refuse(std::string(what) + " " + std::to_string(value) + " is not below " +
+                std::to_string(ranks) + ", the number of ranks");
+}
+
+}  // namespace
+
+std::span<const AlgorithmTraits* const> all() { return kAll; }
+
+const AlgorithmTraits& traits_of(Algorithm algorithm) {
+  for (const AlgorithmTraits* traits : kAll) {
+    if (traits->algorithm == algorithm) return *traits;
+  }
+  return kNothing;
+}
+
+const CollectiveTraits* find(Collective collective, Algorithm algorithm) {
+  for (const CollectiveTraits& traits : traits_of(algorithm).collectives) {
+    if (traits.collective != base_of(collective)) continue;
+    return is_varying(collective) && !traits.has_v_form ? nullptr : &traits;
+  }
+  return nullptr;
+}
+
+bool is_in_place_safe(Collective collective, Algorithm algorithm) {
+  const CollectiveTraits* traits = find(collective, algorithm);
+  return traits != nullptr && traits->in_place && collective != Collective::kAllToAllV;
+}
+
+bool may_go_by_ll(Collective collective, Algorithm algorithm) {
+  const CollectiveTraits* traits = find(collective, algorithm);
+  return traits != nullptr && traits->ll && !is_varying(collective);
+}
+
+Volume volume_of(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+  const CollectiveTraits* traits = find(collective, algorithm);
+  if (traits->volume == nullptr) return {};
+  const auto n = static_cast<uint64_t>(ranks);
+  return traits->volume({.n = n, .node = static_cast<uint64_t>(rank + ranks - root) % n});
+}
+
+Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+  const CollectiveTraits* traits = find(collective, algorithm);
+  if (traits == nullptr) {
+    return Status(Code::kUnavailable, std::string("no ") + std::string(name(algorithm)) +
+                                          " algorithm for " + std::string(name(collective)) +
+                                          "; choose another or auto");
+  }
+  if (ranks < 1 || ranks > base::kMaxScheduleRanks) {
+    return refuse("a schedule is for 1 to " + std::to_string(base::kMaxScheduleRanks) +
+                  " ranks, not " + std::to_string(ranks));
+  }
+  RONDO_RETURN_IF_ERROR(check_below("rank", rank, ranks));
+  // Chunks are numbered by int, and an all_to_all has one for every pair.
+  constexpr int kMostInPairs = 46340;
+  if (base_of(collective) == Collective::kAllToAll && ranks > kMostInPairs) {
+    return refuse("an all_to_all is for 1 to 46340 ranks, not " + std::to_string(ranks));
+  }
+  const bool rooted = is_rooted(collective);
+  if (rooted) RONDO_RETURN_IF_ERROR(check_below("root", root, ranks));
+  Schedule s{.collective = collective,
+             .algorithm = algorithm,
+             .ranks = ranks,
+             .rank = rank,
+             .root = rooted ? root : 0,
+             .chunks = 1,
+             .least_depth = traits->least_depth,
+             .steps = {}};
+  if (ranks > 1) {
+    traits->build(s);
+  } else if (collective != Collective::kBarrier) {
+    s.steps.push_back(move(0, {in(0)}, {out(0)}, form_of(collective).reduces));
+  }
+  return s;
+}
+
+}  // namespace rondo::algorithms

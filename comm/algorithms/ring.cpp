@@ -1,0 +1,142 @@
+// The ring: every rank receives from prev and sends to next, and nobody else. The reference
+// algorithm. For S bytes of data and N ranks a chunk is S/N (broadcast: one chunk of S, pipelined
+// by slices).
+//
+// all_reduce, 2(N-1) hops:
+//   1. send                     rank r sends its own part of chunk r-1.
+//   2. recv_reduce_send  x N-2  it adds its own part to the partial sum of chunk r-2, r-3, ... as
+//                               that passes by.
+//   3. recv_reduce_copy_send    chunk r arrives with everybody else's part; adding its own
+//                               finishes it. Out, and on.
+//   4. recv_copy_send    x N-2  the finished chunks r-1, r-2, ... pass by: into Out, and on.
+//   5. recv                     chunk r+1, the last.
+//   On the wire each rank sends 2(N-1) chunks: 2(N-1)/N * S bytes. Partial sums live in slots only,
+//   never in Out.
+// reduce_scatter is 1 to 3 without the last send, all_gather is 3 to 5 without the reduction:
+// (N-1)/N * S bytes each, N-1 hops. broadcast is a chain from the root: N-1 hops, every rank but
+// the last sends S. reduce is the same chain backwards, from next of the root to the root.
+//
+// Fold order of chunk c: ((c+1 + c+2) + c+3) ... + c, ranks modulo N: what was received comes
+// first, then own In. One rank finishes a chunk and all others copy its result, so that all hold
+// the same bits. In place: chunk c of In is read once, before or in the very move that writes chunk
+// c of Out.
+#include "comm/algorithms/parts.hpp"
+
+namespace rondo::algorithms {
+namespace {
+
+/// Phases 1 and 2: afterwards the partial sum of chunk r is on its way to rank r.
+void start_reducing(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks);
+  const int first = around(s.rank - 1, s.ranks);
+  s.steps.push_back(move(first, {in(first)}, {slot(next, first)}));
+  for (int hop = 1; hop <= s.ranks - 2; ++hop) {
+    const int c = around(first - hop, s.ranks);
+    s.steps.push_back(move(c, {slot(prev, c), in(c)}, {slot(next, c)}));
+  }
+}
+
+/// Phases 4 and 5: finished chunks pass by.
+void pass_round(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks);
+  for (int hop = 1; hop <= s.ranks - 2; ++hop) {
+    const int c = around(s.rank - hop, s.ranks);
+    s.steps.push_back(move(c, {slot(prev, c)}, {out(c), slot(next, c)}));
+  }
+  const int last = around(s.rank + 1, s.ranks);
+  s.steps.push_back(move(last, {slot(prev, last)}, {out(last)}));
+}
+
+void ring_all_reduce(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks), c = s.rank;
+  s.chunks = s.ranks;
+  start_reducing(s);
+  s.steps.push_back(move(c, {slot(prev, c), in(c)}, {out(c), slot(next, c)}, true));
+  pass_round(s);
+}
+
+void ring_reduce_scatter(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), c = s.rank;
+  s.chunks = s.ranks;
+  start_reducing(s);
+  s.steps.push_back(move(c, {slot(prev, c), in(c)}, {out(c)}, true));
+}
+
+void ring_all_gather(Schedule& s) {
+  const int next = around(s.rank + 1, s.ranks), c = s.rank;
+  s.chunks = s.ranks;
+  s.steps.push_back(move(c, {in(c)}, {out(c), slot(next, c)}));
+  pass_round(s);
+}
+
+void ring_broadcast(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks);
+  s.chunks = 1;
+  std::vector<Operand> destinations{out(0)};
+  if (next != s.root) destinations.push_back(slot(next, 0));
+  s.steps.push_back(move(0, {s.rank == s.root ? in(0) : slot(prev, 0)}, std::move(destinations)));
+}
+
+void ring_reduce(Schedule& s) {
+  const int prev = around(s.rank - 1, s.ranks), next = around(s.rank + 1, s.ranks);
+  s.chunks = 1;
+  if (prev == s.root) {
+    s.steps.push_back(move(0, {in(0)}, {slot(next, 0)}));
+  } else if (s.rank != s.root) {
+    s.steps.push_back(move(0, {slot(prev, 0), in(0)}, {slot(next, 0)}));
+  } else {
+    s.steps.push_back(move(0, {slot(prev, 0), in(0)}, {out(0)}, true));
+  }
+}
+
+Terms ring_all_reduce_terms(const Load& l) { return shared_terms(l, 2 * (l.p - 1), 0); }
+
+/// broadcast, and reduce but for what it folds. Every rank but the ends receives and sends.
+Terms ring_chain_terms(const Load& l) {
+  return pipelined(l, l.p - 1, l.p <= 2 ? 1 : 2, l.p <= 2 ? 1 : 0);
+}
+
+constexpr CollectiveTraits kRingCollectives[] = {
+    {.collective = Collective::kAllReduce,
+     .build = ring_all_reduce,
+     .terms = ring_all_reduce_terms,
+     .volume = [](const Position& at) -> Volume { return {.sent = at.there_and_back()}; },
+     .least_depth = 2},
+    {.collective = Collective::kReduceScatter,
+     .build = ring_reduce_scatter,
+     .terms = [](const Load& l) { return half_terms(l, l.p - 1, 0, true); },
+     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .least_depth = 2},
+    {.collective = Collective::kAllGather,
+     .build = ring_all_gather,
+     .terms = [](const Load& l) { return half_terms(l, l.p - 1, 0, false); },
+     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .least_depth = 2},
+    {.collective = Collective::kBroadcast,
+     .build = ring_broadcast,
+     .terms = ring_chain_terms,
+     .volume = [](const Position& at) -> Volume {
+       return {.sent = at.node + 1 < at.n ? at.everything() : Amount{}};
+     }},
+    {.collective = Collective::kReduce,
+     .build = ring_reduce,
+     .terms =
+         [](const Load& l) {
+           Terms terms = ring_chain_terms(l);
+           terms.reduced_bytes = l.n;
+           return terms;
+         },
+     .volume = [](const Position& at) -> Volume {
+       return {.sent = at.of_others(at.everything())};
+     }},
+    {.collective = Collective::kBarrier,
+     .build = ring_all_reduce,
+     .terms = ring_all_reduce_terms},  // of its byte there is one chunk: depth 1 will do
+};
+
+}  // namespace
+
+extern constinit const AlgorithmTraits kRing{
+    .algorithm = Algorithm::kRing, .folds_in_rank_order = false, .collectives = kRingCollectives};
+
+}  // namespace rondo::algorithms

@@ -1,0 +1,313 @@
+#include "comm/board/board.hpp"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
+#include "comm/base/process.hpp"
+#include "comm/board/tags.hpp"
+
+namespace rondo::board {
+
+namespace {
+
+constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et al., 2014)
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// A message's count has this many bits of a word, its type the others.
+
+// Words of one Counts, on cache lines of its own.
+constexpr size_t counts_words(int ranks) {
+  return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
+}
+// How many of a rank's last all_to_all_v's are kept: 16 KiB of them, which are untouched until
+// used.
+constexpr uint64_t counts_kept(int ranks) {
+  constexpr uint64_t kWords = 2048;
+  return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);
+}
+
+}  // namespace
+
+uint64_t Call::hash() const {
+  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(is_split) << 7 |
+                         static_cast<uint64_t>(type) << 8 | static_cast<uint64_t>(op) << 16 |
+                         static_cast<uint64_t>(algorithm) << 24 |
+                         static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
+  return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
+}
+
+std::string Call::to_string() const {
+  if (is_split) return "split";
+  const bool reduces = form_of(collective).reduces;
+  std::string text{name(collective)};
+  if (collective != Collective::kBarrier) {
+    text += fmt::format("({}{}{}", name(type), reduces ? ", " : "", reduces ? name(op) : "");
+    if (collective != Collective::kAllToAllV) text += fmt::format(", count {}", count);
+    if (layout != 0) text += fmt::format(" in all, counts and offsets #{:08x}", layout >> 32);
+    if (is_rooted(collective)) text += fmt::format(", root {}", root);
+    text += ")";
+  }
+  if (algorithm != Algorithm::kAuto) text += fmt::format(" by {}", name(algorithm));
+  return text;
+}
+
+std::string Message::to_string() const {
+  return fmt::format("{}({}, count {}) {} rank {}", sends ? "send" : "recv", name(type), count,
+                     sends ? "to" : "from", peer);
+}
+
+double Message::seconds() const {
+  return static_cast<double>(std::max<int64_t>(base::now_ns() - since_ns, 0)) * 1e-9;
+}
+
+std::string Message::describe() const {
+  std::string text = fmt::format("{}: {} of {} bytes, for {:.3g} s", to_string(), moved_bytes,
+                                 count * size_of(type), seconds());
+  if (behind > 0) text += fmt::format("; {} more behind it", behind);
+  return text;
+}
+
+size_t BoardView::bytes_needed(int ranks) {
+  return sizeof(Header) + sizeof(FirstError) +
+         static_cast<size_t>(ranks) *
+             (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
+              kMessages * sizeof(MessageRecord) +
+              counts_kept(ranks) * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
+}
+
+BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
+  // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks
+  // may already be using it.
+  std::byte* at = const_cast<std::byte*>(base);
+  header_ = reinterpret_cast<Header*>(at);
+  at += sizeof(Header);
+  first_error_ = reinterpret_cast<FirstError*>(at);
+  at += sizeof(FirstError);
+  states_ = reinterpret_cast<RankState*>(at);
+  at += sizeof(RankState) * static_cast<size_t>(ranks);
+  doorbells_ = reinterpret_cast<Doorbell*>(at);
+  at += sizeof(Doorbell) * static_cast<size_t>(ranks);
+  records_ = reinterpret_cast<OperationRecord*>(at);
+  at += sizeof(OperationRecord) * static_cast<size_t>(ranks) * kHistory;
+  messages_ = reinterpret_cast<MessageRecord*>(at);
+  at += sizeof(MessageRecord) * static_cast<size_t>(ranks) * kMessages;
+  counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
+  at += sizeof(uint64_t) * static_cast<size_t>(ranks) * counts_kept(ranks) * counts_words(ranks);
+  error_texts_ = reinterpret_cast<ErrorText*>(at);
+}
+
+Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
+    : BoardView(base, ranks), rank_(rank), counts_kept_(counts_kept(ranks)) {
+  own_ = states_ + rank;
+  own_records_ = records(rank);
+  own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
+  own_->pid_namespace.store(base::own_pid_namespace(), std::memory_order_relaxed);
+  own_->waiting_for.store(-1, std::memory_order_relaxed);
+  own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+  if (rank != 0) return;
+  header_->version = Header::kVersion;
+  header_->ranks = static_cast<uint32_t>(ranks);
+  name.copy(header_->name, sizeof(header_->name) - 1);
+  // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
+  header_->magic.store(Header::kMagic, std::memory_order_release);
+}
+
+std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
+  if (sequence == 0) return std::nullopt;  // what a record that was never used says
+  const OperationRecord& r = records(peer)[sequence % kHistory];
+  if (r.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  // Acquire on every word keeps the second look at the sequence behind it: see post().
+  const uint64_t count = r.count.load(std::memory_order_acquire);
+  const uint64_t shape = r.shape.load(std::memory_order_acquire);
+  const uint64_t arenas = r.arenas.load(std::memory_order_acquire);
+  const uint64_t in_offset = r.in_offset.load(std::memory_order_acquire);
+  const uint64_t out_offset = r.out_offset.load(std::memory_order_acquire);
+  const uint64_t layout = r.layout.load(std::memory_order_acquire);
+  const double factor = r.factor.load(std::memory_order_acquire);
+  if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  Posted posted;
+  posted.call = {.collective = static_cast<Collective>(shape & 0x7f),
+                 .type = static_cast<DataType>(shape >> 8 & 0xff),
+                 .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
+                 .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
+                 .root = static_cast<int32_t>(shape >> 40),
+                 .count = count,
+                 .layout = layout,
+                 .is_split = (shape & 0x80) != 0};
+  posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
+               .arena = static_cast<uint32_t>(arenas),
+               .offset = in_offset};
+  posted.out = {.kind = static_cast<uint32_t>(shape >> 36 & 0xf),
+                .arena = static_cast<uint32_t>(arenas >> 32),
+                .offset = out_offset};
+  posted.factor = factor;
+  return posted;
+}
+
+void Board::show_message(uint32_t index, const Message& message) const {
+  if (index >= kMessages) return;
+  MessageRecord& r = messages_[static_cast<size_t>(rank_) * kMessages + index];
+  // Relaxed, here and in messages(): read for diagnosis only, and show_messages() releases them.
+  r.what.store(message_tag(message.type, message.count), std::memory_order_relaxed);
+  r.moved_bytes.store(message.moved_bytes, std::memory_order_relaxed);
+  r.since_ns.store(message.since_ns, std::memory_order_relaxed);
+  r.end.store(static_cast<uint32_t>(message.peer) * 2 + (message.sends ? 0 : 1),
+              std::memory_order_relaxed);
+  r.behind.store(message.behind, std::memory_order_relaxed);
+}
+
+std::vector<Message> BoardView::messages(int peer) const {
+  std::vector<Message> shown;
+  // Acquire: pairs with the release in show_messages().
+  const uint32_t all = states_[peer].messages.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < std::min(all, kMessages); ++i) {
+    const MessageRecord& r = messages_[static_cast<size_t>(peer) * kMessages + i];
+    const uint64_t what = r.what.load(std::memory_order_relaxed);
+    const uint32_t end = r.end.load(std::memory_order_relaxed);
+    const Message message{.sends = end % 2 == 0,
+                          .peer = static_cast<int>(end / 2),
+                          .type = type_of_tag(what),
+                          .count = count_of_tag(what),
+                          .moved_bytes = r.moved_bytes.load(std::memory_order_relaxed),
+                          .since_ns = r.since_ns.load(std::memory_order_relaxed),
+                          .behind = r.behind.load(std::memory_order_relaxed)};
+    // A board that a stranger reads may say anything.
+    if (message.peer < ranks_ && static_cast<int>(message.type) < kDataTypes) {
+      shown.push_back(message);
+    }
+  }
+  return shown;
+}
+
+int BoardView::awaited_elsewhere(int peer) const {
+  const uint64_t process = states_[peer].elsewhere.load(std::memory_order_relaxed);
+  for (int rank = 0; process != 0 && rank < ranks_; ++rank) {
+    if (rank != peer && packed_process(states_[rank]) == process) return rank;
+  }
+  return -1;
+}
+
+std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
+  const uint64_t entry = static_cast<uint64_t>(peer) * counts_kept_ + sequence % counts_kept_;
+  return counts_ + entry * counts_words(ranks_);
+}
+
+void Board::post_counts(uint64_t sequence, std::span<const uint64_t> sends,
+                        std::span<const uint64_t> expects) const {
+  std::atomic<uint64_t>* const row = counts(rank_, sequence);
+  // As in post(): 0 while it is being written.
+  row[0].store(0, std::memory_order_relaxed);
+  const auto n = static_cast<size_t>(ranks_);
+  for (size_t p = 0; p < n; ++p) row[1 + p].store(sends[p], std::memory_order_release);
+  for (size_t p = 0; p < n; ++p) row[1 + n + p].store(expects[p], std::memory_order_release);
+  // Sequentially consistent, here and in read_count(): of two ranks that end at the same moment one
+  // at least sees the other's (Runner::finish).
+  row[0].store(sequence, std::memory_order_seq_cst);
+}
+
+std::optional<uint64_t> Board::read_count(int peer, uint64_t sequence, size_t index) const {
+  const std::atomic<uint64_t>* const row = counts(peer, sequence);
+  if (row[0].load(std::memory_order_seq_cst) != sequence) return std::nullopt;
+  const uint64_t value = row[1 + index].load(std::memory_order_acquire);
+  if (row[0].load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  return value;
+}
+
+std::optional<Board::Exchange> Board::exchange(int from, int to, uint64_t sequence) const {
+  const auto sends = read_count(from, sequence, static_cast<size_t>(to));
+  const auto expects = read_count(to, sequence, static_cast<size_t>(ranks_ + from));
+  if (!sends || !expects) return std::nullopt;
+  return Exchange{.sends = *sends, .expects = *expects};
+}
+
+void Board::wake(int peer) const {
+  Doorbell& bell = doorbells_[peer];
+  bell.value.fetch_add(
+      1, std::memory_order_release);  // a sleeper that reads the new value does not go to sleep
+  // Not FUTEX_PRIVATE: the sleeper may be another process.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAKE, INT_MAX, nullptr,
+          nullptr, 0);
+}
+
+void Board::wake_all() const {
+  for (int peer = 0; peer < ranks_; ++peer) wake(peer);
+}
+
+Status Board::raise(const Status& status) const {
+  const std::scoped_lock lock(raising_);
+  if (has_error()) return read_error();
+  ErrorText& own = error_texts_[rank_];
+  own.code = static_cast<int32_t>(status.code());
+  const size_t length = std::min(status.message().size(), sizeof(own.message) - 1);
+  std::memcpy(own.message, status.message().data(), length);
+  own.message[length] = '\0';
+  uint32_t none = 0;
+  // Sequentially consistent: see is_posted_after_error(); as a release it pairs with read_error().
+  if (first_error_->finder.compare_exchange_strong(none, static_cast<uint32_t>(rank_) + 1,
+                                                   std::memory_order_seq_cst)) {
+    wake_all();
+  }
+  return read_error();
+}
+
+Status BoardView::read_error() const {
+  // Acquire: pairs with the exchange in raise(), after which nobody writes that text again.
+  const uint32_t finder = first_error_->finder.load(std::memory_order_acquire) - 1;
+  if (finder >= static_cast<uint32_t>(ranks_)) {  // a board that a stranger reads may say anything
+    return {Code::kSystem, "the board names a finder of the error that is no rank"};
+  }
+  const ErrorText& error = error_texts_[finder];
+  char text[sizeof(error.message)];
+  std::memcpy(text, error.message, sizeof(text));
+  text[sizeof(text) - 1] = '\0';
+  const Code code = static_cast<Code>(error.code);
+  return base::guarded([&] { return Status(code == Code::kOk ? Code::kSystem : code, text); });
+}
+
+std::string BoardView::to_string() const {
+  std::string text;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const RankState& s = states_[peer];
+    const uint64_t posted = s.posted.load(std::memory_order_acquire);
+    const uint64_t finished = s.finished.load(std::memory_order_acquire);
+    const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
+    const auto life = static_cast<Life>(s.life.load(std::memory_order_acquire));
+    text += fmt::format("rank {} (pid {}, {}): {} begun, {} finished", peer,
+                        s.pid.load(std::memory_order_relaxed),
+                        life == Life::kAlive  ? "here"
+                        : life == Life::kGone ? "gone"
+                                              : "not come",
+                        posted, finished);
+    if (waits >= 0 && posted > finished) {
+      text += fmt::format("; waits for rank {} in step {} of round {}", waits,
+                          s.step.load(std::memory_order_relaxed),
+                          s.round.load(std::memory_order_relaxed));
+    }
+    text += "\n";
+    const std::vector<Message> waiting = messages(peer);
+    for (const Message& message : waiting) text += "  " + message.describe() + "  <- pending\n";
+    const uint32_t all = s.messages.load(std::memory_order_relaxed);
+    if (all > kMessages) text += fmt::format("  and those of {} more lanes\n", all - kMessages);
+    const uint64_t first = posted > kHistory ? posted - kHistory + 1 : 1;
+    for (uint64_t sequence = first; sequence <= posted; ++sequence) {
+      if (const auto p = read(peer, sequence)) {
+        text += fmt::format("  #{} {}{}\n", sequence, p->call.to_string(),
+                            sequence > finished ? "  <- in progress" : "");
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace rondo::board

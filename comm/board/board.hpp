@@ -1,0 +1,360 @@
+// The board: what every rank is doing, in memory that all ranks of the host map. It is how ranks
+// compare operations, find out who waits for whom, share one error, offer their buffers to each
+// other, and wake each other. It diagnoses nothing itself (watch.hpp does) and carries no payload.
+//
+// Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
+//
+//   what                               writer
+//   Header                             rank 0, once
+//   FirstError                         the first finder of an error, by compare-and-swap
+//   RankState[ranks]                   that rank
+//   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
+//   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
+//   MessageRecord[ranks][kMessages]    that rank, while it waits
+//   Counts[ranks][2 to 64]             that rank: what its last all_to_all_v's exchange
+//   ErrorText[ranks]                   that rank, while FirstError names none
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "rondo/types.hpp"
+#include "transport/link.hpp"
+
+namespace rondo::board {
+
+/// How many operations of each rank the board remembers.
+inline constexpr uint64_t kHistory = 64;
+/// Every so many operations a rank makes sure that it forgets nothing that others still need.
+inline constexpr uint64_t kAskEvery = kHistory / 4;
+
+/// What a rank was asked to do: everything on which ranks must agree.
+struct Call {
+  Collective collective;
+  DataType type;
+  ReduceOp op;
+  Algorithm algorithm;  // as forced by the caller; kAuto otherwise
+  int32_t root;
+  uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
+  uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
+  bool is_split = false;  // the all_gather by which a split's ranks tell each other what they want
+
+  friend bool operator==(const Call&, const Call&) = default;
+  /// The same number on two ranks exactly when they were asked for the same, but for hash
+  /// collisions.
+  uint64_t hash() const;
+  /// "all_reduce(float, sum, count 1024)".
+  std::string to_string() const;
+};
+static_assert(kCollectives < 0x80);  // pack_shape() keeps is_split in the same byte
+
+/// One operation of one rank as another rank reads it.
+struct Posted {
+  Call call;
+  transport::Reference in, out;
+  double factor;  // of a scaled sum: what that rank's input is multiplied by
+};
+
+/// How many of the messages with which a rank waits the board shows.
+inline constexpr uint32_t kMessages = 16;
+
+/// A message with which a rank waits, as another one reads it.
+struct Message {
+  bool sends;  // or receives
+  int peer;
+  DataType type;
+  uint64_t count;
+  uint64_t moved_bytes = 0;
+  int64_t since_ns = 0;  // CLOCK_MONOTONIC, when it was last seen to move, or the wait began
+  uint32_t behind = 0;   // further messages that wait for this one to end
+
+  /// "send(float, count 10) to rank 1".
+  std::string to_string() const;
+  /// The same, and "0 of 40 bytes, for 12.5 s; 2 more behind it".
+  std::string describe() const;
+  /// For how long it has not moved.
+  double seconds() const;
+};
+
+/// For readers that are no rank, such as rondo-status: whether and which board this is.
+struct alignas(128) Header {
+  static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
+  static constexpr uint32_t kVersion = 4;                 // of everything that the board holds
+  std::atomic<uint64_t> magic;                            // written last
+  uint32_t version;
+  uint32_t ranks;
+  char name[112];  // of the communicator, ends in 0; cut where it is longer
+};
+static_assert(sizeof(Header) == 128);
+
+/// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but
+/// defined values, which the sequence word then exposes.
+struct alignas(64) OperationRecord {
+  std::atomic<uint64_t> sequence;  // 0: being written, or never used
+  std::atomic<uint64_t> count;
+  // Collective (upper bit: is_split), type, op, algorithm, kinds of the references to in and out (4
+  // bits each): a byte each; root: 24 bits.
+  std::atomic<uint64_t> shape;
+  std::atomic<uint64_t> arenas;  // of the references to in and out: 32 bits each
+  std::atomic<uint64_t> in_offset;
+  std::atomic<uint64_t> out_offset;
+  std::atomic<uint64_t> layout;
+  std::atomic<double> factor;
+};
+static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
+
+enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2 };
+
+struct alignas(128) RankState {
+  std::atomic<uint64_t> posted;      // sequence of the last operation begun
+  std::atomic<uint64_t> finished;    // sequence of the last operation ended
+  std::atomic<uint64_t> heartbeat;   // moves while the rank is in a slow wait
+  std::atomic<uint64_t> progress;    // moves while the rank works on an operation
+  std::atomic<int32_t> waiting_for;  // the peer it is blocked on, -1: none
+  std::atomic<uint32_t> step;        // the program's step it is blocked in
+  std::atomic<uint32_t> round;
+  std::atomic<uint32_t> life;  // Life
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> withdrawn;  // 1: it failed, and touches no peer's buffer any more
+  // While waiting_for names a rank, also:
+  std::atomic<int64_t> waiting_since_ns;  // CLOCK_MONOTONIC, when anything last moved
+  std::atomic<uint32_t> algorithm;        // Algorithm of the operation; kAuto: not yet decided
+  std::atomic<uint32_t> messages;         // peers and directions in which a message waits; 0: none
+  std::atomic<uint32_t> pid_namespace;    // inode: where `pid` is the rank's number
+  // While the rank's process waits for long in another communicator: packed_process() of the rank
+  // there that it waits for; 0: it does not.
+  std::atomic<uint64_t> elsewhere;
+};
+static_assert(sizeof(RankState) ==
+              128);  // prefetchers fetch pairs of lines: other writers stay away
+
+/// A process in one word: its PID namespace's inode, and its number there.
+inline uint64_t packed_process(const RankState& state) {
+  return static_cast<uint64_t>(state.pid_namespace.load(std::memory_order_relaxed)) << 32 |
+         static_cast<uint32_t>(state.pid.load(std::memory_order_relaxed));
+}
+
+/// One message with which a rank waits. Single facts: a reader may see two messages' mixed.
+struct alignas(32) MessageRecord {
+  std::atomic<uint64_t> what;  // message_tag()
+  std::atomic<uint64_t> moved_bytes;
+  std::atomic<int64_t> since_ns;
+  std::atomic<uint32_t> end;  // twice the peer; to receive: one more
+  std::atomic<uint32_t> behind;
+};
+static_assert(sizeof(MessageRecord) == 32);
+
+struct alignas(128) Doorbell {
+  std::atomic<uint32_t> sleeping;  // threads of the rank that sleep, or are about to
+  std::atomic<uint32_t> value;     // the futex word
+};
+
+/// Which rank's ErrorText is the error that all ranks report. A finder names itself when its text
+/// is whole, so that one that is held up, or dies, while it writes hides no error and delays
+/// nobody.
+struct alignas(128) FirstError {
+  std::atomic<uint32_t> finder;  // rank + 1; 0: no error
+};
+static_assert(sizeof(FirstError) == 128);
+
+struct alignas(128) ErrorText {
+  int32_t code;
+  char message[1020];
+};
+static_assert(sizeof(ErrorText) == 1024);
+
+/// The board as anybody may read it, rank or not. It may change under the reader, who sees single
+/// facts and no moment's truth. Thread-safe.
+class BoardView {
+ public:
+  static size_t bytes_needed(int ranks);
+
+  /// REQUIRES: `base` holds the bytes_needed(ranks) bytes of a board, and outlives the view.
+  BoardView(const std::byte* base, int ranks);
+
+  int ranks() const { return ranks_; }
+  const RankState& state(int peer) const { return states_[peer]; }
+
+  /// That operation of `peer`, unless it has not begun or is too long ago.
+  std::optional<Posted> read(int peer, uint64_t sequence) const;
+
+  /// Of the messages with which `peer` waits, the first ones of each peer and direction, kMessages
+  /// at most: state(peer).messages says how many there are.
+  std::vector<Message> messages(int peer) const;
+
+  /// The rank whose process that of `peer` waits for in another communicator, or -1: none here.
+  int awaited_elsewhere(int peer) const;
+
+  /// The error all ranks report, or ok.
+  Status error() const { return has_error() ? read_error() : Status(); }
+  bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
+
+  /// The last operations of every rank, and the messages with which it waits, as text.
+  std::string to_string() const;
+
+ protected:
+  OperationRecord* records(int peer) const {
+    return records_ + static_cast<uint64_t>(peer) * kHistory;
+  }
+  Status read_error() const;
+
+  // Not const: Board writes through them. A mere view does not.
+  int ranks_;
+  Header* header_;
+  FirstError* first_error_;
+  RankState* states_;
+  Doorbell* doorbells_;
+  OperationRecord* records_;
+  MessageRecord* messages_;
+  std::atomic<uint64_t>* counts_;
+  ErrorText* error_texts_;
+};
+
+/// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong
+/// to whoever advances this rank's operations (one thread at a time); everything else may be called
+/// by any thread.
+class Board : public BoardView {
+ public:
+  /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
+  /// outlives the Board. `name`: the communicator's, for who reads the board from outside.
+  Board(std::byte* base, int ranks, int rank, std::string_view name = {});
+
+  int rank() const { return rank_; }
+
+  /// This rank begins operation `sequence` (1, 2, 3, ...) and offers its buffers.
+  void post(uint64_t sequence, const Call& call, const transport::Reference& in,
+            const transport::Reference& out, double factor = 1) {
+    OperationRecord& r = own_records_[sequence % kHistory];
+    r.sequence.store(0, std::memory_order_relaxed);
+    // Release on every word keeps it behind the sequence's 0 above, for read() on other ranks; on
+    // x86 it costs nothing.
+    r.count.store(call.count, std::memory_order_release);
+    r.shape.store(pack_shape(call) | pack_kinds(in, out), std::memory_order_release);
+    r.arenas.store(pair(in.arena, out.arena), std::memory_order_release);
+    r.in_offset.store(in.offset, std::memory_order_release);
+    r.out_offset.store(out.offset, std::memory_order_release);
+    r.layout.store(call.layout, std::memory_order_release);
+    r.factor.store(factor, std::memory_order_release);
+    r.sequence.store(
+        sequence, std::memory_order_release);  // pairs with the acquire in has_posted() and read()
+    own_->posted.store(sequence, std::memory_order_release);
+  }
+  void finish(uint64_t sequence) { own_->finished.store(sequence, std::memory_order_release); }
+
+  /// After post(): whether there is an error already. A rank that fails waits for peers that have
+  /// posted its last operation, which may be touching its buffers (may_touch). One that posts later
+  /// than it looked finds the error here: store and load of both are sequentially consistent.
+  bool is_posted_after_error(uint64_t sequence) const {
+    own_->posted.store(sequence, std::memory_order_seq_cst);
+    return first_error_->finder.load(std::memory_order_seq_cst) != 0;
+  }
+
+  /// This rank waits with a message, `index` of `all`; those beyond kMessages are only counted.
+  void show_message(uint32_t index, const Message& message) const;
+  void show_messages(uint32_t all) const { own_->messages.store(all, std::memory_order_release); }
+
+  /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
+  /// channels a lost count is as good as a kept one.
+  void progressed() const {
+    own_->progress.store(own_->progress.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
+  }
+  /// This rank touches no peer's buffer any more. Release: its last accesses come before.
+  void withdraw() const { own_->withdrawn.store(1, std::memory_order_release); }
+  bool has_withdrawn(int peer) const {
+    return states_[peer].withdrawn.load(std::memory_order_acquire) != 0;
+  }
+  /// Whether `peer` has said goodbye. Acquire: everything that it sent before is there.
+  bool has_left(int peer) const {
+    return states_[peer].life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone);
+  }
+  /// Whether `peer`, inside operation `sequence`, may still touch this rank's buffers.
+  bool may_touch(int peer, uint64_t sequence) const {
+    const RankState& s = states_[peer];
+    return s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kAlive) &&
+           s.withdrawn.load(std::memory_order_acquire) == 0 &&
+           s.posted.load(std::memory_order_seq_cst) >= sequence &&
+           s.finished.load(std::memory_order_acquire) < sequence;
+  }
+
+  /// What post() of operation `sequence`, and post_counts() where `counts`, may overwrite is of
+  /// interest to ranks that have not begun this operation yet. 0: to nobody. Most posts ask for
+  /// nothing, and one in a few covers those that follow.
+  uint64_t needed_before_post(uint64_t sequence, bool counts) const {
+    uint64_t needed = 0;
+    // The last post before the next question overwrites sequence - 1 + kAskEvery - kHistory.
+    if (sequence % kAskEvery == 0 && sequence >= kHistory) needed = sequence + kAskEvery - kHistory;
+    if (counts && sequence > counts_kept_) needed = std::max(needed, sequence - counts_kept_ + 1);
+    return needed;
+  }
+  /// The last operation that `peer` has begun.
+  uint64_t last_begun(int peer) const {
+    return states_[peer].posted.load(std::memory_order_acquire);
+  }
+
+  /// Whether `peer` has posted `sequence` (or is already past it).
+  bool has_posted(int peer, uint64_t sequence) const {
+    // Acquire: pairs with post(); what the peer wrote into its input before posting is visible
+    // afterwards.
+    return records(peer)[sequence % kHistory].sequence.load(std::memory_order_acquire) >= sequence;
+  }
+  /// Before post() of an all_to_all_v: the elements that this rank sends to, and expects of, every
+  /// rank.
+  void post_counts(uint64_t sequence, std::span<const uint64_t> sends,
+                   std::span<const uint64_t> expects) const;
+  /// What `from` sends to `to` as each of the two has said; nothing where one of them has not, or
+  /// too long ago.
+  struct Exchange {
+    uint64_t sends, expects;
+  };
+  std::optional<Exchange> exchange(int from, int to, uint64_t sequence) const;
+
+  RankState& state(int peer) const { return states_[peer]; }
+  Doorbell& doorbell(int peer) const { return doorbells_[peer]; }
+
+  /// Wakes `peer`'s sleeping threads, if any: one relaxed load when there are none. A sleeper that
+  /// this load misses has not yet passed its membarrier and will look again (wait.hpp).
+  void ring(int peer) const {
+    if (doorbells_[peer].sleeping.load(std::memory_order_relaxed) != 0) wake(peer);
+  }
+  void wake(int peer) const;
+  void wake_all() const;
+
+  /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
+  /// that holds.
+  Status raise(const Status& status) const;
+
+ private:
+  static uint64_t pack_shape(const Call& call) {
+    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.is_split) << 7 |
+           static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
+           static_cast<uint64_t>(call.algorithm) << 24 |
+           static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 40;
+  }
+  static uint64_t pack_kinds(const transport::Reference& in, const transport::Reference& out) {
+    return static_cast<uint64_t>(in.kind) << 32 | static_cast<uint64_t>(out.kind) << 36;
+  }
+  static uint64_t pair(uint32_t low, uint32_t high) {
+    return low | static_cast<uint64_t>(high) << 32;
+  }
+  /// Sequence, then what is sent by destination, then what is expected by source.
+  std::atomic<uint64_t>* counts(int peer, uint64_t sequence) const;
+  std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
+
+  int rank_;
+  uint64_t counts_kept_;  // of a rank's last all_to_all_v's
+  RankState* own_;
+  OperationRecord* own_records_;
+  mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText
+};
+
+}  // namespace rondo::board

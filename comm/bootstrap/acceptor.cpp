@@ -1,0 +1,297 @@
+// Rank 0's side of a meeting. A connection is pending until its hello and its proof of the secret
+// are right, and on a unix socket its uid. A pending connection costs one descriptor, 216 bytes and
+// at most kHelloLimit, and cannot end the job.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <string>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/meeting.hpp"
+
+namespace rondo::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using transport::UniqueFd;
+
+constexpr milliseconds kHelloLimit{5000};
+constexpr size_t kPendingBeyondWorld = 64;
+// Connections accepted before the pending ones are read.
+constexpr int kMostAtOnce = 256;
+
+class Acceptor {
+ public:
+  Acceptor(const Meeting& meeting, const Listener& listener)
+      : meeting_(meeting),
+        listener_(listener),
+        world_size_(meeting.identity.world_size),
+        expected_{.world_size = static_cast<uint32_t>(world_size_),
+                  .name = pack_name(meeting.name),
+                  .key = key_of(meeting.identity.secret)},
+        deadline_(meeting.deadline()),
+        limit_text_(name_duration(meeting.timeout)),
+        peers_(static_cast<size_t>(world_size_)) {}
+
+  Result<std::vector<PeerConnection>> run() {
+    Status status = gather();
+    if (!status.ok()) {
+      for (PeerConnection& peer : peers_) refuse(peer.connection, status);
+      return status;
+    }
+    peers_.erase(peers_.begin());
+    return std::move(peers_);
+  }
+
+ private:
+  struct PendingConnection {
+    UniqueFd socket;
+    pid_t visible_pid;  // 0: it cannot be seen from here
+    Deadline::Time deadline;
+    Challenge challenge;
+    size_t received = 0;
+    Hello hello{};
+  };
+
+  Status gather() {
+    while (joined_ + 1 < world_size_) {
+      RONDO_RETURN_IF_ERROR(wait());
+      RONDO_RETURN_IF_ERROR(accept_all());
+      RONDO_RETURN_IF_ERROR(read_pending());
+      RONDO_RETURN_IF_ERROR(check_peers());
+    }
+    return {};
+  }
+
+  /// Until a descriptor is ready, the first pending connection expires, or the deadline.
+  Status wait() {
+    std::vector<pollfd> watched{{listener_.fd(), POLLIN, 0}};
+    Deadline until = deadline_;
+    for (const PendingConnection& pending : pending_) {
+      watched.push_back({pending.socket.get(), POLLIN, 0});
+      until = until.at_most(pending.deadline);
+    }
+    for (const PeerConnection& peer : peers_) {
+      watched.push_back({peer.connection.fd(), POLLIN, 0});
+      watched.push_back({peer.pidfd.get(), POLLIN, 0});
+    }
+    auto ready = poll_until(watched, until);
+    if (!ready.ok()) return ready.status();
+    if (*ready || !deadline_.has_passed()) return {};
+    std::vector<int> missing;
+    for (int rank = 1; rank < world_size_; ++rank) {
+      if (peers_[static_cast<size_t>(rank)].rank < 0) missing.push_back(rank);
+    }
+    return Status(Code::kBootstrap, name_ranks(missing) + " of " + std::to_string(world_size_) +
+                                        " did not come within " + limit_text_ +
+                                        "; rank 0 waited at " + meeting_.rendezvous.text() +
+                                        rejected_text());
+  }
+
+  /// A missing rank may be among the rejected connections.
+  std::string rejected_text() const {
+    if (rejected_ == 0) return "";
+    return "; it turned away " +
+           (rejected_ == 1 ? "a caller" : std::to_string(rejected_) + " callers, the last one") +
+           " " + last_rejected_;
+  }
+
+  /// Sends `why`, and keeps `what` for the error if a rank is missing. The hello is not proven.
+  void reject(Connection& connection, const PendingConnection& pending, const Status& why,
+              const std::string& what) {
+    const std::string from = meeting_.rendezvous.is_tcp() ? "at " + peer_address(connection.fd())
+                             : pending.visible_pid > 0    ? pid_text(pending.visible_pid)
+                                                          : "in another PID namespace";
+    ++rejected_;
+    last_rejected_ =
+        from + " that called itself rank " + std::to_string(pending.hello.rank) + " and " + what;
+    refuse(connection, why);
+  }
+
+  Status accept_all() {
+    for (int turn = 0; turn < kMostAtOnce; ++turn) {
+      UniqueFd socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket.valid()) {
+        if (errno == EAGAIN) return {};
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        const int error = errno;
+        if (error == EMFILE || error == ENFILE) {
+          // The kernel reports it also when no connection waits.
+          pollfd waiting{listener_.fd(), POLLIN, 0};
+          if (poll(&waiting, 1, 0) == 0) return {};
+          if (!pending_.empty()) {
+            pending_.pop_front();
+            continue;
+          }
+        }
+        return system_status("rank 0 cannot accept another rank", error);
+      }
+      pid_t visible_pid = 0;
+      if (!meeting_.rendezvous.is_tcp()) {
+        auto credentials = credentials_of(socket.get());
+        if (!credentials.ok() || credentials->uid != geteuid()) continue;
+        visible_pid = credentials->pid;
+      }
+      // Always fits into the buffer of a new socket.
+      const Challenge challenge = make_challenge();
+      if (send(socket.get(), &challenge, sizeof challenge, MSG_NOSIGNAL) != sizeof challenge) {
+        continue;
+      }
+      if (pending_.size() >= static_cast<size_t>(world_size_) + kPendingBeyondWorld) {
+        pending_.pop_front();
+      }
+      pending_.push_back({.socket = std::move(socket),
+                          .visible_pid = visible_pid,
+                          .deadline = steady_clock::now() + kHelloLimit,
+                          .challenge = challenge});
+    }
+    return {};
+  }
+
+  Status read_pending() {
+    std::deque<PendingConnection> still_pending;
+    for (PendingConnection& pending : pending_) {
+      char* into = reinterpret_cast<char*>(&pending.hello) + pending.received;
+      const ssize_t got =
+          recv(pending.socket.get(), into, sizeof(Hello) - pending.received, MSG_DONTWAIT);
+      if (got > 0) pending.received += static_cast<size_t>(got);
+      const bool waiting = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+      if (pending.received == sizeof(Hello)) {
+        RONDO_RETURN_IF_ERROR(answer_hello(pending));
+      } else if (waiting && steady_clock::now() < pending.deadline) {
+        still_pending.push_back(std::move(pending));
+      }
+    }
+    pending_ = std::move(still_pending);
+    return {};
+  }
+
+  /// An error ends the meeting; a bad hello only rejects its connection.
+  Status answer_hello(PendingConnection& pending) {
+    const Hello& hello = pending.hello;
+    Connection connection(std::move(pending.socket), Bootstrap::kMaxBlobBytes);
+    const HelloVerdict verdict = judge(hello, pending.challenge, expected_);
+    switch (verdict) {
+      case HelloVerdict::kGarbage:
+        return {};
+      case HelloVerdict::kVersion:
+        reject(connection, pending, other_version(kProtocolVersion, hello.version),
+               "uses another version of rondo");
+        return {};
+      case HelloVerdict::kSecret:
+        reject(connection, pending,
+               Status(Code::kBootstrap,
+                      "rank 0 has another secret than this rank: it belongs to another job, or "
+                      "RONDO_SECRET or RONDO_SECRET_FILE is not the same on both"),
+               "has another secret: RONDO_SECRET or RONDO_SECRET_FILE must be the same on all "
+               "ranks");
+        return {};
+      case HelloVerdict::kName:
+        (void)connection.send(FrameKind::kOtherName, 0, {}, {}, steady_clock::now());
+        return {};
+      case HelloVerdict::kAccept:
+      case HelloVerdict::kWorldSize:
+        break;
+    }
+    const Digest proof = counter_proof(hello, pending.challenge, expected_.key);
+    (void)connection.send(FrameKind::kProof, 0,
+                          {reinterpret_cast<const char*>(proof.data()), proof.size()}, {},
+                          steady_clock::now());
+    if (verdict == HelloVerdict::kAccept) {
+      return add_peer(hello, pending.visible_pid, std::move(connection));
+    }
+    Status status(Code::kBootstrap, "rank " + std::to_string(hello.rank) + " " +
+                                        pid_text(static_cast<pid_t>(hello.pid)) +
+                                        " says that there are " + std::to_string(hello.world_size) +
+                                        " ranks, rank 0 says " + std::to_string(world_size_));
+    refuse(connection, status);
+    return status;
+  }
+
+  Status add_peer(const Hello& hello, pid_t visible_pid, Connection connection) {
+    const int rank = static_cast<int>(hello.rank);
+    const auto pid = static_cast<pid_t>(hello.pid);
+    PeerConnection& peer = peers_[hello.rank];
+    if (rank == 0 || peer.rank >= 0) {
+      Status twice(Code::kBootstrap, "rank " + std::to_string(rank) + " was given twice: to pid " +
+                                         std::to_string(rank == 0 ? getpid() : peer.pid) +
+                                         " and to pid " + std::to_string(pid));
+      refuse(connection, twice);
+      return twice;
+    }
+    auto pidfd = open_pidfd(visible_pid, rank);
+    if (!pidfd.ok()) {
+      const Status unwatched(pidfd.status().code(), "rank 0: " + pidfd.status().message());
+      refuse(connection, unwatched);
+      return unwatched;
+    }
+    peer = {.rank = rank,
+            .pid = pid,
+            .pid_namespace = hello.pid_namespace,
+            .pidfd = std::move(*pidfd),
+            .connection = std::move(connection)};
+    ++joined_;
+    const auto theirs = steady_clock::now() + milliseconds(hello.left_ms);
+    if (!deadline_.is_before(theirs)) {
+      deadline_ = deadline_.at_most(theirs);
+      const milliseconds limit(hello.limit_ms);
+      limit_text_ = name_duration(limit);
+      if (limit != meeting_.timeout) limit_text_ += " (rank " + std::to_string(rank) + "'s limit)";
+    }
+    return {};
+  }
+
+  /// A peer sends nothing before the welcome but an error; anything else ends the meeting.
+  Status check_peers() {
+    for (PeerConnection& peer : peers_) {
+      if (peer.rank < 0) continue;
+      const std::string who = "rank " + std::to_string(peer.rank) + " " + pid_text(peer.pid);
+      auto received = peer.connection.try_receive();
+      if (received.ok() && *received && (*received)->frame.kind == FrameKind::kError) {
+        Status why = unpack_status((*received)->frame.payload);
+        return Status(why.code(), "rank " + std::to_string(peer.rank) + ": " + why.message());
+      }
+      if (received.ok() && *received) {
+        return Status(Code::kBootstrap, who + " spoke before it was welcomed");
+      }
+      if (!received.ok() && received.status().code() != Code::kPeerDied) {
+        return Status(received.status().code(),
+                      "rank 0: receiving from " + who + ": " + received.status().message());
+      }
+      pollfd ended{peer.pidfd.get(), POLLIN, 0};
+      if (!received.ok() || poll(&ended, 1, 0) > 0) {
+        return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
+      }
+    }
+    return {};
+  }
+
+  static void refuse(Connection& connection, const Status& why) {
+    if (!connection.is_open()) return;
+    (void)connection.send(FrameKind::kError, 0, pack_status(why), {}, steady_clock::now());
+  }
+
+  const Meeting& meeting_;
+  const Listener& listener_;
+  const int world_size_;
+  const Expected expected_;
+  Deadline deadline_;
+  std::string limit_text_;
+  int joined_ = 0;
+  uint64_t rejected_ = 0;
+  std::string last_rejected_;
+  std::vector<PeerConnection> peers_;  // by rank; rank -1: not yet connected; entry 0 stays empty
+  std::deque<PendingConnection> pending_;
+};
+
+}  // namespace
+
+Result<std::vector<PeerConnection>> accept_ranks(const Meeting& meeting, const Listener& listener) {
+  return Acceptor(meeting, listener).run();
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,18 @@
+// Memory that all ranks of a communicator map.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "rondo/status.hpp"
+#include "transport/memory/segment.hpp"
+
+namespace rondo::comm {
+
+/// Rank 0 makes it, zeroed, in whole pages of at least `least_bytes`; the others map it. Every rank
+/// calls it at the same point with the same arguments; blocks until rank 0 has. `name` shows in
+/// /proc/PID/maps.
+Result<transport::Segment> share_segment(Bootstrap& bootstrap, const char* name,
+                                         size_t least_bytes);
+
+}  // namespace rondo::comm

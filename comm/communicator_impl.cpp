@@ -1,0 +1,251 @@
+// The way of a call into the communicator: its arguments are checked, its plan is found, and it is
+// carried out by this thread, or handed to the progress thread, or kept for the group's end.
+// Nothing here knows how an operation is carried out.
+#include "comm/communicator_impl.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
+#include "comm/base/limits.hpp"
+#include "comm/base/refuse.hpp"
+
+namespace rondo {
+
+using comm::refuse;
+using comm::Request;
+using comm::WorkState;
+using engine::Operation;
+using engine::Transfer;
+
+Status Communicator::Impl::failure() const {
+  return device_ ? device_->check(false) : board_->error();
+}
+
+Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
+                                  const WorkState* work) {
+  if (group_ || work != nullptr || is_queued()) return hand_over(request, options, work);
+  if (device_ || board_->has_error()) RONDO_RETURN_IF_ERROR(failure());
+  if (!repeats_last(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  if (!device_) return runner_->run(last_.operation);
+  RONDO_RETURN_IF_ERROR(enqueue(last_.operation));
+  return device_->run();
+}
+
+Status Communicator::Impl::submit(Transfer transfer, const CallOptions& options,
+                                  const WorkState* work) {
+  return hand_over(std::move(transfer), options, work);
+}
+
+// A call that does not go straight to the runner is a group of one, or part of the open group.
+template <class Call>
+Status Communicator::Impl::hand_over(Call&& call, const CallOptions& options,
+                                     const WorkState* work) {
+  comm::Group alone;
+  comm::Group& group = group_ ? *group_ : alone;
+  Status refused = failure();
+  if (refused.ok()) refused = add(std::forward<Call>(call), options, work, group);
+  if (refused.ok()) return group_ ? Status() : carry_out(alone);
+  if (work != nullptr) (*work)->end(refused, base::now_ns());
+  return group.refuse(refused);
+}
+
+Status Communicator::Impl::add(const Request& request, const CallOptions& options,
+                               const WorkState* work, comm::Group& group) {
+  RONDO_RETURN_IF_ERROR(check_work(name(request.collective), work));
+  if (!repeats_last(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  Operation& operation = group.operations.emplace_back(last_.operation);
+  if (work != nullptr) operation.work = *work;
+  group.asynchronous = group.asynchronous || work != nullptr;
+  return {};
+}
+
+Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, const WorkState* work,
+                               comm::Group& group) {
+  const char* const word = transfer.sends ? "send" : "recv";
+  RONDO_RETURN_IF_ERROR(check_work(word, work));
+  RONDO_RETURN_IF_ERROR(check_stream(word, options));
+  RONDO_RETURN_IF_ERROR(comm::check(transfer, options, size()));
+  if (!group_ && work == nullptr && transfer.peer == rank()) {
+    return refuse(
+        fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
+                    "the recv into one group, or use the asynchronous calls",
+                    transfer.sends ? "send to" : "recv from"));
+  }
+  transfer.timeout_ns = timeout_of(options);
+  transfer.stream = options.stream;
+  if (work != nullptr) transfer.work = *work;
+  group.asynchronous = group.asynchronous || work != nullptr;
+  group.transfers.push_back(std::move(transfer));
+  return {};
+}
+
+Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {
+  if (work == nullptr || !device_) return {};
+  return {Code::kUnavailable,
+          fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
+                      "return when the operation is on its stream",
+                      call)};
+}
+
+Status Communicator::Impl::check_stream(std::string_view call, const CallOptions& options) const {
+  if (device_) return device_->refusal(options.stream);
+  if (options.stream == nullptr) return {};
+  return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device", call));
+}
+
+int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
+  return options.timeout.count() > 0
+             ? std::min(options.timeout, base::kLongestTimeout).count() * 1'000'000
+             : timeout_ns_;
+}
+
+bool Communicator::Impl::repeats_last(const Request& request, const CallOptions& options) const {
+  const auto& [r, o, operation] = last_;
+  const bool same_layout =
+      r.layout == request.layout || (r.layout && request.layout && *r.layout == *request.layout);
+  return operation.prepared != nullptr && r.collective == request.collective &&
+         r.in == request.in && r.out == request.out && r.count == request.count &&
+         r.type == request.type && r.op == request.op && r.root == request.root &&
+         r.is_split == request.is_split && same_layout && o.algorithm == options.algorithm &&
+         o.timeout.count() == options.timeout.count() && o.stream == options.stream &&
+         std::bit_cast<uint64_t>(o.factor) == std::bit_cast<uint64_t>(options.factor);
+}
+
+Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
+  RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
+  RONDO_RETURN_IF_ERROR(check_stream(name(request.collective), options));
+  auto operation = operation_by(device_ ? *device_plans_ : *plans_, request, options);
+  if (!operation.ok()) return operation.status();
+  last_ = {.request = request, .options = options, .operation = std::move(*operation)};
+  if (request.layout != nullptr) last_.request.layout = &last_.operation.prepared->layout;
+  return {};
+}
+
+Result<Operation> Communicator::Impl::operation_by(comm::Plans& plans, const Request& request,
+                                                   const CallOptions& options) {
+  auto found = plans.find(comm::shape_of(request, options, rank()));
+  if (!found.ok()) return found.status();
+  Operation operation;
+  operation.prepared = found->get();
+  operation.keep_alive = std::move(*found);
+  if (request.collective == Collective::kBarrier) {
+    operation.in = &barrier_in_;
+    operation.out = &barrier_out_;
+  } else {
+    if (comm::reads(request, rank())) operation.in = static_cast<const std::byte*>(request.in);
+    if (comm::writes(request, rank())) operation.out = static_cast<std::byte*>(request.out);
+  }
+  operation.factor = options.factor;
+  operation.timeout_ns = timeout_of(options);
+  operation.stream = options.stream;
+  return operation;
+}
+
+Status Communicator::Impl::enqueue(const Operation& operation) {
+  return device_->add(operation, runner_->record(*operation.prepared));
+}
+
+Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {
+  const Request request = {.collective = Collective::kAllGather,
+                           .in = own,
+                           .out = all,
+                           .count = count,
+                           .type = DataType::kInt32,
+                           .is_split = true};
+  const CallOptions options = {.algorithm = Algorithm::kRing};
+  if (!device_) return submit(request, options);
+  RONDO_RETURN_IF_ERROR(failure());
+  auto operation = operation_by(*plans_, request, options);
+  return operation.ok() ? runner_->run(*operation) : operation.status();
+}
+
+Status Communicator::Impl::need_queue() {
+  if (queue_) return {};
+  auto thread = engine::ProgressThread::shared();
+  if (!thread.ok()) return thread.status();
+  (*thread)->expect_queue();
+  queue_ = std::make_shared<engine::Queue>(*runner_);
+  progress_ = std::move(*thread);
+  return {};
+}
+
+// A call has thrown: it may be half done, and peers may wait for the rest.
+Status Communicator::Impl::broken_off() noexcept {
+  Status error = board_->raise(base::caught());
+  if (device_) device_->abort();
+  if (group_) (void)group_->refuse(error);
+  if (is_queued()) return error;  // the progress thread has the runner, and finds the error
+  (void)runner_->withdraw();
+  return runner_->await_release();
+}
+
+Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
+                              Algorithm algorithm, ReduceOp op) const {
+  Request request{.collective = collective, .count = count, .type = type, .op = op};
+  schedule::BlockLayout layout;
+  if (is_varying(collective)) {
+    layout = schedule::equal_layout(collective, size(), count);
+    request.layout = &layout;
+  }
+  const CallOptions options{.algorithm = algorithm};
+  if (!comm::check_values(request, options, size()).ok()) return {};
+  comm::Shape shape = comm::shape_of(request, options, rank());
+  shape.in_place = false;
+  const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
+  direct =
+      direct || device_ != nullptr;  // where peers reach buffers at all, they reach all of them
+  auto made = plans.prepare(shape);
+  if (!made.ok()) return {};
+  const engine::Prepared& prepared = **made;
+  const bool goes_direct =
+      prepared.direct && (direct || prepared.sharing == engine::Sharing::kCopied);
+  if (prepared.required && !goes_direct) return {};
+  const engine::ExecutionPlan& chosen = goes_direct ? *prepared.direct : prepared.staged;
+  auto bytes = plans.most_bytes_moved(shape, chosen.algorithm);
+  return {.algorithm = chosen.algorithm,
+          .channels = plans.limits().channels,
+          .predicted_us = tuner::price({.collective = collective,
+                                        .algorithm = chosen.algorithm,
+                                        .ranks = plans.limits().ranks,
+                                        .bytes = count * size_of(type),
+                                        .mapped = direct},
+                                       plans.limits().profile)
+                              .total_us(),
+          .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
+}
+
+void Communicator::Impl::abort(const std::string& reason) {
+  const Status status = base::guarded(
+      [&] { return Status(Code::kAborted, fmt::format("rank {} aborted: {}", rank(), reason)); });
+  (void)board_->raise(status);
+  if (device_) device_->abort();
+}
+
+Communicator::Impl::~Impl() {
+  if (owner_ != getpid()) {
+    // A forked child's copy. The threads and the place on the board are the parent's, and what
+    // waits for threads would wait for ever, so these parts stay.
+    static auto* left_alone = new std::vector<std::shared_ptr<void>>;
+    left_alone->push_back(std::move(queue_));
+    left_alone->push_back(std::move(progress_));
+    left_alone->push_back(std::move(runner_));
+    left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
+    return;
+  }
+  if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
+  if (queue_) queue_->drain();
+  device_.reset();  // while the board still says that this rank is there
+  if (board_) {
+    // Release: every operation's posts come before it (watch.cpp reads life first).
+    board_->state(board_->rank())
+        .life.store(static_cast<uint32_t>(board::Life::kGone), std::memory_order_release);
+    board_->wake_all();
+  }
+}
+
+}  // namespace rondo

@@ -1,0 +1,510 @@
+// The device engine: the interpreter's primitives on memory that GPUs share, for one channel, which
+// is one block of threads. Its kernel is in cuda_engine.cu; everything here is plain C++ too, and a
+// test walks it on the host, with threads as blocks. What differs between the two comes as template
+// parameters, which device_block.hpp describes.
+//
+// Two protocols. Simple, NCCL's word: slots with counters. LL, for little data: lines with flags,
+// no counters and no fences (try_move_by_ll()).
+//
+// All threads of a block call everything together and get the same answers. An operand is looked
+// after by one thread, so that peers are waited for side by side; counters are advanced by it
+// between the two barriers of a move, and read by anybody outside of them. Signals, waits and
+// reports are the leader's, thread 0. Unlike the host's engine this one has nothing else to do, so
+// that it polls for a while before it says blocked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/device/channel_walk.hpp"
+#include "comm/device/device_block.hpp"
+#include "comm/device/device_operation.hpp"
+#include "comm/device/ll.hpp"
+
+namespace rondo::engine {
+
+template <class Block, class Access>
+class DeviceEngine : ChannelWalk<Block, Access> {
+  using Base = ChannelWalk<Block, Access>;
+  using Base::agree;
+  using Base::block_;
+  using Base::channel_;
+  using Base::clear_turns;
+  using Base::finding_;
+  using Base::given_up;
+  using Base::is_own;
+  using Base::leads;
+  using Base::links_;
+  using Base::look_round;
+  using Base::memory_;
+  using Base::mismatch;
+  using Base::reaches;
+  using Base::share_;
+
+ public:
+  RONDO_DEVICE DeviceEngine(const DeviceLinks& links, const DeviceOperation& operation,
+                            uint32_t channel, Block& block)
+      : Base(links, channel, block), operation_(operation), element_(size_of(operation.type)) {}
+
+  /// Walks the channel to its end. kDone, or kFailed with a report; then later operations fail too.
+  RONDO_DEVICE Progress run() {
+    if (leads()) begin();
+    Cursor cursor;
+    uint64_t blocked_since = 0;  // 0: not blocked
+    Progress made = agree(leads() && given_up() ? Progress::kFailed : Progress::kDone);
+    if (made == Progress::kDone) made = Progress::kProgressed;
+    while (made != Progress::kDone && made != Progress::kFailed) {
+      made = advance(operation_.program, part(), cursor, *this, kBudget);
+      if (made == Progress::kProgressed) blocked_since = 0;
+      if (made != Progress::kBlocked) continue;
+      made = agree(leads() ? look_round(&blocked_since, operation_.limit_ns) : Progress::kDone);
+      block_.rest();
+    }
+    if (leads() && made == Progress::kFailed) {
+      Base::give_up([&](DeviceReport& report) {
+        report.step = cursor.step;
+        report.round = cursor.round;
+        report.epoch = block_.shared().epoch;
+        report.sequence = operation_.sequence;
+      });
+    }
+    if (made == Progress::kDone && operation_.protocol == Protocol::kLl) clear_old_lines();
+    block_.sync();  // the block's next operation begins with the same shared memory
+    return made;
+  }
+
+  // The interpreter's primitives.
+
+  RONDO_DEVICE Progress try_move(const SliceMove& move) {
+    if (operation_.protocol == Protocol::kLl) return try_move_by_ll(move);
+    const Progress found = agree(locate(move));
+    if (found != Progress::kDone) return found;
+    count(move);
+    fold(move, move.length);
+    // All threads have read the sources, and all their writes come before any counter for a peer.
+    block_.sync();
+    hand_over(move);
+    return Progress::kDone;
+  }
+
+  RONDO_DEVICE Progress try_wait(const schedule::Instruction& instruction) {
+    return agree(leads() ? seen(instruction) : Progress::kDone);
+  }
+
+  /// What this block has written, it has written before a barrier: every move ends with one.
+  RONDO_DEVICE void signal() {
+    if (!leads()) return;
+    const uint64_t signals = ++memory_.state().signals;
+    Access::order();
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank) continue;
+      Access::store(&memory_.line_of(peer).signal, signal_value(signals));
+    }
+  }
+
+ private:
+  using StateLine = transport::cuda_ipc::StateLine;
+  using PeerLine = transport::cuda_ipc::PeerLine;
+  using InboxLine = transport::cuda_ipc::InboxLine;
+  using OutboxLine = transport::cuda_ipc::OutboxLine;
+  using Header = transport::cuda_ipc::Header;
+
+  static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
+
+  RONDO_DEVICE const schedule::Geometry& part() const { return operation_.geometries[channel_]; }
+
+  /// This thread's share of a move of `length` elements whose operands are in BlockShared.
+  RONDO_DEVICE void fold(const SliceMove& move, uint64_t length) {
+    const schedule::Instruction& instruction = *move.instruction;
+    BlockShared& shared = block_.shared();
+    block_.move(operation_.type, operation_.op,
+                {.sources = shared.operands,
+                 .destinations = shared.operands + instruction.sources,
+                 .source_count = instruction.sources,
+                 .destination_count = instruction.destinations,
+                 .count = length,
+                 .divisor = instruction.finishes ? operation_.divisor : 1,
+                 .nontemporal = 0,
+                 .factors = scales(move) ? shared.factors : nullptr});
+  }
+  RONDO_DEVICE bool scales(const SliceMove& move) const {
+    for (uint32_t i = 0; operation_.scaled && i < move.instruction->sources; ++i) {
+      const schedule::OperandKind place = move.operands[i].place;
+      if (place == schedule::OperandKind::kIn || place == schedule::OperandKind::kPeerIn)
+        return true;
+    }
+    return false;
+  }
+
+  RONDO_DEVICE uint64_t signal_value(uint64_t signals) const {
+    return board::signal_value(signals, block_.shared().tag);
+  }
+
+  // The leader's.
+
+  RONDO_DEVICE void begin() {
+    BlockShared& shared = block_.shared();
+    clear_turns();
+    StateLine& own = memory_.state();
+    uint64_t history = (own.history ^ operation_.fingerprint) * 0x9E3779B97F4A7C15u;
+    history ^= history >> 32;
+    own.history = history;
+    shared.tag = history;
+    shared.epoch = ++own.epoch;
+    if (operation_.protocol == Protocol::kLl && part().rounds > 0) {
+      shared.ll_flag = ll_flag(++own.by_ll, history);
+    }
+    if (!operation_.direct) return;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank) continue;
+      PeerLine& line = memory_.line_of(peer);
+      Access::write(line.in, operation_.in);
+      Access::write(line.out, operation_.out);
+      Access::write(line.factor, operation_.factor);
+      Access::write(line.tag, shared.tag);
+    }
+    Access::order();
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank) continue;
+      Access::store(&memory_.line_of(peer).epoch, shared.epoch);
+    }
+  }
+
+  RONDO_DEVICE Progress seen(const schedule::Instruction& instruction) {
+    PeerLine& line = memory_.own_line(static_cast<uint32_t>(instruction.peer));
+    if (instruction.flag == schedule::Flag::kPosted) {
+      const bool there =
+          reaches(&line.epoch, block_.shared().epoch, DeviceReport::kPost, instruction.peer);
+      return there ? posted(static_cast<uint32_t>(instruction.peer)) : Progress::kBlocked;
+    }
+    const uint64_t signals = memory_.state().signals, own = signal_value(signals);
+    if (!reaches(&line.signal, board::signal_value(signals, 0), DeviceReport::kSignal,
+                 instruction.peer)) {
+      return Progress::kBlocked;
+    }
+    // The same signal of another operation. A peer that is already further has compared ours with
+    // its own.
+    const uint64_t found = Access::load(&line.signal);
+    if (board::signals_of(found) == signals && found != own) {
+      return mismatch(DeviceReport::kSignal, instruction.peer);
+    }
+    return Progress::kDone;
+  }
+
+  // Any thread's.
+
+  /// Finds where this thread's operands of a move lie: what has arrived, what may be written.
+  RONDO_DEVICE Progress locate(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    Progress found = Progress::kDone;
+    for (uint32_t i = block_.number(); i < operands && found == Progress::kDone;
+         i += block_.size()) {
+      found = locate(move, i);
+    }
+    for (uint32_t i = sources; i < operands && found == Progress::kDone; ++i) {
+      if (move.operands[i].place == schedule::OperandKind::kPublished) found = freed_published();
+    }
+    return found;
+  }
+
+  RONDO_DEVICE Progress locate(const SliceMove& move, uint32_t i) {
+    const bool is_source = i < move.instruction->sources;
+    BlockShared& shared = block_.shared();
+    const schedule::Location& operand = move.operands[i];
+    const auto peer = static_cast<uint32_t>(operand.peer);
+    const uint64_t offset = (operand.offset + move.offset) * element_;
+    Progress found = Progress::kDone;
+    double factor = 1;
+    switch (operand.place) {
+      case schedule::OperandKind::kIn:
+        shared.operands[i] = const_cast<std::byte*>(operation_.in) + offset;
+        factor = operation_.factor;
+        break;
+      case schedule::OperandKind::kOut:
+        shared.operands[i] = operation_.out + offset;
+        break;
+      case schedule::OperandKind::kPeerIn:
+        found = posted(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = const_cast<std::byte*>(memory_.own_line(peer).in) + offset;
+        factor = memory_.own_line(peer).factor;
+        break;
+      case schedule::OperandKind::kPeerOut:
+        found = posted(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = memory_.own_line(peer).out + offset;
+        break;
+      case schedule::OperandKind::kSlot:
+        found = is_source ? arrived(memory_.inbox(peer), links_.shape.depth, move.length, peer)
+                          : freed(peer);
+        if (found != Progress::kDone) return found;
+        shared.operands[i] = is_source ? memory_.slot_from(peer) : memory_.slot_to(peer);
+        break;
+      case schedule::OperandKind::kPublished:
+        if (is_source) {
+          found = arrived(memory_.notice(peer), links_.shape.publish_depth, move.length, peer);
+          if (found != Progress::kDone) return found;
+          shared.operands[i] = memory_.published_by(peer, memory_.notice(peer).taken);
+        } else {
+          shared.operands[i] = memory_.published_by(links_.rank, memory_.state().published);
+        }
+        break;
+    }
+    if (is_source) shared.factors[i] = factor;
+    return Progress::kDone;
+  }
+
+  /// The next slot of an inbox, and that it is of this operation and of this length.
+  RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
+    const auto who = static_cast<int32_t>(peer);
+    if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
+    const Header& told = memory_.header(from, from.taken % depth);
+    if (told.tag != block_.shared().tag || told.bytes != length * element_) {
+      return mismatch(DeviceReport::kSlot, who);
+    }
+    return Progress::kDone;
+  }
+
+  RONDO_DEVICE Progress freed(uint32_t peer) {
+    OutboxLine& to = memory_.outbox(peer);
+    if (to.sent < links_.shape.depth) return Progress::kDone;
+    const bool free = reaches(&to.freed, to.sent + 1 - links_.shape.depth, DeviceReport::kFreeSlot,
+                              static_cast<int32_t>(peer));
+    return free ? Progress::kDone : Progress::kBlocked;
+  }
+
+  /// Whether this thread's peers have freed the next published slot.
+  RONDO_DEVICE Progress freed_published() {
+    const uint64_t published = memory_.state().published;
+    if (published < links_.shape.publish_depth) return Progress::kDone;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank || !is_own(peer)) continue;
+      if (!reaches(&memory_.outbox(peer).freed_published,
+                   published + 1 - links_.shape.publish_depth, DeviceReport::kFreeSlot,
+                   static_cast<int32_t>(peer))) {
+        return Progress::kBlocked;
+      }
+    }
+    return Progress::kDone;
+  }
+
+  /// Whether a peer's buffers of this operation are known; this rank's own program has waited for
+  /// them, and the peer waits for this rank before its next operation.
+  RONDO_DEVICE Progress posted(uint32_t peer) {
+    const PeerLine& line = memory_.own_line(peer);
+    const BlockShared& shared = block_.shared();
+    if (Access::load(&line.epoch) == shared.epoch && line.tag == shared.tag) return Progress::kDone;
+    return mismatch(DeviceReport::kPost, static_cast<int32_t>(peer));
+  }
+
+  /// Calls body(operand, peer) for what this thread has to tell of a move: each slot that was read
+  /// or written, and a published slot once for each of its readers.
+  template <class Body>
+  RONDO_DEVICE void for_handed_over(const SliceMove& move, const Body& body) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    for (uint32_t i = 0; i < operands; ++i) {
+      const schedule::OperandKind place = move.operands[i].place;
+      if (place == schedule::OperandKind::kPublished && i >= sources) {
+        for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+          if (peer != links_.rank && is_own(peer)) body(i, peer);
+        }
+      } else if (place == schedule::OperandKind::kPublished ||
+                 place == schedule::OperandKind::kSlot) {
+        if (is_own(i)) body(i, static_cast<uint32_t>(move.operands[i].peer));
+      }
+    }
+  }
+
+  /// Advances the counters of this thread's operands; hand_over() publishes them to peers.
+  RONDO_DEVICE void count(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
+      const auto peer = static_cast<uint32_t>(move.operands[i].peer);
+      if (move.operands[i].place == schedule::OperandKind::kSlot) {
+        ++(i < sources ? memory_.inbox(peer).taken : memory_.outbox(peer).sent);
+      } else if (move.operands[i].place == schedule::OperandKind::kPublished) {
+        ++(i < sources ? memory_.notice(peer).taken : memory_.state().published);
+      }
+    }
+  }
+
+  /// After the barrier that ends a move: publishes what was written, frees what was read.
+  RONDO_DEVICE void hand_over(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const Header told = {.tag = block_.shared().tag, .bytes = move.length * element_};
+    bool tells = false;
+    for_handed_over(move, [&](uint32_t i, uint32_t peer) {
+      tells = true;
+      if (i < sources) return;
+      const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
+      const uint64_t index = slot ? (memory_.outbox(peer).sent - 1) % links_.shape.depth
+                                  : (memory_.state().published - 1) % links_.shape.publish_depth;
+      Access::write(memory_.header(memory_.inbox_of(peer, slot), index), told);
+    });
+    if (!tells) return;  // a fence takes its time
+    Access::order();
+    for_handed_over(move, [&](uint32_t i, uint32_t peer) {
+      const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
+      if (i >= sources) {
+        Access::store(&memory_.inbox_of(peer, slot).sent,
+                      slot ? memory_.outbox(peer).sent : memory_.state().published);
+        return;
+      }
+      OutboxLine& freed = memory_.outbox_of(peer);
+      Access::store(slot ? &freed.freed : &freed.freed_published,
+                    slot ? memory_.inbox(peer).taken : memory_.notice(peer).taken);
+    });
+  }
+
+  // LL. A channel's part of an operation is one slice (fits_ll()). Its lines go straight into an
+  // area of each reader's memory, of which every pair of ranks has two per channel; operation
+  // number n, of those by LL, uses area n % 2.
+  //
+  // Nothing says that an area is free, and nothing has to. In such an operation every rank writes
+  // to every other and reads from every other. When A writes as number n + 2, it has ended n + 1,
+  // so it has read there what B wrote as n + 1; and B wrote that after it had ended n, with a
+  // barrier of its block in between, if not the end of its kernel. So B no longer reads what A
+  // wrote as n, which is what A now overwrites. Operations by slots in between change nothing: they use
+  // other memory, and n does not count them.
+  //
+  // A reader tells lines apart by their flag, which begins anew after kLlNumbers operations. A line
+  // as old as that may be left by a longer message; so every half of that many operations both
+  // areas are cleared, by their reader.
+
+  RONDO_DEVICE Progress try_move_by_ll(const SliceMove& move) {
+    for (uint32_t i = 0; i < move.instruction->destinations; ++i) {
+      if (move.operands[move.instruction->sources + i].place == schedule::OperandKind::kPublished) {
+        send_by_ll(move);
+        return Progress::kDone;
+      }
+    }
+    return try_fold_by_ll(move);
+  }
+
+  RONDO_DEVICE uint32_t ll_turn() const { return block_.shared().ll_flag >> 16 & 1; }
+  RONDO_DEVICE std::byte* user(const schedule::Location& operand, const SliceMove& move) const {
+    const uint64_t offset = (operand.offset + move.offset) * element_;
+    return operand.place == schedule::OperandKind::kIn
+               ? const_cast<std::byte*>(operation_.in) + offset
+               : operation_.out + offset;
+  }
+
+  /// In, multiplied where it is to be, to all peers; and to Out, if that is a destination too.
+  /// Never blocked.
+  RONDO_DEVICE void send_by_ll(const SliceMove& move) {
+    const schedule::Instruction& instruction = *move.instruction;
+    const std::byte* const in = user(move.operands[0], move);
+    BlockShared& shared = block_.shared();
+    const uint64_t bytes = move.length * element_;
+    const uint32_t turn = ll_turn();
+    const auto area = [&](uint64_t done) {
+      return [this, turn, done](uint32_t peer) {
+        return peer == links_.rank ? nullptr
+                                   : memory_.ll_area(peer, links_.rank, turn) + done / kLlData;
+      };
+    };
+    const bool scaled = scales(move);
+    if (!scaled) ll_write<Access>(in, bytes, shared.ll_flag, links_.shape.ranks, share_, area(0));
+    uint64_t piece = 0;
+    for (uint64_t done = 0; scaled && done < bytes; done += piece) {
+      piece = bytes - done < BlockShared::kStageBytes ? bytes - done : BlockShared::kStageBytes;
+      const std::byte* const from = in + done;
+      std::byte* const to = shared.stage;
+      block_.move(operation_.type, operation_.op,
+                  {.sources = &from,
+                   .destinations = &to,
+                   .source_count = 1,
+                   .destination_count = 1,
+                   .count = piece / element_,
+                   .divisor = 1,
+                   .nontemporal = 0,
+                   .factors = &operation_.factor});
+      block_.sync();
+      ll_write<Access>(to, piece, shared.ll_flag, links_.shape.ranks, share_, area(done));
+      block_.sync();  // before the stage is used again
+    }
+    for (uint32_t i = 0; i < instruction.destinations; ++i) {
+      const schedule::Location& to = move.operands[instruction.sources + i];
+      if (to.place != schedule::OperandKind::kOut) continue;
+      std::byte* const out = user(to, move);
+      block_.move(operation_.type, operation_.op,
+                  {.sources = &in,
+                   .destinations = &out,
+                   .source_count = 1,
+                   .destination_count = 1,
+                   .count = move.length,
+                   .divisor = instruction.finishes ? operation_.divisor : 1,
+                   .nontemporal = 0,
+                   .factors = scaled ? &operation_.factor : nullptr});
+    }
+  }
+
+  /// Copies lines to the block's own memory and folds them there like other operands, piece by
+  /// piece, as that memory is small; after a blocked try it continues with the same piece.
+  RONDO_DEVICE Progress try_fold_by_ll(const SliceMove& move) {
+    const uint32_t sources = move.instruction->sources;
+    const uint32_t operands = sources + move.instruction->destinations;
+    BlockShared& shared = block_.shared();
+    const uint64_t bytes = move.length * element_;
+    const uint32_t turn = ll_turn();
+    const uint64_t most = BlockShared::kStageBytes / sources / 16 * 16;  // of each source
+    while (ll_done_ < bytes) {
+      const uint64_t piece = bytes - ll_done_ < most ? bytes - ll_done_ : most;
+      for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
+        const bool staged = move.operands[i].place == schedule::OperandKind::kPublished;
+        shared.operands[i] =
+            staged ? shared.stage + i * most : user(move.operands[i], move) + ll_done_;
+        if (i < sources) shared.factors[i] = staged ? 1 : operation_.factor;
+      }
+      const auto area = [&](uint32_t i) {
+        const schedule::Location& from = move.operands[i];
+        return from.place == schedule::OperandKind::kPublished
+                   ? memory_.ll_area(links_.rank, static_cast<uint32_t>(from.peer), turn) +
+                         ll_done_ / kLlData
+                   : nullptr;
+      };
+      const LlFound lines = ll_read<Access>(
+          sources, static_cast<uint32_t>(ll_lines(piece)), shared.ll_flag, Block::kPolls, share_,
+          area, [&](uint32_t i, uint32_t line, uint64_t data) {
+            kernels::cuda::store_aligned(shared.stage + i * most + line * kLlData, data);
+          });
+      Progress found = Progress::kDone;
+      if (lines.arrival != Arrival::kHere) {
+        const int32_t peer = move.operands[lines.area].peer;
+        finding_ = {DeviceReport::kNot, DeviceReport::kSlot, peer};
+        found = lines.arrival == Arrival::kMissing ? Progress::kBlocked
+                                                   : mismatch(DeviceReport::kSlot, peer);
+      }
+      found = agree(found);
+      if (found != Progress::kDone) return found;
+      fold(move, piece / element_);
+      block_.sync();  // before stage and operands are used again
+      ll_done_ += piece;
+    }
+    ll_done_ = 0;
+    return Progress::kDone;
+  }
+
+  /// At the end of an operation. No peer writes there before this rank's next LL operation shows
+  /// that this one has ended; the fence and the barriers after it keep that order, also within one
+  /// launch. Two in a row clear both areas.
+  RONDO_DEVICE void clear_old_lines() {
+    const uint32_t number = block_.shared().ll_flag >> 16 & (kLlNumbers - 1);
+    if (part().rounds == 0 || number % (kLlNumbers / 2) > 1) return;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      for (size_t i = share_.thread; i < ll_lines(links_.shape.ll_bytes); i += share_.threads) {
+        Access::store_ll(memory_.ll_area(links_.rank, peer, ll_turn()) + i, {});
+      }
+    }
+    Access::order();
+  }
+
+  const DeviceOperation& operation_;
+  const uint64_t element_;
+  uint64_t ll_done_ = 0;  // bytes of a move by LL that are folded
+};
+
+}  // namespace rondo::engine

@@ -1,0 +1,115 @@
+// A device engine's input and its reports: data only, shared by the host that launches and the
+// kernel that walks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/board/tags.hpp"
+#include "comm/engine/interpreter.hpp"
+#include "rondo/types.hpp"
+#include "transport/cuda_ipc/layout.hpp"
+
+namespace rondo::engine {
+
+inline constexpr uint32_t kMaxDeviceRanks = 64;
+
+/// One end of a message (send or recv): the part of the host's Transfer that a kernel needs.
+/// Messages of one peer and direction are a lane: the k-th send to a peer matches its k-th recv
+/// from this rank.
+struct DeviceMessage {
+  std::byte* buffer = nullptr;  // only read by the sending end
+  uint64_t count : 51 = 0, peer : 6 = 0, type : 6 = 0, sends : 1 = 0;
+
+  /// Must be equal at both ends.
+  constexpr uint64_t tag() const { return board::message_tag(static_cast<DataType>(type), count); }
+  constexpr uint64_t bytes() const { return count * size_of(static_cast<DataType>(type)); }
+};
+static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes <= 64);
+
+/// Why a channel first gave up, and what it waited for; one per channel, cleared and read by the
+/// host. Written only on failure, because it is host memory and slow to reach.
+struct DeviceReport {
+  enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
+  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost };
+  Ended ended;
+  Awaited awaited;
+  int32_t peer;
+  uint32_t step;  // instruction of the program
+  uint64_t round;
+  uint64_t epoch;
+  uint64_t sequence = 0;  // DeviceOperation's; 0: it was a message
+  DeviceMessage message;  // that one
+  uint64_t found = 0;     // kMismatch of a message: the tag of what has come instead
+  uint64_t whole = 0;     // 1: all of it is there; written last
+};
+
+/// What is the same for all operations of a rank's kernels. Trivially copyable; a kernel's
+/// parameter, so that no address is loaded from memory.
+struct DeviceLinks {
+  transport::cuda_ipc::SegmentSizes shape;
+  uint32_t rank;
+  const uint64_t* host_abort;            // not 0: waiting kernels end
+  DeviceReport* reports;                 // [channel]
+  std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them
+};
+
+/// The protocol of published data. Equal on all ranks.
+enum class Protocol : uint8_t {
+  kSimple,  // NCCL's word: through slots with counters
+  kLl,      // in lines that carry their flags (ll.hpp). REQUIRES: fits_ll()
+};
+
+/// One operation. Trivially copyable; every replay of a graph repeats it.
+struct DeviceOperation {
+  ProgramView program;
+  const schedule::Geometry* geometries;  // [channel]
+  const std::byte* in;
+  std::byte* out;
+  DataType type;
+  ReduceOp op;
+  Protocol protocol;
+  bool direct;       // peers touch these buffers, and get their addresses
+  uint32_t divisor;  // in finishing moves
+  bool scaled;       // In is multiplied by `factor` wherever it is read
+  double factor;
+  uint64_t fingerprint;   // of the call: what all ranks must agree on
+  uint64_t limit_ns;      // without any movement of this channel
+  uint64_t sequence = 0;  // the host's number for the call, for reports
+  uint32_t channels = 0;  // those with something to do are the first ones
+};
+
+/// The work of one launch: messages all at once, then operations in order. A kernel parameter, so
+/// that nothing has to be copied to the device.
+struct DeviceGroup {
+  static constexpr uint32_t kMostOperations = 8;
+  static constexpr uint32_t kMostMessages = 128;  // a send and a recv per peer
+
+  uint32_t operation_count = 0, lane_count = 0;
+  uint64_t limit_ns = 0;  // for messages: without any movement of this channel
+  DeviceOperation operations[kMostOperations];
+  DeviceMessage messages[kMostMessages];  // lane by lane
+  uint8_t lane_ends[kMostMessages];       // [lane] one past its last message
+};
+
+/// How to lower an operation for LL: a channel's part is one slice. `element_bytes` and `channels`
+/// are the operation's, `ll_bytes` the SegmentSizes'.
+inline schedule::Limits ll_limits(size_t element_bytes, int channels, size_t ll_bytes) {
+  return {.element_bytes = element_bytes,
+          .slot_bytes = ll_bytes,
+          .depth = 1,
+          .channels = channels,
+          .min_slice_bytes = ll_bytes};
+}
+
+/// Whether an operation, lowered that way, fits into an area. It then uses LL if
+/// algorithms::may_go_by_ll().
+inline bool fits_ll(const schedule::Program& program, size_t element_bytes, size_t ll_bytes) {
+  for (const schedule::Geometry& part : program.channels) {
+    if (part.rounds > 1 || part.slices > 1) return false;
+    if (part.rounds == 1 && (part.end - part.begin) * element_bytes > ll_bytes) return false;
+  }
+  return true;
+}
+
+}  // namespace rondo::engine

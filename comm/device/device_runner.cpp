@@ -1,0 +1,549 @@
+#include "comm/device/device_runner.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "comm/base/clock.hpp"
+#include "comm/base/refuse.hpp"
+#include "comm/bootstrap/share_segment.hpp"
+#include "rondo/log.hpp"
+#include "transport/cuda_ipc/reach.hpp"
+
+namespace rondo::device {
+namespace {
+
+using transport::cuda_ipc::DeviceInfo;
+using transport::cuda_ipc::DevicePlace;
+using transport::cuda_ipc::Offer;
+using transport::cuda_ipc::Reach;
+using transport::cuda_ipc::Segments;
+
+// The default: enough to keep a GPU's memory busy with a few ranks, in few of its block slots.
+constexpr int kFewChannels = 8;
+// How long aborted kernels may take to end: they look every few thousand polls, and before every
+// slice.
+constexpr int64_t kGivingUpNs = 10'000'000'000;
+constexpr timespec kPause{0, 50'000};
+constexpr int kTurnsOfASecond = 20'000;
+// Launches of a rank that have not ended are at most three times as many.
+constexpr uint64_t kMarkEvery = 128;
+constexpr size_t kMostSegmentBytes = size_t{256} << 20;
+// The same where it is host memory, which is locked there and faster full than large.
+constexpr size_t kMostHostBytes = size_t{32} << 20;
+// In an LL area, of which every peer has two in each channel: what one block passes on while
+// another launch would only wait.
+constexpr size_t kMostLlBytes = size_t{8} << 10;
+
+// Equal for the threads of a process, and different between processes, wherever they come from.
+uint64_t this_process() {
+  static const uint64_t kDrawn = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return kDrawn ^ static_cast<uint64_t>(getpid()) * 0x9e3779b97f4a7c15u;  // a fork's differs
+}
+
+template <class T>
+Result<std::vector<T>> gather(comm::Bootstrap& bootstrap, const T& own) {
+  auto blobs = bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof own});
+  if (!blobs.ok()) return blobs.status();
+  std::vector<T> all(blobs->size());
+  for (size_t r = 0; r < blobs->size(); ++r) {
+    if ((*blobs)[r].size() != sizeof(T)) {
+      return Status(Code::kBootstrap, fmt::format("rank {} runs another version of rondo", r));
+    }
+    std::memcpy(&all[r], (*blobs)[r].data(), sizeof(T));
+  }
+  return all;
+}
+
+Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
+  Result<int> count = cuda.device_count();
+  RONDO_RETURN_IF_ERROR(count.status());
+  std::vector<DeviceId> devices;
+  for (int device = 0; device < *count; ++device) {
+    Result<DeviceInfo> info = cuda.device_info(device);
+    RONDO_RETURN_IF_ERROR(info.status());
+    devices.push_back(info->uuid);
+  }
+  const std::string warning = transport::cuda_ipc::sharing_warning(places, devices);
+  if (!warning.empty()) log(LogLevel::kWarn, warning);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& bootstrap,
+                                                           board::Board& board, board::Watch& watch,
+                                                           transport::Segment control,
+                                                           const DeviceSettings& setup) {
+  if (bootstrap.size() > static_cast<int>(engine::kMaxDeviceRanks)) {
+    return Status(Code::kUnavailable, fmt::format("{} ranks on GPUs; at most {} are possible",
+                                                  bootstrap.size(), engine::kMaxDeviceRanks));
+  }
+  auto backend = open_backend();
+  if (!backend.ok()) return backend.status();
+  std::unique_ptr<DeviceRunner> made(
+      new DeviceRunner(std::move(*backend), bootstrap, board, watch, setup.device));
+  Result<int> devices = made->cuda_.device_count();
+  RONDO_RETURN_IF_ERROR(devices.status());
+  if (setup.device >= *devices) {
+    return comm::refuse(
+        fmt::format("Config::device is {}, but CUDA sees {} devices: 0 to {} are "
+                    "possible",
+                    setup.device, *devices, *devices - 1));
+  }
+  const DeviceScope scope(made->cuda_, setup.device);
+  RONDO_RETURN_IF_ERROR(scope.status());
+  RONDO_RETURN_IF_ERROR(made->meet(std::move(control), setup));
+  return made;
+}
+
+Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
+  Result<DeviceInfo> info = cuda_.device_info(device_);
+  RONDO_RETURN_IF_ERROR(info.status());
+  if (!info->computes) {
+    return Status(Code::kUnavailable,
+                  fmt::format("GPU {} is in a mode that forbids computing", device_));
+  }
+  RONDO_RETURN_IF_ERROR(cuda_.load(backend_.kernel));
+  Result<int> at_once = cuda_.resident_blocks(backend_.kernel, backend_.threads, 0);
+  RONDO_RETURN_IF_ERROR(at_once.status());
+  Introduction own{};
+  own.place = {.process = this_process(),
+               .device = info->uuid,
+               .number = device_,
+               .multiprocessors = info->multiprocessors,
+               .elsewhere = claimed(info->uuid),
+               .pci_bus = info->pci_bus};
+  own.blocks_at_once = *at_once;
+  return own;
+}
+
+Status DeviceRunner::create_streams() {
+  Result<Stream> stream = cuda_.create_stream();
+  RONDO_RETURN_IF_ERROR(stream.status());
+  copies_ = *stream;
+  for (Event* event : {&launched_, &captured_, &marks_[0], &marks_[1]}) {
+    Result<Event> created = cuda_.create_event();
+    RONDO_RETURN_IF_ERROR(created.status());
+    *event = *created;
+  }
+  return {};
+}
+
+Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setup) {
+  const int rank = bootstrap_.rank(), ranks = bootstrap_.size();
+  auto own = introduction();
+  RONDO_RETURN_IF_ERROR(own.status());
+  auto all = gather(bootstrap_, *own);
+  RONDO_RETURN_IF_ERROR(all.status());
+  std::vector<DevicePlace> places;
+  int fewest_at_once = own->blocks_at_once;
+  for (const Introduction& each : *all) {
+    places.push_back(each.place);
+    fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
+  }
+  auto reach = transport::cuda_ipc::slowest_reach(cuda_, own->place, places);
+  RONDO_RETURN_IF_ERROR(reach.status());
+  auto reaches = gather(bootstrap_, *reach);
+  RONDO_RETURN_IF_ERROR(reaches.status());
+  reach_ = *std::max_element(reaches->begin(), reaches->end());
+  RONDO_RETURN_IF_ERROR(settle(setup, places, fewest_at_once));
+  if (rank == 0) RONDO_RETURN_IF_ERROR(warn_of_sharing(cuda_, places));
+  RONDO_RETURN_IF_ERROR(create_streams());
+  auto memory = ProcessMemory::open(backend_.cuda, std::move(control), ranks);
+  RONDO_RETURN_IF_ERROR(memory.status());
+  memory_ = std::move(*memory);
+  memory_->set_present(rank, true);
+  RONDO_RETURN_IF_ERROR(reach_ == Reach::kHost ? connect_through_host() : connect(own->place));
+  auto programs = Programs::create(backend_.cuda, backend_.program_bytes, copies_);
+  RONDO_RETURN_IF_ERROR(programs.status());
+  programs_ = std::move(*programs);
+  return {};
+}
+
+Status DeviceRunner::connect(const DevicePlace& own) {
+  auto made = Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_);
+  RONDO_RETURN_IF_ERROR(made.status());
+  Segments& segments = **made;
+  segments_ = &segments;
+  memory_->keep(std::move(*made));
+  auto offers = gather(bootstrap_, segments.offer());
+  RONDO_RETURN_IF_ERROR(offers.status());
+  RONDO_RETURN_IF_ERROR(segments.connect(*offers, static_cast<uint32_t>(bootstrap_.rank())));
+  bases_.assign(segments.bases().begin(), segments.bases().end());
+  return {};
+}
+
+// Some GPU cannot touch another's memory, but all can touch the host's: the segments lie there.
+Status DeviceRunner::connect_through_host() {
+  constexpr size_t kPage = 4096;
+  const size_t stride =
+      (transport::cuda_ipc::SegmentLayout(shape_).bytes() + kPage - 1) / kPage * kPage;
+  const auto ranks = static_cast<size_t>(bootstrap_.size());
+  auto memory = comm::share_segment(bootstrap_, "rondo-device-slots", ranks * stride);
+  RONDO_RETURN_IF_ERROR(memory.status());
+  for (size_t rank = 0; rank < ranks; ++rank) bases_.push_back(memory->base() + rank * stride);
+  return memory_->map(std::move(*memory));
+}
+
+// Everything that follows from where the ranks are: all decide alike.
+Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DevicePlace> places,
+                            int at_once) {
+  const auto rank = static_cast<size_t>(bootstrap_.rank());
+  const DevicePlace& own = places[rank];
+  reaches_buffers_ = reach_ != Reach::kHost;
+  for (size_t r = 0; r < places.size(); ++r) {
+    reaches_buffers_ = reaches_buffers_ && places[r].process == places[0].process;
+    shares_device_ = shares_device_ || (r != rank && places[r].process == own.process &&
+                                        places[r].device == own.device);
+  }
+  const int channels = setup.channels > 0
+                           ? setup.channels
+                           : transport::cuda_ipc::modest_channels(places, at_once, kFewChannels);
+  RONDO_RETURN_IF_ERROR(transport::cuda_ipc::check_residency(places, channels, at_once));
+  auto claim = Claim::take(own.device, channels, own.multiprocessors * at_once);
+  RONDO_RETURN_IF_ERROR(claim.status());
+  claim_ = std::move(*claim);
+  const auto ranks = static_cast<int>(places.size());
+  // Messages and operations of a rank take turns on its GPU: both have these places.
+  const int message_channels = std::min(channels, kMaxMessageChannels);
+  const int all_channels = channels + message_channels;
+  const size_t most = reach_ == Reach::kHost ? kMostHostBytes : kMostSegmentBytes;
+  const size_t ll = 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels);
+  profile_ = tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(reach_), ranks,
+                                  all_channels, most - std::min(most / 2, ll));
+  if (setup.slots > 0) profile_.slots = setup.slots;
+  if (setup.slot_bytes > 0) profile_.slot_bytes = setup.slot_bytes;
+  shape_ = {.ranks = static_cast<uint32_t>(ranks),
+            .channels = static_cast<uint32_t>(all_channels),
+            .message_channels = static_cast<uint32_t>(message_channels),
+            .depth = profile_.slots,
+            .slot_bytes = profile_.slot_bytes,
+            .publish_depth = profile_.slots,
+            .publish_slot_bytes = profile_.slot_bytes,
+            .ll_bytes = std::min(kMostLlBytes, profile_.slot_bytes)};
+  if (shares_device_ && rank == 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
+    log(LogLevel::kWarn,
+        "several ranks of a process share a GPU and CUDA_DEVICE_MAX_CONNECTIONS is not set: set it "
+        "to 32 before the program starts, or kernels of different streams may wait for each other");
+  }
+  return {};
+}
+
+std::string DeviceRunner::describe() const {
+  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
+                     device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
+                     name(reach_), reaches_buffers_ ? "within reach" : "through slots");
+}
+
+DeviceRunner::~DeviceRunner() {
+  const DeviceScope scope(cuda_, device_);
+  const int rank = bootstrap_.rank();
+  bool ended = true;
+  if (has_launched_.load(std::memory_order_relaxed)) {
+    ended = await_idle(longest_wait_ns_, false);
+    if (!ended) {
+      (void)raise({Code::kAborted,
+                   fmt::format("rank {} was destroyed before its operations had ended", rank)});
+      ended = await_idle(kGivingUpNs, true);
+    }
+  }
+  if (!ended) {
+    log(LogLevel::kError,
+        fmt::format("rank {}'s kernels do not end: their memory is left to them", rank));
+    // Present for ever, so that the memory which peers' kernels touch is never freed.
+    (void)programs_.release();
+    (void)new std::shared_ptr<ProcessMemory>(memory_);
+    (void)new Claim(std::move(claim_));
+    return;
+  }
+  programs_.reset();
+  for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
+    if (event != nullptr) (void)cuda_.destroy_event(event);
+  }
+  if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
+  // Before peers may free what it has imported.
+  if (segments_ != nullptr) segments_->let_go();
+  if (memory_) memory_->set_present(rank, false);
+}
+
+Result<bool> DeviceRunner::is_idle() const {
+  const OutsideCapture outside(cuda_);
+  RONDO_RETURN_IF_ERROR(outside.status());
+  return cuda_.has_happened(launched_);
+}
+
+bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors) const {
+  const int64_t began = base::now_ns();
+  while (true) {
+    Result<bool> idle = is_idle();
+    // A device that answers with an error runs nothing any more.
+    if (!idle.ok() || *idle) return true;
+    if (base::now_ns() - began > longest_ns) return false;
+    if (!despite_errors && board_.has_error()) return false;
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+Status DeviceRunner::raise(const Status& status) const {
+  Status first = board_.raise(status);
+  memory_->raise_aborts();
+  return first;
+}
+
+Status DeviceRunner::refusal(void* stream) const {
+  void* const legacy = reinterpret_cast<void*>(1);  // cudaStreamLegacy
+  if ((stream != nullptr && stream != legacy) || !shares_device_) return {};
+  return comm::refuse(
+      "CallOptions::stream is the default stream, which other ranks of this process use on the "
+      "same "
+      "GPU: kernels that wait for each other would stand in one line. Give every rank a stream");
+}
+
+Status DeviceRunner::refusal(const std::list<engine::Transfer>& messages) const {
+  if (messages.size() > engine::DeviceGroup::kMostMessages) {
+    return comm::refuse(fmt::format("a group of {} messages; on a device at most {} are possible",
+                                    messages.size(), engine::DeviceGroup::kMostMessages));
+  }
+  for (const engine::Transfer& message : messages) {
+    if (message.stream == messages.front().stream) continue;
+    return comm::refuse(
+        "the messages of a group are on several streams: they begin together, on one");
+  }
+  return {};
+}
+
+Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
+  if (messages.empty()) return {};
+  const DeviceScope scope(cuda_, device_);
+  Status status = scope.status();
+  if (status.ok()) status = begin_launch(messages.front().stream);
+  if (!status.ok()) return raise(status);  // the others wait for this rank's kernel
+  std::vector<engine::DeviceMessage> all;
+  int64_t limit_ns = messages.front().timeout_ns;
+  uint64_t bytes = 0;
+  for (const engine::Transfer& t : messages) {
+    all.push_back({.buffer = t.buffer,
+                   .count = t.count,
+                   .peer = static_cast<uint64_t>(t.peer),
+                   .type = static_cast<uint64_t>(t.type),
+                   .sends = t.sends});
+    limit_ns = std::min(limit_ns, t.timeout_ns);
+    if (t.sends) bytes += t.bytes();
+    (t.sends ? begun_->read : begun_->written).push_back({t.buffer, t.buffer + t.bytes()});
+  }
+  engine::DeviceGroup& group = begun_->group;
+  engine::put_messages(group, std::move(all));
+  group.limit_ns = static_cast<uint64_t>(limit_ns);
+  begun_->blocks = static_cast<int>(shape_.message_channels);
+  bytes_sent_.store(bytes_sent() + bytes, std::memory_order_relaxed);
+  return {};
+}
+
+Status DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
+  size_t needed = 0;
+  for (const engine::Operation& operation : operations) {
+    const engine::Prepared& prepared = *operation.prepared;
+    needed += programs_->needed(prepared.direct ? *prepared.direct : prepared.staged);
+  }
+  if (needed <= programs_->room()) return {};
+  // Half a group must not wait for itself: peers may be this thread's, too, and their part of it
+  // comes only after this call.
+  if (await_idle(operations.front().timeout_ns, false)) programs_->forget();
+  return {};
+}
+
+Status DeviceRunner::add(const engine::Operation& operation, uint64_t sequence) {
+  sequence_.store(sequence, std::memory_order_relaxed);  // one writer; read by check()
+  const DeviceScope scope(cuda_, device_);
+  Status status = scope.status();
+  if (status.ok()) status = put(operation, sequence);
+  return status.ok() ? status : raise(status);
+}
+
+Status DeviceRunner::run() {
+  if (!begun_) return {};
+  const DeviceScope scope(cuda_, device_);
+  Status status = scope.status();
+  if (status.ok()) status = launch();
+  return status.ok() ? status : raise(status);
+}
+
+Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) {
+  const engine::Prepared& prepared = *operation.prepared;
+  const engine::ExecutionPlan& plan = prepared.direct ? *prepared.direct : prepared.staged;
+  const Bytes in = {operation.in, operation.in + prepared.in_bytes};
+  const Bytes out = {operation.out, operation.out + prepared.out_bytes};
+  if (begun_ && must_wait_for_begun(in, out)) RONDO_RETURN_IF_ERROR(launch());
+  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
+  auto program = upload(operation, plan);
+  RONDO_RETURN_IF_ERROR(program.status());
+  begun_->read.push_back(in);
+  begun_->written.push_back(out);
+  const bool barrier = prepared.call.collective == Collective::kBarrier;
+  engine::DeviceGroup& group = begun_->group;
+  group.operations[group.operation_count++] = {
+      .program = (*program)->view,
+      .geometries = (*program)->geometries,
+      .in = barrier ? programs_->scratch_in() : operation.in,
+      .out = barrier ? programs_->scratch_out() : operation.out,
+      .type = prepared.call.type,
+      .op = prepared.call.op,
+      .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple,
+      .direct = plan.direct,
+      .divisor = prepared.divisor,
+      .scaled = prepared.scaled,
+      .factor = operation.factor,
+      .fingerprint = prepared.hash,
+      .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
+      .sequence = sequence,
+      .channels = static_cast<uint32_t>((*program)->channels)};
+  begun_->blocks = std::max(begun_->blocks, (*program)->channels);
+  bytes_sent_.store(bytes_sent() + (*program)->bytes_moved, std::memory_order_relaxed);
+  return {};
+}
+
+bool DeviceRunner::must_wait_for_begun(Bytes in, Bytes out) const {
+  const auto meets = [](Bytes a, const std::vector<Bytes>& all) {
+    return std::any_of(all.begin(), all.end(), [&](Bytes b) {
+      return std::less<>()(a.begin, b.end) && std::less<>()(b.begin, a.end);
+    });
+  };
+  return meets(in, begun_->written) || meets(out, begun_->written) || meets(out, begun_->read);
+}
+
+Status DeviceRunner::begin_launch(void* stream) {
+  Result<uint64_t> capture = cuda_.capture_of(stream);
+  RONDO_RETURN_IF_ERROR(capture.status());
+  if (begun_ && (begun_->stream != stream || begun_->capture != *capture ||
+                 begun_->group.operation_count == engine::DeviceGroup::kMostOperations)) {
+    RONDO_RETURN_IF_ERROR(launch());
+  }
+  if (!begun_) begun_.emplace(Begun{.stream = stream, .capture = *capture});
+  return {};
+}
+
+Status DeviceRunner::launch() {
+  Begun begun = std::move(*begun_);
+  begun_.reset();
+  RONDO_RETURN_IF_ERROR(follow(begun.stream, begun.capture));
+  if (begun.capture == 0) RONDO_RETURN_IF_ERROR(keep_bounded(begun.stream));
+  const int rank = bootstrap_.rank();
+  RankControl& control = memory_->control(rank);
+  engine::DeviceLinks links = {.shape = shape_,
+                               .rank = static_cast<uint32_t>(rank),
+                               .host_abort = &control.abort,
+                               .reports = control.reports,
+                               .segments = {}};
+  std::copy(bases_.begin(), bases_.end(), links.segments);
+  void* arguments[] = {&links, &begun.group};
+  RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
+                                      .blocks = begun.blocks,
+                                      .threads = backend_.threads,
+                                      .shared_bytes = 0,
+                                      .arguments = arguments,
+                                      .stream = begun.stream}));
+  has_launched_.store(true, std::memory_order_relaxed);
+  RONDO_RETURN_IF_ERROR(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
+  (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = begun.stream,
+                                                            .capture = begun.capture};
+  return {};
+}
+
+// CUDA takes some thousand launches, and then holds the caller up inside, perhaps with a lock that
+// another rank's thread needs for the launch that this one waits for. So it is held up here before.
+Status DeviceRunner::keep_bounded(Stream stream) {
+  if (++launches_ % kMarkEvery != 0) return {};
+  const Event mark = marks_[launches_ / kMarkEvery % 2];  // of the last time but one
+  // Kernels have limits of their own, so this ends.
+  for (int turn = 1;; ++turn) {
+    Result<bool> happened = [&]() -> Result<bool> {
+      const OutsideCapture outside(cuda_);
+      RONDO_RETURN_IF_ERROR(outside.status());
+      return cuda_.has_happened(mark);
+    }();
+    RONDO_RETURN_IF_ERROR(happened.status());
+    if (*happened) return cuda_.record(mark, stream);
+    RONDO_RETURN_IF_ERROR(check(turn % kTurnsOfASecond == 0));
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+/// On the device; REQUIRES: a launch is begun, for which it is.
+Result<const Uploaded*> DeviceRunner::upload(const engine::Operation& operation,
+                                             const engine::ExecutionPlan& plan) {
+  const bool captured = begun_->capture != 0;
+  auto found = programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+  if (found.ok() || captured || found.status().code() != Code::kResourceExhausted) return found;
+  // All programs but those of graphs can be dropped as soon as no kernel reads them; the begun
+  // launch reads some, so it is launched first. Peers do not wait for this rank meanwhile:
+  // everything it has begun is on its GPU.
+  if (begun_->blocks > 0) RONDO_RETURN_IF_ERROR(launch());
+  if (!await_idle(operation.timeout_ns, false)) return found;
+  programs_->forget();
+  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
+  return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+}
+
+Status DeviceRunner::follow(Stream stream, uint64_t capture) {
+  const Last& last = capture != 0 ? last_captured_ : last_launched_;
+  if (!last.stream || *last.stream == stream || last.capture != capture) return {};
+  return cuda_.wait(stream, capture != 0 ? captured_ : launched_);
+}
+
+Status DeviceRunner::check(bool thorough) {
+  if (board_.has_error()) {
+    memory_->raise_aborts();
+    return board_.error();
+  }
+  for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
+    if (memory_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
+    return raise(explain_reports(*memory_, shape_.channels, board_, watch_));
+  }
+  if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
+  Result<bool> idle = is_idle();
+  if (!idle.ok()) return raise(idle.status());
+  return *idle ? Status() : find_dead(sequence_.load(std::memory_order_relaxed));
+}
+
+// While kernels run: the error if a rank for which they may wait has ended or left.
+Status DeviceRunner::find_dead(uint64_t sequence) {
+  for (int dead = bootstrap_.find_dead(0); dead >= 0; dead = bootstrap_.find_dead(dead + 1)) {
+    const board::RankState& state = board_.state(dead);
+    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
+      continue;
+    }
+    return raise(
+        {Code::kPeerDied,
+         fmt::format("rank {} (pid {}) ended while rank {}'s kernels were waiting; found by "
+                     "rank {}",
+                     dead, state.pid.load(), board_.rank(), board_.rank())});
+  }
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    const board::RankState& state = board_.state(peer);
+    const bool left =
+        state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone);
+    const uint64_t posted = state.posted.load(std::memory_order_acquire);
+    if (!left || posted >= sequence) continue;
+    return raise({Code::kPeerDied,
+                  fmt::format("rank {} left the communicator after operation {}; rank {} is in "
+                              "operation {}: destroy a communicator only when every rank has "
+                              "finished",
+                              peer, posted, board_.rank(), sequence)});
+  }
+  return {};
+}
+
+}  // namespace rondo::device

@@ -1,0 +1,179 @@
+// One rank of a communicator on a GPU: turns operations into launches on the caller's stream, and
+// kernels' reports into the error that all ranks return. Never waits for a peer, and for its own
+// GPU only where a contract below says so.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/device/backend.hpp"
+#include "comm/device/device_group.hpp"
+#include "comm/device/process_memory.hpp"
+#include "comm/device/programs.hpp"
+#include "comm/device/residency.hpp"
+#include "comm/engine/operation.hpp"
+#include "comm/health/watch.hpp"
+#include "comm/host/lanes.hpp"
+#include "comm/tuner/profile.hpp"
+#include "transport/cuda_ipc/layout.hpp"
+#include "transport/cuda_ipc/placement.hpp"
+#include "transport/cuda_ipc/segments.hpp"
+
+namespace rondo::device {
+
+/// All but `device` is the same on every rank.
+struct DeviceSettings {
+  int device;
+  int channels;                             // 0: a few
+  uint32_t slots;                           // 0: the profile's
+  size_t slot_bytes;                        // likewise
+  std::optional<tuner::LinkProfile> links;  // given by a file; else a built-in one
+};
+
+/// Thread rule: the communicator's, apart from check() and abort().
+class DeviceRunner {
+ public:
+  /// Every rank calls it with the same `control`, zeroed memory of ProcessMemory::control_bytes(),
+  /// and may be used once all ranks have met again. The other references outlive it.
+  static Result<std::unique_ptr<DeviceRunner>> create(comm::Bootstrap& bootstrap,
+                                                      board::Board& board, board::Watch& watch,
+                                                      transport::Segment control,
+                                                      const DeviceSettings& setup);
+  /// Waits for this rank's kernels, at most the longest wait, then aborts them and waits a few
+  /// seconds more. If they do not end, what they use is never freed.
+  ~DeviceRunner();
+  DeviceRunner(const DeviceRunner&) = delete;
+  DeviceRunner& operator=(const DeviceRunner&) = delete;
+  void set_longest_wait(int64_t ns) { longest_wait_ns_ = ns; }
+
+  const transport::cuda_ipc::SegmentSizes& shape() const { return shape_; }
+  /// Of collectives.
+  int channels() const { return static_cast<int>(shape_.channels - shape_.message_channels); }
+  const tuner::LinkProfile& profile() const { return profile_; }
+  /// Whether peers can access any buffer, because they are threads of one process.
+  bool reaches_buffers() const { return reaches_buffers_; }
+  std::string describe() const;
+
+  /// Adds to the group that run() launches: one launch, as far as it is on one stream and fits. The
+  /// operation is the `sequence`-th of this rank; messages come before operations, all in one call.
+  /// check() finds what fails after that. An error is the communicator's.
+  Status add(const std::list<engine::Transfer>& messages);
+  /// Before a group: makes room for the programs of all its operations, as far as possible. May
+  /// wait for this rank's launches.
+  Status make_room(const std::list<engine::Operation>& operations);
+  Status add(const engine::Operation& operation, uint64_t sequence);
+  Status run();
+  /// Why a call on that stream is refused, else ok. A refusal is no failure of the communicator.
+  Status refusal(void* stream) const;
+  /// The same of a group's messages.
+  Status refusal(const std::list<engine::Transfer>& messages) const;
+
+  /// The communicator's error, one that kernels have reported included, which is raised on the
+  /// board. `thorough`: also asks CUDA, and looks for ended processes. Any thread.
+  Status check(bool thorough);
+  /// Ends the waits of all ranks' kernels. Any thread.
+  void abort() const { memory_->raise_aborts(); }
+
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+
+ private:
+  DeviceRunner(GpuBackend backend, comm::Bootstrap& bootstrap, board::Board& board,
+               board::Watch& watch, int device)
+      : backend_(std::move(backend)),
+        cuda_(*backend_.cuda),
+        bootstrap_(bootstrap),
+        board_(board),
+        watch_(watch),
+        device_(device) {}
+  /// A rank's facts for the others, sent as bytes of one build of rondo.
+  struct Introduction {
+    transport::cuda_ipc::DevicePlace place;
+    int32_t blocks_at_once;
+  };
+  Result<Introduction> introduction();
+  Status create_streams();
+  Status meet(transport::Segment control, const DeviceSettings& setup);
+  Status settle(const DeviceSettings& setup,
+                std::span<const transport::cuda_ipc::DevicePlace> places, int at_once);
+  Status connect(const transport::cuda_ipc::DevicePlace& own);
+  Status connect_through_host();
+  struct Bytes {
+    const std::byte *begin, *end;
+  };
+  Status put(const engine::Operation& operation, uint64_t sequence);
+  /// Whether the operation touches buffers that the begun launch writes, or writes buffers that it
+  /// reads. Channels proceed to the next operation independently, so one launch would not order the
+  /// two.
+  bool must_wait_for_begun(Bytes in, Bytes out) const;
+  /// Begins a launch on the stream, unless one is begun there and has room.
+  Status begin_launch(void* stream);
+  Status launch();
+  /// Waits while too many launches are in flight.
+  Status keep_bounded(Stream stream);
+  Result<const Uploaded*> upload(const engine::Operation& operation,
+                                 const engine::ExecutionPlan& plan);
+  /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
+  /// separately.
+  Status follow(Stream stream, uint64_t capture);
+  Result<bool> is_idle() const;
+  /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
+  bool await_idle(int64_t longest_ns, bool despite_errors) const;
+  Status find_dead(uint64_t sequence);
+  /// Raises it on the board, and ends the waits of all ranks' kernels.
+  Status raise(const Status& status) const;
+
+  const GpuBackend backend_;
+  CudaCalls& cuda_;
+  comm::Bootstrap& bootstrap_;
+  board::Board& board_;
+  board::Watch& watch_;
+  const int device_;
+  transport::cuda_ipc::SegmentSizes shape_;
+  tuner::LinkProfile profile_;
+  transport::cuda_ipc::Reach reach_{};  // the slowest way between two ranks
+  bool reaches_buffers_ = true;
+  bool shares_device_ = false;  // with another rank of this process
+  Claim claim_;
+  std::shared_ptr<ProcessMemory> memory_;
+  transport::cuda_ipc::Segments* segments_ = nullptr;  // kept by memory_; null: in host memory
+  std::vector<std::byte*> bases_;                      // by rank: its segment
+  Stream copies_ = nullptr;
+  Event launched_ = nullptr;  // recorded after every launch that is not captured
+  Event captured_ = nullptr;  // after every launch that is
+  Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
+  uint64_t launches_ = 0;     // that are not captured
+  std::unique_ptr<Programs> programs_;
+  int64_t longest_wait_ns_ = 0;
+
+  /// The launch in preparation.
+  struct Begun {
+    Stream stream;
+    uint64_t capture;
+    int blocks = 0;
+    engine::DeviceGroup group{};
+    std::vector<Bytes> read{}, written{};  // what it does with this rank's buffers
+  };
+  std::optional<Begun> begun_;
+  struct Last {
+    std::optional<Stream> stream;
+    uint64_t capture = 0;
+  };
+  Last last_launched_, last_captured_;
+  std::atomic<bool> has_launched_{false};
+  std::atomic<uint64_t> sequence_{0};  // of the last operation
+  std::atomic<uint64_t> bytes_sent_{0};
+};
+
+/// The error that the kernels' reports describe: of the rank and the reason that explain most; ok:
+/// there is no report. `board` names the calls.
+Status explain_reports(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
+                       board::Watch& watch);
+
+}  // namespace rondo::device

@@ -1,0 +1,99 @@
+#include "comm/device/process_memory.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace rondo::device {
+namespace {
+
+// Leaked on purpose: communicators may end while static objects are being destroyed.
+struct OpenMemories {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<ProcessMemory>> by_control;  // by the control memory's id
+  // Released by all ranks of this process, and still used by other processes' ranks; freed by a
+  // later release, or at the end of the process.
+  std::vector<std::unique_ptr<ProcessMemory>> abandoned;
+};
+OpenMemories& open_memories() {
+  static auto* const all = new OpenMemories;
+  return *all;
+}
+
+uint64_t load(const uint64_t& word, std::memory_order order) {
+  return std::atomic_ref(const_cast<uint64_t&>(word)).load(order);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ProcessMemory>> ProcessMemory::open(std::shared_ptr<CudaCalls> cuda,
+                                                           transport::Segment control, int ranks) {
+  OpenMemories& all = open_memories();
+  const std::lock_guard lock(all.mutex);
+  std::weak_ptr<ProcessMemory>& entry = all.by_control[control.id()];
+  if (auto found = entry.lock()) return found;
+  // Once for each process: mapped memory cannot be mapped again.
+  RONDO_RETURN_IF_ERROR(cuda->map_host(control.base(), control.bytes()));
+  std::shared_ptr<ProcessMemory> made(new ProcessMemory(std::move(cuda), std::move(control), ranks),
+                                      release);
+  entry = made;
+  return made;
+}
+
+ProcessMemory::~ProcessMemory() {
+  segments_.clear();
+  if (mapped_.base() != nullptr) (void)cuda_->unmap_host(mapped_.base());
+  (void)cuda_->unmap_host(control_.base());
+}
+
+void ProcessMemory::release(ProcessMemory* memory) {
+  std::vector<std::unique_ptr<ProcessMemory>> done;  // destroyed without the lock: freeing may wait
+  {
+    OpenMemories& all = open_memories();
+    const std::lock_guard lock(all.mutex);
+    all.abandoned.emplace_back(memory);
+    for (auto& each : all.abandoned) {
+      if (each->is_empty()) done.push_back(std::move(each));
+    }
+    std::erase(all.abandoned, nullptr);
+    std::erase_if(all.by_control, [](const auto& item) { return item.second.expired(); });
+  }
+}
+
+void ProcessMemory::keep(std::unique_ptr<transport::cuda_ipc::Segments> segments) {
+  const std::lock_guard lock(mutex_);
+  segments_.push_back(std::move(segments));
+}
+
+Status ProcessMemory::map(transport::Segment memory) {
+  const std::lock_guard lock(mutex_);
+  if (mapped_.base() != nullptr) return {};
+  RONDO_RETURN_IF_ERROR(cuda_->map_host(memory.base(), memory.bytes()));
+  mapped_ = std::move(memory);
+  return {};
+}
+
+void ProcessMemory::raise_aborts() const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    std::atomic_ref(control(rank).abort).store(1, std::memory_order_relaxed);
+  }
+}
+
+void ProcessMemory::set_present(int rank, bool present) const {
+  std::atomic_ref(control(rank).present).store(present ? 1 : 0, std::memory_order_release);
+}
+
+const engine::DeviceReport* ProcessMemory::report(int rank, int channel) const {
+  const engine::DeviceReport& report = control(rank).reports[channel];
+  // Acquire: pairs with the kernel's release, so that all of it is there.
+  return load(report.whole, std::memory_order_acquire) != 0 ? &report : nullptr;
+}
+
+bool ProcessMemory::is_empty() const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (load(control(rank).present, std::memory_order_acquire) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace rondo::device

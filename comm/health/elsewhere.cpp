@@ -1,0 +1,58 @@
+#include "comm/health/elsewhere.hpp"
+
+#include <pthread.h>
+
+#include <mutex>
+#include <vector>
+
+namespace rondo::board {
+namespace {
+
+/// The boards of this process's communicators. Leaked on purpose: threads may still leave theirs
+/// while static objects are being destroyed.
+struct Boards {
+  std::mutex mutex;
+  std::vector<const Board*> all;
+};
+
+Boards& boards() {
+  static Boards* const the_boards = [] {
+    // A forked child has none of its own yet, and must not write on its parent's.
+    ::pthread_atfork([] { boards().mutex.lock(); }, [] { boards().mutex.unlock(); },
+                     [] {
+                       boards().all.clear();
+                       boards().mutex.unlock();
+                     });
+    return new Boards;
+  }();
+  return *the_boards;
+}
+
+}  // namespace
+
+Elsewhere::Elsewhere(const Board& board) : board_(board) {
+  const std::lock_guard lock(boards().mutex);
+  boards().all.push_back(&board);
+}
+
+Elsewhere::~Elsewhere() {
+  show(-1);
+  const std::lock_guard lock(boards().mutex);
+  std::erase(boards().all, &board_);
+}
+
+void Elsewhere::show(int peer) {
+  if (peer == shown_) return;
+  shown_ = peer;
+  const uint64_t own = packed_process(board_.state(board_.rank()));
+  uint64_t process = peer < 0 ? 0 : packed_process(board_.state(peer));
+  if (process == own) process = 0;
+  const std::lock_guard lock(boards().mutex);
+  for (const Board* other : boards().all) {
+    if (other == &board_) continue;
+    // Relaxed: read by other ranks for diagnosis only.
+    other->state(other->rank()).elsewhere.store(process, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace rondo::board

@@ -1,0 +1,282 @@
+#include "comm/health/watch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/base/clock.hpp"
+#include "comm/base/process.hpp"
+#include "comm/board/tags.hpp"
+#include "comm/health/process_state.hpp"
+
+namespace rondo::board {
+
+namespace {
+
+// How long heartbeats are compared before a rank counts as standing still: longer than the longest
+// sleep between two.
+constexpr int64_t kHeartbeatWindowNs = 100'000'000;
+// A wait of this length is shown in the process's other communicators.
+constexpr int64_t kLongWaitNs = 10'000'000;
+
+}  // namespace
+
+std::string Wait::what() const {
+  return call != nullptr ? fmt::format("{} (operation {})", call->to_string(), sequence) : transfer;
+}
+
+std::string describe_tag(uint64_t tag) {
+  return fmt::format("{} {}", count_of_tag(tag), name(type_of_tag(tag)));
+}
+
+Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag) {
+  return {Code::kMismatch,
+          fmt::format("rank {} sends {} to rank {}, which expects {}: the counts and types of a "
+                      "send and its recv must be the same",
+                      from, describe_tag(sent_tag), to, describe_tag(expected_tag))};
+}
+
+Status Watch::check(const Wait& wait) {
+  RankState& own = board_.state(board_.rank());
+  // Relaxed: read by other ranks for diagnosis only.
+  own.heartbeat.fetch_add(1, std::memory_order_relaxed);
+  own.waiting_since_ns.store(wait.since_ns, std::memory_order_relaxed);
+  own.algorithm.store(static_cast<uint32_t>(wait.algorithm), std::memory_order_relaxed);
+  own.waiting_for.store(wait.peer, std::memory_order_relaxed);
+  own.step.store(wait.step, std::memory_order_relaxed);
+  own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
+  const int64_t now_is = base::now_ns();
+  if (now_is - wait.since_ns > kLongWaitNs) elsewhere_.show(wait.peer);
+  if (show_messages_) show_messages_(wait.since_ns);
+
+  if (board_.has_error()) return board_.error();
+  if (wait.call != nullptr) {
+    if (Status s = find_mismatch(wait); !s.ok()) return s;
+  }
+  if (Status s = find_dead(wait); !s.ok()) return s;
+  for (int peer = 0; wait.call != nullptr && peer < board_.ranks(); ++peer) {
+    const RankState& s = board_.state(peer);
+    // Life first: a rank posts before it leaves.
+    if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
+        s.posted.load(std::memory_order_acquire) < wait.sequence) {
+      return board_.raise(
+          {Code::kPeerDied, fmt::format("rank {} left the communicator after operation {}; rank {} "
+                                        "is in operation {}, {}: destroy "
+                                        "a communicator only when every rank has finished",
+                                        peer, s.posted.load(), board_.rank(), wait.sequence,
+                                        wait.call->to_string())});
+    }
+  }
+  if (const uint64_t moves = all_moves(); moves != moves_) {
+    moves_ = moves;
+    moved_ns_ = now_is;
+    window_end_ns_ = 0;
+  }
+  if (now_is - std::max(wait.since_ns, moved_ns_) > wait.timeout_ns) return stalled(wait);
+  return {};
+}
+
+void Watch::done() {
+  board_.state(board_.rank()).waiting_for.store(-1, std::memory_order_relaxed);
+  board_.show_messages(0);
+  elsewhere_.show(-1);
+  window_end_ns_ = 0;
+}
+
+uint64_t Watch::all_moves() const {
+  uint64_t sum = 0;
+  for (int r = 0; r < board_.ranks(); ++r) {
+    const RankState& s = board_.state(r);
+    sum += s.progress.load(std::memory_order_relaxed) + s.posted.load(std::memory_order_relaxed) +
+           s.finished.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+Status Watch::find_dead(const Wait& wait) {
+  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
+    const RankState& state = board_.state(dead);
+    // A rank that said goodbye has done its part of every operation that it began, and any other
+    // of those that it has finished.
+    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) ||
+        state.finished.load(std::memory_order_acquire) >= wait.sequence) {
+      continue;
+    }
+    return raise_death(dead, wait.what());
+  }
+  return {};
+}
+
+Status Watch::check_alive(std::span<const int> ranks, std::string_view what) {
+  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
+    const bool matters = std::find(ranks.begin(), ranks.end(), dead) != ranks.end();
+    if (matters && !board_.has_left(dead)) return raise_death(dead, what);
+  }
+  return {};
+}
+
+Status Watch::raise_death(int rank, std::string_view what) {
+  return board_.raise(
+      {Code::kPeerDied, fmt::format("rank {} (pid {}) ended during {}; found by rank {}", rank,
+                                    board_.state(rank).pid.load(), what, board_.rank())});
+}
+
+Status Watch::find_mismatch(const Wait& wait) {
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    if (peer == board_.rank()) continue;
+    const auto posted = board_.read(peer, wait.sequence);
+    if (posted && posted->call != *wait.call) return mismatch(peer, wait.sequence, *wait.call);
+    if (Status s = find_uneven(board_.rank(), peer, wait.sequence, *wait.call); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status Watch::abandoned(int peer, const std::string& transfer) {
+  return board_.raise(
+      {Code::kPeerDied,
+       fmt::format("rank {} left the communicator while rank {} is in {}: destroy a "
+                   "communicator only when every rank has finished",
+                   peer, board_.rank(), transfer)});
+}
+
+Status Watch::link_failed(const Status& link, const std::string& what) {
+  return board_.raise({link.code(), fmt::format("{} during {}; found by rank {}", link.message(),
+                                                what, board_.rank())});
+}
+
+Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& call) {
+  if (call.collective != Collective::kAllToAllV) return {};
+  for (const bool ours : {true, false}) {
+    const int from = ours ? rank : peer, to = ours ? peer : rank;
+    const auto exchange = board_.exchange(from, to, sequence);
+    if (!exchange || exchange->sends == exchange->expects) continue;
+    return board_.raise(
+        {Code::kMismatch,
+         fmt::format("the ranks disagree about operation {}, {}: rank {} sends {} elements to rank "
+                     "{}, which expects {} from it",
+                     sequence, call.to_string(), from, exchange->sends, to, exchange->expects)});
+  }
+  return {};
+}
+
+Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
+  return mismatch(board_.rank(), peer, sequence, call.to_string());
+}
+
+Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string& called) {
+  const auto report = [&](uint64_t at, const std::string& ours, const std::string& theirs) {
+    return board_.raise(
+        {Code::kMismatch,
+         fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
+                     "every rank must issue the same operations in the same order",
+                     at, rank, ours, peer, theirs)});
+  };
+  // The first difference that the board still remembers: later ones follow from it.
+  for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
+    const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
+    if (ours && theirs && ours->call != theirs->call) {
+      return report(at, ours->call.to_string(), theirs->call.to_string());
+    }
+    if (ours && theirs) RONDO_RETURN_IF_ERROR(find_uneven(rank, peer, at, ours->call));
+  }
+  const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
+  return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));
+}
+
+std::vector<uint64_t> Watch::heartbeats() const {
+  std::vector<uint64_t> beats;
+  for (int r = 0; r < board_.ranks(); ++r) {
+    const RankState& s = board_.state(r);
+    beats.push_back(s.heartbeat.load(std::memory_order_relaxed));
+  }
+  return beats;
+}
+
+int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const {
+  const int ranks = board_.ranks();
+  const auto moving = [&](int r) {
+    return board_.state(r).heartbeat.load(std::memory_order_relaxed) !=
+           before[static_cast<size_t>(r)];
+  };
+  const auto inside = [&](int r) {
+    return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
+  };
+  // Follow the waiting until somebody who does not wait.
+  std::vector<bool> visited(static_cast<size_t>(ranks), false);
+  int at = wait.peer;
+  const auto is_next = [&](int r) {
+    return r >= 0 && r < ranks && r != board_.rank() && !visited[static_cast<size_t>(r)];
+  };
+  while (is_next(at)) {
+    visited[static_cast<size_t>(at)] = true;
+    const bool still = !moving(at) && inside(at);
+    const int next = still ? board_.awaited_elsewhere(at)
+                           : board_.state(at).waiting_for.load(std::memory_order_relaxed);
+    if (still && !is_next(next)) return at;
+    at = next;
+  }
+  // The chain closed, or ended at a rank that is through: take whoever stands still.
+  for (int r = 0; r < ranks; ++r) {
+    if (r != board_.rank() && !moving(r) && inside(r)) return r;
+  }
+  return -1;
+}
+
+std::string Watch::describe_stalled(int rank, const Wait& wait) const {
+  const RankState& s = board_.state(rank);
+  const uint64_t posted = s.posted.load(std::memory_order_acquire);
+  if (posted >= wait.sequence) return name_of(rank) + " stands still inside it";
+  const std::vector<Message> messages = board_.messages(rank);
+  std::string text = name_of(rank) + " has not called it";
+  text += messages.empty() ? fmt::format("; its last operation is {}", posted)
+                           : fmt::format(": it waits in {}", messages[0].to_string());
+  if (const int awaited = board_.awaited_elsewhere(rank); awaited >= 0) {
+    text += fmt::format("; it waits in another communicator for {}", name_of(awaited));
+  }
+  return text;
+}
+
+std::string Watch::name_of(int rank) const {
+  const RankState& s = board_.state(rank);
+  const int pid = s.pid.load(std::memory_order_relaxed);
+  std::string state = " of another PID namespace";
+  if (base::proc_shows(s.pid_namespace.load(std::memory_order_relaxed))) {
+    state = process_state(pid);
+    if (!state.empty()) state = ", " + state;
+  }
+  return fmt::format("rank {} (pid {}{})", rank, pid, state);
+}
+
+std::string Watch::describe_circle(const Wait& wait) const {
+  for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
+    const uint64_t posted = board_.state(r).posted.load(std::memory_order_acquire);
+    if (posted < wait.sequence && !board_.messages(r).empty()) return describe_stalled(r, wait);
+  }
+  return wait.call == nullptr
+             ? "all ranks wait for each other: if each sends before it receives, put its sends and "
+               "recvs into one group; or they call in different orders"
+             : "all ranks wait for each other: this is a bug in rondo or in the order of calls";
+}
+
+// Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline
+// began. Who has no heartbeat either is found by looking twice, a while apart. It does not wait in
+// between: the thread may be the one that moves what it looks at, for another rank or communicator.
+Status Watch::stalled(const Wait& wait) {
+  const int64_t now_is = base::now_ns();
+  if (window_end_ns_ == 0) {
+    before_ = heartbeats();
+    window_end_ns_ = now_is + kHeartbeatWindowNs;
+  }
+  if (now_is < window_end_ns_) return {};
+  window_end_ns_ = 0;
+  const int culprit = find_culprit(wait, before_);
+  const std::string why = culprit >= 0 ? describe_stalled(culprit, wait) : describe_circle(wait);
+  return board_.raise(
+      {Code::kTimeout,
+       fmt::format("{} has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
+                   wait.what(), static_cast<double>(base::now_ns() - wait.since_ns) * 1e-9,
+                   board_.rank(), wait.peer, why)});
+}
+
+}  // namespace rondo::board

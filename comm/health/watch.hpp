@@ -1,0 +1,108 @@
+// The watch: what a wait does about once a millisecond once it has left its spin phase. It compares
+// the boards, looks for the dead, follows who waits for whom when the stall deadline has passed,
+// and raises the one error that all ranks report.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/board/board.hpp"
+#include "comm/health/elsewhere.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::board {
+
+/// One wait, as the watch needs to know it.
+struct Wait {
+  /// Of the collective; null and kNoSequence: point-to-point messages only.
+  uint64_t sequence;
+  const Call* call;
+  std::string transfer{};  // of them, the first
+  Algorithm algorithm;     // by which it is done; kAuto: not yet decided
+  int peer;                // blocked on
+  uint32_t step;
+  uint64_t round;
+  int64_t since_ns;    // when anything of this wait last moved
+  int64_t timeout_ns;  // the stall deadline
+
+  /// "all_reduce(...) (operation 7)".
+  std::string what() const;
+};
+/// Later than every operation: a rank that point-to-point messages wait for is never through.
+inline constexpr uint64_t kNoSequence = ~uint64_t{0};
+
+/// "10 float": of a message, as its tag (tags.hpp) says.
+std::string describe_tag(uint64_t tag);
+/// The error for a recv on rank `to` that meets another message from rank `from` than it expects.
+Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag);
+
+/// Thread rule: check() and done() by the one thread that waits; the rest by any.
+class Watch {
+ public:
+  /// `find_dead`: the first rank from its argument on whose process has ended, or -1; may be called
+  /// by any thread.
+  Watch(const Board& board, std::function<int(int)> find_dead)
+      : board_(board), elsewhere_(board), find_dead_(std::move(find_dead)) {}
+
+  /// `show`: puts on the board the messages with which this rank waits, of a wait that began then;
+  /// called by check(). Before the first check().
+  void show_messages_with(std::function<void(int64_t)> show) { show_messages_ = std::move(show); }
+
+  /// ok: go on waiting. Anything else has been raised on the board.
+  Status check(const Wait& wait);
+
+  /// The wait is over: this rank no longer counts as waiting.
+  void done();
+
+  /// The error, raised on the board, if the process of one of `ranks` has ended without goodbye
+  /// during `what`; else ok.
+  Status check_alive(std::span<const int> ranks, std::string_view what);
+
+  /// Whether the process of `peer` has ended.
+  bool has_ended(int peer) const { return find_dead_(peer) == peer; }
+
+  /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
+  /// the board.
+  Status mismatch(int peer, uint64_t sequence, const Call& call);
+  /// The same found by another rank, whose call `called` says in words.
+  Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
+  /// The error, raised on the board, for a message that waits for a rank that has left.
+  Status abandoned(int peer, const std::string& transfer);
+  /// The error, raised on the board, for a link that failed during `what`.
+  Status link_failed(const Status& link, const std::string& what);
+  /// The error, raised on the board, if two ranks disagree about what passes between them in an
+  /// all_to_all_v; else ok.
+  Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
+
+ private:
+  Status find_mismatch(const Wait& wait);
+  Status find_dead(const Wait& wait);
+  Status raise_death(int rank, std::string_view what);
+  Status stalled(const Wait& wait);
+  std::string describe_stalled(int rank, const Wait& wait) const;
+  /// "rank 2 (pid 17, sleeping)".
+  std::string name_of(int rank) const;
+  /// Who holds up a circle of ranks, each of which waits for the next one.
+  std::string describe_circle(const Wait& wait) const;
+  /// Of every rank together; another number than before as soon as anything has moved anywhere.
+  uint64_t all_moves() const;
+  std::vector<uint64_t> heartbeats() const;
+  int find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const;
+
+  const Board& board_;
+  Elsewhere elsewhere_;
+  std::function<int(int)> find_dead_;
+  std::function<void(int64_t)> show_messages_;
+  uint64_t moves_ = 0;    // when check() looked last,
+  int64_t moved_ns_ = 0;  // and when it first looked like that
+  // Between the two looks of stalled(); 0: not between them.
+  int64_t window_end_ns_ = 0;
+  std::vector<uint64_t> before_;
+};
+
+}  // namespace rondo::board

@@ -1,0 +1,53 @@
+// Line cutting and the writing of it.
+#include "comm/launch/output_lines.hpp"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace rondo::run {
+
+void Sink::push(std::string_view text) {
+  if (!broken_) queue_.append(text);
+}
+
+void Sink::write_some() {
+  // A pipe that polls writable takes PIPE_BUF bytes without blocking, also when it is in blocking
+  // mode.
+  const ssize_t sent = write(fd_, queue_.data(), std::min<size_t>(queue_.size(), PIPE_BUF));
+  if (sent > 0) {
+    queue_.erase(0, static_cast<size_t>(sent));
+  } else if (sent < 0 && errno != EINTR && errno != EAGAIN) {
+    broken_ = true;
+    if (errno != EPIPE) error_ = errno;
+    queue_.clear();
+  }
+}
+
+void LinePrefixer::feed(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t end = bytes.find('\n');
+    partial_.append(bytes.substr(0, end));
+    if (end == std::string_view::npos) {
+      if (terminal_ && partial_.ends_with('\r')) {
+        sink_->push(prefix_ + partial_);
+        partial_.clear();
+      }
+      if (partial_.size() >= kLongestLine) finish();
+      return;
+    }
+    bytes.remove_prefix(end + 1);
+    sink_->push(prefix_ + partial_ + "\n");
+    partial_.clear();
+  }
+}
+
+void LinePrefixer::finish() {
+  if (partial_.empty()) return;
+  sink_->push(prefix_ + partial_ + "\n");
+  partial_.clear();
+}
+
+}  // namespace rondo::run

@@ -1,0 +1,43 @@
+// The RONDO_ environment variables, as rondo-run --help-environment prints them. README.md holds the
+// same table, and a test compares both with the names that the sources read.
+#pragma once
+
+namespace rondo::comm {
+
+struct EnvironmentVariable {
+  const char *name, *value_when_absent, *meaning;
+};
+
+inline constexpr EnvironmentVariable kEnvironment[] = {
+    {"RONDO_LOG", "warn", "level of rondo's own messages: debug, info, warn, error, off"},
+    {"RONDO_PACE", "off",
+     "BANDWIDTH,LATENCY, as in 1GB/s,20us: delays every message; Config::pace takes precedence"},
+    {"RONDO_TIMEOUT", "600",
+     "seconds without progress after which a call fails; a timeout set in the program takes "
+     "precedence"},
+    {"RONDO_ARENA_BYTES", "the machine's memory, less with many ranks",
+     "address space for rondo::alloc, as in 64G; 0: no library memory"},
+    {"RONDO_CMA", "1",
+     "0: ranks do not copy each other's plain memory by system call (cross-memory attach)"},
+    {"RONDO_KERNELS", "the CPU's best",
+     "instruction set of the reductions: scalar, sse4, avx2, avx3"},
+    {"RONDO_LINKS", "~/.config/rondo",
+     "file that rondo-perf --calibrate wrote, by which rank 0 chooses algorithms for all ranks, or "
+     "built-in; Config::links takes precedence"},
+    {"RONDO_RENDEZVOUS", "the launcher's job",
+     "where the ranks meet: a directory, or tcp://HOST:PORT, where rank 0 listens; set by "
+     "rondo-run"},
+    {"RONDO_SECRET", "none", "proves that ranks belong to the same job; set by rondo-run"},
+    {"RONDO_SECRET_FILE", "none",
+     "file that holds the secret, readable by its owner only; RONDO_SECRET takes precedence"},
+    {"RONDO_STATUS_SOCKET", "none",
+     "socket over which rank 0 registers a communicator's board, for rondo-status; set by "
+     "rondo-run"},
+    {"RONDO_TERMINAL", "none",
+     "the pipe that leads to a terminal, for progress bars; set by rondo-run when its stderr is "
+     "one"},
+    {"RONDO_RESTART_COUNT", "0",
+     "number of this attempt; set by rondo-run --max-restarts, for the program to read"},
+};
+
+}  // namespace rondo::comm

@@ -1,0 +1,117 @@
+// See introduce.hpp.
+#include "comm/setup/introduce.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "comm/base/refuse.hpp"
+#include "comm/topology/cpus.hpp"
+#include "comm/tuner/default_profile.hpp"
+#include "comm/tuner/profile_file.hpp"
+#include "transport/memory/arena.hpp"
+
+namespace rondo::comm {
+namespace {
+
+constexpr uint32_t kVersion = 8;
+static_assert(std::is_trivially_copyable_v<RankFacts>);
+
+bool names_file(const std::string& links) { return !links.empty() && links != tuner::kBuiltIn; }
+
+Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
+  auto arena = transport::export_arena(ranks);
+  if (!arena.ok()) return arena.status();
+  RankFacts own{};
+  own.version = kVersion;
+  own.channels = config.channels;
+  own.slots = static_cast<uint32_t>(config.slots);
+  own.algorithm = static_cast<uint32_t>(config.algorithm);
+  own.reproducible = config.reproducible ? 1 : 0;
+  own.links_named = links_named ? 1 : 0;
+  own.slot_bytes = config.slot_bytes;
+  config.pace.copy(own.pace, kPaceChars - 1);
+  own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
+  own.device = config.device;
+  own.granted_cpus = topology::granted_cpus();
+  own.probe = transport::shm::own_probe();
+  return own;
+}
+
+/// `blobs` become what follows the facts and the mask: of rank 0 the link profile.
+Status unpack(std::vector<std::string>& blobs, int rank, Introduced& made) {
+  std::vector<RankFacts>& into = made.ranks;
+  std::vector<std::string> masks;
+  into.resize(blobs.size());
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    if (blobs[r].size() >= sizeof(RankFacts)) {
+      std::memcpy(&into[r], blobs[r].data(), sizeof(RankFacts));
+    }
+    const size_t beyond_facts = blobs[r].size() - std::min(blobs[r].size(), sizeof(RankFacts));
+    if (blobs[r].size() < sizeof(RankFacts) || into[r].version != kVersion ||
+        beyond_facts < into[r].cpu_mask_bytes) {
+      return {Code::kBootstrap,
+              fmt::format("rank {} runs another version of rondo than rank {}", r, rank)};
+    }
+    masks.push_back(blobs[r].substr(sizeof(RankFacts), into[r].cpu_mask_bytes));
+    blobs[r].erase(0, sizeof(RankFacts) + into[r].cpu_mask_bytes);
+  }
+  // Ranks in other control groups go by rank 0's.
+  made.cpus = std::clamp(topology::count_cpus(masks), 1, std::max(into[0].granted_cpus, 1));
+  return {};
+}
+
+Status check_devices(const std::vector<RankFacts>& ranks) {
+  for (size_t r = 1; r < ranks.size(); ++r) {
+    if ((ranks[r].device < 0) == (ranks[0].device < 0)) continue;
+    return refuse(
+        fmt::format("Config::device is {} on rank 0 and {} on rank {}: every rank has a "
+                    "device, or none",
+                    ranks[0].device, ranks[r].device, r));
+  }
+  return {};
+}
+
+void adopt(const RankFacts& settings, Config& config) {
+  config.channels = settings.channels;
+  config.slots = static_cast<int>(settings.slots);
+  config.slot_bytes = settings.slot_bytes;
+  config.algorithm = static_cast<Algorithm>(settings.algorithm);
+  config.reproducible = settings.reproducible != 0;
+  config.pace = settings.pace;
+}
+
+}  // namespace
+
+Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
+                             const std::optional<AgreedLinks>& inherited) {
+  auto own =
+      own_facts(config, inherited ? inherited->named : names_file(config.links), bootstrap.size());
+  if (!own.ok()) return own.status();
+  const std::string cpus = topology::allowed_cpus();
+  own->cpu_mask_bytes = static_cast<uint32_t>(cpus.size());
+  std::string blob(reinterpret_cast<const char*>(&*own), sizeof(RankFacts));
+  blob += cpus;
+  if (bootstrap.rank() == 0) {  // its link profile comes last
+    auto links = inherited ? inherited->profile : host_profile(config.links);
+    if (!links.ok()) return links.status();
+    blob += tuner::to_json_text(*links);
+  }
+  auto blobs = bootstrap.all_gather(blob);
+  if (!blobs.ok()) return blobs.status();
+  Introduced made{};
+  RONDO_RETURN_IF_ERROR(unpack(*blobs, bootstrap.rank(), made));
+  auto links = tuner::parse_profile(blobs->front(), "of rank 0");
+  if (!links.ok()) return links.status();
+  RONDO_RETURN_IF_ERROR(check_devices(made.ranks));
+  adopt(made.ranks.front(), config);
+  made.links = {.profile = std::move(*links), .named = made.ranks[0].links_named != 0};
+  made.same_process =
+      std::ranges::all_of(bootstrap.peers(), [](const Peer& peer) { return peer.same_process; });
+  return made;
+}
+
+}  // namespace rondo::comm

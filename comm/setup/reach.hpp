@@ -1,0 +1,23 @@
+// Setup, third step: which memory of the other ranks every rank can touch.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "comm/setup/introduce.hpp"
+#include "transport/memory/arena.hpp"
+
+namespace rondo::comm {
+
+/// Equal on all ranks in what is empty. Where a member is empty, buffers go through slots.
+struct PeerMemory {
+  std::vector<transport::ArenaView> arenas;  // library memory by rank, mapped here
+  std::vector<pid_t> processes;              // by rank: the kernel copies any memory
+};
+
+/// Maps the others' arenas, and tries the kernel's copies unless RONDO_CMA, a pace or thread ranks
+/// make them needless. An arena that cannot be mapped is no error.
+Result<PeerMemory> reach_peers(Bootstrap& bootstrap, const Introduced& introduced);
+
+}  // namespace rondo::comm

@@ -1,0 +1,110 @@
+// See settle.hpp.
+#include "comm/setup/settle.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "comm/base/limits.hpp"
+#include "comm/base/refuse.hpp"
+#include "comm/bootstrap/launchers.hpp"
+#include "comm/setup/introduce.hpp"
+#include "comm/setup/link_profile.hpp"
+#include "transport/pace/pace.hpp"
+
+namespace rondo::comm {
+namespace {
+
+using base::kLongestTimeout;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDefaultTimeout{600'000};
+
+/// RONDO_TIMEOUT, else the default.
+Result<milliseconds> default_timeout() {
+  const auto text = variable("RONDO_TIMEOUT");
+  if (!text) return kDefaultTimeout;
+  double seconds = 0;
+  const char* const end = text->data() + text->size();
+  const auto parsed = std::from_chars(text->data(), end, seconds);
+  constexpr double kMost = 1e9;
+  if (parsed.ec != std::errc{} || parsed.ptr != end || !(seconds >= 1e-3) || seconds > kMost) {
+    return refuse(fmt::format(
+        "RONDO_TIMEOUT is '{}': it must be a number of seconds from 0.001 to 1e9", *text));
+  }
+  return milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+Status check_sizes(const Config& config) {
+  if (config.world_size > base::kMaxRanks) {
+    return refuse(fmt::format("Config::world_size is {}; at most {} ranks", config.world_size,
+                              base::kMaxRanks));
+  }
+  if (config.channels < 0 || config.channels > base::kMaxChannels) {
+    return refuse(fmt::format("Config::channels is {}; 0 to {} are possible", config.channels,
+                              base::kMaxChannels));
+  }
+  if (config.slots < 0 || config.slots == 1 || config.slots > static_cast<int>(base::kMaxSlots)) {
+    return refuse(fmt::format("Config::slots is {}; 0 (the default) or 2 to {} are possible",
+                              config.slots, base::kMaxSlots));
+  }
+  if (config.slot_bytes > base::kMaxSlotBytes ||
+      (config.slot_bytes != 0 && config.slot_bytes < 8)) {
+    return refuse(fmt::format("Config::slot_bytes is {}; 0 (the default) or 8 to {} are possible",
+                              config.slot_bytes, base::kMaxSlotBytes));
+  }
+  return {};
+}
+
+Status check_choices(const Config& config) {
+  if (config.timeout.count() < 0) {
+    return refuse(
+        fmt::format("Config::timeout is {} ms; it must not be negative", config.timeout.count()));
+  }
+  if (config.bootstrap_timeout.count() <= 0) {
+    return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must be positive",
+                              config.bootstrap_timeout.count()));
+  }
+  if (static_cast<int>(config.algorithm) >= kAlgorithms) {
+    return refuse(
+        fmt::format("Config::algorithm is {}, which is none", static_cast<int>(config.algorithm)));
+  }
+  if (config.device < -1) {
+    return refuse(fmt::format("Config::device is {}; -1 (none) or a device's number are possible",
+                              config.device));
+  }
+  return {};
+}
+
+Status check_pace(const Config& config) {
+  if (config.pace.empty()) return {};
+  if (config.device >= 0) {
+    return {Code::kUnavailable,
+            "a pace is for the host's memory: there is none with Config::device"};
+  }
+  if (config.pace.size() >= kPaceChars) {
+    return refuse(fmt::format("the pace '{}' is too long", config.pace));
+  }
+  return transport::parse_pace(config.pace).status();
+}
+
+}  // namespace
+
+Status settle(Config& config) {
+  config.pace = pace_of(config);
+  config.links = links_of(config);
+  if (config.timeout.count() == 0) {
+    auto timeout = default_timeout();
+    if (!timeout.ok()) return timeout.status();
+    config.timeout = *timeout;
+  }
+  config.timeout = std::min(config.timeout, kLongestTimeout);
+  config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
+  RONDO_RETURN_IF_ERROR(check_sizes(config));
+  RONDO_RETURN_IF_ERROR(check_choices(config));
+  return check_pace(config);
+}
+
+}  // namespace rondo::comm

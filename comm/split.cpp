@@ -1,0 +1,119 @@
+// Communicators made from communicators: the ranks exchange what they want, and each part then
+// meets as a communicator of its own.
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <random>
+
+#include "comm/base/refuse.hpp"
+#include "comm/bootstrap/meeting.hpp"
+#include "comm/communicator_impl.hpp"
+
+namespace rondo {
+
+using comm::refuse;
+
+namespace {
+
+constexpr std::chrono::milliseconds kUntilDeathIsSeen{50};
+
+}  // namespace
+
+Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_part(
+    int color, int key, std::string_view called) {
+  if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
+  struct SplitChoice {
+    int32_t color, key;
+    uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
+  };
+  const SplitChoice own{.color = color, .key = key, .nonce = std::random_device{}()};
+  std::vector<SplitChoice> all(static_cast<size_t>(size()));
+  static_assert(sizeof(SplitChoice) == 3 * sizeof(int32_t));
+  RONDO_RETURN_IF_ERROR(gather_for_split(reinterpret_cast<const int32_t*>(&own),
+                                         reinterpret_cast<int32_t*>(all.data()), 3));
+  const uint64_t number = ++splits_;
+  // After the exchange: a rank that is refused keeps nobody waiting.
+  if (color < kNoColor) {
+    return refuse(fmt::format("split: color {} is negative; kNoColor is {}", color, kNoColor));
+  }
+  if (color == kNoColor) return std::optional<SplitPart>();
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)].color == color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
+  });
+  Config config = config_;
+  config.world_size = static_cast<int>(members.size());
+  config.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  // Names are short: what grows with every split of a split is hashed.
+  config.name = fmt::format("split-{:016x}-{:08x}-{}-{}", std::hash<std::string>{}(config_.name),
+                            all[0].nonce, number, color);
+  return std::optional<SplitPart>({std::move(config), std::move(members), called});
+}
+
+// While a part is made, its members watch each other, and this communicator's error, as they do
+// inside an operation.
+Status Communicator::Impl::check_members(const SplitPart& part) {
+  Status status = board_->error();
+  if (status.ok()) status = watch_->check_alive(part.members, part.called);
+  if (!status.ok() && device_) device_->abort();
+  return status;
+}
+
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const SplitPart& part) {
+  auto made =
+      create(part.config, {.links = links_, .interrupt = [&] { return check_members(part); }});
+  if (made.ok()) return made;
+  return explain_failure(part, made.status());
+}
+
+/// The cause, where it is known here: a member may have learnt of it from the next one, in the
+/// part's numbers.
+Status Communicator::Impl::explain_failure(const SplitPart& part, const Status& status) {
+  if (status.code() == Code::kPeerDied) {
+    // A killed process's sockets close a little before its end can be seen.
+    std::vector<pollfd> processes;
+    for (const int member : part.members) {
+      const comm::Peer& peer = bootstrap_.peers()[static_cast<size_t>(member)];
+      processes.push_back({peer.pidfd.get(), POLLIN, 0});
+    }
+    (void)comm::poll_until(processes, std::chrono::steady_clock::now() + kUntilDeathIsSeen);
+  }
+  RONDO_RETURN_IF_ERROR(check_members(part));
+  if (std::ranges::is_sorted(part.members) && part.members.back() + 1 == part.config.world_size) {
+    return status;
+  }
+  return {
+      status.code(),
+      fmt::format("{}: {} of this communicator, which are 0 to {} in the new one: {}", part.called,
+                  comm::name_ranks(part.members), part.config.world_size - 1, status.message())};
+}
+
+Result<std::optional<Communicator>> Communicator::split(int color, int key) {
+  return impl_->guarded([&]() -> Result<std::optional<Communicator>> {
+    auto part = impl_->choose_part(color, key, "split");
+    if (!part.ok()) return part.status();
+    if (!*part) return std::optional<Communicator>();
+    auto made = impl_->make_part(**part);
+    if (!made.ok()) return made.status();
+    return std::optional<Communicator>(Communicator(std::move(*made)));
+  });
+}
+
+Result<Communicator> Communicator::duplicate() {
+  return impl_->guarded([&]() -> Result<Communicator> {
+    auto part = impl_->choose_part(0, 0, "duplicate");
+    if (!part.ok()) return part.status();
+    auto made = impl_->make_part(**part);
+    if (!made.ok()) return made.status();
+    return Communicator(std::move(*made));
+  });
+}
+
+}  // namespace rondo

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""lessons_test.py RONDO_TRAIN RONDO_RUN: every lesson through the program: the symptom shows, the commands can be repeated, and
+TROUBLESHOOTING.md has a section for each. And the documents name only flags that exist."""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRAINER = pathlib.Path(__file__).resolve().parents[2] / "trainer"
+sys.path.insert(0, str(TRAINER / "lessons"))
+sys.dont_write_bytecode = True
+from lessons import LESSONS, Run  # noqa: E402
+
+NAMES = ["same-data", "no-set-epoch", "uneven-inputs", "no-buckets", "no-overlap", "straggler", "local-batch-norm",
+         "wrong-learning-rate", "star"]
+TROUBLESHOOTING = (TRAINER / "TROUBLESHOOTING.md").read_text(encoding="utf-8")
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+
+
+def run(*words):
+    return subprocess.run(words, env=ENVIRONMENT, cwd=TRAINER, capture_output=True, encoding="utf-8", timeout=240, check=False)
+
+
+def flags_in(text):
+    """Every --flag; no rule of a table, nor the end of an option that another is described by."""
+    return set(re.findall(r"(?<![a-z-])--[a-z][a-z-]*", text))
+
+
+def section(document, heading):
+    """What stands between this heading and the next of the same kind."""
+    return document.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+
+
+class LessonsTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = temporary.name
+
+    def commands_of(self, output):
+        return [line.strip() for line in output.splitlines() if line.startswith("  rondo-train ")]
+
+    def test_the_program_lists_nine_lessons(self):
+        made = run(TRAIN, "--lesson", "list")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertEqual([line.split()[0] for line in made.stdout.splitlines()], NAMES)
+
+    def test_every_lesson_shows_its_symptom_and_says_what_to_look_at_first_and_where_to_read_on(self):
+        for name in NAMES:
+            with self.subTest(name):
+                made = run(TRAIN, "--lesson", name, "--lesson-folder", f"{self.folder}/{name}")
+                self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+                self.assertIn("Look first: ", made.stdout)
+                self.assertIn(f"section '{name}'", made.stdout)
+                self.assertIn(f"--lesson {name}", section(TROUBLESHOOTING, f"## {name}"))
+                commands = self.commands_of(made.stdout)
+                self.assertGreaterEqual(len(commands), 2)
+                for i in range(len(commands)):
+                    self.assertTrue(os.path.getsize(f"{self.folder}/{name}/run{i}.json"))
+
+    def test_a_lesson_fails_where_its_symptom_does_not_show(self):
+        healthy = pathlib.Path(self.folder, "healthy")  # as if the program could not be broken
+        healthy.write_text(f"""#!/usr/bin/env python3
+import os, sys
+words = sys.argv[1:]
+if "--break" in words:
+    del words[words.index("--break"):words.index("--break") + 2]
+os.execv({TRAIN!r}, [{TRAIN!r}, *words])
+""", encoding="utf-8")
+        healthy.chmod(0o755)
+        made = run(sys.executable, "-B", str(TRAINER / "lessons/lesson.py"), "same-data", "--program", str(healthy), "--folder",
+                   self.folder)
+        self.assertNotEqual(made.returncode, 0, made.stdout)
+        self.assertIn("did not show", made.stderr)
+
+    def test_a_lesson_says_so_where_the_machine_was_too_busy_to_show_its_times(self):
+        def made(exposed_ms):
+            return Run("", True, "", {"summary": {"exposed_comm_ms": exposed_ms}}, {})
+
+        judging = [lesson.name for lesson in LESSONS if lesson.not_judged([made(4), made(2)])]
+        self.assertEqual(judging, ["no-buckets", "no-overlap", "star"])
+        self.assertFalse(any(lesson.not_judged([made(2), made(4)]) for lesson in LESSONS))
+
+    def test_a_command_can_be_repeated_as_it_is_printed(self):
+        kept = f"{self.folder}/new/folder"
+        lesson = run(TRAIN, "--lesson", "uneven-inputs", "--lesson-folder", kept)
+        self.assertEqual(lesson.returncode, 0, lesson.stdout + lesson.stderr)
+        self.assertIn(f"stay in {kept}", lesson.stdout)
+        healthy, broken = [run(TRAIN, *shlex.split(command)[1:]) for command in self.commands_of(lesson.stdout)]
+        self.assertEqual(healthy.returncode, 0, healthy.stderr)
+        self.assertNotEqual(broken.returncode, 0)
+        self.assertIn("uneven inputs", broken.stderr)
+
+    def test_an_unknown_lesson_one_with_settings_and_one_among_ranks_are_refused(self):
+        for words, named in [(["--lesson", "patience"], "straggler"),
+                             (["--lesson", "star", "--ranks", "8"], "--ranks"),
+                             (["--lesson-folder", self.folder], "--lesson"),
+                             (["--lesson", "star", "--lesson-folder", "/proc/none"], "/proc/none"),
+                             (["--break", "everything"], "same-data")]:
+            with self.subTest(words):
+                made = run(TRAIN, *words)
+                self.assertNotEqual(made.returncode, 0)
+                self.assertIn(named, made.stderr)
+        nested = run(LAUNCH, "-n", "2", "--", TRAIN, "--lesson", "star")
+        self.assertNotEqual(nested.returncode, 0)
+        self.assertIn("without a launcher", nested.stderr)
+
+    def test_the_documents_name_flags_that_exist_and_the_knobs_table_all_of_its_group(self):
+        there = flags_in(run(TRAIN, "--help").stdout)
+        self.assertIn("--bucket-cap-mb", there)
+        named = flags_in(section((TRAINER / "README.md").read_text(encoding="utf-8"), "## Knobs"))
+        self.assertGreater(len(named), 20)
+        self.assertLessEqual(named, there)
+        self.assertLessEqual(flags_in(TROUBLESHOOTING), there | {"--no-prefix"})
+        self.assertLessEqual({"--ranks", "--strategy", "--threads", "--bucket-cap-mb", "--no-overlap", "--average", "--join",
+                              "--no-broadcast-buffers", "--compress", "--tied-rows", "--reproducible", "--pace", "--accum",
+                              "--sampler-tail", "--drop-last", "--sync-batch-norm", "--no-split-tied", "--layer-drop", "--break",
+                              "--lesson"}, named)
+
+
+if __name__ == "__main__":
+    LAUNCH, TRAIN = sys.argv.pop(), sys.argv.pop()
+    unittest.main()

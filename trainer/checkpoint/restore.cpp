@@ -1,0 +1,169 @@
+// Going on from a checkpoint. See checkpointing.hpp.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "trainer/base/buffer.hpp"
+#include "trainer/checkpoint/checkpoint.hpp"
+#include "trainer/checkpoint/checkpointing.hpp"
+#include "trainer/checkpoint/optimizer_files.hpp"
+#include "trainer/checkpoint/rank_buffers.hpp"
+#include "trainer/checkpoint/same_run.hpp"
+#include "trainer/checkpoint/tensor_views.hpp"
+#include "trainer/optim/sharding.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// What rank 0 reads, as words for all.
+struct Restored {
+  uint64_t found, step, epoch, consumed, optimizer_steps, good_steps, skipped_steps;
+  double scale;
+};
+
+/// The files that rank 0 has open while it distributes the optimizer's state.
+struct Source {
+  LoadedCheckpoint files;
+  StateReader optimizer;
+};
+
+Status fill_model(const TensorFile& file, DistributedDataParallel& ddp) {
+  const char* const advice =
+      ": resume with the model, --dtype and --optimizer that it was made with";
+  const std::vector<TensorView> views = model_views(ddp);
+  const Status filled = fill(file, views);
+  if (!filled.ok()) return Status(filled.code(), "checkpoint " + filled.message() + advice);
+  if (file.tensors().size() == views.size()) return {};
+  return Status(Code::kDataError,
+                fmt::format("checkpoint '{}': has {} tensors, but this run {}{}", file.path(),
+                            file.tensors().size(), views.size(), advice));
+}
+
+template <class T>
+Result<Source> open_source(const Options& options, const Dataset::Facts& data,
+                           Weights<T>& weights) {
+  Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
+  RONDO_RETURN_IF_ERROR(loaded.status());
+  RONDO_RETURN_IF_ERROR(require_same_run(options, data, loaded.value()));
+  RONDO_RETURN_IF_ERROR(fill_model(loaded->model, weights.ddp()));
+  std::vector<std::string> arrays;
+  for (const auto& [name, values] : weights.optimizer().state()) arrays.push_back(name);
+  Result<StateReader> reader =
+      StateReader::open(weights.ddp(), type_of<T>(), arrays, loaded->optimizer);
+  RONDO_RETURN_IF_ERROR(reader.status());
+  return Source{.files = std::move(loaded).value(), .optimizer = std::move(reader).value()};
+}
+
+template <class T>
+Status read_state(const Options& options, const Communicator& communicator,
+                  const LoadedCheckpoint& loaded, Weights<T>& weights, Restored& r,
+                  std::vector<uint64_t>& positions) {
+  const CheckpointState& state = loaded.state;
+  const auto ranks = static_cast<uint64_t>(communicator.size());
+  spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
+  warn_of_other_bits(
+      options, ranks,
+      buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), wire_type(options))),
+      state);
+  positions = state.extra.value("positions", std::vector<uint64_t>());
+  if (options.data.find("{rank}") != std::string::npos && positions.size() != ranks) {
+    return Status(Code::kDataError,
+                  fmt::format("checkpoint '{}' was made by {} ranks with data of their own, which "
+                              "{} ranks cannot go on with: resume with as many ranks",
+                              loaded.folder, state.ranks, ranks));
+  }
+  r = {.found = 1,
+       .step = state.step,
+       .epoch = state.epoch,
+       .consumed = state.samples,
+       .optimizer_steps = state.optimizer_steps,
+       .good_steps = state.scaler ? state.scaler->good_steps : 0,
+       .skipped_steps = state.scaler ? state.scaler->skipped_steps : 0,
+       .scale = state.scaler ? state.scaler->scale : 0};
+  return {};
+}
+
+/// Collective: every rank gets the part that it owns of the optimizer's state that rank 0 reads. In
+/// pieces, so that a rank with a shard never holds more than that.
+template <class T>
+Status hand_out(Communicator& communicator, const StateReader* source, Weights<T>& weights) {
+  constexpr size_t kPiece = size_t{4} << 20;  // bytes
+  const size_t elements = weights.ddp().parameter_elements();
+  Buffer<T> piece(std::min(elements, kPiece / sizeof(T)));
+  const auto state = weights.optimizer().state();
+  for (size_t array = 0; array < state.size(); ++array) {
+    for (size_t begin = 0; begin < elements; begin += piece.count()) {
+      const size_t end = std::min(begin + piece.count(), elements);
+      if (source != nullptr) source->read(array, begin, end - begin, piece.data());
+      RONDO_RETURN_IF_ERROR(
+          communicator.broadcast(piece.data(), piece.data(), end - begin, type_of<T>(), 0));
+      for (const DdpRange& own : weights.ddp().own_ranges()) {
+        const size_t first = std::max(own.begin, begin), last = std::min(own.end, end);
+        if (first < last) {
+          std::copy(piece.data() + (first - begin), piece.data() + (last - begin),
+                    state[array].second + first);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+template <class T>
+Result<Progress> restore(const Options& options, Communicator& communicator,
+                         const Dataset::Facts& data, Weights<T>& weights) {
+  Restored r{};
+  std::vector<uint64_t> positions, buffers;
+  std::optional<Source> source;  // rank 0's
+  if (communicator.rank() == 0) {
+    if (has_checkpoint(options.checkpoint_dir)) {
+      Result<Source> opened = open_source(options, data, weights);
+      RONDO_RETURN_IF_ERROR(opened.status());
+      source = std::move(opened).value();
+      RONDO_RETURN_IF_ERROR(
+          read_state(options, communicator, source->files, weights, r, positions));
+      buffers = source->files.state.extra.value("buffers", std::vector<uint64_t>());
+    } else {
+      spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
+                   options.checkpoint_dir);
+    }
+  }
+  RONDO_RETURN_IF_ERROR(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
+  if (r.step > 0) {
+    RONDO_RETURN_IF_ERROR(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
+  }
+  weights.optimizer().set_steps(r.optimizer_steps);
+  if (weights.scaler() && r.scale > 0) {
+    RONDO_RETURN_IF_ERROR(weights.scaler()->restore({.scale = static_cast<float>(r.scale),
+                                                     .good_steps = r.good_steps,
+                                                     .skipped_steps = r.skipped_steps}));
+  }
+  if (r.found != 0 && options.data.find("{rank}") != std::string::npos) {
+    positions.resize(static_cast<size_t>(communicator.size()));
+    RONDO_RETURN_IF_ERROR(communicator.broadcast(positions.data(), positions.data(),
+                                                 positions.size(), DataType::kUint64, 0));
+    r.consumed = positions[static_cast<size_t>(communicator.rank())];
+  }
+  Progress progress{.found = r.found != 0,
+                    .step = r.step,
+                    .position = {.epoch = r.epoch, .consumed = r.consumed},
+                    .buffers = {}};
+  if (!progress.found || !options.no_broadcast_buffers) return progress;
+  Result<std::vector<uint64_t>> own = own_buffers<T>(weights.ddp(), std::move(buffers));
+  RONDO_RETURN_IF_ERROR(own.status());
+  progress.buffers = std::move(own).value();
+  return progress;
+}
+
+template Result<Progress> restore(const Options&, Communicator&, const Dataset::Facts&,
+                                  Weights<float>&);
+template Result<Progress> restore(const Options&, Communicator&, const Dataset::Facts&,
+                                  Weights<double>&);
+
+}  // namespace rondo::trainer

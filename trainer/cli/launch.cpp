@@ -1,0 +1,105 @@
+// See launch.hpp.
+#include "trainer/cli/launch.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "trainer/data/corpus.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+bool has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+Result<std::string> own_file() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Status(Code::kSystem, "cannot find this program's file: " + error.message());
+  return self.native();
+}
+
+/// Returns only if it failed. `what`: about the program, for the error.
+Status become(std::vector<std::string> words, const char* what) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(words[0].c_str(), pointers.data());
+  return Status(Code::kSystem,
+                "cannot start '" + words[0] + "', " + what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+void prefer_fast_blas(char** argv) {
+  if (!has_avx512() || std::getenv("OPENBLAS_CORETYPE") != nullptr) return;
+  setenv("OPENBLAS_CORETYPE", "SKYLAKEX", 0);
+  execv("/proc/self/exe", argv);
+  // Without /proc the program is merely slower.
+}
+
+Result<bool> must_launch(const Options& options) {
+  auto place = place_from_launcher();
+  if (!place.ok()) return place.status();
+  if (!*place) return options.ranks != 0;
+  // A launcher's only rank, as in an interactive Slurm step, may still start others.
+  if ((*place)->world_size == 1 && options.ranks > 1) return true;
+  if (options.ranks == 0 || options.ranks == (*place)->world_size) return false;
+  return Status(Code::kInvalidArgument, "--ranks " + std::to_string(options.ranks) +
+                                            " contradicts the launcher, which has "
+                                            "started " +
+                                            std::to_string((*place)->world_size) +
+                                            " ranks: leave --ranks out under a launcher");
+}
+
+Status launch(int ranks, char** argv) {
+  const Result<std::string> self = own_file();
+  RONDO_RETURN_IF_ERROR(self.status());
+  const std::string launcher = std::filesystem::path(*self).parent_path() / "rondo-run";
+
+  // Rank 0 alone reports, in JSON: its lines stay as they are. Ranks that wander between CPUs reach
+  // the end of a step apart, and every all-reduce waits for the last.
+  std::vector<std::string> words = {launcher, "--no-prefix",         "--bind", "share",
+                                    "-n",     std::to_string(ranks), "--",     *self};
+  for (char** argument = argv + 1; *argument != nullptr; ++argument) words.push_back(*argument);
+  return become(std::move(words), "which starts the ranks");
+}
+
+Status teach(const Options& options) {
+  const Result<std::optional<Place>> place = place_from_launcher();
+  RONDO_RETURN_IF_ERROR(place.status());
+  if (place.value() && place.value()->world_size > 1) {
+    return Status(Code::kInvalidArgument,
+                  "--lesson starts ranks of its own: run it without a launcher");
+  }
+  const Result<std::string> self = own_file();
+  RONDO_RETURN_IF_ERROR(self.status());
+  const Result<std::string> project = find_project_folder();
+  if (!project.ok()) {
+    return Status(Code::kInvalidArgument,
+                  "--lesson needs rondo's sources, whose trainer/lessons/lesson.py it runs: start "
+                  "it in their folder");
+  }
+  std::vector<std::string> words = {
+      "python3", "-B", *project + "/trainer/lessons/lesson.py", options.lesson, "--program", *self};
+  if (!options.lesson_folder.empty()) {
+    words.insert(words.end(), {"--folder", options.lesson_folder});
+  }
+  return become(std::move(words), "which runs the lesson");
+}
+
+}  // namespace rondo::trainer

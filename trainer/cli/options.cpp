@@ -1,0 +1,314 @@
+// See options.hpp.
+#include "trainer/cli/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <vector>
+
+#include "rondo/rondo.h"
+#include "trainer/examples/strategy.hpp"
+#include "trainer/models/mlp.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// One of `there`; names that belong to rondo but are not in this build say so.
+CLI::Validator choice(const std::vector<std::string>& there,
+                      const std::vector<std::string>& missing) {
+  const std::string list = CLI::detail::join(there, "|");
+  const auto has = [](const std::vector<std::string>& names, const std::string& value) {
+    return std::find(names.begin(), names.end(), value) != names.end();
+  };
+  return CLI::Validator(
+      [=](std::string& value) -> std::string {
+        if (has(there, value)) return {};
+        const std::string why =
+            has(missing, value) ? "' is not available in this version: use " : "' is unknown: use ";
+        return "'" + value + why + list;
+      },
+      list);
+}
+
+/// Written so that NaN fails too, which CLI::Range lets through.
+CLI::Validator number(double least, double below) {
+  const std::string range =
+      "in [" + CLI::detail::to_string(least) + ", " + CLI::detail::to_string(below) + ")";
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value < below) return {};
+        return "'" + text + "' is not a number " + range;
+      },
+      range);
+}
+
+constexpr uint64_t kMany = 1'000'000'000'000;
+
+// Signed, because as an unsigned number -1 would be accepted as a large one.
+CLI::Range not_negative() { return {int64_t{0}, std::numeric_limits<int64_t>::max()}; }
+
+void add_model(CLI::App& app, Options& o) {
+  app.add_option("--model", o.model, "What to train")->check(choice({"mlp", "cnn", "gpt"}, {}));
+  app.add_option("--layers", o.layers, "Hidden layers or blocks; default: mlp 2, cnn 2, gpt 4")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--width", o.width, "Width of a layer; default: mlp 512, cnn 16, gpt 128")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--heads", o.heads, "gpt: attention heads (default 4)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--context", o.context, "gpt: tokens of a sample (default 64)")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--vocabulary", o.vocabulary, "gpt: symbols; default: bytes 256, tokens 50257")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--classes", o.classes, "cnn: labels are below it")->check(CLI::Range(2, 65536));
+  app.add_option("--dropout", o.dropout, "gpt: probability")->check(number(0, 1));
+  app.add_option("--layer-drop", o.layer_drop, "gpt: probability that a step leaves out a block")
+      ->check(number(0, 1));
+  app.add_flag(
+      "--no-split-tied", o.no_split_tied,
+      "gpt: one gradient for both uses of the token embedding, final at the end only; --seed "
+      "then gives other initial parameters");
+  app.add_flag("--sync-batch-norm", o.sync_batch_norm, "cnn: statistics over all ranks' samples");
+  app.add_option("--weights", o.weights, "gpt: start from this safetensors file of GPT-2");
+  app.add_option("--save-weights", o.save_weights, "gpt: write such a file at the end");
+}
+
+void add_data(CLI::App& app, Options& o) {
+  app.add_option("--data", o.data,
+                 "File or folder, {rank} is replaced; default: rondo's own sources and documents");
+  app.add_option("--data-format", o.data_format,
+                 "bytes, tokens (llm.c) or images (IDX); default: cnn images, else bytes")
+      ->check(choice({"bytes", "tokens", "images"}, {}));
+  app.add_option("--validation", o.validation, "Data that is evaluated, every sample once");
+  app.add_option("--validate-every", o.validate_every, "Steps between; 0: at the end")
+      ->check(not_negative());
+  app.add_option("--workers", o.workers, "Threads that read ahead")->check(CLI::Range(0, 64));
+  app.add_flag("--drop-last", o.drop_last, "Leave out batches that are not full");
+  app.add_option("--sampler-tail", o.sampler_tail,
+                 "Samples that ranks cannot share equally: pad (some count twice) or drop")
+      ->check(choice({"pad", "drop"}, {}));
+  auto* steps = app.add_option("--steps", o.steps, "Number of the last step (default 100)");
+  steps->check(CLI::Range(uint64_t{1}, kMany));
+  app.add_option("--epochs", o.epochs, "Passes over the data instead of --steps")
+      ->check(CLI::Range(uint64_t{1}, kMany))
+      ->excludes(steps);
+  app.add_option("--batch", o.batch, "Samples per rank and micro-batch (default 32)")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--accum", o.accum, "Micro-batches whose gradients are added up before a step")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--seed", o.seed, "Of the parameters, the order of the data and dropout")
+      ->check(not_negative());
+}
+
+void add_optimizer(CLI::App& app, Options& o) {
+  app.add_option("--optimizer", o.optimizer, "Default: gpt adamw, else sgd")
+      ->check(choice({"sgd", "adamw"}, {}));
+  app.add_option("--lr", o.lr, "Learning rate; default: sgd 0.02, adamw 0.001")
+      ->check(number(0, 1e6));
+  app.add_option("--momentum", o.momentum, "sgd")->check(number(0, 1));
+  app.add_option("--weight-decay", o.weight_decay,
+                 "Of matrices, not of biases and norms; default: sgd 0, adamw 0.01")
+      ->check(number(0, 1e6));
+  app.add_option("--clip", o.clip, "Largest norm of all gradients together; 0: no limit")
+      ->check(number(0, 1e12));
+  app.add_option("--lr-scale", o.lr_scale, "How the rate follows the global batch")
+      ->check(choice({"none", "linear", "sqrt"}, {}));
+  app.add_option("--base-batch", o.base_batch, "The global batch that --lr is for")
+      ->check(CLI::Range(uint64_t{1}, kMany));
+  app.add_option("--lr-decay", o.lr_decay, "After the warm-up")
+      ->check(choice({"constant", "cosine"}, {}));
+  app.add_option("--min-lr", o.min_lr, "Rate of the last step of a cosine; refused without one")
+      ->check(number(0, 1e6));
+  app.add_option("--warmup", o.warmup, "Steps in which the rate grows to --lr")
+      ->check(not_negative());
+  app.add_option("--dtype", o.dtype, "bf16, fp16: weights and gradients rounded, fp32 masters")
+      ->check(choice({"fp32", "fp64", "bf16", "fp16"}, {}));
+}
+
+void add_ranks(CLI::App& app, Options& o) {
+  app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--strategy", o.strategy,
+                 "ddp, or dp: what DataParallel does, all through rank 0, for comparison")
+      ->check(choice({"ddp", "dp"}, {}));
+  app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
+  app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
+                 "MiB of gradients per all-reduce; 0: one for each tensor")
+      ->check(number(0, 1e6));
+  app.add_flag("--no-overlap", o.no_overlap, "All-reduce only after backward");
+  app.add_option("--average", o.average, "Over loss terms, or of the ranks' means as DDP")
+      ->check(choice({"terms", "ranks"}, {}));
+  app.add_flag("--join", o.join, "Ranks without data go on with empty batches");
+  app.add_flag("--no-broadcast-buffers", o.no_broadcast_buffers,
+               "cnn: leave each rank its own batch norm statistics");
+  app.add_option("--compress", o.compress, "What gradients travel as")
+      ->check(choice({"none", "bf16", "fp16"}, {}));
+  app.add_option("--tied-rows", o.tied_rows, "gpt: how the looked-up rows' gradient travels")
+      ->check(choice({"auto", "whole", "touched"}, {}));
+  app.add_option("--zero", o.zero,
+                 "Stage of ZeRO: 1 cuts the optimizer's state into shards, one for each rank")
+      ->check(choice({"0", "1"}, {"2", "3"}));
+  app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap");
+  app.add_option("--control-steps", o.control_steps,
+                 "First measure so many steps without communication, and with it after backward")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1000}));
+  auto* scaling = app.add_option("--scaling", o.scaling,
+                                 "Run with each of these numbers of ranks, as in 1,2,4");
+  scaling->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
+  app.add_flag("--strong", o.strong, "--scaling: --batch is of all ranks together")->needs(scaling);
+  app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
+}
+
+void add_files(CLI::App& app, Options& o) {
+  auto* folder = app.add_option("--checkpoint-dir", o.checkpoint_dir, "Folder for checkpoints");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between; 0: at the end")
+      ->check(not_negative())
+      ->needs(folder);
+  app.add_option("--checkpoint-keep", o.checkpoint_keep, "How many to keep, the newest (default 2)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(folder);
+  app.add_flag("--resume", o.resume, "Go on from the latest checkpoint, if there is one")
+      ->needs(folder);
+  app.add_option("--log-every", o.log_every, "Steps per line; 0: only the summary")
+      ->check(not_negative());
+  app.add_option("--json", o.json, "File for everything that was reported");
+  app.add_option("--trace", o.trace, "File for one Chrome trace of all ranks");
+}
+
+void add_lessons(CLI::App& app, Options& o) {
+  app.add_option(
+      "--lesson", o.lesson,
+      "Break one thing beside a healthy run, say what to look at first; 'list' names them");
+  app.add_option("--lesson-folder", o.lesson_folder,
+                 "A lesson's data and results; default: build/lessons/NAME of the project");
+  app.add_option("--break", o.sabotage,
+                 "On purpose: every rank reads rank 0's samples, every epoch has the first one's "
+                 "order, or the last rank takes 200 ms longer per step")
+      ->check(choice({"none", "same-data", "no-set-epoch", "straggler"}, {}));
+}
+
+/// A lesson has settings of its own. Empty: it stands alone.
+std::string beside_lesson(const CLI::App& app, const Options& o) {
+  if (o.lesson.empty()) {
+    return o.lesson_folder.empty() ? "" : "--lesson-folder is for --lesson";
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_name().starts_with("--lesson")) continue;
+    return "--lesson has settings of its own: leave out " + option->get_name();
+  }
+  return {};
+}
+
+/// What depends on other flags.
+void fill_in(Options& o) {
+  const bool gpt = o.model == "gpt", cnn = o.model == "cnn";
+  if (o.layers == 0) o.layers = gpt ? 4 : 2;
+  if (o.width == 0) o.width = gpt ? 128 : cnn ? 16 : 512;
+  if (o.data_format.empty()) o.data_format = cnn ? "images" : "bytes";
+  if (o.vocabulary == 0) o.vocabulary = o.data_format == "tokens" ? 50257 : 256;
+  if (o.optimizer.empty()) o.optimizer = gpt ? "adamw" : "sgd";
+  if (o.lr < 0) o.lr = o.optimizer == "adamw" ? 0.001 : 0.02;
+  if (o.weight_decay < 0) o.weight_decay = o.optimizer == "adamw" ? 0.01 : 0;
+  if (o.steps == 0 && o.epochs == 0) o.steps = 100;
+}
+
+/// Flags that only some models or settings read: given elsewhere they would be ignored in silence.
+struct Belongs {
+  const char* flag;
+  const char* to;  // in words
+  bool (*fits)(const Options&);
+};
+constexpr auto kGpt = [](const Options& o) { return o.model == "gpt"; };
+constexpr auto kCnn = [](const Options& o) { return o.model == "cnn"; };
+constexpr auto kTied = [](const Options& o) { return o.model == "gpt" && !o.no_split_tied; };
+constexpr auto kSgd = [](const Options& o) { return o.optimizer == "sgd"; };
+constexpr auto kCosine = [](const Options& o) { return o.lr_decay == "cosine"; };
+constexpr auto kScaled = [](const Options& o) { return o.lr_scale != "none"; };
+constexpr auto kValidates = [](const Options& o) { return !o.validation.empty(); };
+constexpr auto kFp32 = [](const Options& o) { return o.dtype == "fp32"; };
+constexpr Belongs kBelongs[] = {
+    {"--heads", "--model gpt", kGpt},
+    {"--context", "--model gpt", kGpt},
+    {"--vocabulary", "--model gpt", kGpt},
+    {"--dropout", "--model gpt", kGpt},
+    {"--layer-drop", "--model gpt", kGpt},
+    {"--weights", "--model gpt", kGpt},
+    {"--save-weights", "--model gpt", kGpt},
+    {"--no-split-tied", "--model gpt", kGpt},
+    {"--tied-rows", "--model gpt without --no-split-tied", kTied},
+    {"--classes", "--model cnn", kCnn},
+    {"--sync-batch-norm", "--model cnn", kCnn},
+    {"--no-broadcast-buffers", "--model cnn", kCnn},
+    {"--momentum", "--optimizer sgd", kSgd},
+    {"--min-lr", "--lr-decay cosine", kCosine},
+    {"--base-batch", "--lr-scale linear or sqrt", kScaled},
+    {"--validate-every", "--validation", kValidates},
+    {"--compress", "--dtype fp32 (bf16 and fp16 travel as they are, fp64 is not to be rounded)",
+     kFp32},
+};
+
+/// Why these flags do not go together; empty: they do.
+std::string contradiction(const CLI::App& app, const Options& o) {
+  const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
+  const std::string model = "--model " + o.model;
+  if (mlp && o.width % MlpShape::kContext != 0) {
+    return "--width " + std::to_string(o.width) + " is not a multiple of " +
+           std::to_string(MlpShape::kContext) + ", as " + model + " needs";
+  }
+  if (gpt && o.width % o.heads != 0) {
+    return "--width " + std::to_string(o.width) + " is not a multiple of --heads " +
+           std::to_string(o.heads);
+  }
+  if (cnn != (o.data_format == "images")) {
+    return model + " cannot be trained on --data-format " + o.data_format;
+  }
+  if (mlp && o.data_format != "bytes") return model + " reads --data-format bytes";
+  if (cnn && o.data.empty()) return model + " needs --data: a folder with images and labels (IDX)";
+  for (const Belongs& belongs : kBelongs) {
+    if (app.count(belongs.flag) > 0 && !belongs.fits(o)) {
+      return std::string(belongs.flag) + " is for " + belongs.to;
+    }
+  }
+  if (o.lr_scale != "none" && o.base_batch == 0) {
+    return "--lr-scale " + o.lr_scale + " needs --base-batch: the global batch that --lr is for";
+  }
+  if (!o.scaling.empty() && (o.ranks != 0 || o.resume || !o.checkpoint_dir.empty() ||
+                             !o.save_weights.empty() || !o.trace.empty())) {
+    return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
+           "--save-weights and --trace";
+  }
+  if (o.sabotage != "none" && !o.checkpoint_dir.empty()) {
+    return "--break " + o.sabotage + " with --checkpoint-dir would leave something broken behind";
+  }
+  return refused_by_strategy(o);
+}
+
+}  // namespace
+
+Parsed parse_options(int argc, const char* const* argv) {
+  CLI::App app("Trains a small model on several ranks whose gradients go round the ring.",
+               "rondo-train");
+  app.set_version_flag("--version", "rondo-train " RONDO_VERSION);
+  Options options;
+  app.option_defaults()->always_capture_default(false);
+  add_model(app, options);
+  add_data(app, options);
+  add_optimizer(app, options);
+  add_ranks(app, options);
+  add_files(app, options);
+  add_lessons(app, options);
+  try {
+    app.parse(argc, argv);
+    std::string why = beside_lesson(app, options);
+    fill_in(options);
+    if (why.empty()) why = contradiction(app, options);
+    if (!why.empty()) throw CLI::ValidationError(why);
+  } catch (const CLI::ParseError& error) {
+    return {.options = std::nullopt,
+            .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};
+  }
+  return {.options = options};
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,59 @@
+// See options.hpp.
+#include <nlohmann/json.hpp>
+
+#include "trainer/cli/options.hpp"
+
+namespace rondo::trainer {
+
+nlohmann::ordered_json to_json(const Options& o) {
+  return {{"model", o.model},
+          {"layers", o.layers},
+          {"width", o.width},
+          {"heads", o.heads},
+          {"context", o.context},
+          {"vocabulary", o.vocabulary},
+          {"classes", o.classes},
+          {"dropout", o.dropout},
+          {"layer_drop", o.layer_drop},
+          {"split_tied", !o.no_split_tied},
+          {"sync_batch_norm", o.sync_batch_norm},
+          {"weights", o.weights},
+          {"data", o.data},
+          {"data_format", o.data_format},
+          {"validation", o.validation},
+          {"workers", o.workers},
+          {"drop_last", o.drop_last},
+          {"sampler_tail", o.sampler_tail},
+          {"steps", o.steps},
+          {"epochs", o.epochs},
+          {"batch", o.batch},
+          {"accum", o.accum},
+          {"seed", o.seed},
+          {"optimizer", o.optimizer},
+          {"lr", o.lr},
+          {"momentum", o.momentum},
+          {"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"lr_scale", o.lr_scale},
+          {"base_batch", o.base_batch},
+          {"lr_decay", o.lr_decay},
+          {"min_lr", o.min_lr},
+          {"warmup", o.warmup},
+          {"dtype", o.dtype},
+          {"strategy", o.strategy},
+          {"break", o.sabotage},
+          {"threads", o.threads},
+          {"bucket_cap_mb", o.bucket_cap_mb},
+          {"overlap", !o.no_overlap},
+          {"average", o.average},
+          {"join", o.join},
+          {"broadcast_buffers", !o.no_broadcast_buffers},
+          {"compress", o.compress},
+          {"tied_rows", o.tied_rows},
+          {"zero", o.zero},
+          {"reproducible", o.reproducible},
+          {"pace", o.pace},
+          {"control_steps", o.control_steps}};
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,239 @@
+// See scaling.hpp.
+#include "trainer/cli/scaling.hpp"
+
+#include <sched.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "rondo/communicator.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Flags that each run gets anew, or must not get, and how many words follow them.
+constexpr struct {
+  std::string_view flag;
+  size_t values;
+} kOwnFlags[] = {
+    {"--scaling", 1}, {"--strong", 0}, {"--batch", 1}, {"--json", 1}, {"--log-every", 1}};
+
+/// That this process may use.
+uint64_t cores_here() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<uint64_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+/// A folder that goes when this does.
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = std::filesystem::temp_directory_path() / "rondo-scaling-XXXXXX";
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// This program with these arguments, its stdout dropped, until it has ended.
+Status run_program(std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) {
+    return Status(Code::kSystem, std::string("cannot start a run: ") + std::strerror(errno));
+  }
+  if (child == 0) {
+    // A run ends with this program.
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent || freopen("/dev/null", "w", stdout) == nullptr) _exit(127);
+    execv("/proc/self/exe", argv.data());
+    _exit(127);
+  }
+  int state = 0;
+  while (waitpid(child, &state, 0) < 0) {
+    if (errno != EINTR) return Status(Code::kSystem, std::string("waitpid: ") + strerror(errno));
+  }
+  if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return {};
+  return Status(Code::kSystem,
+                fmt::format("a run of --scaling failed ({} {}): its own message is above",
+                            WIFEXITED(state) ? "exit code" : "signal",
+                            WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state)));
+}
+
+Result<nlohmann::json> read_summary(const std::string& path) {
+  std::ifstream file(path);
+  const nlohmann::json document = nlohmann::json::parse(file, nullptr, false);
+  if (!document.is_object() || !document.contains("summary")) {
+    return Status(Code::kSystem, "a run of --scaling left no summary in '" + path + "'");
+  }
+  return document["summary"];
+}
+
+void print_table(const Json& rows) {
+  spdlog::info("ranks  batch/rank  samples/s  efficiency  exposed ms/step");
+  for (const Json& row : rows) {
+    spdlog::info("{:5}  {:10}  {:9.1f}  {:10.2f}  {:15.2f}{}", row["ranks"].get<uint64_t>(),
+                 row["batch"].get<uint64_t>(), row["samples_per_s"].get<double>(),
+                 row["efficiency"].get<double>(), row["exposed_comm_ms"].get<double>(),
+                 row["oversubscribed"].get<bool>() ? "  more ranks than cores" : "");
+  }
+}
+
+Status write(const std::string& path, const Json& document) {
+  const std::string text = document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+  if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
+  if (path.empty()) return {};
+  std::ofstream file(path);
+  file << document.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+  file.close();
+  if (file) return {};
+  return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::vector<uint64_t> scaling_ranks(const std::vector<uint64_t>& asked) {
+  std::vector<uint64_t> ranks = asked;
+  ranks.push_back(1);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+Status check_scaling(const Options& options, const std::vector<uint64_t>& ranks) {
+  for (const uint64_t n : ranks) {
+    if (!options.strong || options.batch % n == 0) continue;
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("--strong: {} ranks cannot share --batch {} equally", n, options.batch));
+  }
+  return {};
+}
+
+std::vector<std::string> scaling_words(const std::vector<std::string>& words,
+                                       const ScalingPoint& point, const std::string& json) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < words.size(); ++i) {
+    bool own = false;
+    for (const auto& [flag, values] : kOwnFlags) {
+      if (words[i] == flag) {
+        own = true;
+        i += values;
+        break;
+      }
+      own = own || (words[i].starts_with(flag) && words[i].substr(flag.size(), 1) == "=");
+    }
+    if (!own) result.push_back(words[i]);
+  }
+  for (const std::string& word :
+       {std::string("--ranks"), std::to_string(point.ranks), std::string("--batch"),
+        std::to_string(point.batch), std::string("--json"), json, std::string("--log-every"),
+        std::string("0")}) {
+    result.push_back(word);
+  }
+  return result;
+}
+
+Json scaling_rows(const std::vector<ScalingPoint>& points, uint64_t cores, uint64_t threads) {
+  Json rows = Json::array();
+  for (const ScalingPoint& p : points) {
+    const double alone = points.front().samples_per_s;
+    const auto of = [&](uint64_t ranks) {
+      return alone > 0 ? p.samples_per_s / (static_cast<double>(ranks) * alone) : 0.0;
+    };
+    Json row = {{"ranks", p.ranks},
+                {"batch", p.batch},
+                {"samples_per_s", p.samples_per_s},
+                {"efficiency", of(p.ranks)},
+                {"oversubscribed", p.oversubscribed}};
+    if (p.oversubscribed) {
+      row["efficiency_of_cores"] =
+          of(std::clamp<uint64_t>(cores / std::max<uint64_t>(1, threads), 1, p.ranks));
+      row["note"] = fmt::format(
+          "more ranks than cores: {} x {} threads share {} cores, so this is "
+          "not how training scales",
+          p.ranks, threads, cores);
+    }
+    for (const char* key :
+         {"step_ms", "compute_ms", "exposed_comm_ms", "hidden_fraction", "accounting",
+          "bytes_sent_per_step", "global_batch", "diagnosis", "suggested_bucket_cap_mb"}) {
+      if (p.summary.contains(key)) row[key] = p.summary[key];
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Status run_scaling(const Options& options, char** argv) {
+  const Result<std::optional<Place>> place = place_from_launcher();
+  RONDO_RETURN_IF_ERROR(place.status());
+  if (place.value() && place.value()->world_size > 1) {
+    return Status(Code::kInvalidArgument,
+                  "--scaling starts the ranks itself: leave out the launcher");
+  }
+  const std::vector<uint64_t> ranks = scaling_ranks(options.scaling);
+  RONDO_RETURN_IF_ERROR(check_scaling(options, ranks));
+  if (std::find(options.scaling.begin(), options.scaling.end(), 1) == options.scaling.end()) {
+    spdlog::info("--scaling: 1 rank is added, which the others are compared with");
+  }
+  const Scratch scratch;
+  if (scratch.path().empty()) {
+    return Status(Code::kSystem, std::string("cannot make a folder for results in ") +
+                                     std::filesystem::temp_directory_path().string());
+  }
+  std::vector<std::string> words;
+  for (char** word = argv; *word != nullptr; ++word) words.emplace_back(*word);
+
+  const uint64_t cores = cores_here();
+  std::vector<ScalingPoint> points;
+  for (const uint64_t n : ranks) {
+    ScalingPoint point{.ranks = n,
+                       .batch = options.strong ? options.batch / n : options.batch,
+                       .samples_per_s = 0,
+                       .oversubscribed = n * static_cast<uint64_t>(options.threads) > cores,
+                       .summary = {}};
+    spdlog::info("{} rank{}, batch {} each{}", n, n == 1 ? "" : "s", point.batch,
+                 point.oversubscribed ? ": more ranks than cores" : "");
+    const std::string json = scratch.path() + "/" + std::to_string(n) + ".json";
+    RONDO_RETURN_IF_ERROR(run_program(scaling_words(words, point, json)));
+    Result<nlohmann::json> summary = read_summary(json);
+    RONDO_RETURN_IF_ERROR(summary.status());
+    point.summary = std::move(summary).value();
+    point.samples_per_s = point.summary.value("samples_per_s", 0.0);
+    points.push_back(std::move(point));
+  }
+  Json config = to_json(options);
+  config["strong"] = options.strong;
+  config["cores"] = cores;
+  const Json rows = scaling_rows(points, cores, static_cast<uint64_t>(options.threads));
+  print_table(rows);
+  return write(options.json,
+               {{"program", "rondo-train"}, {"config", std::move(config)}, {"scaling", rows}});
+}
+
+}  // namespace rondo::trainer

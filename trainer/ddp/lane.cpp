@@ -1,0 +1,99 @@
+// See lane.hpp.
+#include "trainer/ddp/lane.hpp"
+
+namespace rondo::ddp {
+
+BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
+                       const DdpOptions& options)
+    : communicator_(communicator),
+      gradients_(gradients),
+      options_(options),
+      seconds_(gradients.tensors.size()) {
+  for (size_t t = 0; t < seconds_.size(); ++t) {
+    const DdpTensor& tensor = gradients.tensors[t];
+    if (tensor.adds_to < 0) continue;
+    const size_t base = gradients.layout.offsets[static_cast<size_t>(tensor.adds_to)];
+    seconds_[t] = {
+        .gradient = std::make_unique<SecondGradient>(
+            communicator, tensor, options, gradients.at(gradients.layout.offsets[t], options.type)),
+        .own = parts_within(gradients.shards.own, base, base + tensor.count())};
+  }
+  works_.reserve(gradients.layout.buckets.size());
+}
+
+void BucketLane::begin() {
+  for (Second& second : seconds_) {
+    if (second.gradient) second.gradient->begin();
+  }
+}
+
+void BucketLane::exchange_counts() {
+  for (Second& second : seconds_) {
+    if (second.gradient) second.gradient->exchange_counts();
+  }
+}
+
+GradientBucket BucketLane::bucket_of(size_t index) const {
+  const DdpBucket& bucket = gradients_.layout.buckets[index];
+  const BucketShards& shards = gradients_.shards.buckets[index];
+  const DdpRange own = gradients_.shards.own_of_bucket[index];
+  return {.index = index,
+          .last = index + 1 == gradients_.layout.buckets.size(),
+          .data = gradients_.at(bucket.offset, options_.type),
+          .count = bucket.count,
+          .type = options_.type,
+          .factor = factor_,
+          .shard_counts = shards.counts,
+          .shard_offsets = shards.offsets,
+          .own_offset = own.begin - bucket.offset,
+          .own_count = own.count()};
+}
+
+void BucketLane::start(double factor) {
+  factor_ = factor;
+  const GradientBucket bucket = bucket_of(works_.size());
+  SecondGradient* const second = second_of(bucket.index).gradient.get();
+  if (second != nullptr && !second->must_travel_whole()) {
+    works_.push_back(second->start(factor));
+  } else if (options_.hook) {
+    works_.push_back(options_.hook->start(communicator_, bucket));
+  } else {
+    works_.push_back(reduce(bucket));
+  }
+}
+
+Work BucketLane::reduce(const GradientBucket& bucket) {
+  CallOptions call;
+  call.factor = bucket.factor;
+  if (bucket.shard_counts.empty()) {
+    return communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
+                                          ReduceOp::kScaledSum, call);
+  }
+  std::byte* own = static_cast<std::byte*>(bucket.data) + bucket.own_offset * size_of(bucket.type);
+  return communicator_.reduce_scatter_v_async(bucket.data, own, bucket.shard_counts,
+                                              bucket.shard_offsets, bucket.type,
+                                              ReduceOp::kScaledSum, call);
+}
+
+Status BucketLane::finish(size_t bucket) {
+  RONDO_RETURN_IF_ERROR(works_[bucket].wait());
+  const Second& second = second_of(bucket);
+  if (options_.hook && (!second.gradient || second.gradient->travelled_whole())) {
+    options_.hook->finish(bucket_of(bucket));
+  }
+  if (!second.gradient) return {};
+  const size_t tensor = gradients_.layout.buckets[bucket].pieces.front().tensor;
+  const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
+  return second.gradient->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
+                                 second.own);
+}
+
+void BucketLane::settle() {
+  for (Work& work : works_) (void)work.wait();
+  works_.clear();
+  for (Second& second : seconds_) {
+    if (second.gradient) second.gradient->settle();
+  }
+}
+
+}  // namespace rondo::ddp

@@ -1,0 +1,73 @@
+// Carries buckets: an all-reduce each, or a reduce-scatter where ranks own shards, or what a
+// communication hook or touched rows make of it. Knows neither when a bucket is complete nor what
+// becomes of its gradients.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/second_gradient.hpp"
+#include "trainer/ddp/shards.hpp"
+
+namespace rondo::ddp {
+
+/// One rank's gradients. Borrowed.
+struct Gradients {
+  const std::vector<DdpTensor>& tensors;
+  const BucketLayout& layout;
+  const Shards& shards;
+  void* data;  // flat, as the layout says
+
+  std::byte* at(size_t element, DataType type) const {
+    return static_cast<std::byte*>(data) + element * size_of(type);
+  }
+};
+
+/// One thread. A step is: begin(), exchange_counts(), start() and then finish() of each bucket in
+/// order, settle().
+class BucketLane {
+ public:
+  BucketLane(Communicator& communicator, const Gradients& gradients, const DdpOptions& options);
+
+  void begin();
+  /// Null: the tensor adds to no other.
+  SecondGradient* second_gradient(size_t tensor) { return seconds_[tensor].gradient.get(); }
+  void exchange_counts();
+  /// The next bucket's gradients are final on this rank: starts to send them, each multiplied by
+  /// `factor`. Throws what a hook throws, and std::bad_alloc.
+  void start(double factor);
+  size_t started() const { return works_.size(); }
+  /// Waits until that bucket has been reduced, and writes its gradients.
+  Status finish(size_t bucket);
+  Work::Times times(size_t bucket) const { return works_[bucket].times(); }
+  /// Waits, however the step has ended, until nothing uses its memory.
+  void settle();
+
+ private:
+  /// Of one tensor that adds to another.
+  struct Second {
+    std::unique_ptr<SecondGradient> gradient;  // null: an ordinary tensor
+    std::vector<DdpRange> own;                 // this rank's, from the other's first element
+  };
+
+  GradientBucket bucket_of(size_t index) const;
+  Work reduce(const GradientBucket& bucket);
+  Second& second_of(size_t bucket) {
+    return seconds_[gradients_.layout.buckets[bucket].pieces.front().tensor];
+  }
+
+  Communicator& communicator_;
+  const Gradients gradients_;
+  const DdpOptions& options_;
+  std::vector<Second> seconds_;  // by tensor
+
+  // The step under way.
+  double factor_ = 0;
+  std::vector<Work> works_;  // in bucket order
+};
+
+}  // namespace rondo::ddp

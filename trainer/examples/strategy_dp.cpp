@@ -1,0 +1,322 @@
+// See strategy_dp.hpp. A step's collectives, all with rank 0 as their root, the same on every rank:
+// scatter of samples, broadcast of parameters and buffers; reduce of the loss and of the gradients.
+#include "trainer/examples/strategy_dp.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "trainer/base/clock.hpp"
+#include "trainer/report/trace.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+constexpr int kRoot = 0;
+constexpr CallOptions kStarCall{.algorithm = Algorithm::kStar};
+
+enum StarLane : size_t { kReplicaLane, kRootLane };  // of the trace
+const std::string kDpLoad = "data", kDpCompute = "forward and backward", kDpUpdate = "optimizer";
+const std::string kDpScatter = "scatter samples and parameters",
+                  kDpGather = "gather loss and gradients";
+
+/// Blocks until all have ended; the first failure.
+Status wait_for(std::vector<Work>& works) {
+  Status first;
+  for (Work& work : works) {
+    const Status status = work.wait();
+    if (first.ok()) first = status;
+  }
+  works.clear();
+  return first;
+}
+
+/// A global batch on its way from the root to all ranks: for each array of a batch a block per
+/// rank. Before its ids a rank finds {samples, loss terms of all ranks}.
+class Shares {
+ public:
+  /// `ranks`: 0 but on the root.
+  Shares(const SampleShape& shape, size_t batch, uint64_t ranks)
+      : bytes_{(kWords + batch) * sizeof(uint64_t), batch * shape.context * sizeof(int32_t),
+               batch * shape.targets * sizeof(int32_t), batch * shape.pixels() * sizeof(float)} {
+    for (size_t a = 0; a < kArrays; ++a) {
+      all_[a] = Buffer<std::byte>(bytes_[a] * ranks);
+      own_[a] = Buffer<std::byte>(bytes_[a]);
+    }
+  }
+
+  size_t bytes() const { return bytes_[0] + bytes_[1] + bytes_[2] + bytes_[3]; }
+
+  void put(uint64_t rank, const Batch& batch, const SampleShape& shape) {
+    std::memcpy(words_of(rank) + kWords, batch.ids, batch.size * sizeof(uint64_t));
+    words_of(rank)[0] = batch.size;
+    put(rank, 1, batch.tokens, batch.size * shape.context * sizeof(int32_t));
+    put(rank, 2, batch.targets, batch.size * shape.targets * sizeof(int32_t));
+    put(rank, 3, batch.images, batch.size * shape.pixels() * sizeof(float));
+  }
+  void set_all_terms(uint64_t rank, uint64_t terms) { words_of(rank)[1] = terms; }
+
+  void scatter(Communicator& communicator, std::vector<Work>& works) {
+    for (size_t a = 0; a < kArrays; ++a) {
+      if (bytes_[a] == 0) continue;
+      works.push_back(communicator.scatter_async(all_[a].data(), own_[a].data(), bytes_[a],
+                                                 DataType::kUint8, kRoot, kStarCall));
+    }
+  }
+
+  /// This rank's. Borrowed.
+  Batch batch() const {
+    const auto* words = reinterpret_cast<const uint64_t*>(own_[0].data());
+    return {.size = words[0],
+            .tokens = reinterpret_cast<const int32_t*>(own_[1].data()),
+            .images = reinterpret_cast<const float*>(own_[3].data()),
+            .targets = reinterpret_cast<const int32_t*>(own_[2].data()),
+            .ids = words + kWords};
+  }
+  uint64_t all_terms() const { return reinterpret_cast<const uint64_t*>(own_[0].data())[1]; }
+
+ private:
+  static constexpr size_t kArrays = 4, kWords = 2;  // ids, tokens, targets, images
+
+  uint64_t* words_of(uint64_t rank) {
+    return reinterpret_cast<uint64_t*>(all_[0].data() + rank * bytes_[0]);
+  }
+  void put(uint64_t rank, size_t array, const void* values, size_t bytes) {
+    if (bytes > 0) std::memcpy(all_[array].data() + rank * bytes_[array], values, bytes);
+  }
+
+  std::array<size_t, kArrays> bytes_;  // of one rank's block
+  std::array<Buffer<std::byte>, kArrays> all_, own_;
+};
+
+/// Notes what was used, for the optimizer: nothing travels yet.
+struct Used : BackwardListener {
+  explicit Used(DistributedDataParallel& owner) : ddp(owner) {}
+  void layer_begins(int) override {}
+  void gradient_ready(int parameter, size_t count) override {
+    ddp.gradient_ready(static_cast<size_t>(parameter), count);
+  }
+  void gradient_skipped(int) override {}
+  DistributedDataParallel& ddp;
+};
+
+/// Of the weights' reducer only the storage is used; it stays silent.
+template <class T>
+class DataParallel {
+ public:
+  explicit DataParallel(Run<T>& run)
+      : run_(run),
+        ddp_(run.weights.ddp()),
+        shares_(run.data.shape(), run.options.batch, run.reports() ? run.ranks() : 0),
+        loss_(1) {}
+
+  Status prepare();
+  Strategy strategy() {
+    return {.step = [this](uint64_t number, double rate) { return step(number, rate); },
+            .await = [] { return Status(); },
+            // Only rank 0 has the parameters of the last update.
+            .settle = [this] { return run_.weights.replicate(); }};
+  }
+  Status finish(const End& end);
+
+ private:
+  Result<StepResult> step(uint64_t number, double rate);
+  Status load();
+  void send_parameters(std::vector<Work>& works);
+  Status compute(uint64_t number);
+  Status gather();
+
+  size_t parameter_bytes() const { return ddp_.parameter_elements() * sizeof(T); }
+
+  Run<T>& run_;
+  DistributedDataParallel& ddp_;
+  Shares shares_;
+  std::vector<RankSamples> others_;  // root: the samples of ranks 1, 2, ...
+  Buffer<double> loss_;              // this rank's sum; on the root all ranks'
+  Trace trace_;
+};
+
+template <class T>
+Status DataParallel<T>::prepare() {
+  const Options& o = run_.options;
+  for (uint64_t r = 1; run_.reports() && r < run_.ranks(); ++r) {
+    Result<RankSamples> samples =
+        RankSamples::create(o, run_.data, run_.ranks(), r, run_.samples.workers());
+    RONDO_RETURN_IF_ERROR(samples.status());
+    others_.push_back(std::move(samples).value());
+    others_.back().start({});
+  }
+  run_.readers = (1 + others_.size()) * run_.samples.workers();
+  run_.plans.assign(ddp_.layout().size(),
+                    run_.communicator.plan(Collective::kReduce, ddp_.parameter_elements(), o.type(),
+                                           false, Algorithm::kStar));
+  Result<Trace> trace =
+      Trace::open(o.trace, run_.communicator.rank(), {"compute", "communication"});
+  RONDO_RETURN_IF_ERROR(trace.status());
+  trace_ = std::move(trace).value();
+  if (!run_.reports()) return {};
+  spdlog::info(
+      "{}: dp, as DataParallel: rank 0 scatters {} bytes of samples and {} of parameters"
+      " to each rank, and gets {} of gradients back",
+      o.model, shares_.bytes(), parameter_bytes(), parameter_bytes());
+  return {};
+}
+
+template <class T>
+Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
+  const int64_t begin_ns = now_ns();
+  if (run_.reports()) RONDO_RETURN_IF_ERROR(load());
+  const int64_t loaded_ns = now_ns();
+  std::vector<Work> works;
+  shares_.scatter(run_.communicator, works);
+  send_parameters(works);
+  RONDO_RETURN_IF_ERROR(wait_for(works));
+  const int64_t scattered_ns = now_ns();
+  RONDO_RETURN_IF_ERROR(compute(number));
+  const int64_t computed_ns = now_ns();
+  RONDO_RETURN_IF_ERROR(gather());
+  const int64_t gathered_ns = now_ns();
+  Result<Update> updated = Update{.made = true};
+  if (run_.reports()) {
+    updated = run_.weights.update(rate, run_.options.clip);
+    RONDO_RETURN_IF_ERROR(updated.status());
+    RONDO_RETURN_IF_ERROR(run_.weights.await_parameters().status());
+  }
+  const int64_t end_ns = now_ns();
+  trace_.span(kReplicaLane, kDpLoad, number, begin_ns, loaded_ns);
+  trace_.span(kRootLane, kDpScatter, number, loaded_ns, scattered_ns);
+  trace_.span(kReplicaLane, kDpCompute, number, scattered_ns, computed_ns);
+  trace_.span(kRootLane, kDpGather, number, computed_ns, gathered_ns);
+  trace_.span(kReplicaLane, kDpUpdate, number, gathered_ns, end_ns);
+  const double comm_ms = to_ms((scattered_ns - loaded_ns) + (gathered_ns - computed_ns));
+  const double step_ms = to_ms(end_ns - begin_ns), data_ms = to_ms(loaded_ns - begin_ns);
+  // Every rank has equally many batches.
+  const uint64_t terms = shares_.all_terms();
+  return StepResult{.samples = terms / run_.model.loss_terms(),
+                    .epoch_ended = number % run_.steps_per_epoch == 0,
+                    .loss = run_.reports() ? loss_.data()[0] / static_cast<double>(terms) : 0,
+                    .update = updated.value(),
+                    .times = {.step_ms = step_ms,
+                              .compute_ms = step_ms - comm_ms - data_ms,
+                              .comm_ms = comm_ms,
+                              .exposed_comm_ms = comm_ms,  // nothing hides it
+                              .other_wait_ms = 0,
+                              .data_wait_ms = data_ms}};
+}
+
+/// Root: every rank's samples of this step.
+template <class T>
+Status DataParallel<T>::load() {
+  uint64_t samples = 0;
+  for (uint64_t r = 0; r < run_.ranks(); ++r) {
+    RankSamples& source = r == 0 ? run_.samples : others_[r - 1];
+    if (source.epoch() != run_.samples.epoch()) source.begin_epoch(run_.samples.epoch());
+    const Result<Batch> batch = source.next();
+    RONDO_RETURN_IF_ERROR(batch.status());
+    shares_.put(r, batch.value(), run_.data.shape());
+    samples += batch.value().size;
+  }
+  for (uint64_t r = 0; r < run_.ranks(); ++r) {
+    shares_.set_all_terms(r, samples * run_.model.loss_terms());
+  }
+  return {};
+}
+
+/// What DataParallel calls replicate(): every rank's become rank 0's.
+template <class T>
+void DataParallel<T>::send_parameters(std::vector<Work>& works) {
+  const auto send = [&](void* data, size_t count) {
+    works.push_back(
+        run_.communicator.broadcast_async(data, data, count, type_of<T>(), kRoot, kStarCall));
+  };
+  send(ddp_.parameters(), ddp_.parameter_elements());
+  for (size_t b = 0; b < ddp_.buffers().size(); ++b) {
+    send(ddp_.buffer(b), ddp_.buffers()[b].count());
+  }
+}
+
+template <class T>
+Status DataParallel<T>::compute(uint64_t number) {
+  const Batch batch = shares_.batch();
+  const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
+  const Result<double> loss = run_.model.forward(batch, pass);
+  RONDO_RETURN_IF_ERROR(loss.status());
+  loss_.data()[0] = loss.value();
+  const auto quiet = ddp_.no_sync();
+  Used used(ddp_);
+  RONDO_RETURN_IF_ERROR(run_.model.backward(batch, pass, T{1}, false, used));
+  // Second gradients are added here, so that they need not travel: nothing overlaps, so there is no
+  // hurry for the first.
+  for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
+    const DdpTensor& tensor = ddp_.tensors()[t];
+    if (tensor.adds_to < 0) continue;
+    const T* second = ddp_.template gradient<T>(t);
+    T* first = ddp_.template gradient<T>(static_cast<size_t>(tensor.adds_to));
+    for (size_t i = 0; i < tensor.count(); ++i) first[i] += second[i];
+  }
+  return {};
+}
+
+/// The loss's sum, and the gradients' mean over all loss terms, to the root.
+template <class T>
+Status DataParallel<T>::gather() {
+  const uint64_t terms = shares_.all_terms();
+  CallOptions scaled = kStarCall;
+  scaled.factor = terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
+  std::vector<Work> works;
+  works.push_back(run_.communicator.reduce_async(loss_.data(), loss_.data(), 1, DataType::kFloat64,
+                                                 kRoot, ReduceOp::kSum, kStarCall));
+  works.push_back(run_.communicator.reduce_async(ddp_.gradients(), ddp_.gradients(),
+                                                 ddp_.parameter_elements(), type_of<T>(), kRoot,
+                                                 ReduceOp::kScaledSum, scaled));
+  return wait_for(works);
+}
+
+/// The summary is ddp's, with what the star does in place of what buckets would have done.
+template <class T>
+Status DataParallel<T>::finish(const End& end) {
+  RONDO_RETURN_IF_ERROR(trace_.close(run_.communicator));
+  if (!run_.reports()) return {};
+  nlohmann::ordered_json all = summarize(run_.facts(), *run_.report, end.bytes_sent, end.hashes[0]);
+  const Communicator& communicator = run_.communicator;
+  const Plan scattered = communicator.plan(Collective::kScatter, shares_.bytes(), DataType::kUint8,
+                                           false, Algorithm::kStar);
+  const Plan parameters = communicator.plan(Collective::kBroadcast, ddp_.parameter_elements(),
+                                            run_.options.type(), false, Algorithm::kStar);
+  const double gradients_us = run_.plans.front().predicted_us;
+  size_t down = shares_.bytes() + parameter_bytes();
+  for (const DdpTensor& buffer : ddp_.buffers()) down += buffer.count() * sizeof(T);
+  all["gradient_bytes_per_step"] = parameter_bytes();
+  all["bytes_formula_per_step"] = static_cast<double>((run_.ranks() - 1) * down);  // of the root
+  all["predicted_comm_us"] = scattered.predicted_us + parameters.predicted_us + gradients_us;
+  all["buckets"] = nlohmann::ordered_json::array({{{"parameters", ddp_.tensors().size()},
+                                                   {"bytes", parameter_bytes()},
+                                                   {"algorithm", name(Algorithm::kStar)},
+                                                   {"predicted_us", gradients_us}}});
+  return run_.report->finish(std::move(all));
+}
+
+}  // namespace
+
+size_t dp_workers(const Options& options, const Communicator& communicator) {
+  const auto ranks = static_cast<size_t>(communicator.size());
+  return communicator.rank() == kRoot ? (options.workers + ranks - 1) / ranks : 0;
+}
+
+template <class T>
+Status train_dp(Run<T>& run) {
+  DataParallel<T> dp(run);
+  RONDO_RETURN_IF_ERROR(dp.prepare());
+  RONDO_RETURN_IF_ERROR(begin_run(run));
+  const Result<End> end = make_steps(run, dp.strategy());
+  RONDO_RETURN_IF_ERROR(end.status());
+  return dp.finish(end.value());
+}
+
+template Status train_dp(Run<float>&);
+template Status train_dp(Run<double>&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,35 @@
+// Dropout: zeros with a given probability, and the rest scaled so that the mean stays. What is
+// dropped is a pure function of a key and an element's number, computed again in backward; no mask
+// is kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trainer/models/model.hpp"
+
+namespace rondo::trainer {
+
+/// One layer's dropout in one pass.
+struct Dropout {
+  double probability = 0;          // in [0, 1)
+  const uint64_t* keys = nullptr;  // by sample of the batch; null if the probability is 0
+};
+
+/// What keys the random numbers of one sample in one layer: neither the rank nor the position in
+/// the batch.
+uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer);
+
+/// Uniform in [0, 1).
+double random_unit(uint64_t key);
+
+/// In place on the elements first, first + 1, ... of what the key stands for. Its own backward. A
+/// dropped NaN stays one.
+template <class T>
+void drop(double probability, uint64_t key, size_t first, size_t count, T* values);
+
+/// The same for `samples` x `size` values, sample by sample.
+template <class T>
+void drop(const Dropout& dropout, size_t samples, size_t size, T* values);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,43 @@
+// --break: mistakes made on purpose, so that a lesson can show their symptoms. Without that flag
+// everything here does what it should. The step itself knows nothing of them.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+#include "trainer/cli/options.hpp"
+#include "trainer/models/model.hpp"
+
+namespace rondo::trainer {
+
+/// The rank whose share of the data `rank` reads.
+inline uint64_t rank_that_reads(const Options& options, uint64_t rank) {
+  return options.sabotage == "same-data" ? 0 : rank;
+}
+
+/// The epoch that set_epoch() gets.
+inline uint64_t order_of_epoch(const Options& options, uint64_t epoch) {
+  return options.sabotage == "no-set-epoch" ? 0 : epoch;
+}
+
+/// Delays the first layer of each forward pass on the last rank, as a slow disk, a hot core or a
+/// neighbour's job would. It sleeps, so that on a machine with few cores it delays nobody else.
+class Straggler : public ForwardListener {
+ public:
+  Straggler(bool lags, int first_layer, ForwardListener& next)
+      : lags_(lags), first_layer_(first_layer), next_(next) {}
+
+  void forward_begins(int layer) override {
+    if (lags_ && layer == first_layer_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{200});
+    }
+    next_.forward_begins(layer);
+  }
+
+ private:
+  const bool lags_;
+  const int first_layer_;
+  ForwardListener& next_;
+};
+
+}  // namespace rondo::trainer

@@ -1,0 +1,289 @@
+// See accounting.hpp.
+#include "trainer/report/accounting.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+
+#include "trainer/optim/sharding.hpp"
+#include "trainer/report/prediction.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// For a sentence.
+std::string members_in_words(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  constexpr size_t kNamed = 2;
+  std::string members;
+  for (size_t p = 0; p < std::min(kNamed, bucket.pieces.size()); ++p) {
+    const DdpBucket::Piece& piece = bucket.pieces[p];
+    const DdpTensor& tensor = tensors[piece.tensor];
+    members += (p == 0 ? "" : ", ") + tensor.name;
+    if (tensor.adds_to >= 0) {
+      members += " rows";
+    } else if (piece.end - piece.begin != tensor.count()) {
+      members += " in part";
+    }
+  }
+  if (bucket.pieces.size() > kNamed) {
+    members += fmt::format(" and {} more", bucket.pieces.size() - kNamed);
+  }
+  return members;
+}
+
+bool is_rows(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  return tensors[bucket.pieces.front().tensor].adds_to >= 0;
+}
+
+/// What travelling costs in this run: the prediction for its size, by as much as the run's own
+/// buckets took more or less than theirs.
+class Prices {
+ public:
+  explicit Prices(const Evidence& e) : e_(e) {
+    const auto& layout = e.facts.ddp.layout();
+    double all_ms = 0, reductions_ms = 0, predicted_ms = 0, reductions_predicted_ms = 0;
+    double gathers_ms = 0, gathers_predicted_ms = 0;
+    for (size_t b = 0; b < layout.size(); ++b) {
+      if (is_rows(layout[b], e.facts.ddp.tensors())) {
+        // It travels as touched rows, alone with any cap: it costs what it cost.
+        rows_ms_[layout[b].pieces.front().tensor] = e.all.costs_ms[b];
+        continue;
+      }
+      reductions_ms += e.all.costs_ms[b];
+      all_ms += e.all.costs_ms[b] + e.all.gather_costs_ms[b];
+      predicted_ms += e.facts.plans[b].predicted_us / 1e3;
+      reductions_predicted_ms += predicted(layout[b].count);
+      gathers_ms += e.all.gather_costs_ms[b];
+      if (e.facts.ddp.is_sharded()) gathers_predicted_ms += predicted_gather(layout[b].count);
+    }
+    if (gathers_ms > 0 && gathers_predicted_ms > 0)
+      gather_ratio_ = gathers_ms / gathers_predicted_ms;
+    if (predicted_ms > 0 && all_ms > 0) ratio_ = all_ms / predicted_ms;
+    if (reductions_predicted_ms > 0 && reductions_ms > 0) {
+      reduction_ratio_ = reductions_ms / reductions_predicted_ms;
+    }
+  }
+
+  /// Measured over predicted, gathers included.
+  double ratio() const { return ratio_; }
+  /// Milliseconds that `count` gradients take.
+  double of(size_t count) const { return reduction_ratio_ * predicted(count); }
+  double of(const DdpBucket& bucket) const {
+    const auto found = rows_ms_.find(bucket.pieces.front().tensor);
+    return found != rows_ms_.end() ? found->second : of(bucket.count);
+  }
+  /// With shards: what gathering this bucket's parameters takes.
+  double of_gather(const DdpBucket& bucket) const {
+    if (is_rows(bucket, e_.facts.ddp.tensors())) return 0;
+    return gather_ratio_ * predicted_gather(bucket.count);
+  }
+
+ private:
+  double predicted(size_t count) const {
+    return plan_reduction(e_.communicator, count, e_.facts.ddp.is_sharded(),
+                          wire_type(e_.facts.options), e_.direct)
+               .predicted_us /
+           1e3;
+  }
+
+  double predicted_gather(size_t count) const {
+    return plan_gather(e_.communicator, count, e_.facts.options.type(), e_.direct).predicted_us /
+           1e3;
+  }
+
+  const Evidence& e_;
+  double ratio_ = 1, reduction_ratio_ = 1, gather_ratio_ = 1;
+  std::map<size_t, double> rows_ms_;  // by tensor
+};
+
+Json to_json(const BucketMedians& b) {
+  return {{"ready_ms", b.ready_ms},       {"waited_ms", b.waited_ms}, {"queued_ms", b.queued_ms},
+          {"transfer_ms", b.transfer_ms}, {"hidden_ms", b.hidden_ms}, {"exposed_ms", b.exposed_ms}};
+}
+
+Json whole_step(const Evidence& e) {
+  const double disturbed_ms = e.measured.compute_ms();
+  double compute_ms = disturbed_ms, cost_ms = e.all.gathers_ms();
+  for (const double bucket_ms : e.all.costs_ms) cost_ms += bucket_ms;
+  Json contention;
+  if (e.control.steps > 0) {
+    compute_ms = e.control.pass_ms + e.measured.optimizer_ms();
+    cost_ms = e.control.cost_ms + e.all.gathers_ms();
+    contention = compute_ms > 0 ? disturbed_ms / compute_ms - 1 : 0.0;
+  }
+  const double sum_ms = compute_ms + cost_ms;
+  const double max_ms = std::max(compute_ms, cost_ms);
+  spdlog::info(
+      "a step: computing {:.2f} ms, communicating {:.2f}; in series {:.2f}, at best {:.2f}, "
+      "measured {:.2f}; {}",
+      compute_ms, cost_ms, sum_ms, max_ms, e.measured.step_ms(),
+      contention.is_null() ? std::string("contention needs --control-steps")
+                           : fmt::format("contention {:+.0f} %", 100 * contention.get<double>()));
+  return {{"compute_ms", compute_ms},
+          {"cost_ms", cost_ms},
+          {"sum_ms", sum_ms},
+          {"max_ms", max_ms},
+          {"measured_ms", e.measured.step_ms()},
+          {"contention", std::move(contention)},
+          {"control_steps", e.control.steps}};
+}
+
+/// When each was final, in that order.
+Json gradients_of(const Evidence& e) {
+  std::vector<GradientTime> times = e.measured.gradients();
+  std::stable_sort(times.begin(), times.end(),
+                   [](const GradientTime& a, const GradientTime& b) { return a.ms < b.ms; });
+  Json gradients = Json::array();
+  for (const GradientTime& time : times) {
+    gradients.push_back({{"tensor", e.facts.ddp.tensors()[time.tensor].name},
+                         {"elements", time.count},
+                         {"ready_ms", time.ms}});
+  }
+  return gradients;
+}
+
+struct Suggestion {
+  double gain_ms = 0;
+  std::string sentence;
+};
+
+/// The table of caps, the best of them, and what it is predicted to gain.
+Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
+  StepModel model{.tensors = e.facts.ddp.tensors(),
+                  .element_bytes = size_of(e.facts.options.type()),
+                  .ready = e.measured.gradients(),
+                  .backward_ms = e.measured.backward_ms(),
+                  .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); },
+                  .update_ms = e.updates_along ? e.measured.optimizer_ms() : 0};
+  if (e.facts.ddp.is_sharded()) {
+    model.gather_cost_ms = [&](const DdpBucket& bucket) { return prices.of_gather(bucket); };
+    model.update_ms = e.measured.optimizer_ms();
+    model.fetch_ms = summary["data_wait_ms"];
+  }
+  const std::vector<CapPrediction> predictions = predict_caps(model);
+  Json rows = Json::array();
+  for (const CapPrediction& p : predictions) {
+    rows.push_back({{"cap_mb", p.cap_mb}, {"buckets", p.buckets}, {"exposed_ms", p.exposed_ms}});
+  }
+  const CapPrediction& best = suggested(predictions, model.backward_ms);
+  const CapPrediction now = predict_cap(model, e.facts.options.bucket_cap_mb);
+  const bool gains = is_better(best, now, model.backward_ms);
+  const double gain_ms = gains ? now.exposed_ms - best.exposed_ms : 0;
+  summary["cap_predictions"] = std::move(rows);
+  summary["suggested_bucket_cap_mb"] = gains ? best.cap_mb : now.cap_mb;
+  summary["suggested_gain_ms"] = gain_ms;
+  const auto buckets = [](const CapPrediction& p) {
+    return fmt::format("{} bucket{}", p.buckets, p.buckets == 1 ? "" : "s");
+  };
+  if (!gains) {
+    return {
+        .gain_ms = 0,
+        .sentence = fmt::format("--bucket-cap-mb {} is right: {}, predicted to expose {:.2f} "
+                                "ms per step; no other cap is predicted to expose noticeably less",
+                                now.cap_mb, buckets(now), now.exposed_ms)};
+  }
+  return {.gain_ms = gain_ms,
+          .sentence = fmt::format(
+              "suggested: --bucket-cap-mb {}, {}, predicted to expose {:.2f} ms per step; {} "
+              "exposes {:.2f} by the same model",
+              best.cap_mb, buckets(best), best.exposed_ms, now.cap_mb, now.exposed_ms)};
+}
+
+}  // namespace
+
+namespace {
+
+using Table = std::vector<std::vector<double>>;  // by rank
+
+/// As many of every rank.
+Result<Table> gather(Communicator& communicator, const std::vector<double>& mine) {
+  Table table(static_cast<size_t>(communicator.size()));
+  std::vector<double> all(mine.size() * table.size());
+  if (all.empty()) return table;
+  RONDO_RETURN_IF_ERROR(
+      communicator.all_gather(mine.data(), all.data(), mine.size(), DataType::kFloat64));
+  for (size_t r = 0; r < table.size(); ++r) {
+    const double* begin = all.data() + r * mine.size();
+    table[r].assign(begin, begin + mine.size());
+  }
+  return table;
+}
+
+}  // namespace
+
+Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& measured) {
+  const Result<Table> arrivals = gather(communicator, measured.arrivals_ms());
+  RONDO_RETURN_IF_ERROR(arrivals.status());
+  const Result<Table> transfers = gather(communicator, measured.transfers_ms());
+  RONDO_RETURN_IF_ERROR(transfers.status());
+  const Result<Table> gathers = gather(communicator, measured.gathers_ms());
+  RONDO_RETURN_IF_ERROR(gathers.status());
+  const Result<Table> exposed = gather(communicator, measured.exposed_ms());
+  RONDO_RETURN_IF_ERROR(exposed.status());
+  const size_t buckets = measured.buckets().size();
+  return AllRanks{.lateness = lateness(arrivals.value()),
+                  .costs_ms = costs_ms(transfers.value(), buckets),
+                  .gather_costs_ms = costs_ms(gathers.value(), buckets),
+                  .exposed_cost_ms = costs_ms(exposed.value(), 1).front()};
+}
+
+namespace {
+
+/// Completes each bucket of the summary; what diagnose() reads of them.
+std::vector<ObservedBucket> account_buckets(const Evidence& e, Json& buckets) {
+  const DistributedDataParallel& ddp = e.facts.ddp;
+  const std::vector<BucketMedians> medians = e.measured.buckets();
+  std::vector<ObservedBucket> observed;
+  for (size_t b = 0; b < medians.size(); ++b) {
+    buckets[b].update(to_json(medians[b]));
+    buckets[b]["cost_ms"] = e.all.costs_ms[b];
+    if (ddp.is_sharded()) {
+      buckets[b]["gather_ms"] = medians[b].gather_ms;
+      buckets[b]["gather_cost_ms"] = e.all.gather_costs_ms[b];
+    }
+    observed.push_back({.bytes = e.facts.bytes_of(ddp.layout()[b].count),
+                        .ready_ms = medians[b].ready_ms,
+                        .cost_ms = e.all.costs_ms[b],
+                        .members = members_in_words(ddp.layout()[b], ddp.tensors())});
+  }
+  return observed;
+}
+
+}  // namespace
+
+void account(const Evidence& e, Json& summary) {
+  const Prices prices(e);
+  Suggestion suggestion;
+  if (e.facts.ranks > 1) suggestion = suggest_cap(e, prices, summary);
+  const Observed observed{.ranks = static_cast<size_t>(e.facts.ranks),
+                          .overlap = !e.facts.options.no_overlap,
+                          .step_ms = summary["step_ms"],
+                          .data_wait_ms = summary["data_wait_ms"],
+                          .backward_ms = e.measured.backward_ms(),
+                          .hidden_fraction = summary["hidden_fraction"],
+                          .exposed_ms = summary["exposed_comm_ms"].get<double>() +
+                                        summary["other_wait_ms"].get<double>(),
+                          .gather_wait_ms = e.measured.parameter_wait_ms(),
+                          .latency_ms = prices.of(16),
+                          .cap_gain_ms = suggestion.gain_ms,
+                          .buckets = account_buckets(e, summary["buckets"]),
+                          .lateness = e.all.lateness};
+  summary["exposed_cost_ms"] = e.all.exposed_cost_ms;
+  summary["gradients"] = gradients_of(e);
+  summary["backward_ms"] = e.measured.backward_ms();
+  summary["accounting"] = whole_step(e);
+  summary["last_rank"] = {{"rank", e.all.lateness.rank},
+                          {"share", e.all.lateness.share},
+                          {"late_ms", e.all.lateness.late_ms},
+                          {"spread_ms", e.all.lateness.spread_ms}};
+  summary["measured_over_predicted"] = prices.ratio();
+  summary["diagnosis"] = diagnose(observed);
+  spdlog::info("diagnosis: {}", summary["diagnosis"].get<std::string>());
+  if (!suggestion.sentence.empty()) spdlog::info("{}", suggestion.sentence);
+}
+
+}  // namespace rondo::trainer

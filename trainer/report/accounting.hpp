@@ -1,0 +1,60 @@
+// Where a run's time went, in rank 0's summary: each bucket, the step's computing and
+// communicating apart and together, what limits it, and what another bucket cap would have cost.
+// Puts measurements, predictions and advice into words and JSON; measures nothing.
+//
+//   compute        a step without waiting and without communication beside it: the control run's
+//                  pass and the run's optimizer. Without a control run: the step less what it
+//                  waited for communication and data; what communication slowed down is then in
+//                  it.
+//   cost           what communication takes by itself: the control run's all-reduces. Without one:
+//                  those of the run, of each the time on the rank that came last and so waited for
+//                  no other. With --zero 1 reduce-scatters, and the gathers of the run likewise.
+//   sum            compute + cost: nothing overlaps
+//   max            the longer of the two: everything overlaps
+//   measured       the step, less what it waited for data
+//   contention     how much longer the run's steps computed, all waiting left out, than `compute`,
+//                  as a share of it: the price of communicating meanwhile. Null without a control
+//                  run.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "rondo/communicator.hpp"
+#include "trainer/report/advice.hpp"
+#include "trainer/report/measurements.hpp"
+#include "trainer/report/summary.hpp"
+#include "trainer/step/control.hpp"
+
+namespace rondo::trainer {
+
+/// Computed from the measurements of all ranks.
+struct AllRanks {
+  Lateness lateness;
+  std::vector<double> costs_ms;         // of each bucket's gradients
+  std::vector<double> gather_costs_ms;  // of its parameters; zeros without --zero 1
+  double exposed_cost_ms;               // what a step exposes to the rank that came last
+
+  double gathers_ms() const {
+    return std::accumulate(gather_costs_ms.begin(), gather_costs_ms.end(), 0.0);
+  }
+};
+
+/// Borrowed.
+struct Evidence {
+  const RunFacts& facts;
+  const Communicator& communicator;  // for what all-reduces are predicted to cost
+  bool direct;                       // gradients lie in library memory
+  bool updates_along;                // each bucket as soon as it is reduced, if all overlaps
+  const Measurements& measured;
+  const ControlTimes& control;
+  const AllRanks& all;
+};
+
+/// Collective.
+Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& measured);
+
+/// Adds to rank 0's summary, and logs the sentences. REQUIRES: at least one step was made.
+void account(const Evidence& evidence, nlohmann::ordered_json& summary);
+
+}  // namespace rondo::trainer

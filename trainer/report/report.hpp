@@ -1,0 +1,83 @@
+// What rank 0 reports: a JSON line per logged step and one summary on stdout, the same as one document
+// in --json, a progress bar on a terminal. Formats numbers; measures nothing.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "trainer/cli/options.hpp"
+#include "trainer/report/document.hpp"
+
+namespace rondo::trainer {
+
+/// Of one step on this rank: step_ms = compute_ms + exposed_comm_ms + other_wait_ms + data_wait_ms.
+struct StepTimes {
+  double step_ms = 0;
+  double compute_ms = 0;       // forward, backward, optimizer
+  double comm_ms = 0;          // gradients (ZeRO-1: or parameters) were under way
+  double exposed_comm_ms = 0;  // of comm_ms, while this rank's compute thread waited for them
+  double other_wait_ms = 0;    // for headers, buffers, the loss, the map of used tensors
+  double data_wait_ms = 0;     // until the samples were there
+};
+
+/// One step.
+struct StepRecord {
+  uint64_t step, epoch;  // from 1, from 0
+  double loss;           // mean over the global batch, before the step's update
+  double lr;
+  double samples_per_s;  // of all ranks
+  StepTimes times;
+  double gradient_norm;  // before clipping; 0: not clipped, not computed
+  bool skipped;          // gradients were not finite: no update, the loss scale shrank
+};
+
+/// The loss on other data, after a step.
+struct ValidationRecord {
+  uint64_t step;
+  double loss, accuracy;
+  uint64_t samples;
+};
+
+/// The middle value, or the mean of the two in the middle; 0 for none.
+double median(std::vector<double> values);
+
+/// The error of a document whose run could not end it.
+inline constexpr char kStopped[] = "stopped from outside before it had ended";
+
+/// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
+/// "error". Nothing without a path.
+Status write_failure(const Options& options, const std::string& why);
+
+/// One thread.
+class Report {
+ public:
+  /// Begins the document.
+  static Result<Report> open(const Options& options, uint64_t last_step,
+                             const nlohmann::ordered_json& config);
+
+  void add(const StepRecord& record);
+  void add_validation(const ValidationRecord& record);
+  /// Median over all added steps.
+  double median_of(double StepTimes::*field) const;
+  double median_samples_per_s() const;
+  /// Null when there was no step, as after resuming after the last one.
+  const StepRecord* last() const { return steps_.empty() ? nullptr : &steps_.back(); }
+  /// Prints the summary, and ends the document with it.
+  Status finish(nlohmann::ordered_json summary);
+  /// Ends the document with why there is no more.
+  void abandon(const Status& why);
+
+ private:
+  void draw_bar(const StepRecord& record);
+  void leave_bar();
+
+  uint64_t last_step_ = 0, log_every_ = 1;
+  bool bar_ = false, bar_open_ = false;
+  Document document_;
+  std::vector<StepRecord> steps_;
+};
+
+}  // namespace rondo::trainer

@@ -1,0 +1,148 @@
+// See summary.hpp.
+#include "trainer/report/summary.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "trainer/layers/host/matmul.hpp"
+#include "trainer/optim/sharding.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+size_t parameter_count(const RunFacts& facts) {
+  size_t count = 0;
+  for (const DdpTensor& tensor : facts.ddp.tensors()) {
+    if (tensor.adds_to < 0) count += tensor.count();
+  }
+  return count;
+}
+
+std::string members_of(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
+  std::string members;
+  for (const DdpBucket::Piece& piece : bucket.pieces) {
+    const DdpTensor& tensor = tensors[piece.tensor];
+    members += " " + tensor.name;
+    if (piece.end - piece.begin != tensor.count()) {
+      members += fmt::format("[{}:{}]", piece.begin, piece.end);
+    }
+  }
+  return members;
+}
+
+std::string mib(size_t bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576);
+}
+
+/// What a rank sends in a step if all send equally much. With shards a bucket is reduce-scattered
+/// and its parameters gathered, which together is an all-reduce; and a norm's blocks, or whether
+/// gradients are numbers, go round too. Looked-up rows count as if they travelled whole.
+double bytes_formula(const RunFacts& facts) {
+  const size_t wire_bytes = size_of(wire_type(facts.options));
+  const size_t back_bytes = facts.ddp.is_sharded() ? size_of(facts.options.type()) : wire_bytes;
+  size_t reduced_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2 +
+                         sizeof(double);  // the loss travels too
+  const bool clips = facts.options.clip > 0;
+  if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
+    reduced_bytes += sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
+  }
+  constexpr size_t header_bytes = 4 * sizeof(uint64_t);  // from every rank to every other
+  return 2.0 * static_cast<double>((facts.ranks - 1) * reduced_bytes) /
+             static_cast<double>(facts.ranks) +
+         static_cast<double>((facts.ranks - 1) * header_bytes);
+}
+
+}  // namespace
+
+void announce(const RunFacts& facts) {
+  const Options& o = facts.options;
+  spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
+               o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
+  spdlog::info(
+      "data: {} bytes in {} files of {}, {} samples, {} steps per epoch; threads that read ahead: "
+      "{}",
+      facts.data.bytes, facts.data.files, facts.data.path, facts.data.samples,
+      facts.steps_per_epoch, facts.sizes.readers);
+  spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
+               facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
+  // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
+  const std::string optimizer =
+      o.zero == 1 ? fmt::format("{} here (--zero 0: {})", mib(facts.sizes.own_optimizer_bytes),
+                                mib(facts.sizes.optimizer_bytes))
+                  : fmt::format("{} (--zero 1: about {})", mib(facts.sizes.optimizer_bytes),
+                                mib(facts.sizes.optimizer_bytes / facts.ranks));
+  spdlog::info("MiB per rank: parameters {}, gradients {}, optimizer {}, activations {}",
+               mib(facts.bytes_of(facts.ddp.parameter_elements())),
+               mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
+               mib(facts.sizes.activation_bytes));
+  spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(), o.threads);
+  const std::vector<std::string> collectives = collectives_of(facts.ddp);
+  for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
+    const DdpBucket& bucket = facts.ddp.layout()[b];
+    spdlog::info("bucket {}: {} bytes, {} by {}, predicted {:.0f} us:{}", b,
+                 facts.bytes_of(bucket.count), collectives[b], name(facts.plans[b].algorithm),
+                 facts.plans[b].predicted_us, members_of(bucket, facts.ddp.tensors()));
+  }
+}
+
+Json config_of(const RunFacts& facts) {
+  Json config = to_json(facts.options);
+  config["matmul_core"] = matmul_core();
+  config["reading_threads"] = facts.sizes.readers;
+  config["data"] = facts.data.path;
+  config["data_bytes"] = facts.data.bytes;
+  config["steps"] = facts.last_step;
+  return config;
+}
+
+Json summarize(const RunFacts& facts, const Report& report, const std::vector<uint64_t>& bytes_sent,
+               uint64_t parameter_hash) {
+  Json buckets = Json::array();
+  double predicted_us = 0;
+  for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
+    const DdpBucket& bucket = facts.ddp.layout()[b];
+    predicted_us += facts.plans[b].predicted_us;
+    buckets.push_back({{"parameters", bucket.pieces.size()},
+                       {"bytes", facts.bytes_of(bucket.count)},
+                       {"algorithm", name(facts.plans[b].algorithm)},
+                       {"predicted_us", facts.plans[b].predicted_us}});
+  }
+  const size_t gradient_bytes = facts.bytes_of(facts.ddp.gradient_elements());
+  const double comm_ms = report.median_of(&StepTimes::comm_ms);
+  const double exposed_ms = report.median_of(&StepTimes::exposed_comm_ms);
+  const double hidden_ms = comm_ms - exposed_ms;
+  const double samples_per_s = report.median_samples_per_s();
+  return {{"ranks", facts.ranks},
+          {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
+          {"global_batch", facts.global_batch},
+          {"parameters", parameter_count(facts)},
+          {"gradient_bytes_per_step", gradient_bytes},
+          {"bytes_sent_per_step", bytes_sent[0]},
+          {"bytes_sent_per_step_by_rank", bytes_sent},
+          {"bytes_formula_per_step", bytes_formula(facts)},
+          {"optimizer_bytes", facts.sizes.own_optimizer_bytes},
+          {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
+          {"predicted_comm_us", predicted_us},
+          {"comm_us", comm_ms * 1e3},
+          {"hidden_comm_ms", hidden_ms},
+          {"exposed_comm_ms", exposed_ms},
+          {"other_wait_ms", report.median_of(&StepTimes::other_wait_ms)},
+          {"hidden_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
+          {"step_ms", report.median_of(&StepTimes::step_ms)},
+          {"compute_ms", report.median_of(&StepTimes::compute_ms)},
+          {"data_wait_ms", report.median_of(&StepTimes::data_wait_ms)},
+          {"samples_per_s", samples_per_s},
+          {"gemm_operations_per_sample", facts.sizes.gemm_operations},
+          {"gemm_gflops_per_rank",
+           facts.sizes.gemm_operations * samples_per_s / static_cast<double>(facts.ranks) / 1e9},
+          {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
+          {"warnings", facts.ddp.warnings()},
+          {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
+          {"buckets", std::move(buckets)}};
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,95 @@
+// See timeline.hpp.
+#include "trainer/report/timeline.hpp"
+
+#include <algorithm>
+
+#include "trainer/base/clock.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+enum Lane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
+
+// As Timeline::Kind counts; what is waited for depends on how gradients travel.
+const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer",
+                              "wait for parameters"};
+const std::string kScatterWait = "wait for reduce-scatters";
+const std::string kQueued = "queued", kWaits = "ready, waits for its turn";
+const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the loss";
+
+}  // namespace
+
+Result<Timeline> Timeline::open(const std::string& path, int rank,
+                                const std::vector<std::string>& layers,
+                                const std::vector<std::string>& collectives) {
+  Timeline timeline;
+  timeline.on_ = !path.empty();
+  timeline.scatters_ =
+      std::find(collectives.begin(), collectives.end(), "reduce-scatter") != collectives.end();
+  timeline.layers_ = std::make_unique<std::vector<std::string>>();
+  timeline.buckets_ = std::make_unique<std::vector<std::string>>();
+  timeline.gathers_ = std::make_unique<std::vector<std::string>>();
+  timeline.updates_ = std::make_unique<std::vector<std::string>>();
+  std::vector<std::string> lanes = {"compute", "headers", kLoss};
+  for (const std::string& layer : layers) {  // as Direction counts
+    timeline.layers_->push_back("forward " + layer);
+    timeline.layers_->push_back("backward " + layer);
+  }
+  for (size_t b = 0; b < collectives.size(); ++b) {
+    lanes.push_back("bucket " + std::to_string(b));
+    timeline.buckets_->push_back(collectives[b] + " " + lanes.back());
+    timeline.gathers_->push_back("all-gather " + lanes.back());
+    timeline.updates_->push_back("optimizer " + lanes.back());
+  }
+  Result<Trace> trace = Trace::open(path, rank, std::move(lanes));
+  RONDO_RETURN_IF_ERROR(trace.status());
+  timeline.trace_ = std::move(trace).value();
+  return timeline;
+}
+
+void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
+  const bool scatters = kind == Kind::kWait && scatters_;
+  trace_.span(kComputeLane, scatters ? kScatterWait : kNames[static_cast<size_t>(kind)], step_,
+              begin_ns, end_ns);
+}
+
+void Timeline::updated(size_t bucket, int64_t begin_ns, int64_t end_ns) {
+  trace_.span(kComputeLane, (*updates_)[bucket], step_, begin_ns, end_ns);
+}
+
+void Timeline::layer_begins(Direction direction, int layer) {
+  if (!on_) return;
+  const int64_t now = now_ns();
+  if (layer_ != nullptr) trace_.span(kComputeLane, *layer_, step_, layer_begin_ns_, now);
+  layer_ = layer < 0 ? nullptr
+                     : &(*layers_)[2 * static_cast<size_t>(layer) + static_cast<size_t>(direction)];
+  layer_begin_ns_ = now;
+}
+
+void Timeline::add(size_t lane, const std::string& name, uint64_t step, const Work::Times& times) {
+  trace_.span(lane, kQueued, step, times.issued_ns, times.started_ns);
+  trace_.span(lane, name, step, times.started_ns, times.ended_ns);
+}
+
+void Timeline::communicated(const Work::Times& headers, const Work::Times& loss,
+                            const std::vector<DdpBucketTimes>& buckets) {
+  add(kHeaderLane, kHeaders, step_, headers);
+  add(kLossLane, kLoss, step_, loss);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    trace_.span(kFirstBucketLane + b, kWaits, step_, buckets[b].ready_ns,
+                buckets[b].work.issued_ns);
+    add(kFirstBucketLane + b, (*buckets_)[b], step_, buckets[b].work);
+  }
+}
+
+void Timeline::gathered(uint64_t step, int64_t wait_begin_ns, int64_t wait_end_ns,
+                        const std::vector<Work::Times>& buckets) {
+  trace_.span(kComputeLane, kNames[static_cast<size_t>(Kind::kParameterWait)], step, wait_begin_ns,
+              wait_end_ns);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    if (buckets[b].ended_ns == 0) continue;  // holds no parameters
+    add(kFirstBucketLane + b, (*gathers_)[b], step, buckets[b]);
+  }
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,82 @@
+// See trace.hpp. Format: the JSON array of "complete" (X) events of the Trace Event Format; times
+// in microseconds.
+#include "trainer/report/trace.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace rondo::trainer {
+
+Result<Trace> Trace::open(const std::string& path, int rank, std::vector<std::string> lanes) {
+  Trace trace;
+  trace.path_ = path;
+  trace.rank_ = rank;
+  trace.lanes_ = std::move(lanes);
+  if (path.empty() || rank != 0) return trace;
+  trace.file_.open(path);
+  if (!trace.file_) {
+    return Status(Code::kSystem, "cannot write trace '" + path + "': " + std::strerror(errno));
+  }
+  return trace;
+}
+
+/// This rank's events, separated by commas.
+std::string Trace::text(int64_t origin_ns) const {
+  std::string all = nlohmann::json{{"ph", "M"},
+                                   {"pid", rank_},
+                                   {"name", "process_name"},
+                                   {"args", {{"name", "rank " + std::to_string(rank_)}}}}
+                        .dump();
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    all += ",\n" + nlohmann::json{{"ph", "M"},
+                                  {"pid", rank_},
+                                  {"tid", lane},
+                                  {"name", "thread_name"},
+                                  {"args", {{"name", lanes_[lane]}}}}
+                       .dump();
+  }
+  for (const Event& event : events_) {
+    all += ",\n" + nlohmann::json{{"ph", "X"},
+                                  {"pid", rank_},
+                                  {"tid", event.lane},
+                                  {"name", *event.name},
+                                  {"ts", static_cast<double>(event.begin_ns - origin_ns) / 1e3},
+                                  {"dur", static_cast<double>(event.end_ns - event.begin_ns) / 1e3},
+                                  {"args", {{"step", event.step}}}}
+                       .dump();
+  }
+  return all;
+}
+
+Status Trace::close(Communicator& communicator) {
+  if (path_.empty()) return {};
+  int64_t origin_ns = std::numeric_limits<int64_t>::max();
+  for (const Event& event : events_) origin_ns = std::min(origin_ns, event.begin_ns);
+  RONDO_RETURN_IF_ERROR(
+      communicator.all_reduce(&origin_ns, &origin_ns, 1, DataType::kInt64, ReduceOp::kMin));
+
+  std::string mine = text(origin_ns);
+  uint64_t bytes = mine.size();
+  if (rank_ != 0) {
+    RONDO_RETURN_IF_ERROR(communicator.send(&bytes, 1, DataType::kUint64, 0));
+    return communicator.send(mine.data(), bytes, DataType::kUint8, 0);
+  }
+  file_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" << mine;
+  for (int rank = 1; rank < communicator.size(); ++rank) {
+    RONDO_RETURN_IF_ERROR(communicator.recv(&bytes, 1, DataType::kUint64, rank));
+    std::string theirs(bytes, '\0');
+    RONDO_RETURN_IF_ERROR(communicator.recv(theirs.data(), bytes, DataType::kUint8, rank));
+    file_ << ",\n" << theirs;
+  }
+  file_ << "]}\n";
+  file_.close();
+  if (!file_) {
+    return Status(Code::kSystem, "cannot write trace '" + path_ + "': " + std::strerror(errno));
+  }
+  return {};
+}
+
+}  // namespace rondo::trainer

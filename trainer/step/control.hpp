@@ -1,0 +1,38 @@
+// The control run: what computing and communicating take when they do not disturb each other. It
+// makes a few passes without communication, and a few whose gradients are reduced after backward.
+// It trains nothing: gradients are dropped, parameters and buffers are restored.
+#pragma once
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/cli/options.hpp"
+#include "trainer/data/dataset.hpp"
+#include "trainer/models/model.hpp"
+#include "trainer/step/weights.hpp"
+
+namespace rondo::trainer {
+
+/// Medians over the steps of this rank.
+struct ControlTimes {
+  uint64_t steps = 0;  // of each kind; 0: none was made, and the times are 0
+  double pass_ms = 0;  // forward and backward over a step's micro-batches, all ranks at once
+  double cost_ms = 0;  // all buckets' all-reduces, nothing else being done
+};
+
+/// Borrowed.
+template <class T>
+struct ControlParts {
+  const Options& options;  // control_steps of each kind, after one of each to warm up
+  const Dataset& data;
+  const DistributedSampler& sampler;
+  Communicator& communicator;
+  Model<T>& model;
+  Weights<T>& weights;
+};
+
+/// Collective, before the first step: every rank makes as many passes, so that what the model
+/// exchanges keeps its order.
+template <class T>
+Result<ControlTimes> control_run(const ControlParts<T>& parts);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,63 @@
+// See evaluate.hpp.
+#include "trainer/step/evaluate.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/data/loader.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// Of the batch just forwarded. The first of several that are equally likely counts.
+template <class T>
+size_t hits(const Model<T>& model, const Batch& batch) {
+  const size_t classes = model.classes();
+  const T* row = model.probabilities();
+  size_t count = 0;
+  for (size_t i = 0; i < batch.size * model.loss_terms(); ++i, row += classes) {
+    const T* likeliest = std::max_element(row, row + classes);
+    // Among NaN the first would be the largest.
+    if (likeliest == row + batch.targets[i] && std::isfinite(*likeliest)) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+template <class T>
+Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
+                            Communicator& communicator) {
+  const bool own_data = options.validation.find("{rank}") != std::string::npos;
+  const DistributedSampler sampler(
+      {.samples = data.samples(),
+       .ranks = own_data ? 1 : static_cast<uint64_t>(communicator.size()),
+       .rank = own_data ? 0 : static_cast<uint64_t>(communicator.rank()),
+       .shuffle = false,
+       .tail = DistributedSampler::Tail::kKeep});
+  Result<std::unique_ptr<Loader>> loader =
+      Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers});
+  RONDO_RETURN_IF_ERROR(loader.status());
+  (*loader)->start_epoch({});
+  double sums[3] = {0, 0, 0};  // of losses, samples and hits
+  while ((*loader)->batches_left() > 0) {
+    const Result<Batch> batch = (*loader)->next();
+    RONDO_RETURN_IF_ERROR(batch.status());
+    const Result<double> loss =
+        model.forward(batch.value(), {.training = false, .seed = 0, .step = 0});
+    RONDO_RETURN_IF_ERROR(loss.status());
+    sums[0] += loss.value();
+    sums[1] += static_cast<double>(batch.value().size);
+    sums[2] += static_cast<double>(hits(model, batch.value()));
+  }
+  RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 3, DataType::kFloat64));
+  const double terms = sums[1] * static_cast<double>(model.loss_terms());
+  return Evaluation{.loss = sums[0] / terms,
+                    .accuracy = sums[2] / terms,
+                    .samples = static_cast<uint64_t>(sums[1])};
+}
+
+template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<float>&, Communicator&);
+template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<double>&, Communicator&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,229 @@
+// See loop.hpp.
+#include "trainer/step/loop.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/base/hash.hpp"
+#include "trainer/checkpoint/checkpointing.hpp"
+#include "trainer/checkpoint/rank_buffers.hpp"
+#include "trainer/optim/sharding.hpp"
+#include "trainer/step/evaluate.hpp"
+#include "trainer/step/ranks.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// Rank 0's, and then those of all ranks.
+template <class T>
+Status begin_parameters(Run<T>& run) {
+  const Options& o = run.options;
+  if (run.reports()) run.weights.initialise_parameters(o.seed);
+  Progress progress;
+  if (o.resume) {
+    Result<Progress> restored = restore(o, run.communicator, run.data.facts(), run.weights);
+    RONDO_RETURN_IF_ERROR(restored.status());
+    progress = restored.value();
+  }
+  if (!progress.found && !o.weights.empty()) {
+    RONDO_RETURN_IF_ERROR(load_weights(o, run.communicator, run.model, run.weights));
+  }
+  RONDO_RETURN_IF_ERROR(run.weights.replicate());
+  set_buffers<T>(progress.buffers, run.weights.ddp());
+  run.step = run.first_step = progress.step;
+  run.samples.start(progress.position);
+  return {};
+}
+
+/// How many steps there will be: the rank with the most batches decides.
+template <class T>
+Status plan_steps(Run<T>& run) {
+  const Options& o = run.options;
+  const uint64_t mine[] = {run.samples.batches_per_epoch(), run.samples.batches_left()};
+  const Result<std::vector<uint64_t>> all = gather_words(run.communicator, mine);
+  RONDO_RETURN_IF_ERROR(all.status());
+  uint64_t most = 0, most_left = 0;
+  for (uint64_t r = 0; r < run.ranks(); ++r) {
+    most = std::max(most, all.value()[2 * r]);
+    most_left = std::max(most_left, all.value()[2 * r + 1]);
+  }
+  run.steps_per_epoch = (most + o.accum - 1) / o.accum;
+  run.last_step = o.steps;
+  if (o.steps == 0) {
+    // After the steps that were made, perhaps by another number of ranks: what is left of this
+    // epoch, and the others.
+    run.last_step = run.first_step;
+    if (run.samples.epoch() < o.epochs) {
+      run.last_step += (most_left + o.accum - 1) / o.accum +
+                       (o.epochs - run.samples.epoch() - 1) * run.steps_per_epoch;
+    }
+  }
+  if (run.steps_per_epoch == 0) {
+    return Status(
+        Code::kDataError,
+        fmt::format("data '{}': has {} samples, fewer than --drop-last needs for one batch "
+                    "of {} on each rank",
+                    run.data.facts().path, run.data.samples(), o.batch));
+  }
+  run.schedule = schedule_options(o, o.batch * o.accum * run.ranks(), run.last_step);
+  return check(run.schedule);
+}
+
+/// Rank 0. Also tries what is to be written at the end.
+template <class T>
+Status open_report(Run<T>& run) {
+  if (!run.reports()) return {};
+  RONDO_RETURN_IF_ERROR(try_outputs(run.options));
+  Result<Report> report = Report::open(run.options, run.last_step, config_of(run.facts()));
+  RONDO_RETURN_IF_ERROR(report.status());
+  run.report = std::move(report).value();
+  return {};
+}
+
+/// By epochs the last step is only expected.
+template <class T>
+bool has_ended(const Run<T>& run) {
+  const Options& o = run.options;
+  return o.steps != 0 ? run.step >= o.steps : run.samples.epoch() >= o.epochs;
+}
+
+/// Takes what a step has made into account; rank 0 reports it.
+template <class T>
+Status record(Run<T>& run, const StepResult& made, double rate) {
+  ++run.step;
+  if (!std::isfinite(made.loss)) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("the loss became {} in step {}: lower --lr, now {}",
+                              std::isnan(made.loss) ? std::abs(made.loss) : made.loss,  // no "-nan"
+                              run.step, run.options.lr));
+  }
+  if (!run.reports()) return {};
+  run.report->add({.step = run.step,
+                   .epoch = run.samples.epoch(),
+                   .loss = made.loss,
+                   .lr = rate,
+                   .samples_per_s = static_cast<double>(made.samples) * 1e3 / made.times.step_ms,
+                   .times = made.times,
+                   .gradient_norm = made.update.norm,
+                   .skipped = !made.update.made});
+  return {};
+}
+
+template <class T>
+Status save(Run<T>& run, const Strategy& strategy) {
+  if (run.options.checkpoint_dir.empty() || run.step == run.first_step) return {};
+  RONDO_RETURN_IF_ERROR(strategy.await());
+  const Progress progress{
+      .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
+  return checkpoint(run.options, run.communicator, progress, run.schedule, run.data.facts(),
+                    run.plans, run.weights);
+}
+
+template <class T>
+Status validate(Run<T>& run, const Strategy& strategy) {
+  if (run.validation == nullptr) return {};
+  RONDO_RETURN_IF_ERROR(strategy.settle());
+  const Result<Evaluation> result =
+      evaluate(run.options, *run.validation, run.model, run.communicator);
+  RONDO_RETURN_IF_ERROR(result.status());
+  if (!run.reports()) return {};
+  run.report->add_validation({.step = run.step,
+                              .loss = result.value().loss,
+                              .accuracy = result.value().accuracy,
+                              .samples = result.value().samples});
+  return {};
+}
+
+/// `sent`: by this rank since the first step began.
+template <class T>
+Result<End> compare(Run<T>& run, uint64_t sent) {
+  DistributedDataParallel& ddp = run.weights.ddp();
+  const uint64_t steps = run.step - run.first_step;
+  const size_t bytes = ddp.parameter_elements() * size_of(ddp.type());
+  const uint64_t mine[] = {hash_bytes(ddp.parameters(), bytes), steps == 0 ? 0 : sent / steps};
+  const Result<std::vector<uint64_t>> all = gather_words(run.communicator, mine);
+  RONDO_RETURN_IF_ERROR(all.status());
+  End end;
+  for (uint64_t r = 0; r < run.ranks(); ++r) {
+    end.hashes.push_back(all.value()[2 * r]);
+    end.bytes_sent.push_back(all.value()[2 * r + 1]);
+  }
+  return end;
+}
+
+}  // namespace
+
+template <class T>
+RunFacts Run<T>::facts() const {
+  const DistributedDataParallel& ddp = weights.ddp();
+  const size_t arrays = weights.optimizer().state().size();
+  return {.options = options,
+          .data = data.facts(),
+          .ddp = ddp,
+          .plans = plans,
+          .ranks = ranks(),
+          .steps_per_epoch = steps_per_epoch,
+          .last_step = last_step,
+          .global_batch = options.batch * options.accum * ranks(),
+          .first_step = first_step,
+          .sizes = {.optimizer_bytes = arrays * ddp.parameter_elements() * sizeof(T),
+                    .own_optimizer_bytes = arrays * own_elements(ddp) * sizeof(T),
+                    .activation_bytes = model.activation_bytes(),
+                    .gemm_operations = model.gemm_operations(),
+                    .readers = readers}};
+}
+
+template <class T>
+Status begin_run(Run<T>& run) {
+  RONDO_RETURN_IF_ERROR(begin_parameters(run));
+  RONDO_RETURN_IF_ERROR(plan_steps(run));
+  return open_report(run);
+}
+
+template <class T>
+Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
+  const Options& o = run.options;
+  uint64_t sent_before = run.communicator.stats().bytes_sent;
+  if (run.reports() && has_ended(run)) {
+    spdlog::warn(
+        "nothing to do: '{}' holds step {}, and {} ends there", o.checkpoint_dir, run.step,
+        o.steps != 0 ? fmt::format("--steps {}", o.steps) : fmt::format("--epochs {}", o.epochs));
+  }
+  const auto is_due = [&](uint64_t every) { return every != 0 && run.step % every == 0; };
+  while (!has_ended(run)) {
+    const double rate = learning_rate(run.schedule, run.step + 1);
+    const Result<StepResult> made = strategy.step(run.step + 1, rate);
+    RONDO_RETURN_IF_ERROR(made.status());
+    if (made->samples > 0) RONDO_RETURN_IF_ERROR(record(run, made.value(), rate));
+    if (made->epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
+    if (made->samples == 0 || has_ended(run)) continue;
+    const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
+    if (!saves && !validates) continue;
+    // What these send is no step's.
+    RONDO_RETURN_IF_ERROR(strategy.await());
+    const uint64_t steps_sent = run.communicator.stats().bytes_sent;
+    if (saves) RONDO_RETURN_IF_ERROR(save(run, strategy));
+    if (validates) RONDO_RETURN_IF_ERROR(validate(run, strategy));
+    sent_before += run.communicator.stats().bytes_sent - steps_sent;
+  }
+  RONDO_RETURN_IF_ERROR(strategy.await());
+  const uint64_t sent = run.communicator.stats().bytes_sent - sent_before;
+  RONDO_RETURN_IF_ERROR(save(run, strategy));
+  RONDO_RETURN_IF_ERROR(validate(run, strategy));
+  if (!o.save_weights.empty()) {
+    RONDO_RETURN_IF_ERROR(save_weights(o.save_weights, run.communicator, run.model, run.weights));
+  }
+  return compare(run, sent);
+}
+
+template struct Run<float>;
+template struct Run<double>;
+template Status begin_run(Run<float>&);
+template Status begin_run(Run<double>&);
+template Result<End> make_steps(Run<float>&, const Strategy&);
+template Result<End> make_steps(Run<double>&, const Strategy&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,69 @@
+// The run around the steps, for every strategy: where it begins, steps until the end with
+// checkpoints and validations between them, and what is the same of all runs at the end. What a
+// step does is the strategy's: train.cpp, examples/strategy_dp.cpp.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "trainer/cli/options.hpp"
+#include "trainer/data/dataset.hpp"
+#include "trainer/optim/schedule.hpp"
+#include "trainer/report/report.hpp"
+#include "trainer/report/summary.hpp"
+#include "trainer/step/step.hpp"
+
+namespace rondo::trainer {
+
+/// One run: its parts, borrowed, and how far it is.
+template <class T>
+struct Run {
+  const Options& options;
+  const Dataset& data;
+  const Dataset* validation;  // may be null
+  Communicator& communicator;
+  Model<T>& model;
+  Weights<T>& weights;
+  RankSamples& samples;
+  std::optional<Report>& report;  // stays empty but on rank 0
+
+  std::vector<Plan> plans = {};  // of each bucket: the strategy's
+  size_t readers = 0;            // threads that read ahead: the strategy's
+
+  ScheduleOptions schedule = {};
+  uint64_t steps_per_epoch = 0, first_step = 0;
+  uint64_t last_step = 0;  // exact unless ranks have data of different sizes
+  uint64_t step = 0;       // made so far
+
+  bool reports() const { return communicator.rank() == 0; }
+  uint64_t ranks() const { return static_cast<uint64_t>(communicator.size()); }
+  RunFacts facts() const;
+};
+
+/// What a strategy makes a run of. Every rank makes the same calls.
+struct Strategy {
+  /// Step `number` at this learning rate.
+  std::function<Result<StepResult>(uint64_t number, double rate)> step;
+  /// Waits for what the last step has left under way.
+  std::function<Status()> await;
+  /// Makes parameters and buffers what every rank may evaluate with.
+  std::function<Status()> settle;
+};
+
+/// What all ranks know at the end.
+struct End {
+  std::vector<uint64_t> hashes;      // of each rank's parameters
+  std::vector<uint64_t> bytes_sent;  // by each rank, per step
+};
+
+/// Everything before the first step: parameters from a checkpoint, a file of weights, or the seed;
+/// how many steps there will be; and rank 0's report.
+template <class T>
+Status begin_run(Run<T>& run);
+
+/// Steps until the end, and what comes between and after them but the summary.
+template <class T>
+Result<End> make_steps(Run<T>& run, const Strategy& strategy);
+
+}  // namespace rondo::trainer

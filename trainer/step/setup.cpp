@@ -1,0 +1,131 @@
+// See setup.hpp.
+#include "trainer/step/setup.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "trainer/data/corpus.hpp"
+#include "trainer/models/cnn.hpp"
+#include "trainer/models/gpt.hpp"
+#include "trainer/models/mlp.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+DataKind kind_of(const Options& options) {
+  if (options.data_format == "images") return DataKind::kImages;
+  if (options.data_format == "tokens") return DataKind::kTokenWindows;
+  return options.model == "mlp" ? DataKind::kNextByte : DataKind::kByteWindows;
+}
+
+SampleShape wanted_shape(const Options& options) {
+  if (options.model == "cnn") return {.classes = options.classes};
+  if (options.model == "gpt") {
+    return {.context = options.context, .targets = options.context, .classes = options.vocabulary};
+  }
+  return {.context = MlpShape::kContext, .targets = 1, .classes = MlpShape::kClasses};
+}
+
+/// The index of `name`, which parse_options() has checked.
+template <size_t N>
+size_t index_in(const std::string_view (&names)[N], const std::string& name) {
+  return static_cast<size_t>(std::find(std::begin(names), std::end(names), name) - names);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
+                                           uint64_t rank) {
+  std::string where = path_for_rank(path, rank);
+  if (where.empty()) {
+    Result<std::string> folder = find_project_folder();
+    RONDO_RETURN_IF_ERROR(folder.status());
+    where = folder.value();
+  }
+  return open_dataset(kind_of(options), where, wanted_shape(options));
+}
+
+template <class T>
+std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
+                                     Communicator* statistics) {
+  if (options.model == "gpt") {
+    return make_gpt<T>({.layers = options.layers,
+                        .width = options.width,
+                        .heads = options.heads,
+                        .context = options.context,
+                        .vocabulary = options.vocabulary,
+                        .batch = options.batch,
+                        .dropout = options.dropout,
+                        .layer_drop = options.layer_drop,
+                        .split_tied = !options.no_split_tied});
+  }
+  if (options.model == "cnn") {
+    SumOverRanks sum;
+    if (statistics != nullptr) {
+      sum = [statistics](double* values, size_t count) {
+        return statistics->all_reduce(values, values, count, DataType::kFloat64);
+      };
+    }
+    return make_cnn<T>({.layers = options.layers,
+                        .width = options.width,
+                        .channels = shape.channels,
+                        .height = shape.height,
+                        .width_pixels = shape.width,
+                        .classes = options.classes,
+                        .batch = options.batch,
+                        .synchronized = statistics != nullptr},
+                       std::move(sum));
+  }
+  return make_mlp<T>({.layers = options.layers, .width = options.width, .batch = options.batch});
+}
+
+template std::unique_ptr<Model<float>> make_model(const Options&, const SampleShape&,
+                                                  Communicator*);
+template std::unique_ptr<Model<double>> make_model(const Options&, const SampleShape&,
+                                                   Communicator*);
+
+DataType wire_type(const Options& options) {
+  // Low precision: what the optimizer keeps is fp32, what travels is not.
+  const bool low = options.dtype == "bf16" || options.dtype == "fp16";
+  const std::string& wire = low ? options.dtype : options.compress;
+  if (wire == "bf16") return DataType::kBFloat16;
+  return wire == "fp16" ? DataType::kFloat16 : options.type();
+}
+
+DdpOptions ddp_options(const Options& options) {
+  using Rows = DdpOptions::Rows;
+  const DataType wire = wire_type(options);
+  return {.type = options.type(),
+          .bucket_cap_mb = options.bucket_cap_mb,
+          .overlap = !options.no_overlap,
+          .average = options.average == "ranks" ? DdpOptions::Average::kRanks
+                                                : DdpOptions::Average::kLossTerms,
+          .join = options.join,
+          // Those of synchronized batch norm are the same everywhere already.
+          .broadcast_buffers = !options.no_broadcast_buffers && !options.sync_batch_norm,
+          .rows = options.tied_rows == "whole"     ? Rows::kWhole
+                  : options.tied_rows == "touched" ? Rows::kTouched
+                                                   : Rows::kFewerBytes,
+          .hook = wire == options.type() ? nullptr : make_compression_hook(wire).value(),
+          .shard = options.zero == 1};
+}
+
+OptimizerOptions optimizer_options(const Options& options) {
+  if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
+  return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
+}
+
+ScheduleOptions schedule_options(const Options& options, uint64_t global_batch,
+                                 uint64_t last_step) {
+  return {.base_rate = options.lr,
+          .scale = static_cast<LrScale>(index_in(kLrScaleNames, options.lr_scale)),
+          .base_batch = options.base_batch,
+          .global_batch = global_batch,
+          .warmup_steps = options.warmup,
+          .decay = static_cast<LrDecay>(index_in(kLrDecayNames, options.lr_decay)),
+          .min_rate = options.min_lr,
+          .last_step = last_step};
+}
+
+}  // namespace rondo::trainer

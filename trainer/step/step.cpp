@@ -1,0 +1,148 @@
+// See step.hpp. The order of a step's collectives is the same on every rank: the headers, what the
+// model's layers exchange, the loss, then the buckets in order.
+#include "trainer/step/step.hpp"
+
+#include <utility>
+
+namespace rondo::trainer {
+
+template <class T>
+Result<StepResult> Step<T>::run(uint64_t number, double rate) {
+  clock_.step_begins(number);
+  const DdpHeader mine = samples_.header(model_.loss_terms());
+  RONDO_RETURN_IF_ERROR(ddp_.begin(mine));
+  const uint64_t micro_batches = samples_.micro_batches();
+  // Headers travel after the last step's parameters, which the wait for samples hides.
+  RONDO_RETURN_IF_ERROR(read());
+  // Ranks without samples, and layers that exchange something, read all headers before forward, so
+  // that all ranks agree whether the step happens. The others go on at once.
+  if (mine.loss_terms == 0 || options_.sync_batch_norm) {
+    clock_.turns_to(Phase::kHeaders);
+    const Result<DdpStep> all = ddp_.headers();
+    RONDO_RETURN_IF_ERROR(all.status());
+    if (all.value().loss_terms == 0) return StepResult{.epoch_ended = true};
+  }
+
+  // All micro-batches but the last only add to the gradients: nothing travels.
+  const Pass pass{.training = true, .seed = options_.seed, .step = number, .listener = &forward_};
+  loss_.data()[0] = 0;
+  adds_ = weights_.gradients_cleared();
+  for (uint64_t micro = micro_batches; micro > 1; --micro) {
+    const auto quiet = ddp_.no_sync();
+    RONDO_RETURN_IF_ERROR(forward(pass));
+    RONDO_RETURN_IF_ERROR(backward(pass));
+    RONDO_RETURN_IF_ERROR(read());
+  }
+  // During the last backward each bucket of gradients travels as soon as it is ready, and before
+  // them the loss, one number for the report.
+  RONDO_RETURN_IF_ERROR(forward(pass));
+  Work loss_work =
+      communicator_.all_reduce_async(&loss_.data()[0], &loss_.data()[1], 1, DataType::kFloat64);
+  const Status passed = backward(pass);
+  const Result<Update> updated =
+      passed.ok() ? wait_and_update(weights_, rate, options_.clip, clock_) : passed;
+  const Status summed = loss_work.wait();  // also after a failure: it uses loss_
+  RONDO_RETURN_IF_ERROR(updated.status());
+  RONDO_RETURN_IF_ERROR(summed);
+  samples_.mark_done();
+
+  const DdpStep all = ddp_.headers().value();
+  const Update& made = updated.value();
+  return StepResult{
+      .samples = all.loss_terms / model_.loss_terms(),
+      .epoch_ended = all.epoch_ended,
+      .loss = loss_.data()[1] / static_cast<double>(all.loss_terms),
+      .update = made,
+      .times = clock_.step_ends(loss_work.times(), made.made, weights_.bucket_updates())};
+}
+
+/// Waits for the next micro-batch, then for the parameters.
+template <class T>
+Status Step<T>::read() {
+  clock_.turns_to(Phase::kData);
+  const Result<Batch> batch = samples_.next();
+  RONDO_RETURN_IF_ERROR(batch.status());
+  batch_ = batch.value();
+  // Of an embedding's gradient only the rows of these tokens need to travel.
+  for (size_t t = ddp_.tensors().size(); t-- > 0 && ddp_.tensors()[t].adds_to >= 0;) {
+    ddp_.touches_rows(t, samples_.tokens_of(batch_));
+  }
+  return await_parameters();
+}
+
+/// Adds up the losses of the micro-batch.
+template <class T>
+Status Step<T>::forward(const Pass& pass) {
+  clock_.turns_to(Phase::kForward);
+  const Result<double> loss = model_.forward(batch_, pass);
+  RONDO_RETURN_IF_ERROR(loss.status());
+  loss_.data()[0] += loss.value();
+  return {};
+}
+
+template <class T>
+Status Step<T>::backward(const Pass& pass) {
+  clock_.turns_to(Phase::kBackward);
+  const bool adds = std::exchange(adds_, true);
+  return model_.backward(batch_, pass, weights_.loss_scale(), adds, clock_.beside(*this));
+}
+
+/// Ready: backward will not touch these elements again. The last gradient of a bucket starts the
+/// bucket's all-reduce, and backward goes on.
+template <class T>
+void Step<T>::gradient_ready(int parameter, size_t count) {
+  ddp_.gradient_ready(static_cast<size_t>(parameter), count);
+}
+
+template <class T>
+void Step<T>::gradient_skipped(int parameter) {
+  ddp_.gradient_skipped(static_cast<size_t>(parameter));
+}
+
+/// Each bucket is updated as soon as it is reduced, while later ones still travel and slower ranks
+/// still compute. Where the update needs to know something of all gradients first, it comes at the
+/// end.
+template <class T>
+Result<Update> wait_and_update(Weights<T>& weights, double rate, double max_norm,
+                               StepClock& clock) {
+  clock.turns_to(Phase::kWait);
+  DistributedDataParallel& ddp = weights.ddp();
+  if (!weights.updates_along(max_norm)) {
+    RONDO_RETURN_IF_ERROR(ddp.finish());
+    clock.turns_to(Phase::kUpdate);
+    return weights.update(rate, max_norm);
+  }
+  weights.begin_update(rate);
+  RONDO_RETURN_IF_ERROR(ddp.finish([&](size_t bucket) { weights.update_bucket(bucket); }));
+  clock.turns_to(Phase::kUpdate);
+  weights.end_update();
+  return Update{.made = true, .norm = 0};
+}
+
+template <class T>
+Status Step<T>::await_parameters() {
+  clock_.turns_to(Phase::kParameters);
+  const Result<bool> waited = weights_.await_parameters();
+  RONDO_RETURN_IF_ERROR(waited.status());
+  if (waited.value() && ddp_.is_sharded()) clock_.gathered();
+  return {};
+}
+
+template <class T>
+Step<T>::Step(const Parts& parts)
+    : options_(parts.options),
+      communicator_(parts.communicator),
+      model_(parts.model),
+      weights_(parts.weights),
+      ddp_(parts.weights.ddp()),
+      samples_(parts.samples),
+      clock_(parts.clock),
+      forward_(parts.forward),
+      loss_(2) {}
+
+template class Step<float>;
+template class Step<double>;
+template Result<Update> wait_and_update(Weights<float>&, double, double, StepClock&);
+template Result<Update> wait_and_update(Weights<double>&, double, double, StepClock&);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,72 @@
+// One step of data parallel training, as every rank makes it: forward, backward, ready, wait,
+// update. step.cpp is to be read first; what it costs is noted beside it, by clock.hpp.
+#pragma once
+
+#include "rondo/communicator.hpp"
+#include "rondo/ddp.hpp"
+#include "trainer/base/buffer.hpp"
+#include "trainer/cli/options.hpp"
+#include "trainer/models/model.hpp"
+#include "trainer/step/clock.hpp"
+#include "trainer/step/samples.hpp"
+#include "trainer/step/weights.hpp"
+
+namespace rondo::trainer {
+
+/// What a step did, the same on every rank but for the times.
+struct StepResult {
+  uint64_t samples = 0;      // of all ranks; 0: none had any, so only the epoch has ended
+  bool epoch_ended = false;  // no rank has another batch
+  double loss = 0;           // mean over the global batch, before the update
+  Update update = {};
+  StepTimes times = {};
+};
+
+/// One thread. T is the type of arithmetic.
+template <class T>
+class Step : private BackwardListener {
+ public:
+  /// Borrowed. `forward` hears of each layer that a forward pass turns to.
+  struct Parts {
+    const Options& options;
+    Communicator& communicator;
+    Model<T>& model;
+    Weights<T>& weights;
+    RankSamples& samples;
+    StepClock& clock;
+    ForwardListener& forward;
+  };
+  explicit Step(const Parts& parts);
+
+  /// Step `number` at this learning rate. After a failure parameters are those of no step.
+  Result<StepResult> run(uint64_t number, double rate);
+  /// With --zero 1 the parameters of the last step may still be under way: until this they must not
+  /// be used.
+  Status await_parameters();
+
+ private:
+  Status read();
+  Status forward(const Pass& pass);
+  Status backward(const Pass& pass);
+  void layer_begins(int /*layer*/) override {}
+  void gradient_ready(int parameter, size_t count) override;
+  void gradient_skipped(int parameter) override;
+
+  const Options& options_;
+  Communicator& communicator_;
+  Model<T>& model_;
+  Weights<T>& weights_;
+  DistributedDataParallel& ddp_;
+  RankSamples& samples_;
+  StepClock& clock_;
+  ForwardListener& forward_;
+  Batch batch_ = {};     // the micro-batch under way
+  bool adds_ = false;    // its backward adds to the gradients; else it writes them
+  Buffer<double> loss_;  // [0]: this rank's sum; [1]: all ranks' sum
+};
+
+/// Waits for the step's gradients and updates the parameters with them.
+template <class T>
+Result<Update> wait_and_update(Weights<T>& weights, double rate, double max_norm, StepClock& clock);
+
+}  // namespace rondo::trainer

@@ -1,0 +1,144 @@
+// See train.hpp.
+#include "trainer/step/train.hpp"
+
+#include <new>
+#include <optional>
+
+#include "trainer/examples/strategy_dp.hpp"
+#include "trainer/lessons/sabotage.hpp"
+#include "trainer/optim/sharding.hpp"
+#include "trainer/report/accounting.hpp"
+#include "trainer/step/control.hpp"
+#include "trainer/step/loop.hpp"
+#include "trainer/step/ranks.hpp"
+#include "trainer/step/setup.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+/// Compares the ranks; rank 0 ends its report.
+template <class T>
+Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTimes& control) {
+  for (uint64_t r = 1; r < run.ranks(); ++r) {
+    if (end.hashes[r] == end.hashes[0]) continue;
+    return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
+                                       " holds other parameters than rank 0: this is a bug");
+  }
+  RONDO_RETURN_IF_ERROR(clock.close(run.communicator));
+  const Result<AllRanks> all_ranks = compare_ranks(run.communicator, clock.measured());
+  RONDO_RETURN_IF_ERROR(all_ranks.status());
+  if (!run.reports()) return {};
+  const RunFacts facts = run.facts();
+  nlohmann::ordered_json summary = summarize(facts, *run.report, end.bytes_sent, end.hashes[0]);
+  if (run.weights.scaler()) {
+    summary["skipped_steps"] = run.weights.scaler()->state().skipped_steps;
+    summary["loss_scale"] = run.weights.scaler()->scale();
+  }
+  if (run.step > run.first_step) {
+    account({.facts = facts,
+             .communicator = run.communicator,
+             .direct = is_library_memory(run.weights.ddp().gradients(), 1),
+             .updates_along =
+                 run.weights.updates_along(run.options.clip) && run.options.layer_drop == 0,
+             .measured = clock.measured(),
+             .control = control,
+             .all = all_ranks.value()},
+            summary);
+  }
+  return run.report->finish(std::move(summary));
+}
+
+template <class T>
+Status train_ddp(Run<T>& run) {
+  const Options& o = run.options;
+  DistributedDataParallel& ddp = run.weights.ddp();
+  run.readers = run.samples.workers();
+  RONDO_RETURN_IF_ERROR(begin_run(run));
+  run.plans = plan_buckets(run.communicator, ddp, wire_type(o));
+  Result<Timeline> timeline =
+      Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp));
+  RONDO_RETURN_IF_ERROR(timeline.status());
+  if (run.reports()) announce(run.facts());
+  const Result<ControlTimes> control = control_run<T>(
+      {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights});
+  RONDO_RETURN_IF_ERROR(control.status());
+
+  StepClock clock(ddp, std::move(timeline).value());
+  Straggler forward(
+      o.sabotage == "straggler" && run.communicator.rank() + 1 == run.communicator.size(),
+      static_cast<int>(run.model.layers().size()) - 1, clock);
+  Step<T> step({.options = o,
+                .communicator = run.communicator,
+                .model = run.model,
+                .weights = run.weights,
+                .samples = run.samples,
+                .clock = clock,
+                .forward = forward});
+  const Result<End> end =
+      make_steps(run, {.step = [&](uint64_t number, double rate) { return step.run(number, rate); },
+                       .await = [&] { return step.await_parameters(); },
+                       .settle = [&] { return step.await_parameters(); }});
+  RONDO_RETURN_IF_ERROR(end.status());
+  return conclude(run, end.value(), clock, control.value());
+}
+
+template <class T>
+Status train_with(const Options& options, const Dataset& data, const Dataset* validation,
+                  Communicator& communicator, std::optional<Report>& report) try {
+  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
+  // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
+  std::optional<Communicator> statistics;
+  if (options.sync_batch_norm) {
+    Result<Communicator> own = communicator.duplicate();
+    RONDO_RETURN_IF_ERROR(own.status());
+    statistics = std::move(own).value();
+  }
+  const std::unique_ptr<Model<T>> model =
+      make_model<T>(options, data.shape(), statistics ? &*statistics : nullptr);
+  Result<Weights<T>> weights = Weights<T>::create(*model, communicator, options);
+  RONDO_RETURN_IF_ERROR(weights.status());
+  const bool dp = options.strategy == "dp";
+  Result<RankSamples> samples =
+      RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
+                          static_cast<uint64_t>(communicator.rank()),
+                          dp ? dp_workers(options, communicator) : options.workers);
+  RONDO_RETURN_IF_ERROR(samples.status());
+  Run<T> run{.options = options,
+             .data = data,
+             .validation = validation,
+             .communicator = communicator,
+             .model = *model,
+             .weights = weights.value(),
+             .samples = samples.value(),
+             .report = report};
+  const Status status = dp ? train_dp(run) : train_ddp(run);
+  if (!status.ok()) {
+    // Before anything is destroyed that others may be waiting for.
+    communicator.abort(status.message());
+    if (statistics) statistics->abort(status.message());
+  }
+  return status;
+} catch (const std::bad_alloc&) {
+  return Status(Code::kResourceExhausted,
+                "not enough memory for --layers " + std::to_string(options.layers) + " --width " +
+                    std::to_string(options.width) + " --batch " + std::to_string(options.batch));
+}
+
+}  // namespace
+
+Status train(const Options& options, const Dataset& data, const Dataset* validation,
+             Communicator& communicator) {
+  const auto with = options.type() == DataType::kFloat64 ? train_with<double> : train_with<float>;
+  std::optional<Report> report;
+  const Status status = with(options, data, validation, communicator, report);
+  if (status.ok()) return status;
+  communicator.abort(status.message());
+  if (report) {
+    report->abandon(status);
+  } else if (communicator.rank() == 0) {
+    (void)write_failure(options, status.to_string());
+  }
+  return status;
+}
+
+}  // namespace rondo::trainer

@@ -1,0 +1,17 @@
+// A run from its parts to its summary: puts model, weights, samples, step and loop together. Knows
+// no layers and no transports.
+#pragma once
+
+#include "rondo/communicator.hpp"
+#include "trainer/cli/options.hpp"
+#include "trainer/data/dataset.hpp"
+
+namespace rondo::trainer {
+
+/// Every rank calls it with equal options and data; where they differ, every rank returns an error
+/// that names the ranks. `validation` may be null. Rank 0 reports. On failure the communicator is aborted with the
+/// reason, so that every rank returns it.
+Status train(const Options& options, const Dataset& data, const Dataset* validation,
+             Communicator& communicator);
+
+}  // namespace rondo::trainer

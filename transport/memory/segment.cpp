@@ -1,0 +1,166 @@
+// Segments: creation, sealing, and the process-wide registry of mappings. What they hold is others'
+// business.
+#include "transport/memory/segment.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace rondo::transport {
+namespace {
+
+constexpr size_t kAlignment = size_t{2} << 20;  // of a huge page, whether or not there will be one
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+Status failure(const char* call, size_t bytes) {
+  const int error = errno;
+  const std::string what = std::string(call) + " for " + std::to_string(bytes) +
+                           " bytes of shared memory: " + std::strerror(error);
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+      return {Code::kResourceExhausted, what + "; close descriptors, or raise `ulimit -n`"};
+    case ENOMEM:
+    case EFBIG:
+    case ENOSPC:
+      return {Code::kResourceExhausted,
+              what +
+                  "; ask for less (smaller slots, fewer channels, RONDO_ARENA_BYTES), or raise "
+                  "`ulimit -v` and the container's memory limit"};
+    default:
+      return {Code::kSystem, what};
+  }
+}
+
+/// A memfd counts as a file, and one that grows beyond the limit is a signal that ends the process.
+Status check_file_limit(size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return {};
+  return {Code::kResourceExhausted,
+          std::to_string(bytes) +
+              " bytes of shared memory: RLIMIT_FSIZE, which holds for it too, is " +
+              std::to_string(limit.rlim_cur) + " bytes; `ulimit -f unlimited` raises it"};
+}
+
+/// Maps at a multiple of kAlignment: reserves more than needed, maps over the middle, gives the
+/// rest back.
+std::byte* map_aligned(int fd, size_t bytes) {
+  if (bytes > std::numeric_limits<size_t>::max() / 2) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  const size_t pages = (bytes + 4095) & ~size_t{4095};
+  const size_t reserved = pages + kAlignment;
+  void* room =
+      ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<uintptr_t>(room);
+  const uintptr_t base = (start + kAlignment - 1) & ~(kAlignment - 1);
+  void* mapped = ::mmap(reinterpret_cast<void*>(base), bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(room, reserved);
+    errno = error;
+    return nullptr;
+  }
+  if (base != start) ::munmap(room, base - start);
+  const uintptr_t end = base + pages;
+  if (end != start + reserved) ::munmap(reinterpret_cast<void*>(end), start + reserved - end);
+  return static_cast<std::byte*>(mapped);
+}
+
+/// Leaked on purpose: threads may still drop segments while static objects are being destroyed.
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<void>> mappings;
+};
+
+Registry& registry() {
+  static Registry* const the_registry = [] {
+    // A child forked while another thread holds the mutex would find it locked for ever.
+    ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                     [] { registry().mutex.unlock(); });
+    return new Registry;
+  }();
+  return *the_registry;
+}
+
+}  // namespace
+
+Segment::Mapping::~Mapping() {
+  if (base != nullptr) ::munmap(base, bytes);
+}
+
+void Segment::register_fork_handlers() { registry(); }
+
+Result<Segment> Segment::find_or_map(UniqueFd fd, size_t bytes, Pages pages, bool keep_fd) {
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) return failure("fstat", bytes);
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::weak_ptr<void>& entry = all.mappings[{facts.st_dev, facts.st_ino}];
+  auto mapping = std::static_pointer_cast<Mapping>(entry.lock());
+  if (!mapping) {
+    mapping = std::make_shared<Mapping>();
+    mapping->base = map_aligned(fd.get(), bytes);
+    if (mapping->base == nullptr) return failure("mmap", bytes);
+    mapping->bytes = bytes;
+    mapping->inode = facts.st_ino;
+    if (keep_fd) mapping->fd = std::move(fd);
+    // Advice only: where the kernel says no, small pages do as well.
+    if (pages == Pages::kHuge) ::madvise(mapping->base, bytes, MADV_HUGEPAGE);
+    entry = mapping;
+    std::erase_if(all.mappings, [](const auto& item) { return item.second.expired(); });
+  }
+  Segment segment;
+  segment.mapping_ = std::move(mapping);
+  return segment;
+}
+
+Result<Segment> Segment::create(const char* name, size_t bytes, Pages pages) {
+  if (bytes == 0) return Status(Code::kInvalidArgument, "a shared segment of 0 bytes");
+  RONDO_RETURN_IF_ERROR(check_file_limit(bytes));
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return failure("memfd_create", bytes);
+  if (bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {
+    errno = EFBIG;
+    return failure("ftruncate", bytes);
+  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return failure("ftruncate", bytes);
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) return failure("sealing", bytes);
+  return find_or_map(std::move(fd), bytes, pages, true);
+}
+
+Result<Segment> Segment::map(UniqueFd fd, size_t expected_bytes, Pages pages) {
+  struct stat facts {};
+  if (::fstat(fd.get(), &facts) != 0) {
+    return Status(Code::kInvalidArgument,
+                  "descriptor " + std::to_string(fd.get()) +
+                      " that should be shared memory: " + std::strerror(errno));
+  }
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    return Status(Code::kInvalidArgument,
+                  "a peer's shared memory is not sealed against a change of its size (seals " +
+                      std::to_string(seals) + "); it does not come from rondo");
+  }
+  if (expected_bytes == 0 || static_cast<uint64_t>(facts.st_size) != expected_bytes) {
+    return Status(Code::kInvalidArgument, "a peer's shared memory has " +
+                                              std::to_string(facts.st_size) + " bytes instead of " +
+                                              std::to_string(expected_bytes) +
+                                              "; do all ranks run the same build and settings?");
+  }
+  return find_or_map(std::move(fd), expected_bytes, pages, false);
+}
+
+}  // namespace rondo::transport
