@@ -20,6 +20,21 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void await_text(const std::string& path, const std::string& part) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!contains(text_of(path), part)) {
+    if (std::chrono::steady_clock::now() > until) {
+      throw std::runtime_error("not in " + path + ": " + part + "\n" + text_of(path));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 ProgramResult status(const TempDirectory& place, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), RONDO_STATUS);
   return run_program(arguments, {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(20));
@@ -87,9 +102,10 @@ void go_on(const json& communicator) { kill(communicator["ranks"][0]["pid"].get<
 
 TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and goes on") {
   const TempDirectory place;
+  const std::string errors = place.path() + "/errors";
   const auto ran = run_program(
-      {RONDO_RUN, "-n", "3", "--", RONDO_HANG}, {"XDG_RUNTIME_DIR=" + place.path()},
-      std::chrono::seconds(60), [&](pid_t pid) {
+      {"sh", "-c", "exec '" RONDO_RUN "' -n 3 -- '" RONDO_HANG "' 2>'" + errors + "'"},
+      {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(60), [&](pid_t pid) {
         const json document = hanging(place, pid);
         CHECK(document["job"]["pid"] == pid);
         CHECK(document["job"]["ranks"] == 3);
@@ -111,16 +127,19 @@ TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and go
         REQUIRE(listed["jobs"].size() >= 1);
 
         kill(pid, SIGUSR1);
+        // Before the ranks go on, so that they are still in the operation when it is recorded.
+        await_text(errors, "<- in progress");
         go_on(document["communicators"][0]);
       });
-  INFO(ran.out << ran.err);
+  const std::string recorded = text_of(errors);
+  INFO(ran.out << recorded);
   CHECK(ran.exit_code == 0);
-  CHECK(contains(ran.err, "flight recorder of communicator \"training\""));
+  CHECK(contains(recorded, "flight recorder of communicator \"training\""));
   for (const char* rank : {"rank 0 (pid", "rank 1 (pid", "rank 2 (pid"}) {
-    CHECK(contains(ran.err, rank));
+    CHECK(contains(recorded, rank));
   }
-  CHECK(contains(ran.err, "#1 all_reduce(float, sum, count 3000)"));
-  CHECK(contains(ran.err, "#2 all_reduce(float, sum, count 3000)  <- in progress"));
+  CHECK(contains(recorded, "#1 all_reduce(float, sum, count 3000)"));
+  CHECK(contains(recorded, "#2 all_reduce(float, sum, count 3000)  <- in progress"));
 }
 
 TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by SIGUSR1 too") {
