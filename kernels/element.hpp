@@ -90,7 +90,7 @@ struct ScaledSum : Sum {};
 
 /// A sum that is divided at the end. Separate from Sum because integer division depends on the
 /// sign.
-struct Average : Sum {};
+struct Avg : Sum {};
 
 struct Prod {
   static constexpr bool apply(bool a, bool b) { return a && b; }
@@ -276,7 +276,7 @@ inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
     entry<Kernel, kType, ReduceOp::kProd, Prod>(),
     entry<Kernel, kType, ReduceOp::kMin, Min>(),
     entry<Kernel, kType, ReduceOp::kMax, Max>(),
-    entry<Kernel, kType, ReduceOp::kAvg, Average>(),
+    entry<Kernel, kType, ReduceOp::kAvg, Avg>(),
     entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
     entry<Kernel, kType, ReduceOp::kBor, BitOr>(),
     entry<Kernel, kType, ReduceOp::kBxor, BitXor>(),

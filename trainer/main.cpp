@@ -26,7 +26,7 @@ struct Surroundings {
   Communicator communicator;
 };
 
-Result<Surroundings> prepare(const Options& options, uint64_t rank) {
+Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
   // The data before the communicator: a rank that cannot read its data reports that itself.
   Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
   RONDO_RETURN_IF_ERROR(data.status());
@@ -47,7 +47,7 @@ Result<Surroundings> prepare(const Options& options, uint64_t rank) {
                       .communicator = std::move(communicator).value()};
 }
 
-Status run(const Options& options, char** argv) {
+Status run(const TrainOptions& options, char** argv) {
   if (!options.scaling.empty()) return run_scaling(options, argv);
   if (!options.lesson.empty()) return teach(options);
   const Result<bool> launch_first = must_launch(options);

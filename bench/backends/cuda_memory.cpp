@@ -50,7 +50,7 @@ class Runtime final : public CudaMemory {
   void* stream() const override { return stream_; }
 
   void* allocate(size_t bytes) override {
-    Piece piece{.twin = nullptr, .bytes = bytes};
+    Twin piece{.twin = nullptr, .bytes = bytes};
     if (cudaMalloc(&piece.twin, bytes) != cudaSuccess) {
       (void)cudaGetLastError();  // or a later call would be blamed
       return nullptr;
@@ -135,7 +135,7 @@ class Runtime final : public CudaMemory {
  private:
   static constexpr unsigned kMismatchBlocks = 512;  // a few for each multiprocessor
 
-  struct Piece {
+  struct Twin {
     void* twin;
     size_t bytes;
   };
@@ -156,7 +156,7 @@ class Runtime final : public CudaMemory {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   cudaGraphExec_t replayed_ = nullptr;
-  std::map<std::byte*, Piece> pieces_;
+  std::map<std::byte*, Twin> pieces_;
 };
 
 }  // namespace

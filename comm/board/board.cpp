@@ -79,7 +79,7 @@ std::string Message::describe() const {
 }
 
 size_t BoardView::bytes_needed(int ranks) {
-  return sizeof(Header) + sizeof(FirstError) +
+  return sizeof(BoardHeader) + sizeof(FirstError) +
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
               kMessages * sizeof(MessageRecord) +
@@ -90,8 +90,8 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   // The memory is zero, and zero is a valid start for every entry, so nothing is constructed: ranks
   // may already be using it.
   std::byte* at = const_cast<std::byte*>(base);
-  header_ = reinterpret_cast<Header*>(at);
-  at += sizeof(Header);
+  header_ = reinterpret_cast<BoardHeader*>(at);
+  at += sizeof(BoardHeader);
   first_error_ = reinterpret_cast<FirstError*>(at);
   at += sizeof(FirstError);
   states_ = reinterpret_cast<RankState*>(at);
@@ -116,11 +116,11 @@ Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
   own_->waiting_for.store(-1, std::memory_order_relaxed);
   own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
   if (rank != 0) return;
-  header_->version = Header::kVersion;
+  header_->version = BoardHeader::kVersion;
   header_->ranks = static_cast<uint32_t>(ranks);
   name.copy(header_->name, sizeof(header_->name) - 1);
   // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
-  header_->magic.store(Header::kMagic, std::memory_order_release);
+  header_->magic.store(BoardHeader::kMagic, std::memory_order_release);
 }
 
 std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {

@@ -5,7 +5,7 @@
 // Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
 //   what                               writer
-//   Header                             rank 0, once
+//   BoardHeader                        rank 0, once
 //   FirstError                         the first finder of an error, by compare-and-swap
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
@@ -86,7 +86,7 @@ struct Message {
 };
 
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
-struct alignas(128) Header {
+struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
   static constexpr uint32_t kVersion = 4;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
@@ -94,7 +94,7 @@ struct alignas(128) Header {
   uint32_t ranks;
   char name[112];  // of the communicator, ends in 0; cut where it is longer
 };
-static_assert(sizeof(Header) == 128);
+static_assert(sizeof(BoardHeader) == 128);
 
 /// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but
 /// defined values, which the sequence word then exposes.
@@ -209,7 +209,7 @@ class BoardView {
 
   // Not const: Board writes through them. A mere view does not.
   int ranks_;
-  Header* header_;
+  BoardHeader* header_;
   FirstError* first_error_;
   RankState* states_;
   Doorbell* doorbells_;

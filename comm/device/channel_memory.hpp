@@ -18,7 +18,7 @@ class ChannelMemory {
   using PeerLine = transport::cuda_ipc::PeerLine;
   using InboxLine = transport::cuda_ipc::InboxLine;
   using OutboxLine = transport::cuda_ipc::OutboxLine;
-  using Header = transport::cuda_ipc::Header;
+  using SlotHeader = transport::cuda_ipc::SlotHeader;
 
   RONDO_DEVICE ChannelMemory(const DeviceLinks& links, uint32_t channel)
       : links_(links), channel_(channel), layout_(links.shape) {}
@@ -76,8 +76,8 @@ class ChannelMemory {
     return &at<LlLine>(reader, layout_.ll(channel_, writer, turn));
   }
 
-  static RONDO_DEVICE Header& header(InboxLine& inbox, uint64_t index) {
-    return reinterpret_cast<Header*>(&inbox + 1)[index];
+  static RONDO_DEVICE SlotHeader& header(InboxLine& inbox, uint64_t index) {
+    return reinterpret_cast<SlotHeader*>(&inbox + 1)[index];
   }
 
  private:

@@ -39,7 +39,7 @@ struct BlockShared {
     Finding findings[2];
   } turns[3];
   /// The progress of this channel's part of a lane's first unfinished message.
-  struct Lane {
+  struct LaneProgress {
     uint64_t moved;    // bytes
     uint32_t message;  // its number
     bool ready;        // a slot of it can be moved

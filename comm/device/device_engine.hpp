@@ -107,7 +107,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   using PeerLine = transport::cuda_ipc::PeerLine;
   using InboxLine = transport::cuda_ipc::InboxLine;
   using OutboxLine = transport::cuda_ipc::OutboxLine;
-  using Header = transport::cuda_ipc::Header;
+  using SlotHeader = transport::cuda_ipc::SlotHeader;
 
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
 
@@ -259,7 +259,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
     const auto who = static_cast<int32_t>(peer);
     if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
-    const Header& told = memory_.header(from, from.taken % depth);
+    const SlotHeader& told = memory_.header(from, from.taken % depth);
     if (told.tag != block_.shared().tag || told.bytes != length * element_) {
       return mismatch(DeviceReport::kSlot, who);
     }
@@ -334,7 +334,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   /// After the barrier that ends a move: publishes what was written, frees what was read.
   RONDO_DEVICE void hand_over(const SliceMove& move) {
     const uint32_t sources = move.instruction->sources;
-    const Header told = {.tag = block_.shared().tag, .bytes = move.length * element_};
+    const SlotHeader told = {.tag = block_.shared().tag, .bytes = move.length * element_};
     bool tells = false;
     for_handed_over(move, [&](uint32_t i, uint32_t peer) {
       tells = true;

@@ -60,7 +60,7 @@ class DeviceMessages : ChannelWalk<Block, Access> {
  private:
   using InboxLine = transport::cuda_ipc::InboxLine;
   using OutboxLine = transport::cuda_ipc::OutboxLine;
-  using Header = transport::cuda_ipc::Header;
+  using SlotHeader = transport::cuda_ipc::SlotHeader;
 
   // Below, a message is not worth a second channel.
   static constexpr uint64_t kLeastPart = 32 << 10;
@@ -68,11 +68,11 @@ class DeviceMessages : ChannelWalk<Block, Access> {
   // At all lanes, before looking round.
   static constexpr uint32_t kLooks = Block::kPolls / 16;
 
-  struct Part {
+  struct ByteRange {
     uint64_t begin, end;  // bytes of the message
   };
 
-  RONDO_DEVICE BlockShared::Lane& lane(uint32_t l) { return block_.shared().lanes[l]; }
+  RONDO_DEVICE BlockShared::LaneProgress& lane(uint32_t l) { return block_.shared().lanes[l]; }
   RONDO_DEVICE bool has_ended(uint32_t l) { return lane(l).message == group_.lane_ends[l]; }
   RONDO_DEVICE const DeviceMessage& message(uint32_t l) { return group_.messages[lane(l).message]; }
   RONDO_DEVICE bool is_left() {
@@ -83,18 +83,18 @@ class DeviceMessages : ChannelWalk<Block, Access> {
   }
 
   /// This channel's part: the same at both ends, for it follows from what they must have alike.
-  RONDO_DEVICE Part part(const DeviceMessage& message) const {
+  RONDO_DEVICE ByteRange part(const DeviceMessage& message) const {
     const uint64_t bytes = message.bytes(), channels = links_.shape.message_channels;
     uint64_t each = ((bytes + channels - 1) / channels + 127) / 128 * 128;
     if (each < kLeastPart) each = kLeastPart;
     const uint64_t begin = number_ * each < bytes ? number_ * each : bytes;
     return {begin, begin + each < bytes ? begin + each : bytes};
   }
-  RONDO_DEVICE bool is_empty(const Part& part) const {
+  RONDO_DEVICE bool is_empty(const ByteRange& part) const {
     return part.begin == part.end && number_ > 0;
   }
   RONDO_DEVICE uint64_t piece(uint32_t l) {
-    const Part whole = part(message(l));
+    const ByteRange whole = part(message(l));
     const uint64_t left = whole.end - whole.begin - lane(l).moved;
     return left < links_.shape.slot_bytes ? left : links_.shape.slot_bytes;
   }
@@ -103,7 +103,7 @@ class DeviceMessages : ChannelWalk<Block, Access> {
   RONDO_DEVICE Progress look() {
     Progress found = Progress::kDone;
     for (uint32_t l = block_.number(); l < group_.lane_count; l += block_.size()) {
-      BlockShared::Lane& state = lane(l);
+      BlockShared::LaneProgress& state = lane(l);
       while (!has_ended(l) && is_empty(part(message(l)))) ++state.message;
       state.ready = !has_ended(l) && is_ready(l);
       if (finding_.why == DeviceReport::kMismatch) return Progress::kFailed;
@@ -123,7 +123,7 @@ class DeviceMessages : ChannelWalk<Block, Access> {
     }
     InboxLine& from = memory_.inbox(next.peer);
     if (!Base::reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, peer, 1)) return false;
-    const Header& told = memory_.header(from, from.taken % links_.shape.depth);
+    const SlotHeader& told = memory_.header(from, from.taken % links_.shape.depth);
     if (told.tag == next.tag() && told.bytes == piece(l)) return true;
     (void)Base::mismatch(DeviceReport::kSlot, peer);
     return false;
@@ -166,7 +166,7 @@ class DeviceMessages : ChannelWalk<Block, Access> {
       OutboxLine& to = memory_.outbox(done.peer);
       InboxLine& theirs = memory_.inbox_of(done.peer, true);
       Access::write(memory_.header(theirs, to.sent % links_.shape.depth),
-                    Header{.tag = done.tag(), .bytes = bytes});
+                    SlotHeader{.tag = done.tag(), .bytes = bytes});
       Access::order();
       Access::store(&theirs.sent, ++to.sent);
     } else {
@@ -174,9 +174,9 @@ class DeviceMessages : ChannelWalk<Block, Access> {
       Access::order();
       Access::store(&memory_.outbox_of(done.peer).freed, taken);
     }
-    BlockShared::Lane& state = lane(l);
+    BlockShared::LaneProgress& state = lane(l);
     state.moved += bytes;
-    const Part whole = part(done);
+    const ByteRange whole = part(done);
     if (state.moved < whole.end - whole.begin) return;
     state.moved = 0;
     ++state.message;

@@ -27,8 +27,8 @@ std::string Transfer::to_string() const {
   return board::Message{.sends = sends, .peer = peer, .type = type, .count = count}.to_string();
 }
 
-Lanes::Lanes(transport::Transport& transport, const board::Board& board, int channel,
-             size_t cache_bytes)
+MessageLanes::MessageLanes(transport::Transport& transport, const board::Board& board, int channel,
+                           size_t cache_bytes)
     : transport_(transport),
       board_(board),
       channel_(channel),
@@ -46,7 +46,7 @@ Lanes::Lanes(transport::Transport& transport, const board::Board& board, int cha
 }
 
 // Allocates nothing: a message that has been taken does not get lost.
-void Lanes::push(std::list<Transfer>& transfers) {
+void MessageLanes::push(std::list<Transfer>& transfers) {
   while (!transfers.empty()) {
     Transfer& transfer = transfers.front();
     const size_t index = 2 * static_cast<size_t>(transfer.peer) + (transfer.sends ? 0 : 1);
@@ -60,7 +60,7 @@ void Lanes::push(std::list<Transfer>& transfers) {
   }
 }
 
-Progress Lanes::advance() {
+Progress MessageLanes::advance() {
   bool moved = false;
   for (size_t i = 0; i < active_.size();) {
     Lane& lane = lanes_[active_[i]];
@@ -80,14 +80,14 @@ Progress Lanes::advance() {
   return moved ? Progress::kProgressed : Progress::kBlocked;
 }
 
-Progress Lanes::step(Transfer& transfer) {
+Progress MessageLanes::step(Transfer& transfer) {
   if (transfer.peer == board_.rank()) return move_to_self(transfer);
   return transfer.sends ? send(transfer) : receive(transfer);
 }
 
 // The end that is stepped second finds the other one and moves the data; both end, each in its
 // turn.
-Progress Lanes::move_to_self(const Transfer& transfer) {
+Progress MessageLanes::move_to_self(const Transfer& transfer) {
   if (transfer.slots > 0) return Progress::kDone;
   const auto self = 2 * static_cast<size_t>(board_.rank());
   if (lanes_[self].empty() || lanes_[self + 1].empty()) return Progress::kBlocked;
@@ -107,7 +107,7 @@ Progress Lanes::move_to_self(const Transfer& transfer) {
   return Progress::kDone;
 }
 
-Progress Lanes::send(Transfer& t) {
+Progress MessageLanes::send(Transfer& t) {
   transport::Sender& sender = transport_.sender(channel_, t.peer);
   const uint64_t bytes = t.bytes();
   const bool refers = t.reference.kind != transport::Reference::kNone;
@@ -142,7 +142,7 @@ Progress Lanes::send(Transfer& t) {
   return moved ? Progress::kProgressed : Progress::kBlocked;
 }
 
-Progress Lanes::receive(Transfer& t) {
+Progress MessageLanes::receive(Transfer& t) {
   transport::Receiver& receiver = transport_.receiver(channel_, t.peer);
   const uint64_t bytes = t.bytes();
   bool moved = false;
@@ -177,7 +177,8 @@ Progress Lanes::receive(Transfer& t) {
   return moved ? Progress::kProgressed : Progress::kBlocked;
 }
 
-void Lanes::copy(const std::byte* from, std::byte* to, uint64_t bytes, bool nontemporal) const {
+void MessageLanes::copy(const std::byte* from, std::byte* to, uint64_t bytes,
+                        bool nontemporal) const {
   move_({.sources = &from,
          .destinations = &to,
          .source_count = 1,
@@ -187,28 +188,28 @@ void Lanes::copy(const std::byte* from, std::byte* to, uint64_t bytes, bool nont
          .nontemporal = nontemporal ? 1u : 0u});
 }
 
-Progress Lanes::fail(Status status) {
+Progress MessageLanes::fail(Status status) {
   failure_ = std::move(status);
   return Progress::kFailed;
 }
 
-std::list<Transfer> Lanes::take_ended() { return std::exchange(ended_, {}); }
+std::list<Transfer> MessageLanes::take_ended() { return std::exchange(ended_, {}); }
 
-std::list<Transfer> Lanes::take_pending() {
+std::list<Transfer> MessageLanes::take_pending() {
   std::list<Transfer> pending;
   for (const size_t index : active_) pending.splice(pending.end(), lanes_[index]);
   active_.clear();
   return pending;
 }
 
-bool Lanes::is_read_by(int peer) const {
+bool MessageLanes::is_read_by(int peer) const {
   const Lane& lane = lanes_[2 * static_cast<size_t>(peer)];
   return !lane.empty() && lane.front().slots > 0 &&
          lane.front().reference.kind != transport::Reference::kNone &&
          !transport_.sender(channel_, peer).drained();
 }
 
-void Lanes::show(int64_t since_ns) {
+void MessageLanes::show(int64_t since_ns) {
   uint32_t shown = 0;
   for (const size_t index : active_) {
     Transfer& t = lanes_[index].front();
@@ -227,14 +228,14 @@ void Lanes::show(int64_t since_ns) {
   board_.show_messages(shown);
 }
 
-const Transfer& Lanes::most_urgent() const {
+const Transfer& MessageLanes::most_urgent() const {
   const auto timeout = [this](size_t index) { return lanes_[index].front().timeout_ns; };
   return lanes_[*std::min_element(active_.begin(), active_.end(),
                                   [&](size_t a, size_t b) { return timeout(a) < timeout(b); })]
       .front();
 }
 
-const Transfer* Lanes::find_waiting_for(const std::function<bool(int)>& is_such) const {
+const Transfer* MessageLanes::find_waiting_for(const std::function<bool(int)>& is_such) const {
   for (const size_t index : active_) {
     const Transfer& t = lanes_[index].front();
     if (t.peer == board_.rank() || !is_such(t.peer)) continue;
@@ -243,7 +244,7 @@ const Transfer* Lanes::find_waiting_for(const std::function<bool(int)>& is_such)
   return nullptr;
 }
 
-int64_t Lanes::ready_at_ns() const {
+int64_t MessageLanes::ready_at_ns() const {
   int64_t soonest = 0;
   for (const size_t index : active_) {
     const Transfer& t = lanes_[index].front();

@@ -1,4 +1,4 @@
-// Lanes: point-to-point messages. One lane for each peer and direction, in which messages travel in
+// MessageLanes: point-to-point messages. One lane for each peer and direction, in which messages travel in
 // issue order: the k-th send to a peer meets its k-th recv from this rank. Lanes move independently
 // of each other and of collectives, on FIFOs of their own: in whatever order ranks issue their
 // sends and receives, a message waits only for its counterpart.
@@ -48,12 +48,12 @@ struct Transfer {
 };
 
 /// Thread rule: one thread at a time.
-class Lanes {
+class MessageLanes {
  public:
   /// `channel`: of the transport, for the lanes alone. Messages larger than `cache_bytes` are
   /// written with non-temporal stores.
-  Lanes(transport::Transport& transport, const board::Board& board, int channel,
-        size_t cache_bytes);
+  MessageLanes(transport::Transport& transport, const board::Board& board, int channel,
+               size_t cache_bytes);
 
   /// Takes them all.
   void push(std::list<Transfer>& transfers);

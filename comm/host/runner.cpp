@@ -132,13 +132,13 @@ Progress Runner::start(Operation& operation) {
   for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
     const int peer = asked(operation);
     switch (find_buffers(operation, peer)) {
-      case Offer::kFound:
+      case Lookup::kFound:
         break;
-      case Offer::kAwaited:
+      case Lookup::kAwaited:
         return Progress::kBlocked;
-      case Offer::kMismatch:
+      case Lookup::kMismatch:
         return fail(watch_.mismatch(peer, operation.sequence, prepared.call));
-      case Offer::kNone:
+      case Lookup::kNone:
         if (prepared.required) return refuse(operation, peer);
         return walk(operation, prepared.staged, Sharing::kReferences);
     }
@@ -146,7 +146,7 @@ Progress Runner::start(Operation& operation) {
   return walk(operation, *prepared.direct, operation.sharing);
 }
 
-Runner::Offer Runner::find_buffers(Operation& operation, int peer) {
+Runner::Lookup Runner::find_buffers(Operation& operation, int peer) {
   using transport::Reference;
   const Prepared& prepared = *operation.prepared;
   const board::Call& call = prepared.call;
@@ -159,13 +159,13 @@ Runner::Offer Runner::find_buffers(Operation& operation, int peer) {
     peers_.factors[p] = operation.factor;
     const bool lacks = (needs_in && operation.in_reference.kind == Reference::kNone) ||
                        (needs_out && operation.out_reference.kind == Reference::kNone);
-    return prepared.withheld || lacks ? Offer::kNone : Offer::kFound;
+    return prepared.withheld || lacks ? Lookup::kNone : Lookup::kFound;
   }
-  if (!needs_in && !needs_out) return Offer::kFound;
-  if (!board_.has_posted(peer, operation.sequence)) return Offer::kAwaited;
+  if (!needs_in && !needs_out) return Lookup::kFound;
+  if (!board_.has_posted(peer, operation.sequence)) return Lookup::kAwaited;
   const auto posted = board_.read(peer, operation.sequence);
-  if (!posted) return Offer::kNone;  // already past it: only a rank that went through slots can be
-  if (posted->call != call) return Offer::kMismatch;
+  if (!posted) return Lookup::kNone;  // already past it: only a rank that went through slots can be
+  if (posted->call != call) return Lookup::kMismatch;
   peers_.factors[p] = posted->factor;
   const auto find = [&](const Reference& offered, size_t bytes, std::vector<std::byte*>& found,
                         std::vector<bool>& elsewhere) {
@@ -180,7 +180,7 @@ Runner::Offer Runner::find_buffers(Operation& operation, int peer) {
   const bool found =
       (!needs_in || find(posted->in, prepared.in_bytes, peers_.in, peers_.in_elsewhere)) &&
       (!needs_out || find(posted->out, prepared.out_bytes, peers_.out, peers_.out_elsewhere));
-  return found ? Offer::kFound : Offer::kNone;
+  return found ? Lookup::kFound : Lookup::kNone;
 }
 
 // On every rank alike, and nothing has moved: the communicator stays usable.

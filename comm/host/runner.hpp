@@ -19,7 +19,7 @@ struct RunnerOptions {
   int channels = 1;
   WaitPolicy blocking{};     // for waits in the caller's thread
   WaitPolicy progressing{};  // for waits in the progress thread, beside which the caller computes
-  size_t cache_bytes = 0;    // see Lanes
+  size_t cache_bytes = 0;    // see MessageLanes
 };
 
 /// Thread rule: one thread at a time, apart from bytes_sent() and operations().
@@ -36,7 +36,7 @@ class Runner {
   Status run(Operation& operation);
   /// The same for several, in this order, and for all messages that the lanes hold, all at once.
   Status run(std::list<Operation>& operations);
-  Lanes& lanes() { return lanes_; }
+  MessageLanes& lanes() { return lanes_; }
 
   /// The same in pieces: starts the operation, if it is new, and moves it as far as it goes now.
   /// kDone: it has ended, with its `outcome`. kFailed: the communicator has, as the board says.
@@ -69,14 +69,14 @@ class Runner {
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Offer : uint8_t { kFound, kAwaited, kNone, kMismatch };
+  enum class Lookup : uint8_t { kFound, kAwaited, kNone, kMismatch };
 
   uint64_t begin(const Prepared& prepared);
   Progress start(Operation& operation);
   bool may_post(Operation& operation);
   void refer_to_buffers(Operation& operation);
   Progress decide(Operation& operation);
-  Offer find_buffers(Operation& operation, int peer);
+  Lookup find_buffers(Operation& operation, int peer);
   Progress refuse(Operation& operation, int peer);
   Progress walk(Operation& operation, const ExecutionPlan& plan, Sharing sharing);
   Progress finish(Operation& operation);
@@ -96,7 +96,7 @@ class Runner {
   bool needs_progress_ = false;  // the transport's links do
   PeerBuffers peers_;
   std::vector<std::unique_ptr<HostEngine>> engines_;
-  Lanes lanes_;
+  MessageLanes lanes_;
   std::unique_ptr<Workers> workers_;  // channels 1.. ; null with one channel
   std::atomic<uint64_t> sequence_{0};
   uint64_t history_ = 0;                // hash of every call so far

@@ -120,7 +120,7 @@ class LocalJob {
   }
 
  private:
-  struct Stream {
+  struct OutputStream {
     UniqueFd fd;
     LinePrefixer lines;
     Sink* sink;
@@ -272,7 +272,7 @@ class LocalJob {
     for (Sink* sink : {&stdout_, &stderr_}) {
       watched.push_back({sink->has_work() ? sink->fd() : -1, POLLOUT, 0});
     }
-    for (const Stream& stream : streams_) {
+    for (const OutputStream& stream : streams_) {
       watched.push_back({stream.sink->is_full() ? -1 : stream.fd.get(), POLLIN, 0});
     }
   }
@@ -286,7 +286,7 @@ class LocalJob {
     }
   }
 
-  void read_stream(Stream& stream) {
+  void read_stream(OutputStream& stream) {
     std::array<char, 65536> bytes;
     const ssize_t got = read(stream.fd.get(), bytes.data(), bytes.size());
     if (got > 0) return stream.lines.feed({bytes.data(), static_cast<size_t>(got)});
@@ -445,7 +445,7 @@ class LocalJob {
   void drain_outputs() {
     const auto has_open = [&] {
       return std::any_of(streams_.begin(), streams_.end(),
-                         [](const Stream& stream) { return stream.fd.valid(); });
+                         [](const OutputStream& stream) { return stream.fd.valid(); });
     };
     while (has_open() || stdout_.has_work() || stderr_.has_work()) {
       std::vector<pollfd> watched{{-1, 0, 0}};
@@ -462,7 +462,7 @@ class LocalJob {
   std::optional<status::StatusServer> server_;
   UniqueFd signals_;
   Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
-  std::vector<Stream> streams_;
+  std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
   std::vector<cpu_set_t> shares_;  // by rank; empty: nobody is bound
   int running_ = 0;

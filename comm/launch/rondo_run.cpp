@@ -54,14 +54,14 @@ int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
   }
 }
 
-struct Flags {
+struct RunFlags {
   std::string ranks, bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;
   bool standalone = false, no_prefix = false;
 };
 
-void add_flags(CLI::App& app, Flags& flags) {
+void add_flags(CLI::App& app, RunFlags& flags) {
   app.set_version_flag("--version", "rondo-run " RONDO_VERSION);
   app.add_option("-n,--nproc-per-node", flags.ranks,
                  "number of ranks, or cpu, or gpu: one for each")
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
       "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
-  Flags flags;
+  RunFlags flags;
   add_flags(app, flags);
   try {
     app.parse(argc, argv);

@@ -75,7 +75,7 @@ ordered_json list_of(const std::vector<T>& values, Convert convert) {
 }  // namespace
 
 std::string to_json_text(const ExplainedPlan& plan) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   const schedule::Geometry& g = plan.programs[0].channels[0];
   const ordered_json document = {
       {"program", "rondo-plan"},

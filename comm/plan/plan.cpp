@@ -20,20 +20,20 @@ constexpr uint64_t kMostProofBytes = uint64_t{4} << 30;
 using comm::refuse;
 
 /// The count with the largest buffer that fits, as in rondo-perf.
-uint64_t count_of(const Request& r) {
+uint64_t count_of(const PlanRequest& r) {
   const Form form = form_of(r.collective);
   const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
   if (r.collective == Collective::kBarrier) return 0;
   return r.size_bytes / size_of(r.type) / (blocks ? static_cast<uint64_t>(r.ranks) : 1);
 }
 
-schedule::Limits limits_of(const Request& r) {
+schedule::Limits limits_of(const PlanRequest& r) {
   return {.element_bytes = r.collective == Collective::kBarrier ? 1 : size_of(r.type),
           .slot_bytes = r.links.slot_bytes,
           .depth = r.links.slots};
 }
 
-Status check(const Request& r) {
+Status check(const PlanRequest& r) {
   if (is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
     return refuse(fmt::format("root {} is not one of {}", r.root, comm::counted(r.ranks, "rank")));
   }
@@ -46,7 +46,7 @@ Status check(const Request& r) {
   return {};
 }
 
-std::string reason(const Request& r, const std::vector<tuner::Candidate>& candidates,
+std::string reason(const PlanRequest& r, const std::vector<tuner::Candidate>& candidates,
                    const tuner::Candidate& chosen) {
   const tuner::Candidate* best = nullptr;
   const tuner::Candidate* second = nullptr;
@@ -75,7 +75,7 @@ std::string reason(const Request& r, const std::vector<tuner::Candidate>& candid
 
 /// Sets algorithm, candidates and why.
 Status choose(ExplainedPlan& plan) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   const uint64_t bytes = plan.count * size_of(r.type);
   // Chooses as for buffers in place, like a communicator, because only a rank itself knows whether
   // its buffers are in place. An all_to_all_v never is.
@@ -109,7 +109,7 @@ Status choose(ExplainedPlan& plan) {
 }
 
 Status add_rank(ExplainedPlan& plan, int rank) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   auto built = algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
   if (!built.ok()) return built.status();
   auto program = schedule::lower(*built, plan.count, limits_of(r),
@@ -127,7 +127,7 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
   constexpr uint64_t kPair = 96;    // a FIFO, and each rank's knowledge of the other
   constexpr uint64_t kPiece = 100;  // a step or an operand, in the schedule and in the program
   constexpr uint64_t kCell = 8;
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   const Form form = form_of(r.collective);
   const auto ranks = static_cast<uint64_t>(r.ranks);
   const uint64_t blocks = std::min(static_cast<uint64_t>(plan.schedules[0].chunks), ranks);
@@ -157,7 +157,7 @@ uint64_t buffer_elements(const ExplainedPlan& plan) {
 
 /// Compares the bytes of `rank`'s program with the formula.
 RankBytes bytes_of(const ExplainedPlan& plan, int rank, const schedule::Traffic& traffic) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   const algorithms::Volume volume = algorithms::volume_of(
       r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
   const uint64_t element = size_of(r.type);
@@ -183,7 +183,7 @@ void count_bytes(ExplainedPlan& plan) {
 }
 
 void verify(ExplainedPlan& plan) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   schedule::LoweredOperation operation{.collective = r.collective,
                                        .root = r.root,
                                        .in_place = false,
@@ -229,7 +229,7 @@ bool ExplainedPlan::bytes_match() const {
   });
 }
 
-Result<ExplainedPlan> make_plan(const Request& request) {
+Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   RONDO_RETURN_IF_ERROR(check(request));
   ExplainedPlan plan{};
   plan.request = request;

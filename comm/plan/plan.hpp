@@ -12,7 +12,7 @@
 
 namespace rondo::plan {
 
-struct Request {
+struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: by prediction
   int ranks = 0;
@@ -40,7 +40,7 @@ struct Verification {
 };
 
 struct ExplainedPlan {
-  Request request;
+  PlanRequest request;
   uint64_t count;  // the collective's own argument
   Algorithm algorithm;
   std::vector<tuner::Candidate> candidates;   // cheapest first
@@ -60,7 +60,7 @@ struct ExplainedPlan {
 
 /// Errors: kInvalidArgument, kUnavailable; the message names the value and the alternatives. A plan
 /// that proves wrong is not an error: see ExplainedPlan::right().
-Result<ExplainedPlan> make_plan(const Request& request);
+Result<ExplainedPlan> make_plan(const PlanRequest& request);
 
 /// "In", "slot to 2", "In of 3", ...
 std::string operand_text(const schedule::Operand& operand, bool destination);

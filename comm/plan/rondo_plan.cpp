@@ -28,7 +28,7 @@ using comm::counted;
 constexpr int kMistake = 2;
 constexpr const char* kStdout = "-";
 
-struct Flags {
+struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
   std::string links, pace, json, svg, size;
   int ranks = 0, root = 0, rank = -1;
@@ -69,7 +69,7 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
   return *value;
 }
 
-void add_flags(CLI::App& app, Flags& flags) {
+void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
   app.add_option("--ranks", flags.ranks, "number of ranks")
       ->required()
@@ -100,8 +100,8 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "draw the steps there (up to 16 ranks); -: on stdout likewise");
 }
 
-Request read_request(const Flags& flags) {
-  Request r;
+PlanRequest read_request(const PlanFlags& flags) {
+  PlanRequest r;
   r.collective = parse_or_refuse<Collective>("COLLECTIVE", flags.collective, kCollectiveNames);
   r.algorithm = parse_or_refuse<Algorithm>("--algorithm", flags.algorithm, kAlgorithmNames);
   r.type = parse_or_refuse<DataType>("-d", flags.type, kDataTypeNames);
@@ -139,7 +139,7 @@ Request read_request(const Flags& flags) {
   return r;
 }
 
-Result<tuner::LinkProfile> links_of(const Flags& flags) {
+Result<tuner::LinkProfile> links_of(const PlanFlags& flags) {
   auto found = tuner::find_profile(flags.links, tuner::shared_memory_profile());
   if (!found.ok()) return found.status();
   tuner::LinkProfile links = std::move(*found);
@@ -166,7 +166,7 @@ Status write_file(const std::string& path, const std::string& text) {
   return {Code::kSystem, "cannot write '" + path + "': " + std::strerror(errno)};
 }
 
-Status write_files(const Flags& flags, const ExplainedPlan& plan) {
+Status write_files(const PlanFlags& flags, const ExplainedPlan& plan) {
   if (!flags.json.empty()) RONDO_RETURN_IF_ERROR(write_file(flags.json, to_json_text(plan)));
   if (flags.svg.empty()) return {};
   if (!plan.verification || !plan.verification->verdict.ok()) {
@@ -191,8 +191,8 @@ int run(int argc, char** argv) {
   CLI::App app("Prints what rondo would do for one operation: schedule, proof, bytes, predictions.",
                "rondo-plan");
   app.set_version_flag("--version", "rondo-plan " RONDO_VERSION);
-  Flags flags;
-  Request request;
+  PlanFlags flags;
+  PlanRequest request;
   add_flags(app, flags);
   try {
     app.parse(argc, argv);

@@ -38,22 +38,22 @@ std::string escaped(const std::string& text) {
 double x_of(int rank) { return kLeft + kColumn * (rank + 0.5); }
 double y_of(int level, double row) { return kTop + row * (level + 0.5); }
 
-struct Point {
+struct SvgPoint {
   double x, y;
 };
 
 /// Along a cubic curve.
-Point on_curve(const Point (&p)[4], double t) {
+SvgPoint on_curve(const SvgPoint (&p)[4], double t) {
   const double u = 1 - t;
   const double b[4] = {u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t};
-  Point at{0, 0};
+  SvgPoint at{0, 0};
   for (int i = 0; i < 4; ++i) at.x += b[i] * p[i].x, at.y += b[i] * p[i].y;
   return at;
 }
 
 /// The best position of its chunk number on the curve: in the middle between neighbours; on longer
 /// arrows where they pass the first column.
-double best_label(const Arrow& a, const Point (&p)[4]) {
+double best_label(const Arrow& a, const SvgPoint (&p)[4]) {
   if (std::abs(a.to_rank - a.from_rank) <= 1) return 0.5;
   const double column = x_of(a.from_rank + (a.to_rank > a.from_rank ? 1 : -1));
   const bool right = p[3].x > p[0].x;
@@ -66,9 +66,9 @@ double best_label(const Arrow& a, const Point (&p)[4]) {
 class Places {
  public:
   Places(const std::vector<Box>& boxes, double row) : boxes_(boxes), row_(row) {}
-  void take(const Point& at) { taken_.push_back(at); }
+  void take(const SvgPoint& at) { taken_.push_back(at); }
   /// The free position on the curve nearest to `best`, or `best` if there is none.
-  Point find(const Point (&p)[4], double best) const {
+  SvgPoint find(const SvgPoint (&p)[4], double best) const {
     for (double off = 0; off <= 1; off += 0.01) {
       for (const double t : {best + off, best - off}) {
         if (t >= 0 && t <= 1 && is_free(on_curve(p, t))) return on_curve(p, t);
@@ -78,8 +78,8 @@ class Places {
   }
 
  private:
-  bool is_free(const Point& at) const {
-    const auto touches = [&](const Point& other) {
+  bool is_free(const SvgPoint& at) const {
+    const auto touches = [&](const SvgPoint& other) {
       return std::hypot(at.x - other.x, at.y - other.y) < 2 * kNumberRadius + 2;
     };
     const auto covers = [&](const Box& box) {
@@ -92,7 +92,7 @@ class Places {
 
   const std::vector<Box>& boxes_;
   const double row_;
-  std::vector<Point> taken_;
+  std::vector<SvgPoint> taken_;
 };
 
 /// Numbers are drawn after all lines, which would cross them out.
@@ -112,7 +112,7 @@ Drawn arrow_svg(const Arrow& a, double row, int ranks, Places& places) {
   const auto gap = [&](int rank) {
     return row / 2 - 10 - (spread < wanted && rank % 2 == 1 ? wanted : 0);
   };
-  Point p[4];
+  SvgPoint p[4];
   p[0] = {x_of(a.from_rank) + side * kBoxWidth / 4, y_of(a.from_level, row) + kBoxHeight / 2};
   p[3] = {x_of(a.to_rank) - side * kBoxWidth / 4, y_of(a.to_level, row) - kBoxHeight / 2};
   if (a.by == By::kPull) {
@@ -125,9 +125,9 @@ Drawn arrow_svg(const Arrow& a, double row, int ranks, Places& places) {
   p[1] = {p[0].x, p[0].y + bend};
   p[2] = {p[3].x, p[3].y - bend};
   const std::string colour = colour_of(a.chunk);
-  const Point label = a.by == By::kPull   ? p[0]
-                      : a.by == By::kPush ? Point{p[3].x, p[3].y + kNumberRadius}
-                                          : places.find(p, best_label(a, p));
+  const SvgPoint label = a.by == By::kPull   ? p[0]
+                         : a.by == By::kPush ? SvgPoint{p[3].x, p[3].y + kNumberRadius}
+                                             : places.find(p, best_label(a, p));
   places.take(label);
   return {
       .line = fmt::format("<path d=\"M{:.1f} {:.1f} C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}\" "

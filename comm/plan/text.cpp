@@ -136,7 +136,7 @@ void print_verification(std::FILE* out, const ExplainedPlan& plan) {
 }  // namespace
 
 void print(std::FILE* out, const ExplainedPlan& plan) {
-  const Request& r = plan.request;
+  const PlanRequest& r = plan.request;
   const bool reduces = form_of(r.collective).reduces;
   const std::string what =
       r.collective == Collective::kBarrier

@@ -146,21 +146,23 @@ void SymbolicChannel::prepare_memory() {
 
 // ---- FIFOs
 
-SymbolicChannel::Fifo& SymbolicChannel::link(int from, int to) {
-  Fifo& fifo = links_[at(from) * at(ranks()) + at(to)];
-  if (fifo.ring.empty()) fifo = {.ring = std::vector<Entry>(depth_), .taken = {0}};
+SymbolicChannel::SymbolicFifo& SymbolicChannel::link(int from, int to) {
+  SymbolicFifo& fifo = links_[at(from) * at(ranks()) + at(to)];
+  if (fifo.ring.empty()) fifo = {.ring = std::vector<SlotContent>(depth_), .taken = {0}};
   return fifo;
 }
 
-SymbolicChannel::Fifo& SymbolicChannel::published(int from) {
-  Fifo& fifo = published_[at(from)];
+SymbolicChannel::SymbolicFifo& SymbolicChannel::published(int from) {
+  SymbolicFifo& fifo = published_[at(from)];
   if (fifo.ring.empty()) {
-    fifo = {.ring = std::vector<Entry>(depth_), .taken = std::vector<uint64_t>(at(ranks()), 0)};
+    fifo = {.ring = std::vector<SlotContent>(depth_),
+            .taken = std::vector<uint64_t>(at(ranks()), 0)};
   }
   return fifo;
 }
 
-SymbolicChannel::Fifo& SymbolicChannel::fifo_of(const Operand& o, int rank, bool destination) {
+SymbolicChannel::SymbolicFifo& SymbolicChannel::fifo_of(const Operand& o, int rank,
+                                                        bool destination) {
   if (o.place == OperandKind::kPublished) return published(destination ? rank : o.peer);
   return destination ? link(rank, o.peer) : link(o.peer, rank);
 }
@@ -170,7 +172,7 @@ size_t SymbolicChannel::reader_of(const Operand& o, int rank) {
 }
 
 /// The slowest reader counts; a rank does not read what it has published itself.
-bool SymbolicChannel::full(const Fifo& fifo, int writer) const {
+bool SymbolicChannel::full(const SymbolicFifo& fifo, int writer) const {
   for (size_t r = 0; r < fifo.taken.size(); ++r) {
     if (fifo.taken.size() > 1 && r == at(writer)) continue;
     if (fifo.written - fifo.taken[r] >= depth_) return true;
@@ -190,7 +192,7 @@ Status SymbolicChannel::run() {
       progress = progress || *moved;
     }
   }
-  for (const Cursor& cursor : cursors_) {
+  for (const SymbolicCursor& cursor : cursors_) {
     if (cursor.op < operations_.size()) return deadlock();
   }
   RONDO_RETURN_IF_ERROR(check_left_over());
@@ -199,7 +201,7 @@ Status SymbolicChannel::run() {
 
 /// Starts the operation at the cursor, and skips those that have nothing for this channel.
 Status SymbolicChannel::enter(int rank) {
-  Cursor& at_rank = cursors_[at(rank)];
+  SymbolicCursor& at_rank = cursors_[at(rank)];
   for (; at_rank.op < operations_.size(); ++at_rank.op) {
     if (clocks_) clocks_->start(rank, at_rank.op);
     if (has_channel(at_rank.op) && geometry(at_rank.op, rank).rounds > 0 &&
@@ -215,7 +217,7 @@ Status SymbolicChannel::enter(int rank) {
 }
 
 Result<bool> SymbolicChannel::advance(int rank) {
-  Cursor& cursor = cursors_[at(rank)];
+  SymbolicCursor& cursor = cursors_[at(rank)];
   bool progress = false;
   while (cursor.op < operations_.size() && !blocked(rank, nullptr)) {
     progress = true;
@@ -235,7 +237,7 @@ Result<bool> SymbolicChannel::advance(int rank) {
 }
 
 void SymbolicChannel::next(int rank) {
-  Cursor& cursor = cursors_[at(rank)];
+  SymbolicCursor& cursor = cursors_[at(rank)];
   const Program& program = operations_[cursor.op].programs[at(rank)];
   const Geometry& g = geometry(cursor.op, rank);
   const bool repeated = program.instructions[cursor.instruction].action == Action::kMove;
@@ -278,7 +280,7 @@ bool SymbolicChannel::wait_blocked(int rank, const Instruction& i, Blocked* why)
 }
 
 bool SymbolicChannel::blocked(int rank, Blocked* why) {
-  const Cursor& cursor = cursors_[at(rank)];
+  const SymbolicCursor& cursor = cursors_[at(rank)];
   const Program& program = operations_[cursor.op].programs[at(rank)];
   const Instruction& i = program.instructions[cursor.instruction];
   if (i.action == Action::kSignal) return false;
@@ -288,7 +290,7 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
     const Operand& o = program.operands[i.first + n];
     if (!in_slot(o)) continue;
     const bool destination = n >= i.sources;
-    const Fifo& fifo = fifo_of(o, rank, destination);
+    const SymbolicFifo& fifo = fifo_of(o, rank, destination);
     if (destination ? !full(fifo, rank) : fifo.taken[reader_of(o, rank)] < fifo.written) continue;
     if (why == nullptr) return true;
     int peer = o.peer;
@@ -304,7 +306,7 @@ bool SymbolicChannel::blocked(int rank, Blocked* why) {
 }
 
 Status SymbolicChannel::move(int rank, const Program& program, const Instruction& i) {
-  const Cursor& cursor = cursors_[at(rank)];
+  const SymbolicCursor& cursor = cursors_[at(rank)];
   const uint64_t index = index_of(cursor), times = rounds_[cursor.op][cursor.round].times;
   const uint64_t length = part_length(cursor.op, rank, i.length, index) * times;
   if (length == 0) return {};
@@ -340,8 +342,8 @@ Result<ValueId> SymbolicChannel::take(int rank, const Instruction& i, const Oper
                                       uint64_t index) {
   const size_t op = cursors_[at(rank)].op;
   if (in_slot(o)) {
-    Fifo& fifo = fifo_of(o, rank, false);
-    const Entry& entry = fifo.ring[fifo.taken[reader_of(o, rank)]++ % depth_];
+    SymbolicFifo& fifo = fifo_of(o, rank, false);
+    const SlotContent& entry = fifo.ring[fifo.taken[reader_of(o, rank)]++ % depth_];
     if (entry.op != op || entry.chunk != i.chunk || entry.index != index) {
       return wrong(where(rank) + "takes a slot from rank " + std::to_string(o.peer) +
                    " that holds part " + std::to_string(entry.index) + " of chunk " +
@@ -395,7 +397,7 @@ Status SymbolicChannel::put(int rank, const Instruction& i, const Operand& o, ui
                             ValueId value) {
   const size_t op = cursors_[at(rank)].op;
   if (in_slot(o)) {
-    Fifo& fifo = fifo_of(o, rank, true);
+    SymbolicFifo& fifo = fifo_of(o, rank, true);
     fifo.ring[fifo.written++ % depth_] = {op, i.chunk, index, value};
     return {};
   }
@@ -477,8 +479,8 @@ Status SymbolicChannel::check_barrier(size_t op, int rank) {
 Status SymbolicChannel::check_left_over() {
   for (int from = 0; from < ranks(); ++from) {
     for (int to = 0; to < ranks(); ++to) {
-      const Fifo& direct = links_[at(from) * at(ranks()) + at(to)];
-      const Fifo& wide = published_[at(from)];
+      const SymbolicFifo& direct = links_[at(from) * at(ranks()) + at(to)];
+      const SymbolicFifo& wide = published_[at(from)];
       uint64_t left = direct.taken.empty() ? 0 : direct.written - direct.taken[0];
       if (!wide.taken.empty() && from != to) left += wide.written - wide.taken[at(to)];
       if (left == 0) continue;
@@ -490,7 +492,7 @@ Status SymbolicChannel::check_left_over() {
 }
 
 std::string SymbolicChannel::where(int rank) const {
-  const Cursor& cursor = cursors_[at(rank)];
+  const SymbolicCursor& cursor = cursors_[at(rank)];
   const Program& program = operations_[cursor.op].programs[at(rank)];
   return "operation " + std::to_string(cursor.op) + " (" +
          std::string(name(operations_[cursor.op].collective)) + "), rank " + std::to_string(rank) +

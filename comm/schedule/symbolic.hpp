@@ -32,7 +32,7 @@ class SymbolicChannel {
 
  private:
   /// What a slot holds and for whom.
-  struct Entry {
+  struct SlotContent {
     size_t op;
     int chunk;
     uint64_t index;  // round and slice
@@ -40,8 +40,8 @@ class SymbolicChannel {
   };
   /// One writer; readers[i] counts what reader i has taken. A link has one reader, a published FIFO
   /// one per rank.
-  struct Fifo {
-    std::vector<Entry> ring;
+  struct SymbolicFifo {
+    std::vector<SlotContent> ring;
     uint64_t written = 0;
     std::vector<uint64_t> taken;
   };
@@ -54,7 +54,7 @@ class SymbolicChannel {
     uint64_t number;
     uint64_t times;
   };
-  struct Cursor {
+  struct SymbolicCursor {
     size_t op = 0;
     size_t round = 0;  // in rounds_[op]
     size_t instruction = 0;
@@ -86,17 +86,19 @@ class SymbolicChannel {
     const uint64_t round = rounds_[op][index / g.slices].number;
     return g.slice_length(length, round, static_cast<uint32_t>(index % g.slices));
   }
-  uint64_t index_of(const Cursor& c) const { return c.round * geometry(c.op).slices + c.slice; }
+  uint64_t index_of(const SymbolicCursor& c) const {
+    return c.round * geometry(c.op).slices + c.slice;
+  }
   /// Where chunk `chunk` of In or Out lies among the cells of a rank; one place for both where they
   /// overlap.
   size_t cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const;
 
   void prepare_memory();
-  Fifo& link(int from, int to);
-  Fifo& published(int from);
-  Fifo& fifo_of(const Operand& o, int rank, bool destination);
+  SymbolicFifo& link(int from, int to);
+  SymbolicFifo& published(int from);
+  SymbolicFifo& fifo_of(const Operand& o, int rank, bool destination);
   static size_t reader_of(const Operand& o, int rank);
-  bool full(const Fifo& fifo, int writer) const;
+  bool full(const SymbolicFifo& fifo, int writer) const;
 
   /// Executes what `rank` can; whether it got any further.
   Result<bool> advance(int rank);
@@ -126,9 +128,9 @@ class SymbolicChannel {
   std::unique_ptr<Clocks> clocks_;          // only where peers' buffers or counters are used
   std::vector<bool> shared_;                // [op] whether peers touch buffers
   std::vector<std::vector<Round>> rounds_;  // [op]
-  std::vector<Cursor> cursors_;             // [rank]
-  std::vector<Fifo> links_;                 // [from * ranks + to]
-  std::vector<Fifo> published_;             // [from]
+  std::vector<SymbolicCursor> cursors_;     // [rank]
+  std::vector<SymbolicFifo> links_;         // [from * ranks + to]
+  std::vector<SymbolicFifo> published_;     // [from]
   std::vector<std::vector<std::vector<Cell>>> memory_;  // [op][rank][cell]
 };
 

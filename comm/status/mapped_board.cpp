@@ -15,8 +15,8 @@
 namespace rondo::status {
 namespace {
 
+using board::BoardHeader;
 using board::BoardView;
-using board::Header;
 
 constexpr uint32_t kMostRanks = 65535;
 constexpr size_t kMostBytes = size_t{1} << 30;
@@ -45,12 +45,12 @@ Result<MappedBoard> MappedBoard::open(transport::UniqueFd fd) {
   MappedBoard board;
   board.mapping_ = {static_cast<const std::byte*>(base), Unmap{bytes}};
   // Acquire: pairs with the release in Board's constructor; the rest of the header is whole then.
-  const auto* header = static_cast<const Header*>(base);
-  if (header->magic.load(std::memory_order_acquire) != Header::kMagic)
+  const auto* header = static_cast<const BoardHeader*>(base);
+  if (header->magic.load(std::memory_order_acquire) != BoardHeader::kMagic)
     return not_a_board("no header");
-  if (header->version != Header::kVersion) {
-    return not_a_board(
-        fmt::format("it has version {}, this program reads {}", header->version, Header::kVersion));
+  if (header->version != BoardHeader::kVersion) {
+    return not_a_board(fmt::format("it has version {}, this program reads {}", header->version,
+                                   BoardHeader::kVersion));
   }
   const uint32_t ranks = header->ranks;  // once: whoever owns the memory may change it
   if (ranks < 1 || ranks > kMostRanks || BoardView::bytes_needed(static_cast<int>(ranks)) > bytes) {

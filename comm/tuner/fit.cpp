@@ -11,21 +11,21 @@
 namespace rondo::tuner {
 namespace {
 
-using Row = std::array<double, kConstantCount>;
+using EquationRow = std::array<double, kConstantCount>;
 
 // Columns are similar (hops and peers, slots and memory), so it converges slowly, in microseconds
 // all the same.
 constexpr int kSweeps = 50'000;
 
 /// Returns the x >= 0 that minimises |A x - 1|^2. Columns of zeros leave x at 0.
-Row solve(const std::vector<Row>& rows) {
-  std::array<Row, kConstantCount> gram{};
-  Row right{}, scale{}, x{};
-  for (const Row& row : rows) {
+EquationRow solve(const std::vector<EquationRow>& rows) {
+  std::array<EquationRow, kConstantCount> gram{};
+  EquationRow right{}, scale{}, x{};
+  for (const EquationRow& row : rows) {
     for (size_t j = 0; j < kConstantCount; ++j) scale[j] += row[j] * row[j];
   }
   for (double& s : scale) s = s > 0 ? std::sqrt(s) : 1;
-  for (const Row& row : rows) {
+  for (const EquationRow& row : rows) {
     for (size_t j = 0; j < kConstantCount; ++j) {
       right[j] += row[j] / scale[j];
       for (size_t k = 0; k < kConstantCount; ++k)
@@ -91,14 +91,14 @@ Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base
   LinkProfile profile = base;
   profile.corrections.clear();
   profile.corrected_ranks = 0;
-  std::vector<Row> rows;
-  Row used{};
+  std::vector<EquationRow> rows;
+  EquationRow used{};
   for (const Timing& t : timings) {
-    Row row = weights_of(t.question, profile);
+    EquationRow row = weights_of(t.question, profile);
     for (size_t j = 0; j < kConstantCount; ++j) used[j] += row[j] /= t.us;
     rows.push_back(row);
   }
-  const Row constants = solve(rows);
+  const EquationRow constants = solve(rows);
   for (size_t j = 0; j < kConstantCount; ++j) {
     if (used[j] > 0) profile.*kConstants[j].value = rounded(constants[j]);
   }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 512;  // of a block: enough loads in flight, and 128 registers each
 
-struct Arguments {
+struct FoldArguments {
   const std::byte* sources[kMaxOperands];
   std::byte* destinations[kMaxOperands];
   double factors[kMaxOperands];
@@ -21,7 +21,8 @@ struct Arguments {
   bool scaled;
 };
 
-__global__ void __launch_bounds__(kThreads, 1) move_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, 1)
+    move_kernel(const __grid_constant__ FoldArguments a) {
   const Move move = {.sources = a.sources,
                      .destinations = a.destinations,
                      .source_count = a.source_count,
@@ -49,7 +50,7 @@ Status launch_move(DataType type, ReduceOp op, const Move& move, void* stream, i
                                         " sources and destinations, and an operator of its type"};
   }
   if (move.count == 0) return {};
-  Arguments a = {};
+  FoldArguments a = {};
   for (uint32_t s = 0; s < move.source_count; ++s) {
     a.sources[s] = move.sources[s];
     if (move.factors != nullptr) a.factors[s] = move.factors[s];

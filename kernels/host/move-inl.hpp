@@ -325,7 +325,7 @@ struct VectorKernel {
 // Kernels that are aliases of others.
 
 template <class E>
-struct VectorKernel<E, Average> : VectorKernel<E, Sum> {};
+struct VectorKernel<E, Avg> : VectorKernel<E, Sum> {};
 
 /// Sums and products of signed integers use the unsigned code.
 template <std::signed_integral T>
@@ -335,7 +335,7 @@ struct VectorKernel<Native<T>, Prod> : VectorKernel<Native<std::make_unsigned_t<
 
 /// There are no vector divisions of integers, and averages of them are rare.
 template <std::integral T>
-struct VectorKernel<Native<T>, Average> {
+struct VectorKernel<Native<T>, Avg> {
   static void move(const Move& move) {
     if (move.divisor <= 1) return VectorKernel<Native<T>, Sum>::move(move);
     if (move.factors != nullptr) return fold_elements<Native<T>, ScaledSum>(move);

@@ -345,7 +345,7 @@ TEST_CASE("scaling: one rank is added, doubles go, order is ascending") {
 }
 
 TEST_CASE("scaling: a strong one needs a batch that every number of ranks can share") {
-  Options o;
+  TrainOptions o;
   o.batch = 6;
   CHECK(check_scaling(o, {1, 4}).ok());  // weak
   o.strong = true;

@@ -23,7 +23,7 @@ class Hashed : public Dataset {
 };
 
 /// What each of three ranks is told.
-std::vector<Status> compare(const std::function<Options(int rank)>& options,
+std::vector<Status> compare(const std::function<TrainOptions(int rank)>& options,
                             const std::function<uint64_t(int rank)>& hash) {
   const TempDirectory directory;
   std::vector<Status> said(3);
@@ -40,8 +40,8 @@ std::vector<Status> compare(const std::function<Options(int rank)>& options,
   return said;
 }
 
-Options with_optimizer(const std::string& optimizer) {
-  Options options;
+TrainOptions with_optimizer(const std::string& optimizer) {
+  TrainOptions options;
   options.optimizer = optimizer;
   return options;
 }

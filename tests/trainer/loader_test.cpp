@@ -129,7 +129,7 @@ DistributedSampler sampler_of(const Dataset& data, const Ranks& ranks, uint64_t 
 }
 
 std::unique_ptr<Loader> make(const Dataset& data, const DistributedSampler& sampler,
-                             const Loader::Options& options) {
+                             const Loader::Settings& options) {
   Result<std::unique_ptr<Loader>> loader = Loader::create(data, sampler, options);
   REQUIRE(loader.ok());
   return std::move(loader).value();

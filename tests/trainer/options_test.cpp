@@ -36,7 +36,7 @@ Attempt parse(std::vector<const char*> words) {
 TEST_CASE("options: defaults") {
   const Attempt attempt = parse({});
   REQUIRE(attempt.parsed.options);
-  const Options& o = *attempt.parsed.options;
+  const TrainOptions& o = *attempt.parsed.options;
   CHECK(o.model == "mlp");
   CHECK(o.layers == 2);
   CHECK(o.width == 512);
@@ -90,7 +90,7 @@ TEST_CASE("options: every flag arrives") {
                                  "4"});
   INFO(attempt.complaint);
   REQUIRE(attempt.parsed.options);
-  const Options& o = *attempt.parsed.options;
+  const TrainOptions& o = *attempt.parsed.options;
   CHECK(o.layers == 3);
   CHECK(o.width == 64);
   CHECK(o.data == "x");
@@ -154,7 +154,7 @@ TEST_CASE("options: bad values are refused by name and value") {
 }
 
 TEST_CASE("options: what a model does not say is its own") {
-  const Options gpt = *parse({"--model", "gpt"}).parsed.options;
+  const TrainOptions gpt = *parse({"--model", "gpt"}).parsed.options;
   CHECK(gpt.layers == 4);
   CHECK(gpt.width == 128);
   CHECK(gpt.heads == 4);
@@ -164,7 +164,7 @@ TEST_CASE("options: what a model does not say is its own") {
   CHECK(gpt.lr == 0.001);
   CHECK(gpt.weight_decay == 0.01);
   CHECK(parse({"--model", "gpt", "--data-format", "tokens"}).parsed.options->vocabulary == 50257);
-  const Options cnn = *parse({"--model", "cnn", "--data", "x"}).parsed.options;
+  const TrainOptions cnn = *parse({"--model", "cnn", "--data", "x"}).parsed.options;
   CHECK(cnn.width == 16);
   CHECK(cnn.data_format == "images");
   CHECK(cnn.optimizer == "sgd");

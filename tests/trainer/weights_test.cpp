@@ -17,7 +17,7 @@
 
 using namespace rondo;
 using namespace rondo::testing;
-using trainer::Options;
+using trainer::TrainOptions;
 using trainer::Weights;
 
 namespace {
@@ -25,7 +25,7 @@ namespace {
 /// Runs `body` on ranks that have begun a step.
 void with_step(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
   with_ranks(ranks, [&](Communicator& communicator) {
-    Options options;
+    TrainOptions options;
     options.optimizer = "adamw";
     options.weight_decay = 0;
     options.zero = zero;
@@ -131,7 +131,7 @@ TEST_CASE(
       with_ranks(2, [&](Communicator& communicator) {
         std::vector<std::vector<float>> parameters;
         for (const bool apart : {false, true}) {
-          Options options;
+          TrainOptions options;
           options.optimizer = "adamw";
           options.zero = zero;
           options.bucket_cap_mb = 0.001;
@@ -173,7 +173,7 @@ TEST_CASE(
 TEST_CASE("weights: gradients are cleared by an update without shards, and are said to be") {
   for (const int zero : {0, 1}) {
     with_ranks(2, [&](Communicator& communicator) {
-      Options options;
+      TrainOptions options;
       options.optimizer = "adamw";
       options.weight_decay = 0;
       options.zero = zero;

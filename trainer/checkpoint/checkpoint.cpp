@@ -187,7 +187,7 @@ Status write_folder(const PendingCheckpoint& pending, const std::string& state,
     RONDO_RETURN_IF_ERROR(
         write_tensor_file(pending.temporary + optimizer_file(std::nullopt), *optimizer, metadata));
   }
-  const Piece piece{state.data(), state.size()};
+  const DiskPiece piece{state.data(), state.size()};
   return replace_file(pending.temporary + kState, {&piece, 1});
 }
 
@@ -238,7 +238,7 @@ Status commit_checkpoint(const PendingCheckpoint& pending, int keep) {
   const Status removed = abandon_checkpoint(pending);
   RONDO_RETURN_IF_ERROR(status);
   const std::string line = name + "\n";
-  const Piece piece{line.data(), line.size()};
+  const DiskPiece piece{line.data(), line.size()};
   RONDO_RETURN_IF_ERROR(replace_file(pending.folder + kLatest, {&piece, 1}));
   RONDO_RETURN_IF_ERROR(removed);
   return remove_old(pending.folder, pending.step, static_cast<size_t>(keep));

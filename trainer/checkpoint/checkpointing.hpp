@@ -13,7 +13,7 @@
 namespace rondo::trainer {
 
 /// How far a run has come.
-struct Progress {
+struct TrainingProgress {
   bool found = false;  // a checkpoint; else this is the beginning
   uint64_t step = 0;   // the last one that was made
   DataPosition position;
@@ -22,15 +22,15 @@ struct Progress {
 
 /// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end
 /// could not be, or would replace another run's checkpoints. Changes no file.
-Status try_outputs(const Options& options);
+Status try_outputs(const TrainOptions& options);
 
 /// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it
 /// fails, it says so to the communicator. With shards every rank writes its own: if one fails,
 /// nothing has changed on the disk, and every rank returns an error.
 template <class T>
-Status checkpoint(const Options& options, Communicator& communicator, const Progress& progress,
-                  const ScheduleOptions& schedule, const Dataset::Facts& data,
-                  const std::vector<Plan>& plans, Weights<T>& weights);
+Status checkpoint(const TrainOptions& options, Communicator& communicator,
+                  const TrainingProgress& progress, const ScheduleOptions& schedule,
+                  const Dataset::Facts& data, const std::vector<Plan>& plans, Weights<T>& weights);
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
 /// without shards; all get progress, loss scale, and what they own of the optimizer's state, and
@@ -38,14 +38,14 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
 /// the bits of what follows will differ from a run without interruption. kDataError for one of
 /// another model, data or batch.
 template <class T>
-Result<Progress> restore(const Options& options, Communicator& communicator,
-                         const Dataset::Facts& data, Weights<T>& weights);
+Result<TrainingProgress> restore(const TrainOptions& options, Communicator& communicator,
+                                 const Dataset::Facts& data, Weights<T>& weights);
 
 /// Rank 0's parameters from, or to, a file of GPT-2's weights. Nothing on other ranks. Such a file
 /// does not say how many heads its model has: heads of another width than GPT-2's are pointed out.
 template <class T>
-Status load_weights(const Options& options, const Communicator& communicator, const Model<T>& model,
-                    Weights<T>& weights);
+Status load_weights(const TrainOptions& options, const Communicator& communicator,
+                    const Model<T>& model, Weights<T>& weights);
 template <class T>
 Status save_weights(const std::string& path, const Communicator& communicator,
                     const Model<T>& model, Weights<T>& weights);

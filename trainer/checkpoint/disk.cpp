@@ -41,7 +41,7 @@ class Descriptor {
   const int fd_;
 };
 
-Status write_piece(int fd, const std::string& path, Piece piece) {
+Status write_piece(int fd, const std::string& path, DiskPiece piece) {
   constexpr size_t kMost = 64 << 20;  // Linux takes less than 2 GiB at once
   const char* next = static_cast<const char*>(piece.data);
   while (piece.bytes > 0) {
@@ -68,17 +68,17 @@ Status rename_or_fail(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-Status write_file(const std::string& path, std::span<const Piece> pieces) {
+Status write_file(const std::string& path, std::span<const DiskPiece> pieces) {
   tell("create", path);
   const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
   if (file.get() < 0) return failure(path, "created", errno);
-  for (const Piece& piece : pieces) RONDO_RETURN_IF_ERROR(write_piece(file.get(), path, piece));
+  for (const DiskPiece& piece : pieces) RONDO_RETURN_IF_ERROR(write_piece(file.get(), path, piece));
   tell("sync", path);
   if (fsync(file.get()) != 0) return failure(path, "written", errno);
   return {};
 }
 
-Status replace_file(const std::string& path, std::span<const Piece> pieces) {
+Status replace_file(const std::string& path, std::span<const DiskPiece> pieces) {
   const std::string temporary = temporary_name(path);
   Status status = write_file(temporary, pieces);
   if (status.ok()) status = rename_or_fail(temporary, path);

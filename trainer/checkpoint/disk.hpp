@@ -11,18 +11,18 @@
 
 namespace rondo::trainer {
 
-struct Piece {
+struct DiskPiece {
   const void* data;
   size_t bytes;
 };
 
 /// Creates, or empties, the file and writes the pieces one after the other. Where it fails, a part
 /// of the file may be left. The folder's entry is not yet safe: sync_folder().
-Status write_file(const std::string& path, std::span<const Piece> pieces);
+Status write_file(const std::string& path, std::span<const DiskPiece> pieces);
 
 /// Writes a temporary file beside `path`, temporary_name(), and renames it. Where it fails, what
 /// was at `path` still is.
-Status replace_file(const std::string& path, std::span<const Piece> pieces);
+Status replace_file(const std::string& path, std::span<const DiskPiece> pieces);
 
 /// Renames `from` to `to`, in the same folder. A folder that is at `to` already takes `from`'s
 /// place, in one step where the file system can (renameat2 with RENAME_EXCHANGE); elsewhere (NFS)

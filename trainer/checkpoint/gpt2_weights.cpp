@@ -49,9 +49,9 @@ std::string to_text(const std::vector<size_t>& shape) {
 }
 
 /// What a model of GPT-2's is given by flags.
-struct Sizes {
+struct Gpt2Sizes {
   size_t layers = 0, width = 0, context = 0, vocabulary = 0;
-  bool operator==(const Sizes&) const = default;
+  bool operator==(const Gpt2Sizes&) const = default;
 
   /// Learns from one tensor; its shape is the same in a file and in a model.
   void note(const std::string& name, const std::vector<size_t>& shape) {
@@ -71,7 +71,7 @@ struct Sizes {
 /// Which flags make a model of the file's sizes; empty where they are the model's, or cannot be
 /// told.
 std::string flags_for(const TensorFile& file, const std::vector<Parameter>& parameters) {
-  Sizes wanted, given;
+  Gpt2Sizes wanted, given;
   for (const TensorView& tensor : file.tensors()) {
     wanted.note(without_prefix(tensor.name), tensor.shape);
   }

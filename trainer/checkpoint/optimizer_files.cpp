@@ -147,7 +147,7 @@ void StateReader::read(size_t array, size_t begin, size_t count, void* to) const
   const Pieces& pieces = arrays_[array];
   const size_t end = begin + count;
   auto piece = std::partition_point(pieces.begin(), pieces.end(),
-                                    [&](const Piece& p) { return p.begin + p.count <= begin; });
+                                    [&](const FlatPiece& p) { return p.begin + p.count <= begin; });
   for (; piece != pieces.end() && piece->begin < end; ++piece) {
     const size_t first = std::max(begin, piece->begin);
     const size_t last = std::min(end, piece->begin + piece->count);

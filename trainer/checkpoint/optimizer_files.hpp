@@ -41,11 +41,11 @@ class StateReader {
   void read(size_t array, size_t begin, size_t count, void* to) const;
 
  private:
-  struct Piece {
+  struct FlatPiece {
     size_t begin, count;  // in the flat array
     const std::byte* data;
   };
-  using Pieces = std::vector<Piece>;  // ascending
+  using Pieces = std::vector<FlatPiece>;  // ascending
 
   size_t element_bytes_ = 0;
   std::vector<Pieces> arrays_;

@@ -44,7 +44,7 @@ Status fill_model(const TensorFile& file, DistributedDataParallel& ddp) {
 }
 
 template <class T>
-Result<Source> open_source(const Options& options, const Dataset::Facts& data,
+Result<Source> open_source(const TrainOptions& options, const Dataset::Facts& data,
                            Weights<T>& weights) {
   Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
   RONDO_RETURN_IF_ERROR(loaded.status());
@@ -59,7 +59,7 @@ Result<Source> open_source(const Options& options, const Dataset::Facts& data,
 }
 
 template <class T>
-Status read_state(const Options& options, const Communicator& communicator,
+Status read_state(const TrainOptions& options, const Communicator& communicator,
                   const LoadedCheckpoint& loaded, Weights<T>& weights, Restored& r,
                   std::vector<uint64_t>& positions) {
   const CheckpointState& state = loaded.state;
@@ -116,8 +116,8 @@ Status hand_out(Communicator& communicator, const StateReader* source, Weights<T
 }  // namespace
 
 template <class T>
-Result<Progress> restore(const Options& options, Communicator& communicator,
-                         const Dataset::Facts& data, Weights<T>& weights) {
+Result<TrainingProgress> restore(const TrainOptions& options, Communicator& communicator,
+                                 const Dataset::Facts& data, Weights<T>& weights) {
   Restored r{};
   std::vector<uint64_t> positions, buffers;
   std::optional<Source> source;  // rank 0's
@@ -150,10 +150,10 @@ Result<Progress> restore(const Options& options, Communicator& communicator,
                                                  positions.size(), DataType::kUint64, 0));
     r.consumed = positions[static_cast<size_t>(communicator.rank())];
   }
-  Progress progress{.found = r.found != 0,
-                    .step = r.step,
-                    .position = {.epoch = r.epoch, .consumed = r.consumed},
-                    .buffers = {}};
+  TrainingProgress progress{.found = r.found != 0,
+                            .step = r.step,
+                            .position = {.epoch = r.epoch, .consumed = r.consumed},
+                            .buffers = {}};
   if (!progress.found || !options.no_broadcast_buffers) return progress;
   Result<std::vector<uint64_t>> own = own_buffers<T>(weights.ddp(), std::move(buffers));
   RONDO_RETURN_IF_ERROR(own.status());
@@ -161,9 +161,9 @@ Result<Progress> restore(const Options& options, Communicator& communicator,
   return progress;
 }
 
-template Result<Progress> restore(const Options&, Communicator&, const Dataset::Facts&,
-                                  Weights<float>&);
-template Result<Progress> restore(const Options&, Communicator&, const Dataset::Facts&,
-                                  Weights<double>&);
+template Result<TrainingProgress> restore(const TrainOptions&, Communicator&, const Dataset::Facts&,
+                                          Weights<float>&);
+template Result<TrainingProgress> restore(const TrainOptions&, Communicator&, const Dataset::Facts&,
+                                          Weights<double>&);
 
 }  // namespace rondo::trainer

@@ -20,8 +20,8 @@ std::vector<T*> parameter_pointers(Weights<T>& weights) {
 }  // namespace
 
 template <class T>
-Status load_weights(const Options& options, const Communicator& communicator, const Model<T>& model,
-                    Weights<T>& weights) {
+Status load_weights(const TrainOptions& options, const Communicator& communicator,
+                    const Model<T>& model, Weights<T>& weights) {
   if (communicator.rank() != 0) return {};
   if (options.width != options.heads * kGpt2HeadWidth) {
     spdlog::warn(
@@ -44,9 +44,9 @@ Status save_weights(const std::string& path, const Communicator& communicator,
   return save_gpt2_weights<T>(path, model.parameters(), {values.begin(), values.end()});
 }
 
-template Status load_weights(const Options&, const Communicator&, const Model<float>&,
+template Status load_weights(const TrainOptions&, const Communicator&, const Model<float>&,
                              Weights<float>&);
-template Status load_weights(const Options&, const Communicator&, const Model<double>&,
+template Status load_weights(const TrainOptions&, const Communicator&, const Model<double>&,
                              Weights<double>&);
 template Status save_weights(const std::string&, const Communicator&, const Model<float>&,
                              Weights<float>&);

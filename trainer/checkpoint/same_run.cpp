@@ -11,7 +11,7 @@
 namespace rondo::trainer {
 namespace {
 
-/// Options that must equal the checkpoint's.
+/// Those that must equal the checkpoint's.
 constexpr const char* kMustBeEqual[] = {
     "model", "layers",    "width",     "heads",        "context",     "vocabulary", "seed",
     "dtype", "optimizer", "drop_last", "sampler_tail", "data_format", "split_tied"};
@@ -40,7 +40,7 @@ std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
 
 }  // namespace
 
-Status require_same_run(const Options& options, const Dataset::Facts& data,
+Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                         const LoadedCheckpoint& loaded) {
   const CheckpointState& state = loaded.state;
   const std::string fixed = differences(state.options, to_json(options), true);
@@ -78,7 +78,7 @@ std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
   return buckets;
 }
 
-void warn_of_other_bits(const Options& options, uint64_t ranks,
+void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
                         const std::vector<CheckpointBucket>& buckets,
                         const CheckpointState& checkpoint) {
   if (options.reproducible && checkpoint.ranks == ranks) return;

@@ -12,7 +12,7 @@
 namespace rondo::trainer {
 
 /// kDataError names the options that differ, or the data. Warns of options that may differ and do.
-Status require_same_run(const Options& options, const Dataset::Facts& data,
+Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                         const LoadedCheckpoint& loaded);
 
 /// What decides the last bits of sums over ranks: the pieces and the algorithm of each bucket.
@@ -20,7 +20,7 @@ std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
                                          const std::vector<Plan>& plans);
 
 /// Warns if what follows will differ in its last bits from a run without interruption.
-void warn_of_other_bits(const Options& options, uint64_t ranks,
+void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
                         const std::vector<CheckpointBucket>& buckets,
                         const CheckpointState& checkpoint);
 

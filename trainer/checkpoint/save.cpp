@@ -49,8 +49,8 @@ Status agree(Communicator& communicator, const Status& mine) {
 
 /// Collective. `state`: rank 0's.
 template <class T>
-Status save_shards(const Options& options, Communicator& communicator, const CheckpointState& state,
-                   Weights<T>& weights) {
+Status save_shards(const TrainOptions& options, Communicator& communicator,
+                   const CheckpointState& state, Weights<T>& weights) {
   const auto ranks = static_cast<uint64_t>(communicator.size());
   const bool root = communicator.rank() == 0;
   PendingCheckpoint pending;
@@ -82,7 +82,7 @@ Status save_shards(const Options& options, Communicator& communicator, const Che
 
 }  // namespace
 
-Status try_outputs(const Options& options) {
+Status try_outputs(const TrainOptions& options) {
   namespace fs = std::filesystem;
   std::error_code error;
   if (!options.checkpoint_dir.empty()) {
@@ -106,9 +106,9 @@ Status try_outputs(const Options& options) {
 }
 
 template <class T>
-Status checkpoint(const Options& options, Communicator& communicator, const Progress& progress,
-                  const ScheduleOptions& schedule, const Dataset::Facts& data,
-                  const std::vector<Plan>& plans, Weights<T>& weights) {
+Status checkpoint(const TrainOptions& options, Communicator& communicator,
+                  const TrainingProgress& progress, const ScheduleOptions& schedule,
+                  const Dataset::Facts& data, const std::vector<Plan>& plans, Weights<T>& weights) {
   // Where each rank stands: with data of its own, each elsewhere.
   std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
   RONDO_RETURN_IF_ERROR(
@@ -140,9 +140,11 @@ Status checkpoint(const Options& options, Communicator& communicator, const Prog
                          optimizer_views(weights), options.checkpoint_keep);
 }
 
-template Status checkpoint(const Options&, Communicator&, const Progress&, const ScheduleOptions&,
-                           const Dataset::Facts&, const std::vector<Plan>&, Weights<float>&);
-template Status checkpoint(const Options&, Communicator&, const Progress&, const ScheduleOptions&,
-                           const Dataset::Facts&, const std::vector<Plan>&, Weights<double>&);
+template Status checkpoint(const TrainOptions&, Communicator&, const TrainingProgress&,
+                           const ScheduleOptions&, const Dataset::Facts&, const std::vector<Plan>&,
+                           Weights<float>&);
+template Status checkpoint(const TrainOptions&, Communicator&, const TrainingProgress&,
+                           const ScheduleOptions&, const Dataset::Facts&, const std::vector<Plan>&,
+                           Weights<double>&);
 
 }  // namespace rondo::trainer

@@ -86,7 +86,7 @@ Status TensorFile::parse() {
                                 " follow: truncated, or no safetensors file");
   }
   const char* text = mapping_->data() + sizeof header_bytes;
-  tensor_format::Header header;
+  tensor_format::TensorHeader header;
   RONDO_RETURN_IF_ERROR(tensor_format::parse_header(text, header_bytes, header));
   metadata_ = std::move(header.metadata);
   RONDO_RETURN_IF_ERROR(place(header.entries, text + header_bytes, rest - header_bytes));
@@ -94,13 +94,13 @@ Status TensorFile::parse() {
 }
 
 /// The tensors must cover the data, without holes and without overlap.
-Status TensorFile::place(std::vector<tensor_format::Entry>& entries, const char* data,
+Status TensorFile::place(std::vector<tensor_format::TensorEntry>& entries, const char* data,
                          size_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.tensor.name) < std::tie(b.begin, b.end, b.tensor.name);
   });
   size_t end = 0;
-  for (tensor_format::Entry& entry : entries) {
+  for (tensor_format::TensorEntry& entry : entries) {
     const std::string& name = entry.tensor.name;
     if (entry.begin != end) {
       return tensor_format::wrong("tensor '" + name + "' starts at byte " +

@@ -44,7 +44,7 @@ Status write_tensor_file(const std::string& path, std::span<const TensorView> te
                          const std::map<std::string, std::string>& metadata);
 
 namespace tensor_format {
-struct Entry;
+struct TensorEntry;
 }
 
 /// A file that was found valid. Movable; the views stay valid as long as it, or what it was moved
@@ -69,7 +69,8 @@ class TensorFile {
   class Mapping;
   TensorFile(std::string path, std::shared_ptr<const Mapping> mapping);
   Status parse();
-  Status place(std::vector<tensor_format::Entry>& entries, const char* data, size_t data_bytes);
+  Status place(std::vector<tensor_format::TensorEntry>& entries, const char* data,
+               size_t data_bytes);
   Status verify();
 
   std::string path_;

@@ -28,19 +28,19 @@ inline constexpr std::string_view kTypeNames[kDataTypes] = {
 inline Status wrong(const std::string& what) { return Status(Code::kDataError, what); }
 
 /// A tensor without its data, and where that lies, in bytes from the first of all data.
-struct Entry {
+struct TensorEntry {
   TensorView tensor;
   size_t begin = 0, end = 0;
 };
 
-struct Header {
-  std::vector<Entry> entries;
+struct TensorHeader {
+  std::vector<TensorEntry> entries;
   std::map<std::string, std::string> metadata;
 };
 
 /// Checks each entry by itself; how they lie to each other is not looked at. An error's message
 /// is to follow the file's name.
-Status parse_header(const char* text, size_t bytes, Header& header);
+Status parse_header(const char* text, size_t bytes, TensorHeader& header);
 
 /// Of tensors in the order of their data. 16 hexadecimal digits.
 std::string checksum(std::span<const TensorView* const> tensors,

@@ -63,7 +63,7 @@ Result<size_t> bytes_of(const TensorView& tensor) {
 }
 
 /// Fills in everything but name and data.
-Status parse_entry(const Json& entry, tensor_format::Entry& to) {
+Status parse_entry(const Json& entry, tensor_format::TensorEntry& to) {
   if (!entry.is_object()) return tensor_format::wrong("is described by no JSON object");
   const auto type_name = entry.find("dtype");
   if (type_name == entry.end() || !type_name->is_string()) {
@@ -109,7 +109,7 @@ Status parse_metadata(const Json& entry, std::map<std::string, std::string>& met
 
 }  // namespace
 
-Status tensor_format::parse_header(const char* text, size_t bytes, Header& header) {
+Status tensor_format::parse_header(const char* text, size_t bytes, TensorHeader& header) {
   const Result<Json> json = parse_json(text, bytes);
   if (!json.ok()) return json.status();
   for (const auto& [key, value] : json.value().items()) {
@@ -117,7 +117,7 @@ Status tensor_format::parse_header(const char* text, size_t bytes, Header& heade
       RONDO_RETURN_IF_ERROR(parse_metadata(value, header.metadata));
       continue;
     }
-    Entry entry{.tensor = {.name = key, .type = {}, .shape = {}, .data = nullptr}};
+    TensorEntry entry{.tensor = {.name = key, .type = {}, .shape = {}, .data = nullptr}};
     const Status status = parse_entry(value, entry);
     if (!status.ok()) {
       return tensor_format::wrong("tensor '" + key + "' " + status.message());

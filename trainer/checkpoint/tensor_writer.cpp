@@ -97,7 +97,7 @@ Status write_tensor_file(const std::string& path, std::span<const TensorView> te
   RONDO_RETURN_IF_ERROR(check(path, tensors, metadata));
   const std::vector<const TensorView*> order = wide_types_first(tensors);
   const std::string header = header_of(order, metadata);
-  std::vector<Piece> pieces = {{header.data(), header.size()}};
+  std::vector<DiskPiece> pieces = {{header.data(), header.size()}};
   for (const TensorView* tensor : order) pieces.push_back({tensor->data, tensor->bytes()});
   return replace_file(path, pieces);
 } catch (const nlohmann::json::exception&) {

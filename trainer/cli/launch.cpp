@@ -52,7 +52,7 @@ void prefer_fast_blas(char** argv) {
   // Without /proc the program is merely slower.
 }
 
-Result<bool> must_launch(const Options& options) {
+Result<bool> must_launch(const TrainOptions& options) {
   auto place = place_from_launcher();
   if (!place.ok()) return place.status();
   if (!*place) return options.ranks != 0;
@@ -79,7 +79,7 @@ Status launch(int ranks, char** argv) {
   return become(std::move(words), "which starts the ranks");
 }
 
-Status teach(const Options& options) {
+Status teach(const TrainOptions& options) {
   const Result<std::optional<Place>> place = place_from_launcher();
   RONDO_RETURN_IF_ERROR(place.status());
   if (place.value() && place.value()->world_size > 1) {

@@ -15,11 +15,11 @@ void prefer_fast_blas(char** argv);
 
 /// Whether `options.ranks` asks for ranks that are not started yet. An error if it contradicts
 /// the launcher.
-Result<bool> must_launch(const Options& options);
+Result<bool> must_launch(const TrainOptions& options);
 
 /// Becomes `python3 trainer/lessons/lesson.py` of the project that this program, or the current
 /// directory, lies in, for options.lesson. Returns only if that failed, or under a launcher.
-Status teach(const Options& options);
+Status teach(const TrainOptions& options);
 
 /// Becomes `rondo-run -n ranks -- this program and its arguments`; rondo-run is the one beside this
 /// program. Returns only if that failed.

@@ -49,7 +49,7 @@ constexpr uint64_t kMany = 1'000'000'000'000;
 // Signed, because as an unsigned number -1 would be accepted as a large one.
 CLI::Range not_negative() { return {int64_t{0}, std::numeric_limits<int64_t>::max()}; }
 
-void add_model(CLI::App& app, Options& o) {
+void add_model(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model, "What to train")->check(choice({"mlp", "cnn", "gpt"}, {}));
   app.add_option("--layers", o.layers, "Hidden layers or blocks; default: mlp 2, cnn 2, gpt 4")
       ->check(CLI::Range(1, 1000));
@@ -74,7 +74,7 @@ void add_model(CLI::App& app, Options& o) {
   app.add_option("--save-weights", o.save_weights, "gpt: write such a file at the end");
 }
 
-void add_data(CLI::App& app, Options& o) {
+void add_data(CLI::App& app, TrainOptions& o) {
   app.add_option("--data", o.data,
                  "File or folder, {rank} is replaced; default: rondo's own sources and documents");
   app.add_option("--data-format", o.data_format,
@@ -101,7 +101,7 @@ void add_data(CLI::App& app, Options& o) {
       ->check(not_negative());
 }
 
-void add_optimizer(CLI::App& app, Options& o) {
+void add_optimizer(CLI::App& app, TrainOptions& o) {
   app.add_option("--optimizer", o.optimizer, "Default: gpt adamw, else sgd")
       ->check(choice({"sgd", "adamw"}, {}));
   app.add_option("--lr", o.lr, "Learning rate; default: sgd 0.02, adamw 0.001")
@@ -126,7 +126,7 @@ void add_optimizer(CLI::App& app, Options& o) {
       ->check(choice({"fp32", "fp64", "bf16", "fp16"}, {}));
 }
 
-void add_ranks(CLI::App& app, Options& o) {
+void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
       ->check(CLI::Range(1, 4096));
   app.add_option("--strategy", o.strategy,
@@ -160,7 +160,7 @@ void add_ranks(CLI::App& app, Options& o) {
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }
 
-void add_files(CLI::App& app, Options& o) {
+void add_files(CLI::App& app, TrainOptions& o) {
   auto* folder = app.add_option("--checkpoint-dir", o.checkpoint_dir, "Folder for checkpoints");
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between; 0: at the end")
       ->check(not_negative())
@@ -176,7 +176,7 @@ void add_files(CLI::App& app, Options& o) {
   app.add_option("--trace", o.trace, "File for one Chrome trace of all ranks");
 }
 
-void add_lessons(CLI::App& app, Options& o) {
+void add_lessons(CLI::App& app, TrainOptions& o) {
   app.add_option(
       "--lesson", o.lesson,
       "Break one thing beside a healthy run, say what to look at first; 'list' names them");
@@ -189,7 +189,7 @@ void add_lessons(CLI::App& app, Options& o) {
 }
 
 /// A lesson has settings of its own. Empty: it stands alone.
-std::string beside_lesson(const CLI::App& app, const Options& o) {
+std::string beside_lesson(const CLI::App& app, const TrainOptions& o) {
   if (o.lesson.empty()) {
     return o.lesson_folder.empty() ? "" : "--lesson-folder is for --lesson";
   }
@@ -201,7 +201,7 @@ std::string beside_lesson(const CLI::App& app, const Options& o) {
 }
 
 /// What depends on other flags.
-void fill_in(Options& o) {
+void fill_in(TrainOptions& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn";
   if (o.layers == 0) o.layers = gpt ? 4 : 2;
   if (o.width == 0) o.width = gpt ? 128 : cnn ? 16 : 512;
@@ -217,16 +217,16 @@ void fill_in(Options& o) {
 struct Belongs {
   const char* flag;
   const char* to;  // in words
-  bool (*fits)(const Options&);
+  bool (*fits)(const TrainOptions&);
 };
-constexpr auto kGpt = [](const Options& o) { return o.model == "gpt"; };
-constexpr auto kCnn = [](const Options& o) { return o.model == "cnn"; };
-constexpr auto kTied = [](const Options& o) { return o.model == "gpt" && !o.no_split_tied; };
-constexpr auto kSgd = [](const Options& o) { return o.optimizer == "sgd"; };
-constexpr auto kCosine = [](const Options& o) { return o.lr_decay == "cosine"; };
-constexpr auto kScaled = [](const Options& o) { return o.lr_scale != "none"; };
-constexpr auto kValidates = [](const Options& o) { return !o.validation.empty(); };
-constexpr auto kFp32 = [](const Options& o) { return o.dtype == "fp32"; };
+constexpr auto kGpt = [](const TrainOptions& o) { return o.model == "gpt"; };
+constexpr auto kCnn = [](const TrainOptions& o) { return o.model == "cnn"; };
+constexpr auto kTied = [](const TrainOptions& o) { return o.model == "gpt" && !o.no_split_tied; };
+constexpr auto kSgd = [](const TrainOptions& o) { return o.optimizer == "sgd"; };
+constexpr auto kCosine = [](const TrainOptions& o) { return o.lr_decay == "cosine"; };
+constexpr auto kScaled = [](const TrainOptions& o) { return o.lr_scale != "none"; };
+constexpr auto kValidates = [](const TrainOptions& o) { return !o.validation.empty(); };
+constexpr auto kFp32 = [](const TrainOptions& o) { return o.dtype == "fp32"; };
 constexpr Belongs kBelongs[] = {
     {"--heads", "--model gpt", kGpt},
     {"--context", "--model gpt", kGpt},
@@ -249,7 +249,7 @@ constexpr Belongs kBelongs[] = {
 };
 
 /// Why these flags do not go together; empty: they do.
-std::string contradiction(const CLI::App& app, const Options& o) {
+std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
   const std::string model = "--model " + o.model;
   if (mlp && o.width % MlpShape::kContext != 0) {
@@ -290,7 +290,7 @@ Parsed parse_options(int argc, const char* const* argv) {
   CLI::App app("Trains a small model on several ranks whose gradients go round the ring.",
                "rondo-train");
   app.set_version_flag("--version", "rondo-train " RONDO_VERSION);
-  Options options;
+  TrainOptions options;
   app.option_defaults()->always_capture_default(false);
   add_model(app, options);
   add_data(app, options);

@@ -11,7 +11,7 @@
 
 namespace rondo::trainer {
 
-struct Options {
+struct TrainOptions {
   std::string model = "mlp";
   size_t layers = 0;  // 0, here and below: the model's own, filled in by parse_options()
   size_t width = 0;
@@ -84,12 +84,12 @@ struct Options {
 /// The options, or the exit code after help (0) or a message about what is wrong (not 0) has been
 /// printed.
 struct Parsed {
-  std::optional<Options> options;
+  std::optional<TrainOptions> options;
   int exit_code = 0;
 };
 Parsed parse_options(int argc, const char* const* argv);
 
 /// All of them, as --json's `config` has them.
-nlohmann::ordered_json to_json(const Options& options);
+nlohmann::ordered_json to_json(const TrainOptions& options);
 
 }  // namespace rondo::trainer

@@ -5,7 +5,7 @@
 
 namespace rondo::trainer {
 
-nlohmann::ordered_json to_json(const Options& o) {
+nlohmann::ordered_json to_json(const TrainOptions& o) {
   return {{"model", o.model},
           {"layers", o.layers},
           {"width", o.width},

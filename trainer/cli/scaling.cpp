@@ -125,7 +125,7 @@ std::vector<uint64_t> scaling_ranks(const std::vector<uint64_t>& asked) {
   return ranks;
 }
 
-Status check_scaling(const Options& options, const std::vector<uint64_t>& ranks) {
+Status check_scaling(const TrainOptions& options, const std::vector<uint64_t>& ranks) {
   for (const uint64_t n : ranks) {
     if (!options.strong || options.batch % n == 0) continue;
     return Status(
@@ -189,7 +189,7 @@ Json scaling_rows(const std::vector<ScalingPoint>& points, uint64_t cores, uint6
   return rows;
 }
 
-Status run_scaling(const Options& options, char** argv) {
+Status run_scaling(const TrainOptions& options, char** argv) {
   const Result<std::optional<Place>> place = place_from_launcher();
   RONDO_RETURN_IF_ERROR(place.status());
   if (place.value() && place.value()->world_size > 1) {

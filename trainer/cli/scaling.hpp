@@ -24,7 +24,7 @@ struct ScalingPoint {
 std::vector<uint64_t> scaling_ranks(const std::vector<uint64_t>& asked);
 
 /// kInvalidArgument where --strong's batch cannot be shared equally.
-Status check_scaling(const Options& options, const std::vector<uint64_t>& ranks);
+Status check_scaling(const TrainOptions& options, const std::vector<uint64_t>& ranks);
 
 /// A run's command line: `words`, a rondo-train's, without what is about all of them, and with
 /// these.
@@ -40,6 +40,6 @@ nlohmann::ordered_json scaling_rows(const std::vector<ScalingPoint>& points, uin
 
 /// Runs them all; a table on stderr, and one JSON document on stdout and in --json. The first run
 /// that fails ends it. `argv` is this program's.
-Status run_scaling(const Options& options, char** argv);
+Status run_scaling(const TrainOptions& options, char** argv);
 
 }  // namespace rondo::trainer

@@ -22,7 +22,7 @@ T* row(std::vector<T>& rows, size_t index, size_t width) {
 
 Result<std::unique_ptr<Loader>> Loader::create(const Dataset& dataset,
                                                const DistributedSampler& sampler,
-                                               const Options& options) {
+                                               const Settings& options) {
   std::unique_ptr<Loader> loader(new Loader(dataset, sampler, options));
   try {
     for (size_t w = 0; w < options.workers; ++w) {
@@ -37,7 +37,7 @@ Result<std::unique_ptr<Loader>> Loader::create(const Dataset& dataset,
   return loader;
 }
 
-Loader::Loader(const Dataset& dataset, const DistributedSampler& sampler, const Options& options)
+Loader::Loader(const Dataset& dataset, const DistributedSampler& sampler, const Settings& options)
     : dataset_(dataset), options_(options), sampler_(sampler), places_(2 * options.workers + 1) {
   RONDO_CHECK(options.batch > 0);
   const SampleShape& shape = dataset.shape();

@@ -25,7 +25,7 @@ struct DataPosition {
 /// call of next() or start_epoch().
 class Loader {
  public:
-  struct Options {
+  struct Settings {
     size_t batch;            // samples of one rank's batch, at least 1
     size_t workers = 0;      // threads; 0: next() assembles the batch itself
     bool drop_last = false;  // leave out a last batch that is not full on every rank
@@ -35,7 +35,7 @@ class Loader {
   /// std::bad_alloc. REQUIRES: the sampler is over the dataset's samples, or fewer.
   static Result<std::unique_ptr<Loader>> create(const Dataset& dataset,
                                                 const DistributedSampler& sampler,
-                                                const Options& options);
+                                                const Settings& options);
   /// Ends the threads; waits for the samples that they are reading.
   ~Loader();
   Loader(const Loader&) = delete;
@@ -69,7 +69,7 @@ class Loader {
     bool ready = false;  // guarded by mutex_
   };
 
-  Loader(const Dataset& dataset, const DistributedSampler& sampler, const Options& options);
+  Loader(const Dataset& dataset, const DistributedSampler& sampler, const Settings& options);
   void work();
   bool may_take() const;
   void assemble(uint64_t number, Assembled& place) const;
@@ -78,7 +78,7 @@ class Loader {
   Assembled& place_of(uint64_t number) { return places_[number % places_.size()]; }
 
   const Dataset& dataset_;
-  const Options options_;
+  const Settings options_;
   DistributedSampler sampler_;     // changes only while no worker is busy
   std::vector<Assembled> places_;  // two per worker, and the one that is lent
 

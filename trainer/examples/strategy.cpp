@@ -3,9 +3,9 @@
 
 namespace rondo::trainer {
 
-std::string refused_by_strategy(const Options& o) {
+std::string refused_by_strategy(const TrainOptions& o) {
   if (o.strategy != "dp") return {};
-  const Options plain;  // as if no flag had been given
+  const TrainOptions plain;  // as if no flag had been given
   struct Refusal {
     bool asked_for;
     const char* flag;

@@ -8,6 +8,6 @@
 namespace rondo::trainer {
 
 /// Why not, naming the flag; empty: it can, or the strategy is ddp.
-std::string refused_by_strategy(const Options& options);
+std::string refused_by_strategy(const TrainOptions& options);
 
 }  // namespace rondo::trainer

@@ -141,7 +141,7 @@ class DataParallel {
 
 template <class T>
 Status DataParallel<T>::prepare() {
-  const Options& o = run_.options;
+  const TrainOptions& o = run_.options;
   for (uint64_t r = 1; run_.reports() && r < run_.ranks(); ++r) {
     Result<RankSamples> samples =
         RankSamples::create(o, run_.data, run_.ranks(), r, run_.samples.workers());
@@ -301,7 +301,7 @@ Status DataParallel<T>::finish(const End& end) {
 
 }  // namespace
 
-size_t dp_workers(const Options& options, const Communicator& communicator) {
+size_t dp_workers(const TrainOptions& options, const Communicator& communicator) {
   const auto ranks = static_cast<size_t>(communicator.size());
   return communicator.rank() == kRoot ? (options.workers + ranks - 1) / ranks : 0;
 }

@@ -17,7 +17,7 @@ namespace rondo::trainer {
 
 /// Threads that read ahead for one rank's samples: all on rank 0, together as many as one rank of
 /// ddp has.
-size_t dp_workers(const Options& options, const Communicator& communicator);
+size_t dp_workers(const TrainOptions& options, const Communicator& communicator);
 
 /// The same samples in the same steps, so that losses are ddp's up to rounding; the same report.
 template <class T>

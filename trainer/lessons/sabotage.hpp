@@ -11,12 +11,12 @@
 namespace rondo::trainer {
 
 /// The rank whose share of the data `rank` reads.
-inline uint64_t rank_that_reads(const Options& options, uint64_t rank) {
+inline uint64_t rank_that_reads(const TrainOptions& options, uint64_t rank) {
   return options.sabotage == "same-data" ? 0 : rank;
 }
 
 /// The epoch that set_epoch() gets.
-inline uint64_t order_of_epoch(const Options& options, uint64_t epoch) {
+inline uint64_t order_of_epoch(const TrainOptions& options, uint64_t epoch) {
   return options.sabotage == "no-set-epoch" ? 0 : epoch;
 }
 

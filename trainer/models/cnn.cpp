@@ -17,7 +17,7 @@ namespace {
 /// A block and what it keeps for backward. Its parameters are, from `parameter` on: bias and weight
 /// of the normalisation, weight of the convolution; or bias and weight of the convolution.
 template <class T>
-struct Block {
+struct ConvBlock {
   ConvolutionShape convolution;  // of a whole batch
   bool pools;
   size_t parameter = 0, buffer = 0;
@@ -105,7 +105,7 @@ class Cnn : public Model<T> {
     listener.layer_begins(layer++);
     backward_linear(batch, scale, accumulate, listener);
     for (size_t b = blocks_.size(); b-- > 0;) {
-      Block<T>& block = blocks_[b];
+      ConvBlock<T>& block = blocks_[b];
       listener.layer_begins(layer++);
       backward_activation(block, batch.size);
       if (shape_.batch_norm) {
@@ -123,7 +123,7 @@ class Cnn : public Model<T> {
   // ---- forward and backward, layer by layer. The gradient on its way back is in incoming_; a
   // layer that does not work in place leaves it in outgoing_ and swaps them.
 
-  void convolve(Block<T>& block, const T* input, size_t samples) {
+  void convolve(ConvBlock<T>& block, const T* input, size_t samples) {
     const ConvolutionShape shape = block.convolution_shape(samples);
     T* output = shape_.batch_norm ? block.convolved.data() : block.activated.data();
     convolution_forward(shape, input, values_[weight_of(block)], columns_.data(), output);
@@ -132,7 +132,7 @@ class Cnn : public Model<T> {
   }
 
   /// Batch norm with its ReLU, and pooling.
-  Status activate(Block<T>& block, size_t samples, bool training) {
+  Status activate(ConvBlock<T>& block, size_t samples, bool training) {
     if (shape_.batch_norm) {
       RONDO_RETURN_IF_ERROR(measure_or_recall(block, samples, training));
       batch_norm_forward(norm_shape(block, samples), block.statistics,
@@ -146,7 +146,7 @@ class Cnn : public Model<T> {
     return {};
   }
 
-  Status measure_or_recall(Block<T>& block, size_t samples, bool training) {
+  Status measure_or_recall(ConvBlock<T>& block, size_t samples, bool training) {
     const RunningStatistics<T> running{.mean = buffer_values_[block.buffer],
                                        .variance = buffer_values_[block.buffer + 1],
                                        .batches = buffer_values_[block.buffer + 2]};
@@ -178,7 +178,7 @@ class Cnn : public Model<T> {
   }
 
   /// Max pooling and ReLU.
-  void backward_activation(const Block<T>& block, size_t samples) {
+  void backward_activation(const ConvBlock<T>& block, size_t samples) {
     const size_t planes = samples * block.out_channels();
     if (block.pools) {
       max_pool_backward(block.pool_shape(planes), incoming_.data(), block.which.data(),
@@ -188,7 +188,7 @@ class Cnn : public Model<T> {
     relu_backward(planes * block.pixels(), block.activated.data(), incoming_.data());
   }
 
-  Status backward_norm(Block<T>& block, size_t samples, bool accumulate,
+  Status backward_norm(ConvBlock<T>& block, size_t samples, bool accumulate,
                        BackwardListener& listener) {
     const BatchNormShape shape = norm_shape(block, samples);
     batch_norm_backward_parameters(shape, block.statistics, incoming_.data(),
@@ -203,7 +203,7 @@ class Cnn : public Model<T> {
   }
 
   void backward_convolution(size_t b, size_t samples, bool accumulate, BackwardListener& listener) {
-    const Block<T>& block = blocks_[b];
+    const ConvBlock<T>& block = blocks_[b];
     const ConvolutionShape shape = block.convolution_shape(samples);
     if (!shape_.batch_norm) {
       convolution_bias_backward(shape, incoming_.data(), accumulate, gradients_[block.parameter]);
@@ -224,24 +224,25 @@ class Cnn : public Model<T> {
 
   // ---- shapes and places
 
-  const Block<T>& last() const { return blocks_.back(); }
+  const ConvBlock<T>& last() const { return blocks_.back(); }
   size_t last_pixels() const { return last().out_size() / last().out_channels(); }
   size_t features() const { return shape_.average ? last().out_channels() : last().out_size(); }
   const T* linear_input() const { return shape_.average ? averages_.data() : last().output(); }
   const T* input_of(size_t b) const { return b == 0 ? images_.data() : blocks_[b - 1].output(); }
-  size_t weight_of(const Block<T>& block) const {
+  size_t weight_of(const ConvBlock<T>& block) const {
     return block.parameter + (shape_.batch_norm ? 2 : 1);
   }
   LinearShape linear_shape(size_t rows) const {
     return {.rows = rows, .in = features(), .out = shape_.classes};
   }
-  BatchNormShape norm_shape(const Block<T>& block, size_t samples) const {
+  BatchNormShape norm_shape(const ConvBlock<T>& block, size_t samples) const {
     return {.samples = samples,
             .channels = block.out_channels(),
             .pixels = block.pixels(),
             .epsilon = shape_.epsilon};
   }
-  BatchNormParameters<T> norm_parameters(const Block<T>& block, const std::vector<T*>& of) const {
+  BatchNormParameters<T> norm_parameters(const ConvBlock<T>& block,
+                                         const std::vector<T*>& of) const {
     return {.weight = of[block.parameter + 1], .bias = of[block.parameter]};
   }
 
@@ -257,7 +258,7 @@ class Cnn : public Model<T> {
                                  .kernel = 3,
                                  .padding = 1};
     if (b > 0) {
-      const Block<T>& before = last();
+      const ConvBlock<T>& before = last();
       const PoolShape pool = before.pool_shape(1);
       convolution.in_channels = before.out_channels();
       convolution.height = before.pools ? pool.out_height() : pool.height;
@@ -276,7 +277,7 @@ class Cnn : public Model<T> {
   }
 
   void describe_block(size_t b) {
-    Block<T>& block = blocks_[b];
+    ConvBlock<T>& block = blocks_[b];
     const ConvolutionShape& c = block.convolution;
     const std::string number = std::to_string(b + 1);
     block.parameter = parameters_.size();
@@ -312,7 +313,7 @@ class Cnn : public Model<T> {
 
   void allocate() {
     size_t columns = 0, gradient = features();
-    for (Block<T>& block : blocks_) {
+    for (ConvBlock<T>& block : blocks_) {
       const ConvolutionShape& c = block.convolution;
       columns = std::max(columns, c.columns());
       gradient = std::max({gradient, c.out_size(), &block == &blocks_[0] ? 0 : c.in_size()});
@@ -342,7 +343,7 @@ class Cnn : public Model<T> {
 
   const CnnShape shape_;
   SumOverRanks sum_;  // empty unless synchronized
-  std::vector<Block<T>> blocks_;
+  std::vector<ConvBlock<T>> blocks_;
   std::vector<Parameter> parameters_, buffers_;
   std::vector<std::string> layers_;
   std::vector<T*> values_, gradients_, buffer_values_;

@@ -121,7 +121,7 @@ class Gpt : public Model<T> {
   struct Normalised {
     std::vector<T> normal, y, reciprocal;
   };
-  struct Block {
+  struct TransformerBlock {
     Normalised first, second;
     std::vector<T> qkv;            // [rows x 3 width]
     std::vector<T> probabilities;  // see attention.hpp
@@ -141,7 +141,7 @@ class Gpt : public Model<T> {
   }
 
   void attention(const Now& now, size_t b) {
-    Block& block = blocks_[b];
+    TransformerBlock& block = blocks_[b];
     normalise(now, of_block(b, kFirstNorm), block.first);
     const size_t in = of_block(b, kAttentionInput);
     linear_forward(linear(now, shape_.width, 3 * shape_.width), block.first.y.data(),
@@ -157,7 +157,7 @@ class Gpt : public Model<T> {
   }
 
   void perceptron(const Now& now, size_t b) {
-    Block& block = blocks_[b];
+    TransformerBlock& block = blocks_[b];
     normalise(now, of_block(b, kSecondNorm), block.second);
     const size_t expansion = of_block(b, kMlpExpansion);
     multiply_forward(linear(now, shape_.width, 4 * shape_.width), block.second.y.data(),
@@ -210,7 +210,7 @@ class Gpt : public Model<T> {
   }
 
   void perceptron_backward(const Backward& now, size_t b) {
-    Block& block = blocks_[b];
+    TransformerBlock& block = blocks_[b];
     const LinearShape shape = linear(now, shape_.width, 4 * shape_.width);
     project_backward(now, 4 * shape_.width, of_block(b, kMlpProjection), block.hidden,
                      random_layer(b, kMlpOut));
@@ -225,7 +225,7 @@ class Gpt : public Model<T> {
   }
 
   void attention_backward(const Backward& now, size_t b) {
-    Block& block = blocks_[b];
+    TransformerBlock& block = blocks_[b];
     const LinearShape shape = linear(now, shape_.width, 3 * shape_.width);
     project_backward(now, shape_.width, of_block(b, kAttentionProjection), block.attended,
                      random_layer(b, kAttentionOut));
@@ -413,7 +413,7 @@ class Gpt : public Model<T> {
   void allocate() {
     const size_t rows = shape_.batch * shape_.context, width = shape_.width;
     blocks_.resize(shape_.layers);
-    for (Block& block : blocks_) {
+    for (TransformerBlock& block : blocks_) {
       reserve_norm(block.first);
       reserve_norm(block.second);
       reserve(block.qkv, rows * 3 * width);
@@ -452,7 +452,7 @@ class Gpt : public Model<T> {
   std::vector<size_t> block_begins_;           // and of each block's first
   std::vector<T*> values_, gradients_;         // by parameter
 
-  std::vector<Block> blocks_;
+  std::vector<TransformerBlock> blocks_;
   Normalised final_;
   std::vector<T> stream_;          // [rows x width]: the residual stream, then its gradient
   const T* delta_ = nullptr;       // to be added to the stream, with delta_bias_; null: nothing

@@ -14,7 +14,7 @@ namespace rondo::trainer {
 
 /// How a tensor starts.
 struct Init {
-  enum Kind { kConstant, kUniform, kNormal } kind = kConstant;
+  enum Distribution { kConstant, kUniform, kNormal } kind = kConstant;
   double value = 0;  // the constant; uniform in [-value, value); the standard deviation about 0
 };
 

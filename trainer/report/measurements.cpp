@@ -45,7 +45,7 @@ void Measurements::gradient_ready(size_t tensor, size_t count, int64_t ns) {
       {.tensor = tensor, .count = count, .ms = to_ms(ns - backward_begin_ns_)});
 }
 
-void Measurements::step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets) {
+void Measurements::step_ends(const StepMoments& step, const std::vector<DdpBucketTimes>& buckets) {
   for (const GradientTime& time : step_gradients_) {
     gradients_[{time.tensor, time.count}].add(time.ms);
   }

@@ -63,7 +63,7 @@ class Measurements {
   /// Of a step's micro-batches the last counts.
   void backward_begins(int64_t ns);
   void gradient_ready(size_t tensor, size_t count, int64_t ns);
-  struct Step {
+  struct StepMoments {
     int64_t begin_ns = 0, end_ns = 0;
     int64_t data_wait_ns = 0;       // for samples
     int64_t begin_wait_ns = 0;      // for headers that forward must not begin without
@@ -79,7 +79,7 @@ class Measurements {
     }
     int64_t compute_ns() const { return ns() - wait_ns() - data_wait_ns; }
   };
-  void step_ends(const Step& step, const std::vector<DdpBucketTimes>& buckets);
+  void step_ends(const StepMoments& step, const std::vector<DdpBucketTimes>& buckets);
   /// Each bucket's gather of parameters has ended; the last bucket's was issued first.
   void gathered(const std::vector<Work::Times>& buckets);
 

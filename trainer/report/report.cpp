@@ -51,11 +51,11 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-Status write_failure(const Options& options, const std::string& why) {
+Status write_failure(const TrainOptions& options, const std::string& why) {
   return Document::open(options.json, to_json(options), why).status();
 }
 
-Result<Report> Report::open(const Options& options, uint64_t last_step, const Json& config) {
+Result<Report> Report::open(const TrainOptions& options, uint64_t last_step, const Json& config) {
   Report report;
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;

@@ -49,13 +49,13 @@ inline constexpr char kStopped[] = "stopped from outside before it had ended";
 
 /// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
 /// "error". Nothing without a path.
-Status write_failure(const Options& options, const std::string& why);
+Status write_failure(const TrainOptions& options, const std::string& why);
 
 /// One thread.
 class Report {
  public:
   /// Begins the document.
-  static Result<Report> open(const Options& options, uint64_t last_step,
+  static Result<Report> open(const TrainOptions& options, uint64_t last_step,
                              const nlohmann::ordered_json& config);
 
   void add(const StepRecord& record);

@@ -59,7 +59,7 @@ double bytes_formula(const RunFacts& facts) {
 }  // namespace
 
 void announce(const RunFacts& facts) {
-  const Options& o = facts.options;
+  const TrainOptions& o = facts.options;
   spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
                o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
   spdlog::info(

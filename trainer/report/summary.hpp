@@ -15,7 +15,7 @@ namespace rondo::trainer {
 
 /// Known before the first step. Borrows.
 struct RunFacts {
-  const Options& options;
+  const TrainOptions& options;
   const Dataset::Facts& data;
   const DistributedDataParallel& ddp;
   const std::vector<Plan>& plans;  // of each bucket

@@ -8,9 +8,9 @@
 namespace rondo::trainer {
 namespace {
 
-enum Lane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
+enum TraceLane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
 
-// As Timeline::Kind counts; what is waited for depends on how gradients travel.
+// As Timeline::Activity counts; what is waited for depends on how gradients travel.
 const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer",
                               "wait for parameters"};
 const std::string kScatterWait = "wait for reduce-scatters";
@@ -47,8 +47,8 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
   return timeline;
 }
 
-void Timeline::computed(Kind kind, int64_t begin_ns, int64_t end_ns) {
-  const bool scatters = kind == Kind::kWait && scatters_;
+void Timeline::computed(Activity kind, int64_t begin_ns, int64_t end_ns) {
+  const bool scatters = kind == Activity::kWait && scatters_;
   trace_.span(kComputeLane, scatters ? kScatterWait : kNames[static_cast<size_t>(kind)], step_,
               begin_ns, end_ns);
 }
@@ -84,8 +84,8 @@ void Timeline::communicated(const Work::Times& headers, const Work::Times& loss,
 
 void Timeline::gathered(uint64_t step, int64_t wait_begin_ns, int64_t wait_end_ns,
                         const std::vector<Work::Times>& buckets) {
-  trace_.span(kComputeLane, kNames[static_cast<size_t>(Kind::kParameterWait)], step, wait_begin_ns,
-              wait_end_ns);
+  trace_.span(kComputeLane, kNames[static_cast<size_t>(Activity::kParameterWait)], step,
+              wait_begin_ns, wait_end_ns);
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (buckets[b].ended_ns == 0) continue;  // holds no parameters
     add(kFirstBucketLane + b, (*gathers_)[b], step, buckets[b]);

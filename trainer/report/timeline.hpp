@@ -14,7 +14,7 @@ namespace rondo::trainer {
 /// One thread. Without a file everything is a no-op.
 class Timeline {
  public:
-  enum class Kind : uint8_t { kData, kForward, kWait, kOptimizer, kParameterWait };
+  enum class Activity : uint8_t { kData, kForward, kWait, kOptimizer, kParameterWait };
 
   /// `collectives`: by which each bucket's gradients travel.
   static Result<Timeline> open(const std::string& path, int rank,
@@ -22,7 +22,7 @@ class Timeline {
                                const std::vector<std::string>& collectives);
 
   void step_begins(uint64_t step) { step_ = step; }
-  void computed(Kind kind, int64_t begin_ns, int64_t end_ns);
+  void computed(Activity kind, int64_t begin_ns, int64_t end_ns);
   /// This bucket's part of the optimizer's work.
   void updated(size_t bucket, int64_t begin_ns, int64_t end_ns);
   enum class Direction : uint8_t { kForward, kBackward };

@@ -38,7 +38,7 @@ std::string Trace::text(int64_t origin_ns) const {
                                   {"args", {{"name", lanes_[lane]}}}}
                        .dump();
   }
-  for (const Event& event : events_) {
+  for (const TraceEvent& event : events_) {
     all += ",\n" + nlohmann::json{{"ph", "X"},
                                   {"pid", rank_},
                                   {"tid", event.lane},
@@ -54,7 +54,7 @@ std::string Trace::text(int64_t origin_ns) const {
 Status Trace::close(Communicator& communicator) {
   if (path_.empty()) return {};
   int64_t origin_ns = std::numeric_limits<int64_t>::max();
-  for (const Event& event : events_) origin_ns = std::min(origin_ns, event.begin_ns);
+  for (const TraceEvent& event : events_) origin_ns = std::min(origin_ns, event.begin_ns);
   RONDO_RETURN_IF_ERROR(
       communicator.all_reduce(&origin_ns, &origin_ns, 1, DataType::kInt64, ReduceOp::kMin));
 

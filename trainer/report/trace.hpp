@@ -29,7 +29,7 @@ class Trace {
   Status close(Communicator& communicator);
 
  private:
-  struct Event {
+  struct TraceEvent {
     size_t lane;
     const std::string* name;
     uint64_t step;
@@ -42,7 +42,7 @@ class Trace {
   int rank_ = 0;
   std::vector<std::string> lanes_;
   std::ofstream file_;  // rank 0
-  std::vector<Event> events_;
+  std::vector<TraceEvent> events_;
 };
 
 }  // namespace rondo::trainer

@@ -15,36 +15,36 @@ void StepClock::step_begins(uint64_t step) {
   number_ = step;
   timeline_.step_begins(step);
   gather_ns_ = exposed_gather_ns_ = 0;
-  phase_ = Phase::kBegin;
+  phase_ = StepPhase::kBegin;
   since_ns_ = now_ns();
   step_ = {.begin_ns = since_ns_};
 }
 
-void StepClock::turns_to(Phase phase) {
-  if (phase_ == Phase::kForward) forward_begins(-1);
-  if (phase_ == Phase::kBackward) timeline_.layer_begins(Timeline::Direction::kBackward, -1);
+void StepClock::turns_to(StepPhase phase) {
+  if (phase_ == StepPhase::kForward) forward_begins(-1);
+  if (phase_ == StepPhase::kBackward) timeline_.layer_begins(Timeline::Direction::kBackward, -1);
   const int64_t now = now_ns();
   switch (phase_) {
-    case Phase::kHeaders:
+    case StepPhase::kHeaders:
       step_.begin_wait_ns = now - since_ns_;
       break;
-    case Phase::kData:
+    case StepPhase::kData:
       step_.data_wait_ns += now - since_ns_;
-      timeline_.computed(Timeline::Kind::kData, since_ns_, now);
+      timeline_.computed(Timeline::Activity::kData, since_ns_, now);
       break;
-    case Phase::kForward:
-      timeline_.computed(Timeline::Kind::kForward, since_ns_, now);
+    case StepPhase::kForward:
+      timeline_.computed(Timeline::Activity::kForward, since_ns_, now);
       break;
-    case Phase::kBackward:
+    case StepPhase::kBackward:
       step_.backward_end_ns = now;
       break;
-    case Phase::kWait:
+    case StepPhase::kWait:
       step_.waits = {{since_ns_, now}};
       break;
     default:
       break;
   }
-  if (phase == Phase::kBackward) measured_.backward_begins(now);
+  if (phase == StepPhase::kBackward) measured_.backward_begins(now);
   phase_ = phase;
   since_ns_ = now;
 }
@@ -82,9 +82,9 @@ void StepClock::gathered() {
 StepTimes StepClock::step_ends(const Work::Times& loss, bool updated,
                                const std::vector<Interval>& updates) {
   const int64_t reduced_ns = since_ns_;
-  turns_to(Phase::kNone);
+  turns_to(StepPhase::kNone);
   step_.end_ns = since_ns_;
-  timeline_.computed(Timeline::Kind::kOptimizer, reduced_ns, step_.end_ns);
+  timeline_.computed(Timeline::Activity::kOptimizer, reduced_ns, step_.end_ns);
   if (updated) {
     last_update_ = number_;
     step_.waits = without(step_.waits.front(), updates);
@@ -93,7 +93,7 @@ StepTimes StepClock::step_ends(const Work::Times& loss, bool updated,
     }
   }
   for (const Interval& wait : step_.waits) {
-    timeline_.computed(Timeline::Kind::kWait, wait.begin_ns, wait.end_ns);
+    timeline_.computed(Timeline::Activity::kWait, wait.begin_ns, wait.end_ns);
   }
   timeline_.communicated(ddp_.header_times(), loss, ddp_.times());
   // With overlap the first bucket's turn waits for the headers, and backward with it.

@@ -14,7 +14,7 @@
 namespace rondo::trainer {
 
 /// What a step does, one after the other; with several micro-batches kData to kBackward repeat.
-enum class Phase : uint8_t {
+enum class StepPhase : uint8_t {
   kBegin,
   kData,        // until the samples are there
   kParameters,  // until the last step's parameters are there, with --zero 1
@@ -32,7 +32,7 @@ class StepClock : public ForwardListener, private BackwardListener {
   explicit StepClock(DistributedDataParallel& ddp, Timeline timeline = {});
 
   void step_begins(uint64_t step);
-  void turns_to(Phase phase);
+  void turns_to(StepPhase phase);
   /// For one backward pass: notes what it reports and passes it on to `next`.
   BackwardListener& beside(BackwardListener& next);
   /// In kParameters, when they are there. In the trace they belong to the last step, but they are
@@ -56,7 +56,7 @@ class StepClock : public ForwardListener, private BackwardListener {
   Measurements measured_;
   BackwardListener* next_ = nullptr;
 
-  Phase phase_ = Phase::kNone;
+  StepPhase phase_ = StepPhase::kNone;
   int64_t since_ns_ = 0;  // when phase_ began
   uint64_t number_ = 0;   // of the step under way
   uint64_t last_update_ = 0;

@@ -11,7 +11,7 @@ namespace rondo::trainer {
 namespace {
 
 /// Keeps what a backward pass reports, to report it after the pass.
-class Notes : public BackwardListener {
+class BackwardNotes : public BackwardListener {
  public:
   void layer_begins(int /*layer*/) override {}
   void gradient_ready(int parameter, size_t count) override {
@@ -89,7 +89,7 @@ class Control {
   DistributedDataParallel& ddp_;
   const bool adds_;  // as the steps' backward does, though here to what the last pass has left
   const Batch batch_;
-  Notes notes_;
+  BackwardNotes notes_;
 };
 
 template <class T>

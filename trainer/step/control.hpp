@@ -22,7 +22,7 @@ struct ControlTimes {
 /// Borrowed.
 template <class T>
 struct ControlParts {
-  const Options& options;  // control_steps of each kind, after one of each to warm up
+  const TrainOptions& options;  // control_steps of each kind, after one of each to warm up
   const Dataset& data;
   const DistributedSampler& sampler;
   Communicator& communicator;

@@ -26,7 +26,7 @@ size_t hits(const Model<T>& model, const Batch& batch) {
 }  // namespace
 
 template <class T>
-Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
+Result<Evaluation> evaluate(const TrainOptions& options, const Dataset& data, Model<T>& model,
                             Communicator& communicator) {
   const bool own_data = options.validation.find("{rank}") != std::string::npos;
   const DistributedSampler sampler(
@@ -57,7 +57,9 @@ Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T
                     .samples = static_cast<uint64_t>(sums[1])};
 }
 
-template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<float>&, Communicator&);
-template Result<Evaluation> evaluate(const Options&, const Dataset&, Model<double>&, Communicator&);
+template Result<Evaluation> evaluate(const TrainOptions&, const Dataset&, Model<float>&,
+                                     Communicator&);
+template Result<Evaluation> evaluate(const TrainOptions&, const Dataset&, Model<double>&,
+                                     Communicator&);
 
 }  // namespace rondo::trainer

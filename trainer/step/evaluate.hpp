@@ -17,7 +17,7 @@ struct Evaluation {
 
 /// Collective. Changes nothing of the model but its activations.
 template <class T>
-Result<Evaluation> evaluate(const Options& options, const Dataset& data, Model<T>& model,
+Result<Evaluation> evaluate(const TrainOptions& options, const Dataset& data, Model<T>& model,
                             Communicator& communicator);
 
 }  // namespace rondo::trainer

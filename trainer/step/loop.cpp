@@ -20,11 +20,11 @@ namespace {
 /// Rank 0's, and then those of all ranks.
 template <class T>
 Status begin_parameters(Run<T>& run) {
-  const Options& o = run.options;
+  const TrainOptions& o = run.options;
   if (run.reports()) run.weights.initialise_parameters(o.seed);
-  Progress progress;
+  TrainingProgress progress;
   if (o.resume) {
-    Result<Progress> restored = restore(o, run.communicator, run.data.facts(), run.weights);
+    Result<TrainingProgress> restored = restore(o, run.communicator, run.data.facts(), run.weights);
     RONDO_RETURN_IF_ERROR(restored.status());
     progress = restored.value();
   }
@@ -41,7 +41,7 @@ Status begin_parameters(Run<T>& run) {
 /// How many steps there will be: the rank with the most batches decides.
 template <class T>
 Status plan_steps(Run<T>& run) {
-  const Options& o = run.options;
+  const TrainOptions& o = run.options;
   const uint64_t mine[] = {run.samples.batches_per_epoch(), run.samples.batches_left()};
   const Result<std::vector<uint64_t>> all = gather_words(run.communicator, mine);
   RONDO_RETURN_IF_ERROR(all.status());
@@ -86,7 +86,7 @@ Status open_report(Run<T>& run) {
 /// By epochs the last step is only expected.
 template <class T>
 bool has_ended(const Run<T>& run) {
-  const Options& o = run.options;
+  const TrainOptions& o = run.options;
   return o.steps != 0 ? run.step >= o.steps : run.samples.epoch() >= o.epochs;
 }
 
@@ -116,7 +116,7 @@ template <class T>
 Status save(Run<T>& run, const Strategy& strategy) {
   if (run.options.checkpoint_dir.empty() || run.step == run.first_step) return {};
   RONDO_RETURN_IF_ERROR(strategy.await());
-  const Progress progress{
+  const TrainingProgress progress{
       .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
   return checkpoint(run.options, run.communicator, progress, run.schedule, run.data.facts(),
                     run.plans, run.weights);
@@ -185,7 +185,7 @@ Status begin_run(Run<T>& run) {
 
 template <class T>
 Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
-  const Options& o = run.options;
+  const TrainOptions& o = run.options;
   uint64_t sent_before = run.communicator.stats().bytes_sent;
   if (run.reports() && has_ended(run)) {
     spdlog::warn(

@@ -19,7 +19,7 @@ namespace rondo::trainer {
 /// One run: its parts, borrowed, and how far it is.
 template <class T>
 struct Run {
-  const Options& options;
+  const TrainOptions& options;
   const Dataset& data;
   const Dataset* validation;  // may be null
   Communicator& communicator;
@@ -43,7 +43,7 @@ struct Run {
 
 /// What a strategy makes a run of. Every rank makes the same calls.
 struct Strategy {
-  /// Step `number` at this learning rate.
+  /// Makes step `number` at this learning rate.
   std::function<Result<StepResult>(uint64_t number, double rate)> step;
   /// Waits for what the last step has left under way.
   std::function<Status()> await;

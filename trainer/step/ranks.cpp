@@ -17,7 +17,7 @@ bool may_differ(const std::string& option) {
 }
 
 /// Everything that must be equal, a word each.
-std::string describe(const Options& options, const Dataset& data, const Dataset* validation) {
+std::string describe(const TrainOptions& options, const Dataset& data, const Dataset* validation) {
   std::string text;
   const nlohmann::ordered_json values = to_json(options);
   for (auto it = values.begin(); it != values.end(); ++it) {
@@ -54,8 +54,8 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
   return all;
 }
 
-Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data,
-                         const Dataset* validation) {
+Status require_agreement(Communicator& communicator, const TrainOptions& options,
+                         const Dataset& data, const Dataset* validation) {
   std::string mine = describe(options, data, validation);
   // All texts have the longest one's length: none is cut, or ranks that differ after the cut would
   // seem to agree.

@@ -16,7 +16,7 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
 
 /// kMismatch on every rank, naming the ranks, if any has options that shape the training, or data,
 /// other than rank 0's. `validation` may be null.
-Status require_agreement(Communicator& communicator, const Options& options, const Dataset& data,
-                         const Dataset* validation);
+Status require_agreement(Communicator& communicator, const TrainOptions& options,
+                         const Dataset& data, const Dataset* validation);
 
 }  // namespace rondo::trainer

@@ -15,8 +15,8 @@ bool is_of_rank(const std::string& path) { return path.find("{rank}") != std::st
 
 }  // namespace
 
-Result<RankSamples> RankSamples::create(const Options& options, const Dataset& data, uint64_t ranks,
-                                        uint64_t rank, size_t workers) {
+Result<RankSamples> RankSamples::create(const TrainOptions& options, const Dataset& data,
+                                        uint64_t ranks, uint64_t rank, size_t workers) {
   const bool own_data = is_of_rank(options.data);
   const DistributedSampler sampler({.samples = data.samples(),
                                     .ranks = own_data ? 1 : ranks,
@@ -33,7 +33,7 @@ Result<RankSamples> RankSamples::create(const Options& options, const Dataset& d
   return samples;
 }
 
-RankSamples::RankSamples(const Options& options, const Dataset& data,
+RankSamples::RankSamples(const TrainOptions& options, const Dataset& data,
                          const DistributedSampler& sampler, std::unique_ptr<Loader> loader)
     : options_(options), data_(data), sampler_(sampler), loader_(std::move(loader)) {}
 

@@ -17,8 +17,8 @@ class RankSamples {
  public:
   /// Those of `rank` among `ranks`, all samples where the path of the data holds {rank}. `workers`
   /// threads read ahead. Borrows options and data.
-  static Result<RankSamples> create(const Options& options, const Dataset& data, uint64_t ranks,
-                                    uint64_t rank, size_t workers);
+  static Result<RankSamples> create(const TrainOptions& options, const Dataset& data,
+                                    uint64_t ranks, uint64_t rank, size_t workers);
 
   /// At the beginning, or where a checkpoint was made.
   void start(const DataPosition& position);
@@ -47,10 +47,10 @@ class RankSamples {
   size_t workers() const { return loader_->workers(); }
 
  private:
-  RankSamples(const Options& options, const Dataset& data, const DistributedSampler& sampler,
+  RankSamples(const TrainOptions& options, const Dataset& data, const DistributedSampler& sampler,
               std::unique_ptr<Loader> loader);
 
-  const Options& options_;
+  const TrainOptions& options_;
   const Dataset& data_;
   DistributedSampler sampler_;
   std::unique_ptr<Loader> loader_;

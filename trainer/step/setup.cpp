@@ -13,13 +13,13 @@
 namespace rondo::trainer {
 namespace {
 
-DataKind kind_of(const Options& options) {
+DataKind kind_of(const TrainOptions& options) {
   if (options.data_format == "images") return DataKind::kImages;
   if (options.data_format == "tokens") return DataKind::kTokenWindows;
   return options.model == "mlp" ? DataKind::kNextByte : DataKind::kByteWindows;
 }
 
-SampleShape wanted_shape(const Options& options) {
+SampleShape wanted_shape(const TrainOptions& options) {
   if (options.model == "cnn") return {.classes = options.classes};
   if (options.model == "gpt") {
     return {.context = options.context, .targets = options.context, .classes = options.vocabulary};
@@ -35,7 +35,7 @@ size_t index_in(const std::string_view (&names)[N], const std::string& name) {
 
 }  // namespace
 
-Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
+Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const std::string& path,
                                            uint64_t rank) {
   std::string where = path_for_rank(path, rank);
   if (where.empty()) {
@@ -47,7 +47,7 @@ Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::st
 }
 
 template <class T>
-std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
+std::unique_ptr<Model<T>> make_model(const TrainOptions& options, const SampleShape& shape,
                                      Communicator* statistics) {
   if (options.model == "gpt") {
     return make_gpt<T>({.layers = options.layers,
@@ -80,12 +80,12 @@ std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& 
   return make_mlp<T>({.layers = options.layers, .width = options.width, .batch = options.batch});
 }
 
-template std::unique_ptr<Model<float>> make_model(const Options&, const SampleShape&,
+template std::unique_ptr<Model<float>> make_model(const TrainOptions&, const SampleShape&,
                                                   Communicator*);
-template std::unique_ptr<Model<double>> make_model(const Options&, const SampleShape&,
+template std::unique_ptr<Model<double>> make_model(const TrainOptions&, const SampleShape&,
                                                    Communicator*);
 
-DataType wire_type(const Options& options) {
+DataType wire_type(const TrainOptions& options) {
   // Low precision: what the optimizer keeps is fp32, what travels is not.
   const bool low = options.dtype == "bf16" || options.dtype == "fp16";
   const std::string& wire = low ? options.dtype : options.compress;
@@ -93,7 +93,7 @@ DataType wire_type(const Options& options) {
   return wire == "fp16" ? DataType::kFloat16 : options.type();
 }
 
-DdpOptions ddp_options(const Options& options) {
+DdpOptions ddp_options(const TrainOptions& options) {
   using Rows = DdpOptions::Rows;
   const DataType wire = wire_type(options);
   return {.type = options.type(),
@@ -111,12 +111,12 @@ DdpOptions ddp_options(const Options& options) {
           .shard = options.zero == 1};
 }
 
-OptimizerOptions optimizer_options(const Options& options) {
+OptimizerOptions optimizer_options(const TrainOptions& options) {
   if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
   return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
 }
 
-ScheduleOptions schedule_options(const Options& options, uint64_t global_batch,
+ScheduleOptions schedule_options(const TrainOptions& options, uint64_t global_batch,
                                  uint64_t last_step) {
   return {.base_rate = options.lr,
           .scale = static_cast<LrScale>(index_in(kLrScaleNames, options.lr_scale)),

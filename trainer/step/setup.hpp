@@ -16,19 +16,20 @@ namespace rondo::trainer {
 
 /// The data at `path`, which may hold {rank}, as the options' model reads it; rondo's own sources
 /// for an empty path.
-Result<std::unique_ptr<Dataset>> open_data(const Options& options, const std::string& path,
+Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const std::string& path,
                                            uint64_t rank);
 
 /// For samples of that shape. `statistics`: the communicator of synchronized batch norm, borrowed;
 /// null without it. Throws std::bad_alloc.
 template <class T>
-std::unique_ptr<Model<T>> make_model(const Options& options, const SampleShape& shape,
+std::unique_ptr<Model<T>> make_model(const TrainOptions& options, const SampleShape& shape,
                                      Communicator* statistics);
 
 /// What gradients travel as.
-DataType wire_type(const Options& options);
-DdpOptions ddp_options(const Options& options);
-OptimizerOptions optimizer_options(const Options& options);
-ScheduleOptions schedule_options(const Options& options, uint64_t global_batch, uint64_t last_step);
+DataType wire_type(const TrainOptions& options);
+DdpOptions ddp_options(const TrainOptions& options);
+OptimizerOptions optimizer_options(const TrainOptions& options);
+ScheduleOptions schedule_options(const TrainOptions& options, uint64_t global_batch,
+                                 uint64_t last_step);
 
 }  // namespace rondo::trainer

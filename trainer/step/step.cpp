@@ -7,7 +7,7 @@
 namespace rondo::trainer {
 
 template <class T>
-Result<StepResult> Step<T>::run(uint64_t number, double rate) {
+Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   clock_.step_begins(number);
   const DdpHeader mine = samples_.header(model_.loss_terms());
   RONDO_RETURN_IF_ERROR(ddp_.begin(mine));
@@ -17,7 +17,7 @@ Result<StepResult> Step<T>::run(uint64_t number, double rate) {
   // Ranks without samples, and layers that exchange something, read all headers before forward, so
   // that all ranks agree whether the step happens. The others go on at once.
   if (mine.loss_terms == 0 || options_.sync_batch_norm) {
-    clock_.turns_to(Phase::kHeaders);
+    clock_.turns_to(StepPhase::kHeaders);
     const Result<DdpStep> all = ddp_.headers();
     RONDO_RETURN_IF_ERROR(all.status());
     if (all.value().loss_terms == 0) return StepResult{.epoch_ended = true};
@@ -58,8 +58,8 @@ Result<StepResult> Step<T>::run(uint64_t number, double rate) {
 
 /// Waits for the next micro-batch, then for the parameters.
 template <class T>
-Status Step<T>::read() {
-  clock_.turns_to(Phase::kData);
+Status TrainingStep<T>::read() {
+  clock_.turns_to(StepPhase::kData);
   const Result<Batch> batch = samples_.next();
   RONDO_RETURN_IF_ERROR(batch.status());
   batch_ = batch.value();
@@ -72,8 +72,8 @@ Status Step<T>::read() {
 
 /// Adds up the losses of the micro-batch.
 template <class T>
-Status Step<T>::forward(const Pass& pass) {
-  clock_.turns_to(Phase::kForward);
+Status TrainingStep<T>::forward(const Pass& pass) {
+  clock_.turns_to(StepPhase::kForward);
   const Result<double> loss = model_.forward(batch_, pass);
   RONDO_RETURN_IF_ERROR(loss.status());
   loss_.data()[0] += loss.value();
@@ -81,8 +81,8 @@ Status Step<T>::forward(const Pass& pass) {
 }
 
 template <class T>
-Status Step<T>::backward(const Pass& pass) {
-  clock_.turns_to(Phase::kBackward);
+Status TrainingStep<T>::backward(const Pass& pass) {
+  clock_.turns_to(StepPhase::kBackward);
   const bool adds = std::exchange(adds_, true);
   return model_.backward(batch_, pass, weights_.loss_scale(), adds, clock_.beside(*this));
 }
@@ -90,12 +90,12 @@ Status Step<T>::backward(const Pass& pass) {
 /// Ready: backward will not touch these elements again. The last gradient of a bucket starts the
 /// bucket's all-reduce, and backward goes on.
 template <class T>
-void Step<T>::gradient_ready(int parameter, size_t count) {
+void TrainingStep<T>::gradient_ready(int parameter, size_t count) {
   ddp_.gradient_ready(static_cast<size_t>(parameter), count);
 }
 
 template <class T>
-void Step<T>::gradient_skipped(int parameter) {
+void TrainingStep<T>::gradient_skipped(int parameter) {
   ddp_.gradient_skipped(static_cast<size_t>(parameter));
 }
 
@@ -105,23 +105,23 @@ void Step<T>::gradient_skipped(int parameter) {
 template <class T>
 Result<Update> wait_and_update(Weights<T>& weights, double rate, double max_norm,
                                StepClock& clock) {
-  clock.turns_to(Phase::kWait);
+  clock.turns_to(StepPhase::kWait);
   DistributedDataParallel& ddp = weights.ddp();
   if (!weights.updates_along(max_norm)) {
     RONDO_RETURN_IF_ERROR(ddp.finish());
-    clock.turns_to(Phase::kUpdate);
+    clock.turns_to(StepPhase::kUpdate);
     return weights.update(rate, max_norm);
   }
   weights.begin_update(rate);
   RONDO_RETURN_IF_ERROR(ddp.finish([&](size_t bucket) { weights.update_bucket(bucket); }));
-  clock.turns_to(Phase::kUpdate);
+  clock.turns_to(StepPhase::kUpdate);
   weights.end_update();
   return Update{.made = true, .norm = 0};
 }
 
 template <class T>
-Status Step<T>::await_parameters() {
-  clock_.turns_to(Phase::kParameters);
+Status TrainingStep<T>::await_parameters() {
+  clock_.turns_to(StepPhase::kParameters);
   const Result<bool> waited = weights_.await_parameters();
   RONDO_RETURN_IF_ERROR(waited.status());
   if (waited.value() && ddp_.is_sharded()) clock_.gathered();
@@ -129,7 +129,7 @@ Status Step<T>::await_parameters() {
 }
 
 template <class T>
-Step<T>::Step(const Parts& parts)
+TrainingStep<T>::TrainingStep(const Parts& parts)
     : options_(parts.options),
       communicator_(parts.communicator),
       model_(parts.model),
@@ -140,8 +140,8 @@ Step<T>::Step(const Parts& parts)
       forward_(parts.forward),
       loss_(2) {}
 
-template class Step<float>;
-template class Step<double>;
+template class TrainingStep<float>;
+template class TrainingStep<double>;
 template Result<Update> wait_and_update(Weights<float>&, double, double, StepClock&);
 template Result<Update> wait_and_update(Weights<double>&, double, double, StepClock&);
 

@@ -24,11 +24,11 @@ struct StepResult {
 
 /// One thread. T is the type of arithmetic.
 template <class T>
-class Step : private BackwardListener {
+class TrainingStep : private BackwardListener {
  public:
   /// Borrowed. `forward` hears of each layer that a forward pass turns to.
   struct Parts {
-    const Options& options;
+    const TrainOptions& options;
     Communicator& communicator;
     Model<T>& model;
     Weights<T>& weights;
@@ -36,9 +36,9 @@ class Step : private BackwardListener {
     StepClock& clock;
     ForwardListener& forward;
   };
-  explicit Step(const Parts& parts);
+  explicit TrainingStep(const Parts& parts);
 
-  /// Step `number` at this learning rate. After a failure parameters are those of no step.
+  /// Makes step `number` at this learning rate. After a failure parameters are those of no step.
   Result<StepResult> run(uint64_t number, double rate);
   /// With --zero 1 the parameters of the last step may still be under way: until this they must not
   /// be used.
@@ -52,7 +52,7 @@ class Step : private BackwardListener {
   void gradient_ready(int parameter, size_t count) override;
   void gradient_skipped(int parameter) override;
 
-  const Options& options_;
+  const TrainOptions& options_;
   Communicator& communicator_;
   Model<T>& model_;
   Weights<T>& weights_;

@@ -50,7 +50,7 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
 
 template <class T>
 Status train_ddp(Run<T>& run) {
-  const Options& o = run.options;
+  const TrainOptions& o = run.options;
   DistributedDataParallel& ddp = run.weights.ddp();
   run.readers = run.samples.workers();
   RONDO_RETURN_IF_ERROR(begin_run(run));
@@ -67,13 +67,13 @@ Status train_ddp(Run<T>& run) {
   Straggler forward(
       o.sabotage == "straggler" && run.communicator.rank() + 1 == run.communicator.size(),
       static_cast<int>(run.model.layers().size()) - 1, clock);
-  Step<T> step({.options = o,
-                .communicator = run.communicator,
-                .model = run.model,
-                .weights = run.weights,
-                .samples = run.samples,
-                .clock = clock,
-                .forward = forward});
+  TrainingStep<T> step({.options = o,
+                        .communicator = run.communicator,
+                        .model = run.model,
+                        .weights = run.weights,
+                        .samples = run.samples,
+                        .clock = clock,
+                        .forward = forward});
   const Result<End> end =
       make_steps(run, {.step = [&](uint64_t number, double rate) { return step.run(number, rate); },
                        .await = [&] { return step.await_parameters(); },
@@ -83,7 +83,7 @@ Status train_ddp(Run<T>& run) {
 }
 
 template <class T>
-Status train_with(const Options& options, const Dataset& data, const Dataset* validation,
+Status train_with(const TrainOptions& options, const Dataset& data, const Dataset* validation,
                   Communicator& communicator, std::optional<Report>& report) try {
   RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
@@ -126,7 +126,7 @@ Status train_with(const Options& options, const Dataset& data, const Dataset* va
 
 }  // namespace
 
-Status train(const Options& options, const Dataset& data, const Dataset* validation,
+Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
              Communicator& communicator) {
   const auto with = options.type() == DataType::kFloat64 ? train_with<double> : train_with<float>;
   std::optional<Report> report;

@@ -11,7 +11,7 @@ namespace rondo::trainer {
 /// Every rank calls it with equal options and data; where they differ, every rank returns an error
 /// that names the ranks. `validation` may be null. Rank 0 reports. On failure the communicator is aborted with the
 /// reason, so that every rank returns it.
-Status train(const Options& options, const Dataset& data, const Dataset* validation,
+Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
              Communicator& communicator);
 
 }  // namespace rondo::trainer

@@ -26,7 +26,7 @@ std::vector<DdpTensor> tensors_of(const std::vector<Parameter>& parameters) {
 
 template <class T>
 Result<Weights<T>> Weights<T>::create(Model<T>& model, Communicator& communicator,
-                                      const Options& options) {
+                                      const TrainOptions& options) {
   Result<DistributedDataParallel> ddp =
       DistributedDataParallel::create(communicator, tensors_of(model.parameters()),
                                       tensors_of(model.buffers()), ddp_options(options));
@@ -36,7 +36,7 @@ Result<Weights<T>> Weights<T>::create(Model<T>& model, Communicator& communicato
 
 template <class T>
 Weights<T>::Weights(Model<T>& model, Communicator& communicator, DistributedDataParallel ddp,
-                    const Options& options)
+                    const TrainOptions& options)
     : model_(model),
       communicator_(communicator),
       ddp_(std::move(ddp)),

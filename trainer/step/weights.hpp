@@ -33,7 +33,7 @@ class Weights {
  public:
   /// Compares all ranks' models; binds `model`, which is borrowed, as the communicator is.
   static Result<Weights> create(Model<T>& model, Communicator& communicator,
-                                const Options& options);
+                                const TrainOptions& options);
 
   DistributedDataParallel& ddp() { return ddp_; }
   Optimizer<T>& optimizer() { return *optimizer_; }
@@ -77,7 +77,7 @@ class Weights {
 
  private:
   Weights(Model<T>& model, Communicator& communicator, DistributedDataParallel ddp,
-          const Options& options);
+          const TrainOptions& options);
   void bind();
   void round_copy(size_t begin, size_t end);
   std::vector<size_t> parameters() const;  // indices of tensors that are parameters

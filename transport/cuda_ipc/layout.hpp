@@ -9,8 +9,8 @@
 //   abort             -                    AbortLine: raised by a rank that gives up
 //   state             channel              StateLine: the owner's own, kept from kernel to kernel
 //   from a peer       channel, peer        PeerLine: the peer's signal, and its buffers
-//   inbox             channel, writer      InboxLine, Header[depth]: what the writer has sent
-//   notices           channel, writer      InboxLine, Header[publish_depth]: what it has published
+//   inbox             channel, writer      InboxLine, SlotHeader[depth]: what the writer has sent
+//   notices           channel, writer      InboxLine, SlotHeader[publish_depth]: what it has published
 //   outbox            channel, reader      OutboxLine: what the reader has freed, of either kind
 //   slots             channel, writer      depth slots, written by the writer
 //   published slots   channel              publish_depth slots, written by the owner
@@ -84,7 +84,7 @@ struct alignas(kLine) OutboxLine {
 };
 
 /// What a slot holds.
-struct Header {
+struct SlotHeader {
   uint64_t tag;
   uint64_t bytes;
 };
@@ -139,7 +139,7 @@ class SegmentLayout {
   static constexpr size_t lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
   static constexpr size_t stride(size_t slot_bytes) { return lines(slot_bytes); }
   static constexpr size_t inbox_bytes(size_t depth) {
-    return sizeof(InboxLine) + lines(depth * sizeof(Header));
+    return sizeof(InboxLine) + lines(depth * sizeof(SlotHeader));
   }
   constexpr size_t pairs() const { return size_t{shape_.channels} * shape_.ranks; }
   constexpr size_t pair(size_t channel, size_t rank) const { return channel * shape_.ranks + rank; }

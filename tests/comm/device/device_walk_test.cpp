@@ -224,8 +224,8 @@ TEST_CASE("The layout's parts do not overlap, and end where the segment ends") {
       claim(layout.state(c), sizeof(StateLine));
       for (uint32_t r = 0; r < shape.ranks; ++r) {
         claim(layout.peer(c, r), sizeof(PeerLine));
-        claim(layout.inbox(c, r), sizeof(InboxLine) + shape.depth * sizeof(Header));
-        claim(layout.notice(c, r), sizeof(InboxLine) + shape.publish_depth * sizeof(Header));
+        claim(layout.inbox(c, r), sizeof(InboxLine) + shape.depth * sizeof(SlotHeader));
+        claim(layout.notice(c, r), sizeof(InboxLine) + shape.publish_depth * sizeof(SlotHeader));
         claim(layout.outbox(c, r), sizeof(OutboxLine));
         for (uint32_t i = 0; i < shape.depth; ++i) claim(layout.slot(c, r, i), shape.slot_bytes);
       }

@@ -8,8 +8,8 @@ namespace {
 using schedule::test::builtins;
 using schedule::test::says;
 
-Request request(Collective collective, Algorithm algorithm, int ranks, uint64_t size) {
-  Request r;
+PlanRequest request(Collective collective, Algorithm algorithm, int ranks, uint64_t size) {
+  PlanRequest r;
   r.collective = collective;
   r.algorithm = algorithm;
   r.ranks = ranks;
@@ -19,7 +19,7 @@ Request request(Collective collective, Algorithm algorithm, int ranks, uint64_t 
   return r;
 }
 
-ExplainedPlan planned(const Request& r) {
+ExplainedPlan planned(const PlanRequest& r) {
   auto plan = make_plan(r);
   if (!plan.ok()) FAIL(plan.status().to_string());
   return std::move(plan).value();
@@ -30,7 +30,7 @@ ExplainedPlan planned(const Request& r) {
 TEST_CASE("what every algorithm moves is what its formula says, and every plan is verified") {
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {2, 3, 4, 5, 8}) {
-      Request r = request(collective, algorithm, n, static_cast<uint64_t>(n) * 4096 * 5);
+      PlanRequest r = request(collective, algorithm, n, static_cast<uint64_t>(n) * 4096 * 5);
       r.root = is_rooted(collective) ? n - 1 : 0;
       const ExplainedPlan plan = planned(r);
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
@@ -90,7 +90,7 @@ TEST_CASE("one rank alone, no data, and barriers have plans too") {
 }
 
 TEST_CASE("the choice is the communicator's, and says why") {
-  Request r = request(Collective::kAllReduce, Algorithm::kAuto, 4, 64 << 20);
+  PlanRequest r = request(Collective::kAllReduce, Algorithm::kAuto, 4, 64 << 20);
   ExplainedPlan plan = planned(r);
   CHECK(plan.algorithm == Algorithm::kTwoShotDirect);
   CHECK_THAT(plan.why, says("the cheapest that is possible"));
@@ -102,7 +102,7 @@ TEST_CASE("the choice is the communicator's, and says why") {
     CHECK((c.refusal != nullptr) == direct);
   }
   // Library memory is not copied by the kernel, whatever is chosen.
-  Request little = request(Collective::kAllGather, Algorithm::kAuto, 3, 12);
+  PlanRequest little = request(Collective::kAllGather, Algorithm::kAuto, 3, 12);
   little.available.process_copy = true;
   for (const tuner::Candidate& c : planned(little).candidates) {
     INFO(name(c.algorithm));
@@ -118,7 +118,7 @@ TEST_CASE("the choice is the communicator's, and says why") {
 }
 
 TEST_CASE("one rank of very many") {
-  Request r = request(Collective::kAllReduce, Algorithm::kRing, 4096, uint64_t{1} << 30);
+  PlanRequest r = request(Collective::kAllReduce, Algorithm::kRing, 4096, uint64_t{1} << 30);
   r.rank = 4095;
   const ExplainedPlan plan = planned(r);
   REQUIRE(plan.schedules.size() == 1);
@@ -155,8 +155,8 @@ TEST_CASE("rounds that are alike stand for each other, and are counted all the s
 }
 
 TEST_CASE("what makes no sense is refused with the value") {
-  const auto message = [](const Request& r) { return make_plan(r).status().message(); };
-  Request r = request(Collective::kBroadcast, Algorithm::kAuto, 4, 64);
+  const auto message = [](const PlanRequest& r) { return make_plan(r).status().message(); };
+  PlanRequest r = request(Collective::kBroadcast, Algorithm::kAuto, 4, 64);
   r.root = 4;
   CHECK_THAT(message(r), says("root 4 is not one of 4 ranks"));
   r.root = 0;

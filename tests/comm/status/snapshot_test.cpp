@@ -17,7 +17,7 @@ namespace rondo::status {
 namespace {
 
 using board::Board;
-using board::Header;
+using board::BoardHeader;
 using board::RankState;
 
 bool contains(const std::string& text, const std::string& part) {
@@ -56,9 +56,9 @@ class Ranks {
     state.waiting_for = peer;
   }
   int fd() const { return segment_.fd(); }
-  Header& header() { return *reinterpret_cast<Header*>(base_); }
+  BoardHeader& header() { return *reinterpret_cast<BoardHeader*>(base_); }
   board::FirstError& first_error() {
-    return *reinterpret_cast<board::FirstError*>(base_ + sizeof(Header));
+    return *reinterpret_cast<board::FirstError*>(base_ + sizeof(BoardHeader));
   }
   Snapshot look() const {
     auto board = MappedBoard::open(transport::UniqueFd(dup(fd())));
@@ -225,9 +225,9 @@ TEST_CASE("the error of all ranks is shown") {
 TEST_CASE("only a whole board of this version is taken for one") {
   Ranks ranks(2);
   CHECK(opened(dup(ranks.fd())).ok());
-  ranks.header().version = Header::kVersion + 1;
+  ranks.header().version = BoardHeader::kVersion + 1;
   CHECK(contains(opened(dup(ranks.fd())).message(), "version"));
-  ranks.header().version = Header::kVersion;
+  ranks.header().version = BoardHeader::kVersion;
   for (const uint32_t count : {0u, 100u, 70'000u, 0x80000001u, 0xffffffffu}) {
     ranks.header().ranks = count;
     INFO(count);

@@ -21,7 +21,7 @@ void embedding_forward(size_t symbols, size_t size, const int32_t* x, const T* t
 
 template <class T>
 void embedding_backward(size_t symbols, size_t size, const int32_t* x, const T* dy, T* dtable) {
-  const Rows<T>& kernels = rows_kernels<T>();
+  const RowKernels<T>& kernels = rows_kernels<T>();
   for (size_t i = 0; i < symbols; ++i) kernels.add(size, dy + i * size, row(dtable, x[i], size));
 }
 

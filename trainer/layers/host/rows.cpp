@@ -73,15 +73,15 @@ void relu_backward(size_t count, const T* y, T* dy) {
 }
 
 template <class T>
-Rows<T> rows_of() {
+RowKernels<T> rows_of() {
   return {.add_bias = add_bias<T>,
           .add_columns = add_columns<T>,
           .add = add<T>,
           .scale = scale<T>,
           .relu_backward = relu_backward<T>};
 }
-Rows<float> float_rows() { return rows_of<float>(); }
-Rows<double> double_rows() { return rows_of<double>(); }
+RowKernels<float> float_rows() { return rows_of<float>(); }
+RowKernels<double> double_rows() { return rows_of<double>(); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -95,8 +95,8 @@ HWY_EXPORT(float_rows);
 HWY_EXPORT(double_rows);
 
 template <class T>
-const Rows<T>& rows_kernels() {
-  static const Rows<T> kernels = [] {
+const RowKernels<T>& rows_kernels() {
+  static const RowKernels<T> kernels = [] {
     if constexpr (std::is_same_v<T, float>) {
       return HWY_DYNAMIC_DISPATCH(float_rows)();
     } else {
@@ -106,8 +106,8 @@ const Rows<T>& rows_kernels() {
   return kernels;
 }
 
-template const Rows<float>& rows_kernels();
-template const Rows<double>& rows_kernels();
+template const RowKernels<float>& rows_kernels();
+template const RowKernels<double>& rows_kernels();
 
 }  // namespace rondo::trainer
 #endif

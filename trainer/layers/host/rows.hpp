@@ -8,7 +8,7 @@ namespace rondo::trainer {
 
 /// Plain functions behind one look-up of the machine's instruction set. T is float or double.
 template <class T>
-struct Rows {
+struct RowKernels {
   /// y[rows x width] += bias[width] in every row, and then max(0, y) when `relu`; NaN stays one.
   void (*add_bias)(size_t rows, size_t width, const T* bias, bool relu, T* y);
   /// sums[width] += the sums of the columns of x[rows x width].
@@ -20,6 +20,6 @@ struct Rows {
 };
 
 template <class T>
-const Rows<T>& rows_kernels();
+const RowKernels<T>& rows_kernels();
 
 }  // namespace rondo::trainer
