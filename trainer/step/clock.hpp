@@ -60,7 +60,7 @@ class StepClock : public ForwardListener, private BackwardListener {
   int64_t since_ns_ = 0;  // when phase_ began
   uint64_t number_ = 0;   // of the step under way
   uint64_t last_update_ = 0;
-  Measurements::Step step_ = {};
+  Measurements::StepMoments step_ = {};
   int64_t gather_ns_ = 0, exposed_gather_ns_ = 0;  // of the parameters: under way, and waited for
 };
 
