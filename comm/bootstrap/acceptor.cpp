@@ -11,6 +11,7 @@
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/meeting.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -96,19 +97,20 @@ class Acceptor {
   std::string rejected_text() const {
     if (rejected_ == 0) return "";
     return "; it turned away " +
-           (rejected_ == 1 ? "a caller" : std::to_string(rejected_) + " callers, the last one") +
+           (rejected_ == 1 ? "a connection"
+                           : std::to_string(rejected_) + " connections, the last one") +
            " " + last_rejected_;
   }
 
   /// Sends `why`, and keeps `what` for the error if a rank is missing. The hello is not proven.
   void reject(Connection& connection, const PendingConnection& pending, const Status& why,
               const std::string& what) {
-    const std::string from = meeting_.rendezvous.is_tcp() ? "at " + peer_address(connection.fd())
+    const std::string from = meeting_.rendezvous.is_tcp() ? "from " + peer_address(connection.fd())
                              : pending.visible_pid > 0    ? pid_text(pending.visible_pid)
-                                                          : "in another PID namespace";
-    ++rejected_;
+                                                          : "from another PID namespace";
     last_rejected_ =
         from + " that called itself rank " + std::to_string(pending.hello.rank) + " and " + what;
+    if (++rejected_ == 1) log(LogLevel::kWarn, "rank 0 turned away a connection " + last_rejected_);
     refuse(connection, why);
   }
 
@@ -173,7 +175,7 @@ class Acceptor {
   /// An error ends the meeting; a bad hello only rejects its connection.
   Status answer_hello(PendingConnection& pending) {
     const Hello& hello = pending.hello;
-    Connection connection(std::move(pending.socket), Bootstrap::kMaxBlobBytes);
+    Connection connection(std::move(pending.socket));
     const HelloVerdict verdict = judge(hello, pending.challenge, expected_);
     switch (verdict) {
       case HelloVerdict::kGarbage:
@@ -197,6 +199,7 @@ class Acceptor {
       case HelloVerdict::kWorldSize:
         break;
     }
+    connection.trust(Bootstrap::kMaxBlobBytes);
     const Digest proof = counter_proof(hello, pending.challenge, expected_.key);
     (void)connection.send(FrameKind::kProof, 0,
                           {reinterpret_cast<const char*>(proof.data()), proof.size()}, {},

@@ -126,8 +126,10 @@ Result<bool> Connection::read_some() {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  if (trusted_) {  // without room for them the kernel closes descriptors
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
   ssize_t got = 0;
   do {
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -144,6 +146,9 @@ Result<bool> Connection::read_some() {
       std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
       fds_.emplace_back(fd);
     }
+  }
+  if ((message.msg_flags & MSG_CTRUNC) && !trusted_) {
+    return Status(Code::kBootstrap, "received descriptors before the proof of the job's secret");
   }
   if (message.msg_flags & MSG_CTRUNC) return system_status("receiving descriptors", EMFILE);
   parser_.feed(bytes, static_cast<size_t>(got));

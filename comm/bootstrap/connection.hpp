@@ -54,12 +54,18 @@ Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline);
 /// ran out, else kSystem.
 Status system_status(const std::string& what, int error);
 
-/// Thread-compatible; owns its socket.
+/// Thread-compatible; owns its socket. Before trust() it takes frames of a status' size and no
+/// descriptors.
 class Connection {
  public:
   Connection() = default;
-  Connection(transport::UniqueFd socket, size_t max_payload_bytes)
-      : socket_(std::move(socket)), parser_(max_payload_bytes) {}
+  explicit Connection(transport::UniqueFd socket) : socket_(std::move(socket)) {}
+
+  /// The other side has proved the job's secret.
+  void trust(size_t max_payload_bytes) {
+    trusted_ = true;
+    parser_.allow(max_payload_bytes);
+  }
 
   int fd() const { return socket_.get(); }
   bool is_open() const { return socket_.valid(); }
@@ -76,14 +82,15 @@ class Connection {
     std::vector<transport::UniqueFd> fds;
   };
   /// A whole frame, or nothing if none has arrived. kPeerDied: the other side has closed, and all
-  /// its frames have been returned.
+  /// its frames have been returned. kBootstrap: it sent what it must not.
   Result<std::optional<Received>> try_receive();
 
  private:
   Result<bool> read_some();
 
   transport::UniqueFd socket_;
-  FrameParser parser_{0};
+  bool trusted_ = false;
+  FrameParser parser_{kMaxStatusBytes};
   std::deque<transport::UniqueFd> fds_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "comm/base/process.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::comm {
 
@@ -18,8 +19,14 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// Half a second of attempts (meeting.cpp). Another program closes every connection; a rank 0 closes
-// only those without a challenge when its meeting ends, and several communicators may share a port.
+constexpr milliseconds kRetryEvery{5};
+// Longer after a suspicion: a rank 0 that has another secret lists the connections it turned away.
+constexpr milliseconds kSuspectEvery{50};
+// An unproved listener may be rank 0 of another job, which stays, or an impostor, which may leave
+// the place to rank 0. Only time tells them apart.
+constexpr milliseconds kSuspicionLimit{2000};
+// Another program closes every connection; a rank 0 closes only those without a challenge when its
+// meeting ends, and several communicators may share a port.
 constexpr int kMaxDrops = 100;
 // A rank 0 sends its challenge at once. It waits as long for the hello (acceptor.cpp).
 constexpr milliseconds kSilence{5000};
@@ -29,7 +36,10 @@ constexpr milliseconds kSilence{5000};
 Result<std::optional<Joined>> Connector::attempt() {
   auto socket = meeting_.rendezvous.try_connect(deadline_);
   if (!socket.ok()) return socket.status();
-  if (!*socket) return std::optional<Joined>();
+  if (!*socket) {
+    suspect_since_.reset();
+    return std::optional<Joined>();
+  }
   const int fd = (*socket)->get();
   Credentials credentials{.pid = 0, .uid = geteuid()};
   if (!meeting_.rendezvous.is_tcp()) {
@@ -45,20 +55,14 @@ Result<std::optional<Joined>> Connector::attempt() {
   if (!pidfd.ok()) return pidfd.status();
   auto challenge = await_challenge(fd);
   if (!challenge.ok()) return challenge.status();
-  if (!*challenge) {
-    if (++drops_ < kMaxDrops) return std::optional<Joined>();
-    return not_rondo("closed the connection of rank " + std::to_string(meeting_.identity.rank) +
-                     " " + std::to_string(kMaxDrops) + " times without a word");
-  }
+  if (!*challenge) return std::optional<Joined>();
   // A rank 0: it closes a connection when too many are pending, or when its meeting ends.
   drops_ = 0;
   if (!say_hello(fd, **challenge)) return std::optional<Joined>();
-  const size_t all_blobs = static_cast<size_t>(meeting_.identity.world_size) *
-                           (Bootstrap::kMaxBlobBytes + sizeof(uint32_t));
   return wait_for_welcome({.rank = 0,
                            .pid = credentials.pid,
                            .pidfd = std::move(*pidfd),
-                           .connection = Connection(std::move(**socket), all_blobs)});
+                           .connection = Connection(std::move(**socket))});
 }
 
 Status Connector::no_answer() const {
@@ -66,8 +70,31 @@ Status Connector::no_answer() const {
                                       " did not answer within " + name_duration(meeting_.timeout));
 }
 
-Status Connector::not_rondo(const std::string& what) {
-  met_another_program_ = true;
+Status Connector::pause() const {
+  const milliseconds time = suspect_since_ ? kSuspectEvery : kRetryEvery;
+  return poll_until({}, deadline_.at_most(steady_clock::now() + time)).status();
+}
+
+std::string Connector::suspicion() const {
+  return suspicion_.ok() ? "" : "; " + suspicion_.message();
+}
+
+Status Connector::suspect(const Status& why, Deadline::Time since) {
+  suspicion_ = why;
+  if (!suspect_since_) suspect_since_ = since;
+  if (steady_clock::now() - *suspect_since_ >= kSuspicionLimit) {
+    found_taken_ = true;
+    return why;
+  }
+  if (!has_warned_) {
+    log(LogLevel::kWarn, "rank " + std::to_string(meeting_.identity.rank) +
+                             " still waits for rank 0: " + why.message());
+  }
+  has_warned_ = true;
+  return {};
+}
+
+Status Connector::not_rondo(const std::string& what) const {
   std::string text =
       "what listens at " + meeting_.rendezvous.text() + " is not rank 0 of a rondo job: it " + what;
   if (meeting_.rendezvous.is_tcp()) {
@@ -76,11 +103,22 @@ Status Connector::not_rondo(const std::string& what) {
   return Status(Code::kBootstrap, text);
 }
 
-/// Nothing: the connection was closed.
+/// The listener closed the connection without a word.
+Status Connector::count_drop() {
+  if (drops_++ == 0) first_drop_ = steady_clock::now();
+  if (drops_ < kMaxDrops) return {};
+  return suspect(
+      not_rondo("closed the connection of rank " + std::to_string(meeting_.identity.rank) + " " +
+                std::to_string(drops_) + " times without a word"),
+      first_drop_);
+}
+
+/// Nothing: the connection is of no use, try again.
 Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
   const Deadline verdict = deadline_ + kVerdictGrace;
   // In the job's own directory only a rank 0 listens, though it may be stopped.
-  const auto silence = steady_clock::now() + kSilence;
+  const auto start = steady_clock::now();
+  const auto silence = start + kSilence;
   const bool may_be_another = meeting_.rendezvous.is_tcp() && !verdict.is_before(silence);
   const Deadline until = may_be_another ? verdict.at_most(silence) : verdict;
   Challenge challenge{};
@@ -89,22 +127,27 @@ Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
     pollfd readable{fd, POLLIN, 0};
     auto ready = poll_until({&readable, 1}, until);
     if (!ready.ok()) return ready.status();
+    if (!*ready && !may_be_another) return no_answer();
     if (!*ready) {
-      return may_be_another ? not_rondo("has said nothing for " + name_duration(kSilence))
-                            : no_answer();
+      RONDO_RETURN_IF_ERROR(
+          suspect(not_rondo("has said nothing for " + name_duration(kSilence)), start));
+      return std::optional<Challenge>();
     }
     char* into = reinterpret_cast<char*>(&challenge) + received;
     const ssize_t got = recv(fd, into, sizeof challenge - received, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+      RONDO_RETURN_IF_ERROR(count_drop());
       return std::optional<Challenge>();
     }
     if (got > 0) received += static_cast<size_t>(got);
     if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
-      return not_rondo("says something else");
+      RONDO_RETURN_IF_ERROR(suspect(not_rondo("says something else"), start));
+      return std::optional<Challenge>();
     }
   }
   if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);
-  return other_version(challenge.version, kProtocolVersion);
+  RONDO_RETURN_IF_ERROR(suspect(other_version(challenge.version, kProtocolVersion), start));
+  return std::optional<Challenge>();
 }
 
 bool Connector::say_hello(int fd, const Challenge& challenge) {
@@ -129,13 +172,21 @@ bool Connector::say_hello(int fd, const Challenge& challenge) {
   return send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
 }
 
-/// Whether rank 0 knows the secret too.
-Status Connector::check_proof(const std::string& payload) const {
+bool Connector::is_proof(const Frame& frame) const {
   Digest proof{};
-  if (payload.size() == proof.size()) std::memcpy(proof.data(), payload.data(), proof.size());
-  if (equal(proof, expected_proof_)) return {};
-  return Status(Code::kBootstrap, "what listens at " + meeting_.rendezvous.text() +
-                                      " does not know this job's secret");
+  if (frame.kind != FrameKind::kProof || frame.payload.size() != proof.size()) return false;
+  std::memcpy(proof.data(), frame.payload.data(), proof.size());
+  return equal(proof, expected_proof_);
+}
+
+Status Connector::explain_unproved(const Frame& frame) const {
+  const std::string there = "what listens at " + meeting_.rendezvous.text();
+  if (frame.kind == FrameKind::kProof) {
+    return {Code::kBootstrap, there + " does not know this job's secret"};
+  }
+  std::string answer = to_string(frame.kind);
+  if (frame.kind == FrameKind::kError) answer = unpack_status(frame.payload).message();
+  return {Code::kBootstrap, there + " has not proved this job's secret and answers: " + answer};
 }
 
 /// Whether rank 0, which has closed its connection, has died; else it dropped this connection.
@@ -146,34 +197,27 @@ Result<bool> Connector::has_ended(const PeerConnection& host) const {
   return poll_until({&process, 1}, steady_clock::now() + milliseconds(50));
 }
 
-Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
+/// Nothing: the connection is of no use, try again.
+Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
   const std::string who = host.pid > 0 ? "rank 0 (pid " + std::to_string(host.pid) + ")" : "rank 0";
   bool ended = false;
-  proven_ = false;
   while (true) {
     auto received = host.connection.try_receive();
-    if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
-    if (received.ok() && *received) {
-      Frame& frame = (*received)->frame;
-      if (frame.kind == FrameKind::kOtherName) return std::optional<Joined>();
-      if (frame.kind == FrameKind::kError) return unpack_status(frame.payload);
-      if (frame.kind == FrameKind::kProof) {
-        RONDO_RETURN_IF_ERROR(check_proof(frame.payload));
-        proven_ = true;
-        continue;
-      }
-      if (frame.kind == FrameKind::kWelcome && proven_) {
-        return std::optional<Joined>(
-            Joined{.host = std::move(host), .welcome = std::move(frame.payload)});
-      }
-      return Status(Code::kBootstrap, who + " answered the hello with " + to_string(frame.kind));
+    if (received.ok() && *received) return std::optional<Frame>(std::move((*received)->frame));
+    if (received.status().code() == Code::kBootstrap && !proven_) {
+      RONDO_RETURN_IF_ERROR(
+          suspect(not_rondo("sends what it must not: " + received.status().message()),
+                  steady_clock::now()));
+      return std::optional<Frame>();
     }
+    if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
     if (!received.ok()) {
       auto dead = has_ended(host);
       if (!dead.ok()) return dead.status();
       ended = *dead;
-      if (!ended) return std::optional<Joined>();
+      if (!ended) return std::optional<Frame>();
     }
+    if (ended && !proven_) return std::optional<Frame>();
     if (ended) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
     pollfd watched[2] = {{host.connection.fd(), POLLIN, 0}, {host.pidfd.get(), POLLIN, 0}};
     auto ready = poll_until(watched, deadline_ + kVerdictGrace);
@@ -181,6 +225,32 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
     if (!*ready) return no_answer();
     ended = watched[1].revents != 0;
   }
+}
+
+Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
+  proven_ = false;
+  auto first = next_frame(host);
+  if (!first.ok()) return first.status();
+  if (!*first || (*first)->kind == FrameKind::kOtherName) return std::optional<Joined>();
+  if (!is_proof(**first)) {
+    RONDO_RETURN_IF_ERROR(suspect(explain_unproved(**first), steady_clock::now()));
+    return std::optional<Joined>();
+  }
+  proven_ = true;
+  suspect_since_.reset();
+  host.connection.trust(static_cast<size_t>(meeting_.identity.world_size) *
+                        (Bootstrap::kMaxBlobBytes + sizeof(uint32_t)));
+  auto second = next_frame(host);
+  if (!second.ok()) return second.status();
+  if (!*second) return std::optional<Joined>();
+  Frame& frame = **second;
+  if (frame.kind == FrameKind::kError) return unpack_status(frame.payload);
+  if (frame.kind == FrameKind::kWelcome) {
+    return std::optional<Joined>(
+        Joined{.host = std::move(host), .welcome = std::move(frame.payload)});
+  }
+  return Status(Code::kBootstrap,
+                std::string("rank 0 answered the hello with ") + to_string(frame.kind));
 }
 
 }  // namespace rondo::comm

@@ -11,21 +11,6 @@
 #include "comm/bootstrap/connector.hpp"
 
 namespace rondo::comm {
-namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-using transport::UniqueFd;
-
-constexpr milliseconds kRetryEvery{5};
-
-/// Before another attempt.
-Status pause(const Deadline& deadline) {
-  return poll_until({}, deadline.at_most(steady_clock::now() + kRetryEvery)).status();
-}
-
-}  // namespace
-
 Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
   const Deadline deadline = meeting.deadline();
   Connector connector(meeting, deadline);
@@ -35,7 +20,7 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
     if (*listener) return accept_ranks(meeting, **listener);
     // Another process listens here. If it is a rank 0, joining it reveals the duplicate to all.
     auto answer = connector.attempt();
-    if (!answer.ok() && connector.met_another_program()) {
+    if (!answer.ok() && connector.found_taken()) {
       return Status(answer.status().code(), "rank 0 cannot listen at " + meeting.rendezvous.text() +
                                                 ", which is taken: " + answer.status().message());
     }
@@ -43,9 +28,9 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
     if (deadline.has_passed()) {
       return Status(Code::kBootstrap, "rank 0 could not listen at " + meeting.rendezvous.text() +
                                           " within " + name_duration(meeting.timeout) +
-                                          ": another process does");
+                                          ": another process does" + connector.suspicion());
     }
-    RONDO_RETURN_IF_ERROR(pause(deadline));
+    RONDO_RETURN_IF_ERROR(connector.pause());
   }
 }
 
@@ -60,9 +45,10 @@ Result<Joined> join_meeting(const Meeting& meeting) {
       return Status(Code::kBootstrap, "rank 0 of " + std::to_string(meeting.identity.world_size) +
                                           " did not come within " + name_duration(meeting.timeout) +
                                           "; rank " + std::to_string(meeting.identity.rank) +
-                                          " looked for it at " + meeting.rendezvous.text());
+                                          " looked for it at " + meeting.rendezvous.text() +
+                                          connector.suspicion());
     }
-    RONDO_RETURN_IF_ERROR(pause(deadline));
+    RONDO_RETURN_IF_ERROR(connector.pause());
   }
 }
 

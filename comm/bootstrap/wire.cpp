@@ -138,7 +138,7 @@ Result<std::optional<Frame>> FrameParser::next() {
   return std::optional<Frame>(std::move(frame));
 }
 
-constexpr size_t kMaxText = 4096;
+constexpr size_t kMaxText = kMaxStatusBytes - sizeof(int32_t);
 
 std::string pack_status(const Status& status) {
   const auto code = static_cast<int32_t>(status.code());

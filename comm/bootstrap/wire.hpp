@@ -154,6 +154,8 @@ struct Frame {
 class FrameParser {
  public:
   explicit FrameParser(size_t max_payload_bytes) : max_payload_bytes_(max_payload_bytes) {}
+  /// From the next header on.
+  void allow(size_t max_payload_bytes) { max_payload_bytes_ = max_payload_bytes; }
   void feed(const char* bytes, size_t count) { buffer_.append(bytes, count); }
   /// The next whole frame; nothing while it is incomplete; an error if the bytes are not a frame.
   Result<std::optional<Frame>> next();
@@ -163,6 +165,8 @@ class FrameParser {
   std::string buffer_;
 };
 
+/// Of a status' payload.
+inline constexpr size_t kMaxStatusBytes = 4100;
 std::string pack_status(const Status& status);
 /// Never ok: a payload that cannot be parsed gives kBootstrap.
 Status unpack_status(std::string_view payload);

@@ -1,0 +1,256 @@
+// Listeners at the meeting place that are not rank 0: another program, or an impostor without the
+// job's secret. What they send ends no rank while the place may still become rank 0's.
+#include <fcntl.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "comm/bootstrap/bootstrap.hpp"
+#include "tests/comm/bootstrap/tcp_helpers.hpp"
+
+namespace rondo {
+namespace {
+
+using comm::Bootstrap;
+using comm::FrameKind;
+using comm::Hello;
+using testing::expect;
+using testing::ForkGang;
+using testing::Link;
+using testing::TempDirectory;
+using transport::UniqueFd;
+
+void send_frame(const UniqueFd& fd, FrameKind kind, const std::string& payload) {
+  const comm::FrameHeader header{.magic = comm::kFrameMagic,
+                                 .kind = kind,
+                                 .fd_count = 0,
+                                 .sequence = 0,
+                                 .length = static_cast<uint32_t>(payload.size())};
+  send_bytes(fd, &header, sizeof header);
+  send_bytes(fd, payload.data(), payload.size());
+}
+
+/// As rank 0 does first; returns the answer.
+Hello challenge(const UniqueFd& fd) {
+  const comm::Challenge challenge = comm::make_challenge();
+  send_bytes(fd, &challenge, sizeof challenge);
+  Hello hello{};
+  (void)recv(fd.get(), &hello, sizeof hello, MSG_WAITALL);
+  return hello;
+}
+
+std::string bytes_of(const comm::Digest& digest) { return {digest.begin(), digest.end()}; }
+
+/// Passes a descriptor with the first byte of a frame.
+void send_descriptor(const UniqueFd& fd) {
+  char byte = 'R';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const attached = CMSG_FIRSTHDR(&message);
+  attached->cmsg_level = SOL_SOCKET;
+  attached->cmsg_type = SCM_RIGHTS;
+  attached->cmsg_len = CMSG_LEN(sizeof(int));
+  *reinterpret_cast<int*>(CMSG_DATA(attached)) = fd.get();
+  (void)sendmsg(fd.get(), &message, MSG_NOSIGNAL);
+}
+
+/// One way to misbehave on a connection.
+struct Impostor {
+  const char* found;  // in the error of a rank that meets nothing else there
+  std::function<void(const UniqueFd&)> serve;
+  bool unix_only = false;
+};
+
+std::vector<Impostor> impostors() {
+  return {
+      {"says something else",
+       [](const UniqueFd& fd) { send_bytes(fd, "SSH-2.0-OpenSSH_9.2\r\n", 21); }},
+      {"speaks version 9",
+       [](const UniqueFd& fd) {
+         comm::Challenge later = comm::make_challenge();
+         later.version = 9;
+         send_bytes(fd, &later, sizeof later);
+       }},
+      {"has not proved this job's secret and answers: go home",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_frame(fd, FrameKind::kError, comm::pack_status({Code::kPeerDied, "go home"}));
+       }},
+      {"does not know this job's secret",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_frame(fd, FrameKind::kProof, std::string(sizeof(comm::Digest), 'x'));
+       }},
+      {"does not know this job's secret",  // it sends back the rank's own proof
+       [](const UniqueFd& fd) {
+         const Hello hello = challenge(fd);
+         send_frame(fd, FrameKind::kProof, bytes_of(hello.proof));
+       }},
+      {"answers: welcome",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_frame(fd, FrameKind::kWelcome, "");
+       }},
+      {"sends what it must not: received bytes that are no frame",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_bytes(fd, "HTTP/1.1 400 Bad Request\r\n", 26);
+       }},
+      {"a payload of 100000 bytes, at most 4100",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_frame(fd, FrameKind::kError, std::string(100'000, 'x'));
+       }},
+      {"sends what it must not: received descriptors",
+       [](const UniqueFd& fd) {
+         challenge(fd);
+         send_descriptor(fd);
+       },
+       true},
+  };
+}
+
+/// A meeting place of either kind, with a listener of the test's own.
+struct Place {
+  explicit Place(bool over_tcp) : tcp(over_tcp) {
+    if (tcp) {
+      listener = listen_on_loopback(port);
+      return;
+    }
+    listener.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path().copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(listener.get(), 8) == 0);
+  }
+  std::string socket_path() const { return directory.path() + "/world.sock"; }
+  comm::Identity identity_of(int rank) const {
+    return tcp ? tcp_identity(rank, 2, port) : identity(rank, 2, directory);
+  }
+  /// From now on, rank 0 can listen.
+  void leave() {
+    if (!tcp) unlink(socket_path().c_str());
+    listener.reset();
+  }
+  bool tcp;
+  int port = 0;
+  TempDirectory directory;
+  UniqueFd listener;
+};
+
+void meet(const comm::Identity& id) {
+  auto met = Bootstrap::meet(id, "world", kLong);
+  expect(met.ok(), met.status().to_string());
+  expect(met->barrier().ok(), "barrier");
+}
+
+TEST_CASE("what an impostor sends ends no rank, which meets the real rank 0", "[impostor]") {
+  for (const bool tcp : {true, false}) {
+    for (const Impostor& impostor : impostors()) {
+      if (tcp && impostor.unix_only) continue;
+      INFO((tcp ? "TCP: " : "a directory: ") << impostor.found);
+      Place place(tcp);
+      ForkGang gang(2, [&](int rank, Link& link) {
+        place.listener.reset();  // this process's copy
+        if (rank == 0) link.await("go");
+        meet(place.identity_of(rank));
+      });
+      const UniqueFd fd = accept_one(place.listener);
+      place.leave();
+      impostor.serve(fd);
+      gang.tell(0, "go");
+      testing::require_all_ok(gang.join());
+    }
+  }
+}
+
+/// Serves every connection at `listener`, as long as it lives.
+class Occupant {
+ public:
+  Occupant(UniqueFd listener, std::function<void(const UniqueFd&)> serve)
+      : listener_(std::move(listener)), serve_(std::move(serve)), thread_([this] { run(); }) {}
+  ~Occupant() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    while (!over_) {
+      pollfd come{listener_.get(), POLLIN, 0};
+      if (poll(&come, 1, 20) != 1) continue;
+      const UniqueFd fd(accept(listener_.get(), nullptr, nullptr));
+      if (fd.valid()) serve_(fd);
+    }
+  }
+
+  UniqueFd listener_;
+  std::function<void(const UniqueFd&)> serve_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+TEST_CASE("a place that another process keeps is found out by all, whatever that does",
+          "[impostor]") {
+  std::vector<Impostor> all = impostors();
+  all.push_back({" times without a word", [](const UniqueFd&) {}});
+  std::vector<std::unique_ptr<Place>> places;
+  for (const Impostor& impostor : all) {
+    places.push_back(std::make_unique<Place>(!impostor.unix_only));
+  }
+  const int count = static_cast<int>(all.size());
+  ForkGang gang(2 * count, [&](int i, Link&) {
+    const size_t k = static_cast<size_t>(i % count);
+    const int rank = i / count;
+    for (const auto& place : places) place->listener.reset();
+    if (rank == 0 && !places[k]->tcp) return;  // rank 0 takes a directory whose lock is free
+    const Status status = Bootstrap::meet(places[k]->identity_of(rank), "world", kLong).status();
+    expect_failure(status, Code::kBootstrap, all[k].found);
+    const std::string taken = "rank 0 cannot listen at " + places[k]->identity_of(0).rendezvous;
+    if (rank == 0) expect_failure(status, Code::kBootstrap, taken);
+  });
+  std::vector<std::unique_ptr<Occupant>> occupants;
+  for (size_t k = 0; k < all.size(); ++k) {
+    occupants.push_back(std::make_unique<Occupant>(std::move(places[k]->listener), all[k].serve));
+  }
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a place whose listener says nothing is found out", "[impostor]") {
+  Place place(true);
+  ForkGang gang(3, [&](int i, Link&) {
+    place.listener.reset();
+    const Status status =
+        Bootstrap::meet(place.identity_of(i % 2), "world", i == 2 ? kShort : kLong).status();
+    if (i == 2) return expect_failure(status, Code::kBootstrap, "did not answer within 0.7 s");
+    expect_failure(status, Code::kBootstrap, "has said nothing for 5 s");
+    expect_failure(status, Code::kBootstrap, "choose another port");
+  });
+  testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("at the deadline, a rank says what it met instead of rank 0", "[impostor]") {
+  Place place(true);
+  ForkGang gang(1, [&](int, Link&) {
+    place.listener.reset();
+    const Status status = Bootstrap::meet(place.identity_of(1), "world", kMedium).status();
+    expect_failure(status, Code::kBootstrap, "rank 0 of 2 did not come within 3 s; ");
+    expect_failure(status, Code::kBootstrap, "answers: go home");
+  });
+  const UniqueFd fd = accept_one(place.listener);
+  place.leave();
+  impostors()[2].serve(fd);
+  testing::require_all_ok(gang.join());
+}
+
+}  // namespace
+}  // namespace rondo
