@@ -64,22 +64,36 @@ Status check_parent(const std::string& path) {
               "your own on every rank"};
 }
 
-/// Returns whether this call made it; makes the parent too (/tmp/rondo-UID).
+// Of directories that rondo has made for a meeting: the sticky bit, which changes nothing where only
+// their owner may write, says that the last meeting there removes them. No other mark survives that
+// the process that made them leaves first.
+constexpr mode_t kMadeMode = 01700;
+
+/// Removes the directory if rondo has made it and it is empty.
+bool remove_if_made(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
+         (info.st_mode & 07777) == kMadeMode && rmdir(path.c_str()) == 0;
+}
+
+Status make_directory(const std::string& path, mode_t mode) {
+  if (mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return {};
+  return system_status("cannot create the rendezvous directory " + path, errno);
+}
+
+/// Returns whether this call made it, if needed with its parent. It may be gone at once, when another
+/// meeting there ends.
 Result<bool> make_private_directory(const std::string& path) {
-  if (is_derived(path)) {
-    const std::string parent = std::filesystem::path(path).parent_path();
-    if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) {
-      return system_status("cannot create the rendezvous directory " + parent, errno);
-    }
+  const std::string parent = std::filesystem::path(path).parent_path();
+  if (is_derived(path)) {  // the parent (/tmp/rondo-UID) stays, for all jobs of this user
+    RONDO_RETURN_IF_ERROR(make_directory(parent, 0700));
     RONDO_RETURN_IF_ERROR(check_parent(path));
   }
-  if (mkdir(path.c_str(), 0700) == 0) return true;
-  if (errno == ENOENT) {
-    const std::string parent = std::filesystem::path(path).parent_path();
-    if (!parent.empty() && mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) {
-      return system_status("cannot create the rendezvous directory " + parent, errno);
-    }
-    if (mkdir(path.c_str(), 0700) == 0) return true;
+  if (mkdir(path.c_str(), kMadeMode) == 0) return true;
+  if (errno == ENOENT && !parent.empty()) {
+    RONDO_RETURN_IF_ERROR(make_directory(parent, is_derived(path) ? 0700 : kMadeMode));
+    if (mkdir(path.c_str(), kMadeMode) == 0) return true;
+    if (errno == ENOENT) return false;  // the parent is gone
   }
   if (errno == EEXIST) return false;
   return system_status("cannot create the rendezvous directory " + path, errno);
@@ -132,28 +146,33 @@ Status check_name(const std::string& name) {
 
 namespace {
 
-/// Removes a listener's socket and lock from a directory at the end. The lock is held as long as
-/// the socket listens, so a socket whose lock is free is stale.
+/// At its end, removes a listener's socket and lock from a directory, and the directory if rondo has
+/// made it and no other meeting is there. The lock is held as long as the socket listens, so a
+/// socket whose lock is free is stale.
 class DirectoryLock {
  public:
-  DirectoryLock(std::string path, std::string name, bool made, UniqueFd directory, UniqueFd lock)
+  DirectoryLock(std::string path, const std::string& name)
       : path_(std::move(path)),
-        name_(std::move(name)),
-        made_directory_(made),
-        directory_(std::move(directory)),
-        lock_(std::move(lock)) {}
+        parent_(std::filesystem::path(path_).parent_path()),
+        socket_(name + ".sock"),
+        lock_file_(name + ".lock") {}
   ~DirectoryLock() {
-    unlinkat(directory_.get(), (name_ + ".sock").c_str(), 0);
-    unlinkat(directory_.get(), (name_ + ".lock").c_str(), 0);
-    // Succeeds if it is empty: the last meeting there removes it.
-    if (made_directory_ || is_derived(path_)) rmdir(path_.c_str());
+    if (lock_.valid()) {
+      unlinkat(directory_.get(), socket_.c_str(), 0);
+      unlinkat(directory_.get(), lock_file_.c_str(), 0);
+    }
+    if (remove_if_made(path_)) remove_if_made(parent_);
   }
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  void hold(UniqueFd directory, UniqueFd lock) {
+    directory_ = std::move(directory);
+    lock_ = std::move(lock);
+  }
+
  private:
-  std::string path_, name_;
-  bool made_directory_;
+  const std::string path_, parent_, socket_, lock_file_;
   UniqueFd directory_, lock_;
 };
 
@@ -199,6 +218,7 @@ UniqueFd unix_socket() {
 
 Result<std::optional<Listener>> listen_in_directory(const std::string& path,
                                                     const std::string& name) {
+  auto directory_lock = std::make_shared<DirectoryLock>(path, name);
   auto made = make_private_directory(path);
   if (!made.ok()) return made.status();
   if (*made && is_derived(path)) sweep_siblings(path);
@@ -211,8 +231,7 @@ Result<std::optional<Listener>> listen_in_directory(const std::string& path,
 
   const sockaddr_un address = address_in(**opened, name);
   unlinkat((*opened)->get(), (name + ".sock").c_str(), 0);
-  auto directory_lock =
-      std::make_shared<DirectoryLock>(path, name, *made, std::move(**opened), std::move(**lock));
+  directory_lock->hold(std::move(**opened), std::move(**lock));
   UniqueFd fd = unix_socket();
   if (!fd.valid()) return system_status("socket", errno);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

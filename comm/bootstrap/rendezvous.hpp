@@ -23,7 +23,8 @@ inline bool is_tcp(const std::string& rendezvous) { return rendezvous.starts_wit
 /// Letters, digits, '_', '-', '.', 1 to 64 of them, not starting with a dot.
 Status check_name(const std::string& name);
 
-/// Rank 0's socket; at its end it removes what it made in a directory.
+/// Rank 0's socket; at its end it removes what it made in a directory, and the directory, if rondo
+/// made that and no other meeting is there.
 class Listener {
  public:
   explicit Listener(transport::UniqueFd socket, std::shared_ptr<void> directory_lock = {})

@@ -12,8 +12,10 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/wire.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"
@@ -124,6 +126,48 @@ TEST_CASE("a name can be used again at once, and several names at the same time"
     exchange_everything(i / 2, 3, place, i % 2 == 0 ? "even" : "odd");
   }));
   REQUIRE(is_empty(place.path()));
+}
+
+TEST_CASE("the last meeting in a directory that rondo made removes it, whichever that is",
+          "[bootstrap]") {
+  TempDirectory place;
+  const std::string parent = place.path() + "/made", folder = parent + "/job";
+  Identity id = identity(0, 2, place);
+  id.rendezvous = folder;
+  for (const bool first_ends_first : {true, false}) {
+    std::optional<comm::Listener> listeners[2];
+    for (int i : {0, 1}) {
+      auto made =
+          comm::Rendezvous::resolve(id, std::string(1, static_cast<char>('a' + i)))->listen();
+      REQUIRE(made.ok());
+      listeners[i] = std::move(*made);
+      REQUIRE(listeners[i]);
+    }
+    listeners[first_ends_first ? 0 : 1].reset();
+    CHECK(std::filesystem::exists(folder));
+    listeners[first_ends_first ? 1 : 0].reset();
+    CHECK_FALSE(std::filesystem::exists(parent));
+  }
+  // A caller's own directory stays.
+  REQUIRE(mkdir(parent.c_str(), 0700) == 0);
+  REQUIRE(comm::Rendezvous::resolve(id, "a")->listen().ok());
+  CHECK_FALSE(std::filesystem::exists(folder));
+  CHECK(std::filesystem::exists(parent));
+}
+
+TEST_CASE("a rank 0 that cannot listen leaves no directory", "[bootstrap]") {
+  TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
+    Identity id = identity(0, 2, place);
+    id.rendezvous = place.path() + "/made";
+    for (size_t left = 0; left < 4; ++left) {
+      auto ballast = take_descriptors(256, left);
+      const auto met = Bootstrap::meet(id, "world", milliseconds(1));
+      ballast.clear();
+      expect(!met.ok(), "it has met");
+      expect(is_empty(place.path()), "left with " + std::to_string(left) + " descriptors");
+    }
+  }));
 }
 
 TEST_CASE("a world of one opens nothing", "[bootstrap]") {
