@@ -33,6 +33,11 @@ endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${pkgconfig_dir})
 
+if(RONDO_TRAINER)  # what rondo-train reads without --data
+  cmake_path(GET RONDO_DEFAULT_TEXT PARENT_PATH text_dir)
+  cmake_path(GET RONDO_DEFAULT_TEXT FILENAME text_name)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/${text_dir} RENAME ${text_name})
+endif()
 foreach(program rondo-run rondo-perf rondo-plan rondo-status rondo-train)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

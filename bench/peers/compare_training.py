@@ -41,7 +41,7 @@ class Bench:
 
     def train(self, flags):
         """The summary of a run of rondo-train."""
-        result = self.run([self.options.bin / "rondo-train", "--log-every", "0", "--lr", "0.001", *flags.split()])
+        result = self.run([self.options.bin / "rondo-train", "--data", ROOT, "--log-every", "0", "--lr", "0.001", *flags.split()])
         self.configs["rondo"] = result["config"]
         self.parameters = result["summary"]["parameters"]
         return result["summary"]

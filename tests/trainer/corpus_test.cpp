@@ -112,11 +112,16 @@ TEST_CASE("corpus: files without permission are an error, not a gap") {
   CHECK(status.message().find("cannot be opened") != std::string::npos);
 }
 
-TEST_CASE("corpus: the default is the project's own folder") {
-  const Result<std::string> folder = find_project_folder();
-  REQUIRE(folder.ok());
-  CHECK(fs::exists(fs::path(folder.value()) / "trainer/data/corpus.hpp"));
-  const Result<Corpus> corpus = load_corpus(folder.value(), 100000);
+TEST_CASE("corpus: the default is one fixed text beside the program, wherever it is started") {
+  const Result<std::string> text = default_text();
+  REQUIRE(text.ok());
+  CHECK(fs::is_regular_file(text.value()));
+  const Result<Corpus> corpus = load_corpus(text.value(), 10000);
   REQUIRE(corpus.ok());
-  CHECK(text_of(corpus.value()).find("the project's own folder") != std::string::npos);
+  CHECK(text_of(corpus.value()).find("Apache License") != std::string::npos);
+
+  const fs::path before = fs::current_path();
+  fs::current_path("/");
+  CHECK(default_text().value() == text.value());
+  fs::current_path(before);
 }

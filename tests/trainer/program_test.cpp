@@ -372,6 +372,36 @@ TEST_CASE("bad data ends every rank with a reason") {
   check_refused({"--data", empty.path()}, {empty.path(), "holds 0 bytes"});
 }
 
+// An installed program's prefix holds what other packages put there.
+TEST_CASE("without --data an installed program trains on the text installed with it, and says so") {
+  const TempDirectory folder;
+  const std::filesystem::path prefix = folder.path();
+  for (const char* name : {"bin", "share/rondo", "include/rondo"}) {
+    std::filesystem::create_directories(prefix / name);
+  }
+  const std::string program = prefix / "bin/rondo-train", text = prefix / "share/rondo/licence.txt";
+  std::filesystem::copy_file(RONDO_TRAIN, program);
+  std::ofstream(prefix / "include/rondo/rondo.hpp") << "a header";
+  std::ofstream(prefix / "share/of-another-program") << "not to be read";
+  std::ofstream(text) << std::string(1000, 'x');
+  const std::vector<std::string> words = {
+      program, "--steps", "1", "--width", "16", "--json", folder.path() + "/json"};
+  const ProgramResult result = run_program(words, kNoLauncher);
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(
+      result.err.starts_with("rondo-train: no --data: trains on rondo's licence, " + text + "\n"));
+  const json config = json::parse(read_text(folder.path() + "/json"))["config"];
+  CHECK(config["data"] == text);
+  CHECK(config["data_bytes"] == 1000);
+
+  std::filesystem::remove(text);
+  const ProgramResult without = run_program(words, kNoLauncher);
+  CHECK(without.exit_code != 0);
+  CHECK(without.err.find("no --data given, and the default, " + text) != std::string::npos);
+  CHECK(without.out.empty());
+}
+
 TEST_CASE("the least data that can be trained on is one sample") {
   const TempDirectory folder;
   const std::string file = folder.path() + "/one";

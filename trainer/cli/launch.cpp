@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "rondo/communicator.hpp"
-#include "trainer/data/corpus.hpp"
 
 namespace rondo::trainer {
 namespace {
+
+namespace fs = std::filesystem;
 
 bool has_avx512() {
 #if defined(__x86_64__)
@@ -28,9 +29,24 @@ bool has_avx512() {
 
 Result<std::string> own_file() {
   std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error) return Status(Code::kSystem, "cannot find this program's file: " + error.message());
   return self.native();
+}
+
+/// The lessons' script: of the tree in which the current directory is, else of that in which this
+/// program is. Empty: of neither.
+std::string find_lessons() {
+  std::error_code ignored;
+  const fs::path starts[] = {fs::current_path(ignored),
+                             fs::read_symlink("/proc/self/exe", ignored).parent_path()};
+  for (const fs::path& start : starts) {
+    for (fs::path folder = start; folder.has_relative_path(); folder = folder.parent_path()) {
+      const fs::path script = folder / "trainer/lessons/lesson.py";
+      if (fs::is_regular_file(script, ignored)) return script.native();
+    }
+  }
+  return {};
 }
 
 /// Returns only if it failed. `what`: about the program, for the error.
@@ -69,7 +85,7 @@ Result<bool> must_launch(const TrainOptions& options) {
 Status launch(int ranks, char** argv) {
   const Result<std::string> self = own_file();
   RONDO_RETURN_IF_ERROR(self.status());
-  const std::string launcher = std::filesystem::path(*self).parent_path() / "rondo-run";
+  const std::string launcher = fs::path(*self).parent_path() / "rondo-run";
 
   // Rank 0 alone reports, in JSON: its lines stay as they are. Ranks that wander between CPUs reach
   // the end of a step apart, and every all-reduce waits for the last.
@@ -88,14 +104,13 @@ Status teach(const TrainOptions& options) {
   }
   const Result<std::string> self = own_file();
   RONDO_RETURN_IF_ERROR(self.status());
-  const Result<std::string> project = find_project_folder();
-  if (!project.ok()) {
+  const std::string script = find_lessons();
+  if (script.empty()) {
     return Status(Code::kInvalidArgument,
                   "--lesson needs rondo's sources, whose trainer/lessons/lesson.py it runs: start "
                   "it in their folder");
   }
-  std::vector<std::string> words = {
-      "python3", "-B", *project + "/trainer/lessons/lesson.py", options.lesson, "--program", *self};
+  std::vector<std::string> words = {"python3", "-B", script, options.lesson, "--program", *self};
   if (!options.lesson_folder.empty()) {
     words.insert(words.end(), {"--folder", options.lesson_folder});
   }

@@ -75,8 +75,7 @@ void add_model(CLI::App& app, TrainOptions& o) {
 }
 
 void add_data(CLI::App& app, TrainOptions& o) {
-  app.add_option("--data", o.data,
-                 "File or folder, {rank} is replaced; default: rondo's own sources and documents");
+  app.add_option("--data", o.data, "File or folder, {rank} is replaced; default: rondo's licence");
   app.add_option("--data-format", o.data_format,
                  "bytes, tokens (llm.c) or images (IDX); default: cnn images, else bytes")
       ->check(choice({"bytes", "tokens", "images"}, {}));

@@ -23,7 +23,7 @@ struct TrainOptions {
   bool no_split_tied = false, sync_batch_norm = false;
   std::string weights, save_weights;  // GPT-2's, in Hugging Face's form; empty: none
 
-  std::string data;             // empty: the project's own sources
+  std::string data;             // empty: default_text()
   std::string data_format;      // bytes, tokens or images
   std::string validation;       // data that is only evaluated; empty: none
   uint64_t validate_every = 0;  // 0: at the end only

@@ -64,15 +64,6 @@ Status read_folder(const std::string& path, Corpus& corpus) {
   return {};
 }
 
-/// The nearest folder at or above `start` that is this project's.
-fs::path project_above(fs::path start) {
-  for (; !start.empty(); start = start.parent_path()) {
-    if (is_project(start)) return start;
-    if (start == start.root_path()) break;
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Corpus> load_corpus(const std::string& path, size_t least_bytes) try {
@@ -98,18 +89,13 @@ Result<Corpus> load_corpus(const std::string& path, size_t least_bytes) try {
   return Status(Code::kResourceExhausted, "data '" + path + "': does not fit into memory");
 }
 
-Result<std::string> find_project_folder() {
-  std::error_code ignored;
-  const fs::path candidates[] = {fs::current_path(ignored),
-                                 fs::read_symlink("/proc/self/exe", ignored).parent_path(),
-                                 RONDO_SOURCE_FOLDER};
-  for (const fs::path& candidate : candidates) {
-    const fs::path found = project_above(candidate);
-    if (!found.empty()) return found.native();
-  }
-  return Status(Code::kDataError,
-                "no --data given, and rondo's own sources, the default, are neither above the "
-                "current directory nor above this program");
+Result<std::string> default_text() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path text = (program.parent_path() / RONDO_DEFAULT_TEXT).lexically_normal();
+  if (!error && fs::is_regular_file(text, error)) return text.native();
+  return Status(Code::kDataError, "no --data given, and the default, " + text.native() +
+                                      ", which is installed with this program, is not there");
 }
 
 }  // namespace rondo::trainer

@@ -28,8 +28,8 @@ struct Corpus {
 /// kDataError: missing, unreadable, neither file nor folder, or fewer than `least_bytes` in all.
 Result<Corpus> load_corpus(const std::string& path, size_t least_bytes);
 
-/// The project's own folder: the nearest one upwards from the current directory, else from this
-/// program, else the one it was built from. kDataError when none of them is there.
-Result<std::string> find_project_folder();
+/// The file to train on where no data are named: a fixed text that is installed, or built, with this
+/// program, at a fixed place beside it. Never a folder. kDataError when it is not there.
+Result<std::string> default_text();
 
 }  // namespace rondo::trainer

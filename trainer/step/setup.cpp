@@ -1,6 +1,8 @@
 // See setup.hpp.
 #include "trainer/step/setup.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -39,9 +41,10 @@ Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const st
                                            uint64_t rank) {
   std::string where = path_for_rank(path, rank);
   if (where.empty()) {
-    Result<std::string> folder = find_project_folder();
-    RONDO_RETURN_IF_ERROR(folder.status());
-    where = folder.value();
+    Result<std::string> text = default_text();
+    RONDO_RETURN_IF_ERROR(text.status());
+    if (rank == 0) spdlog::info("no --data: trains on rondo's licence, {}", text.value());
+    where = text.value();
   }
   return open_dataset(kind_of(options), where, wanted_shape(options));
 }

@@ -14,8 +14,8 @@
 
 namespace rondo::trainer {
 
-/// The data at `path`, which may hold {rank}, as the options' model reads it; rondo's own sources
-/// for an empty path.
+/// The data at `path`, which may hold {rank}, as the options' model reads it. For an empty
+/// path: default_text(), which rank 0 logs.
 Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const std::string& path,
                                            uint64_t rank);
 
