@@ -249,9 +249,8 @@ Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
 Result<Communicator> Communicator::create(const Config& config) {
   return base::guarded([&]() -> Result<Communicator> {
-    auto impl = Impl::create(config);
-    if (!impl.ok()) return impl.status();
-    return Communicator(std::move(*impl));
+    auto impl = RONDO_TRY(Impl::create(config));
+    return Communicator(std::move(impl));
   });
 }
 

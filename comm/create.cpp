@@ -72,18 +72,16 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   Status status = comm::settle(settled);
   if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
   RONDO_RETURN_IF_ERROR(status);
-  auto identity = comm::identity_from(settled);
-  if (!identity.ok()) return identity.status();
-  if (identity->world_size > base::kMaxRanks) {
+  auto identity = RONDO_TRY(comm::identity_from(settled));
+  if (identity.world_size > base::kMaxRanks) {
     return comm::refuse(
-        fmt::format("{} ranks; at most {} are possible", identity->world_size, base::kMaxRanks));
+        fmt::format("{} ranks; at most {} are possible", identity.world_size, base::kMaxRanks));
   }
-  auto bootstrap =
-      comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout, parent.interrupt);
-  if (!bootstrap.ok()) return bootstrap.status();
-  std::unique_ptr<Impl> impl(new Impl(std::move(*bootstrap)));
+  auto bootstrap = RONDO_TRY(
+      comm::Bootstrap::meet(identity, settled.name, settled.bootstrap_timeout, parent.interrupt));
+  std::unique_ptr<Impl> impl(new Impl(std::move(bootstrap)));
   // Parts meet where this communicator has met, under names of their own.
-  if (settled.unique_id.empty()) settled.rendezvous = identity->rendezvous;
+  if (settled.unique_id.empty()) settled.rendezvous = identity.rendezvous;
   settled.all_gather = nullptr;
   impl->config_ = std::move(settled);
   if (status = impl->set_up(parent.links); !status.ok()) {
@@ -94,21 +92,19 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
 }
 
 Status Communicator::Impl::set_up(const std::optional<comm::AgreedLinks>& inherited) {
-  auto introduced = comm::introduce(bootstrap_, config_, inherited);
-  if (!introduced.ok()) return introduced.status();
-  links_ = introduced->links;
-  auto memory = comm::reach_peers(bootstrap_, *introduced);
-  if (!memory.ok()) return memory.status();
+  auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, inherited));
+  links_ = introduced.links;
+  auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
-  const comm::HostSizes sizes = comm::size_up(*introduced, config_);
-  auto layers = comm::assemble(bootstrap_, config_, *introduced, sizes, std::move(*memory));
-  if (!layers.ok()) return layers.status();
-  board_segment_ = std::move(layers->board_segment);
-  segment_ = std::move(layers->fifo_segment);
-  transport_ = std::move(layers->transport);
-  board_ = std::move(layers->board);
-  watch_ = std::move(layers->watch);
-  runner_ = std::move(layers->runner);
+  const comm::HostSizes sizes = comm::size_up(introduced, config_);
+  auto layers =
+      RONDO_TRY(comm::assemble(bootstrap_, config_, introduced, sizes, std::move(memory)));
+  board_segment_ = std::move(layers.board_segment);
+  segment_ = std::move(layers.fifo_segment);
+  transport_ = std::move(layers.transport);
+  board_ = std::move(layers.board);
+  watch_ = std::move(layers.watch);
+  runner_ = std::move(layers.runner);
   plans_ = std::make_unique<comm::Plans>(
       host_limits(sizes, rank(), config_, transport_->capabilities()));
   timeout_ns_ = std::chrono::nanoseconds(config_.timeout).count();
@@ -125,19 +121,16 @@ Status Communicator::Impl::set_up(const std::optional<comm::AgreedLinks>& inheri
 }
 
 Status Communicator::Impl::set_up_device() {
-  auto control =
-      comm::share_segment(bootstrap_, "rondo-device", device::ProcessMemory::control_bytes(size()));
-  if (!control.ok()) return control.status();
+  auto control = RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device",
+                                               device::ProcessMemory::control_bytes(size())));
   device::DeviceSettings setup = {.device = config_.device,
                                   .channels = config_.channels,
                                   .slots = static_cast<uint32_t>(config_.slots),
                                   .slot_bytes = config_.slot_bytes,
                                   .links = {}};
   if (links_->named) setup.links = links_->profile;
-  auto made =
-      device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(*control), setup);
-  if (!made.ok()) return made.status();
-  device_ = std::move(*made);
+  device_ = RONDO_TRY(
+      device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(control), setup));
   device_->set_longest_wait(timeout_ns_);
   device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));

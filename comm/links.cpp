@@ -24,10 +24,9 @@ Result<std::string> fit_link_profile(std::span<const LinkTiming> timings, int ra
     }
     tuner::LinkProfile base = tuner::shared_memory_profile();
     base.llc_bytes = topology::host().llc_bytes;
-    auto profile = tuner::fit(asked, base);
-    if (!profile.ok()) return profile.status();
-    profile->name = name;
-    return tuner::to_json_text(*profile);
+    auto profile = RONDO_TRY(tuner::fit(asked, base));
+    profile.name = name;
+    return tuner::to_json_text(profile);
   });
 }
 

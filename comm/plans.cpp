@@ -47,10 +47,9 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
   if (is_varying(shape.call.collective)) return prepare(shape);
   const auto known = prepared_.find(shape);
   if (known != prepared_.end()) return known->second;
-  auto made = prepare(shape);
-  if (!made.ok()) return made;
+  auto made = RONDO_TRY(prepare(shape));
   if (prepared_.size() >= kMostShapes) prepared_.clear();  // operations in flight hold on to theirs
-  prepared_.emplace(shape, *made);
+  prepared_.emplace(shape, made);
   return made;
 }
 
@@ -143,8 +142,8 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
 
 Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
   const board::Call& call = shape.call;
-  auto built = algorithms::build(call.collective, algorithm, limits_.ranks, rank, call.root);
-  if (!built.ok()) return built.status();
+  auto built =
+      RONDO_TRY(algorithms::build(call.collective, algorithm, limits_.ranks, rank, call.root));
   const algorithms::CollectiveTraits* traits = algorithms::find(call.collective, algorithm);
   const auto plan = [&](schedule::Program program, bool by_ll) {
     return engine::ExecutionPlan{.algorithm = algorithm,
@@ -157,7 +156,7 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
   if (limits_.ll_bytes > 0 && limits_.ranks > 1 &&
       algorithms::may_go_by_ll(call.collective, algorithm)) {
     const size_t element = size_of(call.type);
-    auto small = schedule::lower(*built, call.count,
+    auto small = schedule::lower(built, call.count,
                                  engine::ll_limits(element, limits_.channels, limits_.ll_bytes),
                                  shape.layout);
     if (small.ok() && engine::fits_ll(*small, element, limits_.ll_bytes)) {
@@ -165,15 +164,14 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
     }
   }
   const bool publishes = algorithms::traits_of(algorithm).needs.publish;
-  auto program =
-      schedule::lower(*built, call.count,
+  auto program = RONDO_TRY(
+      schedule::lower(built, call.count,
                       {.element_bytes = size_of(call.type),
                        .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
                        .depth = publishes ? limits_.publish_depth : limits_.depth,
                        .channels = limits_.channels},
-                      shape.layout);
-  if (!program.ok()) return program.status();
-  return plan(std::move(*program), false);
+                      shape.layout));
+  return plan(std::move(program), false);
 }
 
 bool Plans::in_allowed_order(Collective collective, Algorithm algorithm) const {
@@ -206,15 +204,14 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
       !algorithms::is_in_place_safe(shape.call.collective, forced)) {
     return {Code::kInvalidArgument, fmt::format("{} by {} cannot be done in place", what, how)};
   }
-  auto made = make(shape, forced, limits_.rank);
-  if (!made.ok()) return made.status();
+  auto made = RONDO_TRY(make(shape, forced, limits_.rank));
   if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
     const bool copies = can.process_copy && !form_of(shape.call.collective).reduces;
     prepared.sharing = copies ? Sharing::kCopied : Sharing::kMapped;
     prepared.required = true;
-    prepared.direct = std::make_unique<engine::ExecutionPlan>(*made);
+    prepared.direct = std::make_unique<engine::ExecutionPlan>(made);
   }
-  prepared.staged = std::move(*made);
+  prepared.staged = std::move(made);
   return {};
 }
 
@@ -231,14 +228,12 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
     return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place,
                          limits_.profile);
   };
-  auto staged = make(shape, choose(false, false), limits_.rank);
-  if (!staged.ok()) return staged.status();
-  prepared.staged = std::move(*staged);
+  auto staged = RONDO_TRY(make(shape, choose(false, false), limits_.rank));
+  prepared.staged = std::move(staged);
   const Algorithm direct = choose(true, false);
   if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
-  auto made = make(shape, direct, limits_.rank);
-  if (!made.ok()) return made.status();
-  prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(*made));
+  auto made = RONDO_TRY(make(shape, direct, limits_.rank));
+  prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(made));
   prepared.sharing = choose(false, true) == direct ? Sharing::kCopied : Sharing::kMapped;
   prepared.withheld = shape.in_place && !algorithms::is_in_place_safe(call.collective, direct);
   return {};
@@ -247,9 +242,8 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
 Result<uint64_t> Plans::most_bytes_moved(const Shape& shape, Algorithm algorithm) const {
   uint64_t most = 0;
   for (int rank = 0; rank < limits_.ranks; ++rank) {
-    auto plan = make(shape, algorithm, rank);
-    if (!plan.ok()) return plan.status();
-    const uint64_t elements = schedule::traffic_of(plan->program, limits_.ranks).elements_moved;
+    auto plan = RONDO_TRY(make(shape, algorithm, rank));
+    const uint64_t elements = schedule::traffic_of(plan.program, limits_.ranks).elements_moved;
     most = std::max(most, elements * size_of(shape.call.type));
   }
   return most;

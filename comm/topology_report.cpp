@@ -187,25 +187,21 @@ std::string profile_text(const tuner::LinkProfile& p) {
 /// Every GPU, how each reaches each, and what a communicator on all of them would be laid out by.
 Result<std::string> gpus_text(transport::cuda_ipc::CudaCalls& cuda) {
   using transport::cuda_ipc::Reach;
-  auto count = cuda.device_count();
-  RONDO_RETURN_IF_ERROR(count.status());
-  std::string text = fmt::format("GPUs: {}\n", *count);
-  for (int device = 0; device < *count; ++device) {
-    auto info = cuda.device_info(device);
-    RONDO_RETURN_IF_ERROR(info.status());
-    text +=
-        fmt::format("  {:<9} {}, {} multiprocessors, {}, compute capability {}.{}{}\n", device,
-                    info->name, info->multiprocessors, size_text(info->memory_bytes), info->major,
-                    info->minor, info->computes ? "" : ", in a mode that forbids computing");
+  auto count = RONDO_TRY(cuda.device_count());
+  std::string text = fmt::format("GPUs: {}\n", count);
+  for (int device = 0; device < count; ++device) {
+    auto info = RONDO_TRY(cuda.device_info(device));
+    text += fmt::format("  {:<9} {}, {} multiprocessors, {}, compute capability {}.{}{}\n", device,
+                        info.name, info.multiprocessors, size_text(info.memory_bytes), info.major,
+                        info.minor, info.computes ? "" : ", in a mode that forbids computing");
   }
   Reach slowest = Reach::kSameGpu;
-  for (int device = 0; device < *count; ++device) {
-    for (int peer = 0; peer < *count; ++peer) {
+  for (int device = 0; device < count; ++device) {
+    for (int peer = 0; peer < count; ++peer) {
       if (peer == device) continue;
-      auto reach = transport::cuda_ipc::reach_between(cuda, device, peer);
-      RONDO_RETURN_IF_ERROR(reach.status());
-      slowest = std::max(slowest, *reach);
-      text += fmt::format("  {:<9} {}\n", fmt::format("{} to {}", device, peer), name(*reach));
+      auto reach = RONDO_TRY(transport::cuda_ipc::reach_between(cuda, device, peer));
+      slowest = std::max(slowest, reach);
+      text += fmt::format("  {:<9} {}\n", fmt::format("{} to {}", device, peer), name(reach));
     }
   }
   return text + fmt::format("  link profile of a communicator on all of them: {}\n",

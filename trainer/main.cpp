@@ -28,39 +28,32 @@ struct Surroundings {
 
 Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
   // The data before the communicator: a rank that cannot read its data reports that itself.
-  Result<std::unique_ptr<Dataset>> data = open_data(options, options.data, rank);
-  RONDO_RETURN_IF_ERROR(data.status());
+  std::unique_ptr<Dataset> data = RONDO_TRY(open_data(options, options.data, rank));
   std::unique_ptr<Dataset> validation;
   if (!options.validation.empty()) {
-    Result<std::unique_ptr<Dataset>> opened = open_data(options, options.validation, rank);
-    RONDO_RETURN_IF_ERROR(opened.status());
-    validation = std::move(opened).value();
+    validation = RONDO_TRY(open_data(options, options.validation, rank));
   }
   RONDO_RETURN_IF_ERROR(set_matmul_threads(options.threads));
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
-  Result<Communicator> communicator = Communicator::create(config);
-  RONDO_RETURN_IF_ERROR(communicator.status());
-  return Surroundings{.data = std::move(data).value(),
+  Communicator communicator = RONDO_TRY(Communicator::create(config));
+  return Surroundings{.data = std::move(data),
                       .validation = std::move(validation),
-                      .communicator = std::move(communicator).value()};
+                      .communicator = std::move(communicator)};
 }
 
 Status run(const TrainOptions& options, char** argv) {
   if (!options.scaling.empty()) return run_scaling(options, argv);
   if (!options.lesson.empty()) return teach(options);
-  const Result<bool> launch_first = must_launch(options);
-  RONDO_RETURN_IF_ERROR(launch_first.status());
-  if (launch_first.value()) {
+  if (RONDO_TRY(must_launch(options))) {
     // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
     RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
     return launch(options.ranks, argv);
   }
 
-  const Result<std::optional<Place>> place = place_from_launcher();
-  RONDO_RETURN_IF_ERROR(place.status());
-  const auto rank = static_cast<uint64_t>(place.value() ? place.value()->rank : 0);
+  const std::optional<Place> place = RONDO_TRY(place_from_launcher());
+  const auto rank = static_cast<uint64_t>(place ? place->rank : 0);
   // Now, so that a bad path is known before the work, and because the first rank that fails has the
   // launcher stop this one, perhaps before it can say why.
   if (rank == 0) {

@@ -225,9 +225,8 @@ class Process final : public NcclWorld {
  public:
   Process(int ranks, const ncclUniqueId& id) : ranks_(ranks), id_(id) {}
   Result<std::unique_ptr<Backend>> make_backend(int rank) override {
-    auto memory = open_cuda_memory(rank);
-    if (!memory.ok()) return memory.status();
-    auto backend = std::make_unique<NcclBackend>(std::move(*memory));
+    auto memory = RONDO_TRY(open_cuda_memory(rank));
+    auto backend = std::make_unique<NcclBackend>(std::move(memory));
     RONDO_RETURN_IF_ERROR(backend->connect(rank, ranks_, id_));
     return std::unique_ptr<Backend>(std::move(backend));
   }

@@ -290,14 +290,11 @@ Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& opt
   std::unique_ptr<CudaMemory> cuda;
   Config config = options.config;
   if (options.cuda) {
-    auto opened = open_cuda_memory(options.local_rank);
-    if (!opened.ok()) return opened.status();
-    cuda = std::move(*opened);
+    cuda = RONDO_TRY(open_cuda_memory(options.local_rank));
     config.device = cuda->device();
   }
-  auto communicator = Communicator::create(config);
-  if (!communicator.ok()) return communicator.status();
-  auto backend = std::make_unique<Rondo>(std::move(communicator).value(), options, std::move(cuda));
+  auto communicator = RONDO_TRY(Communicator::create(config));
+  auto backend = std::make_unique<Rondo>(std::move(communicator), options, std::move(cuda));
   RONDO_RETURN_IF_ERROR(backend->look_at_memory());
   return std::unique_ptr<RondoBackend>(std::move(backend));
 }

@@ -72,9 +72,7 @@ Status run_round(Backend& mpi, const std::vector<ComparedLibrary>& contenders,
     RONDO_RETURN_IF_ERROR(mpi.barrier());
     const size_t warmup = std::clamp<size_t>(iterations[i] / 10, 1, 100);
     for (size_t w = 0; w < warmup; ++w) RONDO_RETURN_IF_ERROR(backend.run(operations[i]));
-    auto time_us = time_batch(backend, operations[i], iterations[i]);
-    if (!time_us.ok()) return time_us.status();
-    times_us[i].push_back(*time_us);
+    times_us[i].push_back(RONDO_TRY(time_batch(backend, operations[i], iterations[i])));
   }
   return {};
 }
@@ -85,18 +83,16 @@ Result<ComparedRounds> compare_size(Backend& mpi, const std::vector<ComparedLibr
   std::vector<size_t> iterations;
   for (const ComparedLibrary& contender : contenders) {
     Backend& backend = *contender.backend;
-    auto wrong = check(backend, shape, contender.buffers, options.in_place);
-    if (!wrong.ok()) return wrong.status();
-    if (*wrong > 0) {
-      return Status(Code::kDataError, contender.label + " has " + std::to_string(*wrong) +
+    auto wrong = RONDO_TRY(check(backend, shape, contender.buffers, options.in_place));
+    if (wrong > 0) {
+      return Status(Code::kDataError, contender.label + " has " + std::to_string(wrong) +
                                           " wrong elements at " +
                                           std::to_string(size_bytes(shape, mpi.size())) + " bytes");
     }
     operations.push_back(
         operation_on(shape, contender.buffers, options.in_place, backend.rank(), backend.size()));
-    auto chosen = choose_iterations(backend, operations.back(), options.batch_ms * 1e3);
-    if (!chosen.ok()) return chosen.status();
-    iterations.push_back(*chosen);
+    iterations.push_back(
+        RONDO_TRY(choose_iterations(backend, operations.back(), options.batch_ms * 1e3)));
   }
   std::vector<std::vector<double>> mine(contenders.size());
   for (size_t round = 0; round < options.rounds; ++round) {
@@ -104,9 +100,7 @@ Result<ComparedRounds> compare_size(Backend& mpi, const std::vector<ComparedLibr
   }
   ComparedRounds rounds{.bytes = size_bytes(shape, mpi.size()), .times_us = {}};
   for (const auto& times : mine) {
-    auto slowest = slowest_of(mpi, times);
-    if (!slowest.ok()) return slowest.status();
-    rounds.times_us.push_back(*slowest);
+    rounds.times_us.push_back(RONDO_TRY(slowest_of(mpi, times)));
   }
   return rounds;
 }
@@ -195,20 +189,17 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   config.rank = rank;
   config.world_size = ranks;
   config.rendezvous = directory + "/rondo";
-  auto rondo = make_rondo_backend({.config = config});
-  if (!rondo.ok()) return rondo.status();
+  auto rondo = RONDO_TRY(make_rondo_backend({.config = config}));
   const CompareMemory memory(std::max<size_t>(*max, 64));
   if (!memory.ok())
     return {Code::kResourceExhausted, "no memory for four buffers of " + options.max};
 
-  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo->get(), memory.plain()},
-                                             {"rondo library", rondo->get(), memory.library()},
+  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo.get(), memory.plain()},
+                                             {"rondo library", rondo.get(), memory.library()},
                                              {mpi->name(), mpi.get(), memory.plain()}};
   std::unique_ptr<Backend> gloo;
   if (!options.no_gloo) {
-    auto made = make_gloo_backend(rank, ranks, directory + "/gloo");
-    if (!made.ok()) return made.status();
-    gloo = std::move(made).value();
+    gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo"));
     contenders.push_back({gloo->name(), gloo.get(), memory.plain()});
   }
   std::vector<CallShape> shapes;
@@ -231,10 +222,9 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
     print_header(contenders);
   }
   for (const CallShape& shape : shapes) {
-    auto rounds = compare_size(*mpi, contenders, shape, options);
-    if (!rounds.ok()) return rounds.status();
-    document["results"].push_back(to_json(contenders, *rounds));
-    if (rank == 0) print_row(contenders, *rounds);
+    auto rounds = RONDO_TRY(compare_size(*mpi, contenders, shape, options));
+    document["results"].push_back(to_json(contenders, rounds));
+    if (rank == 0) print_row(contenders, rounds);
   }
   return {};
 }

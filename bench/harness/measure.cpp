@@ -45,9 +45,8 @@ Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, con
   for (size_t i = 0; i < options.warmup; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
   size_t iterations = options.iterations;
   if (iterations == 0) {
-    auto chosen = choose_iterations(backend, operation, kDefaultTotalUs);
-    if (!chosen.ok()) return chosen.status();
-    iterations = std::max(*chosen, kBatches);
+    auto chosen = RONDO_TRY(choose_iterations(backend, operation, kDefaultTotalUs));
+    iterations = std::max(chosen, kBatches);
   }
   const size_t batches = std::min(iterations, kBatches);
   const size_t per_batch = (iterations + batches - 1) / batches;
@@ -56,21 +55,15 @@ Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, con
   const LeastTraffic traffic = least_traffic(operation.shape, backend.rank(), backend.size());
   std::vector<double> times, limits;
   for (size_t batch = 0; batch < batches; ++batch) {
-    auto time = time_batch(backend, operation, per_batch);
-    if (!time.ok()) return time.status();
-    times.push_back(*time);
+    times.push_back(RONDO_TRY(time_batch(backend, operation, per_batch)));
     if (!limited) continue;
-    auto limit = time_stream(backend, buffers, traffic);
-    if (!limit.ok()) return limit.status();
-    limits.push_back(*limit);
+    limits.push_back(RONDO_TRY(time_stream(backend, buffers, traffic)));
   }
-  auto slowest = slowest_of(backend, times);
-  if (!slowest.ok()) return slowest.status();
-  ShapeTime timing{.time_us = median(*slowest), .limit_us = std::nullopt};
+  auto slowest = RONDO_TRY(slowest_of(backend, times));
+  ShapeTime timing{.time_us = median(slowest), .limit_us = std::nullopt};
   if (limited) {
-    auto slowest_limits = slowest_of(backend, limits);
-    if (!slowest_limits.ok()) return slowest_limits.status();
-    timing.limit_us = median(*slowest_limits);
+    auto slowest_limits = RONDO_TRY(slowest_of(backend, limits));
+    timing.limit_us = median(slowest_limits);
   }
   return timing;
 }
@@ -80,13 +73,10 @@ Result<Spread> time_singly(Backend& backend, const BackendCall& operation, size_
   std::vector<double> times(operations);
   RONDO_RETURN_IF_ERROR(backend.barrier());
   for (double& time : times) {
-    auto took = backend.time(operation, 1);
-    if (!took.ok()) return took.status();
-    time = *took;
+    time = RONDO_TRY(backend.time(operation, 1));
   }
-  auto slowest = slowest_of(backend, times);
-  if (!slowest.ok()) return slowest.status();
-  return spread_of(std::move(*slowest));
+  auto slowest = RONDO_TRY(slowest_of(backend, times));
+  return spread_of(std::move(slowest));
 }
 
 size_t samples_for(double time_us, size_t iterations) {
@@ -100,18 +90,17 @@ size_t samples_for(double time_us, size_t iterations) {
 Result<uint64_t> wrong_there(Backend& backend, DataType type, const char* what, const void* found,
                              const std::byte* expected, size_t count) {
   if (count == 0) return 0;
-  auto mismatch = backend.compare(found, expected, count, type);
-  if (!mismatch.ok()) return mismatch.status();
-  if (mismatch->wrong == 0) return 0;
-  const size_t element = size_of(type), at = mismatch->first * element;
+  auto mismatch = RONDO_TRY(backend.compare(found, expected, count, type));
+  if (mismatch.wrong == 0) return 0;
+  const size_t element = size_of(type), at = mismatch.first * element;
   std::byte* const first = static_cast<std::byte*>(const_cast<void*>(found)) + at;
   RONDO_RETURN_IF_ERROR(backend.take(first, element));
   uint64_t is = 0, should_be = 0;
   std::memcpy(&is, first, element);
   std::memcpy(&should_be, expected + at, element);
   spdlog::error("rank {}: {} of {} elements of the {} are wrong: element {} is {:#x}, not {:#x}",
-                backend.rank(), mismatch->wrong, count, what, mismatch->first, is, should_be);
-  return mismatch->wrong;
+                backend.rank(), mismatch.wrong, count, what, mismatch.first, is, should_be);
+  return mismatch.wrong;
 }
 
 /// This rank's wrong elements after `operation`.
@@ -131,10 +120,10 @@ Result<uint64_t> wrong_on_rank(Backend& backend, const Pattern& pattern,
   const size_t outputs = pattern.out_count(rank);
   auto wrong = wrong_there(backend, shape.type, "output", operation.out, expected, outputs);
   if (!wrong.ok() || overlap) return wrong;
-  auto spoilt = wrong_there(backend, shape.type, "input", operation.in,
-                            expected + outputs * size_of(shape.type), pattern.in_count(rank));
-  if (!spoilt.ok()) return spoilt;
-  return *wrong + *spoilt;
+  auto spoilt =
+      RONDO_TRY(wrong_there(backend, shape.type, "input", operation.in,
+                            expected + outputs * size_of(shape.type), pattern.in_count(rank)));
+  return *wrong + spoilt;
 }
 
 }  // namespace
@@ -173,23 +162,20 @@ Result<std::vector<double>> exchange(Backend& backend, std::span<const double> m
 }
 
 Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine) {
-  auto all = exchange(backend, mine);
-  if (!all.ok()) return all.status();
+  auto all = RONDO_TRY(exchange(backend, mine));
   std::vector<double> slowest(mine.begin(), mine.end());
-  for (size_t i = 0; i < all->size(); ++i) {
-    slowest[i % mine.size()] = std::max(slowest[i % mine.size()], (*all)[i]);
+  for (size_t i = 0; i < all.size(); ++i) {
+    slowest[i % mine.size()] = std::max(slowest[i % mine.size()], all[i]);
   }
   return slowest;
 }
 
 Result<size_t> choose_iterations(Backend& backend, const BackendCall& operation, double total_us) {
   for (size_t trial = 1;; trial *= 4) {
-    auto mine = time_batch(backend, operation, trial);
-    if (!mine.ok()) return mine.status();
-    const double mean = *mine;
-    auto slowest = slowest_of(backend, {&mean, 1});
-    if (!slowest.ok()) return slowest.status();
-    const double slowest_us = slowest->front();
+    auto mine = RONDO_TRY(time_batch(backend, operation, trial));
+    const double mean = mine;
+    auto slowest = RONDO_TRY(slowest_of(backend, {&mean, 1}));
+    const double slowest_us = slowest.front();
     if (slowest_us * static_cast<double>(trial) < kEstimateUs) continue;
     return static_cast<size_t>(std::max(total_us / slowest_us, 1.0));
   }
@@ -240,13 +226,11 @@ Result<uint64_t> check(Backend& backend, const CallShape& shape, const Buffers& 
   RONDO_RETURN_IF_ERROR(backend.give(buffers.in, in_bytes));
   RONDO_RETURN_IF_ERROR(backend.give(buffers.out, out_bytes));
   RONDO_RETURN_IF_ERROR(backend.run(operation));
-  auto wrong = wrong_on_rank(backend, pattern, operation, buffers);
-  if (!wrong.ok()) return wrong;
-  const auto mine = static_cast<double>(*wrong);
-  auto all = exchange(backend, {&mine, 1});
-  if (!all.ok()) return all.status();
+  auto wrong = RONDO_TRY(wrong_on_rank(backend, pattern, operation, buffers));
+  const auto mine = static_cast<double>(wrong);
+  auto all = RONDO_TRY(exchange(backend, {&mine, 1}));
   double sum = 0;
-  for (double value : *all) sum += value;
+  for (double value : all) sum += value;
   return static_cast<uint64_t>(sum);
 }
 
@@ -261,19 +245,17 @@ Result<Measured> measure(Backend& backend, const CallShape& shape, const Buffers
     if (in_place && !backend.supports_in_place(shape)) continue;
     HalfRow half;
     for (size_t i = 0; i < options.checks && shape.collective != Collective::kBarrier; ++i) {
-      auto wrong = check(backend, shape, buffers, in_place);
-      if (!wrong.ok()) return wrong.status();
-      half.wrong = half.wrong.value_or(0) + *wrong;
+      auto wrong = RONDO_TRY(check(backend, shape, buffers, in_place));
+      half.wrong = half.wrong.value_or(0) + wrong;
     }
     const BackendCall operation =
         operation_on(shape, buffers, in_place, backend.rank(), backend.size());
-    auto timing = time_shape(backend, operation, buffers, options);
-    if (!timing.ok()) return timing.status();
-    half.time_us = timing->time_us;
-    auto spread = time_singly(backend, operation, samples_for(timing->time_us, options.iterations));
-    if (!spread.ok()) return spread.status();
-    half.spread = *spread;
-    if (timing->limit_us) limits.push_back(*timing->limit_us);
+    auto timing = RONDO_TRY(time_shape(backend, operation, buffers, options));
+    half.time_us = timing.time_us;
+    auto spread =
+        RONDO_TRY(time_singly(backend, operation, samples_for(timing.time_us, options.iterations)));
+    half.spread = spread;
+    if (timing.limit_us) limits.push_back(*timing.limit_us);
     (in_place ? measured.in_place : measured.out_of_place) = half;
   }
   if (!limits.empty()) measured.limit_us = median(limits);

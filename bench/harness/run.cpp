@@ -95,11 +95,10 @@ Status measure_rows(const PerfOptions& options, Backend& backend,
     const Buffers shifted{.in = static_cast<std::byte*>(memory.buffers().in) + shift(shape),
                           .out = static_cast<std::byte*>(memory.buffers().out) + shift(shape),
                           .expected = memory.buffers().expected};
-    auto measured = measure(backend, shape, shifted, how);
-    if (!measured.ok()) return measured.status();
+    auto measured = RONDO_TRY(measure(backend, shape, shifted, how));
     rows.push_back({.shape = shape,
                     .ranks = backend.size(),
-                    .measured = *measured,
+                    .measured = measured,
                     .prediction = backend.predict(shape)});
     calls.ends(rows.back());
   }

@@ -85,11 +85,10 @@ Status write_profile(const std::vector<Contender>& measured, const PerfOptions& 
                        .library_memory = c.library,
                        .us = c.time_us});
   }
-  auto text =
-      fit_link_profile(timings, ranks, "calibrated with " + std::to_string(ranks) + " ranks");
-  if (!text.ok()) return text.status();
+  auto text = RONDO_TRY(
+      fit_link_profile(timings, ranks, "calibrated with " + std::to_string(ranks) + " ranks"));
   std::ofstream file(options.calibrate_file, std::ios::trunc);
-  file << *text;
+  file << text;
   file.close();
   if (file) return {};
   return {Code::kSystem,
@@ -178,12 +177,11 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
 
   config.links = options.calibrate_file;  // only rank 0 reads it
   config.name = "calibrated";
-  auto calibrated = make_rondo_backend({.config = config});
-  if (!calibrated.ok()) return calibrated.status();
+  auto calibrated = RONDO_TRY(make_rondo_backend({.config = config}));
   if (!first) return {};
   std::printf("# %zu timings of %d ranks in %zu rounds fitted, written to %s\n", fitted.size(),
               backend.size(), how.rounds, options.calibrate_file.c_str());
-  if (!held_out.empty()) print_errors(**calibrated, held_out);
+  if (!held_out.empty()) print_errors(*calibrated, held_out);
   return {};
 }
 

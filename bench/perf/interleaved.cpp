@@ -69,21 +69,17 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
                                                  false, backend.rank(), backend.size());
       RONDO_RETURN_IF_ERROR(backend.run(operation));  // its data, not the last one's, in the caches
       if (round == 0) {
-        auto iterations = choose_iterations(backend, operation, how.batch_us);
-        if (!iterations.ok()) return iterations.status();
-        contender.iterations = *iterations;
+        auto iterations = RONDO_TRY(choose_iterations(backend, operation, how.batch_us));
+        contender.iterations = iterations;
       } else {
-        auto time = time_batch(backend, operation, contender.iterations);
-        if (!time.ok()) return time.status();
-        times.push_back(*time);
+        times.push_back(RONDO_TRY(time_batch(backend, operation, contender.iterations)));
       }
       show(how, round * contenders.size() + c + 1, (how.rounds + 1) * contenders.size());
     }
   }
-  auto slowest = slowest_of(backend, times);
-  if (!slowest.ok()) return slowest.status();
-  for (size_t i = 0; i < slowest->size(); ++i) {
-    contenders[i % contenders.size()].times.push_back((*slowest)[i]);
+  auto slowest = RONDO_TRY(slowest_of(backend, times));
+  for (size_t i = 0; i < slowest.size(); ++i) {
+    contenders[i % contenders.size()].times.push_back(slowest[i]);
   }
   return {};
 }

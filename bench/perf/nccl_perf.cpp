@@ -29,21 +29,19 @@ int failed(const Status& status) {
 
 /// One for each GPU, or --ranks.
 Result<int> ranks_for(const PerfOptions& options) {
-  auto place = place_from_launcher();
-  if (!place.ok()) return place.status();
-  if (*place && (*place)->world_size > 1) {
+  auto place = RONDO_TRY(place_from_launcher());
+  if (place && place->world_size > 1) {
     return Status(Code::kInvalidArgument,
-                  "a launcher has started " + std::to_string((*place)->world_size) +
+                  "a launcher has started " + std::to_string(place->world_size) +
                       " processes, and one is enough: it has a rank on every GPU");
   }
-  auto gpus = gpus_for_nccl();
-  if (!gpus.ok()) return gpus.status();
-  if (options.ranks > *gpus) {
+  auto gpus = RONDO_TRY(gpus_for_nccl());
+  if (options.ranks > gpus) {
     return Status(Code::kInvalidArgument,
                   "--ranks means " + std::to_string(options.ranks) +
-                      " ranks, but NCCL has one per GPU; GPUs here: " + std::to_string(*gpus));
+                      " ranks, but NCCL has one per GPU; GPUs here: " + std::to_string(gpus));
   }
-  return options.ranks > 0 ? options.ranks : *gpus;
+  return options.ranks > 0 ? options.ranks : gpus;
 }
 
 struct NcclRun {

@@ -210,14 +210,13 @@ Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::
   std::vector<Line> lines;
   size_t table = 0;  // where it begins
   for (const CallShape& shape : shapes) {
-    auto line = measure_line(options, backend, memory, shape);
-    if (!line.ok()) return line.status();
+    auto line = RONDO_TRY(measure_line(options, backend, memory, shape));
     const bool begins = lines.empty() || !in_one_table(lines.back().shape, shape);
     if (first && begins && !lines.empty()) print_footer(std::span(lines).subspan(table));
     if (begins) table = lines.size();
-    if (first && begins) print_heading(options, backend, pinning, *line);
-    if (first) print_line(*line);
-    lines.push_back(std::move(*line));
+    if (first && begins) print_heading(options, backend, pinning, line);
+    if (first) print_line(line);
+    lines.push_back(std::move(line));
   }
   if (first) print_footer(std::span(lines).subspan(table));
   return first && !options.json_file.empty() ? write_json(options, backend, lines) : Status{};

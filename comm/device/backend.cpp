@@ -24,10 +24,9 @@ Result<GpuBackend> open_backend() {
     const std::lock_guard lock(replacement().mutex);
     if (replacement().open) return replacement().open();
   }
-  auto cuda = transport::cuda_ipc::open_cuda();
-  if (!cuda.ok()) return cuda.status();
+  auto cuda = RONDO_TRY(transport::cuda_ipc::open_cuda());
   return GpuBackend{
-      .cuda = std::move(*cuda), .kernel = engine::walk_kernel(), .threads = engine::kWalkThreads};
+      .cuda = std::move(cuda), .kernel = engine::walk_kernel(), .threads = engine::kWalkThreads};
 }
 
 void replace_backend(std::function<Result<GpuBackend>()> open) {

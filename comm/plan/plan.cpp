@@ -110,13 +110,11 @@ Status choose(ExplainedPlan& plan) {
 
 Status add_rank(ExplainedPlan& plan, int rank) {
   const PlanRequest& r = plan.request;
-  auto built = algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
-  if (!built.ok()) return built.status();
-  auto program = schedule::lower(*built, plan.count, limits_of(r),
-                                 schedule::equal_layout(r.collective, r.ranks, plan.count));
-  if (!program.ok()) return program.status();
-  plan.schedules.push_back(std::move(*built));
-  plan.programs.push_back(std::move(*program));
+  auto built = RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+  auto program = RONDO_TRY(schedule::lower(
+      built, plan.count, limits_of(r), schedule::equal_layout(r.collective, r.ranks, plan.count)));
+  plan.schedules.push_back(std::move(built));
+  plan.programs.push_back(std::move(program));
   return {};
 }
 
@@ -138,9 +136,9 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
       (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
   uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
   for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
-    const auto built = algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root);
-    if (!built.ok()) return built.status();
-    for (const schedule::Step& step : built->steps) {
+    const auto built =
+        RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+    for (const schedule::Step& step : built.steps) {
       bytes += kPiece * (1 + step.sources.size() + step.destinations.size());
       if (step.sources.size() > 1) bytes += (step.sources.size() - 1) * parts * value;
     }
@@ -239,9 +237,8 @@ Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   if (request.rank) {
     plan.not_verified = "only one rank was asked for";
   } else {
-    const auto bytes = proof_bytes(plan);
-    if (!bytes.ok()) return bytes.status();
-    if (*bytes > kMostProofBytes) {
+    const auto bytes = RONDO_TRY(proof_bytes(plan));
+    if (bytes > kMostProofBytes) {
       plan.not_verified = fmt::format(
           "the schedules of {} and their proof would take more than {} GiB of memory, the most "
           "that "

@@ -140,18 +140,15 @@ PlanRequest read_request(const PlanFlags& flags) {
 }
 
 Result<tuner::LinkProfile> links_of(const PlanFlags& flags) {
-  auto found = tuner::find_profile(flags.links, tuner::shared_memory_profile());
-  if (!found.ok()) return found.status();
-  tuner::LinkProfile links = std::move(*found);
+  tuner::LinkProfile links =
+      RONDO_TRY(tuner::find_profile(flags.links, tuner::shared_memory_profile()));
   // As in a communicator with one channel, and one more for messages.
   const auto fitted = [&](tuner::LinkProfile profile) {
     return tuner::fit_to_memory(std::move(profile), flags.ranks, 2);
   };
   if (flags.pace.empty()) return fitted(std::move(links));
-  auto pace = transport::parse_pace(flags.pace);
-  if (!pace.ok()) return pace.status();
-  return fitted(
-      tuner::wire_profile(pace->bytes_per_second, pace->latency_seconds, std::move(links)));
+  auto pace = RONDO_TRY(transport::parse_pace(flags.pace));
+  return fitted(tuner::wire_profile(pace.bytes_per_second, pace.latency_seconds, std::move(links)));
 }
 
 Status write_file(const std::string& path, const std::string& text) {

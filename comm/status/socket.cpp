@@ -75,11 +75,10 @@ bool is_own_user(int socket) {
 
 /// A connection to the launcher in `directory` whose other end is this user's.
 Result<UniqueFd> connect_to(const std::string& directory) {
-  auto opened = open_own_directory(directory);
-  if (!opened.ok()) return opened.status();
+  auto opened = RONDO_TRY(open_own_directory(directory));
   UniqueFd socket = make_socket();
   if (!socket.valid()) return failure("socket");
-  const sockaddr_un address = address_in(*opened);
+  const sockaddr_un address = address_in(opened);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return Status(Code::kUnavailable,
                   "nobody answers in " + directory + ": " + std::strerror(errno));
@@ -166,14 +165,13 @@ void announce_board(int fd) {
 }
 
 Result<StatusServer> StatusServer::open(const std::string& directory, const Job& job) {
-  auto opened = open_own_directory(directory);
-  if (!opened.ok()) return opened.status();
+  auto opened = RONDO_TRY(open_own_directory(directory));
   StatusServer server;
   server.path_ = directory + "/" + kSocketName;
   server.description_ = describe(job);
   server.listener_ = make_socket();
   server.events_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  const sockaddr_un address = address_in(*opened);
+  const sockaddr_un address = address_in(opened);
   epoll_event event{.events = EPOLLIN, .data = {.fd = server.listener_.get()}};
   if (!server.listener_.valid() || !server.events_.valid() ||
       ::bind(server.listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) !=
@@ -246,11 +244,10 @@ void StatusServer::drop_finished() {
 }
 
 Result<Answer> ask(const std::string& directory) {
-  auto socket = connect_to(directory);
-  if (!socket.ok()) return socket.status();
-  RONDO_RETURN_IF_ERROR(send_packet(socket->get(), kQuestion, {}));
+  auto socket = RONDO_TRY(connect_to(directory));
+  RONDO_RETURN_IF_ERROR(send_packet(socket.get(), kQuestion, {}));
   const auto until = Clock::now() + kPatience;
-  pollfd answered{socket->get(), POLLIN, 0};
+  pollfd answered{socket.get(), POLLIN, 0};
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     const int ready = ::poll(&answered, 1, static_cast<int>(std::max<int64_t>(left, 0)));
@@ -258,15 +255,11 @@ Result<Answer> ask(const std::string& directory) {
     if (ready == 0) return Status(Code::kTimeout, "the launcher does not answer");
     if (errno != EINTR) return failure("poll");
   }
-  auto packet = receive_packet(socket->get());
-  if (!packet.ok()) return packet.status();
-  auto job = parse_job(packet->text);
-  if (!job.ok()) return job.status();
-  Answer answer{.job = *job, .boards = {}};
-  for (UniqueFd& fd : packet->fds) {
-    auto board = MappedBoard::open(std::move(fd));
-    if (!board.ok()) return board.status();
-    answer.boards.push_back(std::move(*board));
+  auto packet = RONDO_TRY(receive_packet(socket.get()));
+  auto job = RONDO_TRY(parse_job(packet.text));
+  Answer answer{.job = job, .boards = {}};
+  for (UniqueFd& fd : packet.fds) {
+    answer.boards.push_back(RONDO_TRY(MappedBoard::open(std::move(fd))));
   }
   return answer;
 }

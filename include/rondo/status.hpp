@@ -131,3 +131,12 @@ inline const char* to_string(Code code) {
       std::abort();                                                                                \
     }                                                                                              \
   } while (false)
+
+/// The value of a Result; where there is none, its Status is returned from the enclosing function.
+/// A statement expression, of GCC and Clang: use it as a whole initialiser, argument or right side.
+#define RONDO_TRY(...)                                      \
+  __extension__({                                           \
+    auto rondo_result_ = (__VA_ARGS__);                     \
+    if (!rondo_result_.ok()) return rondo_result_.status(); \
+    std::move(rondo_result_).value();                       \
+  })

@@ -100,10 +100,9 @@ std::string optimizer_file(std::optional<uint64_t> shard) {
 
 /// A tensor file that belongs to this state.json.
 Result<TensorFile> open_belonging(const std::string& path, const std::string& state_hash) {
-  Result<TensorFile> file = TensorFile::open(path);
-  if (!file.ok()) return file;
-  const auto belongs_to = file->metadata().find(kStateKey);
-  if (file->has_checksum() && belongs_to != file->metadata().end() &&
+  TensorFile file = RONDO_TRY(TensorFile::open(path));
+  const auto belongs_to = file.metadata().find(kStateKey);
+  if (file.has_checksum() && belongs_to != file.metadata().end() &&
       belongs_to->second == state_hash) {
     return file;
   }
@@ -121,28 +120,24 @@ Result<uint64_t> shards_of(const CheckpointState& state) {
 }
 
 Result<LoadedCheckpoint> load_folder(const std::string& folder) {
-  const Result<std::string> text = read_text_file(folder + kState);
-  if (!text.ok()) return text.status();
-  Result<CheckpointState> state = parse_checkpoint_state(text.value());
+  const std::string text = RONDO_TRY(read_text_file(folder + kState));
+  Result<CheckpointState> state = parse_checkpoint_state(text);
   if (!state.ok()) {
     return Status(Code::kDataError, "'" + folder + kState + "': " + state.status().message());
   }
-  const std::string hash = hash_of(text.value());
-  Result<TensorFile> model = open_belonging(folder + kModel, hash);
-  if (!model.ok()) return model.status();
+  const std::string hash = hash_of(text);
+  TensorFile model = RONDO_TRY(open_belonging(folder + kModel, hash));
   LoadedCheckpoint loaded{.folder = folder,
                           .state = std::move(state).value(),
-                          .model = std::move(model).value(),
+                          .model = std::move(model),
                           .optimizer = {}};
   const Result<uint64_t> shards = shards_of(loaded.state);
   if (!shards.ok()) {
     return Status(Code::kDataError, "'" + folder + kState + "': " + shards.status().message());
   }
   for (uint64_t shard = 0; shard < std::max<uint64_t>(shards.value(), 1); ++shard) {
-    Result<TensorFile> file = open_belonging(
-        folder + optimizer_file(shards.value() == 0 ? std::nullopt : std::optional(shard)), hash);
-    if (!file.ok()) return file.status();
-    loaded.optimizer.push_back(std::move(file).value());
+    loaded.optimizer.push_back(RONDO_TRY(open_belonging(
+        folder + optimizer_file(shards.value() == 0 ? std::nullopt : std::optional(shard)), hash)));
   }
   return loaded;
 }
@@ -194,16 +189,15 @@ Status write_folder(const PendingCheckpoint& pending, const std::string& state,
 Result<PendingCheckpoint> begin(const std::string& folder, const CheckpointState& state,
                                 std::span<const TensorView> model,
                                 const std::span<const TensorView>* optimizer) {
-  const Result<std::string> text = text_of(state);
-  RONDO_RETURN_IF_ERROR(text.status());
+  const std::string text = RONDO_TRY(text_of(state));
   const std::string path = folder + "/" + folder_name(state.step);
   const PendingCheckpoint pending{.folder = folder,
                                   .step = state.step,
                                   .temporary = temporary_name(path),
-                                  .state_hash = hash_of(text.value())};
+                                  .state_hash = hash_of(text)};
   RONDO_RETURN_IF_ERROR(create_folder(folder));
   RONDO_RETURN_IF_ERROR(remove_leftovers(folder));
-  const Status written = write_folder(pending, text.value(), model, optimizer);
+  const Status written = write_folder(pending, text, model, optimizer);
   if (written.ok()) return pending;
   (void)abandon_checkpoint(pending);
   return written;
@@ -251,9 +245,8 @@ Status abandon_checkpoint(const PendingCheckpoint& pending) {
 Status save_checkpoint(const std::string& folder, const CheckpointState& state,
                        std::span<const TensorView> model, std::span<const TensorView> optimizer,
                        int keep) {
-  const Result<PendingCheckpoint> pending = begin(folder, state, model, &optimizer);
-  RONDO_RETURN_IF_ERROR(pending.status());
-  return commit_checkpoint(pending.value(), keep);
+  const PendingCheckpoint pending = RONDO_TRY(begin(folder, state, model, &optimizer));
+  return commit_checkpoint(pending, keep);
 }
 
 Result<LoadedCheckpoint> load_checkpoint(const std::string& folder) {

@@ -129,10 +129,9 @@ Result<StateReader> StateReader::open(const DistributedDataParallel& ddp, DataTy
       const DdpTensor& tensor = ddp.tensors()[t];
       if (tensor.adds_to >= 0) continue;
       const std::string name = array + "." + tensor.name;
-      const Result<std::vector<Found>> parts = find_parts(name, tensor, type, files);
-      RONDO_RETURN_IF_ERROR(parts.status());
-      RONDO_RETURN_IF_ERROR(require_whole(name, tensor, parts.value(), files.front()));
-      for (const Found& part : parts.value()) {
+      const std::vector<Found> parts = RONDO_TRY(find_parts(name, tensor, type, files));
+      RONDO_RETURN_IF_ERROR(require_whole(name, tensor, parts, files.front()));
+      for (const Found& part : parts) {
         pieces.push_back({.begin = ddp.offset(t) + part.first,
                           .count = part.count,
                           .data = static_cast<const std::byte*>(part.view->data)});

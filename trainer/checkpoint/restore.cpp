@@ -46,16 +46,14 @@ Status fill_model(const TensorFile& file, DistributedDataParallel& ddp) {
 template <class T>
 Result<Source> open_source(const TrainOptions& options, const Dataset::Facts& data,
                            Weights<T>& weights) {
-  Result<LoadedCheckpoint> loaded = load_checkpoint(options.checkpoint_dir);
-  RONDO_RETURN_IF_ERROR(loaded.status());
-  RONDO_RETURN_IF_ERROR(require_same_run(options, data, loaded.value()));
-  RONDO_RETURN_IF_ERROR(fill_model(loaded->model, weights.ddp()));
+  LoadedCheckpoint loaded = RONDO_TRY(load_checkpoint(options.checkpoint_dir));
+  RONDO_RETURN_IF_ERROR(require_same_run(options, data, loaded));
+  RONDO_RETURN_IF_ERROR(fill_model(loaded.model, weights.ddp()));
   std::vector<std::string> arrays;
   for (const auto& [name, values] : weights.optimizer().state()) arrays.push_back(name);
-  Result<StateReader> reader =
-      StateReader::open(weights.ddp(), type_of<T>(), arrays, loaded->optimizer);
-  RONDO_RETURN_IF_ERROR(reader.status());
-  return Source{.files = std::move(loaded).value(), .optimizer = std::move(reader).value()};
+  StateReader reader =
+      RONDO_TRY(StateReader::open(weights.ddp(), type_of<T>(), arrays, loaded.optimizer));
+  return Source{.files = std::move(loaded), .optimizer = std::move(reader)};
 }
 
 template <class T>
@@ -123,9 +121,7 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
   std::optional<Source> source;  // rank 0's
   if (communicator.rank() == 0) {
     if (has_checkpoint(options.checkpoint_dir)) {
-      Result<Source> opened = open_source(options, data, weights);
-      RONDO_RETURN_IF_ERROR(opened.status());
-      source = std::move(opened).value();
+      source = RONDO_TRY(open_source(options, data, weights));
       RONDO_RETURN_IF_ERROR(
           read_state(options, communicator, source->files, weights, r, positions));
       buffers = source->files.state.extra.value("buffers", std::vector<uint64_t>());
@@ -155,9 +151,7 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
                             .position = {.epoch = r.epoch, .consumed = r.consumed},
                             .buffers = {}};
   if (!progress.found || !options.no_broadcast_buffers) return progress;
-  Result<std::vector<uint64_t>> own = own_buffers<T>(weights.ddp(), std::move(buffers));
-  RONDO_RETURN_IF_ERROR(own.status());
-  progress.buffers = std::move(own).value();
+  progress.buffers = RONDO_TRY(own_buffers<T>(weights.ddp(), std::move(buffers)));
   return progress;
 }
 

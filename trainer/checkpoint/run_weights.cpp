@@ -31,9 +31,8 @@ Status load_weights(const TrainOptions& options, const Communicator& communicato
         options.heads, options.weights, options.width, options.width / options.heads,
         kGpt2HeadWidth);
   }
-  const Result<TensorFile> file = TensorFile::open(options.weights);
-  RONDO_RETURN_IF_ERROR(file.status());
-  return load_gpt2_weights<T>(file.value(), model.parameters(), parameter_pointers(weights));
+  const TensorFile file = RONDO_TRY(TensorFile::open(options.weights));
+  return load_gpt2_weights<T>(file, model.parameters(), parameter_pointers(weights));
 }
 
 template <class T>

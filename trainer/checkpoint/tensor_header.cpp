@@ -75,21 +75,16 @@ Status parse_entry(const Json& entry, tensor_format::TensorEntry& to) {
                                 "', which rondo does not know");
   }
   to.tensor.type = *type;
-  Result<std::vector<size_t>> shape = parse_sizes(entry, "shape");
-  if (!shape.ok()) return shape.status();
-  to.tensor.shape = std::move(shape).value();
-  const Result<std::vector<size_t>> offsets = parse_sizes(entry, "data_offsets");
-  if (!offsets.ok()) return offsets.status();
-  const std::vector<size_t>& range = offsets.value();
+  to.tensor.shape = RONDO_TRY(parse_sizes(entry, "shape"));
+  const std::vector<size_t> range = RONDO_TRY(parse_sizes(entry, "data_offsets"));
   if (range.size() != 2 || range[0] > range[1]) {
     return tensor_format::wrong("has 'data_offsets' that are no [begin, end]");
   }
-  const Result<size_t> bytes = bytes_of(to.tensor);
-  if (!bytes.ok()) return bytes.status();
-  if (range[1] - range[0] != bytes.value()) {
+  const size_t bytes = RONDO_TRY(bytes_of(to.tensor));
+  if (range[1] - range[0] != bytes) {
     return tensor_format::wrong("has " + std::to_string(range[1] - range[0]) +
                                 " bytes of data, but its shape and type say " +
-                                std::to_string(bytes.value()));
+                                std::to_string(bytes));
   }
   to.begin = range[0];
   to.end = range[1];
@@ -110,9 +105,8 @@ Status parse_metadata(const Json& entry, std::map<std::string, std::string>& met
 }  // namespace
 
 Status tensor_format::parse_header(const char* text, size_t bytes, TensorHeader& header) {
-  const Result<Json> json = parse_json(text, bytes);
-  if (!json.ok()) return json.status();
-  for (const auto& [key, value] : json.value().items()) {
+  const Json json = RONDO_TRY(parse_json(text, bytes));
+  for (const auto& [key, value] : json.items()) {
     if (key == kMetadataKey) {
       RONDO_RETURN_IF_ERROR(parse_metadata(value, header.metadata));
       continue;

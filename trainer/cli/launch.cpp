@@ -69,48 +69,44 @@ void prefer_fast_blas(char** argv) {
 }
 
 Result<bool> must_launch(const TrainOptions& options) {
-  auto place = place_from_launcher();
-  if (!place.ok()) return place.status();
-  if (!*place) return options.ranks != 0;
+  auto place = RONDO_TRY(place_from_launcher());
+  if (!place) return options.ranks != 0;
   // A launcher's only rank, as in an interactive Slurm step, may still start others.
-  if ((*place)->world_size == 1 && options.ranks > 1) return true;
-  if (options.ranks == 0 || options.ranks == (*place)->world_size) return false;
+  if (place->world_size == 1 && options.ranks > 1) return true;
+  if (options.ranks == 0 || options.ranks == place->world_size) return false;
   return Status(Code::kInvalidArgument, "--ranks " + std::to_string(options.ranks) +
                                             " contradicts the launcher, which has "
                                             "started " +
-                                            std::to_string((*place)->world_size) +
+                                            std::to_string(place->world_size) +
                                             " ranks: leave --ranks out under a launcher");
 }
 
 Status launch(int ranks, char** argv) {
-  const Result<std::string> self = own_file();
-  RONDO_RETURN_IF_ERROR(self.status());
-  const std::string launcher = fs::path(*self).parent_path() / "rondo-run";
+  const std::string self = RONDO_TRY(own_file());
+  const std::string launcher = fs::path(self).parent_path() / "rondo-run";
 
   // Rank 0 alone reports, in JSON: its lines stay as they are. Ranks that wander between CPUs reach
   // the end of a step apart, and every all-reduce waits for the last.
   std::vector<std::string> words = {launcher, "--no-prefix",         "--bind", "share",
-                                    "-n",     std::to_string(ranks), "--",     *self};
+                                    "-n",     std::to_string(ranks), "--",     self};
   for (char** argument = argv + 1; *argument != nullptr; ++argument) words.push_back(*argument);
   return become(std::move(words), "which starts the ranks");
 }
 
 Status teach(const TrainOptions& options) {
-  const Result<std::optional<Place>> place = place_from_launcher();
-  RONDO_RETURN_IF_ERROR(place.status());
-  if (place.value() && place.value()->world_size > 1) {
+  const std::optional<Place> place = RONDO_TRY(place_from_launcher());
+  if (place && place->world_size > 1) {
     return Status(Code::kInvalidArgument,
                   "--lesson starts ranks of its own: run it without a launcher");
   }
-  const Result<std::string> self = own_file();
-  RONDO_RETURN_IF_ERROR(self.status());
+  const std::string self = RONDO_TRY(own_file());
   const std::string script = find_lessons();
   if (script.empty()) {
     return Status(Code::kInvalidArgument,
                   "--lesson needs rondo's sources, whose trainer/lessons/lesson.py it runs: start "
                   "it in their folder");
   }
-  std::vector<std::string> words = {"python3", "-B", script, options.lesson, "--program", *self};
+  std::vector<std::string> words = {"python3", "-B", script, options.lesson, "--program", self};
   if (!options.lesson_folder.empty()) {
     words.insert(words.end(), {"--folder", options.lesson_folder});
   }

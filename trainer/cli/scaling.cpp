@@ -190,9 +190,8 @@ Json scaling_rows(const std::vector<ScalingPoint>& points, uint64_t cores, uint6
 }
 
 Status run_scaling(const TrainOptions& options, char** argv) {
-  const Result<std::optional<Place>> place = place_from_launcher();
-  RONDO_RETURN_IF_ERROR(place.status());
-  if (place.value() && place.value()->world_size > 1) {
+  const std::optional<Place> place = RONDO_TRY(place_from_launcher());
+  if (place && place->world_size > 1) {
     return Status(Code::kInvalidArgument,
                   "--scaling starts the ranks itself: leave out the launcher");
   }
@@ -221,9 +220,7 @@ Status run_scaling(const TrainOptions& options, char** argv) {
                  point.oversubscribed ? ": more ranks than cores" : "");
     const std::string json = scratch.path() + "/" + std::to_string(n) + ".json";
     RONDO_RETURN_IF_ERROR(run_program(scaling_words(words, point, json)));
-    Result<nlohmann::json> summary = read_summary(json);
-    RONDO_RETURN_IF_ERROR(summary.status());
-    point.summary = std::move(summary).value();
+    point.summary = RONDO_TRY(read_summary(json));
     point.samples_per_s = point.summary.value("samples_per_s", 0.0);
     points.push_back(std::move(point));
   }

@@ -35,9 +35,8 @@ Result<std::unique_ptr<Dataset>> open_bytes(DataKind kind, const std::string& pa
   const size_t context = shape.context;
   const bool every_position = kind == DataKind::kNextByte;
   const size_t stride = every_position ? 1 : context;
-  Result<Corpus> corpus = load_corpus(path, context + 1);
-  RONDO_RETURN_IF_ERROR(corpus.status());
-  std::vector<uint8_t> bytes = std::move(corpus.value().bytes);
+  Corpus corpus = RONDO_TRY(load_corpus(path, context + 1));
+  std::vector<uint8_t> bytes = std::move(corpus.bytes);
   const auto too_large =
       std::find_if(bytes.begin(), bytes.end(), [&](uint8_t byte) { return byte >= shape.classes; });
   if (too_large != bytes.end()) {
@@ -48,7 +47,7 @@ Result<std::unique_ptr<Dataset>> open_bytes(DataKind kind, const std::string& pa
   Dataset::Facts facts{
       .path = path,
       .bytes = bytes.size(),
-      .files = corpus.value().files,
+      .files = corpus.files,
       .samples = (bytes.size() - context - 1) / stride + 1,
       .hash = hash_bytes(bytes.data(), bytes.size()),
       .shape = {

@@ -47,28 +47,26 @@ Result<size_t> InputFile::read_some(uint64_t offset, void* to, size_t bytes) con
 Status InputFile::read_at(uint64_t offset, void* to, size_t bytes) const {
   auto* p = static_cast<unsigned char*>(to);
   while (bytes > 0) {
-    const Result<size_t> got = read_some(offset, p, bytes);
-    RONDO_RETURN_IF_ERROR(got.status());
-    if (got.value() == 0) {
+    const size_t got = RONDO_TRY(read_some(offset, p, bytes));
+    if (got == 0) {
       return data_error(path_, "ends at byte " + std::to_string(offset) + ", " +
                                    std::to_string(bytes) + " bytes too early");
     }
-    p += got.value();
-    offset += got.value();
-    bytes -= got.value();
+    p += got;
+    offset += got;
+    bytes -= got;
   }
   return {};
 }
 
 Status append_file(const std::string& path, std::vector<uint8_t>& bytes) {
-  const Result<InputFile> file = InputFile::open(path);
-  RONDO_RETURN_IF_ERROR(file.status());
+  const InputFile file = RONDO_TRY(InputFile::open(path));
   const size_t start = bytes.size();
   for (;;) {
     constexpr size_t kPiece = 1 << 20;
     const size_t end = bytes.size();
     bytes.resize(end + kPiece);
-    const Result<size_t> got = file.value().read_some(end - start, bytes.data() + end, kPiece);
+    const Result<size_t> got = file.read_some(end - start, bytes.data() + end, kPiece);
     bytes.resize(end + (got.ok() ? got.value() : 0));
     RONDO_RETURN_IF_ERROR(got.status());
     if (got.value() == 0) return {};

@@ -182,30 +182,26 @@ Status check_pair(const Idx& images, const Idx& labels, const SampleShape& wante
 
 Result<std::unique_ptr<Dataset>> open_images(const std::string& path, const SampleShape& shape) {
   std::error_code ignored;
-  Result<std::string> file = fs::is_directory(path, ignored) ? find_images(path) : path;
-  RONDO_RETURN_IF_ERROR(file.status());
-  Result<Idx> images = load_idx(file.value(), 3);
-  RONDO_RETURN_IF_ERROR(images.status());
-  const Result<std::string> label_file = find_labels(file.value());
-  RONDO_RETURN_IF_ERROR(label_file.status());
-  Result<Idx> labels = load_idx(label_file.value(), 1);
-  RONDO_RETURN_IF_ERROR(labels.status());
-  RONDO_RETURN_IF_ERROR(check_pair(images.value(), labels.value(), shape));
+  std::string file = RONDO_TRY(fs::is_directory(path, ignored) ? find_images(path) : path);
+  Idx images = RONDO_TRY(load_idx(file, 3));
+  const std::string label_file = RONDO_TRY(find_labels(file));
+  Idx labels = RONDO_TRY(load_idx(label_file, 1));
+  RONDO_RETURN_IF_ERROR(check_pair(images, labels, shape));
 
-  const std::vector<uint8_t>&pictures = images.value().file, &names = labels.value().file;
+  const std::vector<uint8_t>&pictures = images.file, &names = labels.file;
   Dataset::Facts facts{
       .path = path,
       .bytes = pictures.size() + names.size(),
       .files = 2,
-      .samples = images.value().extents[0],
+      .samples = images.extents[0],
       .hash = hash_bytes(names.data(), names.size(), hash_bytes(pictures.data(), pictures.size())),
       .shape = {.targets = 1,
                 .channels = 1,
-                .height = images.value().extents[1],
-                .width = images.value().extents[2],
+                .height = images.extents[1],
+                .width = images.extents[2],
                 .classes = shape.classes}};
-  return std::unique_ptr<Dataset>(std::make_unique<ImageData>(
-      std::move(facts), std::move(images).value(), std::move(labels).value()));
+  return std::unique_ptr<Dataset>(
+      std::make_unique<ImageData>(std::move(facts), std::move(images), std::move(labels)));
 }
 
 }  // namespace rondo::trainer

@@ -129,30 +129,25 @@ Result<uint64_t> check_tokens(const InputFile& file, uint64_t tokens, size_t cla
 }  // namespace
 
 Result<std::unique_ptr<Dataset>> open_tokens(const std::string& path, const SampleShape& shape) {
-  const Result<std::vector<std::string>> paths = list_shards(path);
-  RONDO_RETURN_IF_ERROR(paths.status());
+  const std::vector<std::string> paths = RONDO_TRY(list_shards(path));
   Dataset::Facts facts{
       .path = path,
       .bytes = 0,
-      .files = paths.value().size(),
+      .files = paths.size(),
       .samples = 0,
       .hash = 0,
       .shape = {.context = shape.context, .targets = shape.context, .classes = shape.classes}};
   std::vector<Shard> shards;
   uint64_t all_tokens = 0;
-  for (const std::string& name : paths.value()) {
-    Result<InputFile> file = InputFile::open(name);
-    RONDO_RETURN_IF_ERROR(file.status());
-    const Result<uint64_t> tokens = check_header(file.value());
-    RONDO_RETURN_IF_ERROR(tokens.status());
-    const Result<uint64_t> hash =
-        check_tokens(file.value(), tokens.value(), shape.classes, facts.hash);
-    RONDO_RETURN_IF_ERROR(hash.status());
-    facts.hash = hash.value();
-    facts.bytes += file.value().size();
-    if (tokens.value() > 0) facts.samples += (tokens.value() - 1) / shape.context;
-    all_tokens += tokens.value();
-    shards.push_back({std::move(file).value(), facts.samples});
+  for (const std::string& name : paths) {
+    InputFile file = RONDO_TRY(InputFile::open(name));
+    const uint64_t tokens = RONDO_TRY(check_header(file));
+    const uint64_t hash = RONDO_TRY(check_tokens(file, tokens, shape.classes, facts.hash));
+    facts.hash = hash;
+    facts.bytes += file.size();
+    if (tokens > 0) facts.samples += (tokens - 1) / shape.context;
+    all_tokens += tokens;
+    shards.push_back({std::move(file), facts.samples});
   }
   if (facts.samples == 0) {
     return data_error(path, "holds " + std::to_string(all_tokens) + " tokens in " +

@@ -23,10 +23,9 @@ std::vector<TensorView> all_views(DistributedDataParallel& ddp, const Arrays& st
 }
 
 Result<Notes> read(const std::string& path, const std::vector<TensorView>& views) {
-  const Result<TensorFile> file = TensorFile::open(path);
-  RONDO_RETURN_IF_ERROR(file.status());
-  RONDO_RETURN_IF_ERROR(trainer::fill(file.value(), views));
-  return file.value().metadata();
+  const TensorFile file = RONDO_TRY(TensorFile::open(path));
+  RONDO_RETURN_IF_ERROR(trainer::fill(file, views));
+  return file.metadata();
 }
 
 /// `text` of rank 0 on every rank.

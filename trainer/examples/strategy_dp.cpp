@@ -143,20 +143,15 @@ template <class T>
 Status DataParallel<T>::prepare() {
   const TrainOptions& o = run_.options;
   for (uint64_t r = 1; run_.reports() && r < run_.ranks(); ++r) {
-    Result<RankSamples> samples =
-        RankSamples::create(o, run_.data, run_.ranks(), r, run_.samples.workers());
-    RONDO_RETURN_IF_ERROR(samples.status());
-    others_.push_back(std::move(samples).value());
+    others_.push_back(
+        RONDO_TRY(RankSamples::create(o, run_.data, run_.ranks(), r, run_.samples.workers())));
     others_.back().start({});
   }
   run_.readers = (1 + others_.size()) * run_.samples.workers();
   run_.plans.assign(ddp_.layout().size(),
                     run_.communicator.plan(Collective::kReduce, ddp_.parameter_elements(), o.type(),
                                            false, Algorithm::kStar));
-  Result<Trace> trace =
-      Trace::open(o.trace, run_.communicator.rank(), {"compute", "communication"});
-  RONDO_RETURN_IF_ERROR(trace.status());
-  trace_ = std::move(trace).value();
+  trace_ = RONDO_TRY(Trace::open(o.trace, run_.communicator.rank(), {"compute", "communication"}));
   if (!run_.reports()) return {};
   spdlog::info(
       "{}: dp, as DataParallel: rank 0 scatters {} bytes of samples and {} of parameters"
@@ -214,10 +209,9 @@ Status DataParallel<T>::load() {
   for (uint64_t r = 0; r < run_.ranks(); ++r) {
     RankSamples& source = r == 0 ? run_.samples : others_[r - 1];
     if (source.epoch() != run_.samples.epoch()) source.begin_epoch(run_.samples.epoch());
-    const Result<Batch> batch = source.next();
-    RONDO_RETURN_IF_ERROR(batch.status());
-    shares_.put(r, batch.value(), run_.data.shape());
-    samples += batch.value().size;
+    const Batch batch = RONDO_TRY(source.next());
+    shares_.put(r, batch, run_.data.shape());
+    samples += batch.size;
   }
   for (uint64_t r = 0; r < run_.ranks(); ++r) {
     shares_.set_all_terms(r, samples * run_.model.loss_terms());
@@ -242,9 +236,8 @@ template <class T>
 Status DataParallel<T>::compute(uint64_t number) {
   const Batch batch = shares_.batch();
   const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
-  const Result<double> loss = run_.model.forward(batch, pass);
-  RONDO_RETURN_IF_ERROR(loss.status());
-  loss_.data()[0] = loss.value();
+  const double loss = RONDO_TRY(run_.model.forward(batch, pass));
+  loss_.data()[0] = loss;
   const auto quiet = ddp_.no_sync();
   Used used(ddp_);
   RONDO_RETURN_IF_ERROR(run_.model.backward(batch, pass, T{1}, false, used));
@@ -311,9 +304,8 @@ Status train_dp(Run<T>& run) {
   DataParallel<T> dp(run);
   RONDO_RETURN_IF_ERROR(dp.prepare());
   RONDO_RETURN_IF_ERROR(begin_run(run));
-  const Result<End> end = make_steps(run, dp.strategy());
-  RONDO_RETURN_IF_ERROR(end.status());
-  return dp.finish(end.value());
+  const End end = RONDO_TRY(make_steps(run, dp.strategy()));
+  return dp.finish(end);
 }
 
 template Status train_dp(Run<float>&);

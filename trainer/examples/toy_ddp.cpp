@@ -17,20 +17,16 @@ constexpr float kRate = 0.5f, kMomentum = 0.5f;
 
 float x_of(uint64_t sample) { return static_cast<float>(sample) / kSamples; }
 
-Status run(const std::string& checkpoint) {
+Status run(const std::string &checkpoint) {
   // Start: which rank this is, the others, and the device (cores, or a GPU by its local rank).
-  Result<std::optional<Place>> place = place_from_launcher();
-  RONDO_RETURN_IF_ERROR(place.status());
-  const int device = *place ? (*place)->local_rank : 0;
-  Result<Communicator> ranks = Communicator::create();
-  RONDO_RETURN_IF_ERROR(ranks.status());
+  std::optional<Place> place = RONDO_TRY(place_from_launcher());
+  const int device = place ? place->local_rank : 0;
+  Communicator ranks = RONDO_TRY(Communicator::create());
 
   // Model: parameters in the order in which backward finishes their gradients.
   const auto hook = std::make_shared<CountingHook>();  // optional: {} is an all-reduce per bucket
-  Result<DistributedDataParallel> made = DistributedDataParallel::create(
-      *ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}}, {}, {.hook = hook});
-  RONDO_RETURN_IF_ERROR(made.status());
-  DistributedDataParallel& ddp = *made;
+  DistributedDataParallel ddp = RONDO_TRY(DistributedDataParallel::create(
+      ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}}, {}, {.hook = hook}));
   float *b = ddp.parameter<float>(0), *w = ddp.parameter<float>(1);
   float *db = ddp.gradient<float>(0), *dw = ddp.gradient<float>(1);
   float *parameters = b, *gradients = db;  // the first tensor begins the flat storage
@@ -38,8 +34,8 @@ Status run(const std::string& checkpoint) {
   RONDO_RETURN_IF_ERROR(ddp.replicate());
 
   DistributedSampler sampler({.samples = kSamples,
-                              .ranks = static_cast<uint64_t>(ranks->size()),
-                              .rank = static_cast<uint64_t>(ranks->rank()),
+                              .ranks = static_cast<uint64_t>(ranks.size()),
+                              .rank = static_cast<uint64_t>(ranks.rank()),
                               .seed = kSeed});
   for (uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
     sampler.set_epoch(epoch);
@@ -65,14 +61,14 @@ Status run(const std::string& checkpoint) {
     }
   }
   RONDO_RETURN_IF_ERROR(ddp.save(checkpoint, {{"momentum", velocity.data()}}, {{"by", "toy"}}));
-  std::printf("rank %d on device %d: w %.2f b %.2f, %zu bytes of gradients\n", ranks->rank(),
-              device, *w, *b, hook->bytes);
+  std::printf("rank %d on device %d: w %.2f b %.2f, %zu bytes of gradients\n", ranks.rank(), device,
+              *w, *b, hook->bytes);
   return {};
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   const Status status = run(argc > 1 ? argv[1] : "toy.safetensors");
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.to_string().c_str());
   return status.ok() ? 0 : 1;

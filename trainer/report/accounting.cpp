@@ -216,19 +216,15 @@ Result<Table> gather(Communicator& communicator, const std::vector<double>& mine
 }  // namespace
 
 Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& measured) {
-  const Result<Table> arrivals = gather(communicator, measured.arrivals_ms());
-  RONDO_RETURN_IF_ERROR(arrivals.status());
-  const Result<Table> transfers = gather(communicator, measured.transfers_ms());
-  RONDO_RETURN_IF_ERROR(transfers.status());
-  const Result<Table> gathers = gather(communicator, measured.gathers_ms());
-  RONDO_RETURN_IF_ERROR(gathers.status());
-  const Result<Table> exposed = gather(communicator, measured.exposed_ms());
-  RONDO_RETURN_IF_ERROR(exposed.status());
+  const Table arrivals = RONDO_TRY(gather(communicator, measured.arrivals_ms()));
+  const Table transfers = RONDO_TRY(gather(communicator, measured.transfers_ms()));
+  const Table gathers = RONDO_TRY(gather(communicator, measured.gathers_ms()));
+  const Table exposed = RONDO_TRY(gather(communicator, measured.exposed_ms()));
   const size_t buckets = measured.buckets().size();
-  return AllRanks{.lateness = lateness(arrivals.value()),
-                  .costs_ms = costs_ms(transfers.value(), buckets),
-                  .gather_costs_ms = costs_ms(gathers.value(), buckets),
-                  .exposed_cost_ms = costs_ms(exposed.value(), 1).front()};
+  return AllRanks{.lateness = lateness(arrivals),
+                  .costs_ms = costs_ms(transfers, buckets),
+                  .gather_costs_ms = costs_ms(gathers, buckets),
+                  .exposed_cost_ms = costs_ms(exposed, 1).front()};
 }
 
 namespace {

@@ -60,9 +60,7 @@ Result<Report> Report::open(const TrainOptions& options, uint64_t last_step, con
   report.last_step_ = last_step;
   report.log_every_ = options.log_every;
   report.bar_ = options.log_every != 1 && stderr_is_terminal();
-  Result<Document> document = Document::open(options.json, config, kStopped);
-  RONDO_RETURN_IF_ERROR(document.status());
-  report.document_ = std::move(document).value();
+  report.document_ = RONDO_TRY(Document::open(options.json, config, kStopped));
   return report;
 }
 

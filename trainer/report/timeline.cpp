@@ -41,9 +41,7 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
     timeline.gathers_->push_back("all-gather " + lanes.back());
     timeline.updates_->push_back("optimizer " + lanes.back());
   }
-  Result<Trace> trace = Trace::open(path, rank, std::move(lanes));
-  RONDO_RETURN_IF_ERROR(trace.status());
-  timeline.trace_ = std::move(trace).value();
+  timeline.trace_ = RONDO_TRY(Trace::open(path, rank, std::move(lanes)));
   return timeline;
 }
 

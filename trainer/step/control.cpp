@@ -43,13 +43,11 @@ class Control {
   Result<ControlTimes> run() {
     std::vector<double> pass_ms, cost_ms;
     for (uint64_t i = 0; i <= p_.options.control_steps; ++i) {
-      const Result<double> alone = compute();
-      RONDO_RETURN_IF_ERROR(alone.status());
-      const Result<double> reduced = compute_then_reduce();
-      RONDO_RETURN_IF_ERROR(reduced.status());
+      const double alone = RONDO_TRY(compute());
+      const double reduced = RONDO_TRY(compute_then_reduce());
       if (i == 0) continue;  // first touches, plans
-      pass_ms.push_back(alone.value());
-      cost_ms.push_back(reduced.value());
+      pass_ms.push_back(alone);
+      cost_ms.push_back(reduced);
     }
     return ControlTimes{
         .steps = p_.options.control_steps, .pass_ms = median(pass_ms), .cost_ms = median(cost_ms)};
@@ -108,16 +106,14 @@ template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts) {
   if (parts.options.control_steps == 0) return ControlTimes{};
   // Batches of its own: the loop's loader must not notice.
-  Result<std::unique_ptr<Loader>> loader =
-      Loader::create(parts.data, parts.sampler, {.batch = parts.options.batch});
-  RONDO_RETURN_IF_ERROR(loader.status());
-  (*loader)->start_epoch({});
-  const Result<Batch> batch = (*loader)->next();
-  RONDO_RETURN_IF_ERROR(batch.status());
+  std::unique_ptr<Loader> loader =
+      RONDO_TRY(Loader::create(parts.data, parts.sampler, {.batch = parts.options.batch}));
+  loader->start_epoch({});
+  const Batch batch = RONDO_TRY(loader->next());
 
   DistributedDataParallel& ddp = parts.weights.ddp();
   const std::vector<std::vector<T>> buffers = copy_buffers<T>(ddp);
-  Result<ControlTimes> times = Control<T>(parts, batch.value()).run();
+  Result<ControlTimes> times = Control<T>(parts, batch).run();
   parts.weights.clear_gradients();
   for (size_t b = 0; b < buffers.size(); ++b) {
     std::copy(buffers[b].begin(), buffers[b].end(), static_cast<T*>(ddp.buffer(b)));

@@ -35,20 +35,16 @@ Result<Evaluation> evaluate(const TrainOptions& options, const Dataset& data, Mo
        .rank = own_data ? 0 : static_cast<uint64_t>(communicator.rank()),
        .shuffle = false,
        .tail = DistributedSampler::Tail::kKeep});
-  Result<std::unique_ptr<Loader>> loader =
-      Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers});
-  RONDO_RETURN_IF_ERROR(loader.status());
-  (*loader)->start_epoch({});
+  std::unique_ptr<Loader> loader = RONDO_TRY(
+      Loader::create(data, sampler, {.batch = options.batch, .workers = options.workers}));
+  loader->start_epoch({});
   double sums[3] = {0, 0, 0};  // of losses, samples and hits
-  while ((*loader)->batches_left() > 0) {
-    const Result<Batch> batch = (*loader)->next();
-    RONDO_RETURN_IF_ERROR(batch.status());
-    const Result<double> loss =
-        model.forward(batch.value(), {.training = false, .seed = 0, .step = 0});
-    RONDO_RETURN_IF_ERROR(loss.status());
-    sums[0] += loss.value();
-    sums[1] += static_cast<double>(batch.value().size);
-    sums[2] += static_cast<double>(hits(model, batch.value()));
+  while (loader->batches_left() > 0) {
+    const Batch batch = RONDO_TRY(loader->next());
+    const double loss = RONDO_TRY(model.forward(batch, {.training = false, .seed = 0, .step = 0}));
+    sums[0] += loss;
+    sums[1] += static_cast<double>(batch.size);
+    sums[2] += static_cast<double>(hits(model, batch));
   }
   RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 3, DataType::kFloat64));
   const double terms = sums[1] * static_cast<double>(model.loss_terms());

@@ -24,9 +24,7 @@ Status begin_parameters(Run<T>& run) {
   if (run.reports()) run.weights.initialise_parameters(o.seed);
   TrainingProgress progress;
   if (o.resume) {
-    Result<TrainingProgress> restored = restore(o, run.communicator, run.data.facts(), run.weights);
-    RONDO_RETURN_IF_ERROR(restored.status());
-    progress = restored.value();
+    progress = RONDO_TRY(restore(o, run.communicator, run.data.facts(), run.weights));
   }
   if (!progress.found && !o.weights.empty()) {
     RONDO_RETURN_IF_ERROR(load_weights(o, run.communicator, run.model, run.weights));
@@ -43,12 +41,11 @@ template <class T>
 Status plan_steps(Run<T>& run) {
   const TrainOptions& o = run.options;
   const uint64_t mine[] = {run.samples.batches_per_epoch(), run.samples.batches_left()};
-  const Result<std::vector<uint64_t>> all = gather_words(run.communicator, mine);
-  RONDO_RETURN_IF_ERROR(all.status());
+  const std::vector<uint64_t> all = RONDO_TRY(gather_words(run.communicator, mine));
   uint64_t most = 0, most_left = 0;
   for (uint64_t r = 0; r < run.ranks(); ++r) {
-    most = std::max(most, all.value()[2 * r]);
-    most_left = std::max(most_left, all.value()[2 * r + 1]);
+    most = std::max(most, all[2 * r]);
+    most_left = std::max(most_left, all[2 * r + 1]);
   }
   run.steps_per_epoch = (most + o.accum - 1) / o.accum;
   run.last_step = o.steps;
@@ -77,9 +74,7 @@ template <class T>
 Status open_report(Run<T>& run) {
   if (!run.reports()) return {};
   RONDO_RETURN_IF_ERROR(try_outputs(run.options));
-  Result<Report> report = Report::open(run.options, run.last_step, config_of(run.facts()));
-  RONDO_RETURN_IF_ERROR(report.status());
-  run.report = std::move(report).value();
+  run.report = RONDO_TRY(Report::open(run.options, run.last_step, config_of(run.facts())));
   return {};
 }
 
@@ -126,14 +121,13 @@ template <class T>
 Status validate(Run<T>& run, const Strategy& strategy) {
   if (run.validation == nullptr) return {};
   RONDO_RETURN_IF_ERROR(strategy.settle());
-  const Result<Evaluation> result =
-      evaluate(run.options, *run.validation, run.model, run.communicator);
-  RONDO_RETURN_IF_ERROR(result.status());
+  const Evaluation result =
+      RONDO_TRY(evaluate(run.options, *run.validation, run.model, run.communicator));
   if (!run.reports()) return {};
   run.report->add_validation({.step = run.step,
-                              .loss = result.value().loss,
-                              .accuracy = result.value().accuracy,
-                              .samples = result.value().samples});
+                              .loss = result.loss,
+                              .accuracy = result.accuracy,
+                              .samples = result.samples});
   return {};
 }
 
@@ -144,12 +138,11 @@ Result<End> compare(Run<T>& run, uint64_t sent) {
   const uint64_t steps = run.step - run.first_step;
   const size_t bytes = ddp.parameter_elements() * size_of(ddp.type());
   const uint64_t mine[] = {hash_bytes(ddp.parameters(), bytes), steps == 0 ? 0 : sent / steps};
-  const Result<std::vector<uint64_t>> all = gather_words(run.communicator, mine);
-  RONDO_RETURN_IF_ERROR(all.status());
+  const std::vector<uint64_t> all = RONDO_TRY(gather_words(run.communicator, mine));
   End end;
   for (uint64_t r = 0; r < run.ranks(); ++r) {
-    end.hashes.push_back(all.value()[2 * r]);
-    end.bytes_sent.push_back(all.value()[2 * r + 1]);
+    end.hashes.push_back(all[2 * r]);
+    end.bytes_sent.push_back(all[2 * r + 1]);
   }
   return end;
 }
@@ -195,11 +188,10 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   const auto is_due = [&](uint64_t every) { return every != 0 && run.step % every == 0; };
   while (!has_ended(run)) {
     const double rate = learning_rate(run.schedule, run.step + 1);
-    const Result<StepResult> made = strategy.step(run.step + 1, rate);
-    RONDO_RETURN_IF_ERROR(made.status());
-    if (made->samples > 0) RONDO_RETURN_IF_ERROR(record(run, made.value(), rate));
-    if (made->epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
-    if (made->samples == 0 || has_ended(run)) continue;
+    const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
+    if (made.samples > 0) RONDO_RETURN_IF_ERROR(record(run, made, rate));
+    if (made.epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
+    if (made.samples == 0 || has_ended(run)) continue;
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
     if (!saves && !validates) continue;
     // What these send is no step's.

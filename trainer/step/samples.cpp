@@ -25,10 +25,9 @@ Result<RankSamples> RankSamples::create(const TrainOptions& options, const Datas
                                     .tail = options.sampler_tail == "drop"
                                                 ? DistributedSampler::Tail::kDrop
                                                 : DistributedSampler::Tail::kPad});
-  Result<std::unique_ptr<Loader>> loader = Loader::create(
-      data, sampler, {.batch = options.batch, .workers = workers, .drop_last = options.drop_last});
-  RONDO_RETURN_IF_ERROR(loader.status());
-  RankSamples samples(options, data, sampler, std::move(loader).value());
+  std::unique_ptr<Loader> loader = RONDO_TRY(Loader::create(
+      data, sampler, {.batch = options.batch, .workers = workers, .drop_last = options.drop_last}));
+  RankSamples samples(options, data, sampler, std::move(loader));
   samples.repeats_ = !own_data && data.samples() < ranks;
   return samples;
 }

@@ -41,10 +41,9 @@ Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const st
                                            uint64_t rank) {
   std::string where = path_for_rank(path, rank);
   if (where.empty()) {
-    Result<std::string> text = default_text();
-    RONDO_RETURN_IF_ERROR(text.status());
-    if (rank == 0) spdlog::info("no --data: trains on rondo's licence, {}", text.value());
-    where = text.value();
+    std::string text = RONDO_TRY(default_text());
+    if (rank == 0) spdlog::info("no --data: trains on rondo's licence, {}", text);
+    where = text;
   }
   return open_dataset(kind_of(options), where, wanted_shape(options));
 }

@@ -18,9 +18,8 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   // that all ranks agree whether the step happens. The others go on at once.
   if (mine.loss_terms == 0 || options_.sync_batch_norm) {
     clock_.turns_to(StepPhase::kHeaders);
-    const Result<DdpStep> all = ddp_.headers();
-    RONDO_RETURN_IF_ERROR(all.status());
-    if (all.value().loss_terms == 0) return StepResult{.epoch_ended = true};
+    const DdpStep all = RONDO_TRY(ddp_.headers());
+    if (all.loss_terms == 0) return StepResult{.epoch_ended = true};
   }
 
   // All micro-batches but the last only add to the gradients: nothing travels.
@@ -60,9 +59,7 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
 template <class T>
 Status TrainingStep<T>::read() {
   clock_.turns_to(StepPhase::kData);
-  const Result<Batch> batch = samples_.next();
-  RONDO_RETURN_IF_ERROR(batch.status());
-  batch_ = batch.value();
+  batch_ = RONDO_TRY(samples_.next());
   // Of an embedding's gradient only the rows of these tokens need to travel.
   for (size_t t = ddp_.tensors().size(); t-- > 0 && ddp_.tensors()[t].adds_to >= 0;) {
     ddp_.touches_rows(t, samples_.tokens_of(batch_));
@@ -74,9 +71,8 @@ Status TrainingStep<T>::read() {
 template <class T>
 Status TrainingStep<T>::forward(const Pass& pass) {
   clock_.turns_to(StepPhase::kForward);
-  const Result<double> loss = model_.forward(batch_, pass);
-  RONDO_RETURN_IF_ERROR(loss.status());
-  loss_.data()[0] += loss.value();
+  const double loss = RONDO_TRY(model_.forward(batch_, pass));
+  loss_.data()[0] += loss;
   return {};
 }
 
@@ -122,9 +118,8 @@ Result<Update> wait_and_update(Weights<T>& weights, double rate, double max_norm
 template <class T>
 Status TrainingStep<T>::await_parameters() {
   clock_.turns_to(StepPhase::kParameters);
-  const Result<bool> waited = weights_.await_parameters();
-  RONDO_RETURN_IF_ERROR(waited.status());
-  if (waited.value() && ddp_.is_sharded()) clock_.gathered();
+  const bool waited = RONDO_TRY(weights_.await_parameters());
+  if (waited && ddp_.is_sharded()) clock_.gathered();
   return {};
 }
 

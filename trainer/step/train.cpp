@@ -25,8 +25,7 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
                                        " holds other parameters than rank 0: this is a bug");
   }
   RONDO_RETURN_IF_ERROR(clock.close(run.communicator));
-  const Result<AllRanks> all_ranks = compare_ranks(run.communicator, clock.measured());
-  RONDO_RETURN_IF_ERROR(all_ranks.status());
+  const AllRanks all_ranks = RONDO_TRY(compare_ranks(run.communicator, clock.measured()));
   if (!run.reports()) return {};
   const RunFacts facts = run.facts();
   nlohmann::ordered_json summary = summarize(facts, *run.report, end.bytes_sent, end.hashes[0]);
@@ -42,7 +41,7 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
                  run.weights.updates_along(run.options.clip) && run.options.layer_drop == 0,
              .measured = clock.measured(),
              .control = control,
-             .all = all_ranks.value()},
+             .all = all_ranks},
             summary);
   }
   return run.report->finish(std::move(summary));
@@ -55,15 +54,13 @@ Status train_ddp(Run<T>& run) {
   run.readers = run.samples.workers();
   RONDO_RETURN_IF_ERROR(begin_run(run));
   run.plans = plan_buckets(run.communicator, ddp, wire_type(o));
-  Result<Timeline> timeline =
-      Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp));
-  RONDO_RETURN_IF_ERROR(timeline.status());
+  Timeline timeline = RONDO_TRY(
+      Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp)));
   if (run.reports()) announce(run.facts());
-  const Result<ControlTimes> control = control_run<T>(
-      {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights});
-  RONDO_RETURN_IF_ERROR(control.status());
+  const ControlTimes control = RONDO_TRY(control_run<T>(
+      {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights}));
 
-  StepClock clock(ddp, std::move(timeline).value());
+  StepClock clock(ddp, std::move(timeline));
   Straggler forward(
       o.sabotage == "straggler" && run.communicator.rank() + 1 == run.communicator.size(),
       static_cast<int>(run.model.layers().size()) - 1, clock);
@@ -79,7 +76,7 @@ Status train_ddp(Run<T>& run) {
                        .await = [&] { return step.await_parameters(); },
                        .settle = [&] { return step.await_parameters(); }});
   RONDO_RETURN_IF_ERROR(end.status());
-  return conclude(run, end.value(), clock, control.value());
+  return conclude(run, end.value(), clock, control);
 }
 
 template <class T>
@@ -89,27 +86,23 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
   std::optional<Communicator> statistics;
   if (options.sync_batch_norm) {
-    Result<Communicator> own = communicator.duplicate();
-    RONDO_RETURN_IF_ERROR(own.status());
-    statistics = std::move(own).value();
+    statistics = RONDO_TRY(communicator.duplicate());
   }
   const std::unique_ptr<Model<T>> model =
       make_model<T>(options, data.shape(), statistics ? &*statistics : nullptr);
-  Result<Weights<T>> weights = Weights<T>::create(*model, communicator, options);
-  RONDO_RETURN_IF_ERROR(weights.status());
+  Weights<T> weights = RONDO_TRY(Weights<T>::create(*model, communicator, options));
   const bool dp = options.strategy == "dp";
-  Result<RankSamples> samples =
-      RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
-                          static_cast<uint64_t>(communicator.rank()),
-                          dp ? dp_workers(options, communicator) : options.workers);
-  RONDO_RETURN_IF_ERROR(samples.status());
+  RankSamples samples =
+      RONDO_TRY(RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
+                                    static_cast<uint64_t>(communicator.rank()),
+                                    dp ? dp_workers(options, communicator) : options.workers));
   Run<T> run{.options = options,
              .data = data,
              .validation = validation,
              .communicator = communicator,
              .model = *model,
-             .weights = weights.value(),
-             .samples = samples.value(),
+             .weights = weights,
+             .samples = samples,
              .report = report};
   const Status status = dp ? train_dp(run) : train_ddp(run);
   if (!status.ok()) {

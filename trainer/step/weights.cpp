@@ -27,11 +27,10 @@ std::vector<DdpTensor> tensors_of(const std::vector<Parameter>& parameters) {
 template <class T>
 Result<Weights<T>> Weights<T>::create(Model<T>& model, Communicator& communicator,
                                       const TrainOptions& options) {
-  Result<DistributedDataParallel> ddp =
-      DistributedDataParallel::create(communicator, tensors_of(model.parameters()),
-                                      tensors_of(model.buffers()), ddp_options(options));
-  RONDO_RETURN_IF_ERROR(ddp.status());
-  return Weights(model, communicator, std::move(ddp).value(), options);
+  DistributedDataParallel ddp =
+      RONDO_TRY(DistributedDataParallel::create(communicator, tensors_of(model.parameters()),
+                                                tensors_of(model.buffers()), ddp_options(options)));
+  return Weights(model, communicator, std::move(ddp), options);
 }
 
 template <class T>
@@ -110,13 +109,11 @@ void Weights<T>::begin_update(double rate) {
 template <class T>
 Result<Update> Weights<T>::update(double rate, double max_norm) {
   // 1 / loss scale is a power of two: exact.
-  const Result<GradientFacts> examined =
-      examine_gradients<T>(communicator_, ddp_,
-                           {.finite = scaler_.has_value(),
-                            .norm = max_norm > 0,
-                            .unscale = 1 / static_cast<double>(loss_scale())});
-  RONDO_RETURN_IF_ERROR(examined.status());
-  const GradientFacts& facts = examined.value();
+  const GradientFacts facts =
+      RONDO_TRY(examine_gradients<T>(communicator_, ddp_,
+                                     {.finite = scaler_.has_value(),
+                                      .norm = max_norm > 0,
+                                      .unscale = 1 / static_cast<double>(loss_scale())}));
   cleared_ = false;
   if (scaler_ && !scaler_->update(facts.finite)) return Update{.made = false, .norm = 0};
   const double coefficient = max_norm > 0 ? clip_coefficient(facts.norm, max_norm) : 1;

@@ -10,17 +10,15 @@ Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Segmen
                                                    Stream stream) {
   std::unique_ptr<Segments> made(new Segments(cuda, shape));
   const size_t bytes = SegmentLayout(shape).bytes();
-  Result<std::byte*> memory = cuda.allocate(bytes);
-  RONDO_RETURN_IF_ERROR(memory.status());
+  std::byte* memory = RONDO_TRY(cuda.allocate(bytes));
   // From here on the destructor frees it.
-  made->offer_ = {.place = place, .address = *memory, .exported = false, .handle = {}};
-  RONDO_RETURN_IF_ERROR(cuda.clear(*memory, bytes, stream));
+  made->offer_ = {.place = place, .address = memory, .exported = false, .handle = {}};
+  RONDO_RETURN_IF_ERROR(cuda.clear(memory, bytes, stream));
   // Peers write there as soon as they know of it.
   RONDO_RETURN_IF_ERROR(cuda.synchronize(stream));
   if (exports) {
-    Result<IpcHandle> handle = cuda.export_memory(*memory);
-    RONDO_RETURN_IF_ERROR(handle.status());
-    made->offer_.handle = *handle;
+    IpcHandle handle = RONDO_TRY(cuda.export_memory(memory));
+    made->offer_.handle = handle;
     made->offer_.exported = true;
   }
   return made;
@@ -49,9 +47,8 @@ Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
     return memory;
   }
   if (peer.place.number != offer_.place.number) {
-    Result<bool> can = cuda_.can_access_peer(offer_.place.number, peer.place.number);
-    RONDO_RETURN_IF_ERROR(can.status());
-    if (!*can) {
+    bool can = RONDO_TRY(cuda_.can_access_peer(offer_.place.number, peer.place.number));
+    if (!can) {
       return Status(Code::kUnavailable,
                     "GPU " + std::to_string(offer_.place.number) + " cannot access GPU " +
                         std::to_string(peer.place.number) + ", that of " + name);
@@ -65,10 +62,8 @@ Status Segments::connect(std::span<const Offer> offers, uint32_t rank) {
   RONDO_CHECK(offers.size() == shape_.ranks && rank < shape_.ranks && bases_.empty(), "%zu offers",
               offers.size());
   for (size_t peer = 0; peer < offers.size(); ++peer) {
-    Result<std::byte*> base =
-        peer == rank ? Result<std::byte*>(offer_.address) : reach(offers[peer], peer);
-    RONDO_RETURN_IF_ERROR(base.status());
-    bases_.push_back(*base);
+    bases_.push_back(
+        RONDO_TRY(peer == rank ? Result<std::byte*>(offer_.address) : reach(offers[peer], peer)));
   }
   return {};
 }

@@ -97,9 +97,7 @@ Result<size_t> parse_bytes(const char* text) {
 Result<size_t> arena_bytes(int ranks) {
   size_t bytes = 0;
   if (const char* text = std::getenv("RONDO_ARENA_BYTES"); text != nullptr && *text != '\0') {
-    Result<size_t> parsed = parse_bytes(text);
-    if (!parsed.ok()) return parsed;
-    bytes = *parsed;
+    bytes = RONDO_TRY(parse_bytes(text));
   } else {
     const auto physical = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) *
                           static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -176,9 +174,8 @@ ArenaView own_arena() {
 }
 
 Result<ArenaView> attach_arena(UniqueFd fd, uint64_t bytes) {
-  Result<Segment> segment = Segment::map(std::move(fd), bytes, Pages::kHuge);
-  if (!segment.ok()) return segment.status();
-  return view_of(std::move(*segment));
+  Segment segment = RONDO_TRY(Segment::map(std::move(fd), bytes, Pages::kHuge));
+  return view_of(std::move(segment));
 }
 
 }  // namespace transport
