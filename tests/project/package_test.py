@@ -104,11 +104,15 @@ def installed(source, build, programs, work):
 
 
 def embedded(source, build, programs, work):
-    # What is shown is how the targets hang together, so the cheapest code will do: no optimisation, several sources at a
-    # time, and no vectors (the kernels take minutes otherwise; without them the scalar ones serve).
-    cheap = "-O0 -DHWY_COMPILE_ONLY_SCALAR"
+    # Rondo's sources are not compiled again: consumer/built_already.py takes each object from BUILD, where it was compiled by the
+    # same command. So what these commands depend on is set as it is there.
+    cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE))
+    depends = re.compile(r"CMAKE_(BUILD_TYPE|UNITY_BUILD.*|(C|CXX|CUDA)_((HOST_)?COMPILER|FLAGS.*)|CUDA_ARCHITECTURES)"
+                         r"|RONDO_(CUDA|ONE_INSTRUCTION_SET)")
+    launcher = f"{source / 'tests/project/consumer/built_already.py'};{build};{work / 'embedded'}"
     check_consumer(source, programs, work / "embedded", build / "bin/rondo-run", "C;CXX", f"-DRONDO_SOURCE={source}",
-                   f"-DCMAKE_CXX_FLAGS={cheap}", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=24", "-DRONDO_CUDA=OFF")
+                   f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}",
+                   *(f"-D{name}={value}" for name, value in cache.items() if depends.fullmatch(name)))
 
 
 def main():
