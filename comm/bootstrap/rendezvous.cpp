@@ -64,16 +64,16 @@ Status check_parent(const std::string& path) {
               "your own on every rank"};
 }
 
-// Of directories that rondo has made for a meeting: the sticky bit, which changes nothing where only
-// their owner may write, says that the last meeting there removes them. No other mark survives that
-// the process that made them leaves first.
+// Of directories that rondo has made for a meeting where the caller wants it: the sticky bit, which
+// changes nothing where only their owner may write, says that the last meeting there removes them.
+// No other mark survives that the process that made them leaves first.
 constexpr mode_t kMadeMode = 01700;
 
 /// Removes the directory if rondo has made it and it is empty.
 bool remove_if_made(const std::string& path) {
   struct stat info {};
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-         (info.st_mode & 07777) == kMadeMode && rmdir(path.c_str()) == 0;
+         (is_derived(path) || (info.st_mode & 07777) == kMadeMode) && rmdir(path.c_str()) == 0;
 }
 
 Status make_directory(const std::string& path, mode_t mode) {
@@ -89,10 +89,11 @@ Result<bool> make_private_directory(const std::string& path) {
     RONDO_RETURN_IF_ERROR(make_directory(parent, 0700));
     RONDO_RETURN_IF_ERROR(check_parent(path));
   }
-  if (mkdir(path.c_str(), kMadeMode) == 0) return true;
+  const mode_t mode = is_derived(path) ? 0700 : kMadeMode;
+  if (mkdir(path.c_str(), mode) == 0) return true;
   if (errno == ENOENT && !parent.empty()) {
-    RONDO_RETURN_IF_ERROR(make_directory(parent, is_derived(path) ? 0700 : kMadeMode));
-    if (mkdir(path.c_str(), kMadeMode) == 0) return true;
+    RONDO_RETURN_IF_ERROR(make_directory(parent, mode));
+    if (mkdir(path.c_str(), mode) == 0) return true;
     if (errno == ENOENT) return false;  // the parent is gone
   }
   if (errno == EEXIST) return false;
