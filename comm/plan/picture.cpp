@@ -51,8 +51,14 @@ class Layout {
   }
 
  private:
-  /// The data in flight from one rank to another: the level at which each was sent.
-  using Queue = std::deque<int>;
+  using Members = std::set<int>;
+  /// The data in flight from one rank to another: the level at which each was sent, and the ranks
+  /// whose contributions it contains.
+  struct Sent {
+    int level;
+    Members members;
+  };
+  using Queue = std::deque<Sent>;
 
   Queue& queue(const Operand& o, int from, int to) {
     return queues_[{o.place == OperandKind::kPublished, from, to}];
@@ -77,11 +83,13 @@ class Layout {
     const int rank = static_cast<int>(r);
     int level = next_level_[r];
     std::vector<Arrow> arrows;
+    Members members;
     for (const Operand& o : s.sources) {
+      members.merge(members_of(o, rank));
       if (in_slot(o)) {
         Queue& incoming = queue(o, o.peer, rank);
-        level = std::max(level, incoming.front() + 1);
-        arrows.push_back({o.peer, incoming.front(), rank, 0, s.chunk});
+        level = std::max(level, incoming.front().level + 1);
+        arrows.push_back({o.peer, incoming.front().level, rank, 0, s.chunk});
         incoming.pop_front();
       } else if (in_peer(o)) {
         arrows.push_back({o.peer, 0, rank, 0, s.chunk, By::kPull});
@@ -92,7 +100,11 @@ class Layout {
       if (arrow.by == By::kPull) arrow.from_level = level;
       picture_.arrows.push_back(arrow);
     }
-    for (const Operand& o : s.destinations) send(o, rank, level, s.chunk);
+    int sends = 0;
+    for (const Operand& o : s.destinations) {
+      send(o, rank, level, s.chunk, members);
+      sends += in_slot(o) || in_peer(o) ? 1 : 0;
+    }
     if (s.action == Action::kSignal) signals_[r].push_back(level);
     const bool moves = s.action == Action::kMove;
     picture_.boxes.push_back({.rank = rank,
@@ -100,16 +112,27 @@ class Layout {
                               .label = schedule::name_of(s),
                               .chunk = moves ? s.chunk : -1,
                               .reduces = s.sources.size() > 1,
-                              .finishes = s.finishes});
+                              .finishes = s.finishes,
+                              .sends = sends,
+                              .holds = std::move(members)});
     next_level_[r] = level + 1;
     waits_[r] = 0;
   }
 
-  void send(const Operand& o, int rank, int level, int chunk) {
-    if (o.place == OperandKind::kSlot) queue(o, rank, o.peer).push_back(level);
+  /// Of what `rank` reads there next; empty if the collective does not reduce.
+  Members members_of(const Operand& o, int rank) {
+    if (!form_of(schedules_[0].collective).reduces) return {};
+    if (in_slot(o)) return queue(o, o.peer, rank).front().members;
+    const int owner = in_peer(o) ? o.peer : rank;
+    return is_in(o) ? Members{owner} : outs_[{owner, o.chunk}];
+  }
+
+  void send(const Operand& o, int rank, int level, int chunk, const Members& members) {
+    if (o.place == OperandKind::kSlot) queue(o, rank, o.peer).push_back({level, members});
     for (int p = 0; o.place == OperandKind::kPublished && p < picture_.ranks; ++p) {
-      if (p != rank) queue(o, rank, p).push_back(level);
+      if (p != rank) queue(o, rank, p).push_back({level, members});
     }
+    if (is_out(o)) outs_[{in_peer(o) ? o.peer : rank, o.chunk}] = members;
     if (in_peer(o)) {
       picture_.arrows.push_back({rank, level, o.peer, level, chunk, By::kPush});
     }
@@ -144,9 +167,25 @@ class Layout {
   std::vector<std::vector<int>> signals_;               // [rank] levels
   std::vector<size_t> waits_;                           // [rank] 1 + the box that still grows
   std::map<std::tuple<bool, int, int>, Queue> queues_;  // published, from, to
+  std::map<std::pair<int, int>, Members> outs_;         // rank, chunk
 };
 
 }  // namespace
+
+Picture only_hop(const Picture& picture, int hop) {
+  const int first = hop - 1;
+  Picture part{.ranks = picture.ranks, .levels = 2, .boxes = {}, .arrows = {}};
+  for (Box box : picture.boxes) {
+    box.level -= first;
+    if (box.level == 0 || box.level == 1) part.boxes.push_back(std::move(box));
+  }
+  for (Arrow arrow : picture.arrows) {
+    arrow.from_level -= first;
+    arrow.to_level -= first;
+    if (arrow.from_level >= 0 && arrow.to_level <= 1) part.arrows.push_back(arrow);
+  }
+  return part;
+}
 
 Picture picture_of(const std::vector<schedule::Schedule>& schedules) {
   return Layout(schedules).run();

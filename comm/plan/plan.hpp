@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/plan/picture.hpp"
 #include "comm/schedule/verifier.hpp"
 #include "comm/tuner/choose.hpp"
 
@@ -68,5 +69,7 @@ std::string operand_text(const schedule::Operand& operand, bool destination);
 void print(std::FILE* out, const ExplainedPlan& plan);
 /// One document, as text.
 std::string to_json_text(const ExplainedPlan& plan);
+/// `picture`: of all the plan's schedules. `hop`: if only that one is drawn, else 0.
+Caption caption_of(const ExplainedPlan& plan, const Picture& picture, int hop);
 
 }  // namespace rondo::plan

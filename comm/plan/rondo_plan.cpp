@@ -31,7 +31,7 @@ constexpr const char* kStdout = "-";
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
   std::string links, pace, json, svg, size;
-  int ranks = 0, root = 0, rank = -1;
+  int ranks = 0, root = 0, rank = -1, svg_hop = 0;
 };
 
 /// A size, as everywhere in rondo: bytes, or a whole number with K, M or G.
@@ -96,8 +96,12 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "a wire between the ranks: BANDWIDTH,LATENCY as in 1GB/s,20us");
   app.add_option("--json", flags.json,
                  "write everything there as JSON; -: to stdout, instead of the text");
-  app.add_option("--svg", flags.svg,
-                 "draw the steps there (up to 16 ranks); -: on stdout likewise");
+  auto* svg = app.add_option("--svg", flags.svg,
+                             "draw the steps there (up to 16 ranks); -: on stdout likewise");
+  app.add_option("--svg-hop", flags.svg_hop,
+                 "draw one hop only, counted from 1: two rows of boxes and what passes between")
+      ->check(CLI::PositiveNumber)
+      ->needs(svg);
 }
 
 PlanRequest read_request(const PlanFlags& flags) {
@@ -169,12 +173,14 @@ Status write_files(const PlanFlags& flags, const ExplainedPlan& plan) {
   if (!plan.verification || !plan.verification->verdict.ok()) {
     return {Code::kDataError, "nothing is drawn of a schedule that is not verified"};
   }
-  const std::string title = std::string(name(plan.request.collective)) + " by " +
-                            std::string(name(plan.algorithm)) + ", " +
-                            counted(plan.request.ranks, "rank");
-  const std::string subtitle = std::to_string(plan.request.size_bytes) + " bytes, " +
-                               counted(plan.schedules[0].chunks, "chunk");
-  return write_file(flags.svg, to_svg(picture_of(plan.schedules), title, subtitle));
+  const Picture picture = picture_of(plan.schedules);
+  if (flags.svg_hop > picture.hops()) {
+    return {Code::kInvalidArgument, "--svg-hop " + std::to_string(flags.svg_hop) +
+                                        ": the picture has " + counted(picture.hops(), "hop")};
+  }
+  const Caption caption = caption_of(plan, picture, flags.svg_hop);
+  return write_file(
+      flags.svg, to_svg(flags.svg_hop == 0 ? picture : only_hop(picture, flags.svg_hop), caption));
 }
 
 /// A wrong value is the caller's mistake; everything else is a failure.

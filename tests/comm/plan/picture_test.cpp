@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <set>
 
+#include "comm/plan/text_width.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 
 namespace rondo::plan::test {
@@ -87,6 +88,58 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("of a reduction every box says whose contributions it holds") {
+  for (const auto& [collective, algorithm] : builtins()) {
+    INFO(name(algorithm) << " " << name(collective));
+    const Picture picture = picture_of(schedules(collective, algorithm, 5));
+    for (const Box& box : picture.boxes) {
+      const bool reduces = form_of(collective).reduces;
+      if (!reduces) CHECK(box.holds.empty());
+      if (reduces && box.finishes) CHECK(box.holds.size() == 5);
+    }
+  }
+  const Picture ring = picture_of(schedules(Collective::kAllReduce, Algorithm::kRing, 4));
+  for (const Box& box : ring.boxes) {
+    const std::set<int> whose =
+        box.level == 0   ? std::set<int>{box.rank}
+        : box.level == 1 ? std::set<int>{(box.rank + 3) % 4, box.rank}
+        : box.level == 2 ? std::set<int>{(box.rank + 2) % 4, (box.rank + 3) % 4, box.rank}
+                         : std::set<int>{0, 1, 2, 3};
+    CHECK(box.holds == whose);
+    CHECK(box.sends == (box.level < 6 ? 1 : 0));
+  }
+}
+
+TEST_CASE("one hop is two rows, and what passes between them") {
+  const Picture ring = picture_of(schedules(Collective::kAllReduce, Algorithm::kRing, 4));
+  REQUIRE(ring.hops() == 6);
+  for (int hop = 1; hop <= 6; ++hop) {
+    const Picture part = only_hop(ring, hop);
+    CHECK(part.levels == 2);
+    CHECK(part.boxes.size() == 8);
+    CHECK(part.arrows.size() == 4);
+    for (const Box& box : part.boxes)
+      CHECK((box.finishes == (hop == 3 ? box.level == 1 : hop == 4 && box.level == 0)));
+    for (const Arrow& a : part.arrows) CHECK((a.from_level == 0 && a.to_level == 1));
+  }
+}
+
+TEST_CASE("text is measured by the font, and broken where it would be too wide") {
+  CHECK(text_width("", 10) == 0);
+  CHECK(text_width("MM", 2048) == 2 * 1767);
+  CHECK(text_width("M", 2048, Weight::kBold) == 2038);
+  CHECK(text_width("\xE2\x88\x91", 10) == 10);  // one character, not three
+  const std::string text = "an arrow is one slice of a chunk";
+  std::string joined;
+  for (const std::string& line : wrapped(text, 10, 60)) {
+    CHECK(text_width(line, 10) <= 60);
+    joined += (joined.empty() ? "" : " ") + line;
+  }
+  CHECK(joined == text);
+  CHECK(wrapped(text, 10, 1000).size() == 1);
+  CHECK(wrapped("indivisible", 10, 5) == std::vector<std::string>{"indivisible"});
+}
+
 TEST_CASE("every number can be read: none lies on another one, or under a box") {
   const std::vector<std::pair<Algorithm, int>> drawn = {
       {Algorithm::kRing, 4},          {Algorithm::kRing, 8},          {Algorithm::kRing, 16},
@@ -95,8 +148,7 @@ TEST_CASE("every number can be read: none lies on another one, or under a box") 
       {Algorithm::kTwoShotDirect, 4}, {Algorithm::kTwoShotDirect, 16}};
   for (const auto& [algorithm, n] : drawn) {
     INFO(name(algorithm) << ", " << n << " ranks");
-    const std::string svg =
-        to_svg(picture_of(schedules(Collective::kAllReduce, algorithm, n)), "title", "subtitle");
+    const std::string svg = to_svg(picture_of(schedules(Collective::kAllReduce, algorithm, n)), {});
     const auto numbers = places(svg, "<circle ", "cx=\"%lf\" cy=\"%lf\"");
     const auto boxes = places(svg, "<rect x=", "\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"");
     REQUIRE_FALSE(numbers.empty());
@@ -118,7 +170,8 @@ TEST_CASE("every number can be read: none lies on another one, or under a box") 
 
 TEST_CASE("the drawing has all boxes and arrows, and says what was reduced") {
   const Picture picture = picture_of(schedules(Collective::kAllReduce, Algorithm::kTwoShot, 4));
-  const std::string svg = to_svg(picture, "a <title> & more", "subtitle");
+  const std::string svg =
+      to_svg(picture, {.title = "a <title> & more", .subtitle = "", .notes = {}});
   CHECK_THAT(svg, says("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK_THAT(svg, says("a &lt;title&gt; &amp; more"));
   CHECK(count(svg, "<rect ") == picture.boxes.size() + 1);  // and the ground

@@ -173,9 +173,33 @@ TEST_CASE("the picture is written") {
   const std::string file = directory.path() + "/plan.svg";
   CHECK(plan({"all_reduce", "--ranks", "4", "--size", "64K", "--svg", file}).exit_code == 0);
   CHECK_THAT(read(file), says("all_reduce by two-shot, 4 ranks"));
+  CHECK_THAT(read(file), says("S = 65,536 bytes"));
+  CHECK_THAT(read(file), says("Each rank sends 98,304 bytes = 2(N-1)/N * S."));
   const ProgramResult many = plan({"all_reduce", "--ranks", "17", "--size", "64K", "--svg", file});
   CHECK(many.exit_code == 2);
   CHECK_THAT(many.err, says("16"));
+}
+
+TEST_CASE("one hop of the picture, with its bytes and those of the hops before it") {
+  const std::vector<std::string> ring = {"all_reduce",  "--ranks", "4",     "--size", "64K",
+                                         "--algorithm", "ring",    "--svg", "-",      "--svg-hop"};
+  const auto hop = [&](const char* number) {
+    std::vector<std::string> arguments = ring;
+    arguments.push_back(number);
+    return plan(arguments);
+  };
+  const ProgramResult second = hop("2");
+  INFO(second.out << second.err);
+  CHECK(second.exit_code == 0);
+  CHECK_THAT(second.out, says("all_reduce by ring, 4 ranks: hop 2 of 6"));
+  CHECK_THAT(second.out, says("In this hop each rank sends 1 chunk = 16,384 bytes, with the hops "
+                              "before it 32,768 bytes."));
+  CHECK_THAT(second.out, says("chunk 2 of 0+1+3"));
+  CHECK_THAT(hop("6").out, says("with the hops before it 98,304 bytes."));
+  const ProgramResult none = hop("7");
+  CHECK(none.exit_code == 2);
+  CHECK_THAT(none.err, says("--svg-hop 7: the picture has 6 hops"));
+  CHECK(plan({"all_reduce", "--ranks", "4", "--size", "1", "--svg-hop", "1"}).exit_code == 2);
 }
 
 TEST_CASE("a wire, and a profile of one's own") {
