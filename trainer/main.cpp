@@ -37,6 +37,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
+  config.algorithm = parse<Algorithm>(options.algorithm, kAlgorithmNames).value();
   Communicator communicator = RONDO_TRY(Communicator::create(config));
   return Surroundings{.data = std::move(data),
                       .validation = std::move(validation),

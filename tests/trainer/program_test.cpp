@@ -148,6 +148,24 @@ TEST_CASE("the first bucket is under way before backward's last layer begins") {
   }
 }
 
+TEST_CASE("a ring sends what the formula says, to the last byte") {
+  const Workplace place;
+  const ProgramResult result =
+      run({"--ranks", "4", "--steps", "2", "--batch", "2", "--data", place.data(), "--algorithm",
+           "ring", "--bucket-cap-mb", "0.5", "--log-every", "0", "--json", place.file("j")});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const json summary = json::parse(read_text(place.file("j")))["summary"];
+  for (const json& bucket : summary["buckets"]) CHECK(bucket["algorithm"] == "ring");
+  const double gradients = 1.5 * 2659328, headers = 3 * 32;
+  CHECK(summary["bytes_formula_parts"] ==
+        json({{"gradients", gradients}, {"loss", 1.5 * 8}, {"norms", 0.0}, {"headers", headers}}));
+  CHECK(summary["bytes_formula_per_step"] == 3989100.0);
+  // The loss is one number in one chunk: ranks 1 and 2 send it on twice, 0 and 3 once.
+  const uint64_t rest = 3988992 + 96;
+  CHECK(summary["bytes_sent_per_step_by_rank"] == json({rest + 8, rest + 16, rest + 16, rest + 8}));
+}
+
 TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured beside computed") {
   const Workplace place;
   const ProgramResult result = run({"--ranks", "3", "--steps", "4", "--batch", "2", "--data",

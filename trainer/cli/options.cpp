@@ -44,6 +44,13 @@ CLI::Validator number(double least, double below) {
       range);
 }
 
+/// And auto. (flat is for barriers.)
+std::vector<std::string> algorithms_of_all_reduce() {
+  std::vector<std::string> names(std::begin(kAlgorithmNames), std::end(kAlgorithmNames));
+  std::erase(names, name(Algorithm::kFlat));
+  return names;
+}
+
 constexpr uint64_t kMany = 1'000'000'000'000;
 
 // Signed, because as an unsigned number -1 would be accepted as a large one.
@@ -131,6 +138,9 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--strategy", o.strategy,
                  "ddp, or dp: what DataParallel does, all through rank 0, for comparison")
       ->check(choice({"ddp", "dp"}, {}));
+  app.add_option("--algorithm", o.algorithm,
+                 "Of every all-reduce; auto: the cheapest by the link profile")
+      ->check(choice(algorithms_of_all_reduce(), {}));
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
                  "MiB of gradients per all-reduce; 0: one for each tensor")

@@ -48,8 +48,9 @@ struct TrainOptions {
   uint64_t warmup = 0;
   std::string dtype = "fp32";
 
-  int ranks = 0;                 // 0: as the environment says
-  std::string strategy = "ddp";  // or dp: see strategy_dp.hpp
+  int ranks = 0;                   // 0: as the environment says
+  std::string strategy = "ddp";    // or dp: see strategy_dp.hpp
+  std::string algorithm = "auto";  // of every operation that has it
   int threads = 1;
   double bucket_cap_mb = 25;
   bool no_overlap = false;

@@ -42,6 +42,7 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"dtype", o.dtype},
           {"strategy", o.strategy},
           {"break", o.sabotage},
+          {"algorithm", o.algorithm},
           {"threads", o.threads},
           {"bucket_cap_mb", o.bucket_cap_mb},
           {"overlap", !o.no_overlap},

@@ -16,6 +16,7 @@ std::string refused_by_strategy(const TrainOptions& o) {
       {o.join, "--join", "rank 0 reads all data, so no rank runs out of it before others"},
       {o.data.find("{rank}") != std::string::npos, "{rank} in --data", "rank 0 reads all data"},
       {o.accum != plain.accum, "--accum", "DataParallel has no no_sync()"},
+      {o.algorithm != plain.algorithm, "--algorithm", "all goes by the star"},
       {o.bucket_cap_mb != plain.bucket_cap_mb, "--bucket-cap-mb", "it has no buckets"},
       {o.no_overlap, "--no-overlap", "it never overlaps"},
       {o.average != plain.average, "--average", "it has one loss, that of the global batch"},

@@ -284,6 +284,7 @@ Status DataParallel<T>::finish(const End& end) {
   for (const DdpTensor& buffer : ddp_.buffers()) down += buffer.count() * sizeof(T);
   all["gradient_bytes_per_step"] = parameter_bytes();
   all["bytes_formula_per_step"] = static_cast<double>((run_.ranks() - 1) * down);  // of the root
+  all.erase("bytes_formula_parts");
   all["predicted_comm_us"] = scattered.predicted_us + parameters.predicted_us + gradients_us;
   all["buckets"] = nlohmann::ordered_json::array({{{"parameters", ddp_.tensors().size()},
                                                    {"bytes", parameter_bytes()},

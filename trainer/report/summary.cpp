@@ -38,22 +38,33 @@ std::string mib(size_t bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576);
 }
 
-/// What a rank sends in a step if all send equally much. With shards a bucket is reduce-scattered
-/// and its parameters gathered, which together is an all-reduce; and a norm's blocks, or whether
-/// gradients are numbers, go round too. Looked-up rows count as if they travelled whole.
-double bytes_formula(const RunFacts& facts) {
+/// What a rank sends in a step if all send equally much.
+struct BytesFormula {
+  double gradients, loss, norms, headers;
+
+  double total() const { return gradients + loss + norms + headers; }
+};
+
+/// With shards a bucket is reduce-scattered and its parameters gathered, which together is an
+/// all-reduce; and a norm's blocks, or whether gradients are numbers, go round too. Looked-up rows
+/// count as if they travelled whole.
+BytesFormula bytes_formula(const RunFacts& facts) {
   const size_t wire_bytes = size_of(wire_type(facts.options));
   const size_t back_bytes = facts.ddp.is_sharded() ? size_of(facts.options.type()) : wire_bytes;
-  size_t reduced_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2 +
-                         sizeof(double);  // the loss travels too
+  const size_t gradient_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2;
   const bool clips = facts.options.clip > 0;
+  size_t norm_bytes = 0;
   if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
-    reduced_bytes += sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
+    norm_bytes = sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
   }
   constexpr size_t header_bytes = 4 * sizeof(uint64_t);  // from every rank to every other
-  return 2.0 * static_cast<double>((facts.ranks - 1) * reduced_bytes) /
-             static_cast<double>(facts.ranks) +
-         static_cast<double>((facts.ranks - 1) * header_bytes);
+  const auto all_reduced = [&](size_t bytes) {
+    return 2.0 * static_cast<double>((facts.ranks - 1) * bytes) / static_cast<double>(facts.ranks);
+  };
+  return {.gradients = all_reduced(gradient_bytes),
+          .loss = all_reduced(sizeof(double)),
+          .norms = all_reduced(norm_bytes),
+          .headers = static_cast<double>((facts.ranks - 1) * header_bytes)};
 }
 
 }  // namespace
@@ -112,6 +123,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
                        {"predicted_us", facts.plans[b].predicted_us}});
   }
   const size_t gradient_bytes = facts.bytes_of(facts.ddp.gradient_elements());
+  const BytesFormula formula = bytes_formula(facts);
   const double comm_ms = report.median_of(&StepTimes::comm_ms);
   const double exposed_ms = report.median_of(&StepTimes::exposed_comm_ms);
   const double hidden_ms = comm_ms - exposed_ms;
@@ -123,7 +135,12 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"gradient_bytes_per_step", gradient_bytes},
           {"bytes_sent_per_step", bytes_sent[0]},
           {"bytes_sent_per_step_by_rank", bytes_sent},
-          {"bytes_formula_per_step", bytes_formula(facts)},
+          {"bytes_formula_per_step", formula.total()},
+          {"bytes_formula_parts",
+           {{"gradients", formula.gradients},
+            {"loss", formula.loss},
+            {"norms", formula.norms},
+            {"headers", formula.headers}}},
           {"optimizer_bytes", facts.sizes.own_optimizer_bytes},
           {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
           {"predicted_comm_us", predicted_us},
