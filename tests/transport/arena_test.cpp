@@ -148,8 +148,8 @@ TEST_CASE("RONDO_ARENA_BYTES: sizes, off, nonsense") {
   CHECK(size("") == "34359738368");  // as if there were none
   for (const char* text : {"M", "64MB", "-1", " 5", "12x", "99999999999999999999", "100T"}) {
     INFO(text);
-    CHECK_THAT(size(text), Catch::StartsWith("invalid argument: RONDO_ARENA_BYTES='" +
-                                             std::string(text) + "'"));
+    CHECK_THAT(size(text), Catch::Matchers::StartsWith("invalid argument: RONDO_ARENA_BYTES='" +
+                                                       std::string(text) + "'"));
   }
   CHECK(with_arena("0", []() -> std::string {
           return alloc(1) == nullptr && own_arena().base == nullptr ? "" : "memory from nowhere";

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
 
@@ -76,8 +77,8 @@ TEST_CASE("what is no pace is named, with an example") {
     const auto options = parse_pace(text);
     CHECK(options.status().code() == Code::kInvalidArgument);
     CHECK_THAT(options.status().message(),
-               Catch::Contains(std::string("'").append(text).append("'")) &&
-                   Catch::Contains("1GB/s,20us"));
+               testing::contains(std::string("'").append(text).append("'")) &&
+                   testing::contains("1GB/s,20us"));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/transport/child.hpp"
 
 namespace rondo::transport::test {
@@ -89,7 +90,7 @@ TEST_CASE("what is not the segment that was promised is refused") {
   const auto refused = [](UniqueFd fd, size_t bytes, const std::string& part) {
     const auto result = Segment::map(std::move(fd), bytes);
     CHECK(result.status().code() == Code::kInvalidArgument);
-    CHECK_THAT(result.status().message(), Catch::Contains(part));
+    CHECK_THAT(result.status().message(), testing::contains(part));
   };
   refused(copy_of(*segment), 4096, "8192 bytes instead of 4096");
   refused(copy_of(*segment), 0, "instead of 0");
@@ -132,7 +133,8 @@ TEST_CASE("no descriptors, no address space: a value that says what to do") {
     return segment.status().code() == Code::kResourceExhausted ? segment.status().message()
                                                                : "wrong code";
   });
-  CHECK_THAT(text, Catch::Contains("mmap for 1073741824 bytes") && Catch::Contains("ulimit -v"));
+  CHECK_THAT(text,
+             testing::contains("mmap for 1073741824 bytes") && testing::contains("ulimit -v"));
 
   for (const size_t bytes : {size_t{1} << 47, size_t{1} << 62, ~size_t{0}}) {
     CHECK(Segment::create("segment-test", bytes).status().code() == Code::kResourceExhausted);

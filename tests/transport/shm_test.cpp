@@ -5,6 +5,7 @@
 
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "transport/shm/factory.hpp"
 #include "transport/shm/layout.hpp"
 
@@ -83,7 +84,7 @@ TEST_CASE("shapes, ranks and memory that make no sense are refused by name") {
                            const char* part) {
     const auto made = create(shape, rank, base, std::vector<ArenaView>(arenas), false);
     CHECK(made.status().code() == Code::kInvalidArgument);
-    CHECK_THAT(made.status().message(), Catch::Contains(part));
+    CHECK_THAT(made.status().message(), testing::contains(part));
   };
   const FifoSizes good{.ranks = 2, .slot_bytes = 64};
   refused({.ranks = 0, .slot_bytes = 64}, 0, memory, 0, "ranks");
