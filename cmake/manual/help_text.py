@@ -1,4 +1,4 @@
-"""What a program's --help says, as CLI11 2.1 to 2.5 format it: description, synopsis, positional arguments, options."""
+"""What a program's --help says, as CLI11 2.1 to 2.7 format it: description, synopsis, positional arguments, options."""
 import dataclasses
 import re
 import subprocess
@@ -79,7 +79,7 @@ def parse_option(words):
             if sentence:
                 option.notes.insert(0, sentence.format(", ".join(found[1].split())))
     if rest := rest.strip():
-        found = re.fullmatch(r"(\[?[A-Z]+\]?)(?::(.+?))?(?:=(\S*)| \[(\S*)\])?", rest)
+        found = re.fullmatch(r"(\[?[A-Z]+\]?)(?:,\.\.\.)?(?::(.+?))?(?:=(\S*)| \[(\S*)\])?", rest)
         if found:
             option.value, option.check, option.default = found[1], found[2] or "", found[3] or found[4] or ""
         else:  # of a CLI11 to come
@@ -102,13 +102,11 @@ def split(line, following):
 
 def parse(program, text):
     """The text of `program --help`."""
-    before, _, after = text.partition("\nUsage: ") if "\nUsage: " in text else text.partition("Usage: ")
-    usage, _, body = after.partition("\n")
-    description = before.strip().splitlines()
-    synopsis = re.sub(r"^\S*/", "", usage)
-    if description and description[0].startswith(program + " "):
-        synopsis = description.pop(0)
-    help_ = Help(program, synopsis, " ".join(line.strip() for line in description), [], [])
+    before, body = re.split(r"^(?=[^\s:]+:$)", text, maxsplit=1, flags=re.MULTILINE)  # the first heading
+    # CLI11's usage, and perhaps a better one at the beginning of the description.
+    usages = [re.sub(r"^Usage: (\S*/)?", "", line) for line in before.splitlines() if line.startswith(("Usage: ", f"{program} "))]
+    description = [line.strip() for line in before.splitlines() if line.strip() and not line.startswith(("Usage: ", f"{program} "))]
+    help_ = Help(program, usages[0], " ".join(description), [], [])
     current = None
     lines = [*body.splitlines(), ""]
     for line, following in zip(lines, lines[1:]):

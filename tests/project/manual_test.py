@@ -84,23 +84,28 @@ def check_parser(source):
     sys.path.insert(0, str(source / "cmake/manual"))
     sys.dont_write_bytecode = True
     import help_text  # pylint: disable=import-outside-toplevel
-    of_new_cli11 = """Does it.
+    of_cli11_2_7 = """Does it. And more.
 
 
-Usage: prog [OPTIONS] FILE
+prog [OPTIONS] FILE
+
 
 POSITIONALS:
   FILE TEXT REQUIRED          the input
 
 OPTIONS:
   -h,     --help              Print this help message and exit
-          --kind TEXT:{a,b} [a]
+          --kind TEXT:{a,b} [a]  
                               which kind:
                               a or b
+          --each INT,... ...
+                              number
           --some-flag WORD:MORE the form of another day
 """
-    help_ = help_text.parse("prog", of_new_cli11)
-    check([option.names for option in help_.options()] == [["-h", "--help"], ["--kind"], ["--some-flag"]], f"read as {help_}")
+    help_ = help_text.parse("prog", of_cli11_2_7)
+    check([option.names for option in help_.options()] == [["-h", "--help"], ["--kind"], ["--each"], ["--some-flag"]], f"read as {help_}")
+    check((help_.synopsis, help_.description) == ("prog [OPTIONS] FILE", "Does it. And more."), f"read as {help_}")
+    check((help_.options()[2].value, help_.options()[2].text) == ("INT", "number"), f"read as {help_.options()[2]}")
     kind = help_.options()[1]
     check((kind.default, kind.choices(), kind.text) == ("a", ["a", "b"], "which kind: a or b"), f"read as {kind}")
     check(help_.positionals[0].notes == ["Required"] and help_.positionals[0].text == "the input", f"read as {help_.positionals}")
