@@ -84,7 +84,7 @@ def use(usr, programs, work):
 
 
 def main():
-    tools = ("cpack", "dpkg", "dpkg-deb", "dpkg-shlibdeps")
+    tools = ("cpack", "dpkg", "dpkg-deb", "dpkg-shlibdeps", "file")  # cpack calls the last two
     lacking = [tool for tool in tools if not shutil.which(tool)]
     system = pathlib.Path("/var/lib/dpkg/status")
     if lacking or not system.exists():

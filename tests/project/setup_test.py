@@ -10,8 +10,8 @@ import tempfile
 
 TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort", "tail")  # what Debian and every other system has
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
-ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-torch", "python3-matplotlib", "groff-base", "dpkg-dev", "libopenmpi-dev",
-              "openmpi-bin", "libgloo-dev"}
+ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-torch", "python3-matplotlib", "groff-base", "dpkg-dev", "file",
+              "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
 
 
