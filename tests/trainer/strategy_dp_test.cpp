@@ -165,6 +165,7 @@ TEST_CASE("dp refuses by name what only ddp has") {
       {{"--join"}, "--join"},
       {{"--data", place.file("{rank}")}, "{rank}"},
       {{"--accum", "2"}, "--accum"},
+      {{"--algorithm", "ring"}, "--algorithm"},
       {{"--bucket-cap-mb", "1"}, "--bucket-cap-mb"},
       {{"--no-overlap"}, "--no-overlap"},
       {{"--average", "ranks"}, "--average"},
