@@ -26,7 +26,8 @@ Medium any_mapped_medium() { return GENERATE(Medium::kThreads, Medium::kForks); 
 /// Every size at which something changes: nothing, around the inline limit with and without a
 /// trailer, around a cache line, a whole slot.
 std::vector<size_t> edge_sizes(size_t capacity) {
-  return {0, 1, 7, 8, 31, 32, 33, 39, 40, 41, 47, 48, 49, 63, 64, 65, capacity - 1, capacity};
+  return {0,  1,  7,  8,  31, 32,  33,  39,  40,           41,      47,
+          48, 49, 63, 64, 65, 255, 256, 257, capacity - 1, capacity};
 }
 
 TEST_CASE("messages arrive in order, unchanged, over many wraps") {
@@ -72,8 +73,8 @@ TEST_CASE("a full FIFO refuses until a slot is released, and drained() tells") {
     const uint64_t depth_here = sender.depth();
     if (self.rank == 0) {
       self.expect(sender.drained(), "not drained before the first message");
-      for (uint64_t i = 0; i < depth_here; ++i) self.send(sender, 100, i);
-      self.expect(sender.try_acquire(100) == nullptr, "a full FIFO gave a slot");
+      for (uint64_t i = 0; i < depth_here; ++i) self.send(sender, 300, i);
+      self.expect(sender.try_acquire(300) == nullptr, "a full FIFO gave a slot");
       self.expect(!sender.drained(), "drained although nothing was released");
       // Messages that need no slot may still pass, but not for ever.
       uint64_t sent = depth_here;
@@ -81,7 +82,7 @@ TEST_CASE("a full FIFO refuses until a slot is released, and drained() tells") {
         self.send(sender, 8, sent);
       }
       self.expect(sent < (1 << 20), "a full FIFO takes whatever is short");
-      self.expect(sender.try_acquire(100) == nullptr, "a full FIFO gave a slot");
+      self.expect(sender.try_acquire(300) == nullptr, "a full FIFO gave a slot");
       if (self.transport.capabilities().references) {
         const std::vector<int> memory(4);
         const Reference reference{.kind = Reference::kArena, .arena = 0, .offset = 0};
@@ -89,18 +90,18 @@ TEST_CASE("a full FIFO refuses until a slot is released, and drained() tells") {
                     "a full FIFO took a reference");
       }
       self.send(self.transport.sender(1, peer), 1, 77);  // now the reader may release one
-      self.send(sender, 100, sent);
+      self.send(sender, 300, sent);
       self.until([&] { return sender.drained(); }, "drained()");
     } else {
       self.receive(self.transport.receiver(1, peer), 1, 77);
-      for (uint64_t i = 0; i < depth_here; ++i) self.receive(receiver, 100, i);
+      for (uint64_t i = 0; i < depth_here; ++i) self.receive(receiver, 300, i);
       uint64_t next = depth_here;
       Delivery delivery{};
       while (self.until([&] { return receiver.try_peek(&delivery); }, "a message") &&
              delivery.bytes == 8 && self.failure.empty()) {
         self.receive(receiver, 8, next++);
       }
-      self.receive(receiver, 100, next);
+      self.receive(receiver, 300, next);
       self.expect(!receiver.try_peek(&delivery), "a message too many");
     }
   });
@@ -243,15 +244,15 @@ TEST_CASE("a publisher reaches all its readers and waits for the slowest") {
   const shm::FifoSizes shape{
       .ranks = readers + 1, .slot_bytes = 64, .publish_depth = depth, .publish_slot_bytes = kSlot};
   check(medium, shape, [depth](Rank& self) {
-    constexpr uint64_t kMessages = 54;
+    constexpr uint64_t kMessages = 63;
     const int slow = self.ranks - 1;
-    const auto size = [](uint64_t message) { return edge_sizes(kSlot)[message % 18]; };
+    const auto size = [](uint64_t message) { return edge_sizes(kSlot)[message % 21]; };
     if (self.rank == 0) {
       Sender& publisher = self.transport.publisher(0);
       for (uint64_t i = 0; i < depth; ++i) self.send(publisher, size(i), i);
       // All readers but the slow one say that they have released everything: still no credit.
       for (int peer = 1; peer < slow; ++peer) self.receive(self.transport.receiver(0, peer), 8, 5);
-      self.expect(publisher.try_acquire(100) == nullptr, "did not wait for the slow reader");
+      self.expect(publisher.try_acquire(300) == nullptr, "did not wait for the slow reader");
       self.expect(!publisher.drained(), "drained without the slow reader");
       uint64_t sent = depth;
       for (; sent < kMessages && size(sent) <= 8; ++sent) self.send(publisher, size(sent), sent);

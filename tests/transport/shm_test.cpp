@@ -143,8 +143,13 @@ TEST_CASE("a header that makes no sense is reported as no data") {
     pair.header->bytes = 41;
     CHECK(pair.peek().data == nullptr);
   }
+  SECTION("longer than a short slot") {
+    pair.header->kind = MessageKind::kShort;
+    pair.header->bytes = kShortBytes + 1;
+    CHECK(pair.peek().data == nullptr);
+  }
   SECTION("a kind that does not exist") {
-    pair.header->kind = static_cast<MessageKind>(GENERATE(0u, 4u, ~0u));
+    pair.header->kind = static_cast<MessageKind>(GENERATE(0u, 5u, ~0u));
     CHECK(pair.peek().data == nullptr);
   }
 }
@@ -158,7 +163,7 @@ TEST_CASE("a sequence from elsewhere is no message") {
   }
 }
 
-TEST_CASE("what needs no slot may be further ahead than there are slots") {
+TEST_CASE("what needs no full slot may be further ahead than there are slots") {
   Pair pair;
   Sender& sender = pair.writer->sender(0, 1);
   Receiver& receiver = pair.reader->receiver(0, 0);
@@ -182,12 +187,15 @@ TEST_CASE("what needs no slot may be further ahead than there are slots") {
     REQUIRE(put(1000));
     REQUIRE(put(999));
     REQUIRE(!put(998));  // both slots are taken, and
+    for (const size_t bytes : {41, 8, 256}) REQUIRE(put(bytes));
     while (put(8)) continue;
+    REQUIRE(!put(41));
     REQUIRE(sent - received == kLeastHeaderLines);
     get(1000);
     REQUIRE(!put(1000));  // a slot is free, but not this message's
     REQUIRE(put(40));
     get(999);
+    for (const size_t bytes : {41, 8, 256}) get(bytes);
     while (received + 2 < sent) get(8);
     REQUIRE(!put(1000));  // a message's slot is free when the one `depth` before it is released
     get(8);
@@ -197,7 +205,7 @@ TEST_CASE("what needs no slot may be further ahead than there are slots") {
   }
 }
 
-TEST_CASE("what needs no slot waits for the slowest reader, too") {
+TEST_CASE("what needs no full slot waits for the slowest reader, too") {
   FifoSizes shape{.ranks = 3, .slot_bytes = 64, .publish_depth = 2, .publish_slot_bytes = 100};
   const Segment segment = *Segment::create("shm-test", bytes_needed(shape));
   std::vector<std::unique_ptr<Transport>> ranks;

@@ -26,13 +26,60 @@ struct Fifo {
   HeaderLine* headers = nullptr;
   std::byte* data = nullptr;
   size_t capacity = 0;
-  uint32_t depth = 0;  // slots; message m has header m % header_lines(depth), and slot m % depth
+  uint32_t depth = 0;  // slots
 };
 
-/// The next of a ring's `size` places.
-constexpr uint32_t after(uint32_t index, uint32_t size) {
-  return index + 1 == size ? 0 : index + 1;
-}
+/// Where one end's next message lies: message m has header and short slot m % header_lines(depth),
+/// and slot m % depth.
+class Place {
+ public:
+  Place() = default;
+  explicit Place(const Fifo& fifo)
+      : fifo_(fifo),
+        stride_(stride(fifo.capacity)),
+        lines_(header_lines(fifo.depth)),
+        short_bytes_(fifo.capacity > kShortBytes ? kShortBytes : kInlineBytes),
+        short_slots_(fifo.capacity > kShortBytes
+                         ? fifo.data + short_slots(fifo.depth, fifo.capacity)
+                         : nullptr) {}
+
+  const Fifo& fifo() const { return fifo_; }
+  MessageKind kind_for(size_t bytes) const {
+    if (bytes <= kInlineBytes) return MessageKind::kInline;
+    return bytes <= short_bytes_ ? MessageKind::kShort : MessageKind::kSlot;
+  }
+  /// Messages on their way, this one included, when it may be written.
+  uint32_t most_on_the_way(MessageKind kind) const {
+    return kind == MessageKind::kSlot ? fifo_.depth : lines_;
+  }
+  uint32_t lines() const { return lines_; }
+  HeaderLine& header() const { return fifo_.headers[line_]; }
+  std::byte* payload(MessageKind kind) const {
+    if (kind == MessageKind::kInline) return header().payload;
+    return kind == MessageKind::kShort ? short_slots_ + line_ * kShortStride
+                                       : fifo_.data + slot_ * stride_;
+  }
+  /// The same, or null where no writer of ours puts so many bytes.
+  const std::byte* checked_payload(MessageKind kind, size_t bytes) const {
+    const size_t most = kind == MessageKind::kInline  ? kInlineBytes
+                        : kind == MessageKind::kShort ? short_bytes_
+                                                      : fifo_.capacity;
+    const bool absent = kind == MessageKind::kShort && short_slots_ == nullptr;
+    return bytes <= most && !absent ? payload(kind) : nullptr;
+  }
+  void next() {
+    line_ = line_ + 1 == lines_ ? 0 : line_ + 1;
+    slot_ = slot_ + 1 == fifo_.depth ? 0 : slot_ + 1;
+  }
+
+ private:
+  Fifo fifo_;
+  size_t stride_ = 0;
+  uint32_t lines_ = 0;
+  uint32_t line_ = 0, slot_ = 0;
+  size_t short_bytes_ = 0;
+  std::byte* short_slots_ = nullptr;  // null: there are none
+};
 
 /// Used by one thread at a time. On lines of its own: the neighbour's end may be another thread's.
 class alignas(kLine) FifoWriter final : public Sender {
@@ -40,34 +87,30 @@ class alignas(kLine) FifoWriter final : public Sender {
   FifoWriter() = default;
   /// `releases`: `readers` lines, of which number `skip` has no reader (-1: all have).
   FifoWriter(const Fifo& fifo, const ReleaseLine* releases, int readers, int skip)
-      : fifo_(fifo),
-        stride_(stride(fifo.capacity)),
-        lines_(header_lines(fifo.depth)),
-        releases_(releases),
-        readers_(readers),
-        skip_(skip) {}
+      : place_(fifo), releases_(releases), readers_(readers), skip_(skip) {}
 
   std::byte* try_acquire(size_t bytes) override {
-    RONDO_CHECK(bytes <= fifo_.capacity, "%zu > %zu", bytes, fifo_.capacity);
-    const bool needs_slot = bytes > kInlineBytes;
-    if (!has_credit(needs_slot ? fifo_.depth : lines_)) return nullptr;
+    RONDO_CHECK(bytes <= capacity(), "%zu > %zu", bytes, capacity());
+    const MessageKind kind = place_.kind_for(bytes);
+    if (!has_credit(place_.most_on_the_way(kind))) return nullptr;
     acquired_ = bytes;
-    return needs_slot ? fifo_.data + slot_ * stride_ : fifo_.headers[line_].payload;
+    kind_ = kind;
+    return place_.payload(kind);
   }
 
   bool try_publish(size_t bytes, uint64_t tag) override {
     RONDO_CHECK(bytes <= acquired_, "%zu > %zu", bytes, acquired_);
-    HeaderLine& header = fifo_.headers[line_];
+    HeaderLine& header = place_.header();
     header.bytes = static_cast<uint32_t>(bytes);
-    header.kind = acquired_ <= kInlineBytes ? MessageKind::kInline : MessageKind::kSlot;
+    header.kind = kind_;
     show(header, tag);
     return true;
   }
 
   bool takes_references() const override { return true; }
   bool try_publish_reference(const Reference& reference, size_t bytes, uint64_t tag) override {
-    if (!has_credit(lines_)) return false;
-    HeaderLine& header = fifo_.headers[line_];
+    if (!has_credit(place_.lines())) return false;
+    HeaderLine& header = place_.header();
     header.bytes = 0;
     header.kind = MessageKind::kReference;
     const ReferenceBody body{.reference = reference, .bytes = bytes};
@@ -80,8 +123,8 @@ class alignas(kLine) FifoWriter final : public Sender {
     if (released_ != published_) refresh();
     return released_ == published_;
   }
-  size_t capacity() const override { return fifo_.capacity; }
-  uint32_t depth() const override { return fifo_.depth; }
+  size_t capacity() const override { return place_.fifo().capacity; }
+  uint32_t depth() const override { return place_.fifo().depth; }
 
  private:
   /// Whether the message that came `messages` ago has been released by all.
@@ -102,7 +145,7 @@ class alignas(kLine) FifoWriter final : public Sender {
       const uint64_t released = releases_[reader].released.load(std::memory_order_acquire);
       // A count that no reader can have reached is no credit: the FIFO stays full and the engine's
       // deadline reports it.
-      if (released == released_ || published_ - released > lines_) return;
+      if (released == released_ || published_ - released > place_.lines()) return;
       if (published_ - released > published_ - slowest) slowest = released;
     }
     released_ = slowest;
@@ -114,20 +157,17 @@ class alignas(kLine) FifoWriter final : public Sender {
     // sequence sees header and slot. Stores past the cache (non-temporal) are not ordered by it: a
     // kernel that uses them ends with a store fence of its own.
     header.sequence.store(++published_, std::memory_order_release);
-    line_ = after(line_, lines_);
-    slot_ = after(slot_, fifo_.depth);
+    place_.next();
   }
 
-  Fifo fifo_;
-  size_t stride_ = 0;
-  uint32_t lines_ = 0;
+  Place place_;  // of the next message
   const ReleaseLine* releases_ = nullptr;
   int readers_ = 0;
   int skip_ = -1;
-  uint32_t line_ = 0, slot_ = 0;  // of the next message
-  size_t acquired_ = 0;           // `bytes` of the last try_acquire
-  uint64_t published_ = 0;        // messages, ever
-  uint64_t released_ = 0;         // of those, released by all readers as far as we know
+  MessageKind kind_ = MessageKind::kNone;  // of the last try_acquire
+  size_t acquired_ = 0;                    // its `bytes`
+  uint64_t published_ = 0;                 // messages, ever
+  uint64_t released_ = 0;                  // of those, released by all readers as far as we know
 };
 
 /// Used by one thread at a time. On lines of its own, as FifoWriter.
@@ -135,30 +175,30 @@ class alignas(kLine) FifoReader final : public Receiver {
  public:
   FifoReader() = default;
   FifoReader(const Fifo& fifo, ReleaseLine* release, const References* references, int writer)
-      : fifo_(fifo),
-        stride_(stride(fifo.capacity)),
-        lines_(header_lines(fifo.depth)),
-        release_(release),
-        references_(references),
-        writer_(writer) {}
+      : place_(fifo), release_(release), references_(references), writer_(writer) {}
 
   bool try_peek(Delivery* delivery) override {
-    const HeaderLine& header = fifo_.headers[line_];
+    const HeaderLine& header = place_.header();
     // A short payload travels together with the flag that announces it, not after it.
     for (size_t line = 0; line < ahead_; line += kLine) {
-      __builtin_prefetch(fifo_.data + slot_ * stride_ + line);
+      __builtin_prefetch(place_.payload(ahead_kind_) + line);
     }
     // Acquire: pairs with the release store in FifoWriter::show.
     if (header.sequence.load(std::memory_order_acquire) != released_ + 1) return false;
     const size_t bytes = header.bytes;
-    ahead_ = header.kind == MessageKind::kSlot && bytes <= kAheadBytes ? bytes : 0;
-    switch (header.kind) {
+    const MessageKind kind = header.kind;  // once: the writer is not trusted
+    ahead_ = 0;
+    switch (kind) {
       case MessageKind::kInline:
-        *delivery = {bytes <= kInlineBytes ? header.payload : nullptr, bytes, header.tag};
+        *delivery = {place_.checked_payload(kind, bytes), bytes, header.tag};
         return true;
+      case MessageKind::kShort:
       case MessageKind::kSlot:
-        *delivery = {bytes <= fifo_.capacity ? fifo_.data + slot_ * stride_ : nullptr, bytes,
-                     header.tag};
+        *delivery = {place_.checked_payload(kind, bytes), bytes, header.tag};
+        if (delivery->data != nullptr && bytes <= kAheadBytes) {
+          ahead_ = bytes;
+          ahead_kind_ = kind;
+        }
         return true;
       case MessageKind::kReference: {
         ReferenceBody body;
@@ -178,20 +218,18 @@ class alignas(kLine) FifoReader final : public Receiver {
     // Release: pairs with the acquire load in FifoWriter::refresh, so that the slot is reused only
     // after we have read it.
     release_->released.store(++released_, std::memory_order_release);
-    line_ = after(line_, lines_);
-    slot_ = after(slot_, fifo_.depth);
+    place_.next();
   }
 
  private:
-  Fifo fifo_;
-  size_t stride_ = 0;
-  uint32_t lines_ = 0;
+  Place place_;  // of the oldest message not released
   ReleaseLine* release_ = nullptr;
   const References* references_ = nullptr;
   int writer_ = 0;
-  uint32_t line_ = 0, slot_ = 0;  // of the oldest message not released
-  uint64_t released_ = 0;         // messages, ever
-  size_t ahead_ = 0;  // bytes of the next slot to ask for early: as many as the last one held
+  uint64_t released_ = 0;  // messages, ever
+  // What to ask for early of the next message: as much as the last one held.
+  size_t ahead_ = 0;
+  MessageKind ahead_kind_ = MessageKind::kNone;
 };
 
 }  // namespace rondo::transport::shm

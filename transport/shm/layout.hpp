@@ -5,8 +5,8 @@
 //   signals            channel, rank              SignalLine
 //   link control       channel, writer, reader    ReleaseLine (128 bytes), HeaderLine[header_lines]
 //   publisher control  channel, writer            ReleaseLine[ranks], HeaderLine[header_lines]
-//   link data          channel, writer, reader    depth slots, one every stride(slot_bytes)
-//   publisher data     channel, writer            publish_depth slots
+//   link data          channel, writer, reader    depth slots, one every stride(slot_bytes); short slots
+//   publisher data     channel, writer            publish_depth slots; short slots
 //
 // Every line has one writer. Zero everywhere is the initial state: there is nothing to initialise,
 // and what is not used is never touched.
@@ -25,14 +25,19 @@ constexpr size_t kLine = 64;
 constexpr size_t kLinePair = 128;  // prefetchers fetch pairs: other writers stay this far away
 constexpr size_t kInlineBytes = 40;
 
-/// So many messages may be on their way that need no slot. More than slots: they cost 64 bytes
-/// each.
+/// Up to so many bytes travel in a short slot. With as few of them as there are slots, the writer
+/// would look for credit at every message, and each look costs both ends a cache miss.
+constexpr size_t kShortBytes = 256;
+constexpr size_t kShortStride = kShortBytes + kLine;
+
+/// So many messages may be on their way that need no full slot. More than slots: they cost 384
+/// bytes each.
 constexpr uint32_t kLeastHeaderLines = 32;
 constexpr uint32_t header_lines(uint32_t depth) {
   return depth > kLeastHeaderLines ? depth : kLeastHeaderLines;
 }
 
-enum class MessageKind : uint32_t { kNone = 0, kInline = 1, kSlot = 2, kReference = 3 };
+enum class MessageKind : uint32_t { kNone = 0, kInline = 1, kSlot = 2, kReference = 3, kShort = 4 };
 
 // HeaderLine, one per message, written by the writer:
 //   offset  bytes  field
@@ -81,6 +86,16 @@ constexpr size_t round_up(size_t value, size_t multiple) {
 constexpr size_t stride(size_t slot_bytes) { return round_up(slot_bytes, 512) + 9 * kLine; }
 static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1);
 
+/// A FIFO's short slots, one per header line, lie after its `depth` slots. Where slots are no
+/// larger there are none.
+constexpr size_t short_slots(uint32_t depth, size_t slot_bytes) {
+  return depth * stride(slot_bytes);
+}
+constexpr size_t data_bytes(uint32_t depth, size_t slot_bytes) {
+  return short_slots(depth, slot_bytes) +
+         (slot_bytes > kShortBytes ? header_lines(depth) * kShortStride : 0);
+}
+
 /// Offsets from the base of the memory.
 class FifoLayout {
  public:
@@ -90,8 +105,8 @@ class FifoLayout {
         link_control_bytes_(kLinePair + round_up(header_lines(shape.depth) * kLine, kLinePair)),
         publisher_control_bytes_(round_up(ranks_ * kLine, kLinePair) +
                                  round_up(header_lines(shape.publish_depth) * kLine, kLinePair)),
-        link_data_bytes_(shape.depth * stride(shape.slot_bytes)),
-        publisher_data_bytes_(shape.publish_depth * stride(shape.publish_slot_bytes)),
+        link_data_bytes_(data_bytes(shape.depth, shape.slot_bytes)),
+        publisher_data_bytes_(data_bytes(shape.publish_depth, shape.publish_slot_bytes)),
         links_(channels_ * ranks_ * sizeof(SignalLine)),
         publishers_(links_ + channels_ * ranks_ * ranks_ * link_control_bytes_),
         link_data_(
