@@ -115,8 +115,8 @@ TEST_CASE("a finder that dies while it writes its error hides none and delays no
   auto* const pages = static_cast<std::byte*>(
       mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   REQUIRE(pages != MAP_FAILED);
-  std::byte* const base = pages + kPage - sizeof(Header) - sizeof(FirstError);
-  REQUIRE(sizeof(Header) + sizeof(FirstError) + Board::bytes_needed(2) < kPages * kPage);
+  std::byte* const base = pages + kPage - sizeof(BoardHeader) - sizeof(FirstError);
+  REQUIRE(sizeof(BoardHeader) + sizeof(FirstError) + Board::bytes_needed(2) < kPages * kPage);
   Board finder(base, 2, 0), other(base, 2, 1);
   const pid_t child = fork();
   if (child == 0) {
