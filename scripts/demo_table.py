@@ -40,7 +40,7 @@ def training_table(runs):
         row("  sent / formula", lambda s: "%.4f" % (max(s["bytes_sent_per_step_by_rank"]) / s["bytes_formula_per_step"])),
         row("communication (ms)", lambda s: "%.2f" % (s["comm_us"] / 1e3)),
         row("  predicted (ms)", lambda s: "%.2f" % (s["predicted_comm_us"] / 1e3)),
-        row("  hidden behind backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
+        row("  hidden by backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
         row("  exposed (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
         row("  hidden share", lambda s: "%.0f %%" % (100 * s["hidden_fraction"])),
         row("waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),

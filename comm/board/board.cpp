@@ -74,7 +74,7 @@ double Message::seconds() const {
 std::string Message::describe() const {
   std::string text = fmt::format("{}: {} of {} bytes, for {:.3g} s", to_string(), moved_bytes,
                                  count * size_of(type), seconds());
-  if (behind > 0) text += fmt::format("; {} more behind it", behind);
+  if (behind > 0) text += fmt::format("; {} more queued after it", behind);
   return text;
 }
 

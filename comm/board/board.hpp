@@ -79,7 +79,7 @@ struct Message {
 
   /// "send(float, count 10) to rank 1".
   std::string to_string() const;
-  /// The same, and "0 of 40 bytes, for 12.5 s; 2 more behind it".
+  /// The same, and "0 of 40 bytes, for 12.5 s; 2 more queued after it".
   std::string describe() const;
   /// For how long it has not moved.
   double seconds() const;

@@ -51,7 +51,7 @@ Status check_given(const Config& config, const std::string& field) {
   if (config.rank < 0 || config.rank >= config.world_size) {
     return refuse(field + " is set, but Config::rank is " + std::to_string(config.rank) +
                   " and Config::world_size " + std::to_string(config.world_size) +
-                  ": set both, rank from 0 to world_size - 1; the environment is not asked");
+                  ": set both, rank from 0 to world_size - 1; the environment is not read");
   }
   return {};
 }

@@ -83,8 +83,8 @@ Status message_timeout(const FoundReport& found) {
   const DeviceReport& report = *found.report;
   return {Code::kTimeout,
           fmt::format("{} has not moved within its timeout on rank {}: rank {} has not called the "
-                      "{} that belongs to it, or its kernel stands behind something else on its "
-                      "stream, finds no place on its GPU, or is stopped",
+                      "matching {}, or its kernel waits for earlier work on its stream, for room "
+                      "on its GPU, or is stopped",
                       describe(report), found.rank, report.peer,
                       report.message.sends ? "recv" : "send")};
 }
@@ -107,8 +107,8 @@ std::string culprit(const ProcessMemory& memory, uint32_t channels, const board:
     peer = report->peer;
   }
   return fmt::format(
-      "rank {} has called it, but its kernel does not get on: it stands behind "
-      "something else on its stream, finds no place on its GPU, or is stopped",
+      "rank {} has called it, but its kernel makes no progress: it waits for "
+      "earlier work on its stream, for room on its GPU, or is stopped",
       peer);
 }
 
@@ -162,7 +162,7 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
       return timeout(memory, channels, board, watch, found);
     default:
       return {Code::kAborted,
-              fmt::format("rank {}'s kernel was told to give up in {}", found.rank,
+              fmt::format("rank {}'s kernel was aborted in {}", found.rank,
                           message ? describe(*found.report)
                                   : operation(board, found.rank, found.report->sequence))};
   }

@@ -1,4 +1,4 @@
-// rondo-status: what the ranks of a running job are doing, and who waits for whom. Reads shared
+// rondo-status: what the ranks of a running job do, and which rank waits for which. Reads shared
 // memory; asks nothing of the ranks, which may hang.
 #include <fmt/format.h>
 
@@ -163,7 +163,9 @@ int show_job(int pid, bool as_json) {
 int run(int argc, char** argv) {
   CLI::App app(
       "rondo-status [PID] [--json]\n"
-      "What the ranks of a running job do, and who waits for whom. Without PID: this user's jobs.");
+      "What the ranks of a running job do, and which rank waits for which. Without PID: this "
+      "user's "
+      "jobs.");
   app.set_version_flag("--version", "rondo-status " RONDO_VERSION);
   int pid = 0;
   bool as_json = false;

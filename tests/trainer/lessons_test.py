@@ -46,9 +46,16 @@ class LessonsTest(unittest.TestCase):
         return [line.strip() for line in output.splitlines() if line.startswith("  rondo-train ")]
 
     def test_the_program_lists_nine_lessons(self):
-        made = run(TRAIN, "--lesson", "list")
-        self.assertEqual(made.returncode, 0, made.stderr)
-        self.assertEqual([line.split()[0] for line in made.stdout.splitlines()], NAMES)
+        for words in (["--lesson"], ["--lesson", "list"]):
+            made = run(TRAIN, *words)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.assertEqual([line.split()[0] for line in made.stdout.splitlines()], NAMES)
+
+    def test_an_unknown_lesson_lists_all_with_what_they_break(self):
+        made = run(TRAIN, "--lesson", "patience")
+        self.assertEqual(made.returncode, 1)
+        self.assertIn("'patience' is unknown", made.stderr)
+        self.assertEqual([line.split()[0] for line in made.stderr.splitlines()[1:]], NAMES)
 
     def test_every_lesson_shows_its_symptom_and_says_what_to_look_at_first_and_where_to_read_on(self):
         for name in NAMES:

@@ -187,8 +187,10 @@ void add_files(CLI::App& app, TrainOptions& o) {
 
 void add_lessons(CLI::App& app, TrainOptions& o) {
   app.add_option(
-      "--lesson", o.lesson,
-      "Break one thing beside a healthy run, say what to look at first; 'list' names them");
+         "--lesson", o.lesson,
+         "Break one thing beside a healthy run, say what to look at first; without NAME: list them")
+      ->type_name("[NAME]")
+      ->expected(0, 1);
   app.add_option("--lesson-folder", o.lesson_folder,
                  "A lesson's data and results; default: build/lessons/NAME of the project");
   app.add_option("--break", o.sabotage,
@@ -296,8 +298,9 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
 }  // namespace
 
 Parsed parse_options(int argc, const char* const* argv) {
-  CLI::App app("Trains a small model on several ranks whose gradients go round the ring.",
-               "rondo-train");
+  CLI::App app(
+      "Trains a small model on several ranks, which average their gradients by all-reduce.",
+      "rondo-train");
   app.set_version_flag("--version", "rondo-train " RONDO_VERSION);
   TrainOptions options;
   app.option_defaults()->always_capture_default(false);
@@ -309,6 +312,7 @@ Parsed parse_options(int argc, const char* const* argv) {
   add_lessons(app, options);
   try {
     app.parse(argc, argv);
+    if (app.count("--lesson") > 0 && options.lesson.empty()) options.lesson = "list";
     std::string why = beside_lesson(app, options);
     fill_in(options);
     if (why.empty()) why = contradiction(app, options);

@@ -91,7 +91,7 @@ Result<Idx> load_idx(const std::string& path, size_t dimensions) {
   const size_t held = file.size() - idx.header_bytes;
   if (overflows || bytes != held) {
     return data_error(path, "should hold " + times(idx.extents) + " bytes, but has " +
-                                std::to_string(held) + " behind its header: truncated?");
+                                std::to_string(held) + " after its header: truncated?");
   }
   return idx;
 }

@@ -98,7 +98,7 @@ Result<uint64_t> check_header(const InputFile& file) {
   if (tokens < 0 || tokens * int64_t{sizeof(uint16_t)} != held) {
     return data_error(file.path(), "should hold " + std::to_string(tokens) +
                                        " tokens of 2 bytes, but has " + std::to_string(held) +
-                                       " bytes behind its header: truncated?");
+                                       " bytes after its header: truncated?");
   }
   return static_cast<uint64_t>(tokens);
 }

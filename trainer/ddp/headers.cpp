@@ -60,7 +60,7 @@ Result<DdpStep> Headers::read() {
         Code::kInvalidArgument,
         fmt::format("uneven inputs: rank {} has no data left in "
                     "epoch {}, but rank {} has: give all ranks equally many batches, or "
-                    "let them join (empty batches for who has ended)",
+                    "let a rank that has ended join with empty batches",
                     fmt::join(out_of_data, ", "), all_[out_of_data.front() * kWords + kEpoch],
                     fmt::join(with_data, ", ")));
   }

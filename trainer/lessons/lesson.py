@@ -117,13 +117,13 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path)
     parser.add_argument("--program", default=str(PROJECT / "build/release/bin/rondo-train"))
     options = parser.parse_args()
+    names = "\n".join(f"{lesson.name:<20} {lesson.broken}" for lesson in LESSONS)
     if options.name == "list":
-        for lesson in LESSONS:
-            print(f"{lesson.name:<20} {lesson.broken}")
+        print(names)
         return
     chosen = [lesson for lesson in LESSONS if lesson.name == options.name]
     if not chosen:
-        sys.exit(f"lesson: --lesson '{options.name}' is unknown: use list, or one of {', '.join(l.name for l in LESSONS)}")
+        sys.exit(f"lesson: --lesson '{options.name}' is unknown; the lessons are:\n{names}")
     folder = (options.folder or PROJECT / "build/lessons" / options.name).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def learning_rate_shows(runs):
 
 LESSONS = [
     Lesson(
-        "same-data", "every rank reads rank 0's samples, as with a sampler that was not told its rank",
+        "same-data", "every rank reads rank 0's samples, as with a sampler made without its rank",
         ["--ranks", "2", *TEXT, *SHORT, "--steps", "40"],
         [("healthy", []), ("same data", ["--break", "same-data"])],
         [WARNINGS, LOSS],

@@ -413,7 +413,7 @@ TEST_CASE("the flight record shows the messages with which ranks wait, until the
       shown("recv(int32, count 10) from rank 1: 0 of 40 bytes, for ");
       shown("send(int32, count 1000000) to rank 2: ");
       shown(" of 4000000 bytes, for ");
-      shown("; 1 more behind it  <- pending");
+      shown("; 1 more queued after it  <- pending");
       const std::string record = comm.flight_record();
       expect(record.find(" 0 of 4000000 bytes") == std::string::npos, record);
       expect_ok(comm.send(small.data(), small.size(), DataType::kInt32, 0), "send");

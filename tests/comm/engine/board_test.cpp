@@ -180,7 +180,7 @@ TEST_CASE("the messages with which a rank waits are shown to all, as far as they
   const std::string text = b.to_string();
   INFO(text);
   CHECK(text.find(": 7 of 1125899906842624 bytes, for ") != std::string::npos);
-  CHECK(text.find("; 4 more behind it  <- pending") != std::string::npos);
+  CHECK(text.find("; 4 more queued after it  <- pending") != std::string::npos);
 
   // More than there is room for are counted; what a stranger's board says is not believed.
   for (uint32_t i = 0; i < kMessages + 5; ++i) {
