@@ -91,6 +91,8 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"algorithm", name(plan.algorithm)},
       {"why", plan.why},
       {"predicted_us", plan.predicted_us()},
+      {"library_memory_us",
+       plan.library_memory_us ? ordered_json(*plan.library_memory_us) : ordered_json()},
       {"candidates", list_of(plan.candidates, candidate_json)},
       {"chunks", plan.schedules[0].chunks},
       {"chunk_elements", g.block},

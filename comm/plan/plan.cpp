@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/base/counted.hpp"
@@ -73,6 +74,19 @@ std::string reason(const PlanRequest& r, const std::vector<tuner::Candidate>& ca
                      second->price.total_us() / std::max(chosen.price.total_us(), 1e-9));
 }
 
+/// Candidates as if no buffer were mapped, for buffers that are: why a direct algorithm is not used
+/// is what `mapped`, the candidates for these buffers, say.
+void explain_direct(std::vector<tuner::Candidate>& candidates,
+                    const std::vector<tuner::Candidate>& mapped) {
+  for (tuner::Candidate& c : candidates) {
+    if (!algorithms::traits_of(c.algorithm).needs.references) continue;
+    c.refusal = "a staged algorithm is cheaper";
+    for (const tuner::Candidate& m : mapped) {
+      if (m.algorithm == c.algorithm && m.refusal != nullptr) c.refusal = m.refusal;
+    }
+  }
+}
+
 /// Sets algorithm, candidates and why.
 Status choose(ExplainedPlan& plan) {
   const PlanRequest& r = plan.request;
@@ -94,8 +108,9 @@ Status choose(ExplainedPlan& plan) {
     if (available.references && !algorithms::traits_of(plan.algorithm).needs.references) {
       // Mapped buffers do not help here; staged algorithms are chosen as for any other memory.
       available.references = available.process_copy = false;
-      plan.candidates = candidates();
+      const std::vector<tuner::Candidate> mapped = std::exchange(plan.candidates, candidates());
       plan.algorithm = choose();
+      explain_direct(plan.candidates, mapped);
     }
   }
   for (const tuner::Candidate& c : plan.candidates) {
@@ -106,6 +121,19 @@ Status choose(ExplainedPlan& plan) {
   return {Code::kUnavailable, fmt::format("there is no {} by {}: see the table in "
                                           "comm/algorithms/README.md",
                                           name(r.collective), name(plan.algorithm))};
+}
+
+/// The prediction for the same operation where all buffers are mapped; nothing if they are already,
+/// or cannot be.
+std::optional<double> on_library_memory(const ExplainedPlan& plan) {
+  const tuner::Available& available = plan.request.available;
+  if (available.references || !available.publish) return std::nullopt;
+  ExplainedPlan mapped{};
+  mapped.request = plan.request;
+  mapped.request.available.references = true;
+  mapped.count = plan.count;
+  if (!choose(mapped).ok()) return std::nullopt;
+  return mapped.predicted_us();
 }
 
 Status add_rank(ExplainedPlan& plan, int rank) {
@@ -233,6 +261,7 @@ Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   plan.request = request;
   plan.count = count_of(request);
   RONDO_RETURN_IF_ERROR(choose(plan));
+  plan.library_memory_us = on_library_memory(plan);
   RONDO_RETURN_IF_ERROR(add_rank(plan, request.rank.value_or(0)));
   if (request.rank) {
     plan.not_verified = "only one rank was asked for";

@@ -46,6 +46,7 @@ struct ExplainedPlan {
   Algorithm algorithm;
   std::vector<tuner::Candidate> candidates;   // cheapest first
   std::string why;                            // why this algorithm was chosen
+  std::optional<double> library_memory_us;    // predicted with rondo::alloc, where this is without
   std::vector<schedule::Schedule> schedules;  // all ranks', or the requested rank's
   std::vector<schedule::Program> programs;    // likewise
   bool equal_chunks;

@@ -155,6 +155,10 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
   line(out, "");
   line(out, fmt::format("{}: {}; predicted {:.2f} us", name(plan.algorithm), plan.why,
                         plan.predicted_us()));
+  if (plan.library_memory_us && *plan.library_memory_us < plan.predicted_us()) {
+    line(out, fmt::format("library memory (rondo::alloc, --memory library) would take {:.2f} us",
+                          *plan.library_memory_us));
+  }
   line(out, "");
   print_schedules(out, plan);
   line(out, "");

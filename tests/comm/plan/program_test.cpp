@@ -41,6 +41,38 @@ TEST_CASE("the text explains: candidates, choice, steps, bytes, proof") {
   CHECK_THAT(ran.out, says("verified: 4 ranks"));
 }
 
+TEST_CASE("on plain memory the text says what library memory would take") {
+  const std::string hint = "library memory (rondo::alloc, --memory library) would take ";
+  const std::vector<std::string> megabyte = {"all_reduce", "--ranks", "2",       "--size",
+                                             "1M",         "--links", "built-in"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), megabyte.begin(), megabyte.end());
+    return plan(more);
+  };
+  const ProgramResult library = with({"--memory", "library"});
+  const size_t at = library.out.find("; predicted ");
+  REQUIRE(at != std::string::npos);
+  const std::string time = library.out.substr(at + 12, library.out.find(" us", at) - at - 12);
+  CHECK_THAT(with({}).out, says(hint + time + " us"));
+  const auto json = nlohmann::json::parse(with({"--json", "-"}).out);
+  CHECK(json["predicted_us"] > 2 * json["library_memory_us"].get<double>());
+  // Where it is used already, and where ranks share no memory, there is nothing to say.
+  CHECK_THAT(library.out, !says("would take " + time));
+  CHECK_THAT(with({"--pace", "1GB/s,20us"}).out, !says(hint));
+  CHECK(
+      nlohmann::json::parse(with({"--pace", "1GB/s,20us", "--json", "-"}).out)["library_memory_us"]
+          .is_null());
+}
+
+TEST_CASE("direct algorithms are refused on library memory because they are dearer") {
+  const ProgramResult ran = plan(
+      {"all_reduce", "--ranks", "2", "--size", "8", "--memory", "library", "--links", "built-in"});
+  INFO(ran.out << ran.err);
+  CHECK_THAT(ran.out, says("refused: a staged algorithm is cheaper"));
+  CHECK_THAT(ran.out, says("refused: not safe in place"));
+  CHECK_THAT(ran.out, !says("not mapped"));
+}
+
 TEST_CASE("what is planned is what a communicator does: slots of many ranks, scaled sums") {
   const ProgramResult many = plan({"all_reduce", "--ranks", "16", "--size", "1m", "--rank", "0"});
   INFO(many.out << many.err);
