@@ -53,6 +53,7 @@ struct Group {
 struct Parent {
   std::optional<AgreedLinks> links{};  // else as Config says
   Interrupt interrupt{};               // may end the setup early
+  std::string title{}, members{};  // "world/color 1", "ranks 0 and 2 of world"; else Config::name
 };
 
 }  // namespace comm
@@ -87,6 +88,7 @@ class Communicator::Impl {
     Config config;
     std::vector<int> members;  // by their ranks here
     std::string_view called;   // "split" or "duplicate"
+    std::string title;         // comm::Parent's
   };
   /// This rank's part; nothing: it has none.
   Result<std::optional<SplitPart>> choose_part(int color, int key, std::string_view called);
@@ -106,7 +108,7 @@ class Communicator::Impl {
 
  private:
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
-  Status set_up(const std::optional<comm::AgreedLinks>& inherited);
+  Status set_up(const comm::Parent& parent);
   Status set_up_device();
   /// While an exception is handled.
   Status broken_off() noexcept;
@@ -168,7 +170,8 @@ class Communicator::Impl {
   std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
 
   std::optional<comm::Group> group_;
-  Config config_;  // with rank 0's settings; communicators made from this one start from it
+  Config config_;      // with rank 0's settings; communicators made from this one start from it
+  std::string title_;  // for people; Config::name is for the ranks that meet
   std::optional<comm::AgreedLinks> links_;        // likewise
   uint64_t splits_ = 0;                           // so far
   std::unique_ptr<device::DeviceRunner> device_;  // null: operations are the host's

@@ -1,6 +1,9 @@
 // Brings a communicator up: settle its Config, meet the other ranks, and then the steps of setup/.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -11,6 +14,7 @@
 #include "comm/bootstrap/share_segment.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/launch/unknown_variables.hpp"
 #include "comm/setup/settle.hpp"
 #include "comm/status/socket.hpp"
 #include "kernels/reduce.hpp"
@@ -64,6 +68,15 @@ void warn_of_rejected_instruction_set() {
                   kernels::instruction_set()));
 }
 
+/// Once per process, and by rank 0: launchers give all ranks the same variables.
+void warn_of_unknown_variables(int rank) {
+  static std::atomic<bool> warned = false;
+  if (rank != 0 || warned.exchange(true)) return;
+  for (const std::string& unknown : comm::unknown_variables(environ)) {
+    log(LogLevel::kWarn, unknown);
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config,
@@ -77,6 +90,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
     return comm::refuse(
         fmt::format("{} ranks; at most {} are possible", identity.world_size, base::kMaxRanks));
   }
+  warn_of_unknown_variables(identity.rank);
   auto bootstrap = RONDO_TRY(
       comm::Bootstrap::meet(identity, settled.name, settled.bootstrap_timeout, parent.interrupt));
   std::unique_ptr<Impl> impl(new Impl(std::move(bootstrap)));
@@ -84,21 +98,23 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
   if (settled.unique_id.empty()) settled.rendezvous = identity.rendezvous;
   settled.all_gather = nullptr;
   impl->config_ = std::move(settled);
-  if (status = impl->set_up(parent.links); !status.ok()) {
+  if (status = impl->set_up(parent); !status.ok()) {
     impl->bootstrap_.fail(status);
     return status;
   }
   return impl;
 }
 
-Status Communicator::Impl::set_up(const std::optional<comm::AgreedLinks>& inherited) {
-  auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, inherited));
+Status Communicator::Impl::set_up(const comm::Parent& parent) {
+  auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
   links_ = introduced.links;
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
   const comm::HostSizes sizes = comm::size_up(introduced, config_);
-  auto layers =
-      RONDO_TRY(comm::assemble(bootstrap_, config_, introduced, sizes, std::move(memory)));
+  title_ = parent.title.empty() ? config_.name : parent.title;
+  Config shown = config_;
+  shown.name = parent.members.empty() ? title_ : title_ + ", " + parent.members;
+  auto layers = RONDO_TRY(comm::assemble(bootstrap_, shown, introduced, sizes, std::move(memory)));
   board_segment_ = std::move(layers.board_segment);
   segment_ = std::move(layers.fifo_segment);
   transport_ = std::move(layers.transport);

@@ -68,6 +68,16 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   }
 }
 
+/// Directly, or as one of the pipes that rondo-run has named: "OUT,ERR", each may be missing.
+bool leads_to_terminal(int fd) {
+  if (isatty(fd) == 1) return true;
+  const char* pipes = std::getenv("RONDO_TERMINAL");
+  struct stat facts {};
+  if (pipes == nullptr || fstat(fd, &facts) != 0 || !S_ISFIFO(facts.st_mode)) return false;
+  const std::string named = "," + std::string(pipes) + ",";
+  return named.find("," + std::to_string(facts.st_ino) + ",") != std::string::npos;
+}
+
 }  // namespace
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
@@ -78,14 +88,8 @@ void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) 
 
 void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
 
-bool stderr_is_terminal() {
-  if (isatty(STDERR_FILENO) == 1) return true;
-  // As long as stderr is the pipe that rondo-run has named, and not some file.
-  const char* pipe = std::getenv("RONDO_TERMINAL");
-  struct stat facts {};
-  return pipe != nullptr && fstat(STDERR_FILENO, &facts) == 0 && S_ISFIFO(facts.st_mode) &&
-         std::to_string(facts.st_ino) == pipe;
-}
+bool stderr_is_terminal() { return leads_to_terminal(STDERR_FILENO); }
+bool stdout_is_terminal() { return leads_to_terminal(STDOUT_FILENO); }
 
 void log(LogLevel level, std::string_view message) {
   Logger& l = logger();

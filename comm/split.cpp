@@ -54,7 +54,11 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
   // Names are short: what grows with every split of a split is hashed.
   config.name = fmt::format("split-{:016x}-{:08x}-{}-{}", std::hash<std::string>{}(config_.name),
                             all[0].nonce, number, color);
-  return std::optional<SplitPart>({std::move(config), std::move(members), called});
+  std::string title =
+      fmt::format("{}/{}", title_, called == "split" ? fmt::format("color {}", color) : called);
+  if (number > 1) title += fmt::format(", {} {}", called == "split" ? "split" : "number", number);
+  return std::optional<SplitPart>(
+      {std::move(config), std::move(members), called, std::move(title)});
 }
 
 // While a part is made, its members watch each other, and this communicator's error, as they do
@@ -67,8 +71,10 @@ Status Communicator::Impl::check_members(const SplitPart& part) {
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const SplitPart& part) {
-  auto made =
-      create(part.config, {.links = links_, .interrupt = [&] { return check_members(part); }});
+  auto made = create(part.config, {.links = links_,
+                                   .interrupt = [&] { return check_members(part); },
+                                   .title = part.title,
+                                   .members = comm::name_ranks(part.members) + " of " + title_});
   if (made.ok()) return made;
   return explain_failure(part, made.status());
 }

@@ -29,6 +29,7 @@
 
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/launch/output_lines.hpp"
+#include "comm/launch/repeated_lines.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/topology/binding.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -122,8 +123,9 @@ class LocalJob {
  private:
   struct OutputStream {
     UniqueFd fd;
-    LinePrefixer lines;
+    LineCutter lines;
     Sink* sink;
+    int rank;
   };
   struct Rank {
     pid_t pid = -1;
@@ -177,7 +179,7 @@ class LocalJob {
 
     setenv("RANK", std::to_string(rank).c_str(), 1);
     setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-    name_terminal(err_read.get());
+    name_terminals(out_read.get(), err_read.get());
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
@@ -192,10 +194,7 @@ class LocalJob {
     setpgid(pid, pid);  // here and in the child: whoever is first
     ranks_.push_back({.pid = pid, .running = true});
     ++running_;
-    std::string prefix;
-    if (options_.prefix_lines) prefix.append("[").append(std::to_string(rank)).append("] ");
-    streams_.push_back({std::move(out_read), LinePrefixer(prefix, stdout_), &stdout_});
-    streams_.push_back({std::move(err_read), LinePrefixer(prefix, stderr_), &stderr_});
+    pass_on(rank, std::move(out_read), std::move(err_read));
 
     // The child's end closes by itself when exec succeeds.
     failure_write.reset();
@@ -210,13 +209,44 @@ class LocalJob {
     }
   }
 
-  /// For rondo::stderr_is_terminal(): which pipe leads to the terminal, if there is one.
-  static void name_terminal(int pipe) {
-    struct stat facts {};
-    if (isatty(STDERR_FILENO) == 1 && fstat(pipe, &facts) == 0) {
-      setenv("RONDO_TERMINAL", std::to_string(facts.st_ino).c_str(), 1);
-    } else {
+  std::string prefix_of(int rank) const {
+    return options_.prefix_lines ? fmt::format("[{}] ", rank) : "";
+  }
+
+  void pass_on(int rank, UniqueFd out, UniqueFd err) {
+    const auto print_out = [this, rank](std::string_view line) {
+      stdout_.push(prefix_of(rank) + std::string(line));
+    };
+    const auto print_err = [this, rank](std::string_view line) {
+      errors_.add(rank, line, Clock::now());
+    };
+    const auto terminal = [](int fd) { return isatty(fd) == 1; };
+    streams_.push_back(
+        {std::move(out), LineCutter(terminal(STDOUT_FILENO), print_out), &stdout_, rank});
+    streams_.push_back(
+        {std::move(err), LineCutter(terminal(STDERR_FILENO), print_err), &stderr_, rank});
+  }
+
+  std::vector<std::string> prefixes() const {
+    std::vector<std::string> all;
+    for (int rank = 0; rank < options_.ranks; ++rank) all.push_back(prefix_of(rank));
+    return all;
+  }
+
+  /// For rondo::stdout_is_terminal() and its twin: which pipes lead to a terminal.
+  static void name_terminals(int out_pipe, int err_pipe) {
+    std::string names;
+    const auto add = [&names](int fd, int pipe) {
+      struct stat facts {};
+      if (isatty(fd) != 1 || fstat(pipe, &facts) != 0) return;
+      names += (names.empty() ? "" : ",") + std::to_string(facts.st_ino);
+    };
+    add(STDOUT_FILENO, out_pipe);
+    add(STDERR_FILENO, err_pipe);
+    if (names.empty()) {
       unsetenv("RONDO_TERMINAL");
+    } else {
+      setenv("RONDO_TERMINAL", names.c_str(), 1);
     }
   }
 
@@ -292,6 +322,7 @@ class LocalJob {
     if (got > 0) return stream.lines.feed({bytes.data(), static_cast<size_t>(got)});
     if (got < 0 && errno == EINTR) return;
     stream.lines.finish();
+    if (stream.sink == &stderr_) errors_.end(stream.rank, Clock::now());
     stream.fd.reset();
   }
 
@@ -368,6 +399,7 @@ class LocalJob {
 
   void check_time() {
     const auto now = Clock::now();
+    errors_.turn(now);
     if (options_.deadline && now >= *options_.deadline && !timed_out_) {
       timed_out_ = true;
       if (!stopping_) {
@@ -387,6 +419,7 @@ class LocalJob {
     if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
     if (stop_at_) until = std::min(until, *stop_at_);
     if (kill_at_) until = std::min(until, *kill_at_);
+    if (const auto held = errors_.next()) until = std::min(until, *held);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
@@ -447,13 +480,19 @@ class LocalJob {
       return std::any_of(streams_.begin(), streams_.end(),
                          [](const OutputStream& stream) { return stream.fd.valid(); });
     };
+    if (!has_open()) errors_.finish();
     while (has_open() || stdout_.has_work() || stderr_.has_work()) {
       std::vector<pollfd> watched{{-1, 0, 0}};
       watch(watched);
       const int ready =
           poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
+      if (ready == 0 && errors_.next()) {
+        errors_.finish();  // the writers that remain are silent
+        continue;
+      }
       if (ready == 0 || (ready < 0 && errno != EINTR)) return;
       if (ready > 0) serve(watched);
+      if (!has_open()) errors_.finish();
     }
   }
 
@@ -462,6 +501,7 @@ class LocalJob {
   std::optional<status::StatusServer> server_;
   UniqueFd signals_;
   Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
+  RepeatedLines errors_{prefixes(), [this](std::string_view line) { stderr_.push(line); }};
   std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
   std::vector<cpu_set_t> shares_;  // by rank; empty: nobody is bound

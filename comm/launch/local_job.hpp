@@ -13,7 +13,7 @@ struct JobOptions {
   int ranks = 1;
   std::vector<std::string> command;
   int restart_count = 0;
-  /// Whether every line that a rank prints comes out behind "[rank] ".
+  /// Whether every line that a rank prints begins with "[rank] ".
   bool prefix_lines = true;
   /// Whether each rank is bound to a share of the CPUs, where there is one for each.
   bool bind = false;

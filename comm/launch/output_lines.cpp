@@ -26,27 +26,27 @@ void Sink::write_some() {
   }
 }
 
-void LinePrefixer::feed(std::string_view bytes) {
+void LineCutter::feed(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');
     partial_.append(bytes.substr(0, end));
     if (end == std::string_view::npos) {
       if (terminal_ && partial_.ends_with('\r')) {
-        sink_->push(prefix_ + partial_);
+        print_(partial_);
         partial_.clear();
       }
       if (partial_.size() >= kLongestLine) finish();
       return;
     }
     bytes.remove_prefix(end + 1);
-    sink_->push(prefix_ + partial_ + "\n");
+    print_(partial_ + "\n");
     partial_.clear();
   }
 }
 
-void LinePrefixer::finish() {
+void LineCutter::finish() {
   if (partial_.empty()) return;
-  sink_->push(prefix_ + partial_ + "\n");
+  print_(partial_ + "\n");
   partial_.clear();
 }
 

@@ -1,11 +1,9 @@
-// The ranks' output on its way to the launcher's own: whole lines, each behind a prefix ("[rank]
-// "). Binary safe. Never blocks, so that a reader that has stopped reading cannot keep the launcher
-// from its signals and deadlines.
+// The ranks' output on its way to the launcher's own: whole lines. Binary safe. Never blocks, so
+// that a reader that has stopped reading cannot keep the launcher from its signals and deadlines.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,20 +32,19 @@ class Sink {
   std::string queue_;
 };
 
-/// Cuts one stream of one rank into lines.
-class LinePrefixer {
+/// Cuts one stream of one rank into lines, which `print` gets with their end.
+class LineCutter {
  public:
-  LinePrefixer(std::string prefix, Sink& sink)
-      : prefix_(std::move(prefix)), sink_(&sink), terminal_(isatty(sink.fd()) == 1) {}
+  LineCutter(bool terminal, std::function<void(std::string_view)> print)
+      : terminal_(terminal), print_(std::move(print)) {}
   void feed(std::string_view bytes);
   /// The end: what is left becomes a line.
   void finish();
 
  private:
   static constexpr size_t kLongestLine = 1 << 20;  // longer ones are cut, lest they fill the memory
-  std::string prefix_;
-  Sink* sink_;
   bool terminal_;  // then what ends in a carriage return, as progress bars do, goes out at once
+  std::function<void(std::string_view)> print_;
   std::string partial_;
 };
 

@@ -2,6 +2,8 @@
 // same table, and a test compares both with the names that the sources read.
 #pragma once
 
+#include <string_view>
+
 namespace rondo::comm {
 
 struct EnvironmentVariable {
@@ -34,10 +36,19 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "socket over which rank 0 registers a communicator's board, for rondo-status; set by "
      "rondo-run"},
     {"RONDO_TERMINAL", "none",
-     "the pipe that leads to a terminal, for progress bars; set by rondo-run when its stderr is "
-     "one"},
+     "the pipes that lead to a terminal, for progress bars and colors; set by rondo-run when its "
+     "stdout or stderr is one"},
     {"RONDO_RESTART_COUNT", "0",
      "number of this attempt; set by rondo-run --max-restarts, for the program to read"},
+};
+
+/// RONDO_ variables that are not rondo's, but its build's, tests' and scripts'; with all that begin
+/// with one that ends in '_'.
+inline constexpr std::string_view kForeignVariables[] = {
+    "RONDO_TEST_",  "RONDO_COMPARE_", "RONDO_BIN",     "RONDO_NCCL_DIR",
+    "RONDO_TESTS",  "RONDO_BENCH",    "RONDO_TRAINER", "RONDO_INSTALL",
+    "RONDO_WERROR", "RONDO_SANITIZE", "RONDO_CUDA",    "RONDO_PYTHON",
+    "RONDO_MPICXX", "RONDO_QUICK",    "RONDO_SOURCE",  "RONDO_ONE_INSTRUCTION_SET",
 };
 
 }  // namespace rondo::comm

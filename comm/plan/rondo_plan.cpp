@@ -2,6 +2,7 @@
 // and files; plan.hpp does the rest.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "comm/base/counted.hpp"
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
+#include "comm/launch/unknown_variables.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "comm/tuner/default_profile.hpp"
@@ -221,6 +223,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-plan"));
   spdlog::set_pattern("rondo-plan: %v");
+  for (const std::string& unknown : rondo::comm::unknown_variables(environ)) {
+    spdlog::warn("{}", unknown);
+  }
   const int code = rondo::plan::run(argc, argv);
   const rondo::Status printed = rondo::comm::flush_stdout();
   if (!printed.ok()) spdlog::error("{}", printed.message());

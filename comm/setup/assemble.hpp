@@ -23,8 +23,9 @@ struct HostLayers {
   std::shared_ptr<engine::Runner> runner;
 };
 
-/// Every rank calls it at the same point. `config`: with rank 0's settings. REQUIRES: `bootstrap`
-/// outlives the layers. kResourceExhausted: no memory, no threads.
+/// Every rank calls it at the same point. `config`: with rank 0's settings, and the name that readers
+/// of the board see. REQUIRES: `bootstrap` outlives the layers. kResourceExhausted: no memory, no
+/// threads.
 Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
                             const Introduced& introduced, const HostSizes& sizes,
                             PeerMemory memory);

@@ -11,6 +11,7 @@
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/terminal.hpp"
 
 namespace rondo {
 namespace {
@@ -160,6 +161,53 @@ TEST_CASE("output keeps its stream, its bytes and its last partial line", "[rond
   REQUIRE(r.exit_code == 0);
   REQUIRE(r.out == std::string("[0] a\0b\n[0] \n[0] last\n", 22));
   REQUIRE(r.err == "[0] e\377\n[0] " + std::string(300000, 'x') + "\n");
+}
+
+TEST_CASE("one error of all ranks is printed once, with their number") {
+  const TempDirectory place;
+  // Where the machine holds a rank up for half a second, all lines are printed.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const ProgramResult r = run(place, {"-n", "3"}, "echo no such file >&2; exit 2");
+    INFO(r.err);
+    CHECK(r.exit_code == 2);
+    REQUIRE(contains(r.err, "] no such file\n"));
+    if (!contains(r.err, "'s last line on 3 ranks: 0 1 2\n")) continue;
+    CHECK(r.err.find("] no such file") == r.err.rfind("] no such file"));
+    return;
+  }
+  FAIL("no error of three ranks was printed once");
+}
+
+TEST_CASE("ranks learn which of their pipes lead to a terminal") {
+  const TempDirectory place;
+  const testing::Terminal terminal;
+  const std::string script =
+      "out=$(stat -L -c %i /proc/$$/fd/1); err=$(stat -L -c %i /proc/$$/fd/2);"
+      "echo $out $err >\"$PLACE/pipes\";"
+      "echo \"${RONDO_TERMINAL-none}\" >\"$PLACE/named\"";
+  const auto named = [&](const std::string& redirect) {
+    const ProgramResult r =
+        run_program({"sh", "-c", RONDO_RUN " -n 1 -- sh -c '" + script + "' " + redirect},
+                    {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    std::string name;
+    std::ifstream(place.path() + "/named") >> name;
+    return name;
+  };
+  const auto pipe = [&](int number) {
+    std::ifstream file(place.path() + "/pipes");
+    std::string inode;
+    for (int i = 0; i < number; ++i) file >> inode;
+    return inode;
+  };
+  const std::string out = named(">" + terminal.path() + " 2>/dev/null");
+  CHECK(out == pipe(1));
+  const std::string err = named("2>" + terminal.path() + " >/dev/null");
+  CHECK(err == pipe(2));
+  const std::string both = named(">" + terminal.path() + " 2>&1");
+  CHECK(both == pipe(1) + "," + pipe(2));
+  CHECK(named("2>/dev/null >/dev/null") == "none");
 }
 
 TEST_CASE("lines of many ranks stay whole", "[rondo-run]") {

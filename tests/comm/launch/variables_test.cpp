@@ -1,9 +1,12 @@
 // Ranks under launchers that are not installed here: forked, with the variables that those
 // launchers set. Two jobs at once each time, which must never meet.
+#include "comm/launch/variables.hpp"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/launch/unknown_variables.hpp"
 #include "rondo/rondo.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
@@ -209,6 +213,73 @@ TEST_CASE("an empty variable is as none, and no pace is off", "[launch]") {
     REQUIRE(std::getline(file, line));
     CHECK(line == "[rondo] [warning] the level is as without RONDO_LOG");
   }
+}
+
+TEST_CASE("an unknown RONDO_ variable is named, with the nearest that is known", "[launch]") {
+  const auto unknown = [](std::vector<const char*> environment) {
+    environment.push_back(nullptr);
+    return comm::unknown_variables(environment.data());
+  };
+  const auto named =
+      unknown({"PATH=/bin", "RONDO_TIMOUT=5", "RONDO_LOG=info", "RONDO_LINK", "XRONDO_=1"});
+  REQUIRE(named.size() == 2);
+  CHECK(named[0].starts_with("RONDO_TIMOUT is set, "));
+  CHECK(named[0].find("nearest that it reads is RONDO_TIMEOUT:") != std::string::npos);
+  CHECK(named[1].starts_with("RONDO_LINK is set, "));
+  CHECK(named[1].find(" RONDO_LINKS:") != std::string::npos);
+  for (const auto& variable : comm::kEnvironment) CHECK(unknown({variable.name}).empty());
+  CHECK(unknown({"RONDO_TEST_MOMENTS=50", "RONDO_WERROR=ON", "RONDO_BIN=/opt"}).empty());
+  CHECK(unknown({"RONDO_TESTS_=1"}).size() == 1);
+  CHECK(unknown({"RONDO_\x1b[31m=1"})[0].starts_with("RONDO_?[31m is set"));
+}
+
+TEST_CASE("the first communicator of a process warns of unknown variables, once", "[launch]") {
+  const testing::TempDirectory place;
+  const std::string said = place.path() + "/said";
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
+    set_environment({{"RONDO_TIMOUT", "5"}, {"RONDO_LOG", ""}});
+    expect(std::freopen(said.c_str(), "w", stderr) != nullptr, "stderr to a file");
+    for (const char* name : {"one", "two"}) {
+      Config config;
+      config.rank = 0;
+      config.world_size = 1;
+      config.rendezvous = place.path() + "/" + name;
+      auto world = Communicator::create(config);
+      expect(world.ok(), world.status().to_string());
+    }
+  }));
+  std::ifstream file(said);
+  std::string line;
+  int warnings = 0;
+  while (std::getline(file, line)) {
+    if (line.starts_with("[rondo] [warning] RONDO_TIMOUT is set, ")) ++warnings;
+  }
+  CHECK(warnings == 1);
+}
+
+TEST_CASE("RONDO_TERMINAL names the pipes that lead to a terminal", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    int out[2], err[2];
+    expect(pipe(out) == 0 && pipe(err) == 0, "pipes");
+    struct stat out_facts {
+    }, err_facts{};
+    expect(fstat(out[1], &out_facts) == 0 && fstat(err[1], &err_facts) == 0, "fstat");
+    const std::string first = std::to_string(out_facts.st_ino);
+    const std::string second = std::to_string(err_facts.st_ino);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    const auto check = [](const std::string& names, bool stdout_is, bool stderr_is) {
+      set_environment({{"RONDO_TERMINAL", names}});
+      expect_eq(stdout_is_terminal(), stdout_is, "stdout with " + names);
+      expect_eq(stderr_is_terminal(), stderr_is, "stderr with " + names);
+    };
+    check("", false, false);
+    check(first, true, false);
+    check(second, false, true);
+    check(first + "," + second, true, true);
+    check("1" + first, false, false);
+    check(first + "1", false, false);
+  }));
 }
 
 TEST_CASE("a timeout set in the program goes before RONDO_TIMEOUT, ten minutes too", "[launch]") {

@@ -222,6 +222,7 @@ TEST_CASE("a rank's boards are all seen, those that it has open and those that i
           check_hanging(training(seen), 2);  // a split is one too
           for (const json& communicator : seen["communicators"]) {
             if (communicator["communicator"] == "training") continue;
+            CHECK(communicator["communicator"] == "training/color 0, ranks 1 and 2 of training");
             REQUIRE(communicator["ranks"].size() == 2);
             CHECK(communicator["ranks"][0]["pid"] == ranks[1]["pid"]);
             CHECK(communicator["ranks"][1]["pid"] == ranks[2]["pid"]);
