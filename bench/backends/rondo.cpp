@@ -120,8 +120,12 @@ class Rondo final : public RondoBackend {
   std::optional<Prediction> predict(const CallShape& shape) const override {
     if (shape.collective == kSendRecv) return std::nullopt;
     const Plan chosen = plan(shape);
-    return Prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
-                      .time_us = chosen.predicted_us};
+    Prediction prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
+                          .time_us = chosen.predicted_us};
+    if (!options_.direct && !options_.paced && !cuda_ && options_.algorithm == Algorithm::kAuto) {
+      prediction.library_us = plan(shape, true).predicted_us;
+    }
+    return prediction;
   }
 
   void* allocate(size_t bytes) override {

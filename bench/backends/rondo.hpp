@@ -18,7 +18,8 @@ struct RondoOptions {
   Algorithm algorithm = Algorithm::kAuto;  // to measure
   bool library_memory = false;
   bool direct = false;
-  bool cuda = false;  // buffers are on the device for `local_rank`
+  bool paced = false;  // messages are delayed, and no memory is mapped
+  bool cuda = false;   // buffers are on the device for `local_rank`
   int local_rank = 0;
   size_t graph = 0;  // times replays of graphs of this many operations; 0: times launches
   /// For memory(): the ranks of this process, and the process's memory before any of them was

@@ -24,6 +24,7 @@ struct BackendCall {
 struct Prediction {
   std::string algorithm;
   double time_us;
+  std::optional<double> library_us{};  // rondo on plain memory: the time on library memory
 };
 
 /// Memory per rank that the library needs to communicate, without buffers and memory that it

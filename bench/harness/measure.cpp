@@ -59,8 +59,8 @@ Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, con
     if (!limited) continue;
     limits.push_back(RONDO_TRY(time_stream(backend, buffers, traffic)));
   }
-  auto slowest = RONDO_TRY(slowest_of(backend, times));
-  ShapeTime timing{.time_us = median(slowest), .limit_us = std::nullopt};
+  auto batch_times = RONDO_TRY(across_ranks(backend, times, options.across));
+  ShapeTime timing{.time_us = median(batch_times), .limit_us = std::nullopt};
   if (limited) {
     auto slowest_limits = RONDO_TRY(slowest_of(backend, limits));
     timing.limit_us = median(slowest_limits);
@@ -161,13 +161,27 @@ Result<std::vector<double>> exchange(Backend& backend, std::span<const double> m
   return all;
 }
 
-Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine) {
-  auto all = RONDO_TRY(exchange(backend, mine));
-  std::vector<double> slowest(mine.begin(), mine.end());
-  for (size_t i = 0; i < all.size(); ++i) {
-    slowest[i % mine.size()] = std::max(slowest[i % mine.size()], all[i]);
+Result<std::vector<double>> across_ranks(Backend& backend, std::span<const double> mine,
+                                         AcrossRanks across) {
+  const auto all = RONDO_TRY(exchange(backend, mine));
+  const auto size = static_cast<std::ptrdiff_t>(mine.size());
+  std::vector<double> result(all.begin(), all.begin() + size);  // rank 0's
+  if (across == AcrossRanks::kFirst) return result;
+  for (size_t i = mine.size(); i < all.size(); ++i) {
+    double& one = result[i % mine.size()];
+    const double other = all[i];
+    one = across == AcrossRanks::kMean      ? one + other
+          : across == AcrossRanks::kFastest ? std::min(one, other)
+                                            : std::max(one, other);
   }
-  return slowest;
+  if (across == AcrossRanks::kMean) {
+    for (double& sum : result) sum /= backend.size();
+  }
+  return result;
+}
+
+Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine) {
+  return across_ranks(backend, mine, AcrossRanks::kSlowest);
 }
 
 Result<size_t> choose_iterations(Backend& backend, const BackendCall& operation, double total_us) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "bench/harness/backend.hpp"
@@ -22,10 +23,16 @@ struct Buffers {
   void* expected = nullptr;
 };
 
+/// What becomes of the ranks' times of one batch, in the order of nccl-tests' -a.
+enum class AcrossRanks { kFirst, kMean, kFastest, kSlowest };
+inline constexpr std::string_view kTimeOf[] = {"rank 0's", "the mean over the ranks",
+                                               "the fastest rank's", "the slowest rank's"};
+
 struct MeasureOptions {
   size_t iterations = 0;  // timed operations; 0: about a tenth of a second of them
   size_t warmup = 5;      // operations before each timing
   size_t checks = 1;      // operations whose results are compared
+  AcrossRanks across = AcrossRanks::kSlowest;
   bool out_of_place = true;
   bool in_place = true;
   /// Sizes above this are compared with streaming the same memory.
@@ -40,7 +47,8 @@ struct Spread {
 };
 
 struct HalfRow {
-  /// Per operation: the slowest rank's mean over a batch; median over the batches.
+  /// Per operation: a rank's mean over a batch, MeasureOptions::across the ranks; median over the
+  /// batches.
   double time_us = 0;
   std::optional<uint64_t> wrong;  // elements over all ranks; nothing when not checked
   std::optional<Spread> spread{};
@@ -71,6 +79,9 @@ Result<uint64_t> check(Backend& backend, const CallShape& shape, const Buffers& 
 /// same on every rank.
 Result<size_t> choose_iterations(Backend& backend, const BackendCall& operation, double total_us);
 
+/// At each position of `mine`, of one batch each, the times of all ranks as one.
+Result<std::vector<double>> across_ranks(Backend& backend, std::span<const double> mine,
+                                         AcrossRanks across);
 /// The maximum over all ranks at each position of `mine`: the slowest rank of each batch.
 Result<std::vector<double>> slowest_of(Backend& backend, std::span<const double> mine);
 

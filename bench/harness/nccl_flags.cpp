@@ -20,17 +20,20 @@ struct Settled {
 
 const std::vector<Settled>& settled_flags() {
   static const std::vector<Settled> all = {
-      {"-m,--agg_iters", {"1"}, "operations are not aggregated"},
-      {"-a,--average", {"3"}, "times are the slowest rank's"},
+      {"-m,--agg_iters", {"1"}, "every operation is launched by itself"},
       {"-p,--parallel_init", {"0", "1"}, "ranks always start in parallel"},
-      {"-z,--blocking", {"2"}, "every call returns with its result, without a barrier"},
-      {"-G,--cudagraph", {"0"}, "there are no CUDA graphs"},
-      {"-C,--report_cputime", {"0"}, "times are wall-clock time"},
-      {"-D,--device_implementation", {"0"}, "there is no device implementation; see --algorithm"},
-      {"-V,--device_cta_count", {}, "there is no device implementation"},
-      {"-x,--cta_policy", {}, "there are no CTAs"},
-      {"-S,--report_timestamps", {"0"}, "rows have no time stamp; the JSON has the run's"},
-      {"-K,--per_iter_skip", {"0"}, "single timings come after the warm-up (-w)"},
+      {"-z,--blocking", {"2"}, "a call returns when its result is there; no barrier follows"},
+      {"-G,--cudagraph", {"0"}, "CUDA graphs are timed with --device cuda --graph N"},
+      {"-C,--report_cputime",
+       {"0"},
+       "times are wall-clock times, or CUDA events' with --device cuda"},
+      {"-D,--device_implementation",
+       {"0"},
+       "this measures the library's calls; --algorithm selects how"},
+      {"-V,--device_cta_count", {}, "it belongs to -D; --channels sets the blocks per rank"},
+      {"-x,--cta_policy", {}, "it is NCCL's; --channels sets the blocks per rank"},
+      {"-S,--report_timestamps", {"0"}, "the JSON has start and end of the run, rows have no time"},
+      {"-K,--per_iter_skip", {"0"}, "single timings follow the warm-up (-w), none is skipped"},
       {"-M", {"0", "1"}, "the header always shows memory use"},
   };
   return all;
@@ -49,7 +52,8 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions&
            [&flag](const std::string& value) {
              const auto& accepted = flag.accepted;
              if (std::find(accepted.begin(), accepted.end(), value) != accepted.end()) return;
-             throw CLI::ValidationError(flag.names, "'" + value + "' is refused: " + flag.fact);
+             throw CLI::ValidationError(flag.names,
+                                        "'" + value + "' is not supported: " + flag.fact);
            },
            help)
         ->group("nccl-tests' flags that change nothing");
@@ -60,6 +64,12 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions&
   app.add_flag("--stats", options.stats,
                "a line of statistics over single operations under every row (the JSON always has "
                "them)");
+  app.add_option(
+         "-a,--average", flags.average,
+         "report the time of: 0: rank 0; 1: the mean over the ranks; 2: the fastest; 3: the "
+         "slowest")
+      ->check(CLI::Range(0, 3))
+      ->capture_default_str();
   app.add_option("-I,--per_iter_timing", flags.per_iteration, "1: as --stats")
       ->check(CLI::Range(0, 1));
   app.add_option("-u,--unalign", options.unalign, "shift both buffers by this many elements")
@@ -81,6 +91,7 @@ void read_nccl_flags(const NcclFlags& flags, PerfOptions& options) {
   if (std::isnan(options.timeout_s)) throw CLI::ValidationError("-T", "nan is not a number");
   if (flags.local_register != 0) options.library_memory = true;
   if (flags.per_iteration != 0) options.stats = true;
+  options.across = static_cast<AcrossRanks>(flags.average);
   const int ranks = std::max(flags.threads, 1) * std::max(flags.gpus, 1);
   if (ranks > kMostRanks) {
     throw CLI::ValidationError("-t, -g", "these mean " + std::to_string(ranks) +

@@ -11,6 +11,7 @@ namespace rondo::bench {
 struct NcclFlags {
   int threads = 0, gpus = 0;  // 0: not given
   int local_register = 0, per_iteration = 0;
+  int average = static_cast<int>(AcrossRanks::kSlowest);
 };
 
 /// `is_rondo`: adds the flags that only rondo supports.

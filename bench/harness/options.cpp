@@ -192,6 +192,17 @@ void calibrate_by_default(const CLI::App& app, Texts& texts) {
   if (app.count("-f") == 0 && app.count("-i") == 0) texts.factor = 2;
 }
 
+void check_csv(const PerfOptions& options) {
+  const bool other = options.calibrate || options.sweep_algorithms || options.topology;
+  if (options.csv && (other || options.stats)) {
+    refuse("--csv", other ? "--calibrate, --sweep or --topology" : "--stats",
+           other ? "prints something else" : "is not a column: the statistics are in --json");
+  }
+  if (options.wide && other) {
+    refuse("--wide", "--calibrate, --sweep or --topology", "prints something else");
+  }
+}
+
 void add_flags(CLI::App& app, const PerfProgram& program, Texts& texts, PerfOptions& options) {
   // CLI11 would wrap -1 to a huge number.
   const CLI::Range counts(size_t{0}, size_t{1'000'000'000});
@@ -230,6 +241,10 @@ void add_flags(CLI::App& app, const PerfProgram& program, Texts& texts, PerfOpti
       ->check(CLI::Range(1, 1024));
   app.add_option("-J,--json,--output_file", options.json_file,
                  "write the results to this file as JSON");
+  auto* wide = app.add_flag("--wide", options.wide,
+                            "also print algorithm, prediction, the memory's limit, and efficiency");
+  app.add_flag("--csv", options.csv, "print all columns as CSV instead of the table")
+      ->excludes(wide);
 }
 
 }  // namespace
@@ -261,6 +276,7 @@ ParsedOptions parse_options(const PerfProgram& program, int argc, const char* co
     }
     read_options(texts, options);
     read_nccl_flags(nccl, options);
+    check_csv(options);
   } catch (const CLI::ParseError& error) {
     return {.options = std::nullopt,
             .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};

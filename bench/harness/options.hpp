@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/harness/measure.hpp"
 #include "bench/harness/size.hpp"
 #include "rondo/types.hpp"
 
@@ -51,6 +52,10 @@ struct PerfOptions {
   double timeout_s = 0;   // 0: the library's own
   bool topology = false;  // print the machine instead of measuring
   bool progress = false;  // draw a bar on stderr
+  bool wide = false;      // the table has all columns
+  bool csv = false;       // instead of the table
+  AcrossRanks across = AcrossRanks::kSlowest;
+  bool stdout_is_terminal = false;  // through a launcher's pipe, too
 };
 
 /// The collective of a program with this name: nccl-tests' names, such as "alltoall_perf".

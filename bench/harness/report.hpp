@@ -1,5 +1,6 @@
-// The output of a measurement: nccl-tests' table and footer, with rondo's columns after nccl-tests'
-// own so that parsers of these keep working, and the same as JSON.
+// The output of a measurement: nccl-tests' table and footer in 100 characters a line, or with
+// rondo's columns after nccl-tests' own so that parsers of these keep working; the same as CSV and
+// as JSON.
 #pragma once
 
 #include <cstdio>
@@ -25,15 +26,25 @@ struct Heading {
   int ranks;
   std::string bytes_range;  // "8 .. 64K, factor 2"
   size_t iterations, warmup, checks;
+  std::string time_of;  // "the slowest rank's"
   std::optional<MemoryUse> memory_use;
   std::string links;  // rondo only: the source of its link profile
 };
 
-void print_heading(std::FILE* out, const Heading& heading);
-void print_row(std::FILE* out, const Row& row);
+struct TableStyle {
+  bool wide = false;   // with algorithm, prediction, limit and efficiency
+  bool csv = false;    // nothing but a line of names, and rows with all columns
+  bool color = false;  // wrong results in red
+};
+
+void print_heading(std::FILE* out, const Heading& heading, const TableStyle& style);
+void print_row(std::FILE* out, const Row& row, const TableStyle& style);
 /// The statistics of single operations, as a comment.
 void print_stats(std::FILE* out, const Row& row);
-void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective);
+/// With a hint where rows predict that library memory would be much faster. As CSV there is none;
+/// wrong results are then logged.
+void print_footer(std::FILE* out, const std::vector<Row>& rows, const std::string& collective,
+                  const TableStyle& style);
 
 /// Whether all output was written; false, and logged, if not, as on a full disk.
 bool is_written(std::FILE* file);

@@ -2,8 +2,10 @@
 #include "bench/harness/run.hpp"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -88,6 +90,7 @@ Status measure_rows(const PerfOptions& options, Backend& backend,
   const MeasureOptions how{.iterations = options.iterations,
                            .warmup = options.warmup,
                            .checks = options.checks,
+                           .across = options.across,
                            .limit_from_bytes = last_level_cache_bytes()};
   for (size_t i = 0; i < options.cycles * shapes.size(); ++i) {
     const CallShape& shape = shapes[i % shapes.size()];
@@ -155,6 +158,14 @@ Status check_support(const PerfOptions& options, const Backend& backend,
 }
 
 namespace {
+TableStyle style_of(const PerfOptions& options) {
+  const char* const no_color = std::getenv("NO_COLOR");
+  const bool terminal = options.stdout_is_terminal || isatty(STDOUT_FILENO) == 1;
+  return {.wide = options.wide,
+          .csv = options.csv,
+          .color = terminal && (no_color == nullptr || *no_color == 0)};
+}
+
 Heading heading_of(const PerfProgram& program, const PerfOptions& options, const Backend& backend,
                    const std::string& pinning) {
   const char* const plain = options.library_memory ? "library" : "plain";
@@ -168,6 +179,7 @@ Heading heading_of(const PerfProgram& program, const PerfOptions& options, const
           .iterations = options.iterations,
           .warmup = options.warmup,
           .checks = options.checks,
+          .time_of = std::string(kTimeOf[static_cast<size_t>(options.across)]),
           .memory_use = backend.memory(),
           .links = backend.links()};
 }
@@ -179,6 +191,7 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
   const std::string start_time = now();
   const std::vector<CallShape> shapes = shapes_of(options, backend.size());
   const Heading heading = heading_of(program, options, backend, pinning);
+  const TableStyle style = style_of(options);
   JsonFile json(first ? options.json_file : "");
   if (!json.open()) return 1;
   std::vector<Row> rows;
@@ -196,21 +209,21 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
                            [&](const Row& row) {
                              if (!first) return;
                              bar.erase();
-                             print_row(stdout, row);
+                             print_row(stdout, row, style);
                              if (options.stats) print_stats(stdout, row);
                            }};
   Status status = check_support(options, backend, shapes);
   if (status.ok()) {
-    if (first) print_heading(stdout, heading);
+    if (first) print_heading(stdout, heading, style);
     status = measure_rows(options, backend, shapes, calls, rows);
   }
   bar.erase();
   if (!status.ok()) {
-    spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+    spdlog::error("{}", status.to_string());
     (void)write_json(status.to_string());
     return 1;
   }
-  if (first) print_footer(stdout, rows, heading.collective);
+  if (first) print_footer(stdout, rows, heading.collective, style);
   const bool printed = !first || is_written(stdout);
   if (!write_json("") || !printed) return 1;
   return wrong_elements(rows) == 0 ? 0 : 1;

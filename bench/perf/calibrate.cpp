@@ -190,7 +190,7 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
 int calibrate(const PerfOptions& options, const Config& config, RondoBackend& backend) {
   const Status status = calibrate_rank(options, config, backend);
   if (status.ok()) return 0;
-  spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+  spdlog::error("{}", status.to_string());
   return 1;
 }
 

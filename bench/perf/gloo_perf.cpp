@@ -61,5 +61,6 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-gloo"));
+  spdlog::set_pattern("rondo-perf-gloo: %^%v%$");
   return rondo::bench::run_program(argc, argv);
 }

@@ -73,5 +73,6 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-mpi"));
+  spdlog::set_pattern("rondo-perf-mpi: %^%v%$");
   return rondo::bench::run_program(argc, argv);
 }

@@ -93,5 +93,6 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-nccl"));
+  spdlog::set_pattern("rondo-perf-nccl: %^%v%$");
   return rondo::bench::run_program(argc, argv);
 }

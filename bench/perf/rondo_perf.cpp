@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "bench/harness/report.hpp"
 #include "bench/harness/run.hpp"
 #include "bench/perf/calibrate.hpp"
+#include "bench/perf/rank_errors.hpp"
 #include "bench/perf/stop.hpp"
 #include "bench/perf/sweep.hpp"
 
@@ -93,6 +95,7 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
                                      .direct = options.library_memory || options.threads,
+                                     .paced = !options.pace.empty() || is_paced(),
                                      .cuda = options.cuda,
                                      .local_rank = place.local_rank,
                                      .graph = options.graph,
@@ -123,6 +126,8 @@ int run_threads(const Context& context) {
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
   std::vector<int> codes(static_cast<size_t>(ranks), 0);
+  const auto errors = std::make_shared<RankErrors>(spdlog::default_logger()->sinks().front());
+  spdlog::default_logger()->sinks() = {errors};
   // No rank begins before all have a thread: it would wait for the others.
   std::promise<bool> started;
   const std::shared_future<bool> all_started = started.get_future().share();
@@ -145,6 +150,7 @@ int run_threads(const Context& context) {
         // watches yet.
         std::error_code ignored;
         if (code != 0 && std::filesystem::remove_all(directory->path(), ignored) > 0) {
+          errors->finish();
           std::_Exit(code);
         }
       });
@@ -155,6 +161,7 @@ int run_threads(const Context& context) {
   }
   started.set_value(true);
   threads.clear();  // waits for them
+  errors->finish();
   return *std::max_element(codes.begin(), codes.end());
 }
 
@@ -170,6 +177,7 @@ int run_program(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   PerfOptions options = *parsed.options;
   options.progress = stderr_is_terminal();
+  options.stdout_is_terminal = stdout_is_terminal();
   if (options.calibrate && options.calibrate_file.empty()) {
     options.calibrate_file = default_links_path();
     if (options.calibrate_file.empty()) {
@@ -217,5 +225,6 @@ int main(int argc, char** argv) {
   // line for another's. Set before there are threads, and before CUDA reads it.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf"));
+  spdlog::set_pattern("rondo-perf: %^%v%$");
   return rondo::bench::guarded([&] { return rondo::bench::run_program(argc, argv); });
 }

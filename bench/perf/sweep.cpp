@@ -228,7 +228,7 @@ int sweep_algorithms(const PerfOptions& options, RondoBackend& backend,
                      const std::string& pinning) {
   const Status status = sweep_rank(options, backend, pinning);
   if (status.ok()) return 0;
-  spdlog::error("rank {}: {}", backend.rank(), status.to_string());
+  spdlog::error("{}", status.to_string());
   return 1;
 }
 

@@ -164,6 +164,28 @@ TEST_CASE("the slowest rank of each batch, and the median over batches") {
   CHECK(median({4, 1, 2, 3}) == 2.5);
 }
 
+TEST_CASE("a row's time is the slowest rank's, or as nccl-tests' -a says") {
+  ThreadWorld world(3);
+  world.times_us = {2, 6, 1};
+  const std::pair<AcrossRanks, double> expected[] = {{AcrossRanks::kFirst, 2},
+                                                     {AcrossRanks::kMean, 3},
+                                                     {AcrossRanks::kFastest, 1},
+                                                     {AcrossRanks::kSlowest, 6}};
+  for (const auto& [across, time_us] : expected) {
+    std::vector<double> times(3);
+    on_ranks(world, [&, across = across](Backend& backend, const Buffers& buffers) {
+      const auto measured = measure(backend, float_shape(Collective::kAllReduce), buffers,
+                                    {.iterations = 3, .across = across, .in_place = false});
+      if (measured.ok()) {
+        times[static_cast<size_t>(backend.rank())] = measured->out_of_place->time_us;
+      }
+    });
+    INFO(kTimeOf[static_cast<size_t>(across)]);
+    CHECK(times == std::vector<double>(3, time_us));
+  }
+  CHECK(MeasureOptions{}.across == AcrossRanks::kSlowest);
+}
+
 TEST_CASE("the streaming probe copies what both sides have and stays inside both") {
   for (size_t reads : {0u, 16u, 100u, 640u, 1024u}) {
     for (size_t writes : {0u, 64u, 256u, 1024u}) {

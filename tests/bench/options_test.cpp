@@ -134,7 +134,7 @@ TEST_CASE("nccl-tests' further flags do what they say there") {
                                   "2",          "-T",
                                   "7",          "-I",
                                   "1",          "-a",
-                                  "3",          "-z",
+                                  "1",          "-z",
                                   "2",          "-m",
                                   "1",          "-M",
                                   "1",          "--output_file",
@@ -149,18 +149,20 @@ TEST_CASE("nccl-tests' further flags do what they say there") {
   CHECK(given->library_memory);
   CHECK(given->timeout_s == 7);
   CHECK(given->stats);
+  CHECK(given->across == AcrossRanks::kMean);
   CHECK(given->json_file == "x.json");
   const auto alone = parse_words({"all_reduce", "-t", "1", "-g", "1", "--stats"}).options;
   REQUIRE(alone);
   CHECK(alone->ranks == 0);
   CHECK_FALSE(alone->threads);
+  CHECK(alone->across == AcrossRanks::kSlowest);
   CHECK(alone->stats);
   CHECK_FALSE(parse_words({"all_reduce", "-I", "0"}).options->stats);
 }
 
 TEST_CASE("nccl-tests' flags that cannot be honoured are refused, with the reason") {
   const std::vector<std::vector<const char*>> refused = {
-      {"-m", "2"}, {"-a", "1"}, {"-z", "0"}, {"-z", "1"}, {"-G", "1"},          {"-C", "1"},
+      {"-m", "2"}, {"-a", "4"}, {"-z", "0"}, {"-z", "1"}, {"-G", "1"},          {"-C", "1"},
       {"-D", "1"}, {"-V", "4"}, {"-S", "1"}, {"-K", "1"}, {"-x", "0"},          {"-p", "2"},
       {"-N", "0"}, {"-t", "0"}, {"-R", "3"}, {"-T", "0"}, {"--cudagraph", "3"},
   };
@@ -169,6 +171,22 @@ TEST_CASE("nccl-tests' flags that cannot be honoured are refused, with the reaso
     CHECK(parse_words({"all_reduce", words[0], words[1]}).exit_code == 2);
   }
   CHECK(parse_words({"all_reduce", "-t", "2", "--ranks", "3"}).exit_code == 2);
+}
+
+TEST_CASE("the table has two other forms, which other outputs do not have") {
+  const auto csv = parse_words({"all_reduce", "--csv"}, false).options;
+  const auto wide = parse_words({"all_reduce", "--wide"}, false).options;
+  REQUIRE(csv);
+  REQUIRE(wide);
+  CHECK(csv->csv);
+  CHECK_FALSE(csv->wide);
+  CHECK(wide->wide);
+  for (const char* other : {"--wide", "--stats", "--sweep", "--topology"}) {
+    INFO(other);
+    CHECK(parse_words({"all_reduce", "--csv", other}).exit_code == 2);
+  }
+  CHECK(parse_words({"all_reduce", "--wide", "--sweep"}).exit_code == 2);
+  CHECK(parse_words({"--calibrate", "--csv"}).exit_code == 2);
 }
 
 TEST_CASE("a program's name may say which collective it measures") {
