@@ -9,6 +9,7 @@
 
 #include "bench/harness/machine.hpp"
 #include "bench/harness/pattern.hpp"
+#include "rondo/memory.hpp"
 
 namespace rondo::bench {
 namespace {

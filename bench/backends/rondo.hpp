@@ -7,7 +7,7 @@
 
 #include "bench/backends/cuda_memory.hpp"
 #include "bench/harness/backend.hpp"
-#include "rondo/rondo.hpp"
+#include "rondo/communicator.hpp"
 
 namespace rondo::bench {
 

@@ -25,6 +25,7 @@
 #include "bench/harness/machine.hpp"
 #include "bench/harness/measure.hpp"
 #include "bench/harness/size.hpp"
+#include "rondo/memory.hpp"
 #include "rondo/rondo.h"
 
 namespace rondo::bench {

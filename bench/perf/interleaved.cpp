@@ -11,6 +11,8 @@
 #include <numeric>
 #include <span>
 
+#include "rondo/memory.hpp"
+
 namespace rondo::bench {
 namespace {
 

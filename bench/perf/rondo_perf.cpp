@@ -26,6 +26,7 @@
 #include "bench/perf/rank_errors.hpp"
 #include "bench/perf/stop.hpp"
 #include "bench/perf/sweep.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::bench {
 namespace {
