@@ -65,7 +65,7 @@ TEMPLATE_TEST_CASE("clip: scaling multiplies each element once, and no other", "
   for (size_t count = 0; count < 40; ++count) {
     std::vector<TestType> values = random_values<TestType>(count + 2, 6);
     const std::vector<TestType> before = values;
-    scale(values.data() + 1, count, TestType{0.3f});
+    simd::flat_kernels<TestType>().multiply(values.data() + 1, count, TestType{0.3f});
     CHECK(values.front() == before.front());
     CHECK(values.back() == before.back());
     for (size_t i = 1; i <= count; ++i) REQUIRE(values[i] == before[i] * TestType{0.3f});
@@ -76,16 +76,16 @@ TEMPLATE_TEST_CASE("clip: one value that is no number is found wherever it is", 
   using Limits = std::numeric_limits<TestType>;
   for (size_t count = 0; count < 40; ++count) {
     std::vector<TestType> values(count, Limits::max());
-    CHECK(all_finite(values.data(), count));
+    CHECK(simd::flat_kernels<TestType>().all_finite(values.data(), count));
     for (size_t i = 0; i < count; ++i) {
       for (const TestType bad : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()}) {
         values[i] = bad;
-        REQUIRE_FALSE(all_finite(values.data(), count));
+        REQUIRE_FALSE(simd::flat_kernels<TestType>().all_finite(values.data(), count));
         REQUIRE_FALSE(std::isfinite(block_sum(values.data(), count)));
       }
       values[i] = i % 2 == 0 ? -Limits::max() : Limits::denorm_min();
     }
-    CHECK(all_finite(values.data(), count));
+    CHECK(simd::flat_kernels<TestType>().all_finite(values.data(), count));
   }
 }
 

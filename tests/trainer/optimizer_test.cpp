@@ -277,7 +277,7 @@ void check_bits_of_updates() {
     std::vector<T> plain_v = v, plain_p = p;
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<T> used = g;
-      simd::sgd_update(sgd, count, used.data(), v.data(), p.data());
+      simd::flat_kernels<T>().sgd(sgd, count, used.data(), v.data(), p.data());
       CHECK(same_bits(used, zeros));
       plain_sgd(sgd, g, plain_v, plain_p);
     }
@@ -287,7 +287,7 @@ void check_bits_of_updates() {
     std::vector<T> plain_m = m, plain_s = s;
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<T> used = g;
-      simd::adamw_update(adamw, count, used.data(), m.data(), s.data(), p.data());
+      simd::flat_kernels<T>().adamw(adamw, count, used.data(), m.data(), s.data(), p.data());
       CHECK(same_bits(used, zeros));
       plain_adamw(adamw, g, plain_m, plain_s, plain_p);
     }
@@ -323,8 +323,8 @@ TEST_CASE("optimizer: every instruction set adds up squares in the same order") 
       }
     }
     with_every_instruction_set([&] {  // also unaligned
-      CHECK(simd::sum_of_squares(values.data() + 1, count) == lanes[0]);
-      CHECK(simd::sum_of_squares(wide.data() + 1, count) == wide_lanes[0]);
+      CHECK(simd::flat_kernels<float>().sum_of_squares(values.data() + 1, count) == lanes[0]);
+      CHECK(simd::flat_kernels<double>().sum_of_squares(wide.data() + 1, count) == wide_lanes[0]);
     });
   }
 }

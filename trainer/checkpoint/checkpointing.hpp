@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rondo/communicator.hpp"
+#include "trainer/checkpoint/checkpoint_state.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/data/loader.hpp"
@@ -23,6 +24,10 @@ struct TrainingProgress {
 /// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end
 /// could not be, or would replace another run's checkpoints. Changes no file.
 Status try_outputs(const TrainOptions& options);
+
+/// What decides the last bits of sums over ranks: the pieces and the algorithm of each bucket.
+std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
+                                         const std::vector<Plan>& plans);
 
 /// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it
 /// fails, it says so to the communicator. With shards every rank writes its own: if one fails,

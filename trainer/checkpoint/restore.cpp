@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -11,13 +12,81 @@
 #include "trainer/checkpoint/checkpointing.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
-#include "trainer/checkpoint/same_run.hpp"
 #include "trainer/checkpoint/tensor_views.hpp"
 #include "trainer/optim/sharding.hpp"
-#include "trainer/step/setup.hpp"
 
 namespace rondo::trainer {
 namespace {
+
+/// Those that must equal the checkpoint's.
+constexpr const char* kMustBeEqual[] = {
+    "model", "layers",    "width",     "heads",        "context",     "vocabulary", "seed",
+    "dtype", "optimizer", "drop_last", "sampler_tail", "data_format", "split_tied"};
+
+/// "batch: 4, now 8" for each that differs.
+std::string differences(const nlohmann::json& then, const nlohmann::json& now, bool must_be_equal) {
+  std::string text;
+  for (const auto& [key, value] : now.items()) {
+    const bool fixed =
+        std::find(std::begin(kMustBeEqual), std::end(kMustBeEqual), key) != std::end(kMustBeEqual);
+    const bool ends = key == "steps" || key == "epochs" || key == "data" || key == "validation" ||
+                      key == "workers" || key == "weights";
+    if (fixed != must_be_equal || ends || !then.contains(key) || then[key] == value) continue;
+    text += fmt::format("{}{}: {}, now {}", text.empty() ? "" : "; ", key, then[key].dump(),
+                        value.dump());
+  }
+  return text;
+}
+
+/// "ring, two-shot": by what each bucket travels.
+std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
+  std::string names;
+  for (const CheckpointBucket& b : buckets) names += (names.empty() ? "" : ", ") + b.algorithm;
+  return names;
+}
+
+/// kDataError names the options that differ, or the data. Warns of options that may differ and do.
+Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
+                        const LoadedCheckpoint& loaded) {
+  const CheckpointState& state = loaded.state;
+  const std::string fixed = differences(state.options, to_json(options), true);
+  if (!fixed.empty()) {
+    return Status(Code::kDataError,
+                  fmt::format("checkpoint '{}' is another run's ({}): resume with the same options",
+                              loaded.folder, fixed));
+  }
+  const uint64_t hash = state.extra.value("data_hash", uint64_t{0});
+  if (hash != data.hash && options.data.find("{rank}") == std::string::npos) {
+    return Status(Code::kDataError,
+                  fmt::format("checkpoint '{}' was made on other data than '{}' ({} samples then, "
+                              "{} now): its position would mean nothing",
+                              loaded.folder, data.path, state.extra.value("samples", uint64_t{0}),
+                              data.samples));
+  }
+  const std::string changed = differences(state.options, to_json(options), false);
+  if (!changed.empty()) spdlog::warn("resuming with other options: {}", changed);
+  return {};
+}
+
+/// Warns if what follows will differ in its last bits from a run without interruption.
+void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
+                        const std::vector<CheckpointBucket>& buckets,
+                        const CheckpointState& checkpoint) {
+  if (options.reproducible && checkpoint.ranks == ranks) return;
+  const bool same_layout = layout_hash(checkpoint.buckets) == layout_hash(buckets);
+  const std::string then = algorithms_of(checkpoint.buckets), now = algorithms_of(buckets);
+  if (checkpoint.ranks != ranks || !same_layout) {
+    spdlog::warn(
+        "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
+        "bits will differ from a run without interruption",
+        checkpoint.ranks, same_layout ? "" : " with another bucket layout", ranks);
+  } else if (then != now) {
+    spdlog::warn(
+        "its buckets travelled by {}, now by {}: another link profile (RONDO_LINKS) or machine; "
+        "the losses go on, but their last bits will differ from a run without interruption",
+        then, now);
+  }
+}
 
 /// What rank 0 reads, as words for all.
 struct Restored {
@@ -65,7 +134,7 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
   spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
   warn_of_other_bits(
       options, ranks,
-      buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), wire_type(options))),
+      buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), options.wire_type())),
       state);
   positions = state.extra.value("positions", std::vector<uint64_t>());
   if (options.data.find("{rank}") != std::string::npos && positions.size() != ranks) {

@@ -13,7 +13,6 @@
 #include "trainer/checkpoint/disk.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
-#include "trainer/checkpoint/same_run.hpp"
 #include "trainer/checkpoint/tensor_views.hpp"
 
 namespace rondo::trainer {
@@ -103,6 +102,22 @@ Status try_outputs(const TrainOptions& options) {
   if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return Status(Code::kSystem, "cannot write --save-weights '" + options.save_weights +
                                    "': " + std::strerror(errno));
+}
+
+std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
+                                         const std::vector<Plan>& plans) {
+  std::vector<CheckpointBucket> buckets;
+  for (size_t b = 0; b < ddp.layout().size(); ++b) {
+    CheckpointBucket bucket;
+    if (!plans.empty()) bucket.algorithm = name(plans[b].algorithm);
+    for (const DdpBucket::Piece& piece : ddp.layout()[b].pieces) {
+      bucket.pieces.push_back({.tensor = ddp.tensors()[piece.tensor].name,
+                               .first = piece.begin,
+                               .count = piece.end - piece.begin});
+    }
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
 }
 
 template <class T>

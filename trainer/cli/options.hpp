@@ -80,6 +80,12 @@ struct TrainOptions {
 
   /// Of parameters, gradients and arithmetic.
   DataType type() const { return dtype == "fp64" ? DataType::kFloat64 : DataType::kFloat32; }
+  /// Of gradients on their way. With low precision what the optimizer keeps is fp32.
+  DataType wire_type() const {
+    const std::string& wire = dtype == "bf16" || dtype == "fp16" ? dtype : compress;
+    if (wire == "bf16") return DataType::kBFloat16;
+    return wire == "fp16" ? DataType::kFloat16 : type();
+  }
 };
 
 /// The options, or the exit code after help (0) or a message about what is wrong (not 0) has been

@@ -23,73 +23,62 @@ const std::string kDpLoad = "data", kDpCompute = "forward and backward", kDpUpda
 const std::string kDpScatter = "scatter samples and parameters",
                   kDpGather = "gather loss and gradients";
 
-/// Blocks until all have ended; the first failure.
-Status wait_for(std::vector<Work>& works) {
-  Status first;
-  for (Work& work : works) {
-    const Status status = work.wait();
-    if (first.ok()) first = status;
-  }
-  works.clear();
-  return first;
-}
-
-/// A global batch on its way from the root to all ranks: for each array of a batch a block per
-/// rank. Before its ids a rank finds {samples, loss terms of all ranks}.
+/// A global batch on its way from the root to all ranks, a block for each: {samples, loss terms of
+/// all ranks}, then its arrays.
 class Shares {
  public:
   /// `ranks`: 0 but on the root.
   Shares(const SampleShape& shape, size_t batch, uint64_t ranks)
-      : bytes_{(kWords + batch) * sizeof(uint64_t), batch * shape.context * sizeof(int32_t),
-               batch * shape.targets * sizeof(int32_t), batch * shape.pixels() * sizeof(float)} {
-    for (size_t a = 0; a < kArrays; ++a) {
-      all_[a] = Buffer<std::byte>(bytes_[a] * ranks);
-      own_[a] = Buffer<std::byte>(bytes_[a]);
-    }
+      : bytes_{sizeof(uint64_t), shape.context * sizeof(int32_t), shape.targets * sizeof(int32_t),
+               shape.pixels() * sizeof(float)} {
+    at_[0] = 2 * sizeof(uint64_t);
+    for (size_t a = 0; a < kArrays; ++a) at_[a + 1] = at_[a] + batch * bytes_[a];
+    at_[kArrays] += at_[kArrays] % sizeof(uint64_t);  // the arrays are of words and half words
+    all_ = Buffer<std::byte>(bytes() * ranks);
+    own_ = Buffer<std::byte>(bytes());
   }
 
-  size_t bytes() const { return bytes_[0] + bytes_[1] + bytes_[2] + bytes_[3]; }
+  size_t bytes() const { return at_[kArrays]; }
 
-  void put(uint64_t rank, const Batch& batch, const SampleShape& shape) {
-    std::memcpy(words_of(rank) + kWords, batch.ids, batch.size * sizeof(uint64_t));
+  void put(uint64_t rank, const Batch& batch) {
+    const void* arrays[kArrays] = {batch.ids, batch.tokens, batch.targets, batch.images};
+    for (size_t a = 0; a < kArrays; ++a) {
+      if (bytes_[a] * batch.size == 0) continue;
+      std::memcpy(all_.data() + rank * bytes() + at_[a], arrays[a], batch.size * bytes_[a]);
+    }
     words_of(rank)[0] = batch.size;
-    put(rank, 1, batch.tokens, batch.size * shape.context * sizeof(int32_t));
-    put(rank, 2, batch.targets, batch.size * shape.targets * sizeof(int32_t));
-    put(rank, 3, batch.images, batch.size * shape.pixels() * sizeof(float));
   }
   void set_all_terms(uint64_t rank, uint64_t terms) { words_of(rank)[1] = terms; }
 
-  void scatter(Communicator& communicator, std::vector<Work>& works) {
-    for (size_t a = 0; a < kArrays; ++a) {
-      if (bytes_[a] == 0) continue;
-      works.push_back(communicator.scatter_async(all_[a].data(), own_[a].data(), bytes_[a],
-                                                 DataType::kUint8, kRoot, kStarCall));
-    }
+  Status scatter(Communicator& communicator) {
+    return communicator.scatter(all_.data(), own_.data(), bytes(), DataType::kUint8, kRoot,
+                                kStarCall);
   }
 
   /// This rank's. Borrowed.
   Batch batch() const {
-    const auto* words = reinterpret_cast<const uint64_t*>(own_[0].data());
-    return {.size = words[0],
-            .tokens = reinterpret_cast<const int32_t*>(own_[1].data()),
-            .images = reinterpret_cast<const float*>(own_[3].data()),
-            .targets = reinterpret_cast<const int32_t*>(own_[2].data()),
-            .ids = words + kWords};
+    return {.size = own<uint64_t>(0)[0],
+            .tokens = own<int32_t>(at_[1]),
+            .images = own<float>(at_[3]),
+            .targets = own<int32_t>(at_[2]),
+            .ids = own<uint64_t>(at_[0])};
   }
-  uint64_t all_terms() const { return reinterpret_cast<const uint64_t*>(own_[0].data())[1]; }
+  uint64_t all_terms() const { return own<uint64_t>(0)[1]; }
 
  private:
-  static constexpr size_t kArrays = 4, kWords = 2;  // ids, tokens, targets, images
+  static constexpr size_t kArrays = 4;  // ids, tokens, targets, images
 
   uint64_t* words_of(uint64_t rank) {
-    return reinterpret_cast<uint64_t*>(all_[0].data() + rank * bytes_[0]);
+    return reinterpret_cast<uint64_t*>(all_.data() + rank * bytes());
   }
-  void put(uint64_t rank, size_t array, const void* values, size_t bytes) {
-    if (bytes > 0) std::memcpy(all_[array].data() + rank * bytes_[array], values, bytes);
+  template <class Element>
+  const Element* own(size_t at) const {
+    return reinterpret_cast<const Element*>(own_.data() + at);
   }
 
-  std::array<size_t, kArrays> bytes_;  // of one rank's block
-  std::array<Buffer<std::byte>, kArrays> all_, own_;
+  std::array<size_t, kArrays> bytes_;   // of a sample
+  std::array<size_t, kArrays + 1> at_;  // in a block, whose end is the last
+  Buffer<std::byte> all_, own_;
 };
 
 /// Notes what was used, for the optimizer: nothing travels yet.
@@ -125,7 +114,7 @@ class DataParallel {
  private:
   Result<StepResult> step(uint64_t number, double rate);
   Status load();
-  void send_parameters(std::vector<Work>& works);
+  Status send_parameters();
   Status compute(uint64_t number);
   Status gather();
 
@@ -165,10 +154,8 @@ Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
   const int64_t begin_ns = now_ns();
   if (run_.reports()) RONDO_RETURN_IF_ERROR(load());
   const int64_t loaded_ns = now_ns();
-  std::vector<Work> works;
-  shares_.scatter(run_.communicator, works);
-  send_parameters(works);
-  RONDO_RETURN_IF_ERROR(wait_for(works));
+  RONDO_RETURN_IF_ERROR(shares_.scatter(run_.communicator));
+  RONDO_RETURN_IF_ERROR(send_parameters());
   const int64_t scattered_ns = now_ns();
   RONDO_RETURN_IF_ERROR(compute(number));
   const int64_t computed_ns = now_ns();
@@ -210,7 +197,7 @@ Status DataParallel<T>::load() {
     RankSamples& source = r == 0 ? run_.samples : others_[r - 1];
     if (source.epoch() != run_.samples.epoch()) source.begin_epoch(run_.samples.epoch());
     const Batch batch = RONDO_TRY(source.next());
-    shares_.put(r, batch, run_.data.shape());
+    shares_.put(r, batch);
     samples += batch.size;
   }
   for (uint64_t r = 0; r < run_.ranks(); ++r) {
@@ -221,23 +208,22 @@ Status DataParallel<T>::load() {
 
 /// What DataParallel calls replicate(): every rank's become rank 0's.
 template <class T>
-void DataParallel<T>::send_parameters(std::vector<Work>& works) {
+Status DataParallel<T>::send_parameters() {
   const auto send = [&](void* data, size_t count) {
-    works.push_back(
-        run_.communicator.broadcast_async(data, data, count, type_of<T>(), kRoot, kStarCall));
+    return run_.communicator.broadcast(data, data, count, type_of<T>(), kRoot, kStarCall);
   };
-  send(ddp_.parameters(), ddp_.parameter_elements());
+  RONDO_RETURN_IF_ERROR(send(ddp_.parameters(), ddp_.parameter_elements()));
   for (size_t b = 0; b < ddp_.buffers().size(); ++b) {
-    send(ddp_.buffer(b), ddp_.buffers()[b].count());
+    RONDO_RETURN_IF_ERROR(send(ddp_.buffer(b), ddp_.buffers()[b].count()));
   }
+  return {};
 }
 
 template <class T>
 Status DataParallel<T>::compute(uint64_t number) {
   const Batch batch = shares_.batch();
   const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
-  const double loss = RONDO_TRY(run_.model.forward(batch, pass));
-  loss_.data()[0] = loss;
+  loss_.data()[0] = RONDO_TRY(run_.model.forward(batch, pass));
   const auto quiet = ddp_.no_sync();
   Used used(ddp_);
   RONDO_RETURN_IF_ERROR(run_.model.backward(batch, pass, T{1}, false, used));
@@ -259,13 +245,10 @@ Status DataParallel<T>::gather() {
   const uint64_t terms = shares_.all_terms();
   CallOptions scaled = kStarCall;
   scaled.factor = terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
-  std::vector<Work> works;
-  works.push_back(run_.communicator.reduce_async(loss_.data(), loss_.data(), 1, DataType::kFloat64,
+  RONDO_RETURN_IF_ERROR(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64,
                                                  kRoot, ReduceOp::kSum, kStarCall));
-  works.push_back(run_.communicator.reduce_async(ddp_.gradients(), ddp_.gradients(),
-                                                 ddp_.parameter_elements(), type_of<T>(), kRoot,
-                                                 ReduceOp::kScaledSum, scaled));
-  return wait_for(works);
+  return run_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
+                                  type_of<T>(), kRoot, ReduceOp::kScaledSum, scaled);
 }
 
 /// The summary is ddp's, with what the star does in place of what buckets would have done.

@@ -1,7 +1,7 @@
 // --strategy dp, an example of how not to do it: what torch.nn.DataParallel does, with ranks as its
 // replicas, to be compared with data parallelism as it should be (step/step.hpp). In every step
 // rank 0 reads the whole global batch and scatters it with its parameters, all ranks compute, the
-// gradients come back to rank 0, and it alone updates. No overlap, no buckets (see strategy.hpp).
+// gradients come back to rank 0, and it alone updates. No overlap, no buckets.
 //
 //                                      ddp                   dp
 //   bytes that rank 0 sends            2 (N-1)/N gradients   N-1 times the parameters and samples

@@ -35,7 +35,7 @@ template <class T>
 bool own_are_finite(DistributedDataParallel& ddp) {
   const T* gradients = static_cast<const T*>(ddp.gradients());
   for (const DdpRange& range : ddp.own_ranges()) {
-    if (!all_finite(gradients + range.begin, range.count())) return false;
+    if (!simd::flat_kernels<T>().all_finite(gradients + range.begin, range.count())) return false;
   }
   return true;
 }
@@ -49,8 +49,8 @@ Result<GradientFacts> examine_gradients(Communicator& communicator, DistributedD
   std::vector<double> words = {ask.finite && !own_are_finite<T>(ddp) ? 1.0 : 0.0};
   if (ask.unscale != 1) {
     for (const DdpRange& range : ddp.own_ranges()) {
-      scale(static_cast<T*>(ddp.gradients()) + range.begin, range.count(),
-            static_cast<T>(ask.unscale));
+      simd::flat_kernels<T>().multiply(static_cast<T*>(ddp.gradients()) + range.begin,
+                                       range.count(), static_cast<T>(ask.unscale));
     }
   }
   if (ask.norm) {

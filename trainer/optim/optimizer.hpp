@@ -64,10 +64,4 @@ class Optimizer {
 template <class T>
 std::unique_ptr<Optimizer<T>> make_optimizer(const OptimizerOptions& options, size_t count);
 
-/// The two that make_optimizer() chooses from.
-template <class T>
-std::unique_ptr<Optimizer<T>> make_sgd(const SgdOptions& options, size_t count);
-template <class T>
-std::unique_ptr<Optimizer<T>> make_adamw(const AdamWOptions& options, size_t count);
-
 }  // namespace rondo::trainer

@@ -1,6 +1,8 @@
 // See simd.hpp. Compiled once per instruction set: includes as little as it can. Whole vectors
 // first, then the rest one by one through the same code with vectors of one lane. Needs
 // -ffp-contract=off, as all of rondo does.
+#include <type_traits>
+
 #define HWY_TARGET_INCLUDE "trainer/optim/simd.cpp"
 #include "hwy/foreach_target.h"
 // Must come after it.
@@ -167,26 +169,16 @@ bool finite(const T* values, size_t count) {
   return rest == 0 && hn::AllTrue(d, hn::Eq(zeros, hn::Zero(d)));
 }
 
-// What the dispatch table can hold: functions that are no templates.
-void sgd_float(const SgdFactors<float>& f, size_t n, float* g, float* v, float* p) {
-  sgd(f, n, g, v, p);
+template <class T>
+FlatKernels<T> flat_of() {
+  return {.sgd = sgd<T>,
+          .adamw = adamw<T>,
+          .sum_of_squares = squares<T>,
+          .multiply = scaled<T>,
+          .all_finite = finite<T>};
 }
-void sgd_double(const SgdFactors<double>& f, size_t n, double* g, double* v, double* p) {
-  sgd(f, n, g, v, p);
-}
-void adamw_float(const AdamWFactors<float>& f, size_t n, float* g, float* m, float* s, float* p) {
-  adamw(f, n, g, m, s, p);
-}
-void adamw_double(const AdamWFactors<double>& f, size_t n, double* g, double* m, double* s,
-                  double* p) {
-  adamw(f, n, g, m, s, p);
-}
-double squares_float(const float* x, size_t n) { return squares(x, n); }
-double squares_double(const double* x, size_t n) { return squares(x, n); }
-void scaled_float(float* x, size_t n, float factor) { scaled(x, n, factor); }
-void scaled_double(double* x, size_t n, double factor) { scaled(x, n, factor); }
-bool finite_float(const float* x, size_t n) { return finite(x, n); }
-bool finite_double(const double* x, size_t n) { return finite(x, n); }
+FlatKernels<float> float_flat() { return flat_of<float>(); }
+FlatKernels<double> double_flat() { return flat_of<double>(); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -196,44 +188,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace rondo::trainer::simd {
 
-HWY_EXPORT(sgd_float);
-HWY_EXPORT(sgd_double);
-HWY_EXPORT(adamw_float);
-HWY_EXPORT(adamw_double);
-HWY_EXPORT(squares_float);
-HWY_EXPORT(squares_double);
-HWY_EXPORT(scaled_float);
-HWY_EXPORT(scaled_double);
-HWY_EXPORT(finite_float);
-HWY_EXPORT(finite_double);
+HWY_EXPORT(float_flat);
+HWY_EXPORT(double_flat);
 
-void sgd_update(const SgdFactors<float>& f, size_t n, float* g, float* v, float* p) {
-  HWY_DYNAMIC_DISPATCH(sgd_float)(f, n, g, v, p);
+template <class T>
+FlatKernels<T> flat_kernels() {
+  if constexpr (std::is_same_v<T, float>) {
+    return HWY_DYNAMIC_DISPATCH(float_flat)();
+  } else {
+    return HWY_DYNAMIC_DISPATCH(double_flat)();
+  }
 }
-void sgd_update(const SgdFactors<double>& f, size_t n, double* g, double* v, double* p) {
-  HWY_DYNAMIC_DISPATCH(sgd_double)(f, n, g, v, p);
-}
-void adamw_update(const AdamWFactors<float>& f, size_t n, float* g, float* m, float* s, float* p) {
-  HWY_DYNAMIC_DISPATCH(adamw_float)(f, n, g, m, s, p);
-}
-void adamw_update(const AdamWFactors<double>& f, size_t n, double* g, double* m, double* s,
-                  double* p) {
-  HWY_DYNAMIC_DISPATCH(adamw_double)(f, n, g, m, s, p);
-}
-double sum_of_squares(const float* x, size_t n) {
-  return HWY_DYNAMIC_DISPATCH(squares_float)(x, n);
-}
-double sum_of_squares(const double* x, size_t n) {
-  return HWY_DYNAMIC_DISPATCH(squares_double)(x, n);
-}
-void multiply(float* x, size_t n, float factor) {
-  HWY_DYNAMIC_DISPATCH(scaled_float)(x, n, factor);
-}
-void multiply(double* x, size_t n, double factor) {
-  HWY_DYNAMIC_DISPATCH(scaled_double)(x, n, factor);
-}
-bool all_finite(const float* x, size_t n) { return HWY_DYNAMIC_DISPATCH(finite_float)(x, n); }
-bool all_finite(const double* x, size_t n) { return HWY_DYNAMIC_DISPATCH(finite_double)(x, n); }
+
+template FlatKernels<float> flat_kernels();
+template FlatKernels<double> flat_kernels();
 
 }  // namespace rondo::trainer::simd
 #endif

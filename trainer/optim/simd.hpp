@@ -13,15 +13,6 @@ struct SgdFactors {
   T momentum, weight_decay, rate;
 };
 
-/// gradient' = gradient + weight_decay * parameter; velocity = momentum * velocity + gradient';
-/// parameter -= rate * velocity. Without velocity (null) gradient' takes its place; without
-/// weight_decay (0) the parameter has no part in gradient', not even when it is infinite. Gradients
-/// are zeros afterwards, here as in adamw_update.
-void sgd_update(const SgdFactors<float>& factors, size_t count, float* gradients, float* velocity,
-                float* parameters);
-void sgd_update(const SgdFactors<double>& factors, size_t count, double* gradients,
-                double* velocity, double* parameters);
-
 template <class T>
 struct AdamWFactors {
   T keep;                             // 1 - rate * weight_decay, or 1
@@ -31,24 +22,28 @@ struct AdamWFactors {
   T step_size;                        // rate / (1 - beta1^step)
 };
 
-/// mean += first_weight * (gradient - mean); square = second_keep * square + second_weight *
-/// gradient * gradient; parameter = keep * parameter - step_size * mean / (sqrt(square) /
-/// second_correction_root + epsilon).
-void adamw_update(const AdamWFactors<float>& factors, size_t count, float* gradients, float* mean,
-                  float* square, float* parameters);
-void adamw_update(const AdamWFactors<double>& factors, size_t count, double* gradients,
-                  double* mean, double* square, double* parameters);
+/// T is float or double.
+template <class T>
+struct FlatKernels {
+  /// gradient' = gradient + weight_decay * parameter; velocity = momentum * velocity + gradient';
+  /// parameter -= rate * velocity. Without velocity (null) gradient' takes its place; without
+  /// weight_decay (0) the parameter has no part in gradient', not even when it is infinite.
+  /// Gradients are zeros afterwards, here as in adamw().
+  void (*sgd)(const SgdFactors<T>& factors, size_t count, T* gradients, T* velocity, T* parameters);
+  /// mean += first_weight * (gradient - mean); square = second_keep * square + second_weight *
+  /// gradient * gradient; parameter = keep * parameter - step_size * mean / (sqrt(square) /
+  /// second_correction_root + epsilon).
+  void (*adamw)(const AdamWFactors<T>& factors, size_t count, T* gradients, T* mean, T* square,
+                T* parameters);
+  /// In double: 16 sums, of the elements whose index is 0, 1, ... 15 modulo 16, each from the first
+  /// element to the last, then added in pairs (0 with 8, ...; 0 with 4, ...).
+  double (*sum_of_squares)(const T* values, size_t count);
+  void (*multiply)(T* values, size_t count, T factor);
+  /// Whether none is infinite or NaN.
+  bool (*all_finite)(const T* values, size_t count);
+};
 
-/// The sum of squares, in double: 16 sums, of the elements whose index is 0, 1, ... 15 modulo 16,
-/// each from the first element to the last, then added in pairs (0 with 8, ...; 0 with 4, ...).
-double sum_of_squares(const float* values, size_t count);
-double sum_of_squares(const double* values, size_t count);
-
-void multiply(float* values, size_t count, float factor);
-void multiply(double* values, size_t count, double factor);
-
-/// Whether none is infinite or NaN.
-bool all_finite(const float* values, size_t count);
-bool all_finite(const double* values, size_t count);
+template <class T>
+FlatKernels<T> flat_kernels();
 
 }  // namespace rondo::trainer::simd

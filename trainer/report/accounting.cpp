@@ -8,7 +8,6 @@
 
 #include "trainer/optim/sharding.hpp"
 #include "trainer/report/prediction.hpp"
-#include "trainer/step/setup.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -85,7 +84,7 @@ class Prices {
  private:
   double predicted(size_t count) const {
     return plan_reduction(e_.communicator, count, e_.facts.ddp.is_sharded(),
-                          wire_type(e_.facts.options), e_.direct)
+                          e_.facts.options.wire_type(), e_.direct)
                .predicted_us /
            1e3;
   }

@@ -24,7 +24,6 @@
 #include "trainer/report/advice.hpp"
 #include "trainer/report/measurements.hpp"
 #include "trainer/report/summary.hpp"
-#include "trainer/step/control.hpp"
 
 namespace rondo::trainer {
 
@@ -38,6 +37,13 @@ struct AllRanks {
   double gathers_ms() const {
     return std::accumulate(gather_costs_ms.begin(), gather_costs_ms.end(), 0.0);
   }
+};
+
+/// The control run (step/control.hpp): medians over the steps of this rank.
+struct ControlTimes {
+  uint64_t steps = 0;  // of each kind; 0: none was made, and the times are 0
+  double pass_ms = 0;  // forward and backward over a step's micro-batches, all ranks at once
+  double cost_ms = 0;  // all buckets' all-reduces, nothing else being done
 };
 
 /// Borrowed.

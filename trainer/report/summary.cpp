@@ -7,7 +7,6 @@
 
 #include "trainer/layers/host/matmul.hpp"
 #include "trainer/optim/sharding.hpp"
-#include "trainer/step/setup.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -49,7 +48,7 @@ struct BytesFormula {
 /// all-reduce; and a norm's blocks, or whether gradients are numbers, go round too. Looked-up rows
 /// count as if they travelled whole.
 BytesFormula bytes_formula(const RunFacts& facts) {
-  const size_t wire_bytes = size_of(wire_type(facts.options));
+  const size_t wire_bytes = size_of(facts.options.wire_type());
   const size_t back_bytes = facts.ddp.is_sharded() ? size_of(facts.options.type()) : wire_bytes;
   const size_t gradient_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2;
   const bool clips = facts.options.clip > 0;

@@ -8,16 +8,10 @@
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/models/model.hpp"
+#include "trainer/report/accounting.hpp"
 #include "trainer/step/weights.hpp"
 
 namespace rondo::trainer {
-
-/// Medians over the steps of this rank.
-struct ControlTimes {
-  uint64_t steps = 0;  // of each kind; 0: none was made, and the times are 0
-  double pass_ms = 0;  // forward and backward over a step's micro-batches, all ranks at once
-  double cost_ms = 0;  // all buckets' all-reduces, nothing else being done
-};
 
 /// Borrowed.
 template <class T>

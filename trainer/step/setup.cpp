@@ -87,17 +87,9 @@ template std::unique_ptr<Model<float>> make_model(const TrainOptions&, const Sam
 template std::unique_ptr<Model<double>> make_model(const TrainOptions&, const SampleShape&,
                                                    Communicator*);
 
-DataType wire_type(const TrainOptions& options) {
-  // Low precision: what the optimizer keeps is fp32, what travels is not.
-  const bool low = options.dtype == "bf16" || options.dtype == "fp16";
-  const std::string& wire = low ? options.dtype : options.compress;
-  if (wire == "bf16") return DataType::kBFloat16;
-  return wire == "fp16" ? DataType::kFloat16 : options.type();
-}
-
 DdpOptions ddp_options(const TrainOptions& options) {
   using Rows = DdpOptions::Rows;
-  const DataType wire = wire_type(options);
+  const DataType wire = options.wire_type();
   return {.type = options.type(),
           .bucket_cap_mb = options.bucket_cap_mb,
           .overlap = !options.no_overlap,

@@ -25,8 +25,6 @@ template <class T>
 std::unique_ptr<Model<T>> make_model(const TrainOptions& options, const SampleShape& shape,
                                      Communicator* statistics);
 
-/// What gradients travel as.
-DataType wire_type(const TrainOptions& options);
 DdpOptions ddp_options(const TrainOptions& options);
 OptimizerOptions optimizer_options(const TrainOptions& options);
 ScheduleOptions schedule_options(const TrainOptions& options, uint64_t global_batch,

@@ -53,7 +53,7 @@ Status train_ddp(Run<T>& run) {
   DistributedDataParallel& ddp = run.weights.ddp();
   run.readers = run.samples.workers();
   RONDO_RETURN_IF_ERROR(begin_run(run));
-  run.plans = plan_buckets(run.communicator, ddp, wire_type(o));
+  run.plans = plan_buckets(run.communicator, ddp, o.wire_type());
   Timeline timeline = RONDO_TRY(
       Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp)));
   if (run.reports()) announce(run.facts());

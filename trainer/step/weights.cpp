@@ -119,8 +119,8 @@ Result<Update> Weights<T>::update(double rate, double max_norm) {
   const double coefficient = max_norm > 0 ? clip_coefficient(facts.norm, max_norm) : 1;
   if (coefficient < 1) {
     for (const DdpRange& range : ddp_.own_ranges()) {
-      scale(static_cast<T*>(ddp_.gradients()) + range.begin, range.count(),
-            static_cast<T>(coefficient));
+      simd::flat_kernels<T>().multiply(static_cast<T*>(ddp_.gradients()) + range.begin,
+                                       range.count(), static_cast<T>(coefficient));
     }
   }
   begin_update(rate);

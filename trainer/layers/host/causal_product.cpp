@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // Must come after it.
 #include "hwy/highway.h"
+#include "trainer/base/kernels_for.hpp"
 #include "trainer/layers/host/lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -146,14 +147,8 @@ HWY_EXPORT(double_causal_products);
 
 template <class T>
 const CausalProducts<T>& causal_products_kernels() {
-  static const CausalProducts<T> kernels = [] {
-    if constexpr (std::is_same_v<T, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_causal_products)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_causal_products)();
-    }
-  }();
-  return kernels;
+  return kernels_for<T>(HWY_DYNAMIC_DISPATCH(float_causal_products),
+                        HWY_DYNAMIC_DISPATCH(double_causal_products));
 }
 
 template const CausalProducts<float>& causal_products_kernels();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "trainer/base/random.hpp"
 #include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
@@ -18,18 +19,30 @@ struct Dropout {
 
 /// What keys the random numbers of one sample in one layer: neither the rank nor the position in
 /// the batch.
-uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer);
+inline uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer) {
+  return mix(mix(mix(mix(pass.seed) ^ pass.step) ^ sample_id) ^ layer);
+}
 
 /// Uniform in [0, 1).
-double random_unit(uint64_t key);
+inline double random_unit(uint64_t key) { return static_cast<double>(mix(key) >> 11) * 0x1.0p-53; }
 
 /// In place on the elements first, first + 1, ... of what the key stands for. Its own backward. A
 /// dropped NaN stays one.
 template <class T>
-void drop(double probability, uint64_t key, size_t first, size_t count, T* values);
+void drop(double probability, uint64_t key, size_t first, size_t count, T* values) {
+  const auto kept = static_cast<T>(1 / (1 - probability));
+  for (size_t i = 0; i < count; ++i) {
+    values[i] *= random_unit(key + first + i) < probability ? T{0} : kept;
+  }
+}
 
 /// The same for `samples` x `size` values, sample by sample.
 template <class T>
-void drop(const Dropout& dropout, size_t samples, size_t size, T* values);
+void drop(const Dropout& dropout, size_t samples, size_t size, T* values) {
+  if (dropout.probability == 0) return;
+  for (size_t s = 0; s < samples; ++s) {
+    drop(dropout.probability, dropout.keys[s], 0, size, values + s * size);
+  }
+}
 
 }  // namespace rondo::trainer

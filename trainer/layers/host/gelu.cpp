@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 // Must come after it.
 #include "hwy/highway.h"
+#include "trainer/base/kernels_for.hpp"
 #include "trainer/layers/host/lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,14 +69,7 @@ HWY_EXPORT(double_gelu);
 
 template <class T>
 const Gelu<T>& gelu_kernels() {
-  static const Gelu<T> kernels = [] {
-    if constexpr (std::is_same_v<T, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_gelu)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_gelu)();
-    }
-  }();
-  return kernels;
+  return kernels_for<T>(HWY_DYNAMIC_DISPATCH(float_gelu), HWY_DYNAMIC_DISPATCH(double_gelu));
 }
 
 template const Gelu<float>& gelu_kernels();

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // Must come after it.
 #include "hwy/highway.h"
+#include "trainer/base/kernels_for.hpp"
 #include "trainer/layers/host/lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -116,14 +117,8 @@ HWY_EXPORT(double_layer_norm);
 
 template <class T>
 const LayerNorm<T>& layer_norm_kernels() {
-  static const LayerNorm<T> kernels = [] {
-    if constexpr (std::is_same_v<T, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_layer_norm)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_layer_norm)();
-    }
-  }();
-  return kernels;
+  return kernels_for<T>(HWY_DYNAMIC_DISPATCH(float_layer_norm),
+                        HWY_DYNAMIC_DISPATCH(double_layer_norm));
 }
 
 template const LayerNorm<float>& layer_norm_kernels();

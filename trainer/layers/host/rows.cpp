@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 // Must come after it.
 #include "hwy/highway.h"
+#include "trainer/base/kernels_for.hpp"
 #include "trainer/layers/host/lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -96,14 +97,7 @@ HWY_EXPORT(double_rows);
 
 template <class T>
 const RowKernels<T>& rows_kernels() {
-  static const RowKernels<T> kernels = [] {
-    if constexpr (std::is_same_v<T, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_rows)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_rows)();
-    }
-  }();
-  return kernels;
+  return kernels_for<T>(HWY_DYNAMIC_DISPATCH(float_rows), HWY_DYNAMIC_DISPATCH(double_rows));
 }
 
 template const RowKernels<float>& rows_kernels();

@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"
 // Must come after it.
 #include "hwy/highway.h"
+#include "trainer/base/kernels_for.hpp"
 #include "trainer/layers/host/lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,14 +115,7 @@ HWY_EXPORT(double_softmax);
 
 template <class T>
 const Softmax<T>& softmax_kernels() {
-  static const Softmax<T> kernels = [] {
-    if constexpr (std::is_same_v<T, float>) {
-      return HWY_DYNAMIC_DISPATCH(float_softmax)();
-    } else {
-      return HWY_DYNAMIC_DISPATCH(double_softmax)();
-    }
-  }();
-  return kernels;
+  return kernels_for<T>(HWY_DYNAMIC_DISPATCH(float_softmax), HWY_DYNAMIC_DISPATCH(double_softmax));
 }
 
 template const Softmax<float>& softmax_kernels();
