@@ -12,6 +12,7 @@
 #include <gloo/types.h>
 
 #include <exception>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -22,23 +23,10 @@ using Reduction = void (*)(void*, const void*, const void*, size_t);
 
 template <class T>
 Reduction reduction_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return &::gloo::sum<T>;
-    case ReduceOp::kProd:
-      return &::gloo::product<T>;
-    case ReduceOp::kMin:
-      return &::gloo::min<T>;
-    case ReduceOp::kMax:
-      return &::gloo::max<T>;
-    case ReduceOp::kAvg:
-    case ReduceOp::kScaledSum:
-    case ReduceOp::kBand:
-    case ReduceOp::kBor:
-    case ReduceOp::kBxor:
-      break;
-  }
-  return nullptr;
+  constexpr Reduction kFirst[] = {&::gloo::sum<T>, &::gloo::product<T>, &::gloo::min<T>,
+                                  &::gloo::max<T>};  // by ReduceOp; it has no others
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kFirst) ? kFirst[index] : nullptr;
 }
 
 /// Whether Gloo has an element type for it.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -15,59 +16,24 @@
 namespace rondo::bench {
 namespace {
 
+/// By DataType. MPI's logical type has logical operators only, so that kBool has none here.
 MPI_Datatype type_of(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return MPI_FLOAT;
-    case DataType::kFloat64:
-      return MPI_DOUBLE;
-    case DataType::kInt32:
-      return MPI_INT32_T;
-    case DataType::kInt64:
-      return MPI_INT64_T;
-    case DataType::kUint8:
-      return MPI_UINT8_T;
-    case DataType::kInt8:
-      return MPI_INT8_T;
-    case DataType::kInt16:
-      return MPI_INT16_T;
-    case DataType::kUint16:
-      return MPI_UINT16_T;
-    case DataType::kUint32:
-      return MPI_UINT32_T;
-    case DataType::kUint64:
-      return MPI_UINT64_T;
-    case DataType::kFloat16:
-    case DataType::kBFloat16:
-    case DataType::kBool:  // MPI's logical type has logical operators only
-    case DataType::kFloat8E4M3:
-    case DataType::kFloat8E5M2:
-      break;
-  }
-  return MPI_DATATYPE_NULL;
+  static const MPI_Datatype none = MPI_DATATYPE_NULL;
+  static const MPI_Datatype types[] = {MPI_FLOAT,   MPI_DOUBLE,   none,         none,
+                                       MPI_INT32_T, MPI_INT64_T,  MPI_UINT8_T,  MPI_INT8_T,
+                                       MPI_INT16_T, MPI_UINT16_T, MPI_UINT32_T, MPI_UINT64_T,
+                                       none,        none,         none};
+  static_assert(std::size(types) == kDataTypes && static_cast<int>(DataType::kUint64) == 11);
+  return types[static_cast<size_t>(type)];
 }
 
+/// By ReduceOp.
 MPI_Op op_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return MPI_SUM;
-    case ReduceOp::kProd:
-      return MPI_PROD;
-    case ReduceOp::kMin:
-      return MPI_MIN;
-    case ReduceOp::kMax:
-      return MPI_MAX;
-    case ReduceOp::kBand:
-      return MPI_BAND;
-    case ReduceOp::kBor:
-      return MPI_BOR;
-    case ReduceOp::kBxor:
-      return MPI_BXOR;
-    case ReduceOp::kAvg:
-    case ReduceOp::kScaledSum:
-      break;
-  }
-  return MPI_OP_NULL;
+  static const MPI_Op none = MPI_OP_NULL;
+  static const MPI_Op ops[] = {MPI_SUM,  MPI_PROD, MPI_MIN,  MPI_MAX, none,
+                               MPI_BAND, MPI_BOR,  MPI_BXOR, none};
+  static_assert(std::size(ops) == kReduceOps && static_cast<int>(ReduceOp::kBxor) == 7);
+  return ops[static_cast<size_t>(op)];
 }
 
 Status to_status(int code) {

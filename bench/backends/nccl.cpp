@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,58 +22,20 @@ Status to_status(ncclResult_t code, const char* call) {
 }
 
 std::optional<ncclDataType_t> type_of(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return ncclFloat32;
-    case DataType::kFloat64:
-      return ncclFloat64;
-    case DataType::kFloat16:
-      return ncclFloat16;
-    case DataType::kBFloat16:
-      return ncclBfloat16;
-    case DataType::kFloat8E4M3:
-      return ncclFloat8e4m3;
-    case DataType::kFloat8E5M2:
-      return ncclFloat8e5m2;
-    case DataType::kInt8:
-      return ncclInt8;
-    case DataType::kUint8:
-      return ncclUint8;
-    case DataType::kInt32:
-      return ncclInt32;
-    case DataType::kUint32:
-      return ncclUint32;
-    case DataType::kInt64:
-      return ncclInt64;
-    case DataType::kUint64:
-      return ncclUint64;
-    case DataType::kInt16:
-    case DataType::kUint16:
-    case DataType::kBool:
-      break;
-  }
-  return std::nullopt;
+  constexpr auto kNone = ncclNumTypes;
+  constexpr ncclDataType_t kTypes[] = {ncclFloat32, ncclFloat64,    ncclFloat16,   ncclBfloat16,
+                                       ncclInt32,   ncclInt64,      ncclUint8,     ncclInt8,
+                                       kNone,       kNone,          ncclUint32,    ncclUint64,
+                                       kNone,       ncclFloat8e4m3, ncclFloat8e5m2};
+  static_assert(std::size(kTypes) == kDataTypes);  // by DataType
+  const ncclDataType_t found = kTypes[static_cast<size_t>(type)];
+  return found == kNone ? std::nullopt : std::optional(found);
 }
 
 std::optional<ncclRedOp_t> op_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return ncclSum;
-    case ReduceOp::kProd:
-      return ncclProd;
-    case ReduceOp::kMin:
-      return ncclMin;
-    case ReduceOp::kMax:
-      return ncclMax;
-    case ReduceOp::kAvg:
-      return ncclAvg;
-    case ReduceOp::kScaledSum:
-    case ReduceOp::kBand:
-    case ReduceOp::kBor:
-    case ReduceOp::kBxor:
-      break;
-  }
-  return std::nullopt;
+  constexpr ncclRedOp_t kOps[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};  // by ReduceOp
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kOps) ? std::optional(kOps[index]) : std::nullopt;
 }
 
 bool has(Collective collective) {

@@ -61,9 +61,7 @@ class Rondo final : public RondoBackend {
                                     ": see the table in comm/algorithms/README.md"};
   }
   bool supports_in_place(const CallShape& shape) const override {
-    const Algorithm a = options_.algorithm;
-    return !(shape.collective == Collective::kAllReduce && a == Algorithm::kOneShotDirect) &&
-           !(shape.collective == Collective::kAllToAll && a == Algorithm::kTwoShotDirect);
+    return is_safe_in_place(shape.collective, options_.algorithm);
   }
   Status barrier() override {
     if (!cuda_) return communicator_.barrier();

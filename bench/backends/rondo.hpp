@@ -28,6 +28,12 @@ struct RondoOptions {
   size_t private_bytes_before = 0;
 };
 
+/// Whether this algorithm may overwrite its input: what the traits in comm/algorithms say.
+constexpr bool is_safe_in_place(Collective collective, Algorithm algorithm) {
+  return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
+         !(collective == Collective::kAllToAll && algorithm == Algorithm::kTwoShotDirect);
+}
+
 /// Functions that only rondo has.
 class RondoBackend : public Backend {
  public:

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/backends/both_memories.hpp"
 #include "bench/backends/gloo.hpp"
 #include "bench/backends/mpi.hpp"
 #include "bench/backends/rondo.hpp"
@@ -147,33 +148,6 @@ void print_row(const std::vector<ComparedLibrary>& contenders, const ComparedRou
   std::fflush(stdout);
 }
 
-/// Memory of all contenders: the peers share rondo's plain buffers, so that none has better pages.
-class CompareMemory {
- public:
-  explicit CompareMemory(size_t bytes)
-      : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
-        library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
-    if (!ok()) return;
-    for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out})
-      std::memset(buffer, 0, bytes);
-  }
-  ~CompareMemory() {
-    std::free(plain_.in);
-    std::free(plain_.out);
-    rondo::free(library_.in);
-    rondo::free(library_.out);
-  }
-  CompareMemory(const CompareMemory&) = delete;
-  CompareMemory& operator=(const CompareMemory&) = delete;
-
-  bool ok() const { return plain_.in && plain_.out && library_.in && library_.out; }
-  const Buffers& plain() const { return plain_; }
-  const Buffers& library() const { return library_; }
-
- private:
-  Buffers plain_, library_;
-};
-
 Status compare_all(const CompareOptions& options, const std::string& directory, json& document) {
   const auto collective = parse<Collective>(options.collective, kCollectiveNames);
   const auto type = parse<DataType>(options.type, kDataTypeNames);
@@ -191,17 +165,19 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   config.world_size = ranks;
   config.rendezvous = directory + "/rondo";
   auto rondo = RONDO_TRY(make_rondo_backend({.config = config}));
-  const CompareMemory memory(std::max<size_t>(*max, 64));
+  const BothMemories memory(std::max<size_t>(*max, 64));
   if (!memory.ok())
     return {Code::kResourceExhausted, "no memory for four buffers of " + options.max};
 
-  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo.get(), memory.plain()},
-                                             {"rondo library", rondo.get(), memory.library()},
-                                             {mpi->name(), mpi.get(), memory.plain()}};
+  // The peers share rondo's plain buffers, so that none has better pages.
+  const Buffers& plain = memory.of(false);
+  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo.get(), plain},
+                                             {"rondo library", rondo.get(), memory.of(true)},
+                                             {mpi->name(), mpi.get(), plain}};
   std::unique_ptr<Backend> gloo;
   if (!options.no_gloo) {
     gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo"));
-    contenders.push_back({gloo->name(), gloo.get(), memory.plain()});
+    contenders.push_back({gloo->name(), gloo.get(), plain});
   }
   std::vector<CallShape> shapes;
   for (size_t bytes : sizes_of({.min = *min, .max = *max, .factor = options.factor, .step = 0})) {

@@ -1,7 +1,9 @@
 // The harness's interface to a library of collectives: rondo or one of its peers.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -53,7 +55,12 @@ class Backend {
 
   /// Mean microseconds of a number of consecutive operations on this rank, by the steady clock
   /// unless the library has a better one.
-  virtual Result<double> time(const BackendCall& operation, size_t iterations);
+  virtual Result<double> time(const BackendCall& operation, size_t iterations) {
+    const auto start = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(run(operation));
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    return took.count() / static_cast<double>(iterations);
+  }
 
   /// For a library whose buffers are elsewhere, both for memory of allocate(): the library reads
   /// what was last given to it, and its output is visible once it has been taken.
@@ -73,8 +80,8 @@ class Backend {
   virtual std::string links() const { return {}; }
 
   /// Memory to measure with; null when exhausted. malloc unless the library has its own.
-  virtual void* allocate(size_t bytes);
-  virtual void release(void* memory);
+  virtual void* allocate(size_t bytes) { return std::malloc(bytes); }
+  virtual void release(void* memory) { std::free(memory); }
 };
 
 }  // namespace rondo::bench

@@ -1,8 +1,10 @@
 // A bar on stderr for runs that take more than a moment. Draws only if enabled, for a terminal.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 
 namespace rondo::bench {
@@ -16,9 +18,23 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  void draw(size_t done, const std::string& next);
+  void draw(size_t done, const std::string& next) {
+    constexpr size_t kWidth = 40;
+    constexpr std::chrono::milliseconds kMoment{500};
+    if (!watched_ || total_ == 0 || std::chrono::steady_clock::now() - start_ < kMoment) return;
+    const size_t filled = kWidth * std::min(done, total_) / total_;
+    std::fprintf(stderr, "\033[K[%s%s] %zu of %zu rows, now %s\r", std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, '.').c_str(), done, total_, next.c_str());
+    std::fflush(stderr);
+    drawn_ = true;
+  }
   /// Call before anything else is printed.
-  void erase();
+  void erase() {
+    if (!drawn_) return;
+    std::fputs("\033[K\r", stderr);
+    std::fflush(stderr);
+    drawn_ = false;
+  }
 
  private:
   const bool watched_;

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -39,27 +37,6 @@ std::vector<size_t> fastest_rounds(std::span<const Contender> block) {
 
 }  // namespace
 
-BothMemories::BothMemories(size_t bytes)
-    : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
-      library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
-  if (!ok()) return;
-  for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out}) {
-    std::memset(buffer, 0, bytes);  // page faults are not to be timed
-  }
-}
-
-BothMemories::~BothMemories() {
-  std::free(plain_.in);
-  std::free(plain_.out);
-  rondo::free(library_.in);
-  rondo::free(library_.out);
-}
-
-bool BothMemories::ok() const {
-  return plain_.in != nullptr && plain_.out != nullptr && library_.in != nullptr &&
-         library_.out != nullptr;
-}
-
 Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
                         std::vector<Contender>& contenders) {
   std::vector<double> times;
@@ -71,8 +48,7 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
                                                  false, backend.rank(), backend.size());
       RONDO_RETURN_IF_ERROR(backend.run(operation));  // its data, not the last one's, in the caches
       if (round == 0) {
-        auto iterations = RONDO_TRY(choose_iterations(backend, operation, how.batch_us));
-        contender.iterations = iterations;
+        contender.iterations = RONDO_TRY(choose_iterations(backend, operation, how.batch_us));
       } else {
         times.push_back(RONDO_TRY(time_batch(backend, operation, contender.iterations)));
       }

@@ -5,25 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/backends/both_memories.hpp"
 #include "bench/backends/rondo.hpp"
 #include "bench/harness/measure.hpp"
 
 namespace rondo::bench {
-
-/// Owns two buffers of each kind of memory.
-class BothMemories {
- public:
-  explicit BothMemories(size_t bytes);
-  ~BothMemories();
-  BothMemories(const BothMemories&) = delete;
-  BothMemories& operator=(const BothMemories&) = delete;
-
-  bool ok() const;
-  const Buffers& of(bool library) const { return library ? library_ : plain_; }
-
- private:
-  Buffers plain_, library_;
-};
 
 struct Contender {
   CallShape shape;

@@ -40,8 +40,16 @@ struct Line {
   double prediction_error = 0;  // of the chosen
 };
 
-bool is_choosable(Collective collective, Algorithm algorithm) {
-  return collective != Collective::kAllReduce || algorithm != Algorithm::kOneShotDirect;
+/// What is not safe in place is given up where another direct algorithm is.
+bool is_choosable(const CallShape& shape, Algorithm algorithm,
+                  const std::vector<Contender>& contenders) {
+  const auto is_better = [&](const Contender& c) {
+    const bool direct =
+        c.algorithm == Algorithm::kOneShotDirect || c.algorithm == Algorithm::kTwoShotDirect;
+    return direct && is_safe_in_place(shape.collective, c.algorithm);
+  };
+  return is_safe_in_place(shape.collective, algorithm) ||
+         std::none_of(contenders.begin(), contenders.end(), is_better);
 }
 
 void judge(Line& line, Algorithm chosen) {
@@ -82,7 +90,7 @@ rondo::Result<Line> measure_line(const PerfOptions& options, RondoBackend& backe
   for (Contender& c : contenders) {
     backend.select(c.algorithm, library);
     line.results.push_back({.algorithm = c.algorithm,
-                            .choosable = is_choosable(shape.collective, c.algorithm),
+                            .choosable = is_choosable(shape, c.algorithm, contenders),
                             .time_us = c.time_us,
                             .predicted_us = backend.planned(shape)->predicted_us,
                             .times = std::move(c.times)});

@@ -13,6 +13,7 @@
 #include "bench/backends/rondo.hpp"
 #include "bench/harness/measure.hpp"
 #include "bench/harness/run.hpp"
+#include "comm/algorithms/algorithm.hpp"
 #include "tests/comm/device/world.hpp"
 
 namespace rondo::bench {
@@ -160,6 +161,19 @@ TEST_CASE("Measurements on a device have its results, launched or replayed") {
 }
 
 // One fast size and few operations: its tables are printed among the test's own lines.
+TEST_CASE("bench knows which algorithms are safe in place as their traits do") {
+  for (int c = 0; c < kCollectives; ++c) {
+    for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
+      const auto collective = static_cast<Collective>(c);
+      if (!can_be_in_place(collective) || !algorithms::find(collective, traits->algorithm))
+        continue;
+      CAPTURE(name(collective), name(traits->algorithm));
+      CHECK(is_safe_in_place(collective, traits->algorithm) ==
+            algorithms::is_in_place_safe(collective, traits->algorithm));
+    }
+  }
+}
+
 TEST_CASE("rondo-perf compares on the device, and fails when an element is wrong there") {
   for (const bool wrong : {false, true}) {
     spoils = wrong;
