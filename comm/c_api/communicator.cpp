@@ -135,8 +135,7 @@ const char* rondo_code_name(rondo_code code) { return rondo::to_string(static_ca
 int32_t rondo_version(void) { return number_of(RONDO_VERSION); }
 
 rondo_code rondo_make_unique_id(rondo_unique_id* id) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(id, "the place for the id"));
+  return guarded({{id, "the place for the id"}}, [&]() -> Status {
     auto made = rondo::make_unique_id();
     *id = {};
     if (made.ok()) made->copy(id->text, sizeof id->text - 1);
@@ -153,8 +152,7 @@ void rondo_call_options_init(rondo_call_options* options, size_t size) {
 }
 
 rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* config) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the place for the communicator"));
+  return guarded({{communicator, "the place for the communicator"}}, [&]() -> Status {
     *communicator = nullptr;
     Config settings;
     RONDO_RETURN_IF_ERROR(read_config(config, settings));
@@ -165,8 +163,7 @@ rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* c
 }
 
 rondo_code rondo_create_async(rondo_pending** pending, const rondo_config* config) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(pending, "the place for the handle"));
+  return guarded({{pending, "the place for the handle"}}, [&]() -> Status {
     *pending = nullptr;
     Config settings;
     RONDO_RETURN_IF_ERROR(read_config(config, settings));
@@ -176,47 +173,42 @@ rondo_code rondo_create_async(rondo_pending** pending, const rondo_config* confi
 }
 
 rondo_code rondo_pending_test(const rondo_pending* pending, int* over) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(pending, "the handle"));
-    RONDO_RETURN_IF_ERROR(check_pointer(over, "the place for the answer"));
+  return guarded({{pending, "the handle"}, {over, "the place for the answer"}}, [&]() -> Status {
     *over = pending->future.wait_for(std::chrono::seconds(0)) == std::future_status::ready ? 1 : 0;
     return {};
   });
 }
 
 rondo_code rondo_pending_wait(rondo_pending* pending, rondo_communicator** communicator) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(pending, "the handle"));
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the place for the communicator"));
-    *communicator = nullptr;
-    const std::unique_ptr<rondo_pending> handle(pending);
-    auto made = handle->future.get();
-    if (made.ok()) *communicator = new rondo_communicator{std::move(*made)};
-    return made.status();
-  });
+  return guarded({{pending, "the handle"}, {communicator, "the place for the communicator"}},
+                 [&]() -> Status {
+                   *communicator = nullptr;
+                   const std::unique_ptr<rondo_pending> handle(pending);
+                   auto made = handle->future.get();
+                   if (made.ok()) *communicator = new rondo_communicator{std::move(*made)};
+                   return made.status();
+                 });
 }
 
 rondo_code rondo_split(rondo_communicator* communicator, int32_t color, int32_t key,
                        rondo_communicator** part) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
-    RONDO_RETURN_IF_ERROR(check_pointer(part, "the place for the communicator"));
-    *part = nullptr;
-    auto made = communicator->communicator.split(color, key);
-    if (made.ok() && *made) *part = new rondo_communicator{std::move(**made)};
-    return made.status();
-  });
+  return guarded({{communicator, "the communicator"}, {part, "the place for the communicator"}},
+                 [&]() -> Status {
+                   *part = nullptr;
+                   auto made = communicator->communicator.split(color, key);
+                   if (made.ok() && *made) *part = new rondo_communicator{std::move(**made)};
+                   return made.status();
+                 });
 }
 
 rondo_code rondo_duplicate(rondo_communicator* communicator, rondo_communicator** same) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
-    RONDO_RETURN_IF_ERROR(check_pointer(same, "the place for the communicator"));
-    *same = nullptr;
-    auto made = communicator->communicator.duplicate();
-    if (made.ok()) *same = new rondo_communicator{std::move(*made)};
-    return made.status();
-  });
+  return guarded({{communicator, "the communicator"}, {same, "the place for the communicator"}},
+                 [&]() -> Status {
+                   *same = nullptr;
+                   auto made = communicator->communicator.duplicate();
+                   if (made.ok()) *same = new rondo_communicator{std::move(*made)};
+                   return made.status();
+                 });
 }
 
 void rondo_destroy(rondo_communicator* communicator) { delete communicator; }
@@ -232,32 +224,22 @@ int rondo_size(const rondo_communicator* communicator) {
 // ---- work
 
 rondo_code rondo_work_wait(rondo_work* work) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(work, "the work"));
-    return work->work.wait();
-  });
+  return guarded({{work, "the work"}}, [&] { return work->work.wait(); });
 }
 
 rondo_code rondo_work_test(const rondo_work* work, int* ended) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(work, "the work"));
-    RONDO_RETURN_IF_ERROR(check_pointer(ended, "the place for the answer"));
+  return guarded({{work, "the work"}, {ended, "the place for the answer"}}, [&]() -> Status {
     *ended = work->work.test() ? 1 : 0;
     return {};
   });
 }
 
 rondo_code rondo_work_status(const rondo_work* work) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(work, "the work"));
-    return work->work.status();
-  });
+  return guarded({{work, "the work"}}, [&] { return work->work.status(); });
 }
 
 rondo_code rondo_get_work_times(const rondo_work* work, rondo_work_times* times, size_t size) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(work, "the work"));
-    RONDO_RETURN_IF_ERROR(check_pointer(times, "the place for the times"));
+  return guarded({{work, "the work"}, {times, "the place for the times"}}, [&]() -> Status {
     const Work::Times t = work->work.times();
     write_struct<rondo_work_times>({t.issued_ns, t.started_ns, t.ended_ns}, times, size);
     return {};
@@ -269,58 +251,52 @@ void rondo_work_release(rondo_work* work) { delete work; }
 // ---- the state of a communicator
 
 rondo_code rondo_abort(rondo_communicator* communicator, const char* reason) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
+  return guarded({{communicator, "the communicator"}}, [&]() -> Status {
     communicator->communicator.abort(reason ? reason : "no reason given");
     return {};
   });
 }
 
 rondo_code rondo_status(const rondo_communicator* communicator) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
-    return communicator->communicator.status();
-  });
+  return guarded({{communicator, "the communicator"}},
+                 [&] { return communicator->communicator.status(); });
 }
 
 rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collective collective,
                           size_t count, rondo_data_type type, rondo_reduce_op op, int direct,
                           rondo_algorithm algorithm, rondo_plan* plan, size_t size) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
-    RONDO_RETURN_IF_ERROR(check_pointer(plan, "the place for the plan"));
-    Collective which{};
-    DataType element{};
-    Algorithm how{};
-    RONDO_RETURN_IF_ERROR(read_value(collective, rondo::kCollectives, "collective", which));
-    RONDO_RETURN_IF_ERROR(read_value(type, rondo::kDataTypes, "data type", element));
-    RONDO_RETURN_IF_ERROR(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
-    ReduceOp reduction{};
-    RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "operator", reduction));
-    const Plan p =
-        communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
-    write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels, p.predicted_us,
-                              p.bytes_sent_per_rank},
-                             plan, size);
-    return {};
-  });
+  return guarded(
+      {{communicator, "the communicator"}, {plan, "the place for the plan"}}, [&]() -> Status {
+        Collective which{};
+        DataType element{};
+        Algorithm how{};
+        RONDO_RETURN_IF_ERROR(read_value(collective, rondo::kCollectives, "collective", which));
+        RONDO_RETURN_IF_ERROR(read_value(type, rondo::kDataTypes, "data type", element));
+        RONDO_RETURN_IF_ERROR(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
+        ReduceOp reduction{};
+        RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "operator", reduction));
+        const Plan p =
+            communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
+        write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels,
+                                  p.predicted_us, p.bytes_sent_per_rank},
+                                 plan, size);
+        return {};
+      });
 }
 
 rondo_code rondo_get_stats(const rondo_communicator* communicator, rondo_stats* stats,
                            size_t size) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
-    RONDO_RETURN_IF_ERROR(check_pointer(stats, "the place for the counters"));
-    const Stats s = communicator->communicator.stats();
-    write_struct<rondo_stats>({s.operations, s.bytes_sent, s.shared_bytes}, stats, size);
-    return {};
-  });
+  return guarded(
+      {{communicator, "the communicator"}, {stats, "the place for the counters"}}, [&]() -> Status {
+        const Stats s = communicator->communicator.stats();
+        write_struct<rondo_stats>({s.operations, s.bytes_sent, s.shared_bytes}, stats, size);
+        return {};
+      });
 }
 
 rondo_code rondo_flight_record(const rondo_communicator* communicator, char* buffer,
                                size_t capacity, size_t* needed) {
-  return guarded([&]() -> Status {
-    RONDO_RETURN_IF_ERROR(check_pointer(communicator, "the communicator"));
+  return guarded({{communicator, "the communicator"}}, [&]() -> Status {
     if (capacity > 0) RONDO_RETURN_IF_ERROR(check_pointer(buffer, "the buffer"));
     const std::string text = communicator->communicator.flight_record();
     if (capacity > 0) buffer[text.copy(buffer, capacity - 1)] = '\0';

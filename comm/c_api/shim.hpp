@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <span>
@@ -55,6 +56,19 @@ using comm::refuse;
 
 inline Status check_pointer(const void* pointer, const char* what) {
   return pointer != nullptr ? Status() : refuse(fmt::format("{} is null", what));
+}
+
+/// Pointers that must not be null, with their names.
+using Required = std::initializer_list<std::pair<const void*, const char*>>;
+
+/// The same, refusing null pointers first.
+template <class Body>
+rondo_code guarded(Required pointers, const Body& body) noexcept {
+  return guarded([&]() -> Status {
+    for (const auto& [pointer, what] : pointers)
+      RONDO_RETURN_IF_ERROR(check_pointer(pointer, what));
+    return body();
+  });
 }
 
 /// Writes the value with that number to `into`.
