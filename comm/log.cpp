@@ -55,17 +55,9 @@ Logger& logger() {
   return *instance;
 }
 
+/// Both count debug, info, warn, error.
 spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarn:
-      return spdlog::level::warn;
-    default:
-      return spdlog::level::err;
-  }
+  return static_cast<spdlog::level::level_enum>(spdlog::level::debug + static_cast<int>(level));
 }
 
 /// Directly, or as one of the pipes that rondo-run has named: "OUT,ERR", each may be missing.

@@ -55,26 +55,23 @@ uint64_t this_process() {
 
 template <class T>
 Result<std::vector<T>> gather(comm::Bootstrap& bootstrap, const T& own) {
-  auto blobs = bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof own});
-  if (!blobs.ok()) return blobs.status();
-  std::vector<T> all(blobs->size());
-  for (size_t r = 0; r < blobs->size(); ++r) {
-    if ((*blobs)[r].size() != sizeof(T)) {
+  auto blobs = RONDO_TRY(bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof own}));
+  std::vector<T> all(blobs.size());
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    if (blobs[r].size() != sizeof(T)) {
       return Status(Code::kBootstrap, fmt::format("rank {} runs another version of rondo", r));
     }
-    std::memcpy(&all[r], (*blobs)[r].data(), sizeof(T));
+    std::memcpy(&all[r], blobs[r].data(), sizeof(T));
   }
   return all;
 }
 
 Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
-  Result<int> count = cuda.device_count();
-  RONDO_RETURN_IF_ERROR(count.status());
+  int count = RONDO_TRY(cuda.device_count());
   std::vector<DeviceId> devices;
-  for (int device = 0; device < *count; ++device) {
-    Result<DeviceInfo> info = cuda.device_info(device);
-    RONDO_RETURN_IF_ERROR(info.status());
-    devices.push_back(info->uuid);
+  for (int device = 0; device < count; ++device) {
+    DeviceInfo info = RONDO_TRY(cuda.device_info(device));
+    devices.push_back(info.uuid);
   }
   const std::string warning = transport::cuda_ipc::sharing_warning(places, devices);
   if (!warning.empty()) log(LogLevel::kWarn, warning);
@@ -91,17 +88,15 @@ Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& boot
     return Status(Code::kUnavailable, fmt::format("{} ranks on GPUs; at most {} are possible",
                                                   bootstrap.size(), engine::kMaxDeviceRanks));
   }
-  auto backend = open_backend();
-  if (!backend.ok()) return backend.status();
+  auto backend = RONDO_TRY(open_backend());
   std::unique_ptr<DeviceRunner> made(
-      new DeviceRunner(std::move(*backend), bootstrap, board, watch, setup.device));
-  Result<int> devices = made->cuda_.device_count();
-  RONDO_RETURN_IF_ERROR(devices.status());
-  if (setup.device >= *devices) {
+      new DeviceRunner(std::move(backend), bootstrap, board, watch, setup.device));
+  int devices = RONDO_TRY(made->cuda_.device_count());
+  if (setup.device >= devices) {
     return comm::refuse(
         fmt::format("Config::device is {}, but CUDA sees {} devices: 0 to {} are "
                     "possible",
-                    setup.device, *devices, *devices - 1));
+                    setup.device, devices, devices - 1));
   }
   const DeviceScope scope(made->cuda_, setup.device);
   RONDO_RETURN_IF_ERROR(scope.status());
@@ -110,78 +105,63 @@ Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& boot
 }
 
 Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
-  Result<DeviceInfo> info = cuda_.device_info(device_);
-  RONDO_RETURN_IF_ERROR(info.status());
-  if (!info->computes) {
+  DeviceInfo info = RONDO_TRY(cuda_.device_info(device_));
+  if (!info.computes) {
     return Status(Code::kUnavailable,
                   fmt::format("GPU {} is in a mode that forbids computing", device_));
   }
   RONDO_RETURN_IF_ERROR(cuda_.load(backend_.kernel));
-  Result<int> at_once = cuda_.resident_blocks(backend_.kernel, backend_.threads, 0);
-  RONDO_RETURN_IF_ERROR(at_once.status());
+  int at_once = RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0));
   Introduction own{};
   own.place = {.process = this_process(),
-               .device = info->uuid,
+               .device = info.uuid,
                .number = device_,
-               .multiprocessors = info->multiprocessors,
-               .elsewhere = claimed(info->uuid),
-               .pci_bus = info->pci_bus};
-  own.blocks_at_once = *at_once;
+               .multiprocessors = info.multiprocessors,
+               .elsewhere = claimed(info.uuid),
+               .pci_bus = info.pci_bus};
+  own.blocks_at_once = at_once;
   return own;
 }
 
 Status DeviceRunner::create_streams() {
-  Result<Stream> stream = cuda_.create_stream();
-  RONDO_RETURN_IF_ERROR(stream.status());
-  copies_ = *stream;
+  copies_ = RONDO_TRY(cuda_.create_stream());
   for (Event* event : {&launched_, &captured_, &marks_[0], &marks_[1]}) {
-    Result<Event> created = cuda_.create_event();
-    RONDO_RETURN_IF_ERROR(created.status());
-    *event = *created;
+    Event created = RONDO_TRY(cuda_.create_event());
+    *event = created;
   }
   return {};
 }
 
 Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setup) {
   const int rank = bootstrap_.rank(), ranks = bootstrap_.size();
-  auto own = introduction();
-  RONDO_RETURN_IF_ERROR(own.status());
-  auto all = gather(bootstrap_, *own);
-  RONDO_RETURN_IF_ERROR(all.status());
+  auto own = RONDO_TRY(introduction());
+  auto all = RONDO_TRY(gather(bootstrap_, own));
   std::vector<DevicePlace> places;
-  int fewest_at_once = own->blocks_at_once;
-  for (const Introduction& each : *all) {
+  int fewest_at_once = own.blocks_at_once;
+  for (const Introduction& each : all) {
     places.push_back(each.place);
     fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
   }
-  auto reach = transport::cuda_ipc::slowest_reach(cuda_, own->place, places);
-  RONDO_RETURN_IF_ERROR(reach.status());
-  auto reaches = gather(bootstrap_, *reach);
-  RONDO_RETURN_IF_ERROR(reaches.status());
-  reach_ = *std::max_element(reaches->begin(), reaches->end());
+  auto reach = RONDO_TRY(transport::cuda_ipc::slowest_reach(cuda_, own.place, places));
+  auto reaches = RONDO_TRY(gather(bootstrap_, reach));
+  reach_ = *std::max_element(reaches.begin(), reaches.end());
   RONDO_RETURN_IF_ERROR(settle(setup, places, fewest_at_once));
   if (rank == 0) RONDO_RETURN_IF_ERROR(warn_of_sharing(cuda_, places));
   RONDO_RETURN_IF_ERROR(create_streams());
-  auto memory = ProcessMemory::open(backend_.cuda, std::move(control), ranks);
-  RONDO_RETURN_IF_ERROR(memory.status());
-  memory_ = std::move(*memory);
+  memory_ = RONDO_TRY(ProcessMemory::open(backend_.cuda, std::move(control), ranks));
   memory_->set_present(rank, true);
-  RONDO_RETURN_IF_ERROR(reach_ == Reach::kHost ? connect_through_host() : connect(own->place));
-  auto programs = Programs::create(backend_.cuda, backend_.program_bytes, copies_);
-  RONDO_RETURN_IF_ERROR(programs.status());
-  programs_ = std::move(*programs);
+  RONDO_RETURN_IF_ERROR(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
+  programs_ = RONDO_TRY(Programs::create(backend_.cuda, backend_.program_bytes, copies_));
   return {};
 }
 
 Status DeviceRunner::connect(const DevicePlace& own) {
-  auto made = Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_);
-  RONDO_RETURN_IF_ERROR(made.status());
-  Segments& segments = **made;
+  auto made = RONDO_TRY(Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_));
+  Segments& segments = *made;
   segments_ = &segments;
-  memory_->keep(std::move(*made));
-  auto offers = gather(bootstrap_, segments.offer());
-  RONDO_RETURN_IF_ERROR(offers.status());
-  RONDO_RETURN_IF_ERROR(segments.connect(*offers, static_cast<uint32_t>(bootstrap_.rank())));
+  memory_->keep(std::move(made));
+  auto offers = RONDO_TRY(gather(bootstrap_, segments.offer()));
+  RONDO_RETURN_IF_ERROR(segments.connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
   bases_.assign(segments.bases().begin(), segments.bases().end());
   return {};
 }
@@ -192,10 +172,9 @@ Status DeviceRunner::connect_through_host() {
   const size_t stride =
       (transport::cuda_ipc::SegmentLayout(shape_).bytes() + kPage - 1) / kPage * kPage;
   const auto ranks = static_cast<size_t>(bootstrap_.size());
-  auto memory = comm::share_segment(bootstrap_, "rondo-device-slots", ranks * stride);
-  RONDO_RETURN_IF_ERROR(memory.status());
-  for (size_t rank = 0; rank < ranks; ++rank) bases_.push_back(memory->base() + rank * stride);
-  return memory_->map(std::move(*memory));
+  auto memory = RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device-slots", ranks * stride));
+  for (size_t rank = 0; rank < ranks; ++rank) bases_.push_back(memory.base() + rank * stride);
+  return memory_->map(std::move(memory));
 }
 
 // Everything that follows from where the ranks are: all decide alike.
@@ -213,9 +192,7 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
                            ? setup.channels
                            : transport::cuda_ipc::modest_channels(places, at_once, kFewChannels);
   RONDO_RETURN_IF_ERROR(transport::cuda_ipc::check_residency(places, channels, at_once));
-  auto claim = Claim::take(own.device, channels, own.multiprocessors * at_once);
-  RONDO_RETURN_IF_ERROR(claim.status());
-  claim_ = std::move(*claim);
+  claim_ = RONDO_TRY(Claim::take(own.device, channels, own.multiprocessors * at_once));
   const auto ranks = static_cast<int>(places.size());
   // Messages and operations of a rank take turns on its GPU: both have these places.
   const int message_channels = std::min(channels, kMaxMessageChannels);
@@ -388,15 +365,14 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const Bytes out = {operation.out, operation.out + prepared.out_bytes};
   if (begun_ && must_wait_for_begun(in, out)) RONDO_RETURN_IF_ERROR(launch());
   RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
-  auto program = upload(operation, plan);
-  RONDO_RETURN_IF_ERROR(program.status());
+  auto program = RONDO_TRY(upload(operation, plan));
   begun_->read.push_back(in);
   begun_->written.push_back(out);
   const bool barrier = prepared.call.collective == Collective::kBarrier;
   engine::DeviceGroup& group = begun_->group;
   group.operations[group.operation_count++] = {
-      .program = (*program)->view,
-      .geometries = (*program)->geometries,
+      .program = program->view,
+      .geometries = program->geometries,
       .in = barrier ? programs_->scratch_in() : operation.in,
       .out = barrier ? programs_->scratch_out() : operation.out,
       .type = prepared.call.type,
@@ -409,9 +385,9 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
       .fingerprint = prepared.hash,
       .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
       .sequence = sequence,
-      .channels = static_cast<uint32_t>((*program)->channels)};
-  begun_->blocks = std::max(begun_->blocks, (*program)->channels);
-  bytes_sent_.store(bytes_sent() + (*program)->bytes_moved, std::memory_order_relaxed);
+      .channels = static_cast<uint32_t>(program->channels)};
+  begun_->blocks = std::max(begun_->blocks, program->channels);
+  bytes_sent_.store(bytes_sent() + program->bytes_moved, std::memory_order_relaxed);
   return {};
 }
 
@@ -425,13 +401,12 @@ bool DeviceRunner::must_wait_for_begun(Bytes in, Bytes out) const {
 }
 
 Status DeviceRunner::begin_launch(void* stream) {
-  Result<uint64_t> capture = cuda_.capture_of(stream);
-  RONDO_RETURN_IF_ERROR(capture.status());
-  if (begun_ && (begun_->stream != stream || begun_->capture != *capture ||
+  uint64_t capture = RONDO_TRY(cuda_.capture_of(stream));
+  if (begun_ && (begun_->stream != stream || begun_->capture != capture ||
                  begun_->group.operation_count == engine::DeviceGroup::kMostOperations)) {
     RONDO_RETURN_IF_ERROR(launch());
   }
-  if (!begun_) begun_.emplace(Begun{.stream = stream, .capture = *capture});
+  if (!begun_) begun_.emplace(Begun{.stream = stream, .capture = capture});
   return {};
 }
 

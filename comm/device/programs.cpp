@@ -44,12 +44,8 @@ Result<std::unique_ptr<Programs>> Programs::create(std::shared_ptr<CudaCalls> cu
                                                    Stream stream) {
   std::unique_ptr<Programs> made(new Programs(std::move(cuda), bytes, stream));
   CudaCalls& calls = *made->cuda_;
-  Result<std::byte*> memory = calls.allocate(bytes);
-  RONDO_RETURN_IF_ERROR(memory.status());
-  made->memory_ = *memory;
-  Result<std::byte*> staging = calls.allocate_mapped(bytes);
-  RONDO_RETURN_IF_ERROR(staging.status());
-  made->staging_ = *staging;
+  made->memory_ = RONDO_TRY(calls.allocate(bytes));
+  made->staging_ = RONDO_TRY(calls.allocate_mapped(bytes));
   RONDO_RETURN_IF_ERROR(calls.clear(made->memory_, kScratch, stream));
   RONDO_RETURN_IF_ERROR(calls.synchronize(stream));
   return made;
@@ -107,9 +103,8 @@ Status Programs::copy(std::byte* to, size_t bytes) {
   RONDO_RETURN_IF_ERROR(cuda_->copy(to, staging_, bytes, stream_));
   const int64_t began = base::now_ns();
   while (true) {
-    Result<bool> done = cuda_->is_done(stream_);
-    RONDO_RETURN_IF_ERROR(done.status());
-    if (*done) return {};
+    bool done = RONDO_TRY(cuda_->is_done(stream_));
+    if (done) return {};
     if (base::now_ns() - began > kLongestCopyNs) {
       return {Code::kTimeout,
               "a program was not copied to the GPU within 10 s: something that does "

@@ -17,45 +17,21 @@ struct FoundReport {
   const DeviceReport* report;
 };
 
-int weight(DeviceReport::Ended ended) {
-  switch (ended) {
-    case DeviceReport::kMismatch:
-      return 3;
-    case DeviceReport::kTimeout:
-      return 2;
-    case DeviceReport::kAborted:
-      return 1;
-    case DeviceReport::kNot:
-      break;
-  }
-  return 0;
-}
-
-// The report of a rank that explains most; null: none.
+// The report of a rank that explains most (Ended counts upwards); null: none.
 const DeviceReport* of_rank(const ProcessMemory& memory, int rank, uint32_t channels) {
   const DeviceReport* best = nullptr;
   for (uint32_t channel = 0; channel < channels; ++channel) {
     const DeviceReport* report = memory.report(rank, static_cast<int>(channel));
     if (report == nullptr) continue;
-    if (best == nullptr || weight(report->ended) > weight(best->ended)) best = report;
+    if (best == nullptr || report->ended > best->ended) best = report;
   }
   return best;
 }
 
 const char* word(DeviceReport::Awaited awaited) {
-  switch (awaited) {
-    case DeviceReport::kSlot:
-      return "data";
-    case DeviceReport::kFreeSlot:
-      return "a free slot";
-    case DeviceReport::kSignal:
-      return "a signal";
-    case DeviceReport::kPost:
-      return "the beginning";
-    case DeviceReport::kNothing:
-      break;
-  }
-  return "something";
+  static constexpr const char* kWords[] = {"something", "data", "a free slot", "a signal",
+                                           "the beginning"};
+  return kWords[awaited < std::size(kWords) ? awaited : DeviceReport::kNothing];
 }
 
 std::string operation(const board::Board& board, int rank, uint64_t sequence) {
@@ -144,7 +120,7 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
   for (int rank = 0; rank < memory.ranks(); ++rank) {
     const DeviceReport* report = of_rank(memory, rank, channels);
     if (report == nullptr) continue;
-    if (found.report == nullptr || weight(report->ended) > weight(found.report->ended)) {
+    if (found.report == nullptr || report->ended > found.report->ended) {
       found = {.rank = rank, .report = report};
     }
   }

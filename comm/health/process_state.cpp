@@ -2,6 +2,7 @@
 #include "comm/health/process_state.hpp"
 
 #include <fstream>
+#include <map>
 
 namespace rondo::board {
 
@@ -11,22 +12,14 @@ std::string process_state(int pid) {
   std::getline(file, line);
   const size_t paren = line.rfind(')');
   if (paren == std::string::npos || paren + 2 >= line.size()) return "";
-  switch (line[paren + 2]) {
-    case 'R':
-      return "running";
-    case 'S':
-      return "sleeping";
-    case 'D':
-      return "in an uninterruptible sleep";
-    case 'T':
-      return "stopped by a signal";
-    case 't':
-      return "stopped by a debugger";
-    case 'Z':
-      return "a zombie";
-    default:
-      return "";
-  }
+  static const std::map<char, const char*> words = {{'R', "running"},
+                                                    {'S', "sleeping"},
+                                                    {'D', "in an uninterruptible sleep"},
+                                                    {'T', "stopped by a signal"},
+                                                    {'t', "stopped by a debugger"},
+                                                    {'Z', "a zombie"}};
+  const auto found = words.find(line[paren + 2]);
+  return found == words.end() ? "" : found->second;
 }
 
 }  // namespace rondo::board

@@ -222,19 +222,18 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
   RONDO_RETURN_IF_ERROR(check(schedule, limits, slots));
   const uint64_t align =
       limits.align != 0 ? limits.align : std::max<uint64_t>(1, 64 / limits.element_bytes);
-  Result<Geometry> divided = divide(schedule, count, limits.element_bytes, align, layout);
-  if (!divided.ok()) return divided.status();
+  Geometry divided = RONDO_TRY(divide(schedule, count, limits.element_bytes, align, layout));
 
   Program program;
-  flatten(schedule, *divided, layout, program);
-  const bool empty = divided->total == 0;
+  flatten(schedule, divided, layout, program);
+  const bool empty = divided.total == 0;
   if (!empty) program.signals = static_cast<uint32_t>(signals);
   const bool alone = schedule.collective == Collective::kAllToAllV;  // see program.hpp
   const auto channels = static_cast<uint64_t>(limits.channels);
   const uint64_t share =
-      alone ? divided->block : align_up(divide_up(divided->block, channels), align);
+      alone ? divided.block : align_up(divide_up(divided.block, channels), align);
   for (uint64_t c = 0; c < channels; ++c) {
-    Geometry g = *divided;
+    Geometry g = divided;
     g.begin = c >= divide_up(g.block, std::max<uint64_t>(share, 1)) ? g.block : c * share;
     g.end = std::min(g.block, g.begin + share);
     if (!slots) {

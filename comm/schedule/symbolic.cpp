@@ -187,9 +187,8 @@ Status SymbolicChannel::run() {
   for (bool progress = true; progress;) {
     progress = false;
     for (int r = 0; r < ranks(); ++r) {
-      Result<bool> moved = advance(r);
-      if (!moved.ok()) return moved.status();
-      progress = progress || *moved;
+      bool moved = RONDO_TRY(advance(r));
+      progress = progress || moved;
     }
   }
   for (const SymbolicCursor& cursor : cursors_) {
@@ -314,14 +313,11 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
   std::vector<ValueId> sources;
   for (uint32_t n = 0; n < i.sources; ++n) {
     const Operand& o = program.operands[i.first + n];
-    Result<ValueId> value = take(rank, i, o, index);
-    if (!value.ok()) return value.status();
-    sources.push_back(*value);
+    sources.push_back(RONDO_TRY(take(rank, i, o, index)));
     if (o.place == OperandKind::kPublished || in_peer(o))
       report_.elements_fetched[at(rank)] += length;
   }
-  Result<ValueId> value = fold(rank, i, sources);
-  if (!value.ok()) return value.status();
+  ValueId value = RONDO_TRY(fold(rank, i, sources));
   const Operand& first = program.operands[i.first];
   for (uint32_t n = 0; n < i.destinations; ++n) {
     const Operand& o = program.operands[i.first + i.sources + n];
@@ -329,10 +325,10 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
     if (i.sources == 1 && own && operations_[cursor.op].in_place &&
         cell_of(cursor.op, rank, false, i.chunk, index) ==
             cell_of(cursor.op, rank, true, i.chunk, index)) {
-      memory_[cursor.op][at(rank)][cell_of(cursor.op, rank, true, i.chunk, index)].value = *value;
+      memory_[cursor.op][at(rank)][cell_of(cursor.op, rank, true, i.chunk, index)].value = value;
       continue;  // a copy onto itself is no access
     }
-    RONDO_RETURN_IF_ERROR(put(rank, i, o, index, *value));
+    RONDO_RETURN_IF_ERROR(put(rank, i, o, index, value));
     if (o.place != OperandKind::kOut) report_.elements_sent[at(rank)] += length;
   }
   return {};

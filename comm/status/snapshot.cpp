@@ -181,21 +181,8 @@ std::string messages_of(const RankSnapshot& rank) {
 }  // namespace
 
 const char* to_string(Doing doing) {
-  switch (doing) {
-    case Doing::kNotCome:
-      return "not come";
-    case Doing::kOutside:
-      return "outside";
-    case Doing::kWorking:
-      return "works";
-    case Doing::kWaiting:
-      return "waits";
-    case Doing::kLeft:
-      return "left";
-    case Doing::kDead:
-      return "dead";
-  }
-  return "";
+  static constexpr const char* kWords[] = {"not come", "outside", "works", "waits", "left", "dead"};
+  return kWords[static_cast<size_t>(doing)];
 }
 
 Snapshot take(const MappedBoard& board) {

@@ -59,25 +59,17 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
 }
 
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
-  using transport::cuda_ipc::Reach;
   // A few blocks per rank: some 400 GB/s through slots; between GPUs about the bandwidth of their
   // links.
   struct Way {
     double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
   };
-  const auto way = [slowest]() -> Way {
-    switch (slowest) {
-      case Reach::kSameGpu:
-        return {0.8, 1.2e-6, 0.6e-6, 1e-6};
-      case Reach::kNvlink:
-        return {1.5, 2.5e-6, 1.5e-6, 2e-6};
-      case Reach::kPeer:
-        return {2.5, 20e-6, 40e-6, 40e-6};
-      case Reach::kHost:  // own buffers are near; slots cross PCI Express twice
-        return {4, 40e-6, 0.6e-6, 1e-6};
-    }
-    return {};
-  }();
+  constexpr Way kWays[] = {{0.8, 1.2e-6, 0.6e-6, 1e-6},  // one GPU
+                           {1.5, 2.5e-6, 1.5e-6, 2e-6},  // NVLink
+                           {2.5, 20e-6, 40e-6, 40e-6},   // peer access
+                           {4, 40e-6, 0.6e-6, 1e-6}};    // host memory: own buffers are near; slots
+                                                         // cross PCI Express twice
+  const Way& way = kWays[static_cast<size_t>(slowest)];
   LinkProfile profile = shared_memory_profile();
   profile.name = "GPUs, " + std::string(name(slowest));
   profile.overhead_us = 4;  // a launch

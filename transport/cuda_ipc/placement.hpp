@@ -23,17 +23,8 @@ enum class Reach : uint8_t {
 
 /// "NVLink", and so on.
 constexpr std::string_view name(Reach reach) {
-  switch (reach) {
-    case Reach::kSameGpu:
-      return "one GPU";
-    case Reach::kNvlink:
-      return "NVLink";
-    case Reach::kPeer:
-      return "peer access";
-    case Reach::kHost:
-      return "host memory";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"one GPU", "NVLink", "peer access", "host memory"};
+  return kNames[static_cast<size_t>(reach)];
 }
 
 using DeviceId = std::array<std::byte, 16>;  // DeviceInfo::uuid
