@@ -31,10 +31,10 @@ struct Fifo {
 
 /// Where one end's next message lies: message m has header and short slot m % header_lines(depth),
 /// and slot m % depth.
-class Place {
+class FifoPlace {
  public:
-  Place() = default;
-  explicit Place(const Fifo& fifo)
+  FifoPlace() = default;
+  explicit FifoPlace(const Fifo& fifo)
       : fifo_(fifo),
         stride_(stride(fifo.capacity)),
         lines_(header_lines(fifo.depth)),
@@ -160,7 +160,7 @@ class alignas(kLine) FifoWriter final : public Sender {
     place_.next();
   }
 
-  Place place_;  // of the next message
+  FifoPlace place_;  // of the next message
   const ReleaseLine* releases_ = nullptr;
   int readers_ = 0;
   int skip_ = -1;
@@ -222,7 +222,7 @@ class alignas(kLine) FifoReader final : public Receiver {
   }
 
  private:
-  Place place_;  // of the oldest message not released
+  FifoPlace place_;  // of the oldest message not released
   ReleaseLine* release_ = nullptr;
   const References* references_ = nullptr;
   int writer_ = 0;
