@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -51,9 +52,11 @@ struct Group {
 
 /// What a communicator takes over from the one that it is made from.
 struct Parent {
-  std::optional<AgreedLinks> links{};  // else as Config says
-  Interrupt interrupt{};               // may end the setup early
+  std::optional<AgreedLinks> links{};            // else as Config says
+  Interrupt interrupt{};                         // may end the setup early
+  std::function<void(const Status&)> failing{};  // this rank fails, and may be the first to
   std::string title{}, members{};  // "world/color 1", "ranks 0 and 2 of world"; else Config::name
+  Status refused{};                // not ok: this rank only comes to the meeting to say so
 };
 
 }  // namespace comm
@@ -88,6 +91,7 @@ class Communicator::Impl {
     Config config;
     std::vector<int> members;  // by their ranks here
     std::string_view called;   // "split" or "duplicate"
+    uint64_t number;           // of this communicator's splits and duplicates, from 1
     std::string title;         // comm::Parent's
   };
   /// This rank's part; nothing: it has none.
@@ -108,6 +112,12 @@ class Communicator::Impl {
 
  private:
   explicit Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
+  /// What is done before the others can know of this rank: completes `settled`.
+  static Result<comm::Identity> prepare(Config& settled);
+  /// Meets the others and sets the communicator up; or, if this rank has `failed`, tells them. Throws
+  /// only before they can know of this rank.
+  static Result<std::unique_ptr<Impl>> come(const Config& config, const comm::Parent& parent,
+                                            const Status& failed);
   Status set_up(const comm::Parent& parent);
   Status set_up_device();
   /// While an exception is handled.
@@ -139,6 +149,7 @@ class Communicator::Impl {
   Status enqueue(const engine::Operation& operation);
   /// This communicator's error, one that is raised now if a member has ended included.
   Status check_members(const SplitPart& part);
+  void note_failure(const SplitPart& part, const Status& why);
   Status explain_failure(const SplitPart& part, const Status& status);
   /// What every rank wants of a split, in the host's memory.
   Status gather_for_split(const int32_t* own, int32_t* all, size_t count);

@@ -79,9 +79,7 @@ void warn_of_unknown_variables(int rank) {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config,
-                                                                       const comm::Parent& parent) {
-  Config settled = config;
+Result<comm::Identity> Communicator::Impl::prepare(Config& settled) {
   Status status = comm::settle(settled);
   if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
   RONDO_RETURN_IF_ERROR(status);
@@ -91,18 +89,58 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Con
         fmt::format("{} ranks; at most {} are possible", identity.world_size, base::kMaxRanks));
   }
   warn_of_unknown_variables(identity.rank);
-  auto bootstrap = RONDO_TRY(
-      comm::Bootstrap::meet(identity, settled.name, settled.bootstrap_timeout, parent.interrupt));
-  std::unique_ptr<Impl> impl(new Impl(std::move(bootstrap)));
-  // Parts meet where this communicator has met, under names of their own.
-  if (settled.unique_id.empty()) settled.rendezvous = identity.rendezvous;
-  settled.all_gather = nullptr;
-  impl->config_ = std::move(settled);
-  if (status = impl->set_up(parent); !status.ok()) {
-    impl->bootstrap_.fail(status);
-    return status;
+  return identity;
+}
+
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::create(const Config& config,
+                                                                       const comm::Parent& parent) {
+  Status failed = parent.refused;
+  if (failed.ok()) {
+    try {
+      return come(config, parent, {});
+    } catch (...) {
+      failed = base::caught();
+    }
   }
-  return impl;
+  // Members of a split look at the board of the communicator that they are made from.
+  if (parent.failing) {
+    parent.failing(failed);
+    return failed;
+  }
+  // The others do not know of it yet: this rank comes to the meeting, to tell them. Where it cannot
+  // call Config::all_gather a second time, they wait for it in vain.
+  if (config.all_gather) return failed;
+  auto told = base::guarded([&] { return come(config, parent, failed); });
+  return told.ok() ? failed : told.status();
+}
+
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Config& config,
+                                                                     const comm::Parent& parent,
+                                                                     const Status& failed) {
+  Config settled = config;
+  auto identity = prepare(settled);
+  if (!identity.ok() && parent.failing) parent.failing(identity.status());
+  if (!identity.ok()) return identity.status();
+  auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
+                                         parent.interrupt, parent.failing);
+  RONDO_RETURN_IF_ERROR(bootstrap.status());
+  std::unique_ptr<Impl> impl;
+  Status status = failed;
+  if (failed.ok()) {
+    status = base::guarded([&] {
+      impl.reset(new Impl(std::move(*bootstrap)));
+      // Parts meet where this communicator has met, under names of their own.
+      if (settled.unique_id.empty()) settled.rendezvous = identity->rendezvous;
+      settled.all_gather = nullptr;
+      impl->config_ = std::move(settled);
+      return impl->set_up(parent);
+    });
+  }
+  if (status.ok()) return impl;
+  return base::guarded([&] {
+    (impl ? impl->bootstrap_ : *bootstrap).fail(status);
+    return status;
+  });
 }
 
 Status Communicator::Impl::set_up(const comm::Parent& parent) {
@@ -132,7 +170,11 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   // No rank begins an operation before every rank is on the board.
   RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
   bootstrap_.close_sockets();
-  if (rank() == 0) status::announce_board(board_segment_.fd());
+  // The others are through: no reason to fail.
+  (void)base::guarded([&] {
+    if (rank() == 0) status::announce_board(board_segment_.fd());
+    return Status();
+  });
   return {};
 }
 
@@ -166,8 +208,12 @@ std::future<Result<Communicator>> Communicator::create_async(const Config& confi
   } catch (...) {
     refused = base::caught();
   }
+  auto told = base::guarded([&]() -> Result<Communicator> {
+    auto made = Impl::create(config, {.refused = refused});
+    return made.status();
+  });
   std::promise<Result<Communicator>> promise;
-  promise.set_value(refused);
+  promise.set_value(std::move(told));
   return promise.get_future();
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 
+#include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/communicator_impl.hpp"
@@ -58,25 +59,46 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
       fmt::format("{}/{}", title_, called == "split" ? fmt::format("color {}", color) : called);
   if (number > 1) title += fmt::format(", {} {}", called == "split" ? "split" : "number", number);
   return std::optional<SplitPart>(
-      {std::move(config), std::move(members), called, std::move(title)});
+      {std::move(config), std::move(members), called, number, std::move(title)});
 }
 
 // While a part is made, its members watch each other, and this communicator's error, as they do
-// inside an operation.
+// inside an operation. A member that cannot make its part says so on this board.
 Status Communicator::Impl::check_members(const SplitPart& part) {
-  Status status = board_->error();
+  Status status = watch_->check_split(part.members, part.number, part.called);
+  if (!status.ok()) return status;
+  status = board_->error();
   if (status.ok()) status = watch_->check_alive(part.members, part.called);
   if (!status.ok() && device_) device_->abort();
   return status;
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const SplitPart& part) {
+  const auto failing = [&](const Status& why) { note_failure(part, why); };
   auto made = create(part.config, {.links = links_,
                                    .interrupt = [&] { return check_members(part); },
+                                   .failing = failing,
                                    .title = part.title,
                                    .members = comm::name_ranks(part.members) + " of " + title_});
   if (made.ok()) return made;
   return explain_failure(part, made.status());
+}
+
+/// Unless it is the consequence of another member's failure.
+void Communicator::Impl::note_failure(const SplitPart& part, const Status& why) {
+  (void)base::guarded([&] {
+    switch (why.code()) {
+      case Code::kInvalidArgument:
+      case Code::kResourceExhausted:
+      case Code::kSystem:
+      case Code::kUnavailable:
+        RONDO_RETURN_IF_ERROR(check_members(part));
+        watch_->fail_split(part.number, why.code());
+        return Status();
+      default:
+        return Status();
+    }
+  });
 }
 
 /// The cause, where it is known here: a member may have learnt of it from the next one, in the

@@ -88,7 +88,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 4;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 5;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -133,6 +133,9 @@ struct alignas(128) RankState {
   // While the rank's process waits for long in another communicator: packed_process() of the rank
   // there that it waits for; 0: it does not.
   std::atomic<uint64_t> elsewhere;
+  // The last split or duplicate, by its number from 1, of which this rank could not make its part,
+  // and the Code: 0: none.
+  std::atomic<uint64_t> failed_split;
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away

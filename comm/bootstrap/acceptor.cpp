@@ -9,6 +9,7 @@
 #include <deque>
 #include <string>
 
+#include "comm/base/guarded.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "rondo/log.hpp"
@@ -39,7 +40,17 @@ class Acceptor {
         peers_(static_cast<size_t>(world_size_)) {}
 
   Result<std::vector<PeerConnection>> run() {
-    Status status = gather();
+    Status status;
+    try {
+      status = gather();
+    } catch (...) {
+      status = base::caught();
+      is_doomed_ = true;  // the others come as before, to learn of it
+      status = base::guarded([&] {
+        (void)gather();
+        return Status(status.code(), "rank 0: " + status.message());
+      });
+    }
     if (!status.ok()) {
       for (PeerConnection& peer : peers_) refuse(peer.connection, status);
       return status;
@@ -157,6 +168,7 @@ class Acceptor {
   Status read_pending() {
     std::deque<PendingConnection> still_pending;
     for (PendingConnection& pending : pending_) {
+      if (!pending.socket.valid()) continue;  // answered, and then this rank failed
       char* into = reinterpret_cast<char*>(&pending.hello) + pending.received;
       const ssize_t got =
           recv(pending.socket.get(), into, sizeof(Hello) - pending.received, MSG_DONTWAIT);
@@ -219,6 +231,10 @@ class Acceptor {
     const int rank = static_cast<int>(hello.rank);
     const auto pid = static_cast<pid_t>(hello.pid);
     PeerConnection& peer = peers_[hello.rank];
+    if (is_doomed_ && peer.rank >= 0) {  // its first connection was lost
+      peer.connection = std::move(connection);
+      return {};
+    }
     if (rank == 0 || peer.rank >= 0) {
       Status twice(Code::kBootstrap, "rank " + std::to_string(rank) + " was given twice: to pid " +
                                          std::to_string(rank == 0 ? getpid() : peer.pid) +
@@ -250,11 +266,13 @@ class Acceptor {
 
   /// A peer sends nothing before the welcome but an error; anything else ends the meeting.
   Status check_peers() {
+    if (is_doomed_) return {};
     for (PeerConnection& peer : peers_) {
       if (peer.rank < 0) continue;
       const std::string who = "rank " + std::to_string(peer.rank) + " " + pid_text(peer.pid);
       auto received = peer.connection.try_receive();
       if (received.ok() && *received && (*received)->frame.kind == FrameKind::kError) {
+        meeting_.facts.heard = true;
         Status why = unpack_status((*received)->frame.payload);
         return Status(why.code(), "rank " + std::to_string(peer.rank) + ": " + why.message());
       }
@@ -285,6 +303,7 @@ class Acceptor {
   Deadline deadline_;
   std::string limit_text_;
   int joined_ = 0;
+  bool is_doomed_ = false;  // this rank has failed: a peer's failure makes no difference
   uint64_t rejected_ = 0;
   std::string last_rejected_;
   std::vector<PeerConnection> peers_;  // by rank; rank -1: not yet connected; entry 0 stays empty

@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/base/guarded.hpp"
 #include "comm/base/process.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/host.hpp"
@@ -30,14 +31,19 @@ class Bootstrap::Impl {
       : rank_(identity.rank),
         size_(identity.world_size),
         timeout_(timeout),
-        interrupt_(std::move(interrupt)) {}
+        interrupt_(std::move(interrupt)),
+        peers_(static_cast<size_t>(size_)) {
+    if (size_ == 1) peers_[0] = {.pid = getpid(), .same_process = true};
+  }
 
-  Status meet(const Identity& identity, const std::string& name);
+  Status meet(const Identity& identity, const std::string& name, const Rendezvous& rendezvous);
   Result<std::vector<std::string>> all_gather(std::string_view blob);
   Result<UniqueFd> broadcast_fd(int fd);
   Result<std::vector<UniqueFd>> all_gather_fds(int fd);
   Status barrier();
   void fail(const Status& why) { (void)failed_here(why); }
+  /// Whether meet() failed because of another rank, which has told this one.
+  bool has_heard() const { return facts_.heard || heard_from_peer_; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -56,8 +62,10 @@ class Bootstrap::Impl {
     return "rank " + std::to_string(link.rank) + " (pid " + std::to_string(link.pid) + ")";
   }
 
+  Status meet_nearby(const Identity& identity, const std::string& name, Deadline until);
   Status gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
                 Deadline until);
+  Status try_to_gather(const Meeting& meeting);
   Result<Identity> agree_on_local(const Identity& identity);
   Status know_peers(const std::string& welcome);
   Status watch_peers();
@@ -81,43 +89,57 @@ class Bootstrap::Impl {
   Interrupt interrupt_;
   uint32_t sequence_ = 0;
   Status status_;
+  MeetingFacts facts_;
   bool heard_from_peer_ = false;  // status_ came from another rank, which has it already
   std::vector<Peer> peers_;
   std::vector<PeerConnection> links_;  // rank 0: to all other ranks; the others: to rank 0
 };
 
-Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name) {
+Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name,
+                             const Rendezvous& rendezvous) {
   const Deadline until = deadline();
-  peers_.resize(static_cast<size_t>(size_));
-  if (size_ == 1) {
-    peers_[0] = {.pid = getpid(), .same_process = true};
-    return {};
-  }
-  auto rendezvous = Rendezvous::resolve(identity, name);
-  if (!rendezvous.ok()) return rendezvous.status();
-  if (!rendezvous->is_tcp()) return gather(identity, name, *rendezvous, until);
+  RONDO_RETURN_IF_ERROR(gather(identity, name, rendezvous, until));
+  return rendezvous.is_tcp() ? meet_nearby(identity, name, until) : Status();
+}
 
-  // TCP passes no descriptors: the ranks agree over it on a unix socket, and meet again there.
-  RONDO_RETURN_IF_ERROR(gather(identity, name, *rendezvous, until));
+/// TCP passes no descriptors: the ranks have agreed over it on a unix socket, and meet again there.
+Status Bootstrap::Impl::meet_nearby(const Identity& identity, const std::string& name,
+                                    Deadline until) {
   auto local = agree_on_local(identity);
   if (!local.ok()) return local.status();
   auto near = Rendezvous::resolve(*local, name);
   if (!near.ok()) return near.status();
   const std::vector<PeerConnection> far =
       std::exchange(links_, {});  // closed when all have met again
-  peers_.clear();
-  peers_.resize(static_cast<size_t>(size_));
+  for (Peer& peer : peers_) peer = {};
   return gather(*local, name, *near, until);
 }
 
-/// Meets all ranks at `rendezvous`: fills `links_` and `peers_`.
+/// Meets all ranks at `rendezvous`: fills `links_` and `peers_`. Throws nothing: a rank that fails
+/// before the others have seen it comes again, to tell them.
 Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name,
                                const Rendezvous& rendezvous, Deadline until) {
   const Meeting meeting{.identity = identity,
                         .name = name,
                         .rendezvous = rendezvous,
                         .timeout = std::max(until.left(), milliseconds(1)),
-                        .interrupt = interrupt_};
+                        .interrupt = interrupt_,
+                        .facts = facts_};
+  facts_ = {};
+  Status why;
+  try {
+    return try_to_gather(meeting);
+  } catch (...) {
+    why = base::caught();
+  }
+  return base::guarded([&] {
+    const bool is_known = !links_.empty() || facts_.is_seen;
+    if (!is_known) RONDO_RETURN_IF_ERROR(try_to_gather(meeting));
+    return failed_here(why);
+  });
+}
+
+Status Bootstrap::Impl::try_to_gather(const Meeting& meeting) {
   std::string welcome;
   if (is_root()) {
     auto peers = host_meeting(meeting);
@@ -130,6 +152,7 @@ Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name
     welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
     RONDO_RETURN_IF_ERROR(send_all(FrameKind::kWelcome, welcome));
   } else {
+    links_.reserve(1);
     auto joined = join_meeting(meeting);
     if (!joined.ok()) return joined.status();
     welcome = std::move(joined->welcome);
@@ -137,7 +160,7 @@ Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name
   }
   Status known = know_peers(welcome);
   if (!known.ok()) return failed(known);
-  return rendezvous.is_tcp() ? Status() : watch_peers();
+  return meeting.rendezvous.is_tcp() ? Status() : watch_peers();
 }
 
 Status Bootstrap::Impl::know_peers(const std::string& welcome) {
@@ -438,11 +461,17 @@ Bootstrap::Bootstrap(Bootstrap&&) noexcept = default;
 Bootstrap& Bootstrap::operator=(Bootstrap&&) noexcept = default;
 
 Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& name,
-                                  milliseconds timeout, Interrupt interrupt) {
+                                  milliseconds timeout, Interrupt interrupt,
+                                  const std::function<void(const Status&)>& failing) {
   RONDO_RETURN_IF_ERROR(check_name(name));
   auto impl = std::make_unique<Impl>(identity, timeout, std::move(interrupt));
-  RONDO_RETURN_IF_ERROR(impl->meet(identity, name));
-  return Bootstrap(std::move(impl));
+  if (identity.world_size == 1) return Bootstrap(std::move(impl));
+  auto rendezvous = Rendezvous::resolve(identity, name);
+  if (!rendezvous.ok()) return rendezvous.status();
+  const Status status = base::guarded([&] { return impl->meet(identity, name, *rendezvous); });
+  if (status.ok()) return Bootstrap(std::move(impl));
+  if (failing && !impl->has_heard()) failing(status);
+  return status;
 }
 
 int Bootstrap::rank() const { return impl_->rank(); }

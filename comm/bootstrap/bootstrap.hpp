@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,9 +38,11 @@ class Bootstrap {
   /// Blocks until all ranks of `identity.world_size` have come, or `timeout`. `name` (letters,
   /// digits, '_', '-', '.', at most 64) tells communicators of one job apart; a name may be used
   /// again once its last meeting has ended. `interrupt` may end this and every later wait early,
-  /// until close_sockets().
+  /// until close_sockets(). `failing` is called when this rank fails to meet, unless another has
+  /// told it why. Throws only before another rank can have seen this one, which may then come again.
   static Result<Bootstrap> meet(const Identity& identity, const std::string& name,
-                                std::chrono::milliseconds timeout, Interrupt interrupt = {});
+                                std::chrono::milliseconds timeout, Interrupt interrupt = {},
+                                const std::function<void(const Status&)>& failing = {});
   ~Bootstrap();
   Bootstrap(Bootstrap&&) noexcept;
   Bootstrap& operator=(Bootstrap&&) noexcept;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 namespace rondo::comm {
@@ -164,10 +165,9 @@ Result<std::optional<Connection::Received>> Connection::try_receive() {
       if (fds_.size() < received.frame.fd_count) {
         return Status(Code::kBootstrap, "descriptors were lost on the way");
       }
-      for (uint16_t i = 0; i < received.frame.fd_count; ++i) {
-        received.fds.push_back(std::move(fds_.front()));
-        fds_.pop_front();
-      }
+      const auto end = fds_.begin() + received.frame.fd_count;
+      std::move(fds_.begin(), end, std::back_inserter(received.fds));
+      fds_.erase(fds_.begin(), end);
       return std::optional<Received>(std::move(received));
     }
     auto read = read_some();

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -91,7 +90,7 @@ class Connection {
   transport::UniqueFd socket_;
   bool trusted_ = false;
   FrameParser parser_{kMaxStatusBytes};
-  std::deque<transport::UniqueFd> fds_;
+  std::vector<transport::UniqueFd> fds_;  // no deque: moving one takes memory
 };
 
 }  // namespace rondo::comm

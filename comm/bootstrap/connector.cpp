@@ -34,6 +34,7 @@ constexpr milliseconds kSilence{5000};
 }  // namespace
 
 Result<std::optional<Joined>> Connector::attempt() {
+  meeting_.facts.is_seen = false;
   auto socket = meeting_.rendezvous.try_connect(deadline_);
   if (!socket.ok()) return socket.status();
   if (!*socket) {
@@ -169,7 +170,8 @@ bool Connector::say_hello(int fd, const Challenge& challenge) {
   const Digest key = key_of(identity.secret);
   prove(hello, challenge, key);
   expected_proof_ = counter_proof(hello, challenge, key);
-  return send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
+  meeting_.facts.is_seen = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
+  return meeting_.facts.is_seen;
 }
 
 bool Connector::is_proof(const Frame& frame) const {
@@ -244,7 +246,10 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   if (!second.ok()) return second.status();
   if (!*second) return std::optional<Joined>();
   Frame& frame = **second;
-  if (frame.kind == FrameKind::kError) return unpack_status(frame.payload);
+  if (frame.kind == FrameKind::kError) {
+    meeting_.facts.heard = true;
+    return unpack_status(frame.payload);
+  }
   if (frame.kind == FrameKind::kWelcome) {
     return std::optional<Joined>(
         Joined{.host = std::move(host), .welcome = std::move(frame.payload)});

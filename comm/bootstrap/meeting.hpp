@@ -22,12 +22,19 @@ struct PeerConnection {
   Connection connection{};
 };
 
+/// What has happened in a meeting, for this rank's end if it fails.
+struct MeetingFacts {
+  bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
+  bool heard = false;    // the failure is another rank's, which has told this one
+};
+
 struct Meeting {
   const Identity& identity;
   const std::string& name;
   const Rendezvous& rendezvous;
   std::chrono::milliseconds timeout;
   const Interrupt& interrupt;
+  MeetingFacts& facts;
 
   Deadline deadline() const { return {std::chrono::steady_clock::now() + timeout, &interrupt}; }
 };

@@ -69,11 +69,12 @@ Status check_parent(const std::string& path) {
 // No other mark survives that the process that made them leaves first.
 constexpr mode_t kMadeMode = 01700;
 
-/// Removes the directory if rondo has made it and it is empty.
-bool remove_if_made(const std::string& path) {
+/// Removes the directory if rondo has made it, as `is_derived` says too, and it is empty. Takes no
+/// memory: for destructors.
+bool remove_if_made(const std::string& path, bool is_derived) {
   struct stat info {};
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-         (is_derived(path) || (info.st_mode & 07777) == kMadeMode) && rmdir(path.c_str()) == 0;
+         (is_derived || (info.st_mode & 07777) == kMadeMode) && rmdir(path.c_str()) == 0;
 }
 
 Status make_directory(const std::string& path, mode_t mode) {
@@ -156,13 +157,14 @@ class DirectoryLock {
       : path_(std::move(path)),
         parent_(std::filesystem::path(path_).parent_path()),
         socket_(name + ".sock"),
-        lock_file_(name + ".lock") {}
+        lock_file_(name + ".lock"),
+        is_derived_(is_derived(path_)) {}
   ~DirectoryLock() {
     if (lock_.valid()) {
       unlinkat(directory_.get(), socket_.c_str(), 0);
       unlinkat(directory_.get(), lock_file_.c_str(), 0);
     }
-    if (remove_if_made(path_)) remove_if_made(parent_);
+    if (remove_if_made(path_, is_derived_)) remove_if_made(parent_, false);
   }
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
@@ -174,6 +176,7 @@ class DirectoryLock {
 
  private:
   const std::string path_, parent_, socket_, lock_file_;
+  const bool is_derived_;
   UniqueFd directory_, lock_;
 };
 

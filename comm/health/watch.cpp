@@ -19,6 +19,8 @@ namespace {
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
+// Of RankState::failed_split, for the Code.
+constexpr int kCodeBits = 8;
 
 }  // namespace
 
@@ -112,6 +114,25 @@ Status Watch::check_alive(std::span<const int> ranks, std::string_view what) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
     const bool matters = std::find(ranks.begin(), ranks.end(), dead) != ranks.end();
     if (matters && !board_.has_left(dead)) return raise_death(dead, what);
+  }
+  return {};
+}
+
+void Watch::fail_split(uint64_t number, Code code) const {
+  // Relaxed: the word is all that is said.
+  board_.state(board_.rank())
+      .failed_split.store(number << kCodeBits | static_cast<uint64_t>(code),
+                          std::memory_order_relaxed);
+}
+
+Status Watch::check_split(std::span<const int> ranks, uint64_t number,
+                          std::string_view what) const {
+  for (const int rank : ranks) {
+    const uint64_t failed = board_.state(rank).failed_split.load(std::memory_order_relaxed);
+    if (rank == board_.rank() || failed >> kCodeBits != number) continue;
+    return {static_cast<Code>(failed & ((1u << kCodeBits) - 1)),
+            fmt::format("rank {} (pid {}) cannot take part in this {}: its own error says why",
+                        rank, board_.state(rank).pid.load(std::memory_order_relaxed), what)};
   }
   return {};
 }

@@ -63,6 +63,12 @@ class Watch {
   /// during `what`; else ok.
   Status check_alive(std::span<const int> ranks, std::string_view what);
 
+  /// This rank could not make its part of the split or duplicate `number`. The first failure is the
+  /// one that check_split() of the other ranks finds; the communicator goes on.
+  void fail_split(uint64_t number, Code code) const;
+  /// The error, not raised, if one of `ranks` could not make its part of `number`; else ok.
+  Status check_split(std::span<const int> ranks, uint64_t number, std::string_view what) const;
+
   /// Whether the process of `peer` has ended.
   bool has_ended(int peer) const { return find_dead_(peer) == peer; }
 

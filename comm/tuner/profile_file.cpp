@@ -1,4 +1,4 @@
-// See profile_file.hpp. Exceptions of the JSON library end here.
+// See profile_file.hpp.
 #include "comm/tuner/profile_file.hpp"
 
 #include <algorithm>
@@ -6,16 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/base/limits.hpp"
+#include "comm/tuner/json_value.hpp"
 
 namespace rondo::tuner {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "rondo link profile";
 
@@ -24,53 +21,53 @@ struct Fault {
   std::string what;
 };
 
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string shown(const JsonValue& value) {
+  constexpr size_t kMost = 61;
+  std::string text = value.to_text(kMost);
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
 
 /// A JSON object all of whose fields are known and present.
 class Fields {
  public:
-  Fields(const json& object, std::string path, std::initializer_list<const char*> names)
+  Fields(const JsonValue& object, std::string path, std::initializer_list<const char*> names)
       : Fields(object, std::move(path), std::vector<std::string>(names.begin(), names.end())) {}
-  Fields(const json& object, std::string path, const std::vector<std::string>& names)
+  Fields(const JsonValue& object, std::string path, const std::vector<std::string>& names)
       : object_(object), path_(std::move(path)) {
-    if (!object.is_object()) {
+    if (object.kind != JsonKind::kObject) {
       throw Fault{(path_.empty() ? "it" : path_) + " is " + shown(object) + ", not an object"};
     }
-    for (const auto& [name, value] : object.items()) {
+    for (const std::string& name : object.names) {
       if (std::find(names.begin(), names.end(), name) == names.end()) {
         throw Fault{"unknown field " + full(name)};
       }
     }
     for (const std::string& name : names) {
-      if (!object.contains(name)) throw Fault{"field " + full(name) + " is missing"};
+      if (object.find(name) == nullptr) throw Fault{"field " + full(name) + " is missing"};
     }
   }
 
   std::string full(const std::string& name) const {
     return path_.empty() ? name : path_ + "." + name;
   }
-  const json& at(const std::string& name) const { return object_.at(name); }
+  const JsonValue& at(const std::string& name) const { return *object_.find(name); }
   std::string text(const std::string& name) const {
-    if (!at(name).is_string()) refuse(name, "a string");
-    return at(name).get<std::string>();
+    if (at(name).kind != JsonKind::kString) refuse(name, "a string");
+    return at(name).text;
   }
   double number(const std::string& name) const {
-    const json& value = at(name);
-    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0) {
+    const JsonValue& value = at(name);
+    if (value.kind != JsonKind::kNumber || !std::isfinite(value.number) || value.number < 0) {
       refuse(name, "a number that is not negative");
     }
-    return value.get<double>();
+    return value.number;
   }
   uint64_t whole(const std::string& name, uint64_t least, uint64_t most) const {
-    const json& value = at(name);
-    if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
-        value.get<uint64_t>() > most) {
+    const JsonValue& value = at(name);
+    if (!value.is_whole || value.whole < least || value.whole > most) {
       refuse(name, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
     }
-    return value.get<uint64_t>();
+    return value.whole;
   }
   template <class Enum, size_t N>
   Enum one_of(const std::string& name, const std::string_view (&names)[N]) const {
@@ -78,30 +75,30 @@ class Fields {
     if (!value) refuse(name, "one of rondo's");
     return *value;
   }
-  const json& array(const std::string& name) const {
-    if (!at(name).is_array()) refuse(name, "an array");
-    return at(name);
+  const std::vector<JsonValue>& array(const std::string& name) const {
+    if (at(name).kind != JsonKind::kArray) refuse(name, "an array");
+    return at(name).items;
   }
   [[noreturn]] void refuse(const std::string& name, const std::string& wanted) const {
     throw Fault{full(name) + " is " + shown(at(name)) + ": it must be " + wanted};
   }
 
  private:
-  const json& object_;
+  const JsonValue& object_;
   std::string path_;
 };
 
 Correction::Point read_point(const Fields& table, size_t i) {
-  const json& bytes = table.array("bytes")[i];
-  const json& factor = table.array("factor")[i];
-  if (!bytes.is_number_unsigned()) table.refuse("bytes", "whole numbers that are not negative");
-  if (!factor.is_number() || !std::isfinite(factor.get<double>()) || factor.get<double>() <= 0) {
+  const JsonValue& bytes = table.array("bytes")[i];
+  const JsonValue& factor = table.array("factor")[i];
+  if (!bytes.is_whole) table.refuse("bytes", "whole numbers that are not negative");
+  if (factor.kind != JsonKind::kNumber || !std::isfinite(factor.number) || factor.number <= 0) {
     table.refuse("factor", "numbers above 0");
   }
-  return {.bytes = bytes.get<uint64_t>(), .factor = factor.get<double>()};
+  return {.bytes = bytes.whole, .factor = factor.number};
 }
 
-Correction read_correction(const json& object, const std::string& path) {
+Correction read_correction(const JsonValue& object, const std::string& path) {
   const Fields table(object, path, {"collective", "algorithm", "memory", "bytes", "factor"});
   Correction c{.collective = table.one_of<Collective>("collective", kCollectiveNames),
                .algorithm = table.one_of<Algorithm>("algorithm", kAlgorithmNames),
@@ -121,11 +118,11 @@ Correction read_correction(const json& object, const std::string& path) {
   return c;
 }
 
-void read_corrections(const json& object, LinkProfile& profile) {
+void read_corrections(const JsonValue& object, LinkProfile& profile) {
   const Fields corrections(object, "corrections", {"ranks", "tables"});
   profile.corrected_ranks =
       static_cast<int>(corrections.whole("ranks", 0, base::kMaxScheduleRanks));
-  const json& tables = corrections.array("tables");
+  const std::vector<JsonValue>& tables = corrections.array("tables");
   for (size_t i = 0; i < tables.size(); ++i) {
     const std::string path = corrections.full("tables[" + std::to_string(i) + "]");
     Correction read = read_correction(tables[i], path);
@@ -141,14 +138,16 @@ void read_corrections(const json& object, LinkProfile& profile) {
   }
 }
 
-LinkProfile read_document(const json& document) {
+LinkProfile read_document(const JsonValue& document) {
   // Checked first, so that another version's fields are not reported as unknown.
-  if (!document.is_object() || document.value("format", json()) != kFormat) {
+  const JsonValue* const format = document.find("format");
+  if (format == nullptr || !format->is(kFormat)) {
     throw Fault{std::string("it does not say \"format\": \"") + kFormat + "\""};
   }
-  if (document.value("version", json()) != kProfileVersion) {
-    throw Fault{"version is " + shown(document.value("version", json())) + ": this rondo reads " +
-                std::to_string(kProfileVersion) + "; calibrate again"};
+  const JsonValue* const version = document.find("version");
+  if (version == nullptr || !version->is_whole || version->whole != kProfileVersion) {
+    throw Fault{"version is " + shown(version != nullptr ? *version : JsonValue()) +
+                ": this rondo reads " + std::to_string(kProfileVersion) + "; calibrate again"};
   }
   const Fields top(document, "",
                    {"format", "version", "name", "constants", "machine", "corrections"});
@@ -171,42 +170,58 @@ LinkProfile read_document(const json& document) {
 
 }  // namespace
 
-std::string to_json_text(const LinkProfile& profile) {
-  ordered_json head = {{"format", kFormat}, {"version", kProfileVersion}, {"name", profile.name}};
-  for (const Constant& c : kConstants) head["constants"][c.name] = profile.*c.value;
-  head["machine"] = {{"parallel_ranks", profile.parallel_ranks},
-                     {"llc_bytes", profile.llc_bytes},
-                     {"slot_bytes", profile.slot_bytes},
-                     {"slots", profile.slots}};
-  std::string text = head.dump(2);
-  text.resize(text.size() - 2);  // "\n}"
-  // A line for each table: people read these files.
-  text += ",\n  \"corrections\": {\n    \"ranks\": " + std::to_string(profile.corrected_ranks) +
-          ",\n    \"tables\": [";
-  const char* separator = "\n";
-  for (const Correction& c : profile.corrections) {
-    ordered_json table = {{"collective", name(c.collective)},
-                          {"algorithm", name(c.algorithm)},
-                          {"memory", c.mapped ? "library" : "plain"},
-                          {"bytes", json::array()},
-                          {"factor", json::array()}};
-    for (const Correction::Point& point : c.points) {
-      table["bytes"].push_back(point.bytes);
-      table["factor"].push_back(point.factor);
-    }
-    text += separator + ("      " + table.dump());
-    separator = ",\n";
+namespace {
+
+/// Lists a value for each of `items`: what `text` gives.
+template <class Items, class Text>
+std::string join(const Items& items, const char* separator, const Text& text) {
+  std::string all;
+  for (const auto& item : items) {
+    if (!all.empty()) all += separator;
+    all += text(item);
   }
-  return text + "\n    ]\n  }\n}\n";
+  return all;
+}
+
+std::string table_text(const Correction& c) {
+  return "{\"collective\":" + json_text(name(c.collective)) +
+         ",\"algorithm\":" + json_text(name(c.algorithm)) +
+         ",\"memory\":" + json_text(c.mapped ? "library" : "plain") + ",\"bytes\":[" +
+         join(c.points, ",", [](const auto& point) { return std::to_string(point.bytes); }) +
+         "],\"factor\":[" +
+         join(c.points, ",", [](const auto& point) { return json_text(point.factor); }) + "]}";
+}
+
+}  // namespace
+
+std::string to_json_text(const LinkProfile& profile) {
+  const auto constant = [&](const Constant& c) {
+    return "    " + json_text(c.name) + ": " + json_text(profile.*c.value);
+  };
+  // A line for each table: people read these files.
+  const auto table = [](const Correction& c) { return "\n      " + table_text(c); };
+  return "{\n  \"format\": " + json_text(kFormat) +
+         ",\n  \"version\": " + std::to_string(kProfileVersion) +
+         ",\n  \"name\": " + json_text(profile.name) + ",\n  \"constants\": {\n" +
+         join(kConstants, ",\n", constant) + "\n  },\n  \"machine\": {\n    \"parallel_ranks\": " +
+         std::to_string(profile.parallel_ranks) +
+         ",\n    \"llc_bytes\": " + std::to_string(profile.llc_bytes) +
+         ",\n    \"slot_bytes\": " + std::to_string(profile.slot_bytes) +
+         ",\n    \"slots\": " + std::to_string(profile.slots) +
+         "\n  },\n  \"corrections\": {\n    \"ranks\": " + std::to_string(profile.corrected_ranks) +
+         ",\n    \"tables\": [" + join(profile.corrections, ",", table) + "\n    ]\n  }\n}\n";
 }
 
 Result<LinkProfile> parse_profile(std::string_view text, const std::string& where) {
+  auto document = parse_json(text);
+  if (!document.ok()) {
+    return Status(Code::kDataError,
+                  "link profile '" + where + "' is not JSON: " + document.status().message());
+  }
   try {
-    return read_document(json::parse(text));
+    return read_document(*document);
   } catch (const Fault& fault) {
     return Status(Code::kDataError, "link profile '" + where + "': " + fault.what);
-  } catch (const json::exception& error) {
-    return Status(Code::kDataError, "link profile '" + where + "' is not JSON: " + error.what());
   }
 }
 

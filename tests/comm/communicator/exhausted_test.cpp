@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -204,8 +205,108 @@ TEST_CASE("What only asks, or aborts, throws nothing when an allocation fails") 
   }
 }
 
-// create() is left out: where JSON is written, a destructor of nlohmann-json's allocates, and ends the
-// process if that fails.
+namespace {
+
+/// A call that makes a communicator: from `parent`, or, where that is null, by `config`.
+using Maker = Result<Communicator> (*)(const Config& config, Communicator* parent);
+
+struct Creation {
+  const char* call;
+  Maker make;
+  bool from_parent;
+};
+
+struct Outcome {
+  std::atomic<bool> has_failed{false};  // an allocation
+  std::atomic<bool> is_made[2] = {};    // and works, by rank
+};
+
+/// Allocation `k` of the call fails on rank `failing`, if it has as many.
+void create_with(const Creation& creation, int failing, long k, Outcome& outcome) {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kThreads, 2, [&](int rank) {
+    is_test = true;
+    Config config = world_config(directory.path(), rank, 2);
+    config.links = "built-in";
+    std::optional<Communicator> parent;
+    if (creation.from_parent) {
+      auto made = Communicator::create(config);
+      expect_ok(made.status(), "create");
+      parent.emplace(std::move(*made));
+      expect_ok(parent->barrier(), "barrier");
+    }
+    Result<Communicator> made = Status();
+    {
+      std::optional<Failing> injected;
+      if (rank == failing) injected.emplace(k);
+      made = creation.make(config, parent ? &*parent : nullptr);
+      if (rank == failing) outcome.has_failed = Failing::has_failed();
+    }
+    const Status& status = made.status();
+    if (rank == failing && watched == Watched::kCaller) {  // threads are of either rank
+      expect(made.ok() || is_expected(status), status.to_string());
+    }
+    const Status after = made.ok() ? made->barrier() : status;
+    expect(after.code() != Code::kTimeout, after.to_string());
+    expect(after.message().find("within") == std::string::npos, after.to_string());
+    outcome.is_made[rank] = after.ok();
+    if (!made.ok() || after.ok()) return;
+    expect_eq(made->barrier().ok(), false, "a later barrier");
+  }));
+}
+
+void fail_each_creation(const Creation& creation, long every = 1) {
+  is_test = true;
+  // The sanitizers, which are slow, see a part of the allocations.
+  const long stride = kSanitized ? 23 : every;
+  for (const int failing : {0, 1}) {
+    for (const Watched whose : {Watched::kCaller, Watched::kOwnThreads}) {
+      watched = whose;
+      long k = 1;
+      for (bool failed = true; failed; k += stride) {
+        INFO(creation.call << ", allocation " << k << " of rank " << failing
+                           << (whose == Watched::kCaller ? "" : "'s own threads"));
+        REQUIRE(k < 5000);
+        Outcome outcome;
+        create_with(creation, failing, k, outcome);
+        failed = outcome.has_failed;
+        CHECK(outcome.is_made[0] == outcome.is_made[1]);
+        if (!failed) CHECK(outcome.is_made[0]);
+      }
+      INFO(creation.call);
+      CHECK((k > 1 + stride || whose == Watched::kOwnThreads));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A creation of which an allocation fails ends on every rank, at once") {
+  fail_each_creation(
+      {"create", [](const Config& config, Communicator*) { return Communicator::create(config); },
+       false});
+}
+
+TEST_CASE("A creation in the background of which an allocation fails ends on every rank") {
+  fail_each_creation(
+      {"create_async",
+       [](const Config& config, Communicator*) { return Communicator::create_async(config).get(); },
+       false});
+}
+
+TEST_CASE("A duplicate or split of which an allocation fails ends on every rank, at once") {
+  fail_each_creation(
+      {"duplicate", [](const Config&, Communicator* parent) { return parent->duplicate(); }, true});
+  fail_each_creation({"split",
+                      [](const Config&, Communicator* parent) -> Result<Communicator> {
+                        auto made = parent->split(1, 0);
+                        if (!made.ok()) return made.status();
+                        return std::move(**made);
+                      },
+                      true},
+                     7);  // after its exchange it does as a duplicate
+}
+
 TEST_CASE("make_unique_id throws nothing when an allocation fails") {
   is_test = true;
   watched = Watched::kCaller;
