@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <hwloc.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <climits>
@@ -15,6 +14,7 @@
 #include "comm/topology/cpus.hpp"
 #include "comm/topology/topology.hpp"
 #include "comm/tuner/profile.hpp"
+#include "kernels/host/cpu_mask.hpp"
 #include "rondo/communicator.hpp"
 #include "transport/cuda_ipc/reach.hpp"
 
@@ -86,17 +86,6 @@ std::string host_text(const Topology& topology) {
   }
   text += line_of("cores", objects(topology, HWLOC_OBJ_CORE), 0);
   return text;
-}
-
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof(set), &set);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
 }
 
 std::string list_of(const std::vector<int>& cpus) {
@@ -220,7 +209,7 @@ std::string gpus_text() {
 std::string topology_report(int ranks, const Config& config) try {
   const Topology topology = load();
   if (!topology) return "hwloc cannot see this host\n";
-  const std::vector<int> allowed = allowed_cpus();
+  const std::vector<int> allowed = kernels::list_cpus(kernels::allowed_cpus());
   const int granted = topology::granted_cpus();
   const int cpus = std::clamp(static_cast<int>(allowed.size()), 1, std::max(granted, 1));
   auto profile = comm::host_profile(comm::links_of(config));

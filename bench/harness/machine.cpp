@@ -1,35 +1,26 @@
-// Linux: sched_setaffinity and sysfs.
+// Linux: affinity masks and sysfs.
 #include "bench/harness/machine.hpp"
-
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string>
+#include <vector>
+
+#include "kernels/host/cpu_mask.hpp"
 
 namespace rondo::bench {
 
 std::string pin(int rank, int ranks) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
-    return "not pinned: the affinity cannot be read";
-  const int cpus = CPU_COUNT(&allowed);
+  const std::vector<int> allowed = kernels::list_cpus(kernels::allowed_cpus());
+  const int cpus = static_cast<int>(allowed.size());
+  if (cpus == 0) return "not pinned: the affinity cannot be read";
   if (cpus == 1 && ranks > 1) return "bound to one CPU by its launcher";
   if (ranks > cpus) {
     return "not pinned: " + std::to_string(ranks) + " ranks on " + std::to_string(cpus) + " CPUs";
   }
-  int seen = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || seen++ != rank) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof(one), &one) != 0) break;
-    return "pinned, one CPU per rank";
-  }
-  return "not pinned: the system refused";
+  kernels::CpuMask one;
+  kernels::add_cpu(one, allowed[static_cast<size_t>(rank)]);
+  return kernels::bind_to_cpus(one) ? "pinned, one CPU per rank" : "not pinned: the system refused";
 }
 
 size_t private_memory_bytes() {
@@ -42,12 +33,7 @@ size_t private_memory_bytes() {
   return 0;
 }
 
-int allowed_cpus() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
-  return CPU_COUNT(&allowed);
-}
+int allowed_cpus() { return std::max(1, kernels::count_cpus(kernels::allowed_cpus())); }
 
 size_t last_level_cache_bytes() {
   // sysconf() is wrong: glibc multiplies shared caches by its idea of the topology, and reports 256

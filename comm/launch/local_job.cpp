@@ -186,7 +186,7 @@ class LocalJob {
     if (pid == 0) {
       // What cannot be bound runs all the same.
       if (!shares_.empty()) {
-        (void)sched_setaffinity(0, sizeof(cpu_set_t), &shares_[static_cast<size_t>(rank)]);
+        (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(rank)]);
       }
       become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
     }
@@ -504,7 +504,7 @@ class LocalJob {
   RepeatedLines errors_{prefixes(), [this](std::string_view line) { stderr_.push(line); }};
   std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
-  std::vector<cpu_set_t> shares_;  // by rank; empty: nobody is bound
+  std::vector<kernels::CpuMask> shares_;  // by rank; empty: nobody is bound
   int running_ = 0;
   int exit_code_ = 0;
   bool child_ended_ = false;  // SIGCHLD has come since the last reap()

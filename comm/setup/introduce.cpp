@@ -12,6 +12,7 @@
 #include "comm/topology/cpus.hpp"
 #include "comm/tuner/default_profile.hpp"
 #include "comm/tuner/profile_file.hpp"
+#include "kernels/host/cpu_mask.hpp"
 #include "transport/memory/arena.hpp"
 
 namespace rondo::comm {
@@ -91,7 +92,7 @@ Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
   auto own =
       own_facts(config, inherited ? inherited->named : names_file(config.links), bootstrap.size());
   if (!own.ok()) return own.status();
-  const std::string cpus = topology::allowed_cpus();
+  const std::string cpus = kernels::allowed_cpus();
   own->cpu_mask_bytes = static_cast<uint32_t>(cpus.size());
   std::string blob(reinterpret_cast<const char*>(&*own), sizeof(RankFacts));
   blob += cpus;

@@ -33,7 +33,7 @@ struct RankFacts {
   int32_t device;        // -1: none
   int32_t granted_cpus;  // by its control group; rank 0's count for all
   transport::shm::Probe probe;
-  uint32_t cpu_mask_bytes;  // follow the facts: topology::allowed_cpus()
+  uint32_t cpu_mask_bytes;  // follow the facts: kernels::allowed_cpus()
 };
 
 struct Introduced {

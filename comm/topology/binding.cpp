@@ -3,6 +3,7 @@
 #include <hwloc.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace rondo::topology {
 namespace {
@@ -20,23 +21,23 @@ bool load_allowed(hwloc_topology_t topology) {
 
 }  // namespace
 
-std::vector<cpu_set_t> share_cpus(int ranks) {
-  std::vector<cpu_set_t> shares;
+std::vector<kernels::CpuMask> share_cpus(int ranks) {
+  std::vector<kernels::CpuMask> shares;
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return shares;
   if (load_allowed(topology)) {
     const int cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
     const int each = cpus / ranks;
     for (int rank = 0; each > 0 && rank < ranks; ++rank) {
-      cpu_set_t share;
-      CPU_ZERO(&share);
+      kernels::CpuMask share;
       const int first = static_cast<int>(int64_t{rank} * cpus / ranks);
       for (int cpu = first; cpu < first + each; ++cpu) {
         // Logical indices: neighbours share a core, then a cache, then a package.
-        CPU_SET(hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, static_cast<unsigned>(cpu))->os_index,
-                &share);
+        const auto index = static_cast<unsigned>(cpu);
+        const hwloc_obj_t unit = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, index);
+        kernels::add_cpu(share, static_cast<int>(unit->os_index));
       }
-      shares.push_back(share);
+      shares.push_back(std::move(share));
     }
   }
   hwloc_topology_destroy(topology);

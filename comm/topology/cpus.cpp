@@ -1,17 +1,14 @@
 #include "comm/topology/cpus.hpp"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <climits>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+
+#include "kernels/host/cpu_mask.hpp"
 
 namespace rondo::topology {
 namespace {
@@ -76,28 +73,13 @@ double least_quota(const std::string& root, std::string group, bool version_2) {
 
 }  // namespace
 
-std::string allowed_cpus() {
-  // The kernel refuses a mask that is too short for the CPUs that it may have.
-  std::string mask(128, '\0');
-  long bytes = 0;
-  while ((bytes = syscall(SYS_sched_getaffinity, 0, mask.size(), mask.data())) < 0 &&
-         errno == EINVAL && mask.size() < (size_t{1} << 20)) {
-    mask.assign(2 * mask.size(), '\0');
-  }
-  mask.resize(static_cast<size_t>(std::max(bytes, 0L)));
-  while (!mask.empty() && mask.back() == '\0') mask.pop_back();
-  return mask;
-}
-
 int count_cpus(std::span<const std::string> masks) {
   std::string all;
   for (const std::string& mask : masks) {
     all.resize(std::max(all.size(), mask.size()), '\0');
     for (size_t i = 0; i < mask.size(); ++i) all[i] = static_cast<char>(all[i] | mask[i]);
   }
-  int count = 0;
-  for (const char byte : all) count += std::popcount(static_cast<unsigned char>(byte));
-  return count;
+  return kernels::count_cpus(all);
 }
 
 int granted_cpus(const std::string& root) {

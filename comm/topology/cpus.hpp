@@ -7,11 +7,7 @@
 
 namespace rondo::topology {
 
-/// The CPUs that the calling thread may use: bit i % 8 of byte i / 8, without trailing zeros, for
-/// any number of CPUs. Empty where the kernel does not say.
-std::string allowed_cpus();
-
-/// The CPUs that are in any of such masks.
+/// The CPUs that are in any of such masks (kernels/host/cpu_mask.hpp).
 int count_cpus(std::span<const std::string> masks);
 
 /// CPUs' worth of time that the control groups of this process grant it, rounded up: the least of

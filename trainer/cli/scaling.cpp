@@ -1,7 +1,6 @@
 // See scaling.hpp.
 #include "trainer/cli/scaling.hpp"
 
-#include <sched.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/host/cpu_mask.hpp"
 #include "rondo/communicator.hpp"
 
 namespace rondo::trainer {
@@ -31,9 +31,7 @@ constexpr struct {
 
 /// That this process may use.
 uint64_t cores_here() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<uint64_t>(std::max(1, CPU_COUNT(&set)));
+  return static_cast<uint64_t>(std::max(1, kernels::count_cpus(kernels::allowed_cpus())));
 }
 
 /// A folder that goes when this does.
