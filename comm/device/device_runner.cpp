@@ -512,11 +512,9 @@ Status DeviceRunner::find_dead(uint64_t sequence) {
         state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone);
     const uint64_t posted = state.posted.load(std::memory_order_acquire);
     if (!left || posted >= sequence) continue;
-    return raise({Code::kPeerDied,
-                  fmt::format("rank {} left the communicator after operation {}; rank {} is in "
-                              "operation {}: destroy a communicator only when every rank has "
-                              "finished",
-                              peer, posted, board_.rank(), sequence)});
+    return raise(
+        board::left_early(peer, fmt::format("after operation {}; rank {} is in operation {}",
+                                            posted, board_.rank(), sequence)));
   }
   return {};
 }

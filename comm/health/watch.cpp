@@ -39,6 +39,13 @@ Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag
                       from, describe_tag(sent_tag), to, describe_tag(expected_tag))};
 }
 
+Status left_early(int rank, const std::string& when) {
+  return {Code::kPeerDied,
+          fmt::format("rank {} left the communicator {}: destroy a communicator only when every "
+                      "rank has finished",
+                      rank, when)};
+}
+
 Status Watch::check(const Wait& wait) {
   RankState& own = board_.state(board_.rank());
   // Relaxed: read by other ranks for diagnosis only.
@@ -62,12 +69,9 @@ Status Watch::check(const Wait& wait) {
     // Life first: a rank posts before it leaves.
     if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
         s.posted.load(std::memory_order_acquire) < wait.sequence) {
-      return board_.raise(
-          {Code::kPeerDied, fmt::format("rank {} left the communicator after operation {}; rank {} "
-                                        "is in operation {}, {}: destroy "
-                                        "a communicator only when every rank has finished",
-                                        peer, s.posted.load(), board_.rank(), wait.sequence,
-                                        wait.call->to_string())});
+      return board_.raise(left_early(
+          peer, fmt::format("after operation {}; rank {} is in operation {}, {}", s.posted.load(),
+                            board_.rank(), wait.sequence, wait.call->to_string())));
     }
   }
   if (const uint64_t moves = all_moves(); moves != moves_) {
@@ -155,10 +159,7 @@ Status Watch::find_mismatch(const Wait& wait) {
 
 Status Watch::abandoned(int peer, const std::string& transfer) {
   return board_.raise(
-      {Code::kPeerDied,
-       fmt::format("rank {} left the communicator while rank {} is in {}: destroy a "
-                   "communicator only when every rank has finished",
-                   peer, board_.rank(), transfer)});
+      left_early(peer, fmt::format("while rank {} is in {}", board_.rank(), transfer)));
 }
 
 Status Watch::link_failed(const Status& link, const std::string& what) {

@@ -41,6 +41,9 @@ std::string describe_tag(uint64_t tag);
 /// The error for a recv on rank `to` that meets another message from rank `from` than it expects.
 Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag);
 
+/// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
+Status left_early(int rank, const std::string& when);
+
 /// Thread rule: check() and done() by the one thread that waits; the rest by any.
 class Watch {
  public:

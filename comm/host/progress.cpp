@@ -63,7 +63,7 @@ void ProgressThread::look_after(const std::shared_ptr<Queue>& queue) {
 
 void ProgressThread::expect_queue() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  queues_.reserve(++expected_);
+  queues_.reserve(queues_.capacity() + 1);  // one more than those that there have been
 }
 
 // One queue at a turn, so that nothing has to be allocated for a round.

@@ -86,7 +86,6 @@ class ProgressThread {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Queue>> queues_;  // guarded by mutex_: those with operations
-  size_t expected_ = 0;                         // guarded by mutex_: queues that there have been
   bool quit_ = false;                           // guarded by mutex_
   std::thread thread_;                          // last: it uses the others
 };

@@ -218,22 +218,20 @@ Progress Runner::step(Operation& operation) {
     const Progress started = start(operation);
     if (started != Progress::kProgressed) return started;
   }
-  if (operation.phase == Phase::kRunning) {
-    if (must_withdraw(operation)) return withdraw();
-    const Progress walked = engines_[0]->advance();
-    if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
-    if (walked == Progress::kProgressed) {
-      board_.progressed();
-      return walked;
+  if (must_withdraw(operation)) return withdraw();
+  const Progress walked = engines_[0]->advance();
+  if (walked == Progress::kFailed) return engine_failed(operation, *engines_[0]);
+  if (walked == Progress::kProgressed) {
+    board_.progressed();
+    return walked;
+  }
+  if (workers_) {  // also while this channel waits: perhaps for one that has failed
+    if (const int channel = workers_->failed_channel(); channel > 0) {
+      return engine_failed(operation, *engines_[static_cast<size_t>(channel)]);
     }
-    if (workers_) {  // also while this channel waits: perhaps for one that has failed
-      if (const int channel = workers_->failed_channel(); channel > 0) {
-        return engine_failed(operation, *engines_[static_cast<size_t>(channel)]);
-      }
-    }
-    if (walked == Progress::kBlocked || (workers_ && workers_->running() > 0)) {
-      return Progress::kBlocked;
-    }
+  }
+  if (walked == Progress::kBlocked || (workers_ && workers_->running() > 0)) {
+    return Progress::kBlocked;
   }
   if (must_withdraw(operation)) return withdraw();
   if (operation.prepared->call.collective == Collective::kAllToAllV) {
