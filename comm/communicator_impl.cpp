@@ -43,10 +43,10 @@ Status Communicator::Impl::failure() const {
 Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
                                   const WorkState* work) {
   if (group_ || work != nullptr || is_queued()) return hand_over(request, options, work);
-  if (device_ || board_->has_error()) RONDO_RETURN_IF_ERROR(failure());
-  if (!repeats_last(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  if (device_ || board_->has_error()) RONDO_TRY(failure());
+  if (!repeats_last(request, options)) RONDO_TRY(resolve(request, options));
   if (!device_) return runner_->run(last_.operation);
-  RONDO_RETURN_IF_ERROR(enqueue(last_.operation));
+  RONDO_TRY(enqueue(last_.operation));
   return device_->run();
 }
 
@@ -70,8 +70,8 @@ Status Communicator::Impl::hand_over(Call&& call, const CallOptions& options,
 
 Status Communicator::Impl::add(const Request& request, const CallOptions& options,
                                const WorkState* work, comm::Group& group) {
-  RONDO_RETURN_IF_ERROR(check_work(name(request.collective), work));
-  if (!repeats_last(request, options)) RONDO_RETURN_IF_ERROR(resolve(request, options));
+  RONDO_TRY(check_work(name(request.collective), work));
+  if (!repeats_last(request, options)) RONDO_TRY(resolve(request, options));
   Operation& operation = group.operations.emplace_back(last_.operation);
   if (work != nullptr) operation.work = *work;
   group.asynchronous = group.asynchronous || work != nullptr;
@@ -81,9 +81,9 @@ Status Communicator::Impl::add(const Request& request, const CallOptions& option
 Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, const WorkState* work,
                                comm::Group& group) {
   const char* const word = transfer.sends ? "send" : "recv";
-  RONDO_RETURN_IF_ERROR(check_work(word, work));
-  RONDO_RETURN_IF_ERROR(check_stream(word, options));
-  RONDO_RETURN_IF_ERROR(comm::check(transfer, options, size()));
+  RONDO_TRY(check_work(word, work));
+  RONDO_TRY(check_stream(word, options));
+  RONDO_TRY(comm::check(transfer, options, size()));
   if (!group_ && work == nullptr && transfer.peer == rank()) {
     return refuse(
         fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
@@ -119,8 +119,8 @@ int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
 }
 
 Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
-  RONDO_RETURN_IF_ERROR(comm::check(request, options, rank(), size()));
-  RONDO_RETURN_IF_ERROR(check_stream(name(request.collective), options));
+  RONDO_TRY(comm::check(request, options, rank(), size()));
+  RONDO_TRY(check_stream(name(request.collective), options));
   auto operation = operation_by(device_ ? *device_plans_ : *plans_, request, options);
   if (!operation.ok()) return operation.status();
   last_ = {.request = request, .options = options, .operation = std::move(*operation)};
@@ -161,7 +161,7 @@ Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, si
                            .is_split = true};
   const CallOptions options = {.algorithm = Algorithm::kRing};
   if (!device_) return submit(request, options);
-  RONDO_RETURN_IF_ERROR(failure());
+  RONDO_TRY(failure());
   auto operation = operation_by(*plans_, request, options);
   return operation.ok() ? runner_->run(*operation) : operation.status();
 }

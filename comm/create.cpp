@@ -82,7 +82,7 @@ void warn_of_unknown_variables(int rank) {
 Result<comm::Identity> Communicator::Impl::prepare(Config& settled) {
   Status status = comm::settle(settled);
   if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
-  RONDO_RETURN_IF_ERROR(status);
+  RONDO_TRY(status);
   auto identity = RONDO_TRY(comm::identity_from(settled));
   if (identity.world_size > base::kMaxRanks) {
     return comm::refuse(
@@ -123,7 +123,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   if (!identity.ok()) return identity.status();
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
-  RONDO_RETURN_IF_ERROR(bootstrap.status());
+  RONDO_TRY(bootstrap.status());
   std::unique_ptr<Impl> impl;
   Status status = failed;
   if (failed.ok()) {
@@ -166,9 +166,9 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
       fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}", rank(),
                   size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
-  if (config_.device >= 0) RONDO_RETURN_IF_ERROR(set_up_device());
+  if (config_.device >= 0) RONDO_TRY(set_up_device());
   // No rank begins an operation before every rank is on the board.
-  RONDO_RETURN_IF_ERROR(bootstrap_.barrier());
+  RONDO_TRY(bootstrap_.barrier());
   bootstrap_.close_sockets();
   // The others are through: no reason to fail.
   (void)base::guarded([&] {

@@ -58,7 +58,7 @@ Status Communicator::Impl::carry_out(comm::Group& group) {
   bool begun = false;
   const Status outcome = guarded([&]() -> Status {
     const bool queued = group.asynchronous || is_queued();
-    RONDO_RETURN_IF_ERROR(check_group(group, queued));
+    RONDO_TRY(check_group(group, queued));
     if (queued) return queue(group, &begun);
     begun = true;
     if (device_) return launch(group);
@@ -84,9 +84,9 @@ Status Communicator::Impl::check_group(const comm::Group& group, bool queued) {
 }
 
 Status Communicator::Impl::launch(const comm::Group& group) {
-  RONDO_RETURN_IF_ERROR(device_->make_room(group.operations));
-  RONDO_RETURN_IF_ERROR(device_->add(group.transfers));
-  for (const Operation& operation : group.operations) RONDO_RETURN_IF_ERROR(enqueue(operation));
+  RONDO_TRY(device_->make_room(group.operations));
+  RONDO_TRY(device_->add(group.transfers));
+  for (const Operation& operation : group.operations) RONDO_TRY(enqueue(operation));
   return device_->run();
 }
 

@@ -55,7 +55,7 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
 
 Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const {
   const board::Call& call = shape.call;
-  RONDO_RETURN_IF_ERROR(check_scaling(call));
+  RONDO_TRY(check_scaling(call));
   auto prepared = std::make_shared<Prepared>();
   prepared->call = call;
   prepared->in_place = shape.in_place;
@@ -69,8 +69,8 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
       (prepared->in_bytes >= engine::kReferenceBytes || is_varying(call.collective));
   prepared->sharing = may_refer ? Sharing::kReferences : Sharing::kSlots;
   const Algorithm forced = forced_algorithm(call);
-  RONDO_RETURN_IF_ERROR(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
-                                                   : choose_forced(shape, forced, *prepared));
+  RONDO_TRY(forced == Algorithm::kAuto ? choose_automatically(shape, *prepared)
+                                       : choose_forced(shape, forced, *prepared));
   return std::shared_ptr<const Prepared>(std::move(prepared));
 }
 

@@ -100,10 +100,10 @@ Status check_layout(const Request& r, int rank, int size) {
   if (form.in == Holds::kEach) {
     // In place a block is written while others are still read.
     const bool apart = r.collective == Collective::kReduceScatterV;
-    RONDO_RETURN_IF_ERROR(check_blocks(r, "input", l.in_counts, l.in_offsets, size, apart));
+    RONDO_TRY(check_blocks(r, "input", l.in_counts, l.in_offsets, size, apart));
   }
   if (form.out == Holds::kEach) {
-    RONDO_RETURN_IF_ERROR(check_blocks(r, "output", l.out_counts, l.out_offsets, size, true));
+    RONDO_TRY(check_blocks(r, "output", l.out_counts, l.out_offsets, size, true));
   }
   const auto own = static_cast<size_t>(rank);
   if (r.collective == Collective::kAllToAllV && l.in_counts[own] != l.out_counts[own]) {
@@ -200,8 +200,8 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
 }
 
 Status check(const Request& request, const CallOptions& options, int rank, int size) {
-  RONDO_RETURN_IF_ERROR(check_values(request, options, size));
-  RONDO_RETURN_IF_ERROR(check_layout(request, rank, size));
+  RONDO_TRY(check_values(request, options, size));
+  RONDO_TRY(check_layout(request, rank, size));
   return check_buffers(request, rank, size);
 }
 

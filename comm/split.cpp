@@ -33,8 +33,8 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
   const SplitChoice own{.color = color, .key = key, .nonce = std::random_device{}()};
   std::vector<SplitChoice> all(static_cast<size_t>(size()));
   static_assert(sizeof(SplitChoice) == 3 * sizeof(int32_t));
-  RONDO_RETURN_IF_ERROR(gather_for_split(reinterpret_cast<const int32_t*>(&own),
-                                         reinterpret_cast<int32_t*>(all.data()), 3));
+  RONDO_TRY(gather_for_split(reinterpret_cast<const int32_t*>(&own),
+                             reinterpret_cast<int32_t*>(all.data()), 3));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {
@@ -92,7 +92,7 @@ void Communicator::Impl::note_failure(const SplitPart& part, const Status& why) 
       case Code::kResourceExhausted:
       case Code::kSystem:
       case Code::kUnavailable:
-        RONDO_RETURN_IF_ERROR(check_members(part));
+        RONDO_TRY(check_members(part));
         watch_->fail_split(part.number, why.code());
         return Status();
       default:
@@ -113,7 +113,7 @@ Status Communicator::Impl::explain_failure(const SplitPart& part, const Status& 
     }
     (void)comm::poll_until(processes, std::chrono::steady_clock::now() + kUntilDeathIsSeen);
   }
-  RONDO_RETURN_IF_ERROR(check_members(part));
+  RONDO_TRY(check_members(part));
   if (std::ranges::is_sorted(part.members) && part.members.back() + 1 == part.config.world_size) {
     return status;
   }

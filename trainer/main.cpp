@@ -33,7 +33,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
   if (!options.validation.empty()) {
     validation = RONDO_TRY(open_data(options, options.validation, rank));
   }
-  RONDO_RETURN_IF_ERROR(set_matmul_threads(options.threads));
+  RONDO_TRY(set_matmul_threads(options.threads));
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
@@ -49,7 +49,7 @@ Status run(const TrainOptions& options, char** argv) {
   if (!options.lesson.empty()) return teach(options);
   if (RONDO_TRY(must_launch(options))) {
     // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
-    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
+    RONDO_TRY(write_failure(options, kStopped));
     return launch(options.ranks, argv);
   }
 
@@ -58,11 +58,11 @@ Status run(const TrainOptions& options, char** argv) {
   // Now, so that a bad path is known before the work, and because the first rank that fails has the
   // launcher stop this one, perhaps before it can say why.
   if (rank == 0) {
-    RONDO_RETURN_IF_ERROR(write_failure(options, kStopped));
+    RONDO_TRY(write_failure(options, kStopped));
   }
   Result<Surroundings> made = prepare(options, rank);
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());
-  RONDO_RETURN_IF_ERROR(made.status());
+  RONDO_TRY(made.status());
   return train(options, *made->data, made->validation.get(), made->communicator);
 }
 

@@ -33,16 +33,15 @@ class Runtime final : public CudaMemory {
 
   Status open(int device) {
     device_ = device;
-    RONDO_RETURN_IF_ERROR(status_of(cudaSetDevice(device), "choosing a device"));
-    RONDO_RETURN_IF_ERROR(
+    RONDO_TRY(status_of(cudaSetDevice(device), "choosing a device"));
+    RONDO_TRY(
         status_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
     // Done now, because loading a kernel or allocating memory later could wait for kernels that
     // wait for this rank.
     cudaFuncAttributes loaded{};
-    RONDO_RETURN_IF_ERROR(
-        status_of(cudaFuncGetAttributes(&loaded, mismatch_kernel()), "loading a kernel"));
-    RONDO_RETURN_IF_ERROR(status_of(cudaMalloc(&mismatch_, sizeof(Mismatch)), "taking memory"));
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventCreate(&begin_), "creating an event"));
+    RONDO_TRY(status_of(cudaFuncGetAttributes(&loaded, mismatch_kernel()), "loading a kernel"));
+    RONDO_TRY(status_of(cudaMalloc(&mismatch_, sizeof(Mismatch)), "taking memory"));
+    RONDO_TRY(status_of(cudaEventCreate(&begin_), "creating an event"));
     return status_of(cudaEventCreate(&end_), "creating an event");
   }
 
@@ -93,22 +92,22 @@ class Runtime final : public CudaMemory {
   Result<Mismatch> compare(const std::byte* found, const std::byte* expected, size_t count,
                            size_t element_bytes) override {
     Mismatch mismatch;
-    RONDO_RETURN_IF_ERROR(copy(mismatch_, &mismatch, sizeof(mismatch)));
+    RONDO_TRY(copy(mismatch_, &mismatch, sizeof(mismatch)));
     void* arguments[] = {&found, &expected, &count, &element_bytes, &mismatch_};
     const cudaError_t code = cudaLaunchKernel(mismatch_kernel(), dim3(kMismatchBlocks),
                                               dim3(kMismatchThreads), arguments, 0, stream_);
-    RONDO_RETURN_IF_ERROR(status_of(code, "comparing"));
-    RONDO_RETURN_IF_ERROR(copy(&mismatch, mismatch_, sizeof(mismatch)));
+    RONDO_TRY(status_of(code, "comparing"));
+    RONDO_TRY(copy(&mismatch, mismatch_, sizeof(mismatch)));
     return mismatch;
   }
 
   Result<double> time(const std::function<Status()>& enqueue) override {
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventRecord(begin_, stream_), "recording an event"));
-    RONDO_RETURN_IF_ERROR(enqueue());
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventRecord(end_, stream_), "recording an event"));
-    RONDO_RETURN_IF_ERROR(synchronize());
+    RONDO_TRY(status_of(cudaEventRecord(begin_, stream_), "recording an event"));
+    RONDO_TRY(enqueue());
+    RONDO_TRY(status_of(cudaEventRecord(end_, stream_), "recording an event"));
+    RONDO_TRY(synchronize());
     float ms = 0;
-    RONDO_RETURN_IF_ERROR(status_of(cudaEventElapsedTime(&ms, begin_, end_), "reading the time"));
+    RONDO_TRY(status_of(cudaEventElapsedTime(&ms, begin_, end_), "reading the time"));
     return ms * 1e3;
   }
 
@@ -116,7 +115,7 @@ class Runtime final : public CudaMemory {
     drop_graph();
     // Other ranks of the process may be capturing at the same time.
     const cudaError_t begun = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-    RONDO_RETURN_IF_ERROR(status_of(begun, "capturing a graph"));
+    RONDO_TRY(status_of(begun, "capturing a graph"));
     Status status = enqueue();
     cudaGraph_t graph = nullptr;
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
@@ -142,7 +141,7 @@ class Runtime final : public CudaMemory {
 
   Status copy(void* to, const void* from, size_t bytes) {
     const cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
-    RONDO_RETURN_IF_ERROR(status_of(code, "copying"));
+    RONDO_TRY(status_of(code, "copying"));
     return synchronize();
   }
 
@@ -169,7 +168,7 @@ Result<std::unique_ptr<CudaMemory>> open_cuda_memory(int local_rank) {
                   std::string("--device cuda: there is no GPU here: ") + cudaGetErrorString(code));
   }
   auto memory = std::make_unique<Runtime>();
-  RONDO_RETURN_IF_ERROR(memory->open(local_rank % devices));
+  RONDO_TRY(memory->open(local_rank % devices));
   return std::unique_ptr<CudaMemory>(std::move(memory));
 }
 

@@ -162,8 +162,8 @@ class MpiBackend final : public Backend {
           MPI_Reduce_scatter(in, out, counts_.data(), type, op_of(shape.op), MPI_COMM_WORLD));
     }
     void* whole = const_cast<std::byte*>(in);
-    RONDO_RETURN_IF_ERROR(to_status(MPI_Reduce_scatter(MPI_IN_PLACE, whole, counts_.data(), type,
-                                                       op_of(shape.op), MPI_COMM_WORLD)));
+    RONDO_TRY(to_status(MPI_Reduce_scatter(MPI_IN_PLACE, whole, counts_.data(), type,
+                                           op_of(shape.op), MPI_COMM_WORLD)));
     if (whole != out)
       std::memcpy(out, whole, static_cast<size_t>(counts_[own]) * size_of(shape.type));
     return {};
@@ -179,8 +179,8 @@ class MpiBackend final : public Backend {
                                                 MPI_COMM_WORLD));
     }
     void* whole = const_cast<void*>(operation.in);
-    RONDO_RETURN_IF_ERROR(to_status(MPI_Reduce_scatter_block(
-        MPI_IN_PLACE, whole, count, type_of(shape.type), op_of(shape.op), MPI_COMM_WORLD)));
+    RONDO_TRY(to_status(MPI_Reduce_scatter_block(MPI_IN_PLACE, whole, count, type_of(shape.type),
+                                                 op_of(shape.op), MPI_COMM_WORLD)));
     if (whole != operation.out)
       std::memcpy(operation.out, whole, shape.count * size_of(shape.type));
     return {};

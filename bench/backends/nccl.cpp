@@ -97,15 +97,14 @@ class NcclBackend final : public Backend {
   /// NCCL has no barrier: a sum of one number, whatever its value.
   Status barrier() override {
     std::byte* const there = memory_->twin(exchanged_);
-    RONDO_RETURN_IF_ERROR(to_status(
-        ncclAllReduce(there, there, 1, ncclInt32, ncclSum, comm_, stream()), "ncclAllReduce"));
+    RONDO_TRY(to_status(ncclAllReduce(there, there, 1, ncclInt32, ncclSum, comm_, stream()),
+                        "ncclAllReduce"));
     return memory_->synchronize();
   }
 
   Status run(const BackendCall& operation) override {
     if (!operation.measured) return exchange(operation);
-    RONDO_RETURN_IF_ERROR(
-        enqueue(operation, memory_->twin(operation.in), memory_->twin(operation.out)));
+    RONDO_TRY(enqueue(operation, memory_->twin(operation.in), memory_->twin(operation.out)));
     return memory_->synchronize();
   }
 
@@ -113,7 +112,7 @@ class NcclBackend final : public Backend {
     const void* const in = memory_->twin(operation.in);
     void* const out = memory_->twin(operation.out);
     auto took = memory_->time([&]() -> Status {
-      for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(enqueue(operation, in, out));
+      for (size_t i = 0; i < iterations; ++i) RONDO_TRY(enqueue(operation, in, out));
       return {};
     });
     if (!took.ok()) return took;
@@ -173,8 +172,8 @@ class NcclBackend final : public Backend {
     }
     std::byte* const in = memory_->twin(exchanged_);
     std::byte* const out = in + in_bytes;
-    RONDO_RETURN_IF_ERROR(memory_->give(in, operation.in, in_bytes));
-    RONDO_RETURN_IF_ERROR(enqueue(operation, in, out));
+    RONDO_TRY(memory_->give(in, operation.in, in_bytes));
+    RONDO_TRY(enqueue(operation, in, out));
     return memory_->take(operation.out, out, out_bytes);
   }
 
@@ -190,7 +189,7 @@ class Process final : public NcclWorld {
   Result<std::unique_ptr<Backend>> make_backend(int rank) override {
     auto memory = RONDO_TRY(open_cuda_memory(rank));
     auto backend = std::make_unique<NcclBackend>(std::move(memory));
-    RONDO_RETURN_IF_ERROR(backend->connect(rank, ranks_, id_));
+    RONDO_TRY(backend->connect(rank, ranks_, id_));
     return std::unique_ptr<Backend>(std::move(backend));
   }
 
@@ -212,7 +211,7 @@ Result<int> gpus_for_nccl() {
 
 Result<std::unique_ptr<NcclWorld>> make_nccl_world(int ranks) {
   ncclUniqueId id;
-  RONDO_RETURN_IF_ERROR(to_status(ncclGetUniqueId(&id), "ncclGetUniqueId"));
+  RONDO_TRY(to_status(ncclGetUniqueId(&id), "ncclGetUniqueId"));
   return std::unique_ptr<NcclWorld>(std::make_unique<Process>(ranks, id));
 }
 

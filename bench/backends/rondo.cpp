@@ -21,7 +21,7 @@ class Rondo final : public RondoBackend {
 
   /// Called after all ranks have come and before anything else allocates.
   Status look_at_memory() {
-    RONDO_RETURN_IF_ERROR(barrier());
+    RONDO_TRY(barrier());
     const size_t now = private_memory_bytes(), before = options_.private_bytes_before;
     memory_ = {.shared_bytes =
                    communicator_.stats().shared_bytes / static_cast<size_t>(communicator_.size()),
@@ -65,8 +65,8 @@ class Rondo final : public RondoBackend {
   }
   Status barrier() override {
     if (!cuda_) return communicator_.barrier();
-    RONDO_RETURN_IF_ERROR(meet_on_host());
-    RONDO_RETURN_IF_ERROR(communicator_.barrier(on_stream()));
+    RONDO_TRY(meet_on_host());
+    RONDO_TRY(communicator_.barrier(on_stream()));
     return arrive();
   }
   void select(Algorithm algorithm, bool direct) override {
@@ -80,8 +80,8 @@ class Rondo final : public RondoBackend {
 
   Status run(const BackendCall& operation) override {
     if (!cuda_) return call(operation);
-    RONDO_RETURN_IF_ERROR(meet_on_host());
-    RONDO_RETURN_IF_ERROR(operation.measured ? call(on_device(operation)) : stage(operation));
+    RONDO_TRY(meet_on_host());
+    RONDO_TRY(operation.measured ? call(on_device(operation)) : stage(operation));
     return arrive();
   }
 
@@ -90,14 +90,14 @@ class Rondo final : public RondoBackend {
     const BackendCall there = on_device(operation);
     const size_t together = std::max(options_.graph, size_t{1});
     const size_t times = (iterations + together - 1) / together;
-    if (options_.graph > 0) RONDO_RETURN_IF_ERROR(capture(there));
+    if (options_.graph > 0) RONDO_TRY(capture(there));
     auto took = cuda_->time([&]() -> Status {
       for (size_t i = 0; i < times; ++i) {
-        RONDO_RETURN_IF_ERROR(options_.graph > 0 ? cuda_->replay() : call(there));
+        RONDO_TRY(options_.graph > 0 ? cuda_->replay() : call(there));
       }
       return {};
     });
-    RONDO_RETURN_IF_ERROR(communicator_.status());
+    RONDO_TRY(communicator_.status());
     if (!took.ok()) return took;
     return *took / static_cast<double>(times * together);
   }
@@ -162,10 +162,10 @@ class Rondo final : public RondoBackend {
     if (captured_ && same(*captured_, there)) return {};
     captured_ = there;
     const auto enqueue = [&]() -> Status {
-      for (size_t i = 0; i < options_.graph; ++i) RONDO_RETURN_IF_ERROR(call(there));
+      for (size_t i = 0; i < options_.graph; ++i) RONDO_TRY(call(there));
       return {};
     };
-    RONDO_RETURN_IF_ERROR(cuda_->capture(enqueue));
+    RONDO_TRY(cuda_->capture(enqueue));
     taken_ = true;
     return barrier();
   }
@@ -179,7 +179,7 @@ class Rondo final : public RondoBackend {
   }
   /// Waits for the stream and returns the result.
   Status arrive() {
-    RONDO_RETURN_IF_ERROR(cuda_->synchronize());
+    RONDO_TRY(cuda_->synchronize());
     return communicator_.status();
   }
   BackendCall on_device(const BackendCall& operation) const {
@@ -201,15 +201,15 @@ class Rondo final : public RondoBackend {
     BackendCall staged = operation;
     staged.in = there;
     staged.out = there + in;
-    RONDO_RETURN_IF_ERROR(cuda_->give(there, operation.in, in));
-    RONDO_RETURN_IF_ERROR(call(staged));
+    RONDO_TRY(cuda_->give(there, operation.in, in));
+    RONDO_TRY(call(staged));
     return cuda_->take(operation.out, there + in, out);
   }
 
   Status send_recv(const BackendCall& operation) {
     const CallShape& shape = operation.shape;
     // In a group neither waits for the other; group_end() returns the error of a refused call.
-    RONDO_RETURN_IF_ERROR(communicator_.group_start());
+    RONDO_TRY(communicator_.group_start());
     (void)communicator_.send(operation.in, shape.count, shape.type, next_of(rank(), size()),
                              on_stream());
     (void)communicator_.recv(operation.out, shape.count, shape.type, prev_of(rank(), size()),
@@ -298,7 +298,7 @@ Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& opt
   }
   auto communicator = RONDO_TRY(Communicator::create(config));
   auto backend = std::make_unique<Rondo>(std::move(communicator), options, std::move(cuda));
-  RONDO_RETURN_IF_ERROR(backend->look_at_memory());
+  RONDO_TRY(backend->look_at_memory());
   return std::unique_ptr<RondoBackend>(std::move(backend));
 }
 

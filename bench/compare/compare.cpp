@@ -71,9 +71,9 @@ Status run_round(Backend& mpi, const std::vector<ComparedLibrary>& contenders,
                  std::vector<std::vector<double>>& times_us) {
   for (size_t i = 0; i < contenders.size(); ++i) {
     Backend& backend = *contenders[i].backend;
-    RONDO_RETURN_IF_ERROR(mpi.barrier());
+    RONDO_TRY(mpi.barrier());
     const size_t warmup = std::clamp<size_t>(iterations[i] / 10, 1, 100);
-    for (size_t w = 0; w < warmup; ++w) RONDO_RETURN_IF_ERROR(backend.run(operations[i]));
+    for (size_t w = 0; w < warmup; ++w) RONDO_TRY(backend.run(operations[i]));
     times_us[i].push_back(RONDO_TRY(time_batch(backend, operations[i], iterations[i])));
   }
   return {};
@@ -98,7 +98,7 @@ Result<ComparedRounds> compare_size(Backend& mpi, const std::vector<ComparedLibr
   }
   std::vector<std::vector<double>> mine(contenders.size());
   for (size_t round = 0; round < options.rounds; ++round) {
-    RONDO_RETURN_IF_ERROR(run_round(mpi, contenders, operations, iterations, mine));
+    RONDO_TRY(run_round(mpi, contenders, operations, iterations, mine));
   }
   ComparedRounds rounds{.bytes = size_bytes(shape, mpi.size()), .times_us = {}};
   for (const auto& times : mine) {
@@ -184,7 +184,7 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
     shapes.push_back(shape_of(*collective, *type, *op, 0, bytes, ranks));
   }
   for (const ComparedLibrary& contender : contenders)
-    RONDO_RETURN_IF_ERROR(contender.backend->supports(shapes.back()));
+    RONDO_TRY(contender.backend->supports(shapes.back()));
 
   document = {{"mpi", mpi->name()},           {"ranks", ranks},
               {"pinning", pinning},           {"collective", options.collective},

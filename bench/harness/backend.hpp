@@ -57,7 +57,7 @@ class Backend {
   /// unless the library has a better one.
   virtual Result<double> time(const BackendCall& operation, size_t iterations) {
     const auto start = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(run(operation));
+    for (size_t i = 0; i < iterations; ++i) RONDO_TRY(run(operation));
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
     return took.count() / static_cast<double>(iterations);
   }

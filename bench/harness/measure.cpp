@@ -29,7 +29,7 @@ double microseconds_since(Clock::time_point start) {
 }
 
 Result<double> time_stream(Backend& backend, const Buffers& buffers, const LeastTraffic& traffic) {
-  RONDO_RETURN_IF_ERROR(backend.barrier());
+  RONDO_TRY(backend.barrier());
   const auto start = Clock::now();
   stream(buffers.in, buffers.out, traffic);
   return microseconds_since(start);
@@ -42,7 +42,7 @@ struct ShapeTime {
 
 Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, const Buffers& buffers,
                              const MeasureOptions& options) {
-  for (size_t i = 0; i < options.warmup; ++i) RONDO_RETURN_IF_ERROR(backend.run(operation));
+  for (size_t i = 0; i < options.warmup; ++i) RONDO_TRY(backend.run(operation));
   size_t iterations = options.iterations;
   if (iterations == 0) {
     auto chosen = RONDO_TRY(choose_iterations(backend, operation, kDefaultTotalUs));
@@ -71,7 +71,7 @@ Result<ShapeTime> time_shape(Backend& backend, const BackendCall& operation, con
 /// Separate from the batches of the main number, which must not be disturbed by reading the clock.
 Result<Spread> time_singly(Backend& backend, const BackendCall& operation, size_t operations) {
   std::vector<double> times(operations);
-  RONDO_RETURN_IF_ERROR(backend.barrier());
+  RONDO_TRY(backend.barrier());
   for (double& time : times) {
     time = RONDO_TRY(backend.time(operation, 1));
   }
@@ -94,7 +94,7 @@ Result<uint64_t> wrong_there(Backend& backend, DataType type, const char* what, 
   if (mismatch.wrong == 0) return 0;
   const size_t element = size_of(type), at = mismatch.first * element;
   std::byte* const first = static_cast<std::byte*>(const_cast<void*>(found)) + at;
-  RONDO_RETURN_IF_ERROR(backend.take(first, element));
+  RONDO_TRY(backend.take(first, element));
   uint64_t is = 0, should_be = 0;
   std::memcpy(&is, first, element);
   std::memcpy(&should_be, expected + at, element);
@@ -111,8 +111,8 @@ Result<uint64_t> wrong_on_rank(Backend& backend, const Pattern& pattern,
   const bool overlap = operation.in_place && reads(shape, rank) && writes(shape, rank);
   if (buffers.expected == nullptr) {
     const size_t element = size_of(shape.type);
-    RONDO_RETURN_IF_ERROR(backend.take(buffers.in, in_elements(shape, ranks) * element));
-    RONDO_RETURN_IF_ERROR(backend.take(buffers.out, out_elements(shape, ranks) * element));
+    RONDO_TRY(backend.take(buffers.in, in_elements(shape, ranks) * element));
+    RONDO_TRY(backend.take(buffers.out, out_elements(shape, ranks) * element));
     return pattern.wrong_output(rank, operation.out) +
            (overlap ? 0 : pattern.wrong_input(rank, operation.in));
   }
@@ -156,8 +156,7 @@ Result<std::vector<double>> exchange(Backend& backend, std::span<const double> m
                         .op = ReduceOp::kSum,
                         .root = 0,
                         .count = mine.size()};
-  RONDO_RETURN_IF_ERROR(
-      backend.run({.shape = shape, .in = mine.data(), .out = all.data(), .measured = false}));
+  RONDO_TRY(backend.run({.shape = shape, .in = mine.data(), .out = all.data(), .measured = false}));
   return all;
 }
 
@@ -212,7 +211,7 @@ BackendCall operation_on(const CallShape& shape, const Buffers& buffers, bool in
 }
 
 Result<double> time_batch(Backend& backend, const BackendCall& operation, size_t iterations) {
-  RONDO_RETURN_IF_ERROR(backend.barrier());
+  RONDO_TRY(backend.barrier());
   return backend.time(operation, iterations);
 }
 
@@ -237,9 +236,9 @@ Result<uint64_t> check(Backend& backend, const CallShape& shape, const Buffers& 
   pattern.fill_input(rank, const_cast<void*>(operation.in));
   const size_t in_bytes = in_elements(shape, ranks) * size_of(shape.type);
   const size_t out_bytes = out_elements(shape, ranks) * size_of(shape.type);
-  RONDO_RETURN_IF_ERROR(backend.give(buffers.in, in_bytes));
-  RONDO_RETURN_IF_ERROR(backend.give(buffers.out, out_bytes));
-  RONDO_RETURN_IF_ERROR(backend.run(operation));
+  RONDO_TRY(backend.give(buffers.in, in_bytes));
+  RONDO_TRY(backend.give(buffers.out, out_bytes));
+  RONDO_TRY(backend.run(operation));
   auto wrong = RONDO_TRY(wrong_on_rank(backend, pattern, operation, buffers));
   const auto mine = static_cast<double>(wrong);
   auto all = RONDO_TRY(exchange(backend, {&mine, 1}));
@@ -252,7 +251,7 @@ Result<Measured> measure(Backend& backend, const CallShape& shape, const Buffers
                          const MeasureOptions& options) {
   Measured measured;
   std::vector<double> limits;
-  if (options.checks > 0) RONDO_RETURN_IF_ERROR(expect(backend, shape, buffers));
+  if (options.checks > 0) RONDO_TRY(expect(backend, shape, buffers));
   for (const bool in_place : {false, true}) {
     if (in_place ? !options.in_place : !options.out_of_place) continue;
     if (in_place && !can_be_in_place(shape.collective)) continue;

@@ -153,7 +153,7 @@ Status check_support(const PerfOptions& options, const Backend& backend,
                                         std::string(name(options.types[0])) +
                                         ": choose others with -o and -d"};
   }
-  for (const CallShape& shape : shapes) RONDO_RETURN_IF_ERROR(backend.supports(shape));
+  for (const CallShape& shape : shapes) RONDO_TRY(backend.supports(shape));
   return {};
 }
 

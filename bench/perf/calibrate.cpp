@@ -167,13 +167,13 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfCalibrate,
                    .batch_us = kBatchUsOfCalibrate,
                    .progress = first ? "calibrating" : ""};
-  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders.all));
+  RONDO_TRY(time_interleaved(backend, memory, how, contenders.all));
   settle(contenders.all);
   std::vector<Contender> fitted, held_out;
   for (size_t i = 0; i < contenders.all.size(); ++i) {
     (contenders.held_out[i] ? held_out : fitted).push_back(std::move(contenders.all[i]));
   }
-  if (first) RONDO_RETURN_IF_ERROR(write_profile(fitted, options, backend.size()));
+  if (first) RONDO_TRY(write_profile(fitted, options, backend.size()));
 
   config.links = options.calibrate_file;  // only rank 0 reads it
   config.name = "calibrated";

@@ -46,7 +46,7 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
       backend.select(contender.algorithm, contender.library);
       const BackendCall operation = operation_on(contender.shape, memory.of(contender.library),
                                                  false, backend.rank(), backend.size());
-      RONDO_RETURN_IF_ERROR(backend.run(operation));  // its data, not the last one's, in the caches
+      RONDO_TRY(backend.run(operation));  // its data, not the last one's, in the caches
       if (round == 0) {
         contender.iterations = RONDO_TRY(choose_iterations(backend, operation, how.batch_us));
       } else {

@@ -84,7 +84,7 @@ rondo::Result<Line> measure_line(const PerfOptions& options, RondoBackend& backe
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfSweep,
                    .batch_us = kBatchUsOfSweep,
                    .progress = ""};
-  RONDO_RETURN_IF_ERROR(time_interleaved(backend, memory, how, contenders));
+  RONDO_TRY(time_interleaved(backend, memory, how, contenders));
   settle(contenders);
   Line line{.shape = shape, .bytes = size_bytes(shape, backend.size()), .results = {}};
   for (Contender& c : contenders) {
@@ -208,7 +208,7 @@ Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::
                                           " bytes: choose a smaller maximum with -e"};
   }
   std::vector<CallShape> shapes = shapes_of(options, backend.size());
-  RONDO_RETURN_IF_ERROR(check_support(options, backend, shapes));
+  RONDO_TRY(check_support(options, backend, shapes));
   std::erase_if(shapes, [](const CallShape& shape) {
     return shape.count == 0 && shape.collective != Collective::kBarrier;
   });

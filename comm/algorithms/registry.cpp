@@ -75,14 +75,14 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
     return refuse("a schedule is for 1 to " + std::to_string(base::kMaxScheduleRanks) +
                   " ranks, not " + std::to_string(ranks));
   }
-  RONDO_RETURN_IF_ERROR(check_below("rank", rank, ranks));
+  RONDO_TRY(check_below("rank", rank, ranks));
   // Chunks are numbered by int, and an all_to_all has one for every pair.
   constexpr int kMostInPairs = 46340;
   if (base_of(collective) == Collective::kAllToAll && ranks > kMostInPairs) {
     return refuse("an all_to_all is for 1 to 46340 ranks, not " + std::to_string(ranks));
   }
   const bool rooted = is_rooted(collective);
-  if (rooted) RONDO_RETURN_IF_ERROR(check_below("root", root, ranks));
+  if (rooted) RONDO_TRY(check_below("root", root, ranks));
   Schedule s{.collective = collective,
              .algorithm = algorithm,
              .ranks = ranks,

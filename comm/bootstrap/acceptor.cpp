@@ -71,10 +71,10 @@ class Acceptor {
 
   Status gather() {
     while (joined_ + 1 < world_size_) {
-      RONDO_RETURN_IF_ERROR(wait());
-      RONDO_RETURN_IF_ERROR(accept_all());
-      RONDO_RETURN_IF_ERROR(read_pending());
-      RONDO_RETURN_IF_ERROR(check_peers());
+      RONDO_TRY(wait());
+      RONDO_TRY(accept_all());
+      RONDO_TRY(read_pending());
+      RONDO_TRY(check_peers());
     }
     return {};
   }
@@ -175,7 +175,7 @@ class Acceptor {
       if (got > 0) pending.received += static_cast<size_t>(got);
       const bool waiting = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
       if (pending.received == sizeof(Hello)) {
-        RONDO_RETURN_IF_ERROR(answer_hello(pending));
+        RONDO_TRY(answer_hello(pending));
       } else if (waiting && steady_clock::now() < pending.deadline) {
         still_pending.push_back(std::move(pending));
       }

@@ -98,7 +98,7 @@ class Bootstrap::Impl {
 Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name,
                              const Rendezvous& rendezvous) {
   const Deadline until = deadline();
-  RONDO_RETURN_IF_ERROR(gather(identity, name, rendezvous, until));
+  RONDO_TRY(gather(identity, name, rendezvous, until));
   return rendezvous.is_tcp() ? meet_nearby(identity, name, until) : Status();
 }
 
@@ -134,7 +134,7 @@ Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name
   }
   return base::guarded([&] {
     const bool is_known = !links_.empty() || facts_.is_seen;
-    if (!is_known) RONDO_RETURN_IF_ERROR(try_to_gather(meeting));
+    if (!is_known) RONDO_TRY(try_to_gather(meeting));
     return failed_here(why);
   });
 }
@@ -150,7 +150,7 @@ Status Bootstrap::Impl::try_to_gather(const Meeting& meeting) {
       ids.push_back({.pid_namespace = peer.pid_namespace, .pid = peer.pid});
     }
     welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
-    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kWelcome, welcome));
+    RONDO_TRY(send_all(FrameKind::kWelcome, welcome));
   } else {
     links_.reserve(1);
     auto joined = join_meeting(meeting);
@@ -215,14 +215,14 @@ Result<Identity> Bootstrap::Impl::agree_on_local(const Identity& identity) {
     hosts.push_back({(*parts)[0], (*parts)[1], (*parts)[2], (*parts)[3]});
     if (hosts.size() == 1) local.rendezvous = kAbstractScheme + "rondo-" + (*parts)[4];
   }
-  RONDO_RETURN_IF_ERROR(check_same_host(hosts));
+  RONDO_TRY(check_same_host(hosts));
   const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
   local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
   return local;
 }
 
 Status Bootstrap::Impl::begin() {
-  RONDO_RETURN_IF_ERROR(status_);
+  RONDO_TRY(status_);
   if (size_ > 1 && links_.empty()) {
     return Status(Code::kBootstrap, "the bootstrap's sockets have been closed");
   }
@@ -267,8 +267,7 @@ Status Bootstrap::Impl::send_to(PeerConnection& link, FrameKind kind, std::strin
 Status Bootstrap::Impl::send_all(FrameKind kind, std::string_view payload,
                                  std::span<const int> fds) {
   const Deadline until = deadline();
-  for (PeerConnection& link : links_)
-    RONDO_RETURN_IF_ERROR(send_to(link, kind, payload, fds, until));
+  for (PeerConnection& link : links_) RONDO_TRY(send_to(link, kind, payload, fds, until));
   return {};
 }
 
@@ -355,27 +354,27 @@ Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(FrameKind kin
 }
 
 Status Bootstrap::Impl::barrier() {
-  RONDO_RETURN_IF_ERROR(begin());
-  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(FrameKind::kBarrier, {}));
+  RONDO_TRY(begin());
+  if (!is_root()) RONDO_TRY(send_all(FrameKind::kBarrier, {}));
   auto come = collect(FrameKind::kBarrier);
   if (!come.ok()) return come.status();
   return is_root() ? send_all(FrameKind::kBarrier, {}) : Status();
 }
 
 Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view blob) {
-  RONDO_RETURN_IF_ERROR(begin());
+  RONDO_TRY(begin());
   if (blob.size() > kMaxBlobBytes) {
     return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(blob.size()) +
                                                      " bytes on rank " + std::to_string(rank_) +
                                                      ": at most " + std::to_string(kMaxBlobBytes)));
   }
-  if (!is_root()) RONDO_RETURN_IF_ERROR(send_all(FrameKind::kGather, blob));
+  if (!is_root()) RONDO_TRY(send_all(FrameKind::kGather, blob));
   auto come = collect(FrameKind::kGather);
   if (!come.ok()) return come.status();
   if (is_root()) {
     std::vector<std::string> blobs{std::string(blob)};
     for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
-    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kGather, pack_blobs(blobs)));
+    RONDO_TRY(send_all(FrameKind::kGather, pack_blobs(blobs)));
     return blobs;
   }
   auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
@@ -384,10 +383,10 @@ Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view bl
 }
 
 Result<UniqueFd> Bootstrap::Impl::broadcast_fd(int fd) {
-  RONDO_RETURN_IF_ERROR(begin());
+  RONDO_TRY(begin());
   if (is_root()) {
     if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
-    RONDO_RETURN_IF_ERROR(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
+    RONDO_TRY(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
     return UniqueFd();
   }
   auto come = collect(FrameKind::kBroadcastFd);
@@ -399,10 +398,9 @@ Result<UniqueFd> Bootstrap::Impl::broadcast_fd(int fd) {
 }
 
 Result<std::vector<UniqueFd>> Bootstrap::Impl::all_gather_fds(int fd) {
-  RONDO_RETURN_IF_ERROR(begin());
+  RONDO_TRY(begin());
   if (!is_root()) {
-    RONDO_RETURN_IF_ERROR(
-        send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
+    RONDO_TRY(send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
     return receive_fds();
   }
   auto come = collect(FrameKind::kGatherFds);
@@ -430,7 +428,7 @@ Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<Unique
         present[rank - first] = 1;
         fds.push_back(fd);
       }
-      RONDO_RETURN_IF_ERROR(send_to(link, FrameKind::kGatherFds, present, fds, until));
+      RONDO_TRY(send_to(link, FrameKind::kGatherFds, present, fds, until));
     }
   }
   return given;
@@ -463,7 +461,7 @@ Bootstrap& Bootstrap::operator=(Bootstrap&&) noexcept = default;
 Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& name,
                                   milliseconds timeout, Interrupt interrupt,
                                   const std::function<void(const Status&)>& failing) {
-  RONDO_RETURN_IF_ERROR(check_name(name));
+  RONDO_TRY(check_name(name));
   auto impl = std::make_unique<Impl>(identity, timeout, std::move(interrupt));
   if (identity.world_size == 1) return Bootstrap(std::move(impl));
   auto rendezvous = Rendezvous::resolve(identity, name);

@@ -44,7 +44,7 @@ Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
   constexpr int64_t kInterruptEveryMs = 10, kLongestMs = 60'000;
   const int64_t most_ms = deadline.can_be_interrupted() ? kInterruptEveryMs : kLongestMs;
   while (true) {
-    RONDO_RETURN_IF_ERROR(deadline.check_interrupt());
+    RONDO_TRY(deadline.check_interrupt());
     const int64_t left_ms = deadline.left().count();
     const int64_t wait_ms = std::clamp<int64_t>(left_ms, 0, most_ms);
     const int ready = poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
@@ -97,7 +97,7 @@ Status Connection::send(FrameKind kind, uint32_t sequence, std::string_view payl
       // As many descriptors are in flight as the user may have open: wait until peers have received
       // some.
       if (errno == ETOOMANYREFS && !deadline.has_passed()) {
-        RONDO_RETURN_IF_ERROR(deadline.check_interrupt());
+        RONDO_TRY(deadline.check_interrupt());
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }

@@ -130,24 +130,23 @@ Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
     if (!ready.ok()) return ready.status();
     if (!*ready && !may_be_another) return no_answer();
     if (!*ready) {
-      RONDO_RETURN_IF_ERROR(
-          suspect(not_rondo("has said nothing for " + name_duration(kSilence)), start));
+      RONDO_TRY(suspect(not_rondo("has said nothing for " + name_duration(kSilence)), start));
       return std::optional<Challenge>();
     }
     char* into = reinterpret_cast<char*>(&challenge) + received;
     const ssize_t got = recv(fd, into, sizeof challenge - received, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
-      RONDO_RETURN_IF_ERROR(count_drop());
+      RONDO_TRY(count_drop());
       return std::optional<Challenge>();
     }
     if (got > 0) received += static_cast<size_t>(got);
     if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
-      RONDO_RETURN_IF_ERROR(suspect(not_rondo("says something else"), start));
+      RONDO_TRY(suspect(not_rondo("says something else"), start));
       return std::optional<Challenge>();
     }
   }
   if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);
-  RONDO_RETURN_IF_ERROR(suspect(other_version(challenge.version, kProtocolVersion), start));
+  RONDO_TRY(suspect(other_version(challenge.version, kProtocolVersion), start));
   return std::optional<Challenge>();
 }
 
@@ -207,9 +206,8 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
     auto received = host.connection.try_receive();
     if (received.ok() && *received) return std::optional<Frame>(std::move((*received)->frame));
     if (received.status().code() == Code::kBootstrap && !proven_) {
-      RONDO_RETURN_IF_ERROR(
-          suspect(not_rondo("sends what it must not: " + received.status().message()),
-                  steady_clock::now()));
+      RONDO_TRY(suspect(not_rondo("sends what it must not: " + received.status().message()),
+                        steady_clock::now()));
       return std::optional<Frame>();
     }
     if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
@@ -235,7 +233,7 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   if (!first.ok()) return first.status();
   if (!*first || (*first)->kind == FrameKind::kOtherName) return std::optional<Joined>();
   if (!is_proof(**first)) {
-    RONDO_RETURN_IF_ERROR(suspect(explain_unproved(**first), steady_clock::now()));
+    RONDO_TRY(suspect(explain_unproved(**first), steady_clock::now()));
     return std::optional<Joined>();
   }
   proven_ = true;

@@ -148,7 +148,7 @@ Result<Identity> identity_from(const Config& config) {
   Identity id;
   std::optional<Launched> launched;
   if (config.rank != -1 || config.world_size != -1) {
-    RONDO_RETURN_IF_ERROR(read_explicit(config, id));
+    RONDO_TRY(read_explicit(config, id));
   } else {
     auto found = read_launcher();
     if (!found.ok()) return found.status();
@@ -166,7 +166,7 @@ Result<Identity> identity_from(const Config& config) {
   auto secret = read_secret();
   if (!secret.ok()) return secret.status();
   id.secret = *secret;
-  if (!config.unique_id.empty()) RONDO_RETURN_IF_ERROR(meet_by_unique_id(config, id));
+  if (!config.unique_id.empty()) RONDO_TRY(meet_by_unique_id(config, id));
   if (id.world_size == 1 || !id.rendezvous.empty()) return id;
   id.rendezvous = !config.rendezvous.empty() ? config.rendezvous : given_rendezvous(launched);
   if (is_tcp(id.rendezvous)) return id;

@@ -215,7 +215,7 @@ Result<int> slurm_local_size(int world_size) {
   auto list = variable(name);
   if (!list) return world_size;
   int node = 0;
-  RONDO_RETURN_IF_ERROR(read_number("SLURM_NODEID", 0, node));
+  RONDO_TRY(read_number("SLURM_NODEID", 0, node));
   std::istringstream parts(*list);
   for (std::string part; std::getline(parts, part, ',');) {
     const size_t open = part.find("(x");
@@ -289,25 +289,24 @@ Result<std::optional<Launched>> read_launcher() {
     if (!size) return std::optional<Launched>();
     return refuse("WORLD_SIZE is " + *size + " but RANK is not set: set both or neither");
   }
-  RONDO_RETURN_IF_ERROR(find_contradiction(*names));
+  RONDO_TRY(find_contradiction(*names));
   const char* size_name = which(names->world_size);
   if (!variable(size_name)) {
     return refuse(shown(names->rank) + " but " + size_name + " is not set: " + names->hint);
   }
   Launched found;
   Place& place = found.place;
-  RONDO_RETURN_IF_ERROR(read_number(names->rank, 0, place.rank));
-  RONDO_RETURN_IF_ERROR(read_number(size_name, 0, place.world_size));
-  RONDO_RETURN_IF_ERROR(check_range(place, names->rank, size_name));
-  RONDO_RETURN_IF_ERROR(
-      read_number(which(names->local_world_size), place.world_size, place.local_world_size));
+  RONDO_TRY(read_number(names->rank, 0, place.rank));
+  RONDO_TRY(read_number(size_name, 0, place.world_size));
+  RONDO_TRY(check_range(place, names->rank, size_name));
+  RONDO_TRY(read_number(which(names->local_world_size), place.world_size, place.local_world_size));
   if (is_slurm(*names)) {
     auto tasks = slurm_local_size(place.world_size);
     if (!tasks.ok()) return tasks.status();
     place.local_world_size = *tasks;
   }
-  RONDO_RETURN_IF_ERROR(read_number(which(names->local_rank), place.rank, place.local_rank));
-  RONDO_RETURN_IF_ERROR(check_local(*names, size_name, found));
+  RONDO_TRY(read_number(which(names->local_rank), place.rank, place.local_rank));
+  RONDO_TRY(check_local(*names, size_name, found));
   return std::optional<Launched>(found);
 }
 
@@ -338,8 +337,8 @@ Result<std::string> rank_0_address() {
     const std::string host =
         first_host(variable(which({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})).value_or(""));
     int job = 0, step = 0;
-    RONDO_RETURN_IF_ERROR(read_number("SLURM_JOB_ID", 0, job));
-    RONDO_RETURN_IF_ERROR(read_number("SLURM_STEP_ID", 0, step));
+    RONDO_TRY(read_number("SLURM_JOB_ID", 0, job));
+    RONDO_TRY(read_number("SLURM_STEP_ID", 0, step));
     // Below Linux's ephemeral ports.
     const int port = 20'000 + (job % 10'000 + step % 10'000) % 10'000;
     return host.empty() ? host : host + ":" + std::to_string(port);

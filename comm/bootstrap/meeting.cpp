@@ -30,7 +30,7 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
                                           " within " + name_duration(meeting.timeout) +
                                           ": another process does" + connector.suspicion());
     }
-    RONDO_RETURN_IF_ERROR(connector.pause());
+    RONDO_TRY(connector.pause());
   }
 }
 
@@ -48,7 +48,7 @@ Result<Joined> join_meeting(const Meeting& meeting) {
                                           " looked for it at " + meeting.rendezvous.text() +
                                           connector.suspicion());
     }
-    RONDO_RETURN_IF_ERROR(connector.pause());
+    RONDO_TRY(connector.pause());
   }
 }
 

@@ -87,13 +87,13 @@ Status make_directory(const std::string& path, mode_t mode) {
 Result<bool> make_private_directory(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path();
   if (is_derived(path)) {  // the parent (/tmp/rondo-UID) stays, for all jobs of this user
-    RONDO_RETURN_IF_ERROR(make_directory(parent, 0700));
-    RONDO_RETURN_IF_ERROR(check_parent(path));
+    RONDO_TRY(make_directory(parent, 0700));
+    RONDO_TRY(check_parent(path));
   }
   const mode_t mode = is_derived(path) ? 0700 : kMadeMode;
   if (mkdir(path.c_str(), mode) == 0) return true;
   if (errno == ENOENT && !parent.empty()) {
-    RONDO_RETURN_IF_ERROR(make_directory(parent, mode));
+    RONDO_TRY(make_directory(parent, mode));
     if (mkdir(path.c_str(), mode) == 0) return true;
     if (errno == ENOENT) return false;  // the parent is gone
   }
@@ -321,7 +321,7 @@ Result<std::optional<UniqueFd>> Rendezvous::try_connect(Deadline deadline) const
     const socklen_t bytes = abstract_address(place_, address);
     return connect_unix(address, bytes, text_);
   }
-  RONDO_RETURN_IF_ERROR(check_parent(place_));
+  RONDO_TRY(check_parent(place_));
   auto opened = open_private_directory(place_);
   if (!opened.ok()) return opened.status();
   if (!*opened) return std::optional<UniqueFd>();

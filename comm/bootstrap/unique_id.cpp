@@ -110,7 +110,7 @@ Result<std::string> make_unique_id() {
 namespace comm {
 
 Status meet_by_unique_id(const Config& config, Identity& identity) {
-  RONDO_RETURN_IF_ERROR(check_given(config, "Config::unique_id"));
+  RONDO_TRY(check_given(config, "Config::unique_id"));
   if (!is_unique_id(config.unique_id)) {
     return refuse("Config::unique_id (" + std::to_string(config.unique_id.size()) +
                   " characters) is not what make_unique_id() gave: pass all " +
@@ -138,7 +138,7 @@ Status agree_on_unique_id(Config& config, Status own) {
   if (!own.ok()) blob = kRefusal + own.to_string();
   blob.resize(kBlobBytes);
   auto blobs = call(config.all_gather, blob);
-  RONDO_RETURN_IF_ERROR(own);
+  RONDO_TRY(own);
   if (!blobs.ok()) {
     return {blobs.status().code(), "Config::all_gather failed on rank " +
                                        std::to_string(config.rank) + ": " +

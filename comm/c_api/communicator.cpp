@@ -52,7 +52,7 @@ AllGather all_gather_of(const rondo_config& c) {
 
 Status read_config(const rondo_config* given, Config& config) {
   rondo_config c = default_config();
-  RONDO_RETURN_IF_ERROR(read_struct(given, "rondo_config", c));
+  RONDO_TRY(read_struct(given, "rondo_config", c));
   const auto text = [](const char* string) { return std::string(string ? string : ""); };
   config.rank = c.rank;
   config.world_size = c.world_size;
@@ -93,11 +93,11 @@ rondo_code report(rondo_code code, const char* text) {
 }
 
 Status read_arguments(const Given& given, Arguments& into) {
-  RONDO_RETURN_IF_ERROR(check_pointer(given.communicator, "the communicator"));
-  RONDO_RETURN_IF_ERROR(read_value(given.type, kDataTypes, "data type", into.type));
-  RONDO_RETURN_IF_ERROR(read_value(given.op, kReduceOps, "operator", into.op));
+  RONDO_TRY(check_pointer(given.communicator, "the communicator"));
+  RONDO_TRY(read_value(given.type, kDataTypes, "data type", into.type));
+  RONDO_TRY(read_value(given.op, kReduceOps, "operator", into.op));
   rondo_call_options c = default_options();
-  RONDO_RETURN_IF_ERROR(read_struct(given.options, "rondo_call_options", c));
+  RONDO_TRY(read_struct(given.options, "rondo_call_options", c));
   into.options.timeout = std::chrono::milliseconds(c.timeout_ms);
   into.options.factor = c.factor;
   into.options.stream = c.stream;
@@ -155,7 +155,7 @@ rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* c
   return guarded({{communicator, "the place for the communicator"}}, [&]() -> Status {
     *communicator = nullptr;
     Config settings;
-    RONDO_RETURN_IF_ERROR(read_config(config, settings));
+    RONDO_TRY(read_config(config, settings));
     auto made = Communicator::create(settings);
     if (made.ok()) *communicator = new rondo_communicator{std::move(*made)};
     return made.status();
@@ -166,7 +166,7 @@ rondo_code rondo_create_async(rondo_pending** pending, const rondo_config* confi
   return guarded({{pending, "the place for the handle"}}, [&]() -> Status {
     *pending = nullptr;
     Config settings;
-    RONDO_RETURN_IF_ERROR(read_config(config, settings));
+    RONDO_TRY(read_config(config, settings));
     *pending = new rondo_pending{Communicator::create_async(settings)};
     return {};
   });
@@ -270,11 +270,11 @@ rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collecti
         Collective which{};
         DataType element{};
         Algorithm how{};
-        RONDO_RETURN_IF_ERROR(read_value(collective, rondo::kCollectives, "collective", which));
-        RONDO_RETURN_IF_ERROR(read_value(type, rondo::kDataTypes, "data type", element));
-        RONDO_RETURN_IF_ERROR(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
+        RONDO_TRY(read_value(collective, rondo::kCollectives, "collective", which));
+        RONDO_TRY(read_value(type, rondo::kDataTypes, "data type", element));
+        RONDO_TRY(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
         ReduceOp reduction{};
-        RONDO_RETURN_IF_ERROR(read_value(op, rondo::kReduceOps, "operator", reduction));
+        RONDO_TRY(read_value(op, rondo::kReduceOps, "operator", reduction));
         const Plan p =
             communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
         write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels,
@@ -297,7 +297,7 @@ rondo_code rondo_get_stats(const rondo_communicator* communicator, rondo_stats* 
 rondo_code rondo_flight_record(const rondo_communicator* communicator, char* buffer,
                                size_t capacity, size_t* needed) {
   return guarded({{communicator, "the communicator"}}, [&]() -> Status {
-    if (capacity > 0) RONDO_RETURN_IF_ERROR(check_pointer(buffer, "the buffer"));
+    if (capacity > 0) RONDO_TRY(check_pointer(buffer, "the buffer"));
     const std::string text = communicator->communicator.flight_record();
     if (capacity > 0) buffer[text.copy(buffer, capacity - 1)] = '\0';
     if (needed != nullptr) *needed = text.size() + 1;
@@ -338,7 +338,7 @@ rondo_code rondo_set_log_callback(rondo_log_callback callback, void* context) {
 rondo_code rondo_set_log_level(rondo_log_level level) {
   return guarded([&]() -> Status {
     LogLevel wanted{};
-    RONDO_RETURN_IF_ERROR(read_value(level, kLogLevels, "log level", wanted));
+    RONDO_TRY(read_value(level, kLogLevels, "log level", wanted));
     rondo::set_log_level(wanted);
     return {};
   });

@@ -65,8 +65,7 @@ using Required = std::initializer_list<std::pair<const void*, const char*>>;
 template <class Body>
 rondo_code guarded(Required pointers, const Body& body) noexcept {
   return guarded([&]() -> Status {
-    for (const auto& [pointer, what] : pointers)
-      RONDO_RETURN_IF_ERROR(check_pointer(pointer, what));
+    for (const auto& [pointer, what] : pointers) RONDO_TRY(check_pointer(pointer, what));
     return body();
   });
 }
@@ -184,7 +183,7 @@ rondo_code start(const Given& given, rondo_work** work, const Body& body) {
     // Allocated first, so that no operation is pending if there is no memory for its handle.
     auto handle = std::make_unique<rondo_work>(rondo_work{Work(nullptr)});
     handle->work = body(given.communicator->communicator, arguments);
-    RONDO_RETURN_IF_ERROR(handle->work.status());
+    RONDO_TRY(handle->work.status());
     if (work != nullptr) *work = handle.release();
     return {};
   });

@@ -99,8 +99,8 @@ Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& boot
                     setup.device, devices, devices - 1));
   }
   const DeviceScope scope(made->cuda_, setup.device);
-  RONDO_RETURN_IF_ERROR(scope.status());
-  RONDO_RETURN_IF_ERROR(made->meet(std::move(control), setup));
+  RONDO_TRY(scope.status());
+  RONDO_TRY(made->meet(std::move(control), setup));
   return made;
 }
 
@@ -110,7 +110,7 @@ Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
     return Status(Code::kUnavailable,
                   fmt::format("GPU {} is in a mode that forbids computing", device_));
   }
-  RONDO_RETURN_IF_ERROR(cuda_.load(backend_.kernel));
+  RONDO_TRY(cuda_.load(backend_.kernel));
   int at_once = RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0));
   Introduction own{};
   own.place = {.process = this_process(),
@@ -145,12 +145,12 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
   auto reach = RONDO_TRY(transport::cuda_ipc::slowest_reach(cuda_, own.place, places));
   auto reaches = RONDO_TRY(gather(bootstrap_, reach));
   reach_ = *std::max_element(reaches.begin(), reaches.end());
-  RONDO_RETURN_IF_ERROR(settle(setup, places, fewest_at_once));
-  if (rank == 0) RONDO_RETURN_IF_ERROR(warn_of_sharing(cuda_, places));
-  RONDO_RETURN_IF_ERROR(create_streams());
+  RONDO_TRY(settle(setup, places, fewest_at_once));
+  if (rank == 0) RONDO_TRY(warn_of_sharing(cuda_, places));
+  RONDO_TRY(create_streams());
   memory_ = RONDO_TRY(ProcessMemory::open(backend_.cuda, std::move(control), ranks));
   memory_->set_present(rank, true);
-  RONDO_RETURN_IF_ERROR(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
+  RONDO_TRY(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
   programs_ = RONDO_TRY(Programs::create(backend_.cuda, backend_.program_bytes, copies_));
   return {};
 }
@@ -161,7 +161,7 @@ Status DeviceRunner::connect(const DevicePlace& own) {
   segments_ = &segments;
   memory_->keep(std::move(made));
   auto offers = RONDO_TRY(gather(bootstrap_, segments.offer()));
-  RONDO_RETURN_IF_ERROR(segments.connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
+  RONDO_TRY(segments.connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
   bases_.assign(segments.bases().begin(), segments.bases().end());
   return {};
 }
@@ -191,7 +191,7 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
   const int channels = setup.channels > 0
                            ? setup.channels
                            : transport::cuda_ipc::modest_channels(places, at_once, kFewChannels);
-  RONDO_RETURN_IF_ERROR(transport::cuda_ipc::check_residency(places, channels, at_once));
+  RONDO_TRY(transport::cuda_ipc::check_residency(places, channels, at_once));
   claim_ = RONDO_TRY(Claim::take(own.device, channels, own.multiprocessors * at_once));
   const auto ranks = static_cast<int>(places.size());
   // Messages and operations of a rank take turns on its GPU: both have these places.
@@ -258,7 +258,7 @@ DeviceRunner::~DeviceRunner() {
 
 Result<bool> DeviceRunner::is_idle() const {
   const OutsideCapture outside(cuda_);
-  RONDO_RETURN_IF_ERROR(outside.status());
+  RONDO_TRY(outside.status());
   return cuda_.has_happened(launched_);
 }
 
@@ -363,8 +363,8 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const engine::ExecutionPlan& plan = prepared.direct ? *prepared.direct : prepared.staged;
   const Bytes in = {operation.in, operation.in + prepared.in_bytes};
   const Bytes out = {operation.out, operation.out + prepared.out_bytes};
-  if (begun_ && must_wait_for_begun(in, out)) RONDO_RETURN_IF_ERROR(launch());
-  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
+  if (begun_ && must_wait_for_begun(in, out)) RONDO_TRY(launch());
+  RONDO_TRY(begin_launch(operation.stream));
   auto program = RONDO_TRY(upload(operation, plan));
   begun_->read.push_back(in);
   begun_->written.push_back(out);
@@ -404,7 +404,7 @@ Status DeviceRunner::begin_launch(void* stream) {
   uint64_t capture = RONDO_TRY(cuda_.capture_of(stream));
   if (begun_ && (begun_->stream != stream || begun_->capture != capture ||
                  begun_->group.operation_count == engine::DeviceGroup::kMostOperations)) {
-    RONDO_RETURN_IF_ERROR(launch());
+    RONDO_TRY(launch());
   }
   if (!begun_) begun_.emplace(Begun{.stream = stream, .capture = capture});
   return {};
@@ -413,8 +413,8 @@ Status DeviceRunner::begin_launch(void* stream) {
 Status DeviceRunner::launch() {
   Begun begun = std::move(*begun_);
   begun_.reset();
-  RONDO_RETURN_IF_ERROR(follow(begun.stream, begun.capture));
-  if (begun.capture == 0) RONDO_RETURN_IF_ERROR(keep_bounded(begun.stream));
+  RONDO_TRY(follow(begun.stream, begun.capture));
+  if (begun.capture == 0) RONDO_TRY(keep_bounded(begun.stream));
   const int rank = bootstrap_.rank();
   RankControl& control = memory_->control(rank);
   engine::DeviceLinks links = {.shape = shape_,
@@ -424,14 +424,14 @@ Status DeviceRunner::launch() {
                                .segments = {}};
   std::copy(bases_.begin(), bases_.end(), links.segments);
   void* arguments[] = {&links, &begun.group};
-  RONDO_RETURN_IF_ERROR(cuda_.launch({.kernel = backend_.kernel,
-                                      .blocks = begun.blocks,
-                                      .threads = backend_.threads,
-                                      .shared_bytes = 0,
-                                      .arguments = arguments,
-                                      .stream = begun.stream}));
+  RONDO_TRY(cuda_.launch({.kernel = backend_.kernel,
+                          .blocks = begun.blocks,
+                          .threads = backend_.threads,
+                          .shared_bytes = 0,
+                          .arguments = arguments,
+                          .stream = begun.stream}));
   has_launched_.store(true, std::memory_order_relaxed);
-  RONDO_RETURN_IF_ERROR(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
+  RONDO_TRY(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
   (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = begun.stream,
                                                             .capture = begun.capture};
   return {};
@@ -446,12 +446,12 @@ Status DeviceRunner::keep_bounded(Stream stream) {
   for (int turn = 1;; ++turn) {
     Result<bool> happened = [&]() -> Result<bool> {
       const OutsideCapture outside(cuda_);
-      RONDO_RETURN_IF_ERROR(outside.status());
+      RONDO_TRY(outside.status());
       return cuda_.has_happened(mark);
     }();
-    RONDO_RETURN_IF_ERROR(happened.status());
+    RONDO_TRY(happened.status());
     if (*happened) return cuda_.record(mark, stream);
-    RONDO_RETURN_IF_ERROR(check(turn % kTurnsOfASecond == 0));
+    RONDO_TRY(check(turn % kTurnsOfASecond == 0));
     nanosleep(&kPause, nullptr);
   }
 }
@@ -465,10 +465,10 @@ Result<const Uploaded*> DeviceRunner::upload(const engine::Operation& operation,
   // All programs but those of graphs can be dropped as soon as no kernel reads them; the begun
   // launch reads some, so it is launched first. Peers do not wait for this rank meanwhile:
   // everything it has begun is on its GPU.
-  if (begun_->blocks > 0) RONDO_RETURN_IF_ERROR(launch());
+  if (begun_->blocks > 0) RONDO_TRY(launch());
   if (!await_idle(operation.timeout_ns, false)) return found;
   programs_->forget();
-  RONDO_RETURN_IF_ERROR(begin_launch(operation.stream));
+  RONDO_TRY(begin_launch(operation.stream));
   return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
 }
 

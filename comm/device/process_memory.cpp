@@ -33,7 +33,7 @@ Result<std::shared_ptr<ProcessMemory>> ProcessMemory::open(std::shared_ptr<CudaC
   std::weak_ptr<ProcessMemory>& entry = all.by_control[control.id()];
   if (auto found = entry.lock()) return found;
   // Once for each process: mapped memory cannot be mapped again.
-  RONDO_RETURN_IF_ERROR(cuda->map_host(control.base(), control.bytes()));
+  RONDO_TRY(cuda->map_host(control.base(), control.bytes()));
   std::shared_ptr<ProcessMemory> made(new ProcessMemory(std::move(cuda), std::move(control), ranks),
                                       release);
   entry = made;
@@ -68,7 +68,7 @@ void ProcessMemory::keep(std::unique_ptr<transport::cuda_ipc::Segments> segments
 Status ProcessMemory::map(transport::Segment memory) {
   const std::lock_guard lock(mutex_);
   if (mapped_.base() != nullptr) return {};
-  RONDO_RETURN_IF_ERROR(cuda_->map_host(memory.base(), memory.bytes()));
+  RONDO_TRY(cuda_->map_host(memory.base(), memory.bytes()));
   mapped_ = std::move(memory);
   return {};
 }

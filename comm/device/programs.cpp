@@ -46,8 +46,8 @@ Result<std::unique_ptr<Programs>> Programs::create(std::shared_ptr<CudaCalls> cu
   CudaCalls& calls = *made->cuda_;
   made->memory_ = RONDO_TRY(calls.allocate(bytes));
   made->staging_ = RONDO_TRY(calls.allocate_mapped(bytes));
-  RONDO_RETURN_IF_ERROR(calls.clear(made->memory_, kScratch, stream));
-  RONDO_RETURN_IF_ERROR(calls.synchronize(stream));
+  RONDO_TRY(calls.clear(made->memory_, kScratch, stream));
+  RONDO_TRY(calls.synchronize(stream));
   return made;
 }
 
@@ -84,7 +84,7 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
   bytes += put(staging_ + bytes, program.operands);
   uploaded.geometries = reinterpret_cast<const schedule::Geometry*>(at + bytes);
   bytes += put(staging_ + bytes, program.channels);
-  RONDO_RETURN_IF_ERROR(copy(at, bytes));
+  RONDO_TRY(copy(at, bytes));
   if (captured) {
     high_ -= all;
   } else {
@@ -99,8 +99,8 @@ size_t Programs::needed(const engine::ExecutionPlan& plan) const {
 
 Status Programs::copy(std::byte* to, size_t bytes) {
   const OutsideCapture outside(*cuda_);
-  RONDO_RETURN_IF_ERROR(outside.status());
-  RONDO_RETURN_IF_ERROR(cuda_->copy(to, staging_, bytes, stream_));
+  RONDO_TRY(outside.status());
+  RONDO_TRY(cuda_->copy(to, staging_, bytes, stream_));
   const int64_t began = base::now_ns();
   while (true) {
     bool done = RONDO_TRY(cuda_->is_done(stream_));

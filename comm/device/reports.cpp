@@ -100,7 +100,7 @@ Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Boar
   }
   for (int rank = 0; ours && rank < board.ranks(); ++rank) {
     for (int peer = 0; peer < rank; ++peer) {
-      RONDO_RETURN_IF_ERROR(watch.find_uneven(rank, peer, report.sequence, ours->call));
+      RONDO_TRY(watch.find_uneven(rank, peer, report.sequence, ours->call));
     }
   }
   return {

@@ -200,7 +200,7 @@ Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string&
     if (ours && theirs && ours->call != theirs->call) {
       return report(at, ours->call.to_string(), theirs->call.to_string());
     }
-    if (ours && theirs) RONDO_RETURN_IF_ERROR(find_uneven(rank, peer, at, ours->call));
+    if (ours && theirs) RONDO_TRY(find_uneven(rank, peer, at, ours->call));
   }
   const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
   return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));

@@ -256,13 +256,13 @@ bool ExplainedPlan::bytes_match() const {
 }
 
 Result<ExplainedPlan> make_plan(const PlanRequest& request) {
-  RONDO_RETURN_IF_ERROR(check(request));
+  RONDO_TRY(check(request));
   ExplainedPlan plan{};
   plan.request = request;
   plan.count = count_of(request);
-  RONDO_RETURN_IF_ERROR(choose(plan));
+  RONDO_TRY(choose(plan));
   plan.library_memory_us = on_library_memory(plan);
-  RONDO_RETURN_IF_ERROR(add_rank(plan, request.rank.value_or(0)));
+  RONDO_TRY(add_rank(plan, request.rank.value_or(0)));
   if (request.rank) {
     plan.not_verified = "only one rank was asked for";
   } else {
@@ -275,7 +275,7 @@ Result<ExplainedPlan> make_plan(const PlanRequest& request) {
           comm::counted(request.ranks, "rank"), kMostProofBytes >> 30);
     }
     for (int r = 1; plan.not_verified.empty() && r < request.ranks; ++r) {
-      RONDO_RETURN_IF_ERROR(add_rank(plan, r));
+      RONDO_TRY(add_rank(plan, r));
     }
   }
   count_bytes(plan);

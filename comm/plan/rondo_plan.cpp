@@ -170,7 +170,7 @@ Status write_file(const std::string& path, const std::string& text) {
 }
 
 Status write_files(const PlanFlags& flags, const ExplainedPlan& plan) {
-  if (!flags.json.empty()) RONDO_RETURN_IF_ERROR(write_file(flags.json, to_json_text(plan)));
+  if (!flags.json.empty()) RONDO_TRY(write_file(flags.json, to_json_text(plan)));
   if (flags.svg.empty()) return {};
   if (!plan.verification || !plan.verification->verdict.ok()) {
     return {Code::kDataError, "nothing is drawn of a schedule that is not verified"};

@@ -219,7 +219,7 @@ Result<Program> lower(const Schedule& schedule, uint64_t count, const Limits& li
       std::count_if(schedule.steps.begin(), schedule.steps.end(),
                     [](const Step& step) { return step.action == Action::kSignal; });
   const bool slots = schedule.ranks > 1 && signals == 0;
-  RONDO_RETURN_IF_ERROR(check(schedule, limits, slots));
+  RONDO_TRY(check(schedule, limits, slots));
   const uint64_t align =
       limits.align != 0 ? limits.align : std::max<uint64_t>(1, 64 / limits.element_bytes);
   Geometry divided = RONDO_TRY(divide(schedule, count, limits.element_bytes, align, layout));

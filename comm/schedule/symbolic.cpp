@@ -183,7 +183,7 @@ bool SymbolicChannel::full(const SymbolicFifo& fifo, int writer) const {
 // ---- Execution
 
 Status SymbolicChannel::run() {
-  for (int r = 0; r < ranks(); ++r) RONDO_RETURN_IF_ERROR(enter(r));
+  for (int r = 0; r < ranks(); ++r) RONDO_TRY(enter(r));
   for (bool progress = true; progress;) {
     progress = false;
     for (int r = 0; r < ranks(); ++r) {
@@ -194,7 +194,7 @@ Status SymbolicChannel::run() {
   for (const SymbolicCursor& cursor : cursors_) {
     if (cursor.op < operations_.size()) return deadlock();
   }
-  RONDO_RETURN_IF_ERROR(check_left_over());
+  RONDO_TRY(check_left_over());
   return check_results();
 }
 
@@ -221,16 +221,16 @@ Result<bool> SymbolicChannel::advance(int rank) {
   while (cursor.op < operations_.size() && !blocked(rank, nullptr)) {
     progress = true;
     const Program& program = operations_[cursor.op].programs[at(rank)];
-    RONDO_RETURN_IF_ERROR(step(rank, program, program.instructions[cursor.instruction]));
+    RONDO_TRY(step(rank, program, program.instructions[cursor.instruction]));
     const size_t op = cursor.op;
     next(rank);
     if (cursor.op == op) continue;
-    RONDO_RETURN_IF_ERROR(check_barrier(op, rank));
+    RONDO_TRY(check_barrier(op, rank));
     const std::string why = clocks_ ? clocks_->end(rank, op) : std::string();
     if (!why.empty()) {
       return wrong("operation " + std::to_string(op) + ", " + of_rank(rank) + " " + why);
     }
-    RONDO_RETURN_IF_ERROR(enter(rank));
+    RONDO_TRY(enter(rank));
   }
   return progress;
 }
@@ -328,7 +328,7 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
       memory_[cursor.op][at(rank)][cell_of(cursor.op, rank, true, i.chunk, index)].value = value;
       continue;  // a copy onto itself is no access
     }
-    RONDO_RETURN_IF_ERROR(put(rank, i, o, index, value));
+    RONDO_TRY(put(rank, i, o, index, value));
     if (o.place != OperandKind::kOut) report_.elements_sent[at(rank)] += length;
   }
   return {};
@@ -417,7 +417,7 @@ Status SymbolicChannel::check_results() {
         const uint64_t length = chunk_length(operations_[k], c);
         for (uint64_t i = 0; i < indices(k); ++i) {
           if (part_length(k, r, length, i) == 0) continue;
-          RONDO_RETURN_IF_ERROR(check_result(k, r, c, i));
+          RONDO_TRY(check_result(k, r, c, i));
         }
       }
     }

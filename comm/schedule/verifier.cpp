@@ -159,13 +159,12 @@ Status check_geometry(const LoweredOperation& op, const std::string& what, const
     }
     if (r > 0 && !own_rounds) continue;
     for (size_t c = 0; c < own.size(); ++c) {
-      RONDO_RETURN_IF_ERROR(check_division(op, r, own[c]));
+      RONDO_TRY(check_division(op, r, own[c]));
       if (nothing_to_do) continue;
       const std::string where = what + (r > 0 ? "rank " + text(r) + ", " : "");
-      RONDO_RETURN_IF_ERROR(
-          check_channel(own[c], where + "channel " + text(c) + " ", slots, limits));
+      RONDO_TRY(check_channel(own[c], where + "channel " + text(c) + " ", slots, limits));
     }
-    RONDO_RETURN_IF_ERROR(check_tiling(own));
+    RONDO_TRY(check_tiling(own));
   }
   return {};
 }
@@ -289,7 +288,7 @@ Status check_form(std::span<const LoweredOperation> operations, const Limits& li
     }
     if (const Status status = check_layouts(op); !status.ok())
       return wrong(what + status.message());
-    RONDO_RETURN_IF_ERROR(check_geometry(op, what, limits));
+    RONDO_TRY(check_geometry(op, what, limits));
     for (size_t r = 0; r < op.programs.size(); ++r) {
       for (size_t i = 0; i < op.programs[r].instructions.size(); ++i) {
         const std::string fault =
@@ -299,7 +298,7 @@ Status check_form(std::span<const LoweredOperation> operations, const Limits& li
         }
       }
     }
-    RONDO_RETURN_IF_ERROR(check_signals(op, what));
+    RONDO_TRY(check_signals(op, what));
   }
   return {};
 }
@@ -325,7 +324,7 @@ uint64_t chunk_length(const LoweredOperation& op, int chunk) {
 Result<VerifyReport> verify(std::span<const LoweredOperation> operations, const Limits& limits) {
   VerifyReport report;
   if (operations.empty()) return report;
-  RONDO_RETURN_IF_ERROR(check_form(operations, limits));
+  RONDO_TRY(check_form(operations, limits));
   report.elements_sent.resize(operations[0].programs.size());
   report.elements_fetched.resize(operations[0].programs.size());
   size_t channels = 0;
@@ -334,7 +333,7 @@ Result<VerifyReport> verify(std::span<const LoweredOperation> operations, const 
   }
   for (size_t c = 0; c < channels; ++c) {
     SymbolicChannel channel(operations, c, limits.depth, report);
-    RONDO_RETURN_IF_ERROR(channel.run());
+    RONDO_TRY(channel.run());
   }
   return report;
 }

@@ -104,10 +104,10 @@ Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
   auto blobs = bootstrap.all_gather(blob);
   if (!blobs.ok()) return blobs.status();
   Introduced made{};
-  RONDO_RETURN_IF_ERROR(unpack(*blobs, bootstrap.rank(), made));
+  RONDO_TRY(unpack(*blobs, bootstrap.rank(), made));
   auto links = tuner::parse_profile(blobs->front(), "of rank 0");
   if (!links.ok()) return links.status();
-  RONDO_RETURN_IF_ERROR(check_devices(made.ranks));
+  RONDO_TRY(check_devices(made.ranks));
   adopt(made.ranks.front(), config);
   made.links = {.profile = std::move(*links), .named = made.ranks[0].links_named != 0};
   made.same_process =

@@ -102,8 +102,8 @@ Status settle(Config& config) {
   }
   config.timeout = std::min(config.timeout, kLongestTimeout);
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
-  RONDO_RETURN_IF_ERROR(check_sizes(config));
-  RONDO_RETURN_IF_ERROR(check_choices(config));
+  RONDO_TRY(check_sizes(config));
+  RONDO_TRY(check_choices(config));
   return check_pace(config);
 }
 

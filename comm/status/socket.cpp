@@ -245,7 +245,7 @@ void StatusServer::drop_finished() {
 
 Result<Answer> ask(const std::string& directory) {
   auto socket = RONDO_TRY(connect_to(directory));
-  RONDO_RETURN_IF_ERROR(send_packet(socket.get(), kQuestion, {}));
+  RONDO_TRY(send_packet(socket.get(), kQuestion, {}));
   const auto until = Clock::now() + kPatience;
   pollfd answered{socket.get(), POLLIN, 0};
   while (true) {

@@ -87,7 +87,7 @@ Correction& table_of(const Question& q, std::vector<Correction>& tables) {
 }  // namespace
 
 Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base) {
-  RONDO_RETURN_IF_ERROR(check(timings));
+  RONDO_TRY(check(timings));
   LinkProfile profile = base;
   profile.corrections.clear();
   profile.corrected_ranks = 0;

@@ -111,14 +111,21 @@ inline const char* to_string(Code code) {
   return "unknown code";
 }
 
-}  // namespace rondo
+namespace detail {
+// What RONDO_TRY does with either kind of outcome.
+inline Status status_of(Status&& status) { return std::move(status); }
+inline void value_of(const Status&) {}
+template <class T>
+Status status_of(Result<T>&& result) {
+  return result.status();
+}
+template <class T>
+T value_of(Result<T>&& result) {
+  return std::move(result).value();
+}
+}  // namespace detail
 
-/// Returns the Status of `expression` from the enclosing function unless it is ok.
-#define RONDO_RETURN_IF_ERROR(expression)          \
-  do {                                             \
-    ::rondo::Status rondo_status_ = (expression);  \
-    if (!rondo_status_.ok()) return rondo_status_; \
-  } while (false)
+}  // namespace rondo
 
 /// Checks an invariant of rondo itself: if broken, prints the expression and aborts. Never for bad
 /// input.
@@ -132,11 +139,14 @@ inline const char* to_string(Code code) {
     }                                                                                              \
   } while (false)
 
-/// The value of a Result; where there is none, its Status is returned from the enclosing function.
-/// A statement expression, of GCC and Clang: use it as a whole initialiser, argument or right side.
-#define RONDO_TRY(...)                                      \
-  __extension__({                                           \
-    auto rondo_result_ = (__VA_ARGS__);                     \
-    if (!rondo_result_.ok()) return rondo_result_.status(); \
-    std::move(rondo_result_).value();                       \
+/// The value of a Result, nothing of a Status; a failure is returned from the enclosing function.
+/// A statement expression, of GCC and Clang: use it as a statement, or as a whole initialiser,
+/// argument or right side.
+#define RONDO_TRY(...)                                            \
+  __extension__({                                                 \
+    auto rondo_tried_ = (__VA_ARGS__);                            \
+    if (!rondo_tried_.ok()) {                                     \
+      return ::rondo::detail::status_of(std::move(rondo_tried_)); \
+    }                                                             \
+    ::rondo::detail::value_of(std::move(rondo_tried_));           \
   })

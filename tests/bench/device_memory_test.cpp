@@ -56,7 +56,7 @@ class FarBackend final : public Backend {
     return mismatch_of(twin(found), twin(expected), count, size_of(type));
   }
   Result<double> time(const BackendCall& operation, size_t iterations) override {
-    for (size_t i = 0; i < iterations; ++i) RONDO_RETURN_IF_ERROR(run(operation));
+    for (size_t i = 0; i < iterations; ++i) RONDO_TRY(run(operation));
     return kOperationUs;
   }
 

@@ -78,7 +78,7 @@ class FakeMemory final : public CudaMemory {
     return mismatch_of(found, expected, count, element_bytes);
   }
   Result<double> time(const std::function<Status()>& enqueue) override {
-    RONDO_RETURN_IF_ERROR(enqueue());
+    RONDO_TRY(enqueue());
     gpu->drain(stream_);
     return 1000.0;
   }

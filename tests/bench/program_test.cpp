@@ -434,7 +434,7 @@ TEST_CASE(
     }
   }
   // And what is measured without a sweep goes by it too.
-  const Ran measured = run("all_reduce --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
+  const Ran measured = run("all_reduce --wide --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
   CHECK(contains(measured.output, "star"));
   unsetenv("XDG_CONFIG_HOME");
   setenv("RONDO_LINKS", "built-in", 1);

@@ -44,9 +44,9 @@ struct Run {
 
   Status save(const std::string& folder) const {
     const Result<PendingCheckpoint> pending = begin_checkpoint(folder, state, model, kShards);
-    RONDO_RETURN_IF_ERROR(pending.status());
+    RONDO_TRY(pending.status());
     for (uint64_t shard = 0; shard < kShards; ++shard) {
-      RONDO_RETURN_IF_ERROR(write_shard(pending.value(), shard, shards[shard]));
+      RONDO_TRY(write_shard(pending.value(), shard, shards[shard]));
     }
     return commit_checkpoint(pending.value());
   }

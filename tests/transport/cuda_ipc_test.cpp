@@ -51,12 +51,12 @@ struct Job {
     });
     for (const DevicePlace& each : places) {
       auto made = Segments::create(cuda, kShape, each, exports, nullptr);
-      RONDO_RETURN_IF_ERROR(made.status());
+      RONDO_TRY(made.status());
       offers.push_back((*made)->offer());
       segments.push_back(std::move(*made));
     }
     for (uint32_t r = 0; r < segments.size(); ++r) {
-      RONDO_RETURN_IF_ERROR(segments[r]->connect(offers, r));
+      RONDO_TRY(segments[r]->connect(offers, r));
     }
     return {};
   }

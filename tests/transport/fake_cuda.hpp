@@ -45,7 +45,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
   Result<int> current_device() override { return value(current()); }
   Status set_device(int device) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     current() = device;
     return {};
   }
@@ -56,14 +56,14 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return nvlinks.count({bus, peer_bus}) > 0;
   }
   Status enable_peer_access(int peer) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
     enabled.insert(peer);
     return {};
   }
 
   Result<std::byte*> allocate(size_t bytes) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
     std::memset(memory, 0xcd, bytes);
     const std::lock_guard lock(mutex_);
@@ -74,7 +74,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
   Status release_mapped(std::byte* memory) override { return free(memory); }
   Status map_host(std::byte* memory, size_t) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
     most_mapped = std::max(most_mapped, mapped_.size() + 1);
     return mapped_.insert(memory).second ? Status() : Status(Code::kSystem, "mapped already");
@@ -85,7 +85,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
 
   Result<IpcHandle> export_memory(std::byte* memory) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
     if (memory_.count(memory) == 0) return Status(Code::kSystem, "not the start of an allocation");
     IpcHandle handle{};
@@ -93,7 +93,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return handle;
   }
   Result<std::byte*> import_memory(const IpcHandle& handle) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     std::byte* memory = nullptr;
     std::memcpy(&memory, handle.bytes.data(), sizeof memory);
     const std::lock_guard lock(mutex_);
@@ -101,7 +101,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return memory;
   }
   Status close_memory(std::byte* memory) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
     const auto found = imported_.find(memory);
     if (found == imported_.end()) return {Code::kSystem, "not imported"};
@@ -110,12 +110,12 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
 
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     std::memcpy(to, from, bytes);
     return {};
   }
   Status clear(std::byte* memory, size_t bytes, Stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     std::memset(memory, 0, bytes);
     return {};
   }
@@ -143,7 +143,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
   template <class T>
   Result<T> value(T value) {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     return value;
   }
 
@@ -163,7 +163,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return {};
   }
   Result<void*> make() {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
     objects_.push_back(std::make_unique<char>());
     return static_cast<void*>(objects_.back().get());

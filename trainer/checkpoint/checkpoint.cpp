@@ -74,7 +74,7 @@ Status remove_leftovers(const std::string& folder) {
   for (const std::string& name : names_in(folder)) {
     const bool ours = name.starts_with(std::string(".") + kPrefix) || name.starts_with(".latest.");
     if (!ours || !is_temporary_name(name)) continue;
-    RONDO_RETURN_IF_ERROR(remove_with_content(folder + "/" + name));
+    RONDO_TRY(remove_with_content(folder + "/" + name));
   }
   return {};
 }
@@ -85,8 +85,8 @@ Status remove_old(const std::string& folder, uint64_t newest, size_t keep) {
   for (const uint64_t step : steps_in(folder)) {
     if (step > newest || ++kept <= keep) continue;
     const std::string path = folder + "/" + folder_name(step);
-    RONDO_RETURN_IF_ERROR(exchange_folder(path, temporary_name(path)));
-    RONDO_RETURN_IF_ERROR(remove_with_content(temporary_name(path)));
+    RONDO_TRY(exchange_folder(path, temporary_name(path)));
+    RONDO_TRY(remove_with_content(temporary_name(path)));
   }
   return {};
 }
@@ -176,10 +176,10 @@ Status write_folder(const PendingCheckpoint& pending, const std::string& state,
                     std::span<const TensorView> model,
                     const std::span<const TensorView>* optimizer) {
   const std::map<std::string, std::string> metadata = metadata_of(pending.state_hash);
-  RONDO_RETURN_IF_ERROR(create_folder(pending.temporary));
-  RONDO_RETURN_IF_ERROR(write_tensor_file(pending.temporary + kModel, model, metadata));
+  RONDO_TRY(create_folder(pending.temporary));
+  RONDO_TRY(write_tensor_file(pending.temporary + kModel, model, metadata));
   if (optimizer != nullptr) {
-    RONDO_RETURN_IF_ERROR(
+    RONDO_TRY(
         write_tensor_file(pending.temporary + optimizer_file(std::nullopt), *optimizer, metadata));
   }
   const DiskPiece piece{state.data(), state.size()};
@@ -195,8 +195,8 @@ Result<PendingCheckpoint> begin(const std::string& folder, const CheckpointState
                                   .step = state.step,
                                   .temporary = temporary_name(path),
                                   .state_hash = hash_of(text)};
-  RONDO_RETURN_IF_ERROR(create_folder(folder));
-  RONDO_RETURN_IF_ERROR(remove_leftovers(folder));
+  RONDO_TRY(create_folder(folder));
+  RONDO_TRY(remove_leftovers(folder));
   const Status written = write_folder(pending, text, model, optimizer);
   if (written.ok()) return pending;
   (void)abandon_checkpoint(pending);
@@ -230,11 +230,11 @@ Status commit_checkpoint(const PendingCheckpoint& pending, int keep) {
   const Status status = exchange_folder(pending.temporary, pending.folder + "/" + name);
   // What failed, or what had this name before.
   const Status removed = abandon_checkpoint(pending);
-  RONDO_RETURN_IF_ERROR(status);
+  RONDO_TRY(status);
   const std::string line = name + "\n";
   const DiskPiece piece{line.data(), line.size()};
-  RONDO_RETURN_IF_ERROR(replace_file(pending.folder + kLatest, {&piece, 1}));
-  RONDO_RETURN_IF_ERROR(removed);
+  RONDO_TRY(replace_file(pending.folder + kLatest, {&piece, 1}));
+  RONDO_TRY(removed);
   return remove_old(pending.folder, pending.step, static_cast<size_t>(keep));
 }
 

@@ -72,7 +72,7 @@ Status write_file(const std::string& path, std::span<const DiskPiece> pieces) {
   tell("create", path);
   const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
   if (file.get() < 0) return failure(path, "created", errno);
-  for (const DiskPiece& piece : pieces) RONDO_RETURN_IF_ERROR(write_piece(file.get(), path, piece));
+  for (const DiskPiece& piece : pieces) RONDO_TRY(write_piece(file.get(), path, piece));
   tell("sync", path);
   if (fsync(file.get()) != 0) return failure(path, "written", errno);
   return {};
@@ -92,16 +92,16 @@ Status replace_file(const std::string& path, std::span<const DiskPiece> pieces) 
 Status exchange_folder(const std::string& from, const std::string& to) {
   std::error_code ignored;
   if (!fs::exists(to, ignored)) {
-    RONDO_RETURN_IF_ERROR(rename_or_fail(from, to));
+    RONDO_TRY(rename_or_fail(from, to));
     return sync_folder(folder_of(to));
   }
   tell("exchange", to);
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS) return failure(to, "replaced", errno);
     const std::string aside = from + ".old";
-    RONDO_RETURN_IF_ERROR(rename_or_fail(to, aside));
-    RONDO_RETURN_IF_ERROR(rename_or_fail(from, to));
-    RONDO_RETURN_IF_ERROR(rename_or_fail(aside, from));
+    RONDO_TRY(rename_or_fail(to, aside));
+    RONDO_TRY(rename_or_fail(from, to));
+    RONDO_TRY(rename_or_fail(aside, from));
   }
   return sync_folder(folder_of(to));
 }
@@ -110,7 +110,7 @@ Status create_folder(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return {};
   const std::string above = folder_of(path);
-  if (above != path) RONDO_RETURN_IF_ERROR(create_folder(above));
+  if (above != path) RONDO_TRY(create_folder(above));
   tell("create", path);
   if (!fs::create_directory(path, error) && error) return failure(path, "created", error.value());
   return sync_folder(above);
@@ -137,7 +137,7 @@ Status remove_with_content(const std::string& path) {
     }
     if (error) return failure(path, "listed", error.value());
   }
-  for (const fs::path& entry : inside) RONDO_RETURN_IF_ERROR(remove_with_content(entry.native()));
+  for (const fs::path& entry : inside) RONDO_TRY(remove_with_content(entry.native()));
   tell("remove", path);
   fs::remove(path, error);
   if (error) return failure(path, "removed", error.value());

@@ -188,7 +188,7 @@ Status load(const TensorFile& file, const std::vector<Parameter>& parameters,
                                           to_text(tensor.shape) + ", but the model needs " +
                                           to_text(shape_in_file(name, parameters[i])));
     }
-    RONDO_RETURN_IF_ERROR(convert(name, tensor, values[i]));
+    RONDO_TRY(convert(name, tensor, values[i]));
     rest.erase(name);
   }
   const auto tokens = by_name.find(kTokens);

@@ -130,7 +130,7 @@ Result<StateReader> StateReader::open(const DistributedDataParallel& ddp, DataTy
       if (tensor.adds_to >= 0) continue;
       const std::string name = array + "." + tensor.name;
       const std::vector<Found> parts = RONDO_TRY(find_parts(name, tensor, type, files));
-      RONDO_RETURN_IF_ERROR(require_whole(name, tensor, parts, files.front()));
+      RONDO_TRY(require_whole(name, tensor, parts, files.front()));
       for (const Found& part : parts) {
         pieces.push_back({.begin = ddp.offset(t) + part.first,
                           .count = part.count,

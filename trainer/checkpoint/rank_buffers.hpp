@@ -30,8 +30,7 @@ template <class T>
 Result<std::vector<uint64_t>> gather_buffers(DistributedDataParallel& ddp) {
   const std::vector<uint64_t> mine = buffer_words<T>(ddp);
   std::vector<uint64_t> all(mine.size() * static_cast<size_t>(ddp.communicator().size()));
-  RONDO_RETURN_IF_ERROR(
-      ddp.communicator().all_gather(mine.data(), all.data(), mine.size(), DataType::kUint64));
+  RONDO_TRY(ddp.communicator().all_gather(mine.data(), all.data(), mine.size(), DataType::kUint64));
   return all;
 }
 
@@ -47,10 +46,10 @@ Result<std::vector<uint64_t>> own_buffers(DistributedDataParallel& ddp, std::vec
     spdlog::warn("the checkpoint has no buffers of its own for each of {} ranks: all have rank 0's",
                  ranks.size());
   }
-  RONDO_RETURN_IF_ERROR(ranks.broadcast(&found, &found, 1, DataType::kUint64, 0));
+  RONDO_TRY(ranks.broadcast(&found, &found, 1, DataType::kUint64, 0));
   if (found == 0) return std::vector<uint64_t>();
   all.resize(wanted);
-  RONDO_RETURN_IF_ERROR(ranks.broadcast(all.data(), all.data(), wanted, DataType::kUint64, 0));
+  RONDO_TRY(ranks.broadcast(all.data(), all.data(), wanted, DataType::kUint64, 0));
   const uint64_t* mine = all.data() + each * static_cast<size_t>(ranks.rank());
   return std::vector<uint64_t>(mine, mine + each);
 }

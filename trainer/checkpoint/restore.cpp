@@ -116,8 +116,8 @@ template <class T>
 Result<Source> open_source(const TrainOptions& options, const Dataset::Facts& data,
                            Weights<T>& weights) {
   LoadedCheckpoint loaded = RONDO_TRY(load_checkpoint(options.checkpoint_dir));
-  RONDO_RETURN_IF_ERROR(require_same_run(options, data, loaded));
-  RONDO_RETURN_IF_ERROR(fill_model(loaded.model, weights.ddp()));
+  RONDO_TRY(require_same_run(options, data, loaded));
+  RONDO_TRY(fill_model(loaded.model, weights.ddp()));
   std::vector<std::string> arrays;
   for (const auto& [name, values] : weights.optimizer().state()) arrays.push_back(name);
   StateReader reader =
@@ -166,8 +166,7 @@ Status hand_out(Communicator& communicator, const StateReader* source, Weights<T
     for (size_t begin = 0; begin < elements; begin += piece.count()) {
       const size_t end = std::min(begin + piece.count(), elements);
       if (source != nullptr) source->read(array, begin, end - begin, piece.data());
-      RONDO_RETURN_IF_ERROR(
-          communicator.broadcast(piece.data(), piece.data(), end - begin, type_of<T>(), 0));
+      RONDO_TRY(communicator.broadcast(piece.data(), piece.data(), end - begin, type_of<T>(), 0));
       for (const DdpRange& own : weights.ddp().own_ranges()) {
         const size_t first = std::max(own.begin, begin), last = std::min(own.end, end);
         if (first < last) {
@@ -191,28 +190,27 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
   if (communicator.rank() == 0) {
     if (has_checkpoint(options.checkpoint_dir)) {
       source = RONDO_TRY(open_source(options, data, weights));
-      RONDO_RETURN_IF_ERROR(
-          read_state(options, communicator, source->files, weights, r, positions));
+      RONDO_TRY(read_state(options, communicator, source->files, weights, r, positions));
       buffers = source->files.state.extra.value("buffers", std::vector<uint64_t>());
     } else {
       spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
                    options.checkpoint_dir);
     }
   }
-  RONDO_RETURN_IF_ERROR(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
+  RONDO_TRY(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
   if (r.step > 0) {
-    RONDO_RETURN_IF_ERROR(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
+    RONDO_TRY(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
   }
   weights.optimizer().set_steps(r.optimizer_steps);
   if (weights.scaler() && r.scale > 0) {
-    RONDO_RETURN_IF_ERROR(weights.scaler()->restore({.scale = static_cast<float>(r.scale),
-                                                     .good_steps = r.good_steps,
-                                                     .skipped_steps = r.skipped_steps}));
+    RONDO_TRY(weights.scaler()->restore({.scale = static_cast<float>(r.scale),
+                                         .good_steps = r.good_steps,
+                                         .skipped_steps = r.skipped_steps}));
   }
   if (r.found != 0 && options.data.find("{rank}") != std::string::npos) {
     positions.resize(static_cast<size_t>(communicator.size()));
-    RONDO_RETURN_IF_ERROR(communicator.broadcast(positions.data(), positions.data(),
-                                                 positions.size(), DataType::kUint64, 0));
+    RONDO_TRY(communicator.broadcast(positions.data(), positions.data(), positions.size(),
+                                     DataType::kUint64, 0));
     r.consumed = positions[static_cast<size_t>(communicator.rank())];
   }
   TrainingProgress progress{.found = r.found != 0,

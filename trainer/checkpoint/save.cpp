@@ -36,12 +36,12 @@ struct Announcement {
 Status agree(Communicator& communicator, const Status& mine) {
   const uint64_t word = mine.ok() ? 0 : 1;
   std::vector<uint64_t> words(static_cast<size_t>(communicator.size()));
-  RONDO_RETURN_IF_ERROR(communicator.all_gather(&word, words.data(), 1, DataType::kUint64));
+  RONDO_TRY(communicator.all_gather(&word, words.data(), 1, DataType::kUint64));
   const auto failed = std::find(words.begin(), words.end(), uint64_t{1}) - words.begin();
   if (failed == communicator.size()) return {};
   char text[1024] = {};
   if (communicator.rank() == failed) mine.message().copy(text, sizeof text - 1);
-  RONDO_RETURN_IF_ERROR(
+  RONDO_TRY(
       communicator.broadcast(text, text, sizeof text, DataType::kUint8, static_cast<int>(failed)));
   return Status(Code::kSystem, fmt::format("rank {}: {}", failed, text));
 }
@@ -58,7 +58,7 @@ Status save_shards(const TrainOptions& options, Communicator& communicator,
   if (root) {
     Result<PendingCheckpoint> begun =
         begin_checkpoint(options.checkpoint_dir, state, model_views(weights.ddp()), ranks);
-    RONDO_RETURN_IF_ERROR(begun.status());  // the communicator's abort ends the others
+    RONDO_TRY(begun.status());  // the communicator's abort ends the others
     pending = std::move(begun).value();
     if (pending.temporary.size() >= sizeof sent.temporary) {
       return Status(Code::kInvalidArgument, "--checkpoint-dir: the path is too long");
@@ -66,7 +66,7 @@ Status save_shards(const TrainOptions& options, Communicator& communicator,
     std::strcpy(sent.temporary, pending.temporary.c_str());
     std::strcpy(sent.state_hash, pending.state_hash.c_str());
   }
-  RONDO_RETURN_IF_ERROR(communicator.broadcast(&sent, &sent, sizeof sent, DataType::kUint8, 0));
+  RONDO_TRY(communicator.broadcast(&sent, &sent, sizeof sent, DataType::kUint8, 0));
   pending.temporary = sent.temporary;
   pending.state_hash = sent.state_hash;
   const Status written =
@@ -91,7 +91,7 @@ Status try_outputs(const TrainOptions& options) {
           "--checkpoint-dir '" + options.checkpoint_dir +
               "' holds checkpoints already: add --resume to go on, or name another folder");
     }
-    RONDO_RETURN_IF_ERROR(create_folder(options.checkpoint_dir));
+    RONDO_TRY(create_folder(options.checkpoint_dir));
     if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) != 0) {
       return Status(Code::kSystem, "cannot write into --checkpoint-dir '" + options.checkpoint_dir +
                                        "': " + std::strerror(errno));
@@ -126,12 +126,12 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
                   const Dataset::Facts& data, const std::vector<Plan>& plans, Weights<T>& weights) {
   // Where each rank stands: with data of its own, each elsewhere.
   std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
-  RONDO_RETURN_IF_ERROR(
+  RONDO_TRY(
       communicator.all_gather(&progress.position.consumed, positions.data(), 1, DataType::kUint64));
   // Buffers that no broadcast makes equal.
   Result<std::vector<uint64_t>> buffers = std::vector<uint64_t>();
   if (options.no_broadcast_buffers) buffers = gather_buffers<T>(weights.ddp());
-  RONDO_RETURN_IF_ERROR(buffers.status());
+  RONDO_TRY(buffers.status());
   const bool sharded = weights.ddp().is_sharded();
   if (communicator.rank() != 0) {
     return sharded ? save_shards(options, communicator, {}, weights) : Status();

@@ -87,9 +87,9 @@ Status TensorFile::parse() {
   }
   const char* text = mapping_->data() + sizeof header_bytes;
   tensor_format::TensorHeader header;
-  RONDO_RETURN_IF_ERROR(tensor_format::parse_header(text, header_bytes, header));
+  RONDO_TRY(tensor_format::parse_header(text, header_bytes, header));
   metadata_ = std::move(header.metadata);
-  RONDO_RETURN_IF_ERROR(place(header.entries, text + header_bytes, rest - header_bytes));
+  RONDO_TRY(place(header.entries, text + header_bytes, rest - header_bytes));
   return verify();
 }
 

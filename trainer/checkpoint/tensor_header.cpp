@@ -108,7 +108,7 @@ Status tensor_format::parse_header(const char* text, size_t bytes, TensorHeader&
   const Json json = RONDO_TRY(parse_json(text, bytes));
   for (const auto& [key, value] : json.items()) {
     if (key == kMetadataKey) {
-      RONDO_RETURN_IF_ERROR(parse_metadata(value, header.metadata));
+      RONDO_TRY(parse_metadata(value, header.metadata));
       continue;
     }
     TensorEntry entry{.tensor = {.name = key, .type = {}, .shape = {}, .data = nullptr}};

@@ -94,7 +94,7 @@ std::string tensor_format::checksum(std::span<const TensorView* const> tensors,
 
 Status write_tensor_file(const std::string& path, std::span<const TensorView> tensors,
                          const std::map<std::string, std::string>& metadata) try {
-  RONDO_RETURN_IF_ERROR(check(path, tensors, metadata));
+  RONDO_TRY(check(path, tensors, metadata));
   const std::vector<const TensorView*> order = wide_types_first(tensors);
   const std::string header = header_of(order, metadata);
   std::vector<DiskPiece> pieces = {{header.data(), header.size()}};

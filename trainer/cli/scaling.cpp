@@ -194,7 +194,7 @@ Status run_scaling(const TrainOptions& options, char** argv) {
                   "--scaling starts the ranks itself: leave out the launcher");
   }
   const std::vector<uint64_t> ranks = scaling_ranks(options.scaling);
-  RONDO_RETURN_IF_ERROR(check_scaling(options, ranks));
+  RONDO_TRY(check_scaling(options, ranks));
   if (std::find(options.scaling.begin(), options.scaling.end(), 1) == options.scaling.end()) {
     spdlog::info("--scaling: 1 rank is added, which the others are compared with");
   }
@@ -217,7 +217,7 @@ Status run_scaling(const TrainOptions& options, char** argv) {
     spdlog::info("{} rank{}, batch {} each{}", n, n == 1 ? "" : "s", point.batch,
                  point.oversubscribed ? ": more ranks than cores" : "");
     const std::string json = scratch.path() + "/" + std::to_string(n) + ".json";
-    RONDO_RETURN_IF_ERROR(run_program(scaling_words(words, point, json)));
+    RONDO_TRY(run_program(scaling_words(words, point, json)));
     point.summary = RONDO_TRY(read_summary(json));
     point.samples_per_s = point.summary.value("samples_per_s", 0.0);
     points.push_back(std::move(point));

@@ -36,7 +36,7 @@ Status list_files(const fs::path& folder, std::vector<std::string>& files) {
     if (error) break;
     if (fs::is_regular_file(status)) files.push_back(path.native());
     if (fs::is_directory(status) && !is_build_folder(path)) {
-      RONDO_RETURN_IF_ERROR(list_files(path, files));
+      RONDO_TRY(list_files(path, files));
     }
   }
   if (error) return data_error(folder.native(), "cannot be listed: " + error.message());
@@ -49,11 +49,11 @@ bool looks_binary(const uint8_t* bytes, size_t size) {
 
 Status read_folder(const std::string& path, Corpus& corpus) {
   std::vector<std::string> files;
-  RONDO_RETURN_IF_ERROR(list_files(path, files));
+  RONDO_TRY(list_files(path, files));
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
     const size_t start = corpus.bytes.size();
-    RONDO_RETURN_IF_ERROR(append_file(file, corpus.bytes));
+    RONDO_TRY(append_file(file, corpus.bytes));
     const size_t size = corpus.bytes.size() - start;
     if (size > 0 && looks_binary(corpus.bytes.data() + start, size)) {
       corpus.bytes.resize(start);
@@ -72,9 +72,9 @@ Result<Corpus> load_corpus(const std::string& path, size_t least_bytes) try {
   if (error) return data_error(path, error.message());
   Corpus corpus{.path = path, .files = 0, .bytes = {}};
   if (fs::is_directory(status)) {
-    RONDO_RETURN_IF_ERROR(read_folder(path, corpus));
+    RONDO_TRY(read_folder(path, corpus));
   } else if (fs::is_regular_file(status)) {
-    RONDO_RETURN_IF_ERROR(append_file(path, corpus.bytes));
+    RONDO_TRY(append_file(path, corpus.bytes));
     corpus.files = 1;
   } else {
     return data_error(path, "is neither a regular file nor a folder");

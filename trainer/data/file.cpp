@@ -68,7 +68,7 @@ Status append_file(const std::string& path, std::vector<uint8_t>& bytes) {
     bytes.resize(end + kPiece);
     const Result<size_t> got = file.read_some(end - start, bytes.data() + end, kPiece);
     bytes.resize(end + (got.ok() ? got.value() : 0));
-    RONDO_RETURN_IF_ERROR(got.status());
+    RONDO_TRY(got.status());
     if (got.value() == 0) return {};
   }
 }

@@ -67,7 +67,7 @@ Status compressed(const std::string& path) {
 Result<Idx> load_idx(const std::string& path, size_t dimensions) {
   Idx idx;
   idx.path = path;
-  RONDO_RETURN_IF_ERROR(append_file(path, idx.file));
+  RONDO_TRY(append_file(path, idx.file));
   const std::vector<uint8_t>& file = idx.file;
   if (file.size() >= 2 && file[0] == 0x1f && file[1] == 0x8b) return compressed(path);
   idx.header_bytes = 4 * (1 + dimensions);
@@ -186,7 +186,7 @@ Result<std::unique_ptr<Dataset>> open_images(const std::string& path, const Samp
   Idx images = RONDO_TRY(load_idx(file, 3));
   const std::string label_file = RONDO_TRY(find_labels(file));
   Idx labels = RONDO_TRY(load_idx(label_file, 1));
-  RONDO_RETURN_IF_ERROR(check_pair(images, labels, shape));
+  RONDO_TRY(check_pair(images, labels, shape));
 
   const std::vector<uint8_t>&pictures = images.file, &names = labels.file;
   Dataset::Facts facts{

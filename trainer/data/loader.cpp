@@ -86,7 +86,7 @@ Result<Batch> Loader::next() {
     }
     done_work_.wait(lock, [&] { return place.ready; });
   }
-  RONDO_RETURN_IF_ERROR(place.status);
+  RONDO_TRY(place.status);
   ++next_;
   return batch_of(place);
 }
@@ -140,10 +140,9 @@ void Loader::assemble(uint64_t number, Assembled& place) const {
 Status Loader::read_samples(Assembled& place) const try {
   const SampleShape& shape = dataset_.shape();
   for (size_t i = 0; i < place.size; ++i) {
-    RONDO_RETURN_IF_ERROR(
-        dataset_.read(place.ids[i], {.tokens = row(place.tokens, i, shape.context),
-                                     .images = row(place.images, i, shape.pixels()),
-                                     .targets = row(place.targets, i, shape.targets)}));
+    RONDO_TRY(dataset_.read(place.ids[i], {.tokens = row(place.tokens, i, shape.context),
+                                           .images = row(place.images, i, shape.pixels()),
+                                           .targets = row(place.targets, i, shape.targets)}));
   }
   return {};
 } catch (const std::exception& error) {  // of the thread: it would end the process

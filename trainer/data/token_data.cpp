@@ -48,8 +48,8 @@ class TokenData : public Dataset {
     const uint64_t position = (index - first) * shape().context;
     thread_local std::vector<uint16_t> window;
     window.resize(shape().context + 1);
-    RONDO_RETURN_IF_ERROR(shard->file.read_at(kHeaderBytes + position * sizeof(uint16_t),
-                                              window.data(), window.size() * sizeof(uint16_t)));
+    RONDO_TRY(shard->file.read_at(kHeaderBytes + position * sizeof(uint16_t), window.data(),
+                                  window.size() * sizeof(uint16_t)));
     if (*std::max_element(window.begin(), window.end()) >= shape().classes) {
       return data_error(shard->file.path(), "has changed since it was opened");
     }
@@ -87,7 +87,7 @@ Result<uint64_t> check_header(const InputFile& file) {
     return data_error(file.path(), "has " + std::to_string(file.size()) +
                                        " bytes, but a token file begins with a header of 1024");
   }
-  RONDO_RETURN_IF_ERROR(file.read_at(0, header, sizeof header));
+  RONDO_TRY(file.read_at(0, header, sizeof header));
   if (header[0] != kMagic || header[1] != kTokensVersion) {
     return data_error(file.path(), "begins with magic " + std::to_string(header[0]) + ", version " +
                                        std::to_string(header[1]) +
@@ -111,8 +111,7 @@ Result<uint64_t> check_tokens(const InputFile& file, uint64_t tokens, size_t cla
   for (uint64_t begin = 0; begin < tokens; begin += piece.size()) {
     piece.resize(static_cast<size_t>(std::min(tokens - begin, kPiece)));
     const size_t bytes = piece.size() * sizeof(uint16_t);
-    RONDO_RETURN_IF_ERROR(
-        file.read_at(kHeaderBytes + begin * sizeof(uint16_t), piece.data(), bytes));
+    RONDO_TRY(file.read_at(kHeaderBytes + begin * sizeof(uint16_t), piece.data(), bytes));
     const auto too_large =
         std::find_if(piece.begin(), piece.end(), [&](uint16_t token) { return token >= classes; });
     if (too_large != piece.end()) {

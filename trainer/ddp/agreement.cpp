@@ -58,7 +58,7 @@ Status require_same(Communicator& communicator, const std::vector<std::string>& 
   const auto ranks = static_cast<size_t>(communicator.size());
   const uint64_t words[] = {trainer::hash_bytes(text.data(), text.size()), text.size()};
   std::vector<uint64_t> all(2 * ranks);
-  RONDO_RETURN_IF_ERROR(communicator.all_gather(words, all.data(), 2, DataType::kUint64));
+  RONDO_TRY(communicator.all_gather(words, all.data(), 2, DataType::kUint64));
   size_t longest = 0;
   bool same = true;
   for (size_t r = 0; r < ranks; ++r) {
@@ -69,8 +69,7 @@ Status require_same(Communicator& communicator, const std::vector<std::string>& 
 
   std::string padded = text, texts(longest * ranks, '\n');
   padded.resize(longest, '\n');
-  RONDO_RETURN_IF_ERROR(
-      communicator.all_gather(padded.data(), texts.data(), longest, DataType::kUint8));
+  RONDO_TRY(communicator.all_gather(padded.data(), texts.data(), longest, DataType::kUint8));
   const std::vector<std::string> first = lines_of(texts.substr(0, longest));
   for (size_t r = 1; r < ranks; ++r) {
     if (all[2 * r] == all[0]) continue;

@@ -84,7 +84,7 @@ Status require_names(const std::vector<DdpTensor>& tensors, const std::vector<Dd
 
 Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers,
              const DdpOptions& options) {
-  RONDO_RETURN_IF_ERROR(require_names(tensors, buffers));
+  RONDO_TRY(require_names(tensors, buffers));
   const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
   if (options.type != DataType::kFloat32 && options.type != DataType::kFloat64) {
     return refuse(
@@ -141,7 +141,7 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
     communicator.abort(fmt::format("rank {}: {}", communicator.rank(), possible.message()));
     return possible;
   }
-  RONDO_RETURN_IF_ERROR(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
+  RONDO_TRY(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
   const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * ddp::kBytesPerMb));
   return DistributedDataParallel(std::make_unique<Impl>(communicator, std::move(tensors),
                                                         std::move(buffers), options,
@@ -175,9 +175,8 @@ void* DistributedDataParallel::buffer(size_t index) {
 }
 
 Status DistributedDataParallel::replicate() {
-  RONDO_RETURN_IF_ERROR(impl_->broadcast(impl_->parameter_storage, parameter_elements()));
-  RONDO_RETURN_IF_ERROR(
-      impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements));
+  RONDO_TRY(impl_->broadcast(impl_->parameter_storage, parameter_elements()));
+  RONDO_TRY(impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements));
   impl_->replicated = true;
   return {};
 }

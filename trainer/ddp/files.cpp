@@ -24,14 +24,14 @@ std::vector<TensorView> all_views(DistributedDataParallel& ddp, const Arrays& st
 
 Result<Notes> read(const std::string& path, const std::vector<TensorView>& views) {
   const TensorFile file = RONDO_TRY(TensorFile::open(path));
-  RONDO_RETURN_IF_ERROR(trainer::fill(file, views));
+  RONDO_TRY(trainer::fill(file, views));
   return file.metadata();
 }
 
 /// `text` of rank 0 on every rank.
 Status broadcast_text(Communicator& communicator, std::string& text) {
   uint64_t size = text.size();
-  RONDO_RETURN_IF_ERROR(communicator.broadcast(&size, &size, 1, DataType::kUint64, 0));
+  RONDO_TRY(communicator.broadcast(&size, &size, 1, DataType::kUint64, 0));
   text.resize(size);
   return communicator.broadcast(text.data(), text.data(), size, DataType::kUint8, 0);
 }
@@ -40,8 +40,8 @@ Status broadcast_text(Communicator& communicator, std::string& text) {
 Status share(Communicator& communicator, const Status& mine) {
   auto code = static_cast<int32_t>(mine.code());
   std::string message = mine.message();
-  RONDO_RETURN_IF_ERROR(communicator.broadcast(&code, &code, 1, DataType::kInt32, 0));
-  RONDO_RETURN_IF_ERROR(broadcast_text(communicator, message));
+  RONDO_TRY(communicator.broadcast(&code, &code, 1, DataType::kInt32, 0));
+  RONDO_TRY(broadcast_text(communicator, message));
   return code == 0 ? Status() : Status(static_cast<Code>(code), "rank 0: " + message);
 }
 
@@ -78,7 +78,7 @@ Status DistributedDataParallel::save(const std::string& path,
                   "with shards no rank has all of the optimizer's state: save own_ranges() of each "
                   "rank, or the parameters alone");
   }
-  RONDO_RETURN_IF_ERROR(wait_parameters());
+  RONDO_TRY(wait_parameters());
   Communicator& ranks = communicator();
   Status saved;
   if (ranks.rank() == 0) {
@@ -89,16 +89,16 @@ Status DistributedDataParallel::save(const std::string& path,
 
 Result<Notes> DistributedDataParallel::load(const std::string& path,
                                             const std::map<std::string, void*>& state) {
-  RONDO_RETURN_IF_ERROR(wait_parameters());
+  RONDO_TRY(wait_parameters());
   Communicator& ranks = communicator();
   Result<Notes> notes = Notes();
   if (ranks.rank() == 0) notes = read(path, all_views(*this, state));
-  RONDO_RETURN_IF_ERROR(share(ranks, notes.status()));
+  RONDO_TRY(share(ranks, notes.status()));
   std::string text = notes.ok() ? pack(notes.value()) : std::string();
-  RONDO_RETURN_IF_ERROR(broadcast_text(ranks, text));
-  RONDO_RETURN_IF_ERROR(replicate());
+  RONDO_TRY(broadcast_text(ranks, text));
+  RONDO_TRY(replicate());
   for (const auto& [name, array] : state) {
-    RONDO_RETURN_IF_ERROR(ranks.broadcast(array, array, parameter_elements(), type(), 0));
+    RONDO_TRY(ranks.broadcast(array, array, parameter_elements(), type(), 0));
   }
   return unpack(text);
 }

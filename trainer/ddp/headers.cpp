@@ -43,7 +43,7 @@ void Headers::settle() {
 }
 
 Result<DdpStep> Headers::read() {
-  RONDO_RETURN_IF_ERROR(exchange_[0].wait());
+  RONDO_TRY(exchange_[0].wait());
   DdpStep step{.epoch_ended = true};
   std::vector<size_t> out_of_data, with_data;
   for (size_t r = 0; r * kWords < all_.size(); ++r) {

@@ -76,7 +76,7 @@ Work BucketLane::reduce(const GradientBucket& bucket) {
 }
 
 Status BucketLane::finish(size_t bucket) {
-  RONDO_RETURN_IF_ERROR(works_[bucket].wait());
+  RONDO_TRY(works_[bucket].wait());
   const Second& second = second_of(bucket);
   if (options_.hook && (!second.gradient || second.gradient->travelled_whole())) {
     options_.hook->finish(bucket_of(bucket));

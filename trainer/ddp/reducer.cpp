@@ -197,12 +197,12 @@ Status Reducer::require_gradients() const {
 }
 
 Status Reducer::collect_all(const BucketReduced& reduced) {
-  for (Work& work : buffer_work_) RONDO_RETURN_IF_ERROR(work.wait());
+  for (Work& work : buffer_work_) RONDO_TRY(work.wait());
   for (size_t b = 0; b < lane_.started(); ++b) {
-    RONDO_RETURN_IF_ERROR(lane_.finish(b));
+    RONDO_TRY(lane_.finish(b));
     times_[b] = {.ready_ns = order_.ready_ns(b), .work = lane_.times(b)};
     if (b + 1 == lane_.started()) {
-      for (Work& work : used_work_) RONDO_RETURN_IF_ERROR(work.wait());
+      for (Work& work : used_work_) RONDO_TRY(work.wait());
     }
     if (!reduced) continue;
     for (const size_t final : order_.updated_after(b)) reduced(final);

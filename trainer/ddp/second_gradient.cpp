@@ -99,7 +99,7 @@ void SecondGradient::add(T* base, const DdpRange& range) const {
 }
 
 Status SecondGradient::add_to(void* base, std::span<const DdpRange> ranges) {
-  if (!index_work_.empty()) RONDO_RETURN_IF_ERROR(index_work_[0].wait());
+  if (!index_work_.empty()) RONDO_TRY(index_work_[0].wait());
   for (const DdpRange& range : ranges) {
     if (options_.type == DataType::kFloat64) {
       add(static_cast<double*>(base), range);

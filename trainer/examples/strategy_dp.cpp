@@ -152,20 +152,20 @@ Status DataParallel<T>::prepare() {
 template <class T>
 Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
   const int64_t begin_ns = now_ns();
-  if (run_.reports()) RONDO_RETURN_IF_ERROR(load());
+  if (run_.reports()) RONDO_TRY(load());
   const int64_t loaded_ns = now_ns();
-  RONDO_RETURN_IF_ERROR(shares_.scatter(run_.communicator));
-  RONDO_RETURN_IF_ERROR(send_parameters());
+  RONDO_TRY(shares_.scatter(run_.communicator));
+  RONDO_TRY(send_parameters());
   const int64_t scattered_ns = now_ns();
-  RONDO_RETURN_IF_ERROR(compute(number));
+  RONDO_TRY(compute(number));
   const int64_t computed_ns = now_ns();
-  RONDO_RETURN_IF_ERROR(gather());
+  RONDO_TRY(gather());
   const int64_t gathered_ns = now_ns();
   Result<Update> updated = Update{.made = true};
   if (run_.reports()) {
     updated = run_.weights.update(rate, run_.options.clip);
-    RONDO_RETURN_IF_ERROR(updated.status());
-    RONDO_RETURN_IF_ERROR(run_.weights.await_parameters().status());
+    RONDO_TRY(updated.status());
+    RONDO_TRY(run_.weights.await_parameters().status());
   }
   const int64_t end_ns = now_ns();
   trace_.span(kReplicaLane, kDpLoad, number, begin_ns, loaded_ns);
@@ -212,9 +212,9 @@ Status DataParallel<T>::send_parameters() {
   const auto send = [&](void* data, size_t count) {
     return run_.communicator.broadcast(data, data, count, type_of<T>(), kRoot, kStarCall);
   };
-  RONDO_RETURN_IF_ERROR(send(ddp_.parameters(), ddp_.parameter_elements()));
+  RONDO_TRY(send(ddp_.parameters(), ddp_.parameter_elements()));
   for (size_t b = 0; b < ddp_.buffers().size(); ++b) {
-    RONDO_RETURN_IF_ERROR(send(ddp_.buffer(b), ddp_.buffers()[b].count()));
+    RONDO_TRY(send(ddp_.buffer(b), ddp_.buffers()[b].count()));
   }
   return {};
 }
@@ -226,7 +226,7 @@ Status DataParallel<T>::compute(uint64_t number) {
   loss_.data()[0] = RONDO_TRY(run_.model.forward(batch, pass));
   const auto quiet = ddp_.no_sync();
   Used used(ddp_);
-  RONDO_RETURN_IF_ERROR(run_.model.backward(batch, pass, T{1}, false, used));
+  RONDO_TRY(run_.model.backward(batch, pass, T{1}, false, used));
   // Second gradients are added here, so that they need not travel: nothing overlaps, so there is no
   // hurry for the first.
   for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
@@ -245,8 +245,8 @@ Status DataParallel<T>::gather() {
   const uint64_t terms = shares_.all_terms();
   CallOptions scaled = kStarCall;
   scaled.factor = terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
-  RONDO_RETURN_IF_ERROR(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64,
-                                                 kRoot, ReduceOp::kSum, kStarCall));
+  RONDO_TRY(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64, kRoot,
+                                     ReduceOp::kSum, kStarCall));
   return run_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
                                   type_of<T>(), kRoot, ReduceOp::kScaledSum, scaled);
 }
@@ -254,7 +254,7 @@ Status DataParallel<T>::gather() {
 /// The summary is ddp's, with what the star does in place of what buckets would have done.
 template <class T>
 Status DataParallel<T>::finish(const End& end) {
-  RONDO_RETURN_IF_ERROR(trace_.close(run_.communicator));
+  RONDO_TRY(trace_.close(run_.communicator));
   if (!run_.reports()) return {};
   nlohmann::ordered_json all = summarize(run_.facts(), *run_.report, end.bytes_sent, end.hashes[0]);
   const Communicator& communicator = run_.communicator;
@@ -286,8 +286,8 @@ size_t dp_workers(const TrainOptions& options, const Communicator& communicator)
 template <class T>
 Status train_dp(Run<T>& run) {
   DataParallel<T> dp(run);
-  RONDO_RETURN_IF_ERROR(dp.prepare());
-  RONDO_RETURN_IF_ERROR(begin_run(run));
+  RONDO_TRY(dp.prepare());
+  RONDO_TRY(begin_run(run));
   const End end = RONDO_TRY(make_steps(run, dp.strategy()));
   return dp.finish(end);
 }

@@ -31,7 +31,7 @@ Status run(const std::string &checkpoint) {
   float *db = ddp.gradient<float>(0), *dw = ddp.gradient<float>(1);
   float *parameters = b, *gradients = db;  // the first tensor begins the flat storage
   std::vector<float> velocity(ddp.parameter_elements());
-  RONDO_RETURN_IF_ERROR(ddp.replicate());
+  RONDO_TRY(ddp.replicate());
 
   DistributedSampler sampler({.samples = kSamples,
                               .ranks = static_cast<uint64_t>(ranks.size()),
@@ -41,10 +41,10 @@ Status run(const std::string &checkpoint) {
     sampler.set_epoch(epoch);
     for (uint64_t first = 0; first < sampler.size(); first += kBatch) {
       const uint64_t end = std::min(first + kBatch, sampler.size());
-      RONDO_RETURN_IF_ERROR(ddp.begin({.loss_terms = end - first,
-                                       .end_of_data = end == sampler.size(),
-                                       .epoch = epoch,
-                                       .sample_hash = sampler.index(first) + 1}));
+      RONDO_TRY(ddp.begin({.loss_terms = end - first,
+                           .end_of_data = end == sampler.size(),
+                           .epoch = epoch,
+                           .sample_hash = sampler.index(first) + 1}));
       *db = *dw = 0;  // of the sum of (w x + b - y)^2 / 2; rondo divides by all ranks' terms
       for (uint64_t i = first; i < end; ++i) {
         const float x = x_of(sampler.index(i)), error = *w * x + *b - (3 * x - 1);
@@ -53,14 +53,14 @@ Status run(const std::string &checkpoint) {
       }
       ddp.gradient_ready(0);  // b's all-reduce may start while others are still computed
       ddp.gradient_ready(1);
-      RONDO_RETURN_IF_ERROR(ddp.finish());
+      RONDO_TRY(ddp.finish());
       for (size_t i = 0; i < velocity.size(); ++i) {
         velocity[i] = kMomentum * velocity[i] + gradients[i];
         parameters[i] -= kRate * velocity[i];
       }
     }
   }
-  RONDO_RETURN_IF_ERROR(ddp.save(checkpoint, {{"momentum", velocity.data()}}, {{"by", "toy"}}));
+  RONDO_TRY(ddp.save(checkpoint, {{"momentum", velocity.data()}}, {{"by", "toy"}}));
   std::printf("rank %d on device %d: w %.2f b %.2f, %zu bytes of gradients\n", ranks.rank(), device,
               *w, *b, hook->bytes);
   return {};

@@ -87,7 +87,7 @@ class Cnn : public Model<T> {
       pass.forward_begins(--layer);
       convolve(blocks_[b], input_of(b), batch.size);
       if (shape_.batch_norm) pass.forward_begins(--layer);
-      RONDO_RETURN_IF_ERROR(activate(blocks_[b], batch.size, pass.training));
+      RONDO_TRY(activate(blocks_[b], batch.size, pass.training));
     }
     pass.forward_begins(--layer);
     if (shape_.average) {
@@ -109,7 +109,7 @@ class Cnn : public Model<T> {
       listener.layer_begins(layer++);
       backward_activation(block, batch.size);
       if (shape_.batch_norm) {
-        RONDO_RETURN_IF_ERROR(backward_norm(block, batch.size, accumulate, listener));
+        RONDO_TRY(backward_norm(block, batch.size, accumulate, listener));
         listener.layer_begins(layer++);
       }
       backward_convolution(b, batch.size, accumulate, listener);
@@ -134,7 +134,7 @@ class Cnn : public Model<T> {
   /// Batch norm with its ReLU, and pooling.
   Status activate(ConvBlock<T>& block, size_t samples, bool training) {
     if (shape_.batch_norm) {
-      RONDO_RETURN_IF_ERROR(measure_or_recall(block, samples, training));
+      RONDO_TRY(measure_or_recall(block, samples, training));
       batch_norm_forward(norm_shape(block, samples), block.statistics,
                          norm_parameters(block, values_), block.convolved.data(), true,
                          block.activated.data());
@@ -152,8 +152,7 @@ class Cnn : public Model<T> {
                                        .batches = buffer_values_[block.buffer + 2]};
     const BatchNormShape shape = norm_shape(block, samples);
     if (training) {
-      RONDO_RETURN_IF_ERROR(
-          batch_norm_measure(shape, block.convolved.data(), sum_, block.statistics));
+      RONDO_TRY(batch_norm_measure(shape, block.convolved.data(), sum_, block.statistics));
       batch_norm_remember(block.statistics, shape_.momentum, running);
     } else {
       batch_norm_recall(shape, running, block.statistics);
@@ -194,7 +193,7 @@ class Cnn : public Model<T> {
     batch_norm_backward_parameters(shape, block.statistics, incoming_.data(),
                                    block.convolved.data(), accumulate,
                                    norm_parameters(block, gradients_));
-    RONDO_RETURN_IF_ERROR(batch_norm_backward_exchange(sum_, block.statistics));
+    RONDO_TRY(batch_norm_backward_exchange(sum_, block.statistics));
     tell(block.parameter, listener);
     tell(block.parameter + 1, listener);
     batch_norm_backward_input(shape, block.statistics, values_[block.parameter + 1],

@@ -59,7 +59,7 @@ Result<GradientFacts> examine_gradients(Communicator& communicator, DistributedD
   }
   if (ddp.is_sharded() && (ask.finite || ask.norm)) {
     // Each block's sum is added to zeros only: exact, in whatever order.
-    RONDO_RETURN_IF_ERROR(
+    RONDO_TRY(
         communicator.all_reduce(words.data(), words.data(), words.size(), DataType::kFloat64));
   }
   double squares = 0;

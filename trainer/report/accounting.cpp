@@ -203,8 +203,7 @@ Result<Table> gather(Communicator& communicator, const std::vector<double>& mine
   Table table(static_cast<size_t>(communicator.size()));
   std::vector<double> all(mine.size() * table.size());
   if (all.empty()) return table;
-  RONDO_RETURN_IF_ERROR(
-      communicator.all_gather(mine.data(), all.data(), mine.size(), DataType::kFloat64));
+  RONDO_TRY(communicator.all_gather(mine.data(), all.data(), mine.size(), DataType::kFloat64));
   for (size_t r = 0; r < table.size(); ++r) {
     const double* begin = all.data() + r * mine.size();
     table[r].assign(begin, begin + mine.size());

@@ -36,7 +36,7 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   document.write("{\"program\": \"rondo-train\",\n\"config\": " + compact(config) +
                  ",\n\"steps\": [");
   document.cut();
-  RONDO_RETURN_IF_ERROR(document.failure_);
+  RONDO_TRY(document.failure_);
   return document;
 }
 

@@ -55,20 +55,19 @@ Status Trace::close(Communicator& communicator) {
   if (path_.empty()) return {};
   int64_t origin_ns = std::numeric_limits<int64_t>::max();
   for (const TraceEvent& event : events_) origin_ns = std::min(origin_ns, event.begin_ns);
-  RONDO_RETURN_IF_ERROR(
-      communicator.all_reduce(&origin_ns, &origin_ns, 1, DataType::kInt64, ReduceOp::kMin));
+  RONDO_TRY(communicator.all_reduce(&origin_ns, &origin_ns, 1, DataType::kInt64, ReduceOp::kMin));
 
   std::string mine = text(origin_ns);
   uint64_t bytes = mine.size();
   if (rank_ != 0) {
-    RONDO_RETURN_IF_ERROR(communicator.send(&bytes, 1, DataType::kUint64, 0));
+    RONDO_TRY(communicator.send(&bytes, 1, DataType::kUint64, 0));
     return communicator.send(mine.data(), bytes, DataType::kUint8, 0);
   }
   file_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" << mine;
   for (int rank = 1; rank < communicator.size(); ++rank) {
-    RONDO_RETURN_IF_ERROR(communicator.recv(&bytes, 1, DataType::kUint64, rank));
+    RONDO_TRY(communicator.recv(&bytes, 1, DataType::kUint64, rank));
     std::string theirs(bytes, '\0');
-    RONDO_RETURN_IF_ERROR(communicator.recv(theirs.data(), bytes, DataType::kUint8, rank));
+    RONDO_TRY(communicator.recv(theirs.data(), bytes, DataType::kUint8, rank));
     file_ << ",\n" << theirs;
   }
   file_ << "]}\n";

@@ -57,29 +57,28 @@ class Control {
   static double ms_since(int64_t begin_ns) { return to_ms(now_ns() - begin_ns); }
 
   Result<double> compute() {
-    RONDO_RETURN_IF_ERROR(p_.communicator.barrier());
+    RONDO_TRY(p_.communicator.barrier());
     const int64_t begin_ns = now_ns();
     const Pass pass{.training = true, .seed = p_.options.seed, .step = 0};
     for (uint64_t micro = 0; micro < p_.options.accum; ++micro) {
-      RONDO_RETURN_IF_ERROR(p_.model.forward(batch_, pass).status());
+      RONDO_TRY(p_.model.forward(batch_, pass).status());
       notes_.forget();
-      RONDO_RETURN_IF_ERROR(
+      RONDO_TRY(
           p_.model.backward(batch_, pass, p_.weights.loss_scale(), adds_ || micro > 0, notes_));
     }
     return ms_since(begin_ns);
   }
 
   Result<double> compute_then_reduce() {
-    RONDO_RETURN_IF_ERROR(
-        ddp_.begin({.loss_terms = batch_.size * p_.model.loss_terms() * p_.options.accum}));
+    RONDO_TRY(ddp_.begin({.loss_terms = batch_.size * p_.model.loss_terms() * p_.options.accum}));
     for (size_t t = ddp_.tensors().size(); t-- > 0 && ddp_.tensors()[t].adds_to >= 0;) {
       ddp_.touches_rows(t, {batch_.tokens, batch_.size * p_.data.shape().context});
     }
-    RONDO_RETURN_IF_ERROR(compute().status());
-    RONDO_RETURN_IF_ERROR(p_.communicator.barrier());  // no rank comes late
+    RONDO_TRY(compute().status());
+    RONDO_TRY(p_.communicator.barrier());  // no rank comes late
     const int64_t begin_ns = now_ns();
     notes_.tell(ddp_);
-    RONDO_RETURN_IF_ERROR(ddp_.finish());
+    RONDO_TRY(ddp_.finish());
     return ms_since(begin_ns);
   }
 

@@ -46,7 +46,7 @@ Result<Evaluation> evaluate(const TrainOptions& options, const Dataset& data, Mo
     sums[1] += static_cast<double>(batch.size);
     sums[2] += static_cast<double>(hits(model, batch));
   }
-  RONDO_RETURN_IF_ERROR(communicator.all_reduce(sums, sums, 3, DataType::kFloat64));
+  RONDO_TRY(communicator.all_reduce(sums, sums, 3, DataType::kFloat64));
   const double terms = sums[1] * static_cast<double>(model.loss_terms());
   return Evaluation{.loss = sums[0] / terms,
                     .accuracy = sums[2] / terms,

@@ -27,9 +27,9 @@ Status begin_parameters(Run<T>& run) {
     progress = RONDO_TRY(restore(o, run.communicator, run.data.facts(), run.weights));
   }
   if (!progress.found && !o.weights.empty()) {
-    RONDO_RETURN_IF_ERROR(load_weights(o, run.communicator, run.model, run.weights));
+    RONDO_TRY(load_weights(o, run.communicator, run.model, run.weights));
   }
-  RONDO_RETURN_IF_ERROR(run.weights.replicate());
+  RONDO_TRY(run.weights.replicate());
   set_buffers<T>(progress.buffers, run.weights.ddp());
   run.step = run.first_step = progress.step;
   run.samples.start(progress.position);
@@ -73,7 +73,7 @@ Status plan_steps(Run<T>& run) {
 template <class T>
 Status open_report(Run<T>& run) {
   if (!run.reports()) return {};
-  RONDO_RETURN_IF_ERROR(try_outputs(run.options));
+  RONDO_TRY(try_outputs(run.options));
   run.report = RONDO_TRY(Report::open(run.options, run.last_step, config_of(run.facts())));
   return {};
 }
@@ -110,7 +110,7 @@ Status record(Run<T>& run, const StepResult& made, double rate) {
 template <class T>
 Status save(Run<T>& run, const Strategy& strategy) {
   if (run.options.checkpoint_dir.empty() || run.step == run.first_step) return {};
-  RONDO_RETURN_IF_ERROR(strategy.await());
+  RONDO_TRY(strategy.await());
   const TrainingProgress progress{
       .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
   return checkpoint(run.options, run.communicator, progress, run.schedule, run.data.facts(),
@@ -120,7 +120,7 @@ Status save(Run<T>& run, const Strategy& strategy) {
 template <class T>
 Status validate(Run<T>& run, const Strategy& strategy) {
   if (run.validation == nullptr) return {};
-  RONDO_RETURN_IF_ERROR(strategy.settle());
+  RONDO_TRY(strategy.settle());
   const Evaluation result =
       RONDO_TRY(evaluate(run.options, *run.validation, run.model, run.communicator));
   if (!run.reports()) return {};
@@ -171,8 +171,8 @@ RunFacts Run<T>::facts() const {
 
 template <class T>
 Status begin_run(Run<T>& run) {
-  RONDO_RETURN_IF_ERROR(begin_parameters(run));
-  RONDO_RETURN_IF_ERROR(plan_steps(run));
+  RONDO_TRY(begin_parameters(run));
+  RONDO_TRY(plan_steps(run));
   return open_report(run);
 }
 
@@ -189,24 +189,24 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   while (!has_ended(run)) {
     const double rate = learning_rate(run.schedule, run.step + 1);
     const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
-    if (made.samples > 0) RONDO_RETURN_IF_ERROR(record(run, made, rate));
+    if (made.samples > 0) RONDO_TRY(record(run, made, rate));
     if (made.epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
     if (made.samples == 0 || has_ended(run)) continue;
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
     if (!saves && !validates) continue;
     // What these send is no step's.
-    RONDO_RETURN_IF_ERROR(strategy.await());
+    RONDO_TRY(strategy.await());
     const uint64_t steps_sent = run.communicator.stats().bytes_sent;
-    if (saves) RONDO_RETURN_IF_ERROR(save(run, strategy));
-    if (validates) RONDO_RETURN_IF_ERROR(validate(run, strategy));
+    if (saves) RONDO_TRY(save(run, strategy));
+    if (validates) RONDO_TRY(validate(run, strategy));
     sent_before += run.communicator.stats().bytes_sent - steps_sent;
   }
-  RONDO_RETURN_IF_ERROR(strategy.await());
+  RONDO_TRY(strategy.await());
   const uint64_t sent = run.communicator.stats().bytes_sent - sent_before;
-  RONDO_RETURN_IF_ERROR(save(run, strategy));
-  RONDO_RETURN_IF_ERROR(validate(run, strategy));
+  RONDO_TRY(save(run, strategy));
+  RONDO_TRY(validate(run, strategy));
   if (!o.save_weights.empty()) {
-    RONDO_RETURN_IF_ERROR(save_weights(o.save_weights, run.communicator, run.model, run.weights));
+    RONDO_TRY(save_weights(o.save_weights, run.communicator, run.model, run.weights));
   }
   return compare(run, sent);
 }

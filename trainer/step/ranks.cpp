@@ -50,7 +50,7 @@ std::string differences(const std::string& text, const std::string& first) {
 
 Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uint64_t (&mine)[2]) {
   std::vector<uint64_t> all(2 * static_cast<size_t>(communicator.size()));
-  RONDO_RETURN_IF_ERROR(communicator.all_gather(mine, all.data(), 2, DataType::kInt64));
+  RONDO_TRY(communicator.all_gather(mine, all.data(), 2, DataType::kInt64));
   return all;
 }
 
@@ -60,13 +60,11 @@ Status require_agreement(Communicator& communicator, const TrainOptions& options
   // All texts have the longest one's length: none is cut, or ranks that differ after the cut would
   // seem to agree.
   uint64_t longest = mine.size();
-  RONDO_RETURN_IF_ERROR(
-      communicator.all_reduce(&longest, &longest, 1, DataType::kUint64, ReduceOp::kMax));
+  RONDO_TRY(communicator.all_reduce(&longest, &longest, 1, DataType::kUint64, ReduceOp::kMax));
   mine.resize(longest, ' ');
   const auto ranks = static_cast<size_t>(communicator.size());
   std::string all(longest * ranks, ' ');
-  RONDO_RETURN_IF_ERROR(
-      communicator.all_gather(mine.data(), all.data(), longest, DataType::kUint8));
+  RONDO_TRY(communicator.all_gather(mine.data(), all.data(), longest, DataType::kUint8));
   std::string differing;
   for (size_t r = 1; r < ranks; ++r) {
     const std::string other = differences(all.substr(r * longest, longest), all.substr(0, longest));

@@ -10,10 +10,10 @@ template <class T>
 Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   clock_.step_begins(number);
   const DdpHeader mine = samples_.header(model_.loss_terms());
-  RONDO_RETURN_IF_ERROR(ddp_.begin(mine));
+  RONDO_TRY(ddp_.begin(mine));
   const uint64_t micro_batches = samples_.micro_batches();
   // Headers travel after the last step's parameters, which the wait for samples hides.
-  RONDO_RETURN_IF_ERROR(read());
+  RONDO_TRY(read());
   // Ranks without samples, and layers that exchange something, read all headers before forward, so
   // that all ranks agree whether the step happens. The others go on at once.
   if (mine.loss_terms == 0 || options_.sync_batch_norm) {
@@ -28,21 +28,21 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   adds_ = weights_.gradients_cleared();
   for (uint64_t micro = micro_batches; micro > 1; --micro) {
     const auto quiet = ddp_.no_sync();
-    RONDO_RETURN_IF_ERROR(forward(pass));
-    RONDO_RETURN_IF_ERROR(backward(pass));
-    RONDO_RETURN_IF_ERROR(read());
+    RONDO_TRY(forward(pass));
+    RONDO_TRY(backward(pass));
+    RONDO_TRY(read());
   }
   // During the last backward each bucket of gradients travels as soon as it is ready, and before
   // them the loss, one number for the report.
-  RONDO_RETURN_IF_ERROR(forward(pass));
+  RONDO_TRY(forward(pass));
   Work loss_work =
       communicator_.all_reduce_async(&loss_.data()[0], &loss_.data()[1], 1, DataType::kFloat64);
   const Status passed = backward(pass);
   const Result<Update> updated =
       passed.ok() ? wait_and_update(weights_, rate, options_.clip, clock_) : passed;
   const Status summed = loss_work.wait();  // also after a failure: it uses loss_
-  RONDO_RETURN_IF_ERROR(updated.status());
-  RONDO_RETURN_IF_ERROR(summed);
+  RONDO_TRY(updated.status());
+  RONDO_TRY(summed);
   samples_.mark_done();
 
   const DdpStep all = ddp_.headers().value();
@@ -104,12 +104,12 @@ Result<Update> wait_and_update(Weights<T>& weights, double rate, double max_norm
   clock.turns_to(StepPhase::kWait);
   DistributedDataParallel& ddp = weights.ddp();
   if (!weights.updates_along(max_norm)) {
-    RONDO_RETURN_IF_ERROR(ddp.finish());
+    RONDO_TRY(ddp.finish());
     clock.turns_to(StepPhase::kUpdate);
     return weights.update(rate, max_norm);
   }
   weights.begin_update(rate);
-  RONDO_RETURN_IF_ERROR(ddp.finish([&](size_t bucket) { weights.update_bucket(bucket); }));
+  RONDO_TRY(ddp.finish([&](size_t bucket) { weights.update_bucket(bucket); }));
   clock.turns_to(StepPhase::kUpdate);
   weights.end_update();
   return Update{.made = true, .norm = 0};

@@ -24,7 +24,7 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
     return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
                                        " holds other parameters than rank 0: this is a bug");
   }
-  RONDO_RETURN_IF_ERROR(clock.close(run.communicator));
+  RONDO_TRY(clock.close(run.communicator));
   const AllRanks all_ranks = RONDO_TRY(compare_ranks(run.communicator, clock.measured()));
   if (!run.reports()) return {};
   const RunFacts facts = run.facts();
@@ -52,7 +52,7 @@ Status train_ddp(Run<T>& run) {
   const TrainOptions& o = run.options;
   DistributedDataParallel& ddp = run.weights.ddp();
   run.readers = run.samples.workers();
-  RONDO_RETURN_IF_ERROR(begin_run(run));
+  RONDO_TRY(begin_run(run));
   run.plans = plan_buckets(run.communicator, ddp, o.wire_type());
   Timeline timeline = RONDO_TRY(
       Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp)));
@@ -75,14 +75,14 @@ Status train_ddp(Run<T>& run) {
       make_steps(run, {.step = [&](uint64_t number, double rate) { return step.run(number, rate); },
                        .await = [&] { return step.await_parameters(); },
                        .settle = [&] { return step.await_parameters(); }});
-  RONDO_RETURN_IF_ERROR(end.status());
+  RONDO_TRY(end.status());
   return conclude(run, end.value(), clock, control);
 }
 
 template <class T>
 Status train_with(const TrainOptions& options, const Dataset& data, const Dataset* validation,
                   Communicator& communicator, std::optional<Report>& report) try {
-  RONDO_RETURN_IF_ERROR(require_agreement(communicator, options, data, validation));
+  RONDO_TRY(require_agreement(communicator, options, data, validation));
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
   std::optional<Communicator> statistics;
   if (options.sync_batch_norm) {

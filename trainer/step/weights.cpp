@@ -82,7 +82,7 @@ void Weights<T>::initialise_parameters(uint64_t seed) {
 
 template <class T>
 Status Weights<T>::replicate() {
-  RONDO_RETURN_IF_ERROR(ddp_.replicate());
+  RONDO_TRY(ddp_.replicate());
   round_copy(0, ddp_.parameter_elements());
   return {};
 }
@@ -170,7 +170,7 @@ Result<bool> Weights<T>::await_parameters() {
   if (!under_way_) return false;
   under_way_ = false;
   for (size_t b = ddp_.layout().size(); b-- > 0;) {
-    RONDO_RETURN_IF_ERROR(ddp_.wait_parameters(b));
+    RONDO_TRY(ddp_.wait_parameters(b));
     const DdpBucket& bucket = ddp_.layout()[b];
     round_copy(bucket.offset, bucket.offset + bucket.count);
   }

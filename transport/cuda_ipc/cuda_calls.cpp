@@ -30,17 +30,17 @@ class RuntimeCalls final : public CudaCalls {
  public:
   Result<int> device_count() override {
     int count = 0;
-    RONDO_RETURN_IF_ERROR(status_of(cudaGetDeviceCount(&count), "counting devices"));
+    RONDO_TRY(status_of(cudaGetDeviceCount(&count), "counting devices"));
     return count;
   }
 
   Result<DeviceInfo> device_info(int device) override {
     cudaDeviceProp properties{};
     const cudaError_t code = cudaGetDeviceProperties(&properties, device);
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking for a device's properties"));
+    RONDO_TRY(status_of(code, "asking for a device's properties"));
     int mode = 0;
-    RONDO_RETURN_IF_ERROR(status_of(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, device),
-                                    "asking for a device's mode"));
+    RONDO_TRY(status_of(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, device),
+                        "asking for a device's mode"));
     DeviceInfo info = {.name = properties.name,
                        .uuid = {},
                        .pci_bus = {},
@@ -51,7 +51,7 @@ class RuntimeCalls final : public CudaCalls {
                        .computes = mode != cudaComputeModeProhibited};
     const cudaError_t found =
         cudaDeviceGetPCIBusId(info.pci_bus.data(), static_cast<int>(info.pci_bus.size()), device);
-    RONDO_RETURN_IF_ERROR(status_of(found, "asking for a device's PCI bus"));
+    RONDO_TRY(status_of(found, "asking for a device's PCI bus"));
     static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
     std::memcpy(info.uuid.data(), &properties.uuid, info.uuid.size());
     return info;
@@ -59,7 +59,7 @@ class RuntimeCalls final : public CudaCalls {
 
   Result<int> current_device() override {
     int device = 0;
-    RONDO_RETURN_IF_ERROR(status_of(cudaGetDevice(&device), "asking for the current device"));
+    RONDO_TRY(status_of(cudaGetDevice(&device), "asking for the current device"));
     return device;
   }
   Status set_device(int device) override {
@@ -69,7 +69,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<bool> can_access_peer(int device, int peer) override {
     int can = 0;
     const cudaError_t code = cudaDeviceCanAccessPeer(&can, device, peer);
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking for peer access"));
+    RONDO_TRY(status_of(code, "asking for peer access"));
     return can != 0;
   }
 
@@ -89,7 +89,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<std::byte*> allocate(size_t bytes) override {
     void* memory = nullptr;
     const cudaError_t code = cudaMalloc(&memory, bytes);
-    RONDO_RETURN_IF_ERROR(status_of(code, "allocating device memory"));
+    RONDO_TRY(status_of(code, "allocating device memory"));
     return static_cast<std::byte*>(memory);
   }
   Status release(std::byte* memory) override {
@@ -100,7 +100,7 @@ class RuntimeCalls final : public CudaCalls {
     void* memory = nullptr;
     const cudaError_t code =
         cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-    RONDO_RETURN_IF_ERROR(status_of(code, "allocating mapped host memory"));
+    RONDO_TRY(status_of(code, "allocating mapped host memory"));
     return static_cast<std::byte*>(memory);
   }
   Status release_mapped(std::byte* memory) override {
@@ -110,7 +110,7 @@ class RuntimeCalls final : public CudaCalls {
   Status map_host(std::byte* memory, size_t bytes) override {
     const cudaError_t code =
         cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    RONDO_RETURN_IF_ERROR(status_of(code, "mapping host memory"));
+    RONDO_TRY(status_of(code, "mapping host memory"));
     void* there = nullptr;
     Status status = status_of(cudaHostGetDevicePointer(&there, memory, 0), "finding mapped memory");
     if (status.ok() && there != memory) {
@@ -126,7 +126,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<IpcHandle> export_memory(std::byte* memory) override {
     cudaIpcMemHandle_t native;
     const cudaError_t code = cudaIpcGetMemHandle(&native, memory);
-    RONDO_RETURN_IF_ERROR(status_of(code, "exporting device memory"));
+    RONDO_TRY(status_of(code, "exporting device memory"));
     IpcHandle handle;
     std::memcpy(handle.bytes.data(), &native, sizeof native);
     return handle;
@@ -136,7 +136,7 @@ class RuntimeCalls final : public CudaCalls {
     std::memcpy(&native, handle.bytes.data(), sizeof native);
     void* memory = nullptr;
     const cudaError_t code = cudaIpcOpenMemHandle(&memory, native, cudaIpcMemLazyEnablePeerAccess);
-    RONDO_RETURN_IF_ERROR(status_of(code, "importing a peer's device memory"));
+    RONDO_TRY(status_of(code, "importing a peer's device memory"));
     return static_cast<std::byte*>(memory);
   }
   Status close_memory(std::byte* memory) override {
@@ -154,7 +154,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<Stream> create_stream() override {
     cudaStream_t stream = nullptr;
     const cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    RONDO_RETURN_IF_ERROR(status_of(code, "creating a stream"));
+    RONDO_TRY(status_of(code, "creating a stream"));
     return Stream{stream};
   }
   Status destroy_stream(Stream stream) override {
@@ -166,7 +166,7 @@ class RuntimeCalls final : public CudaCalls {
       (void)cudaGetLastError();
       return false;
     }
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is done"));
+    RONDO_TRY(status_of(code, "asking whether a stream is done"));
     return true;
   }
   Status synchronize(Stream stream) override {
@@ -176,7 +176,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<Event> create_event() override {
     cudaEvent_t event = nullptr;
     const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    RONDO_RETURN_IF_ERROR(status_of(code, "creating an event"));
+    RONDO_TRY(status_of(code, "creating an event"));
     return Event{event};
   }
   Status destroy_event(Event event) override {
@@ -196,7 +196,7 @@ class RuntimeCalls final : public CudaCalls {
       (void)cudaGetLastError();
       return false;
     }
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether kernels have ended"));
+    RONDO_TRY(status_of(code, "asking whether kernels have ended"));
     return true;
   }
 
@@ -207,13 +207,12 @@ class RuntimeCalls final : public CudaCalls {
     // is, must not be queried.
     if (stream == nullptr || native_stream(stream) == cudaStreamLegacy) return uint64_t{0};
     const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking whether a stream is captured"));
+    RONDO_TRY(status_of(code, "asking whether a stream is captured"));
     return state == cudaStreamCaptureStatusNone ? uint64_t{0} : uint64_t{graph};
   }
   Result<int> exchange_capture_mode(int mode) override {
     auto native = static_cast<cudaStreamCaptureMode>(mode);
-    RONDO_RETURN_IF_ERROR(
-        status_of(cudaThreadExchangeStreamCaptureMode(&native), "setting the capture mode"));
+    RONDO_TRY(status_of(cudaThreadExchangeStreamCaptureMode(&native), "setting the capture mode"));
     return static_cast<int>(native);
   }
 
@@ -221,7 +220,7 @@ class RuntimeCalls final : public CudaCalls {
     int blocks = 0;
     const cudaError_t code =
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
-    RONDO_RETURN_IF_ERROR(status_of(code, "asking how many blocks are resident"));
+    RONDO_TRY(status_of(code, "asking how many blocks are resident"));
     return blocks;
   }
   Status load(const void* kernel) override {

@@ -13,9 +13,9 @@ Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Segmen
   std::byte* memory = RONDO_TRY(cuda.allocate(bytes));
   // From here on the destructor frees it.
   made->offer_ = {.place = place, .address = memory, .exported = false, .handle = {}};
-  RONDO_RETURN_IF_ERROR(cuda.clear(memory, bytes, stream));
+  RONDO_TRY(cuda.clear(memory, bytes, stream));
   // Peers write there as soon as they know of it.
-  RONDO_RETURN_IF_ERROR(cuda.synchronize(stream));
+  RONDO_TRY(cuda.synchronize(stream));
   if (exports) {
     IpcHandle handle = RONDO_TRY(cuda.export_memory(memory));
     made->offer_.handle = handle;
@@ -53,7 +53,7 @@ Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
                     "GPU " + std::to_string(offer_.place.number) + " cannot access GPU " +
                         std::to_string(peer.place.number) + ", that of " + name);
     }
-    RONDO_RETURN_IF_ERROR(cuda_.enable_peer_access(peer.place.number));
+    RONDO_TRY(cuda_.enable_peer_access(peer.place.number));
   }
   return peer.address;
 }

@@ -129,7 +129,7 @@ Result<Segment> Segment::find_or_map(UniqueFd fd, size_t bytes, Pages pages, boo
 
 Result<Segment> Segment::create(const char* name, size_t bytes, Pages pages) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "a shared segment of 0 bytes");
-  RONDO_RETURN_IF_ERROR(check_file_limit(bytes));
+  RONDO_TRY(check_file_limit(bytes));
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return failure("memfd_create", bytes);
   if (bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {

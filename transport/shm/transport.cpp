@@ -187,7 +187,7 @@ size_t bytes_needed(const FifoSizes& shape) { return FifoLayout(shape).bytes(); 
 Result<std::unique_ptr<Transport>> create(const FifoSizes& shape, int rank, std::byte* base,
                                           std::vector<ArenaView> arenas, bool same_process,
                                           std::vector<pid_t> processes) {
-  RONDO_RETURN_IF_ERROR(validate(shape));
+  RONDO_TRY(validate(shape));
   if (rank < 0 || rank >= shape.ranks) {
     return Status(Code::kInvalidArgument, "shared-memory transport: rank " + std::to_string(rank) +
                                               " is not below " + std::to_string(shape.ranks));

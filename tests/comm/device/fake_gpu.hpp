@@ -75,8 +75,8 @@ class FakeGpu final : public transport::test::FakeCuda {
     q.changed.wait(lock, [&] { return q.tasks.empty() && !q.busy; });
   }
   Result<bool> is_done(Stream stream) override {
-    RONDO_RETURN_IF_ERROR(next());
-    RONDO_RETURN_IF_ERROR(outside_captures());
+    RONDO_TRY(next());
+    RONDO_TRY(outside_captures());
     return idle(stream);
   }
   bool idle(Stream stream) {
@@ -86,18 +86,18 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
 
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     submit(stream, [=] { std::memcpy(to, from, bytes); });
     return {};
   }
   Status clear(std::byte* memory, size_t bytes, Stream stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     submit(stream, [=] { std::memset(memory, 0, bytes); });
     return {};
   }
 
   Status record(Event event, Stream stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     if (capture(stream) != 0) return {};  // the order of a graph's tasks is theirs already
     const std::lock_guard lock(events_mutex_);
     const uint64_t number = ++events_[event].recorded;
@@ -109,7 +109,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     return {};
   }
   Status wait(Stream stream, Event event) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     if (capture(stream) != 0) return {};
     uint64_t number = 0;
     {
@@ -126,18 +126,18 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   bool waits_for_event(Stream stream) { return queue(stream).waits_for_event; }
   Result<bool> has_happened(Event event) override {
-    RONDO_RETURN_IF_ERROR(next());
-    RONDO_RETURN_IF_ERROR(outside_captures());
+    RONDO_TRY(next());
+    RONDO_TRY(outside_captures());
     const std::lock_guard lock(events_mutex_);
     return events_[event].happened >= events_[event].recorded;
   }
 
   Result<uint64_t> capture_of(Stream stream) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     return capture(stream);
   }
   Result<int> exchange_capture_mode(int mode) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     return std::exchange(capture_mode(), mode);
   }
   void begin_capture(Stream stream) { queue(stream).capture = ++captures_; }
@@ -150,7 +150,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
 
   Status launch(const transport::cuda_ipc::Launch& launch) override {
-    RONDO_RETURN_IF_ERROR(next());
+    RONDO_TRY(next());
     if (launch.kernel != &kKernel) return {Code::kSystem, "no such kernel"};
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);

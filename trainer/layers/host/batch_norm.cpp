@@ -33,7 +33,7 @@ Status batch_norm_measure(const BatchNormShape& shape, const T* x, const SumOver
       sums[c] += lane_sum(shape.pixels, [p = x + plane](size_t i) -> double { return p[i]; });
     });
   }
-  RONDO_RETURN_IF_ERROR(exchange(sum, statistics.counted_sums));
+  RONDO_TRY(exchange(sum, statistics.counted_sums));
   statistics.count = statistics.counted_sums[0];
   const double divisor = std::max(statistics.count, 1.0);
 
@@ -47,7 +47,7 @@ Status batch_norm_measure(const BatchNormShape& shape, const T* x, const SumOver
       });
     });
   }
-  RONDO_RETURN_IF_ERROR(exchange(sum, statistics.squares));
+  RONDO_TRY(exchange(sum, statistics.squares));
   for (size_t c = 0; c < shape.channels; ++c) {
     statistics.inverse_deviation[c] =
         1 / std::sqrt(statistics.squares[c] / divisor + shape.epsilon);
