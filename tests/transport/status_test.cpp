@@ -19,7 +19,27 @@ Result<int> sum(int a, int b, int& reached) {
   return *first + *RONDO_TRY(box(b));
 }
 
+Status both(const Status& first, Status second, int& reached) {
+  RONDO_TRY(first);
+  reached = 1;
+  RONDO_TRY(std::move(second));
+  reached = 2;
+  return {};
+}
+
 }  // namespace
+
+TEST_CASE("RONDO_TRY returns a status that is a failure") {
+  const Status bad(Code::kTimeout, "late");
+  int reached = 0;
+  CHECK(both({}, {}, reached).ok());
+  CHECK(reached == 2);
+  reached = 0;
+  CHECK(both(bad, {}, reached).message() == "late");
+  CHECK(reached == 0);
+  CHECK(both({}, bad, reached).code() == Code::kTimeout);
+  CHECK(reached == 1);
+}
 
 TEST_CASE("RONDO_TRY is a result's value, moved, or returns its status") {
   int reached = 0;
