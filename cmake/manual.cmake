@@ -1,8 +1,8 @@
 # Pages for man(1), and completion in bash and zsh, from what the programs' --help prints: built with everything, and installed.
 # Those of the peers, like the peers themselves, only by `cmake --install --component peers`.
 find_package(Python3 COMPONENTS Interpreter)
-if(NOT Python3_Interpreter_FOUND OR RONDO_SANITIZE)
-  message(STATUS "manual: none without Python, or with sanitizers")
+if(NOT Python3_Interpreter_FOUND OR RONDO_SANITIZE OR CMAKE_CROSSCOMPILING)
+  message(STATUS "manual: none without Python, with sanitizers, or for another machine")
   return()
 endif()
 

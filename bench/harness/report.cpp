@@ -105,7 +105,7 @@ std::string row_csv(const Row& row) {
 }
 
 /// The largest size at which library memory is predicted to be more than this factor faster.
-constexpr double kWorthTelling = 1.5;
+constexpr double kWorthReporting = 1.5;
 
 void print_library_memory(std::FILE* out, const std::vector<Row>& rows) {
   const auto gain = [](const Row& row) {
@@ -113,19 +113,21 @@ void print_library_memory(std::FILE* out, const std::vector<Row>& rows) {
                ? row.prediction->time_us / std::max(*row.prediction->library_us, 1e-9)
                : 0;
   };
-  const Row* told = nullptr;
+  const Row* largest = nullptr;
   for (const Row& row : rows) {
-    if (gain(row) <= kWorthTelling) continue;
-    if (told == nullptr || size_bytes(row.shape, row.ranks) > size_bytes(told->shape, told->ranks))
-      told = &row;
+    if (gain(row) <= kWorthReporting) continue;
+    if (largest == nullptr ||
+        size_bytes(row.shape, row.ranks) > size_bytes(largest->shape, largest->ranks))
+      largest = &row;
   }
-  if (told == nullptr) return;
+  if (largest == nullptr) return;
   std::fprintf(
       out,
       "# Library memory (rondo::alloc, --memory library) would be %.1f times as fast at %s:\n"
       "#   predicted %s us instead of %s us\n",
-      gain(*told), format_size(size_bytes(told->shape, told->ranks)).c_str(),
-      fit(*told->prediction->library_us, 9).c_str(), fit(told->prediction->time_us, 9).c_str());
+      gain(*largest), format_size(size_bytes(largest->shape, largest->ranks)).c_str(),
+      fit(*largest->prediction->library_us, 9).c_str(),
+      fit(largest->prediction->time_us, 9).c_str());
 }
 
 json half_json(const Row& row, const std::optional<HalfRow>& half) {

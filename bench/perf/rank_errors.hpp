@@ -6,37 +6,42 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 namespace rondo::bench {
 
-/// Passes on each text to `target` when it comes for the first time. Thread-safe.
+/// Passes on each error to `target` when its text comes for the first time, and whatever is no error.
+/// A thread is a rank. Thread-safe.
 class RankErrors final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit RankErrors(spdlog::sink_ptr target) : target_(std::move(target)) {}
 
-  /// Logs which texts came more than once.
+  /// Logs which texts came from several ranks.
   void finish() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [text, ranks] : times_) {
-      if (ranks == 1) continue;
-      const std::string all = "on " + std::to_string(ranks) + " ranks: " + text;
+    for (const auto& [text, ranks] : ranks_) {
+      if (ranks.size() == 1) continue;
+      const std::string all = "on " + std::to_string(ranks.size()) + " ranks: " + text;
       target_->log({"rondo-perf", spdlog::level::err, all});
     }
-    times_.clear();
+    ranks_.clear();
   }
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    if (++times_[std::string(message.payload.data(), message.payload.size())] == 1) {
-      target_->log(message);
+    if (message.level == spdlog::level::err) {
+      auto& ranks = ranks_[std::string(message.payload.data(), message.payload.size())];
+      ranks.insert(message.thread_id);
+      if (ranks.size() > 1) return;
     }
+    target_->log(message);
   }
   void flush_() override { target_->flush(); }
 
  private:
   spdlog::sink_ptr target_;
-  std::map<std::string, int> times_;
+  std::map<std::string, std::set<size_t>> ranks_;  // by text, the threads
 };
 
 }  // namespace rondo::bench

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -41,6 +42,7 @@ struct Context {
   std::vector<std::string> args;
   StopOnSignal& stop;
   size_t private_bytes_before;
+  mutable std::atomic<bool> have_met = false;  // ranks that are threads
 };
 
 int failed(const Status& status) {
@@ -102,6 +104,7 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .graph = options.graph,
                                      .ranks_in_process = options.threads ? place.world_size : 1,
                                      .private_bytes_before = context.private_bytes_before});
+  if (backend.ok()) context.have_met = true;
   // The ranks have met, so the directory can go; an interrupted run leaves nothing behind.
   std::error_code ignored;
   if (backend.ok() && options.threads && place.rank == 0) {
@@ -147,10 +150,10 @@ int run_threads(const Context& context) {
             .rank = rank, .world_size = ranks, .local_rank = rank, .local_world_size = ranks};
         const int code = guarded([&] { return run_one(context, config, place); });
         codes[static_cast<size_t>(rank)] = code;
-        // While the directory is there the others may still wait for this rank, which none of them
-        // watches yet.
-        std::error_code ignored;
-        if (code != 0 && std::filesystem::remove_all(directory->path(), ignored) > 0) {
+        // Before they have met the others may wait for this rank, which none of them watches yet.
+        if (code != 0 && !context.have_met) {
+          std::error_code ignored;
+          std::filesystem::remove_all(directory->path(), ignored);
           errors->finish();
           std::_Exit(code);
         }

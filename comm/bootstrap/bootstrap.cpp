@@ -42,7 +42,7 @@ class Bootstrap::Impl {
   Result<std::vector<UniqueFd>> all_gather_fds(int fd);
   Status barrier();
   void fail(const Status& why) { (void)failed_here(why); }
-  /// Whether meet() failed because of another rank, which has told this one.
+  /// Whether meet() failed because of another rank, which has reported it.
   bool has_heard() const { return facts_.heard || heard_from_peer_; }
 
   int rank() const { return rank_; }

@@ -39,6 +39,7 @@ Result<std::optional<Joined>> Connector::attempt() {
   if (!socket.ok()) return socket.status();
   if (!*socket) {
     suspect_since_.reset();
+    drops_ = 0;
     return std::optional<Joined>();
   }
   const int fd = (*socket)->get();
@@ -141,12 +142,12 @@ Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
     }
     if (got > 0) received += static_cast<size_t>(got);
     if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
-      RONDO_TRY(suspect(not_rondo("says something else"), start));
+      RONDO_TRY(suspect(not_rondo("says something else"), steady_clock::now()));
       return std::optional<Challenge>();
     }
   }
   if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);
-  RONDO_TRY(suspect(other_version(challenge.version, kProtocolVersion), start));
+  RONDO_TRY(suspect(other_version(challenge.version, kProtocolVersion), steady_clock::now()));
   return std::optional<Challenge>();
 }
 

@@ -25,7 +25,7 @@ struct PeerConnection {
 /// What has happened in a meeting, for this rank's end if it fails.
 struct MeetingFacts {
   bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
-  bool heard = false;    // the failure is another rank's, which has told this one
+  bool heard = false;    // the failure is another rank's, which has reported it
 };
 
 struct Meeting {

@@ -74,7 +74,7 @@ constexpr mode_t kMadeMode = 01700;
 bool remove_if_made(const std::string& path, bool is_derived) {
   struct stat info {};
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-         (is_derived || (info.st_mode & 07777) == kMadeMode) && rmdir(path.c_str()) == 0;
+         (is_derived || (info.st_mode & 01777) == kMadeMode) && rmdir(path.c_str()) == 0;
 }
 
 Status make_directory(const std::string& path, mode_t mode) {

@@ -102,7 +102,7 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                              "draw the steps there (up to 16 ranks); -: on stdout likewise");
   app.add_option("--svg-hop", flags.svg_hop,
                  "draw one hop only, counted from 1: two rows of boxes and what passes between")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 20))
       ->needs(svg);
 }
 

@@ -90,6 +90,9 @@ def main():
     if lacking or not system.exists():
         print(f"skipped: not a Debian system, or without {lacking}")
         sys.exit(SKIPPED)
+    if os.geteuid() != 0 and subprocess.run(("unshare", "-r", "true"), check=False).returncode != 0:
+        print("skipped: neither root nor allowed a user namespace")
+        sys.exit(SKIPPED)
     build, programs = (pathlib.Path(path) for path in sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)

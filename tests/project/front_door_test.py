@@ -94,7 +94,8 @@ def anchors_of(page):
 def check_links(source):
     names = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "*.md"], stdout=subprocess.PIPE, text=True, check=False)
     pages = [source / name for name in names.stdout.split("\n") if name] or [
-        path for path in source.rglob("*.md") if "build" not in path.relative_to(source).parts]
+        path for path in source.rglob("*.md")
+        if not any(part == "build" or part.startswith(".") for part in path.relative_to(source).parts)]
     check({"README.md", "CONTRIBUTING.md", "SECURITY.md"} <= {page.name for page in pages}, f"only these pages: {pages}")
     count = 0
     for page in filter(pathlib.Path.is_file, pages):

@@ -131,6 +131,8 @@ TEST_CASE("a name can be used again at once, and several names at the same time"
 TEST_CASE("the last meeting in a directory that rondo made removes it, whichever that is",
           "[bootstrap]") {
   TempDirectory place;
+  // What is made below a folder with the setgid bit has it, too.
+  REQUIRE(chmod(place.path().c_str(), GENERATE(0700, 02700)) == 0);
   const std::string parent = place.path() + "/made", folder = parent + "/job";
   Identity id = identity(0, 2, place);
   id.rendezvous = folder;

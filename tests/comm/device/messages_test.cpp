@@ -284,7 +284,7 @@ TEST_CASE("A message whose other end never comes is named, and abort() ends one 
     if (impatient) {
       fail_alike(world, Code::kTimeout,
                  "send(float, count 50000) to rank 1 has not moved within its timeout on rank 0: "
-                 "rank 1 has not called the recv that belongs to it");
+                 "rank 1 has not called the matching recv");
     } else {
       fail_alike(world, Code::kAborted, "rank 1 aborted: that is all");
     }
