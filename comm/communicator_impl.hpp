@@ -1,4 +1,4 @@
-// What is behind a Communicator: everything that create() brings up, in the order in which it must
+// The implementation of Communicator: everything that create() brings up, in the order in which it must
 // go down.
 #pragma once
 

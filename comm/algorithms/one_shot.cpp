@@ -1,4 +1,4 @@
-// One-shot: everybody publishes, everybody reads everything: one exchange, the lowest latency.
+// One-shot: every rank publishes, and reads what all others publish: one exchange, the lowest latency.
 // Needs a transport with published slots (one writer, many readers), so that a rank writes its data
 // once and not N-1 times. S bytes, N ranks.
 //

@@ -1,4 +1,4 @@
-// The star: everybody talks to the root and to nobody else. For all_reduce, reduce and broadcast it
+// The star: each rank talks to the root and to no other. For all_reduce, reduce and broadcast it
 // is the naive baseline, here to be measured against: the root moves (N-1) * S bytes each way while
 // the others wait. (Where messages are small and ranks few, one hop is hard to beat: the cost model
 // then reduces so.) gather and scatter are stars by their nature. S bytes, N ranks.

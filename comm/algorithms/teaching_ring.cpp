@@ -9,17 +9,17 @@
 // responsible for chunk r.
 //
 //   Reduce-scatter. A chunk starts as one rank's part, at the right of the rank that is responsible
-//   for it, and travels round the ring; whoever it passes adds its own part. After N-1 hops it
+//   for it, and travels round the ring; each rank that it passes adds its own part. After N-1 hops it
 //   arrives where it belongs, complete. All N chunks travel at the same time, one between each pair
-//   of neighbours, so that everybody is always busy and nothing is added twice. Each rank has sent
+//   of neighbours, so that all ranks are always busy and nothing is added twice. Each rank has sent
 //   N-1 chunks of S/N elements.
 //
 //   All-gather. Now every chunk is complete somewhere, and travels round once more, copied by
-//   whoever it passes. Another N-1 hops, another N-1 chunks of S/N elements from each rank.
+//   each rank that it passes. Another N-1 hops, another N-1 chunks of S/N elements from each rank.
 //
 // Together 2 * (N-1) * S/N: that is the 2(N-1)/N. It hardly grows with N (1 for two ranks, 1.5 for
-// four, never above 2), and nobody can do with less: to be complete, what a rank holds must hear of
-// N-1 others' parts, and the sums must get back to N-1 ranks. What the ring pays for it is time:
+// four, never above 2), and no algorithm needs less: what a rank holds must receive N-1
+// other parts to be complete, and the sums must get back to N-1 ranks. What the ring pays for it is time:
 // 2(N-1) hops one after the other, which is why small messages use other algorithms.
 #include "comm/algorithms/teaching_ring.hpp"
 

@@ -3,9 +3,9 @@
 //
 // all_reduce, 2 hops:
 //   1. send  x N-1            rank r sends chunk p of its In to rank p, beginning with p = r+1 so
-//                             that nobody is everybody's first.
+//                             that no rank is the first of all others.
 //   2. recv_reduce_copy_send  rank r folds chunk r of all ranks in rank order 0..N-1, its own from
-//                             In; into Out and to everybody.
+//                             In; into Out and to all others.
 //   3. recv  x N-1            chunk p comes from rank p into Out.
 //   On the wire each rank sends 2(N-1) chunks: 2(N-1)/N * S bytes, as a ring does, in 2 hops
 //   instead of 2(N-1), for which it needs links between all pairs.

@@ -1,5 +1,5 @@
-// What the ranks of one communicator are doing just now, and who waits for whom: read from a board,
-// without the ranks' help. It describes; it blames nobody.
+// What the ranks of one communicator are doing just now, and which rank waits for which: read from a board,
+// without the ranks' help. It reports and does not diagnose.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ struct TrainingProgress {
   bool found = false;  // a checkpoint; else this is the beginning
   uint64_t step = 0;   // the last one that was made
   DataPosition position;
-  std::vector<uint64_t> buffers;  // see rank_buffers.hpp: set them behind Weights::replicate()
+  std::vector<uint64_t> buffers;  // see rank_buffers.hpp: set them after Weights::replicate()
 };
 
 /// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end

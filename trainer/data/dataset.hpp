@@ -61,7 +61,7 @@ class Dataset {
 
 enum class DataKind {
   kNextByte,      // bytes: `context` of them predict the next; every position is a sample
-  kByteWindows,   // bytes: `context` of them, each predicts the one behind it; windows lie side by
+  kByteWindows,   // bytes: `context` of them, each predicts the one after it; windows lie side by
                   // side and share only a target: (bytes - 1) / context samples
   kTokenWindows,  // the same windows over llm.c's token files: see token_data.cpp
   kImages,        // pictures and labels in IDX files, as MNIST's: see image_data.cpp

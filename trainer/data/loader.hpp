@@ -41,7 +41,7 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Begins an epoch, or goes on in it behind what was consumed, and starts to read ahead. May be
+  /// Begins an epoch, or goes on in it after what was consumed, and starts to read ahead. May be
   /// called in the middle of another. REQUIRES: the same position on every rank.
   void start_epoch(const DataPosition& position);
   /// Blocks until the epoch's next batch is there. It may be empty, where another rank still has
@@ -54,7 +54,7 @@ class Loader {
 
   size_t workers() const { return threads_.size(); }
 
-  /// The batches delivered so far are in the parameters: position() moves behind them. What was
+  /// The batches delivered so far are in the parameters: position() moves past them. What was
   /// only read ahead, or delivered for a step that is not finished, does not count.
   void mark_done() { done_ = next_; }
   DataPosition position() const;

@@ -6,7 +6,7 @@
 //   4..7         int32 version, 1
 //   8..11        int32 tokens
 //   12..1023     not used
-//   from 1024    uint16 per token, and nothing behind them
+//   from 1024    uint16 per token, and nothing after them
 //
 // All little-endian. A folder is its *.bin files in bytewise order of their names; no window
 // crosses from one into the next.

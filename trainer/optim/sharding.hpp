@@ -20,7 +20,7 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp);
 Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
                     bool direct);
 
-/// Of what all ranks own of `count` parameters, behind the update.
+/// Of what all ranks own of `count` parameters, after the update.
 Plan plan_gather(const Communicator& communicator, size_t count, DataType type, bool direct);
 
 /// What is planned for each bucket: its all-reduce; or its reduce-scatter, by that algorithm, with

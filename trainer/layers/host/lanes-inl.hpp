@@ -60,7 +60,7 @@ HWY_INLINE void store(D d, hn::Vec<D> v, T* to, Part part) {
   for (size_t i = 0; i < part.count; ++i) to[i] = lanes[i];
 }
 
-/// v where the row has elements, `otherwise` behind its end.
+/// v where the row has elements, `otherwise` past its end.
 template <class D>
 HWY_INLINE hn::Vec<D> live(D, hn::Vec<D> v, hn::Vec<D>, Whole) {
   return v;
@@ -80,7 +80,7 @@ HWY_INLINE void for_vectors(D d, size_t count, const Body& body) {
 }
 
 /// combine() over all vectors of term(first element, how much of the vector there is), in four
-/// chains, because one would wait for each result. What lies behind the end counts as `neutral`.
+/// chains, because one would wait for each result. What lies past the end counts as `neutral`.
 template <class Tail, class D, class Combine, class Term>
 HWY_INLINE hn::Vec<D> fold(D d, size_t count, hn::Vec<D> neutral, const Combine& combine,
                            const Term& term) {

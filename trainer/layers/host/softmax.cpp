@@ -16,7 +16,7 @@ namespace rondo::trainer {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Tail says whether the last vector may reach behind the row; there it leaves zeros.
+/// Tail says whether the last vector may reach past the row; there it leaves zeros.
 template <class Tail, class T>
 HWY_INLINE SoftmaxSum softmax(size_t count, T* row) {
   const hn::ScalableTag<T> d;
