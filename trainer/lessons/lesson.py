@@ -6,6 +6,7 @@ import argparse
 import json
 import pathlib
 import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -112,6 +113,7 @@ def teach(lesson, program, folder):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
     parser = argparse.ArgumentParser(prog="lesson")
     parser.add_argument("name")
     parser.add_argument("--folder", type=pathlib.Path)
