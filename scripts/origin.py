@@ -35,4 +35,4 @@ def machine():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     processor = _first("/proc/cpuinfo", r"^model name\s*:(.*)$") or platform.machine()
     system = _first("/etc/os-release", r'^PRETTY_NAME="?([^"\n]*)') or platform.system()
-    return f"{processor}, {len(os.sched_getaffinity(0))} CPUs, {memory:.0f} GiB, {system}, {platform.system()} {platform.release().split("-")[0]}"
+    return f"{processor}, {len(os.sched_getaffinity(0))} CPUs, {memory:.0f} GiB, {system}, {platform.system()} {platform.release().split('-')[0]}"

@@ -19,7 +19,7 @@ def without_suffix(path):
 def listed(root):
     """The table's files. A header and its source are one."""
     text = (root / "comm/README.md").read_text()
-    table = text.split("What an all-reduce passes through", 1)[1].split("\n## ", 1)[0]
+    table = text.split("\n## ", 1)[0]
     files = re.findall(r"^\| \d+ \| `([^`]+)`", table, re.M)
     for file in files:
         path = root / "comm" / file if (root / "comm" / file).exists() else root / file
