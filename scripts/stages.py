@@ -90,11 +90,15 @@ class Stages:
         return self.add(stage)
 
     def _run(self, command, limit, log):
+        ending = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # until `child` is what kill() has to end
         try:
-            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                          start_new_session=True)
+            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                                          preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, ending))
         except OSError as error:
             return FAILED, str(error), None
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
         try:
             code = self.child.wait(timeout=limit)
             self.kill()  # its remaining processes would disturb the next stages
