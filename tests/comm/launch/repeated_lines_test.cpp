@@ -104,7 +104,7 @@ TEST_CASE("updates of a progress bar are never held") {
   CHECK(ranks.printed == "[0] 50 %\r[1] 50 %\r");
 }
 
-TEST_CASE("two groups of ranks that fail differently are told apart") {
+TEST_CASE("two groups of ranks that fail differently are counted separately") {
   Ranks ranks;
   ranks.add(0, "x");
   ranks.add(1, "y");
