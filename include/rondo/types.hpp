@@ -158,6 +158,7 @@ constexpr size_t size_of(DataType type) {
   return 0;
 }
 
+/// Whether it is fp64, fp32, fp16, bf16 or one of the fp8 formats.
 constexpr bool is_floating(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kFloat16 ||
          type == DataType::kBFloat16 || type == DataType::kFloat8E4M3 ||

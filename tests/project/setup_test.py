@@ -10,7 +10,7 @@ import tempfile
 
 TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort", "tail")  # what Debian and every other system has
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
-ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-torch", "python3-matplotlib", "groff-base", "dpkg-dev", "file",
+ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-torch", "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen",
               "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
 
@@ -59,6 +59,7 @@ def with_apt(machine):
     check(not demo & (ONLY_TESTS | LINT), f"demo installs what only tests use: {demo & (ONLY_TESTS | LINT)}")
     _, _, _, everything = machine.run("setup")
     check(everything == demo | ONLY_TESTS, f"for building and testing: {everything ^ (demo | ONLY_TESTS)} differ")
+    check(machine.run("setup", "docs")[3] == {"doxygen", "python3"}, "docs needs other packages")
     check(machine.run("setup", "lint")[3] == everything | LINT, "lint adds other packages")
 
     machine.has_apt(" ".join(everything - {"catch2"}))
