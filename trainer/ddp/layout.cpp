@@ -73,10 +73,8 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
   return groups;
 }
 
-}  // namespace
-
-BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
-                         const BucketCaps& caps) {
+/// Where tensors lie, without buckets.
+BucketLayout lay_tensors(const std::vector<DdpTensor>& tensors, size_t element_bytes) {
   const size_t alignment = 64 / element_bytes;
   BucketLayout layout;
   for (const DdpTensor& tensor : tensors) {
@@ -84,21 +82,67 @@ BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_b
     layout.gradient_elements += (tensor.count() + alignment - 1) / alignment * alignment;
     if (tensor.adds_to < 0) layout.parameter_elements = layout.gradient_elements;
   }
+  return layout;
+}
+
+/// Where the next piece of the flat storage begins: padding after a tensor's end belongs to the
+/// bucket that holds that end.
+size_t end_of(const Piece& piece, const std::vector<DdpTensor>& tensors,
+              const BucketLayout& layout) {
+  if (piece.end != tensors[piece.tensor].count()) return layout.offsets[piece.tensor] + piece.end;
+  return piece.tensor + 1 < tensors.size() ? layout.offsets[piece.tensor + 1]
+                                           : layout.gradient_elements;
+}
+
+}  // namespace
+
+BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                         const BucketCaps& caps) {
+  BucketLayout layout = lay_tensors(tensors, element_bytes);
   const size_t most = caps.bytes / element_bytes;
   const size_t small = std::min(most, caps.small_bytes / element_bytes);
   size_t offset = 0;
   for (std::vector<Piece>& pieces : group(tensors, most, small)) {
-    const Piece& last = pieces.back();
-    // Padding after a tensor's end belongs to the bucket that holds that end.
-    const size_t end = last.end == tensors[last.tensor].count()
-                           ? (last.tensor + 1 < tensors.size() ? layout.offsets[last.tensor + 1]
-                                                               : layout.gradient_elements)
-                           : layout.offsets[last.tensor] + last.end;
+    const size_t end = end_of(pieces.back(), tensors, layout);
     layout.buckets.push_back(
         {.pieces = std::move(pieces), .offset = offset, .count = end - offset});
     offset = end;
   }
   return layout;
+}
+
+std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tensors,
+                                             size_t element_bytes,
+                                             const std::vector<size_t>& ends) {
+  BucketLayout layout = lay_tensors(tensors, element_bytes);
+  Piece piece{.tensor = 0, .begin = 0, .end = 0};
+  size_t offset = 0;
+  for (const size_t end : ends) {
+    if (end <= offset) return std::nullopt;
+    DdpBucket bucket{.pieces = {}, .offset = offset, .count = end - offset};
+    while (offset < end) {
+      if (piece.tensor == tensors.size()) return std::nullopt;
+      const size_t begins = layout.offsets[piece.tensor], count = tensors[piece.tensor].count();
+      piece.end = std::min(end - begins, count);
+      bucket.pieces.push_back(piece);
+      offset = end_of(piece, tensors, layout);
+      if (offset > end || (tensors[piece.tensor].adds_to >= 0 &&
+                           (piece.end != count || bucket.pieces.size() > 1))) {
+        return std::nullopt;
+      }
+      piece.begin = piece.end;
+      if (piece.end == count) piece = {.tensor = piece.tensor + 1, .begin = 0, .end = 0};
+    }
+    layout.buckets.push_back(std::move(bucket));
+  }
+  if (offset != layout.gradient_elements) return std::nullopt;
+  return layout;
+}
+
+std::vector<size_t> ends_of(const BucketLayout& layout) {
+  std::vector<size_t> ends;
+  for (const DdpBucket& bucket : layout.buckets) ends.push_back(bucket.offset + bucket.count);
+  return ends;
 }
 
 }  // namespace ddp

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "rondo/ddp.hpp"
@@ -31,5 +32,14 @@ struct BucketCaps {
 /// end. A tensor that adds to another travels alone, after all others.
 BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
                          const BucketCaps& caps);
+
+/// Buckets that end at these elements of the flat storage. Nothing where that cannot be: ends that do
+/// not ascend to the last gradient, one inside padding, or a tensor that adds to another and does
+/// not travel alone.
+std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tensors,
+                                             size_t element_bytes, const std::vector<size_t>& ends);
+
+/// The opposite: where each bucket ends.
+std::vector<size_t> ends_of(const BucketLayout& layout);
 
 }  // namespace rondo::ddp
