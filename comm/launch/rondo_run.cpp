@@ -117,7 +117,8 @@ int main(int argc, char** argv) {
   CLI::App app(
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
-      "rondo-status shows what they do; SIGUSR1 prints their flight recorders.");
+      "rondo-status shows what they do; SIGUSR1 prints their flight recorders.",
+      "rondo-run");
   RunFlags flags;
   add_flags(app, flags);
   try {

@@ -1,6 +1,10 @@
 // A plan as text, for people.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+
 #include "comm/base/counted.hpp"
 #include "comm/plan/plan.hpp"
 
@@ -45,18 +49,43 @@ std::string step_text(const Schedule& s, size_t index) {
                             step.finishes ? "   (finished)" : "");
 }
 
+/// A column of the candidates' table, left out where it says nothing of any of them.
+struct Term {
+  const char* title;
+  double tuner::Price::*value;
+  double nothing;
+};
+constexpr Term kTerms[] = {
+    {"overhead", &tuner::Price::overhead_us, 0}, {"latency", &tuner::Price::latency_us, 0},
+    {"slots", &tuner::Price::slots_us, 0},       {"memory", &tuner::Price::memory_us, 0},
+    {"reduce", &tuner::Price::reduce_us, 0},     {"kernel", &tuner::Price::process_copy_us, 0},
+    {"corrected", &tuner::Price::correction, 1}};
+
 void print_candidates(std::FILE* out, const ExplainedPlan& plan) {
-  line(out, fmt::format("{:16} {:>12} = ({:>9} + {:>9} + {:>9} + {:>9} + {:>9} + {:>9}) * {:>9}",
-                        "candidate", "predicted us", "overhead", "latency", "slots", "memory",
-                        "reduce", "kernel", "corrected"));
+  const auto tells = [&](const Term& term) {
+    return std::ranges::any_of(plan.candidates, [&](const tuner::Candidate& c) {
+      return c.price.*term.value != term.nothing;
+    });
+  };
+  std::vector<Term> terms;
+  std::ranges::copy_if(kTerms, std::back_inserter(terms), tells);
+  const bool corrected = tells(std::end(kTerms)[-1]);
+  line(out, fmt::format("predicted time in us, the sum of its terms{}:",
+                        corrected ? ", times the profile's correction" : ""));
+  std::string head = fmt::format("{:15} {:>11}", "candidate", "sum");
+  for (const Term& term : terms) head += fmt::format(" {:>9}", term.title);
+  line(out, head);
+  std::map<std::string, std::string> refused;  // reason -> candidates
   for (const tuner::Candidate& c : plan.candidates) {
-    const tuner::Price& p = c.price;
-    line(out, fmt::format(
-                  "{:16} {:12.2f}   {:10.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}   {:9.2f}    "
-                  "{:9.3f}{}",
-                  name(c.algorithm), p.total_us(), p.overhead_us, p.latency_us, p.slots_us,
-                  p.memory_us, p.reduce_us, p.process_copy_us, p.correction,
-                  c.refusal == nullptr ? "" : fmt::format("   refused: {}", c.refusal)));
+    std::string row = fmt::format("{:15} {:11.2f}", name(c.algorithm), c.price.total_us());
+    for (const Term& term : terms) row += fmt::format(" {:9.2f}", c.price.*term.value);
+    line(out, row);
+    if (c.refusal == nullptr) continue;
+    std::string& names = refused[c.refusal];
+    names += (names.empty() ? "" : ", ") + std::string(name(c.algorithm));
+  }
+  for (const auto& [reason, names] : refused) {
+    line(out, fmt::format("refused: {}: {}", reason, names));
   }
 }
 

@@ -41,6 +41,29 @@ TEST_CASE("the text explains: candidates, choice, steps, bytes, proof") {
   CHECK_THAT(ran.out, says("verified: 4 ranks"));
 }
 
+TEST_CASE("the candidates' table fits 80 columns, and its terms add up") {
+  const ProgramResult ran =
+      plan({"all_reduce", "--ranks", "4", "--size", "1M", "--links", "built-in"});
+  INFO(ran.out << ran.err);
+  CHECK_THAT(ran.out, says("refused: peers' buffers are not mapped: two-shot-direct, one-shot-"));
+  CHECK_THAT(ran.out, !says("kernel"));  // copies nothing of a reduction
+  std::istringstream text(ran.out.substr(ran.out.find("\ncandidate ") + 1));
+  std::string row;
+  std::getline(text, row);
+  CHECK(row == "candidate               sum  overhead   latency     slots    memory    reduce");
+  int candidates = 0;
+  for (; std::getline(text, row) && row.rfind("refused", 0) != 0; ++candidates) {
+    INFO(row);
+    std::istringstream cells(row);
+    std::string name;
+    double total = 0, sum = 0, term = 0;
+    cells >> name >> total;
+    while (cells >> term) sum += term;
+    CHECK(std::abs(sum - total) < 0.05);
+  }
+  CHECK(candidates == 7);
+}
+
 TEST_CASE("on plain memory the text says what library memory would take") {
   const std::string hint = "library memory (rondo::alloc, --memory library) would take ";
   const std::vector<std::string> megabyte = {"all_reduce", "--ranks", "2",       "--size",
