@@ -200,6 +200,7 @@ class Communicator {
 
   int rank() const;
   int size() const;
+  bool is_reproducible() const;  // Config::reproducible, of all ranks
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
   Status all_reduce(const void* in, void* out, size_t count, DataType type,

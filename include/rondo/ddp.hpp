@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,18 @@ class DistributedSampler {
 struct DdpTensor {
   std::string name;
   std::vector<size_t> shape;  // row-major
+  /// Default: the options'. kFloat32, kFloat64, kBFloat16 or kFloat16; a buffer may have any type.
+  std::optional<DataType> type = std::nullopt;
+  /// The caller's parameter (or buffer) and gradient, borrowed until the DistributedDataParallel is
+  /// destroyed, at least as aligned as their type. Null: rondo's memory. Given for all parameters or
+  /// for none; likewise gradients; likewise buffers, which have no gradient. With shards: none.
+  ///
+  /// Such a gradient is copied to its bucket when it is ready, and back when it is reduced; the
+  /// caller must not write it in between. No copy is made of a bucket whose tensors lie in memory of
+  /// rondo::alloc as they do in the bucket, from a multiple of 64 bytes to another and without gaps:
+  /// that is where it is reduced.
+  void* data = nullptr;
+  void* gradient = nullptr;
   /// Some steps do not use it on some ranks, which then call gradient_skipped() instead of
   /// gradient_ready(). Costs one small all-reduce per step.
   bool may_skip = false;
@@ -125,9 +138,10 @@ class CommunicationHook {
 Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 
 struct DdpOptions {
-  DataType type = DataType::kFloat32;  // of parameters and gradients: kFloat32 or kFloat64
+  DataType type = DataType::kFloat32;  // of tensors that name none, and of save()'s `state`
   /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one
-  /// bucket per tensor. A tensor larger than that is split.
+  /// bucket per tensor. A tensor larger than that is split. A bucket holds tensors of one type: it
+  /// is closed before a tensor of another, so tensors of one type belong side by side.
   double bucket_cap_mb = 25;
   /// False: nothing is sent before finish(), to measure the benefit of overlap.
   bool overlap = true;
@@ -191,10 +205,13 @@ struct DdpBucket {
   };
   std::vector<Piece> pieces;
   size_t offset, count;  // elements of the flat storage, padding included
+  size_t byte_offset;
 };
 
-/// Owns the parameters, gradients and buffers of one rank, flat, in the order of the tensors. That
-/// should be the order in which backward finishes gradients. One thread at a time; between begin()
+/// The parameters, gradients and buffers of one rank: its own memory, flat, in the order of the
+/// tensors, or the caller's (DdpTensor::data, DdpTensor::gradient). The order should be that in
+/// which backward finishes gradients. A sum of bfloat16 or float16 gradients is rounded as
+/// all_reduce rounds it; a loss scale is the caller's. One thread at a time; between begin()
 /// and finish() nothing else may use the communicator, except in the same order on every rank.
 ///
 /// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by
@@ -223,7 +240,7 @@ class DistributedDataParallel {
  public:
   /// Collective. Compares the tensors and options of all ranks: kMismatch on every rank names the
   /// first difference, both ranks and both values. kResourceExhausted without memory. Borrows
-  /// `communicator`. All memory is zeroed.
+  /// `communicator`. Its own memory is zeroed.
   static Result<DistributedDataParallel> create(Communicator& communicator,
                                                 std::vector<DdpTensor> tensors,
                                                 std::vector<DdpTensor> buffers = {},
@@ -232,26 +249,27 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept;
   DistributedDataParallel& operator=(DistributedDataParallel&&) noexcept;
 
+  /// With type, data and gradient filled in.
   const std::vector<DdpTensor>& tensors() const;
   const std::vector<DdpTensor>& buffers() const;
   DataType type() const;
   Communicator& communicator();
-  /// Element `offset(i)` of the flat storages is the first of tensor i. Parameters end before the
-  /// first `adds_to` tensor.
+  /// Element `offset(i)` of the flat storages is the first of tensor i, each element of its tensor's
+  /// type. Parameters end before the first `adds_to` tensor.
   size_t offset(size_t tensor) const;
   size_t parameter_elements() const;  // of the flat storages, padding (always zero) included
   size_t gradient_elements() const;
-  void* parameters();
+  void* parameters();  // null: the caller's memory
   void* gradients();
   void* buffer(size_t index);
-  /// T must be the options' type.
+  /// Wherever they are. T must be the tensor's type.
   template <class T>
   T* parameter(size_t tensor) {
-    return static_cast<T*>(parameters()) + offset(tensor);
+    return static_cast<T*>(tensors()[tensor].data);
   }
   template <class T>
   T* gradient(size_t tensor) {
-    return static_cast<T*>(gradients()) + offset(tensor);
+    return static_cast<T*>(tensors()[tensor].gradient);
   }
 
   /// Copies rank 0's parameters and buffers to every rank. Required after create(), once rank 0 has
@@ -310,14 +328,14 @@ class DistributedDataParallel {
 
   /// Collective. Rank 0 writes parameters, buffers and `state` into one safetensors file, which
   /// replaces the old one atomically: after a crash one of the two is there. `state`: by name,
-  /// arrays of parameter_elements() laid out as the parameters (an optimizer's); refused with
-  /// shards, where each rank has only its own. `notes`: any text. ok on every rank once the file is
-  /// on disk.
+  /// arrays of parameter_elements() of the options' type, in which offset() leads to each tensor's
+  /// (an optimizer's); refused with shards, where each rank has only its own. `notes`: any text. ok
+  /// on every rank once the file is on disk.
   Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
               const std::map<std::string, std::string>& notes = {});
   /// Collective. Rank 0 reads such a file and sends its contents to every rank; returns the notes.
-  /// kDataError on every rank names what is damaged, missing or of another shape; parameters are
-  /// unspecified then.
+  /// kDataError on every rank names what is damaged, missing or of another shape or type; parameters
+  /// are unspecified then.
   Result<std::map<std::string, std::string>> load(const std::string& path,
                                                   const std::map<std::string, void*>& state = {});
   bool is_sharded() const;

@@ -21,9 +21,9 @@ inline void ok(const Status& status) { expect(status.ok(), status.to_string()); 
 
 /// Runs `body` as `ranks` ranks of one communicator.
 inline void with_ranks(int ranks, const std::function<void(Communicator&)>& body,
-                       bool reproducible = false) {
+                       bool reproducible = false, How how = How::kThreads) {
   const TempDirectory meeting;
-  require_all_ok(run_ranks(How::kThreads, ranks, [&](int rank) {
+  require_all_ok(run_ranks(how, ranks, [&](int rank) {
     Config config;
     config.rank = rank;
     config.world_size = ranks;

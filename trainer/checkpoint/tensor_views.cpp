@@ -23,12 +23,12 @@ void add_views(const DistributedDataParallel& ddp, const std::string& prefix, co
 
 std::vector<TensorView> model_views(DistributedDataParallel& ddp) {
   std::vector<TensorView> views;
-  add_views(ddp, "", ddp.parameters(), views);
-  for (size_t b = 0; b < ddp.buffers().size(); ++b) {
-    views.push_back({.name = ddp.buffers()[b].name,
-                     .type = ddp.type(),
-                     .shape = ddp.buffers()[b].shape,
-                     .data = ddp.buffer(b)});
+  for (const auto* list : {&ddp.tensors(), &ddp.buffers()}) {
+    for (const DdpTensor& tensor : *list) {
+      if (tensor.adds_to >= 0) continue;
+      views.push_back(
+          {.name = tensor.name, .type = *tensor.type, .shape = tensor.shape, .data = tensor.data});
+    }
   }
   return views;
 }

@@ -9,8 +9,8 @@
 
 namespace rondo::trainer {
 
-/// Views of the parameters' parts of `array`, which is laid out as the flat parameters are; each is
-/// named `prefix` and the parameter's name. Borrows, writable where the array is.
+/// Views of the parameters' parts of `array`, of the options' type, in which offset() leads to each;
+/// each is named `prefix` and the parameter's name. Borrows, writable where the array is.
 void add_views(const DistributedDataParallel& ddp, const std::string& prefix, const void* array,
                std::vector<TensorView>& views);
 

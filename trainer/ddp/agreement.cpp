@@ -12,10 +12,17 @@
 namespace rondo::ddp {
 namespace {
 
-std::string line_of(const char* kind, const DdpTensor& tensor) {
-  return fmt::format("{} '{}' [{}]{}{}", kind, tensor.name, fmt::join(tensor.shape, ", "),
-                     tensor.may_skip ? " may_skip" : "",
-                     tensor.adds_to >= 0 ? fmt::format(" adds to {}", tensor.adds_to) : "");
+std::string line_of(const char* kind, const DdpTensor& tensor, DataType otherwise) {
+  return fmt::format(
+      "{} '{}' {}[{}]{}{}", kind, tensor.name,
+      tensor.type && *tensor.type != otherwise ? fmt::format("{} ", name(*tensor.type)) : "",
+      fmt::join(tensor.shape, ", "), tensor.may_skip ? " may_skip" : "",
+      tensor.adds_to >= 0 ? fmt::format(" adds to {}", tensor.adds_to) : "");
+}
+
+/// They travel in other calls where they are the caller's.
+const char* owner_of(const std::vector<DdpTensor>& tensors, void* DdpTensor::*memory) {
+  return !tensors.empty() && tensors[0].*memory != nullptr ? "caller's" : "rondo's";
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -43,13 +50,18 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
                                   const DdpOptions& options) {
   std::vector<std::string> lines = {fmt::format(
       "options type={} bucket_cap_mb={} average={} join={} broadcast_buffers={} rows={} hook={} "
-      "shard={}",
+      "shard={} parameters={} gradients={}",
       name(options.type), options.bucket_cap_mb,
       options.average == DdpOptions::Average::kRanks ? "ranks" : "terms", options.join,
       options.broadcast_buffers, static_cast<int>(options.rows),
-      options.hook ? options.hook->name() : "none", options.shard)};
-  for (const DdpTensor& tensor : tensors) lines.push_back(line_of("parameter", tensor));
-  for (const DdpTensor& buffer : buffers) lines.push_back(line_of("buffer", buffer));
+      options.hook ? options.hook->name() : "none", options.shard,
+      owner_of(tensors, &DdpTensor::data), owner_of(tensors, &DdpTensor::gradient))};
+  for (const DdpTensor& tensor : tensors) {
+    lines.push_back(line_of("parameter", tensor, options.type));
+  }
+  for (const DdpTensor& buffer : buffers) {
+    lines.push_back(line_of("buffer", buffer, options.type));
+  }
   return lines;
 }
 

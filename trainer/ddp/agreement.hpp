@@ -9,7 +9,7 @@
 
 namespace rondo::ddp {
 
-/// A line for each tensor and buffer after one for the options.
+/// REQUIRES: check() was ok. A line for each tensor and buffer after one for the options.
 std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
                                   const std::vector<DdpTensor>& buffers, const DdpOptions& options);
 

@@ -5,14 +5,14 @@
 
 #include <cmath>
 #include <new>
-#include <set>
 #include <utility>
 
-#include "trainer/base/buffer.hpp"
 #include "trainer/ddp/agreement.hpp"
+#include "trainer/ddp/check.hpp"
 #include "trainer/ddp/gather.hpp"
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/memory.hpp"
 #include "trainer/ddp/reducer.hpp"
 #include "trainer/ddp/shards.hpp"
 
@@ -24,8 +24,8 @@ struct DistributedDataParallel::Impl {
        std::vector<DdpTensor> its_buffers, const DdpOptions& its_options,
        const ddp::BucketCaps& caps)
       : communicator(its_communicator),
-        tensors(std::move(its_tensors)),
-        buffers(std::move(its_buffers)),
+        tensors(with_types(std::move(its_tensors), its_options.type)),
+        buffers(with_types(std::move(its_buffers), its_options.type)),
         options(its_options),
         layout(ddp::make_layout(tensors, size_of(options.type), caps)),
         // Those of the buffers only: they travel together.
@@ -34,96 +34,34 @@ struct DistributedDataParallel::Impl {
         shards(options.shard
                    ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
                    : ddp::no_shards(layout)),
-        parameter_storage(layout.parameter_elements * size_of(options.type)),
-        gradient_storage(layout.gradient_elements * size_of(options.type)),
-        buffer_storage(buffer_layout.gradient_elements * size_of(options.type)),
+        parameter_memory(tensors, layout),
+        gradient_memory(tensors, layout),
+        buffer_memory(buffers, buffer_layout),
         headers(communicator, options),
         reducer(communicator,
-                {.tensors = tensors,
-                 .layout = layout,
-                 .shards = shards,
-                 .data = gradient_storage.data()},
-                {.data = buffer_storage.data(),
-                 .elements = options.broadcast_buffers ? buffer_layout.gradient_elements : 0},
+                {.tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
+                options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr,
                 options, headers),
-        gather(communicator, layout, shards, options.type, parameter_storage.data()) {}
+        gather(communicator, tensors, layout, shards, parameter_memory.flat()) {}
 
-  Status broadcast(trainer::Buffer<std::byte>& storage, size_t elements) {
-    if (elements == 0) return {};
-    return communicator.broadcast(storage.data(), storage.data(), elements, options.type, 0);
+  static std::vector<DdpTensor> with_types(std::vector<DdpTensor> list, DataType type) {
+    for (DdpTensor& tensor : list) tensor.type = tensor.type.value_or(type);
+    return list;
   }
 
   Communicator& communicator;
-  const std::vector<DdpTensor> tensors, buffers;
+  std::vector<DdpTensor> tensors, buffers;
   const DdpOptions options;
   const ddp::BucketLayout layout, buffer_layout;
   const ddp::Shards shards;
-  trainer::Buffer<std::byte> parameter_storage, gradient_storage, buffer_storage;
+  ddp::ParameterMemory parameter_memory;
+  ddp::GradientMemory gradient_memory;
+  ddp::BufferMemory buffer_memory;
   ddp::Headers headers;
   ddp::Reducer reducer;
   ddp::ParameterGather gather;
   bool replicated = false, quiet = false;
 };
-
-namespace {
-
-/// Names tell tensors apart in errors and in files.
-Status require_names(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers) {
-  std::set<std::string> names;
-  for (const auto* list : {&tensors, &buffers}) {
-    for (const DdpTensor& tensor : *list) {
-      if (names.insert(tensor.name).second) continue;
-      return Status(Code::kInvalidArgument,
-                    fmt::format("there are two tensors '{}': give each a name of its own, buffers "
-                                "too",
-                                tensor.name));
-    }
-  }
-  return {};
-}
-
-Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers,
-             const DdpOptions& options) {
-  RONDO_TRY(require_names(tensors, buffers));
-  const auto refuse = [](const std::string& why) { return Status(Code::kInvalidArgument, why); };
-  if (options.type != DataType::kFloat32 && options.type != DataType::kFloat64) {
-    return refuse(
-        fmt::format("parameters of type {} are not supported: use float or double, and "
-                    "a compression hook for a smaller type on the wire",
-                    name(options.type)));
-  }
-  if (!(options.bucket_cap_mb >= 0 && options.bucket_cap_mb < 1e6)) {
-    return refuse(
-        fmt::format("bucket_cap_mb is {}: it must be at least 0 (one bucket per tensor) "
-                    "and below a million",
-                    options.bucket_cap_mb));
-  }
-  bool adding = false;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    const DdpTensor& tensor = tensors[t];
-    if (tensor.count() == 0 || tensor.shape.empty()) {
-      return refuse(fmt::format("tensor {} '{}' has no elements", t, tensor.name));
-    }
-    if (adding && tensor.adds_to < 0) {
-      return refuse(
-          fmt::format("tensor {} '{}' comes after tensors that add to others: those come "
-                      "last",
-                      t, tensor.name));
-    }
-    adding = tensor.adds_to >= 0;
-    if (!adding) continue;
-    const auto base = static_cast<size_t>(tensor.adds_to);
-    if (base >= t || tensors[base].adds_to >= 0 || tensors[base].shape != tensor.shape) {
-      return refuse(
-          fmt::format("tensor {} '{}' adds to tensor {}, which must be an ordinary one "
-                      "of the same shape",
-                      t, tensor.name, tensor.adds_to));
-    }
-  }
-  return {};
-}
-
-}  // namespace
 
 DistributedDataParallel::DistributedDataParallel(std::unique_ptr<Impl> impl)
     : impl_(std::move(impl)) {}
@@ -136,10 +74,12 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
                                                                 std::vector<DdpTensor> tensors,
                                                                 std::vector<DdpTensor> buffers,
                                                                 const DdpOptions& options) try {
-  const Status possible = check(tensors, buffers, options);
+  const Status possible = ddp::check(tensors, buffers, options);
   if (!possible.ok()) {
-    communicator.abort(fmt::format("rank {}: {}", communicator.rank(), possible.message()));
-    return possible;
+    const Status refused(possible.code(),
+                         fmt::format("rank {}: {}", communicator.rank(), possible.message()));
+    communicator.abort(refused.message());
+    return refused;
   }
   RONDO_TRY(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
   const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * ddp::kBytesPerMb));
@@ -167,16 +107,16 @@ size_t DistributedDataParallel::parameter_elements() const {
 size_t DistributedDataParallel::gradient_elements() const {
   return impl_->layout.gradient_elements;
 }
-void* DistributedDataParallel::parameters() { return impl_->parameter_storage.data(); }
-void* DistributedDataParallel::gradients() { return impl_->gradient_storage.data(); }
-void* DistributedDataParallel::buffer(size_t index) {
-  return impl_->buffer_storage.data() +
-         impl_->buffer_layout.offsets[index] * size_of(impl_->options.type);
-}
+void* DistributedDataParallel::parameters() { return impl_->parameter_memory.flat(); }
+void* DistributedDataParallel::gradients() { return impl_->gradient_memory.flat(); }
+void* DistributedDataParallel::buffer(size_t index) { return impl_->buffers[index].data; }
 
 Status DistributedDataParallel::replicate() {
-  RONDO_TRY(impl_->broadcast(impl_->parameter_storage, parameter_elements()));
-  RONDO_TRY(impl_->broadcast(impl_->buffer_storage, impl_->buffer_layout.gradient_elements));
+  RONDO_TRY(impl_->parameter_memory.replicate(impl_->communicator));
+  if (!impl_->buffer_memory.empty()) {
+    RONDO_TRY(impl_->buffer_memory.send(impl_->communicator, 0).wait());
+    impl_->buffer_memory.receive();
+  }
   impl_->replicated = true;
   return {};
 }

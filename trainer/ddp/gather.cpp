@@ -5,12 +5,13 @@
 
 namespace rondo::ddp {
 
-ParameterGather::ParameterGather(Communicator& communicator, const BucketLayout& layout,
-                                 const Shards& shards, DataType type, std::byte* parameters)
+ParameterGather::ParameterGather(Communicator& communicator, const std::vector<DdpTensor>& tensors,
+                                 const BucketLayout& layout, const Shards& shards,
+                                 std::byte* parameters)
     : communicator_(communicator),
+      tensors_(tensors),
       layout_(layout),
       shards_(shards),
-      type_(type),
       parameters_(parameters),
       works_(layout.buckets.size()),
       times_(layout.buckets.size()) {}
@@ -32,9 +33,11 @@ void ParameterGather::start(size_t bucket) {
   }
   const BucketShards& cut = shards_.buckets[bucket];
   if (cut.counts.empty()) return;
-  std::byte* all = parameters_ + layout_.buckets[bucket].offset * size_of(type_);
-  std::byte* own = parameters_ + shards_.own_of_bucket[bucket].begin * size_of(type_);
-  works_[bucket] = communicator_.all_gather_v_async(own, all, cut.counts, cut.offsets, type_);
+  const DdpBucket& here = layout_.buckets[bucket];
+  const DataType type = *tensors_[here.pieces.front().tensor].type;
+  std::byte* all = parameters_ + here.byte_offset;
+  std::byte* own = all + (shards_.own_of_bucket[bucket].begin - here.offset) * size_of(type);
+  works_[bucket] = communicator_.all_gather_v_async(own, all, cut.counts, cut.offsets, type);
 }
 
 Status ParameterGather::wait(size_t bucket) {

@@ -15,8 +15,9 @@ namespace rondo::ddp {
 /// One thread. Borrows everything; waits, when destroyed, for what is under way.
 class ParameterGather {
  public:
-  ParameterGather(Communicator& communicator, const BucketLayout& layout, const Shards& shards,
-                  DataType type, std::byte* parameters);
+  /// `parameters`: flat, of these tensors.
+  ParameterGather(Communicator& communicator, const std::vector<DdpTensor>& tensors,
+                  const BucketLayout& layout, const Shards& shards, std::byte* parameters);
   ~ParameterGather();
   ParameterGather(const ParameterGather&) = delete;
   ParameterGather& operator=(const ParameterGather&) = delete;
@@ -28,9 +29,9 @@ class ParameterGather {
 
  private:
   Communicator& communicator_;
+  const std::vector<DdpTensor>& tensors_;
   const BucketLayout& layout_;
   const Shards& shards_;
-  const DataType type_;
   std::byte* const parameters_;
   std::vector<std::optional<Work>> works_;  // by bucket
   std::vector<Work::Times> times_;

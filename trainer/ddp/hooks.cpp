@@ -1,12 +1,14 @@
 // Gradients that travel in a smaller type than they are kept in. See CommunicationHook.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "kernels/half.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/base/buffer.hpp"
+#include "trainer/ddp/lane.hpp"
 
 namespace rondo {
 namespace {
@@ -37,6 +39,7 @@ class Compression : public CommunicationHook {
   std::string name() const override { return name_; }
 
   Work start(Communicator& communicator, const GradientBucket& bucket) override {
+    if (!is_wider(bucket.type)) return ddp::reduce_bucket(communicator, bucket);
     trainer::Buffer<uint16_t>& buffer = buffers_[bucket.data];
     if (buffer.count() != bucket.count) buffer = trainer::Buffer<uint16_t>(bucket.count);
     uint16_t* wire = buffer.data();
@@ -53,6 +56,7 @@ class Compression : public CommunicationHook {
   }
 
   void finish(const GradientBucket& bucket) override {
+    if (!is_wider(bucket.type)) return;
     const uint16_t* wire = buffers_.at(bucket.data).data();
     if (bucket.type == DataType::kFloat64) {
       decompress<double, widen>(wire, bucket);
@@ -61,9 +65,13 @@ class Compression : public CommunicationHook {
     }
   }
 
-  size_t wire_bytes(DataType /*type*/) const override { return size_of(wire_); }
+  size_t wire_bytes(DataType type) const override {
+    return std::min(size_of(type), size_of(wire_));
+  }
 
  private:
+  bool is_wider(DataType type) const { return size_of(type) > size_of(wire_); }
+
   const DataType wire_;
   const char* const name_;
   std::map<const void*, trainer::Buffer<uint16_t>> buffers_;  // by the bucket's memory

@@ -1,7 +1,36 @@
 // See lane.hpp.
 #include "trainer/ddp/lane.hpp"
 
+#include "trainer/ddp/element.hpp"
+
 namespace rondo::ddp {
+namespace {
+
+void scale(const GradientBucket& bucket) {
+  with_element(bucket.type, [&]<class E>(E /*type*/) {
+    auto* const data = static_cast<typename E::Stored*>(bucket.data);
+    const auto factor = static_cast<typename E::Folded>(bucket.factor);
+    for (size_t i = 0; i < bucket.count; ++i) data[i] = E::narrow(E::widen(data[i]) * factor);
+  });
+}
+
+}  // namespace
+
+Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket) {
+  // There is no reproducible scaled sum of 16 bits.
+  const bool scales_here = communicator.is_reproducible() && size_of(bucket.type) < 4;
+  if (scales_here) scale(bucket);
+  const ReduceOp op = scales_here ? ReduceOp::kSum : ReduceOp::kScaledSum;
+  CallOptions call;
+  if (!scales_here) call.factor = bucket.factor;
+  if (bucket.shard_counts.empty()) {
+    return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type, op,
+                                         call);
+  }
+  std::byte* own = static_cast<std::byte*>(bucket.data) + bucket.own_offset * size_of(bucket.type);
+  return communicator.reduce_scatter_v_async(bucket.data, own, bucket.shard_counts,
+                                             bucket.shard_offsets, bucket.type, op, call);
+}
 
 BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
                        const DdpOptions& options)
@@ -13,10 +42,9 @@ BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
     const DdpTensor& tensor = gradients.tensors[t];
     if (tensor.adds_to < 0) continue;
     const size_t base = gradients.layout.offsets[static_cast<size_t>(tensor.adds_to)];
-    seconds_[t] = {
-        .gradient = std::make_unique<SecondGradient>(
-            communicator, tensor, options, gradients.at(gradients.layout.offsets[t], options.type)),
-        .own = parts_within(gradients.shards.own, base, base + tensor.count())};
+    seconds_[t] = {.gradient = std::make_unique<SecondGradient>(communicator, tensor, options,
+                                                                gradients.memory.tensor(t)),
+                   .own = parts_within(gradients.shards.own, base, base + tensor.count())};
   }
   works_.reserve(gradients.layout.buckets.size());
 }
@@ -39,9 +67,9 @@ GradientBucket BucketLane::bucket_of(size_t index) const {
   const DdpRange own = gradients_.shards.own_of_bucket[index];
   return {.index = index,
           .last = index + 1 == gradients_.layout.buckets.size(),
-          .data = gradients_.at(bucket.offset, options_.type),
+          .data = gradients_.memory.bucket(index),
           .count = bucket.count,
-          .type = options_.type,
+          .type = *gradients_.tensors[bucket.pieces.front().tensor].type,
           .factor = factor_,
           .shard_counts = shards.counts,
           .shard_offsets = shards.offsets,
@@ -58,21 +86,8 @@ void BucketLane::start(double factor) {
   } else if (options_.hook) {
     works_.push_back(options_.hook->start(communicator_, bucket));
   } else {
-    works_.push_back(reduce(bucket));
+    works_.push_back(reduce_bucket(communicator_, bucket));
   }
-}
-
-Work BucketLane::reduce(const GradientBucket& bucket) {
-  CallOptions call;
-  call.factor = bucket.factor;
-  if (bucket.shard_counts.empty()) {
-    return communicator_.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
-                                          ReduceOp::kScaledSum, call);
-  }
-  std::byte* own = static_cast<std::byte*>(bucket.data) + bucket.own_offset * size_of(bucket.type);
-  return communicator_.reduce_scatter_v_async(bucket.data, own, bucket.shard_counts,
-                                              bucket.shard_offsets, bucket.type,
-                                              ReduceOp::kScaledSum, call);
 }
 
 Status BucketLane::finish(size_t bucket) {
@@ -84,8 +99,7 @@ Status BucketLane::finish(size_t bucket) {
   if (!second.gradient) return {};
   const size_t tensor = gradients_.layout.buckets[bucket].pieces.front().tensor;
   const auto base = static_cast<size_t>(gradients_.tensors[tensor].adds_to);
-  return second.gradient->add_to(gradients_.at(gradients_.layout.offsets[base], options_.type),
-                                 second.own);
+  return second.gradient->add_to(gradients_.memory.tensor(base), second.own);
 }
 
 void BucketLane::settle() {

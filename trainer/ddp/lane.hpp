@@ -10,6 +10,7 @@
 #include "rondo/communicator.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/ddp/layout.hpp"
+#include "trainer/ddp/memory.hpp"
 #include "trainer/ddp/second_gradient.hpp"
 #include "trainer/ddp/shards.hpp"
 
@@ -20,12 +21,11 @@ struct Gradients {
   const std::vector<DdpTensor>& tensors;
   const BucketLayout& layout;
   const Shards& shards;
-  void* data;  // flat, as the layout says
-
-  std::byte* at(size_t element, DataType type) const {
-    return static_cast<std::byte*>(data) + element * size_of(type);
-  }
+  GradientMemory& memory;
 };
+
+/// Starts what reduces a bucket without a hook.
+Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket);
 
 /// One thread. A step is: begin(), exchange_counts(), start() and then finish() of each bucket in
 /// order, settle().
@@ -55,7 +55,6 @@ class BucketLane {
   };
 
   GradientBucket bucket_of(size_t index) const;
-  Work reduce(const GradientBucket& bucket);
   Second& second_of(size_t bucket) {
     return seconds_[gradients_.layout.buckets[bucket].pieces.front().tensor];
   }

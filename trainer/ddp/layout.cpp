@@ -53,19 +53,34 @@ void split_small_end(std::vector<std::vector<Piece>>& groups, size_t small) {
   groups.push_back(std::move(end));
 }
 
-std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, size_t most,
-                                      size_t small) {
+/// How large buckets are, in elements of a type.
+struct Cap {
+  size_t most, small;
+};
+Cap cap_of(const BucketCaps& caps, size_t element_bytes) {
+  const size_t most = caps.bytes / element_bytes;
+  return {.most = most, .small = std::min(most, caps.small_bytes / element_bytes)};
+}
+
+size_t element_bytes_of(const DdpTensor& tensor, size_t otherwise) {
+  return tensor.type ? size_of(*tensor.type) : otherwise;
+}
+
+std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                                      const BucketCaps& caps) {
   std::vector<std::vector<Piece>> groups;
   bool open = false;
+  Cap cap{};
   for (size_t t = 0; t < tensors.size() && tensors[t].adds_to < 0; ++t) {
-    for (const Piece& piece : pieces_of(tensors[t], t, t == 0 ? small : most, most)) {
+    cap = cap_of(caps, element_bytes_of(tensors[t], element_bytes));
+    if (t > 0 && tensors[t].type != tensors[t - 1].type) open = false;
+    for (const Piece& piece : pieces_of(tensors[t], t, t == 0 ? cap.small : cap.most, cap.most)) {
       if (!open) groups.emplace_back();
       groups.back().push_back(piece);
-      const size_t cap = groups.size() == 1 ? small : most;
-      open = count_of(groups.back()) < cap;
+      open = count_of(groups.back()) < (groups.size() == 1 ? cap.small : cap.most);
     }
   }
-  if (!groups.empty() && most != 0) split_small_end(groups, small);
+  if (!groups.empty() && cap.most != 0) split_small_end(groups, cap.small);
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].adds_to < 0) continue;
     groups.push_back({{.tensor = t, .begin = 0, .end = tensors[t].count()}});
@@ -73,14 +88,19 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
   return groups;
 }
 
-/// Where tensors lie, without buckets.
+/// Where tensors lie, without buckets: each from a multiple of 64 bytes.
 BucketLayout lay_tensors(const std::vector<DdpTensor>& tensors, size_t element_bytes) {
-  const size_t alignment = 64 / element_bytes;
   BucketLayout layout;
   for (const DdpTensor& tensor : tensors) {
+    const size_t each = element_bytes_of(tensor, element_bytes), alignment = 64 / each;
+    const size_t count = (tensor.count() + alignment - 1) / alignment * alignment;
     layout.offsets.push_back(layout.gradient_elements);
-    layout.gradient_elements += (tensor.count() + alignment - 1) / alignment * alignment;
-    if (tensor.adds_to < 0) layout.parameter_elements = layout.gradient_elements;
+    layout.byte_offsets.push_back(layout.gradient_bytes);
+    layout.gradient_elements += count;
+    layout.gradient_bytes += count * each;
+    if (tensor.adds_to >= 0) continue;
+    layout.parameter_elements = layout.gradient_elements;
+    layout.parameter_bytes = layout.gradient_bytes;
   }
   return layout;
 }
@@ -94,18 +114,25 @@ size_t end_of(const Piece& piece, const std::vector<DdpTensor>& tensors,
                                            : layout.gradient_elements;
 }
 
+size_t bytes_before(const Piece& piece, const std::vector<DdpTensor>& tensors, size_t element_bytes,
+                    const BucketLayout& layout) {
+  return layout.byte_offsets[piece.tensor] +
+         piece.begin * element_bytes_of(tensors[piece.tensor], element_bytes);
+}
+
 }  // namespace
 
 BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
                          const BucketCaps& caps) {
   BucketLayout layout = lay_tensors(tensors, element_bytes);
-  const size_t most = caps.bytes / element_bytes;
-  const size_t small = std::min(most, caps.small_bytes / element_bytes);
   size_t offset = 0;
-  for (std::vector<Piece>& pieces : group(tensors, most, small)) {
+  for (std::vector<Piece>& pieces : group(tensors, element_bytes, caps)) {
     const size_t end = end_of(pieces.back(), tensors, layout);
-    layout.buckets.push_back(
-        {.pieces = std::move(pieces), .offset = offset, .count = end - offset});
+    const size_t byte_offset = bytes_before(pieces.front(), tensors, element_bytes, layout);
+    layout.buckets.push_back({.pieces = std::move(pieces),
+                              .offset = offset,
+                              .count = end - offset,
+                              .byte_offset = byte_offset});
     offset = end;
   }
   return layout;
@@ -119,9 +146,14 @@ std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tenso
   size_t offset = 0;
   for (const size_t end : ends) {
     if (end <= offset) return std::nullopt;
-    DdpBucket bucket{.pieces = {}, .offset = offset, .count = end - offset};
+    if (piece.tensor == tensors.size()) return std::nullopt;
+    DdpBucket bucket{.pieces = {},
+                     .offset = offset,
+                     .count = end - offset,
+                     .byte_offset = bytes_before(piece, tensors, element_bytes, layout)};
+    const std::optional<DataType> type = tensors[piece.tensor].type;
     while (offset < end) {
-      if (piece.tensor == tensors.size()) return std::nullopt;
+      if (piece.tensor == tensors.size() || tensors[piece.tensor].type != type) return std::nullopt;
       const size_t begins = layout.offsets[piece.tensor], count = tensors[piece.tensor].count();
       piece.end = std::min(end - begins, count);
       bucket.pieces.push_back(piece);

@@ -12,9 +12,11 @@ namespace rondo::ddp {
 
 struct BucketLayout {
   std::vector<DdpBucket> buckets;
-  std::vector<size_t> offsets;    // of each tensor, in elements; multiples of 64 bytes
-  size_t parameter_elements = 0;  // of the flat storage, without `adds_to` tensors
-  size_t gradient_elements = 0;   // with them
+  std::vector<size_t> offsets;       // of each tensor, in elements
+  std::vector<size_t> byte_offsets;  // the same in bytes; multiples of 64
+  size_t parameter_elements = 0;     // of the flat storage, without `adds_to` tensors
+  size_t gradient_elements = 0;      // with them
+  size_t parameter_bytes = 0, gradient_bytes = 0;
 };
 
 inline constexpr double kBytesPerMb = 1024 * 1024;
@@ -27,15 +29,17 @@ struct BucketCaps {
 };
 
 /// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above,
-/// the bucket is closed. A tensor larger than the cap is cut into panels of whole rows, each of
+/// the bucket is closed, also before a tensor of another type. A tensor larger than the cap is cut into panels of whole rows, each of
 /// which reaches the cap by less than a row. The last bucket is then relieved of all but its small
 /// end. A tensor that adds to another travels alone, after all others.
+///
+/// `element_bytes`: of tensors that name no type.
 BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
                          const BucketCaps& caps);
 
 /// Buckets that end at these elements of the flat storage. Nothing where that cannot be: ends that do
-/// not ascend to the last gradient, one inside padding, or a tensor that adds to another and does
-/// not travel alone.
+/// not ascend to the last gradient, one inside padding, two types in a bucket, or a tensor that adds
+/// to another and does not travel alone.
 std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tensors,
                                              size_t element_bytes, const std::vector<size_t>& ends);
 

@@ -37,14 +37,16 @@ void BucketOrder::begin() {
   next_ = 0;
 }
 
-bool BucketOrder::mark_final(size_t tensor, size_t count, int64_t now_ns) {
+std::optional<std::span<const size_t>> BucketOrder::mark_final(size_t tensor, size_t count,
+                                                               int64_t now_ns) {
   TensorPieces& pieces = tensors_[tensor];
-  if (pieces.final == pieces.ends.size()) return false;
+  const size_t first = pieces.final;
+  if (first == pieces.ends.size()) return std::nullopt;
   for (; pieces.final < pieces.ends.size() && pieces.ends[pieces.final] <= count; ++pieces.final) {
     const size_t bucket = pieces.buckets[pieces.final];
     if (--missing_[bucket] == 0) ready_ns_[bucket] = now_ns;
   }
-  return true;
+  return std::span<const size_t>(pieces.buckets).subspan(first, pieces.final - first);
 }
 
 std::optional<size_t> BucketOrder::take_next() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "rondo/ddp.hpp"
@@ -21,8 +22,9 @@ class BucketOrder {
   BucketOrder(const std::vector<DdpTensor>& tensors, const BucketLayout& layout, bool update_each);
 
   void begin();
-  /// The first `count` elements of this tensor's gradient are final. False: all of them were before.
-  bool mark_final(size_t tensor, size_t count, int64_t now_ns);
+  /// The first `count` elements of this tensor's gradient are final. Returns the buckets of which
+  /// the tensor's piece thereby became final; nothing: all of them were before.
+  std::optional<std::span<const size_t>> mark_final(size_t tensor, size_t count, int64_t now_ns);
   /// The next bucket that travels, once: all its pieces are final, and all buckets before it were
   /// taken, so that the order is the same on every rank.
   std::optional<size_t> take_next();

@@ -20,8 +20,8 @@ bool any_may_skip(const std::vector<DdpTensor>& tensors) {
 
 }  // namespace
 
-Reducer::Reducer(Communicator& communicator, const Gradients& gradients,
-                 const BufferStorage& buffers, const DdpOptions& options, Headers& headers)
+Reducer::Reducer(Communicator& communicator, const Gradients& gradients, BufferMemory* buffers,
+                 const DdpOptions& options, Headers& headers)
     : communicator_(communicator),
       gradients_(gradients),
       buffers_(buffers),
@@ -54,8 +54,8 @@ void Reducer::begin() {
   // Zeros first: backward may skip these tensors, and what the last step left must not travel.
   for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
     if (!gradients_.tensors[t].may_skip) continue;
-    std::memset(gradients_.at(gradients_.layout.offsets[t], options_.type), 0,
-                gradients_.tensors[t].count() * size_of(options_.type));
+    std::memset(gradients_.tensors[t].gradient, 0,
+                gradients_.tensors[t].count() * size_of(*gradients_.tensors[t].type));
   }
 }
 
@@ -136,12 +136,14 @@ void Reducer::pieces_ready(size_t tensor, size_t count) {
         fmt::format("has a gradient of '{}' ready before begin(): begin the step first", name));
   }
   start_counts();
-  if (!order_.mark_final(tensor, count, trainer::now_ns())) {
+  const auto buckets = order_.mark_final(tensor, count, trainer::now_ns());
+  if (!buckets) {
     return refuse(
         fmt::format("said twice in a step that the gradient of '{}' is ready: what only "
                     "accumulates does so under no_sync()",
                     name));
   }
+  for (const size_t bucket : *buckets) gradients_.memory.copy_in(bucket, tensor);
   if (options_.overlap) issue_complete();
 }
 
@@ -167,9 +169,8 @@ void Reducer::issue(size_t bucket) try {
 /// Before the first bucket: forward has ended, so buffers change no more, and backward hides their
 /// transfer.
 void Reducer::issue_buffers() {
-  if (buffers_.elements == 0) return;
-  buffer_work_.push_back(communicator_.broadcast_async(
-      buffers_.data, buffers_.data, buffers_.elements, options_.type, headers_.first_active()));
+  if (!buffers_) return;
+  buffer_work_.push_back(buffers_->send(communicator_, headers_.first_active()));
 }
 
 /// Which tensors any rank used.
@@ -197,15 +198,20 @@ Status Reducer::require_gradients() const {
 }
 
 Status Reducer::collect_all(const BucketReduced& reduced) {
-  for (Work& work : buffer_work_) RONDO_TRY(work.wait());
+  for (Work& work : buffer_work_) {
+    RONDO_TRY(work.wait());
+    buffers_->receive();
+  }
   for (size_t b = 0; b < lane_.started(); ++b) {
     RONDO_TRY(lane_.finish(b));
     times_[b] = {.ready_ns = order_.ready_ns(b), .work = lane_.times(b)};
     if (b + 1 == lane_.started()) {
       for (Work& work : used_work_) RONDO_TRY(work.wait());
     }
-    if (!reduced) continue;
-    for (const size_t final : order_.updated_after(b)) reduced(final);
+    for (const size_t final : order_.updated_after(b)) {
+      gradients_.memory.copy_out(final);
+      if (reduced) reduced(final);
+    }
   }
   return {};
 }

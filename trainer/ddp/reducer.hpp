@@ -15,17 +15,12 @@
 
 namespace rondo::ddp {
 
-/// What ranks share besides gradients. Borrowed.
-struct BufferStorage {
-  void* data;
-  size_t elements;  // 0: each rank keeps its own
-};
-
 /// One thread. A step is: begin(), micro-batches of ready() or skipped(), finish(); nothing travels
 /// while `quiet`. A wrong call is the step's error, and the communicator's: finish() returns it.
 class Reducer {
  public:
-  Reducer(Communicator& communicator, const Gradients& gradients, const BufferStorage& buffers,
+  /// `buffers`: null if each rank keeps its own. Borrows everything.
+  Reducer(Communicator& communicator, const Gradients& gradients, BufferMemory* buffers,
           const DdpOptions& options, Headers& headers);
 
   /// Aborts the communicator if a step is under way, and waits until nothing uses the gradients.
@@ -60,7 +55,7 @@ class Reducer {
 
   Communicator& communicator_;
   const Gradients gradients_;
-  const BufferStorage buffers_;
+  BufferMemory* const buffers_;
   const DdpOptions& options_;
   Headers& headers_;
   const bool any_may_skip_;

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trainer/ddp/element.hpp"
+
 namespace rondo::ddp {
 
 SecondGradient::SecondGradient(Communicator& communicator, const DdpTensor& tensor,
                                const DdpOptions& options, void* gradient)
     : communicator_(communicator),
       options_(options),
+      type_(*tensor.type),
       rows_(tensor.shape[0]),
       width_(tensor.count() / tensor.shape[0]),
       gradient_(gradient),
@@ -40,21 +43,23 @@ bool SecondGradient::fewer_bytes() const {
   if (std::find(counts_.begin(), counts_.end(), kUnknown) != counts_.end()) return false;
   if (options_.rows == DdpOptions::Rows::kTouched) return true;
   const uint64_t rows = std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
-  const size_t row_bytes = width_ * size_of(options_.type) + sizeof(int32_t);
-  const size_t element_bytes =
-      options_.hook ? options_.hook->wire_bytes(options_.type) : size_of(options_.type);
+  const size_t row_bytes = width_ * size_of(type_) + sizeof(int32_t);
+  const size_t element_bytes = options_.hook ? options_.hook->wire_bytes(type_) : size_of(type_);
   // An all-gather moves every rank's rows once, an all-reduce the whole tensor twice.
   return rows * row_bytes < 2 * rows_ * width_ * element_bytes;
 }
 
-template <class T>
+template <class E>
 void SecondGradient::pack(double factor) {
-  values_.resize(touched_.size() * width_ * sizeof(T));
-  T* to = reinterpret_cast<T*>(values_.data());
+  using Stored = typename E::Stored;
+  values_.resize(touched_.size() * width_ * sizeof(Stored));
+  auto* to = reinterpret_cast<Stored*>(values_.data());
   for (const int32_t row : touched_) {
-    const T* from = static_cast<const T*>(gradient_) + static_cast<size_t>(row) * width_;
+    const Stored* from = static_cast<const Stored*>(gradient_) + static_cast<size_t>(row) * width_;
     to = std::transform(from, from + width_, to,
-                        [f = static_cast<T>(factor)](T value) { return value * f; });
+                        [f = static_cast<typename E::Folded>(factor)](Stored value) {
+                          return E::narrow(E::widen(value) * f);
+                        });
   }
 }
 
@@ -73,24 +78,27 @@ Work SecondGradient::start(double factor) {
   elements_ = row_counts_;
   for (size_t& count : elements_) count *= width_;
   const uint64_t rows = std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
-  options_.type == DataType::kFloat64 ? pack<double>(factor) : pack<float>(factor);
+  with_element(type_, [&]<class E>(E /*type*/) { pack<E>(factor); });
   all_touched_.resize(rows);
-  all_values_.resize(rows * width_ * size_of(options_.type));
+  all_values_.resize(rows * width_ * size_of(type_));
   index_work_.push_back(communicator_.all_gather_v_async(touched_.data(), all_touched_.data(),
                                                          row_counts_, {}, DataType::kInt32));
-  return communicator_.all_gather_v_async(values_.data(), all_values_.data(), elements_, {},
-                                          options_.type);
+  return communicator_.all_gather_v_async(values_.data(), all_values_.data(), elements_, {}, type_);
 }
 
-template <class T>
-void SecondGradient::add(T* base, const DdpRange& range) const {
+template <class E>
+void SecondGradient::add(void* base, const DdpRange& range) const {
+  using Stored = typename E::Stored;
+  auto* const sums = static_cast<Stored*>(base);
   // `values` are those of elements [begin, end) of the tensor.
-  const auto add_within = [&](const T* values, size_t begin, size_t end) {
+  const auto add_within = [&](const Stored* values, size_t begin, size_t end) {
     const size_t last = std::min(end, range.end);
-    for (size_t i = std::max(begin, range.begin); i < last; ++i) base[i] += values[i - begin];
+    for (size_t i = std::max(begin, range.begin); i < last; ++i) {
+      sums[i] = E::narrow(E::widen(sums[i]) + E::widen(values[i - begin]));
+    }
   };
-  if (whole_) return add_within(static_cast<const T*>(gradient_), 0, rows_ * width_);
-  const T* values = reinterpret_cast<const T*>(all_values_.data());
+  if (whole_) return add_within(static_cast<const Stored*>(gradient_), 0, rows_ * width_);
+  const auto* values = reinterpret_cast<const Stored*>(all_values_.data());
   for (const int32_t row : all_touched_) {
     const size_t begin = static_cast<size_t>(row) * width_;
     add_within(values, begin, begin + width_);
@@ -101,11 +109,7 @@ void SecondGradient::add(T* base, const DdpRange& range) const {
 Status SecondGradient::add_to(void* base, std::span<const DdpRange> ranges) {
   if (!index_work_.empty()) RONDO_TRY(index_work_[0].wait());
   for (const DdpRange& range : ranges) {
-    if (options_.type == DataType::kFloat64) {
-      add(static_cast<double*>(base), range);
-    } else {
-      add(static_cast<float*>(base), range);
-    }
+    with_element(type_, [&]<class E>(E /*type*/) { add<E>(base, range); });
   }
   return {};
 }

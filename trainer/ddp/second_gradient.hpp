@@ -13,7 +13,7 @@ namespace rondo::ddp {
 /// start() unless it must, add_to(), settle().
 class SecondGradient {
  public:
-  /// `gradient`: [rows x width] of `type`, borrowed.
+  /// `gradient`: [rows x width] of the tensor's type, borrowed.
   SecondGradient(Communicator& communicator, const DdpTensor& tensor, const DdpOptions& options,
                  void* gradient);
 
@@ -35,14 +35,15 @@ class SecondGradient {
   Status add_to(void* base, std::span<const DdpRange> ranges);
 
  private:
-  template <class T>
+  template <class Element>
   void pack(double factor);
-  template <class T>
-  void add(T* base, const DdpRange& range) const;
+  template <class Element>
+  void add(void* base, const DdpRange& range) const;
   bool fewer_bytes() const;
 
   Communicator& communicator_;
   const DdpOptions& options_;
+  const DataType type_;
   const size_t rows_, width_;
   void* const gradient_;
 
