@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -137,12 +138,25 @@ class CommunicationHook {
 /// and fp16_compress_hook). kInvalidArgument for another type.
 Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 
+/// DdpOptions::bucket_cap_mb: 25 at first. The begin() after `auto_after_steps` finished steps then
+/// blocks: ranks compare when their gradients were final and what all-reduces took, and buckets end
+/// where a model of the step exposes least. All ranks have rank 0's result. Gradients, parameters
+/// and their addresses stay; layout(), own_range() and GradientBucket::index change, once.
+///
+/// Where the result of an all-reduce depends on the position in the bucket (rings and trees of three
+/// ranks or more), two runs then differ in their last bits, except with Config::reproducible. A run
+/// that resumes goes on with the same bits: load() restores the buckets that save() has written.
+inline constexpr double kDdpAutoCap = -std::numeric_limits<double>::infinity();
+
 struct DdpOptions {
   DataType type = DataType::kFloat32;  // of tensors that name none, and of save()'s `state`
   /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one
   /// bucket per tensor. A tensor larger than that is split. A bucket holds tensors of one type: it
-  /// is closed before a tensor of another, so tensors of one type belong side by side.
+  /// is closed before a tensor of another, so tensors of one type belong side by side. Or
+  /// kDdpAutoCap, for tensors that are all of one type.
   double bucket_cap_mb = 25;
+  /// With kDdpAutoCap: at least 1. The last four of these steps count, and not the first of several.
+  uint64_t auto_after_steps = 5;
   /// False: nothing is sent before finish(), to measure the benefit of overlap.
   bool overlap = true;
   /// kLossTerms: the mean over all ranks' loss terms, correct for unequal batches. kRanks: the mean
@@ -206,6 +220,13 @@ struct DdpBucket {
   std::vector<Piece> pieces;
   size_t offset, count;  // elements of the flat storage, padding included
   size_t byte_offset;
+};
+
+/// What kDdpAutoCap has done. The exposed communication of a step is predicted, by one model.
+struct DdpRelayout {
+  uint64_t after_steps = 0;  // finished ones; 0: not yet
+  size_t buckets_before = 0, buckets = 0;
+  double exposed_before_ms = 0, exposed_ms = 0;
 };
 
 /// The parameters, gradients and buffers of one rank: its own memory, flat, in the order of the
@@ -276,7 +297,7 @@ class DistributedDataParallel {
   /// set them, and before the first begin(). load() does it too.
   Status replicate();
 
-  /// Starts a step and the exchange of headers; does not block. It is an error on every rank without
+  /// Starts a step and the exchange of headers; does not block, except once with kDdpAutoCap. It is an error on every rank without
   /// replicate() or before the last step's finish() (except after a step without any loss terms).
   Status begin(const DdpHeader& mine);
   /// Waits for all headers. Optional: finish() waits too. An error on every rank if some are out of
@@ -356,6 +377,11 @@ class DistributedDataParallel {
   const std::vector<Work::Times>& gather_times() const;
 
   const std::vector<DdpBucket>& layout() const;
+  const DdpRelayout& relayout() const;
+  /// Replaces the buckets, between two steps, by others that end at these elements of the flat
+  /// storages (offset + count of each), the same on every rank; kDdpAutoCap then changes them no
+  /// more. kInvalidArgument, with shards or where buckets cannot end there; nothing has changed then.
+  Status set_bucket_ends(const std::vector<size_t>& ends);
   const std::vector<DdpBucketTimes>& times() const;
   Work::Times header_times() const;
   /// Warnings, once each: the same data on two ranks, an epoch that did not advance. Also logged.

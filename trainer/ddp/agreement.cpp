@@ -49,11 +49,13 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
                                   const std::vector<DdpTensor>& buffers,
                                   const DdpOptions& options) {
   std::vector<std::string> lines = {fmt::format(
-      "options type={} bucket_cap_mb={} average={} join={} broadcast_buffers={} rows={} hook={} "
+      "options type={} bucket_cap_mb={} auto_after_steps={} average={} join={} "
+      "broadcast_buffers={} rows={} hook={} "
       "shard={} parameters={} gradients={}",
-      name(options.type), options.bucket_cap_mb,
-      options.average == DdpOptions::Average::kRanks ? "ranks" : "terms", options.join,
-      options.broadcast_buffers, static_cast<int>(options.rows),
+      name(options.type),
+      options.bucket_cap_mb == kDdpAutoCap ? "auto" : fmt::format("{}", options.bucket_cap_mb),
+      options.auto_after_steps, options.average == DdpOptions::Average::kRanks ? "ranks" : "terms",
+      options.join, options.broadcast_buffers, static_cast<int>(options.rows),
       options.hook ? options.hook->name() : "none", options.shard,
       owner_of(tensors, &DdpTensor::data), owner_of(tensors, &DdpTensor::gradient))};
   for (const DdpTensor& tensor : tensors) {

@@ -149,15 +149,15 @@ BucketPlan cut_buckets(const BucketModel& model) {
 }
 
 double CostCurve::predicted_ns(size_t elements) const {
-  const auto above =
-      std::lower_bound(points_.begin(), points_.end(), elements,
-                       [](const Point& point, size_t count) { return point.elements < count; });
+  const auto above = std::lower_bound(
+      points_.begin(), points_.end(), elements,
+      [](const PricedSize& point, size_t count) { return point.elements < count; });
   if (above == points_.begin()) return above->predicted_ns;
   if (above == points_.end()) {
     return points_.back().predicted_ns * static_cast<double>(elements) /
            static_cast<double>(points_.back().elements);
   }
-  const Point& below = above[-1];
+  const PricedSize& below = above[-1];
   const double share = static_cast<double>(elements - below.elements) /
                        static_cast<double>(above->elements - below.elements);
   return below.predicted_ns + share * (above->predicted_ns - below.predicted_ns);

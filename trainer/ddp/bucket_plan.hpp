@@ -54,12 +54,12 @@ inline constexpr size_t kMostBuckets = 64;
 /// measured.
 class CostCurve {
  public:
-  struct Point {
+  struct PricedSize {
     size_t elements;
     double predicted_ns;
   };
   /// REQUIRES: at least one point, ascending.
-  explicit CostCurve(std::vector<Point> points) : points_(std::move(points)) {}
+  explicit CostCurve(std::vector<PricedSize> points) : points_(std::move(points)) {}
 
   double predicted_ns(size_t elements) const;
   /// Fits measured = offset + ratio x predicted by least squares, neither of them negative. `measured`:
@@ -68,7 +68,7 @@ class CostCurve {
   int64_t operator()(size_t elements) const;
 
  private:
-  std::vector<Point> points_;
+  std::vector<PricedSize> points_;
   double offset_ns_ = 0, ratio_ = 1;
 };
 

@@ -152,18 +152,35 @@ Status check_memory(const std::vector<DdpTensor>& tensors, const std::vector<Ddp
   return {};
 }
 
+Status check_cap(const std::vector<DdpTensor>& tensors, const DdpOptions& options) {
+  if (options.bucket_cap_mb != kDdpAutoCap) {
+    if (options.bucket_cap_mb >= 0 && options.bucket_cap_mb < 1e6) return {};
+    return refuse(
+        "bucket_cap_mb is {}: it must be at least 0 (one bucket per tensor) and below a "
+        "million, or kDdpAutoCap",
+        options.bucket_cap_mb);
+  }
+  if (options.shard) {
+    return refuse(
+        "bucket_cap_mb is kDdpAutoCap, but shards are parts of buckets that stay: name a cap");
+  }
+  for (const DdpTensor& tensor : tensors) {
+    if (tensor.type.value_or(options.type) == tensors[0].type.value_or(options.type)) continue;
+    return refuse(
+        "bucket_cap_mb is kDdpAutoCap, but '{}' and '{}' are of different types: name a cap",
+        tensors[0].name, tensor.name);
+  }
+  if (options.auto_after_steps > 0) return {};
+  return refuse("auto_after_steps is 0: nothing is measured before the first step");
+}
+
 }  // namespace
 
 Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>& buffers,
              const DdpOptions& options) {
   RONDO_TRY(check_names(tensors, buffers));
   RONDO_TRY(check_types(tensors, buffers, options.type));
-  if (!(options.bucket_cap_mb >= 0 && options.bucket_cap_mb < 1e6)) {
-    return refuse(
-        "bucket_cap_mb is {}: it must be at least 0 (one bucket per tensor) and below a "
-        "million",
-        options.bucket_cap_mb);
-  }
+  RONDO_TRY(check_cap(tensors, options));
   RONDO_TRY(check_shapes(tensors, options.type));
   return check_memory(tensors, buffers, options);
 }

@@ -5,15 +5,20 @@
 
 #include <cmath>
 #include <new>
+#include <optional>
 #include <utility>
 
+#include "rondo/memory.hpp"
+#include "trainer/base/clock.hpp"
 #include "trainer/ddp/agreement.hpp"
 #include "trainer/ddp/check.hpp"
 #include "trainer/ddp/gather.hpp"
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/memory.hpp"
+#include "trainer/ddp/readiness.hpp"
 #include "trainer/ddp/reducer.hpp"
+#include "trainer/ddp/relayout.hpp"
 #include "trainer/ddp/shards.hpp"
 
 namespace rondo {
@@ -31,18 +36,68 @@ struct DistributedDataParallel::Impl {
         // Those of the buffers only: they travel together.
         buffer_layout(
             ddp::make_layout(buffers, size_of(options.type), {.bytes = 0, .small_bytes = 0})),
-        shards(options.shard
-                   ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
-                   : ddp::no_shards(layout)),
         parameter_memory(tensors, layout),
         gradient_memory(tensors, layout),
         buffer_memory(buffers, buffer_layout),
-        headers(communicator, options),
-        reducer(communicator,
-                {.tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
-                options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr,
-                options, headers),
-        gather(communicator, tensors, layout, shards, parameter_memory.flat()) {}
+        headers(communicator, options) {
+    if (options.bucket_cap_mb == kDdpAutoCap && communicator.size() > 1 && !tensors.empty()) {
+      log.emplace();
+    }
+    use_layout();
+  }
+
+  /// Makes what depends on the layout.
+  void use_layout() {
+    reducer.reset();
+    gather.reset();
+    shards = options.shard
+                 ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
+                 : ddp::no_shards(layout);
+    gradient_memory.place_buckets();
+    reducer.emplace(
+        communicator,
+        ddp::Gradients{
+            .tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
+        options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr, options,
+        headers);
+    gather.emplace(communicator, tensors, layout, shards, parameter_memory.flat());
+    if (log) reducer->note_in(&*log);
+  }
+
+  /// False: buckets cannot end there.
+  bool set_bucket_ends(const std::vector<size_t>& ends) {
+    std::optional<ddp::BucketLayout> other =
+        ddp::layout_with_ends(tensors, size_of(options.type), ends);
+    if (!other) return false;
+    layout = std::move(*other);
+    log.reset();
+    use_layout();
+    return true;
+  }
+
+  /// Collective, when the steps that count are over.
+  Status lay_out_anew() try {
+    if (options.auto_after_steps > 1) log->keep_last(options.auto_after_steps - 1);
+    const ddp::ChosenLayout chosen = RONDO_TRY(ddp::choose_layout(
+        communicator, {.tensors = tensors,
+                       .layout = layout,
+                       .options = options,
+                       .log = *log,
+                       .direct = is_library_memory(gradient_memory.bucket(0), 1)}));
+    relayout = {.after_steps = options.auto_after_steps,
+                .buckets_before = layout.buckets.size(),
+                .buckets = chosen.ends.size(),
+                .exposed_before_ms = trainer::to_ms(chosen.exposed_before_ns),
+                .exposed_ms = trainer::to_ms(chosen.exposed_ns)};
+    (void)set_bucket_ends(chosen.ends);
+    return {};
+  } catch (const std::bad_alloc&) {
+    const Status status(
+        Code::kResourceExhausted,
+        fmt::format("rank {}: not enough memory to lay buckets out anew", communicator.rank()));
+    communicator.abort(status.message());  // the others wait for this rank
+    return status;
+  }
 
   static std::vector<DdpTensor> with_types(std::vector<DdpTensor> list, DataType type) {
     for (DdpTensor& tensor : list) tensor.type = tensor.type.value_or(type);
@@ -52,14 +107,18 @@ struct DistributedDataParallel::Impl {
   Communicator& communicator;
   std::vector<DdpTensor> tensors, buffers;
   const DdpOptions options;
-  const ddp::BucketLayout layout, buffer_layout;
-  const ddp::Shards shards;
+  ddp::BucketLayout layout;
+  const ddp::BucketLayout buffer_layout;
+  ddp::Shards shards;
   ddp::ParameterMemory parameter_memory;
   ddp::GradientMemory gradient_memory;
   ddp::BufferMemory buffer_memory;
   ddp::Headers headers;
-  ddp::Reducer reducer;
-  ddp::ParameterGather gather;
+  std::optional<ddp::ReadinessLog> log;  // until kDdpAutoCap has laid buckets out
+  uint64_t noted_steps = 0;
+  DdpRelayout relayout;
+  std::optional<ddp::Reducer> reducer;  // never empty, as the next
+  std::optional<ddp::ParameterGather> gather;
   bool replicated = false, quiet = false;
 };
 
@@ -82,7 +141,9 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
     return refused;
   }
   RONDO_TRY(ddp::require_same(communicator, ddp::describe(tensors, buffers, options)));
-  const auto cap = static_cast<size_t>(std::ceil(options.bucket_cap_mb * ddp::kBytesPerMb));
+  const double cap_mb =
+      options.bucket_cap_mb == kDdpAutoCap ? DdpOptions().bucket_cap_mb : options.bucket_cap_mb;
+  const auto cap = static_cast<size_t>(std::ceil(cap_mb * ddp::kBytesPerMb));
   return DistributedDataParallel(std::make_unique<Impl>(communicator, std::move(tensors),
                                                         std::move(buffers), options,
                                                         ddp::BucketCaps{.bytes = cap}));
@@ -131,8 +192,11 @@ Status DistributedDataParallel::begin(const DdpHeader& mine) {
   if (!impl_->replicated) {
     return refuse("before replicate(): call it on every rank when the parameters are set");
   }
-  if (impl_->reducer.under_way()) return refuse("before finish() of the last step");
-  impl_->reducer.begin();
+  if (impl_->reducer->under_way()) return refuse("before finish() of the last step");
+  if (impl_->log && impl_->noted_steps == impl_->options.auto_after_steps) {
+    RONDO_TRY(impl_->lay_out_anew());
+  }
+  impl_->reducer->begin();
   impl_->headers.send(mine);
   return {};
 }
@@ -141,21 +205,23 @@ Result<DdpStep> DistributedDataParallel::headers() { return impl_->headers.wait(
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(impl_->quiet); }
 
 void DistributedDataParallel::gradient_ready(size_t tensor, size_t count) {
-  impl_->reducer.ready(tensor, count, impl_->quiet);
+  impl_->reducer->ready(tensor, count, impl_->quiet);
 }
 void DistributedDataParallel::gradient_ready(size_t tensor) {
   gradient_ready(tensor, tensor < tensors().size() ? tensors()[tensor].count() : 0);
 }
 void DistributedDataParallel::gradient_skipped(size_t tensor) {
-  impl_->reducer.skipped(tensor, impl_->quiet);
+  impl_->reducer->skipped(tensor, impl_->quiet);
 }
 void DistributedDataParallel::touches_rows(size_t tensor, std::span<const int32_t> rows) {
-  impl_->reducer.touches_rows(tensor, rows);
+  impl_->reducer->touches_rows(tensor, rows);
 }
 Status DistributedDataParallel::finish(const std::function<void(size_t bucket)>& reduced) {
-  return impl_->reducer.finish(reduced);
+  const Status status = impl_->reducer->finish(reduced);
+  if (status.ok()) ++impl_->noted_steps;
+  return status;
 }
-bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer.used(tensor); }
+bool DistributedDataParallel::used(size_t tensor) const { return impl_->reducer->used(tensor); }
 
 bool DistributedDataParallel::is_sharded() const { return impl_->options.shard; }
 DdpRange DistributedDataParallel::own_range(size_t bucket) const {
@@ -164,27 +230,35 @@ DdpRange DistributedDataParallel::own_range(size_t bucket) const {
 const std::vector<DdpRange>& DistributedDataParallel::own_ranges() const {
   return impl_->shards.own;
 }
-void DistributedDataParallel::gather_parameters(size_t bucket) { impl_->gather.start(bucket); }
+void DistributedDataParallel::gather_parameters(size_t bucket) { impl_->gather->start(bucket); }
 Status DistributedDataParallel::wait_parameters(size_t bucket) {
-  return impl_->gather.wait(bucket);
+  return impl_->gather->wait(bucket);
 }
 Status DistributedDataParallel::wait_parameters() {
   Status first;
   for (size_t b = layout().size(); b-- > 0;) {
-    const Status status = impl_->gather.wait(b);
+    const Status status = impl_->gather->wait(b);
     if (first.ok()) first = status;
   }
   return first;
 }
 const std::vector<Work::Times>& DistributedDataParallel::gather_times() const {
-  return impl_->gather.times();
+  return impl_->gather->times();
 }
 
 const std::vector<DdpBucket>& DistributedDataParallel::layout() const {
   return impl_->layout.buckets;
 }
+const DdpRelayout& DistributedDataParallel::relayout() const { return impl_->relayout; }
+Status DistributedDataParallel::set_bucket_ends(const std::vector<size_t>& ends) {
+  const auto refuse = [](const char* why) { return Status(Code::kInvalidArgument, why); };
+  if (is_sharded()) return refuse("set_bucket_ends() with shards, which are parts of buckets");
+  if (impl_->reducer->under_way()) return refuse("set_bucket_ends() before finish() of the step");
+  if (impl_->set_bucket_ends(ends)) return {};
+  return refuse("set_bucket_ends(): buckets of these tensors cannot end there");
+}
 const std::vector<DdpBucketTimes>& DistributedDataParallel::times() const {
-  return impl_->reducer.times();
+  return impl_->reducer->times();
 }
 Work::Times DistributedDataParallel::header_times() const { return impl_->headers.times(); }
 const std::vector<std::string>& DistributedDataParallel::warnings() const {

@@ -40,6 +40,10 @@ class Compression : public CommunicationHook {
 
   Work start(Communicator& communicator, const GradientBucket& bucket) override {
     if (!is_wider(bucket.type)) return ddp::reduce_bucket(communicator, bucket);
+    // Buckets that ended elsewhere (kDdpAutoCap): what began inside this one travels no more.
+    const std::byte* const begin = static_cast<const std::byte*>(bucket.data);
+    buffers_.erase(buffers_.upper_bound(begin),
+                   buffers_.lower_bound(begin + bucket.count * size_of(bucket.type)));
     trainer::Buffer<uint16_t>& buffer = buffers_[bucket.data];
     if (buffer.count() != bucket.count) buffer = trainer::Buffer<uint16_t>(bucket.count);
     uint16_t* wire = buffer.data();
@@ -74,7 +78,7 @@ class Compression : public CommunicationHook {
 
   const DataType wire_;
   const char* const name_;
-  std::map<const void*, trainer::Buffer<uint16_t>> buffers_;  // by the bucket's memory
+  std::map<const void*, trainer::Buffer<uint16_t>, std::less<>> buffers_;  // by the bucket's memory
 };
 
 }  // namespace

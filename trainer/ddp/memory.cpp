@@ -72,7 +72,12 @@ GradientMemory::GradientMemory(std::vector<DdpTensor>& tensors, const BucketLayo
       callers_(!tensors.empty() && tensors[0].gradient != nullptr),
       storage_(layout.gradient_bytes) {
   for (size_t t = 0; t < tensors.size() && !callers_; ++t) tensors[t].gradient = tensor(t);
-  for (const DdpBucket& bucket : layout.buckets) buckets_.push_back(place_of(bucket));
+  place_buckets();
+}
+
+void GradientMemory::place_buckets() {
+  buckets_.clear();
+  for (const DdpBucket& bucket : layout_.buckets) buckets_.push_back(place_of(bucket));
 }
 
 /// The caller's memory where its tensors lie as in the bucket, else storage. A tensor with a second

@@ -56,6 +56,8 @@ class GradientMemory {
  public:
   GradientMemory(std::vector<DdpTensor>& tensors, const BucketLayout& layout);
 
+  /// Between steps, when the layout has other buckets of as many bytes.
+  void place_buckets();
   bool is_callers() const { return callers_; }
   std::byte* flat() { return callers_ ? nullptr : storage_.data(); }
   /// Where the bucket is reduced; where the tensor is, once all its buckets are.

@@ -48,6 +48,8 @@ void Reducer::begin() {
   begun_ = true;
   counts_started_ = false;
   failure_ = {};
+  update_ns_ = 0;
+  if (log_ != nullptr) log_->step_begins();
   order_.begin();
   lane_.begin();
   std::fill(used_.begin(), used_.end(), uint8_t{0});
@@ -136,7 +138,9 @@ void Reducer::pieces_ready(size_t tensor, size_t count) {
         fmt::format("has a gradient of '{}' ready before begin(): begin the step first", name));
   }
   start_counts();
-  const auto buckets = order_.mark_final(tensor, count, trainer::now_ns());
+  const int64_t now_ns = trainer::now_ns();
+  if (log_ != nullptr) log_->ready(tensor, count, now_ns);
+  const auto buckets = order_.mark_final(tensor, count, now_ns);
   if (!buckets) {
     return refuse(
         fmt::format("said twice in a step that the gradient of '{}' is ready: what only "
@@ -208,10 +212,12 @@ Status Reducer::collect_all(const BucketReduced& reduced) {
     if (b + 1 == lane_.started()) {
       for (Work& work : used_work_) RONDO_TRY(work.wait());
     }
+    const int64_t begin_ns = trainer::now_ns();
     for (const size_t final : order_.updated_after(b)) {
       gradients_.memory.copy_out(final);
       if (reduced) reduced(final);
     }
+    update_ns_ += trainer::now_ns() - begin_ns;
   }
   return {};
 }
@@ -228,6 +234,7 @@ void Reducer::settle() {
 
 Status Reducer::finish(const BucketReduced& reduced) {
   if (!begun_) refuse("called finish() before begin(): begin the step first");
+  if (log_ != nullptr) log_->backward_ends(trainer::now_ns());
   Status failure = failure_.ok() ? require_gradients() : failure_;
   if (failure.ok()) {
     start_counts();
@@ -241,6 +248,7 @@ Status Reducer::finish(const BucketReduced& reduced) {
   }
   if (failure.ok()) failure = collect_all(reduced);
   settle();
+  if (log_ != nullptr && failure.ok()) log_->step_ends(times_, update_ns_);
   begun_ = counts_started_ = false;
   return failure;
 }

@@ -12,6 +12,7 @@
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/lane.hpp"
 #include "trainer/ddp/order.hpp"
+#include "trainer/ddp/readiness.hpp"
 
 namespace rondo::ddp {
 
@@ -28,6 +29,8 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  /// From the next step on: notes every step that ends well. Borrowed; null: no more.
+  void note_in(ReadinessLog* log) { log_ = log; }
   void begin();
   void ready(size_t tensor, size_t count, bool quiet);
   void skipped(size_t tensor, bool quiet);
@@ -61,6 +64,7 @@ class Reducer {
   const bool any_may_skip_;
   BucketOrder order_;
   BucketLane lane_;
+  ReadinessLog* log_ = nullptr;
 
   // The step under way.
   bool begun_ = false, counts_started_ = false;
@@ -68,6 +72,7 @@ class Reducer {
   std::vector<Work> buffer_work_;  // at most one
   std::vector<Work> used_work_;    // at most one
   std::vector<DdpBucketTimes> times_;
+  int64_t update_ns_ = 0;  // in BucketReduced
   Status failure_;
 };
 
