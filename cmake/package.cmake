@@ -51,6 +51,9 @@ foreach(program ${RONDO_PEERS})
   endif()
 endforeach()
 foreach(link ${RONDO_PERF_LINKS})
+  if(SKBUILD)  # a wheel would hold a copy of the program for each
+    break()
+  endif()
   install(FILES $<TARGET_FILE_DIR:rondo-perf>/${link} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endforeach()
 

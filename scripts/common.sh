@@ -10,6 +10,8 @@ if command -v ccache >/dev/null; then
   export CCACHE_SLOPPINESS=pch_defines,time_macros  # the tests' precompiled header would not be cached
 fi
 
+settings=()
+
 say() { printf '\n== %s\n' "$*"; }
 
 die() {
@@ -17,11 +19,11 @@ die() {
   exit 1
 }
 
-# configure PRESET: quiet unless it fails.
+# configure PRESET: quiet unless it fails. With the array `settings`, of flags for CMake.
 configure() {
   local log
   log=$(log_of "configure-$1")
-  cmake --preset "$1" >"$log" 2>&1 || {
+  cmake --preset "$1" "${settings[@]}" >"$log" 2>&1 || {
     cat "$log" >&2
     die "configuring preset '$1' failed"
   }

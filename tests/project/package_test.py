@@ -3,6 +3,7 @@
     package_test.py installed SOURCE BUILD PROGRAMS   against what `cmake --install BUILD` installs, after it has been moved:
                                                       find_package and pkg-config, the shared and the static library
     package_test.py embedded SOURCE BUILD PROGRAMS    with rondo as a folder of their own project (add_subdirectory)
+    package_test.py wheel SOURCE BUILD PROGRAMS       against what `pip install .` installs, by the interpreter that runs this test
 PROGRAMS holds readme_example.c and readme_example.cpp."""
 import os
 import pathlib
@@ -103,23 +104,49 @@ def installed(source, build, programs, work):
         run(path, "-b", 8, "-e", 8, "-n", 2, "-w", 1, "-t", 2)
 
 
-def embedded(source, build, programs, work):
-    # Rondo's sources are not compiled again: consumer/built_already.py takes each object from BUILD, where it was compiled by the
-    # same command. So what these commands depend on is set as it is there.
+def as_built(source, build, project, folder):
+    """Settings for CMake by which rondo, as FOLDER of the build folder PROJECT, is not compiled again: consumer/built_already.py takes
+    each object from BUILD, where it was compiled by the same command. So what these commands depend on is set as it is there."""
     cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE))
     depends = re.compile(r"CMAKE_(BUILD_TYPE|UNITY_BUILD.*|(C|CXX|CUDA)_((HOST_)?COMPILER|FLAGS.*)|CUDA_ARCHITECTURES)"
                          r"|RONDO_(CUDA|ONE_INSTRUCTION_SET)")
-    launcher = f"{source / 'tests/project/consumer/built_already.py'};{build};{work / 'embedded'}"
+    launcher = f"{source / 'tests/project/consumer/built_already.py'};{build};{project};{folder}"
+    return {"CMAKE_CXX_COMPILER_LAUNCHER": launcher, "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
+            **{name: value for name, value in cache.items() if depends.fullmatch(name)}}
+
+
+def embedded(source, build, programs, work):
+    settings = as_built(source, build, work / "embedded", "rondo/")
     check_consumer(source, programs, work / "embedded", build / "bin/rondo-run", "C;CXX", f"-DRONDO_SOURCE={source}",
-                   f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}",
-                   *(f"-D{name}={value}" for name, value in cache.items() if depends.fullmatch(name)))
+                   *(f"-D{name}={value}" for name, value in settings.items()))
+
+
+def wheel(source, build, programs, work):
+    settings = as_built(source, build, work / "build", "")
+    prefix = work / "prefix"
+    run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--no-warn-script-location",
+        "--prefix", prefix, f"-Cbuild-dir={work / 'build'}", *(f"-Ccmake.define.{name}={value}" for name, value in settings.items()), source)
+    packages = next(prefix.glob("lib*/python3*/site-packages"))
+    environment = {"PYTHONPATH": str(packages), "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    said = run("rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c",
+               "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))", **environment)
+    if said != "1 2\n1 2\n":
+        sys.exit(f"the installed module's sum is {said!r}")
+    version = run(sys.executable, "-m", "rondo", "--version", **environment).strip()
+    for name in ("rondo-run", "rondo-perf", "rondo-plan", "rondo-status", "rondo-train"):
+        if (said := run(name, "--version", **environment)) != f"{name} {version}\n":
+            sys.exit(f"{name} --version printed {said!r}")
+    run("rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2, **environment)
+    run("rondo-train", "--ranks", 2, "--steps", 2, "--width", 32, **environment)  # on the text that is installed with it
+    rondo_dir = run(sys.executable, "-m", "rondo", "--cmake-dir", **environment).strip()
+    check_consumer(source, programs, work / "consumer", packages / "rondo/bin/rondo-run", "C", f"-Drondo_DIR={rondo_dir}")
 
 
 def main():
     what, *paths = sys.argv[1:]
     source, build, programs = (pathlib.Path(path) for path in paths)
     with tempfile.TemporaryDirectory() as work:
-        {"installed": installed, "embedded": embedded}[what](source, build, programs, pathlib.Path(work))
+        {"installed": installed, "embedded": embedded, "wheel": wheel}[what](source, build, programs, pathlib.Path(work))
 
 
 if __name__ == "__main__":

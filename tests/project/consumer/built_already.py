@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""built_already.py BUILD PROJECT COMPILER ARGUMENTS: the compiler launcher of PROJECT, a build folder in which rondo is the folder
-rondo/. For a source of rondo it copies the object from BUILD, after a check that the same command made it there; it compiles other
-sources. Compiling rondo again would take minutes and make the same objects."""
+"""built_already.py BUILD PROJECT FOLDER COMPILER ARGUMENTS: the compiler launcher of PROJECT, a build folder in which rondo is FOLDER (""
+or "rondo/"). For a source of rondo it copies the object from BUILD, after a check that the same command made it there; it compiles
+other sources. Compiling rondo again would take minutes and make the same objects."""
 import json
 import pathlib
 import shlex
@@ -17,9 +17,9 @@ def output_of(words):
 
 
 def main():
-    build, project, *command = sys.argv[1:]
+    build, project, folder, *command = sys.argv[1:]
     output = output_of(command)
-    if not output.startswith("rondo/"):
+    if not output.startswith(folder):
         sys.exit(subprocess.run(command, check=False).returncode)
 
     there = {}
@@ -29,11 +29,12 @@ def main():
     words = list(command)
     for flag in ("-MT", "-MF"):  # they only name the file that lists the headers
         del words[words.index(flag):words.index(flag) + 2]
-    here = [word.replace(f"{project}/rondo", build).removeprefix("rondo/") for word in words if word != "-MD"]
-    expected = [word for word in there.get(output.removeprefix("rondo/"), []) if word not in NOT_EMBEDDED]
+    rondo = f"{project}/{folder}".rstrip("/")
+    here = [word.replace(rondo, build).removeprefix(folder) for word in words if word != "-MD"]
+    expected = [word for word in there.get(output.removeprefix(folder), []) if word not in NOT_EMBEDDED]
     if here != expected:
         sys.exit(f"{output}: as a part of another project it is compiled by\n{shlex.join(here)}\nand alone by\n{shlex.join(expected)}")
-    shutil.copy(pathlib.Path(build, output.removeprefix("rondo/")), output)
+    shutil.copy(pathlib.Path(build, output.removeprefix(folder)), output)
     pathlib.Path(command[command.index("-MF") + 1]).write_text(f"{output}:\n")
 
 

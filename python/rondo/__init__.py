@@ -1,0 +1,57 @@
+"""rondo: collective communication between processes of one machine. docs/python.md in the source explains it."""
+import contextlib
+import signal
+import threading
+
+from rondo import _rondo
+from rondo._error import Error
+from rondo._rondo import Work, is_library_memory, make_unique_id
+
+__all__ = ["Communicator", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
+__version__ = ".".join(str(part) for part in _rondo.version)
+
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    _rondo.catch_interrupts()
+
+
+Communicator = _rondo.Communicator
+
+
+def _from_mpi(comm, **settings):
+    """A communicator of the ranks of an mpi4py communicator."""
+    return Communicator(comm.Get_rank(), comm.Get_size(), all_gather=comm.allgather, **settings)
+
+
+@contextlib.contextmanager
+def _group(self):
+    """Calls inside `with c.group():` run together at its end: messages in any order, collectives in theirs."""
+    self._group_start()
+    try:
+        yield self
+    finally:
+        self._group_end()
+
+
+Communicator.from_mpi = staticmethod(_from_mpi)
+Communicator.group = _group
+Communicator.__enter__ = lambda self: self
+Communicator.__exit__ = lambda self, *failure: self.close()
+Communicator.__module__ = Work.__module__ = Error.__module__ = "rondo"
+
+
+def empty(shape, dtype="float32"):
+    """An array in library memory, which the ranks of this host read in place; zeros at first. dtype is numpy's or torch's, and so is the
+    array."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = 1
+    for length in shape:
+        count *= length
+    if type(dtype).__module__ == "torch":
+        import torch
+
+        memory = _rondo.Memory(count * torch.empty((), dtype=dtype).element_size())
+        return torch.frombuffer(memory, dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+    import numpy
+
+    dtype = numpy.dtype(dtype)
+    return numpy.frombuffer(_rondo.Memory(count * dtype.itemsize), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)

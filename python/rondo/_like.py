@@ -1,0 +1,21 @@
+"""New arrays for results: of the kind and type of another one."""
+
+
+def like(x, times, parts):
+    """An array like x whose first dimension is `times` / `parts` as long, or of x's shape if both are 0; without defined contents. For a
+    buffer that is neither numpy's nor torch's: a bytearray."""
+    same = times == 0
+    shape = getattr(x, "shape", None)
+    if shape is None or isinstance(x, memoryview):
+        size = memoryview(x).nbytes
+        return bytearray(size if same else size * times // parts)
+    if not same:
+        first, rest = (shape[0], tuple(shape[1:])) if len(shape) else (1, ())
+        if first * times % parts:
+            raise ValueError(f"x has {first} rows, which {parts} ranks cannot share equally: pass y")
+        shape = (first * times // parts, *rest)
+    if hasattr(x, "new_empty"):  # torch
+        return x.new_empty(shape)
+    import numpy
+
+    return numpy.empty(shape, x.dtype)

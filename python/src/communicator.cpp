@@ -1,0 +1,361 @@
+// See communicator.hpp.
+#include "python/src/communicator.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "python/src/interrupt.hpp"
+#include "rondo/types.hpp"
+
+namespace rondo::python {
+namespace {
+
+/// The caller's all-gather, as the C API calls it, from any thread.
+struct AllGatherCall {
+  nb::object callable;  // bytes -> one bytes per rank
+  size_t ranks;
+  std::optional<nb::python_error> failure;
+
+  static int call(void* context, const void* own, size_t bytes, void* all) noexcept {
+    const nb::gil_scoped_acquire gil;
+    auto& self = *static_cast<AllGatherCall*>(context);
+    try {
+      size_t rank = 0;
+      for (const nb::handle each : self.callable(nb::bytes(own, bytes))) {
+        const auto blob = nb::cast<nb::bytes>(each);
+        if (rank == self.ranks || blob.size() != bytes) return 1;
+        std::memcpy(static_cast<std::byte*>(all) + rank++ * bytes, blob.data(), bytes);
+      }
+      return rank == self.ranks ? 0 : 1;
+    } catch (nb::python_error& error) {
+      self.failure.emplace(std::move(error));
+    } catch (...) {
+    }
+    return 1;
+  }
+};
+
+int64_t milliseconds(double seconds) { return static_cast<int64_t>(seconds * 1000); }
+
+const char* text_or_null(const std::optional<std::string>& text) {
+  return text ? text->c_str() : nullptr;
+}
+
+rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& all_gather) {
+  rondo_config config;
+  rondo_config_init(&config, sizeof config);
+  config.rank = settings.rank;
+  config.world_size = settings.world_size;
+  config.rendezvous = text_or_null(settings.rendezvous);
+  config.unique_id = text_or_null(settings.unique_id);
+  config.name = text_or_null(settings.name);
+  config.pace = text_or_null(settings.pace);
+  config.links = text_or_null(settings.links);
+  config.channels = settings.channels;
+  config.slots = settings.slots;
+  config.slot_bytes = settings.slot_bytes;
+  config.reproducible = settings.reproducible ? 1 : 0;
+  config.device = settings.device;
+  if (settings.timeout) config.timeout_ms = milliseconds(*settings.timeout);
+  if (settings.bootstrap_timeout) {
+    config.bootstrap_timeout_ms = milliseconds(*settings.bootstrap_timeout);
+  }
+  if (settings.algorithm) {
+    const auto algorithm = parse<Algorithm>(*settings.algorithm, kAlgorithmNames);
+    if (!algorithm) throw nb::value_error(("no algorithm \"" + *settings.algorithm + "\"").c_str());
+    config.algorithm = static_cast<rondo_algorithm>(*algorithm);
+  }
+  if (!settings.all_gather.is_none()) {
+    config.all_gather = AllGatherCall::call;
+    config.all_gather_context = &all_gather;
+  }
+  return config;
+}
+
+/// Waits in slices, so that Ctrl-C ends it. The creation then goes on without an owner.
+void wait_interruptibly(const rondo_pending* pending) {
+  for (int over = 0; over == 0;) {
+    {
+      const nb::gil_scoped_release released;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      rondo_pending_test(pending, &over);
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+}  // namespace
+
+void check(rondo_code code, int rank) {
+  if (code == RONDO_OK) return;
+  const std::string text = rondo_last_error();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  const nb::object type = nb::module_::import_("rondo._error").attr("Error");
+  const nb::object error = type(text, rondo_code_name(code), rank);
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+PyWork::PyWork(nb::object owner, rondo_work* work, std::vector<Array> arrays, nb::object result)
+    : owner_(std::move(owner)),
+      work_(work),
+      arrays_(std::move(arrays)),
+      result_(std::move(result)) {}
+
+PyWork::PyWork(PyWork&& other) noexcept
+    : owner_(std::move(other.owner_)),
+      work_(std::exchange(other.work_, nullptr)),
+      arrays_(std::move(other.arrays_)),
+      result_(std::move(other.result_)) {}
+
+PyWork::~PyWork() {
+  if (work_ == nullptr) return;
+  nb::cast<PyCommunicator&>(owner_).keep(work_, std::move(arrays_));
+}
+
+nb::object PyWork::wait() {
+  const auto& communicator = nb::cast<PyCommunicator&>(owner_);
+  rondo_code code = RONDO_OK;
+  {
+    const Interruptible interruptible(communicator.handle());
+    const nb::gil_scoped_release released;
+    code = rondo_work_wait(work_);
+  }
+  check(code, communicator.rank());
+  return result_;
+}
+
+bool PyWork::test() const {
+  int ended = 0;
+  rondo_work_test(work_, &ended);
+  return ended != 0;
+}
+
+nb::tuple PyWork::times() const {
+  rondo_work_times times;
+  rondo_get_work_times(work_, &times, sizeof times);
+  return nb::make_tuple(times.issued_ns, times.started_ns, times.ended_ns);
+}
+
+PyCommunicator::PyCommunicator(const Creation& settings) {
+  AllGatherCall all_gather{.callable = settings.all_gather,
+                           .ranks = static_cast<size_t>(std::max(settings.world_size, 0)),
+                           .failure = {}};
+  const rondo_config config = config_of(settings, all_gather);
+  rondo_code code = RONDO_OK;
+  if (settings.all_gather.is_none()) {
+    rondo_pending* pending = nullptr;
+    check(rondo_create_async(&pending, &config), settings.rank);
+    wait_interruptibly(pending);
+    const nb::gil_scoped_release released;
+    code = rondo_pending_wait(pending, &handle_);
+  } else {  // the caller's own all-gather belongs to this thread, as MPI's may
+    const nb::gil_scoped_release released;
+    code = rondo_create(&handle_, &config);
+  }
+  if (all_gather.failure) throw std::move(*all_gather.failure);
+  check(code, settings.rank);
+}
+
+PyCommunicator::~PyCommunicator() { close(); }
+
+rondo_communicator* PyCommunicator::handle() const {
+  if (handle_ == nullptr) throw nb::value_error("this communicator is closed");
+  return handle_;
+}
+
+void PyCommunicator::close() {
+  if (handle_ == nullptr) return;
+  rondo_communicator* const ending = std::exchange(handle_, nullptr);
+  {
+    const nb::gil_scoped_release released;
+    rondo_destroy(ending);  // waits for what is outstanding
+  }
+  for (const Kept& kept : kept_) rondo_work_release(kept.work);
+  kept_.clear();
+}
+
+void PyCommunicator::keep(rondo_work* work, std::vector<Array> arrays) {
+  int ended = 1;
+  if (work != nullptr) rondo_work_test(work, &ended);
+  if (work != nullptr && (ended != 0 || handle_ == nullptr)) {
+    rondo_work_release(work);
+    return;
+  }
+  drop_ended();
+  kept_.push_back({work, std::move(arrays)});
+}
+
+void PyCommunicator::drop_ended() {
+  std::erase_if(kept_, [](const Kept& kept) {
+    int ended = 0;
+    if (kept.work != nullptr) rondo_work_test(kept.work, &ended);
+    if (ended != 0) rondo_work_release(kept.work);
+    return ended != 0;
+  });
+}
+
+void PyCommunicator::group_start() {
+  check(rondo_group_start(handle()), rank());
+  ++group_depth_;
+}
+
+void PyCommunicator::group_end() {
+  rondo_code code = RONDO_OK;
+  {
+    const Interruptible interruptible(handle());
+    const nb::gil_scoped_release released;
+    code = rondo_group_end(handle());
+  }
+  group_depth_ -= group_depth_ > 0 ? 1 : 0;
+  if (group_depth_ == 0)
+    std::erase_if(kept_, [](const Kept& kept) { return kept.work == nullptr; });
+  check(code, rank());
+}
+
+namespace {
+
+nb::dict plan(const PyCommunicator& self, const std::string& collective, size_t count,
+              const std::string& type, const std::string& op, bool library_memory) {
+  const auto chosen = parse<Collective>(collective, kCollectiveNames);
+  const auto elements = parse<DataType>(type, kDataTypeNames);
+  const auto reduced = parse<ReduceOp>(op, kReduceOpNames);
+  if (!chosen) throw nb::value_error(("no collective \"" + collective + "\"").c_str());
+  if (!elements) throw nb::value_error(("no type \"" + type + "\"").c_str());
+  if (!reduced) throw nb::value_error(("no operator \"" + op + "\"").c_str());
+  rondo_plan found;
+  check(rondo_get_plan(self.handle(), static_cast<rondo_collective>(*chosen), count,
+                       static_cast<rondo_data_type>(*elements),
+                       static_cast<rondo_reduce_op>(*reduced), library_memory ? 1 : 0, RONDO_AUTO,
+                       &found, sizeof found),
+        self.rank());
+  nb::dict plan;
+  plan["algorithm"] = std::string(name(static_cast<Algorithm>(found.algorithm)));
+  plan["channels"] = found.channels;
+  plan["predicted_us"] = found.predicted_us;
+  plan["bytes_sent_per_rank"] = found.bytes_sent_per_rank;
+  return plan;
+}
+
+nb::dict stats(const PyCommunicator& self) {
+  rondo_stats counted;
+  check(rondo_get_stats(self.handle(), &counted, sizeof counted), self.rank());
+  nb::dict stats;
+  stats["operations"] = counted.operations;
+  stats["bytes_sent"] = counted.bytes_sent;
+  stats["shared_bytes"] = counted.shared_bytes;
+  return stats;
+}
+
+std::string flight_record(const PyCommunicator& self) {
+  size_t needed = 0;
+  std::string text;
+  do {  // it grows while it is read
+    text.resize(needed);
+    check(rondo_flight_record(self.handle(), text.data(), text.size(), &needed), self.rank());
+  } while (needed > text.size());
+  text.resize(needed == 0 ? 0 : needed - 1);
+  return text;
+}
+
+using CreatePart = rondo_code (*)(rondo_communicator*, int32_t, int32_t, rondo_communicator**);
+
+/// null: this rank has no part.
+PyCommunicator* part_of(PyCommunicator& self, CreatePart create, int32_t color, int32_t key) {
+  rondo_communicator* part = nullptr;
+  rondo_code code = RONDO_OK;
+  {
+    const Interruptible interruptible(self.handle());
+    const nb::gil_scoped_release released;
+    code = create(self.handle(), color, key, &part);
+  }
+  check(code, self.rank());
+  return part == nullptr ? nullptr : new PyCommunicator(part);
+}
+
+}  // namespace
+
+void bind_communicator(nb::module_& module) {
+  nb::class_<PyWork>(module, "Work")
+      .def("wait", &PyWork::wait)
+      .def("test", &PyWork::test)
+      .def_prop_ro("times", &PyWork::times);
+
+  nb::class_<PyCommunicator> communicator(module, "Communicator");
+  communicator
+      .def(
+          "__init__",
+          [](PyCommunicator* self, int rank, int world_size, std::optional<std::string> rendezvous,
+             std::optional<std::string> unique_id, nb::object all_gather,
+             std::optional<std::string> name, std::optional<double> timeout,
+             std::optional<double> bootstrap_timeout, int channels, int slots, size_t slot_bytes,
+             std::optional<std::string> pace, std::optional<std::string> links,
+             std::optional<std::string> algorithm, bool reproducible, int device) {
+            new (self)
+                PyCommunicator(PyCommunicator::Creation{.rank = rank,
+                                                        .world_size = world_size,
+                                                        .rendezvous = std::move(rendezvous),
+                                                        .unique_id = std::move(unique_id),
+                                                        .name = std::move(name),
+                                                        .pace = std::move(pace),
+                                                        .links = std::move(links),
+                                                        .algorithm = std::move(algorithm),
+                                                        .all_gather = std::move(all_gather),
+                                                        .timeout = timeout,
+                                                        .bootstrap_timeout = bootstrap_timeout,
+                                                        .channels = channels,
+                                                        .slots = slots,
+                                                        .slot_bytes = slot_bytes,
+                                                        .reproducible = reproducible,
+                                                        .device = device});
+          },
+          nb::arg("rank") = -1, nb::arg("world_size") = -1, nb::kw_only(),
+          nb::arg("rendezvous") = nb::none(), nb::arg("unique_id") = nb::none(),
+          nb::arg("all_gather") = nb::none(), nb::arg("name") = nb::none(),
+          nb::arg("timeout") = nb::none(), nb::arg("bootstrap_timeout") = nb::none(),
+          nb::arg("channels") = 0, nb::arg("slots") = 0, nb::arg("slot_bytes") = 0,
+          nb::arg("pace") = nb::none(), nb::arg("links") = nb::none(),
+          nb::arg("algorithm") = nb::none(), nb::arg("reproducible") = false,
+          nb::arg("device") = -1)
+      .def_prop_ro("rank", &PyCommunicator::rank)
+      .def_prop_ro("size", &PyCommunicator::size)
+      .def("close", &PyCommunicator::close)
+      .def("_group_start", &PyCommunicator::group_start)
+      .def("_group_end", &PyCommunicator::group_end)
+      .def(
+          "split",
+          [](PyCommunicator& self, std::optional<int32_t> color, int32_t key) {
+            return part_of(self, rondo_split, color.value_or(RONDO_NO_COLOR), key);
+          },
+          nb::arg("color").none(), nb::arg("key") = 0, nb::rv_policy::take_ownership)
+      .def(
+          "duplicate",
+          [](PyCommunicator& self) {
+            return part_of(
+                self,
+                [](rondo_communicator* from, int32_t, int32_t, rondo_communicator** same) {
+                  return rondo_duplicate(from, same);
+                },
+                0, 0);
+          },
+          nb::rv_policy::take_ownership)
+      .def(
+          "abort",
+          [](PyCommunicator& self, const std::string& reason) {
+            check(rondo_abort(self.handle(), reason.c_str()), self.rank());
+          },
+          nb::arg("reason"))
+      .def("check", [](PyCommunicator& self) { check(rondo_status(self.handle()), self.rank()); })
+      .def("plan", plan, nb::arg("collective"), nb::arg("count"), nb::arg("dtype") = "float",
+           nb::kw_only(), nb::arg("op") = "sum", nb::arg("library_memory") = false)
+      .def("stats", stats)
+      .def("flight_record", flight_record);
+  bind_collectives(communicator);
+}
+
+}  // namespace rondo::python

@@ -1,0 +1,87 @@
+// rondo.Communicator and rondo.Work: the C API's handles, with the arrays that operations use.
+// Methods hold the GIL while they read their arguments, and release it while they wait.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "python/src/array.hpp"
+#include "rondo/rondo.h"
+
+namespace rondo::python {
+
+/// Throws rondo.Error with the code's name, this rank and the text of this thread's last failure.
+/// If a signal's Python handler has raised, that exception instead.
+void check(rondo_code code, int rank);
+
+class PyCommunicator;
+
+/// An operation in flight. Keeps its communicator and arrays.
+class PyWork {
+ public:
+  PyWork(nb::object owner, rondo_work* work, std::vector<Array> arrays, nb::object result);
+  PyWork(PyWork&& other) noexcept;
+  PyWork& operator=(PyWork&&) = delete;
+  ~PyWork();  // of an operation that has not ended: its communicator keeps the arrays
+
+  nb::object wait();
+  bool test() const;
+  nb::tuple times() const;
+
+ private:
+  nb::object owner_;
+  rondo_work* work_;
+  std::vector<Array> arrays_;
+  nb::object result_;
+};
+
+class PyCommunicator {
+ public:
+  struct Creation {
+    int rank = -1, world_size = -1;
+    std::optional<std::string> rendezvous, unique_id, name, pace, links, algorithm;
+    nb::object all_gather = nb::none();
+    std::optional<double> timeout, bootstrap_timeout;
+    int channels = 0, slots = 0;
+    size_t slot_bytes = 0;
+    bool reproducible = false;
+    int device = -1;
+  };
+  explicit PyCommunicator(const Creation& settings);
+  PyCommunicator(rondo_communicator* handle) : handle_(handle) {}
+  ~PyCommunicator();
+  PyCommunicator(const PyCommunicator&) = delete;
+  PyCommunicator& operator=(const PyCommunicator&) = delete;
+
+  /// The open handle; throws ValueError after close().
+  rondo_communicator* handle() const;
+  int rank() const { return rondo_rank(handle()); }
+  int size() const { return rondo_size(handle()); }
+  void close();
+
+  /// Keeps arrays that a group, or an operation whose Work was dropped, still uses.
+  void keep(rondo_work* work, std::vector<Array> arrays);
+  void group_start();
+  void group_end();
+  bool in_group() const { return group_depth_ > 0; }
+
+ private:
+  struct Kept {
+    rondo_work* work;  // null: until the group's end
+    std::vector<Array> arrays;
+  };
+  void drop_ended();
+
+  rondo_communicator* handle_ = nullptr;
+  std::vector<Kept> kept_;
+  int group_depth_ = 0;
+};
+
+/// Adds both classes to the module.
+void bind_communicator(nb::module_& module);
+void bind_collectives(nb::class_<PyCommunicator>& communicator);
+
+}  // namespace rondo::python

@@ -1,0 +1,53 @@
+// The extension module rondo._rondo. The package's __init__.py is its public face.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "python/src/communicator.hpp"
+#include "python/src/interrupt.hpp"
+
+namespace rondo::python {
+namespace {
+
+/// Library memory, exported by the buffer protocol: numpy and torch make arrays of it, which keep it.
+struct Memory {
+  explicit Memory(size_t wanted) : bytes(wanted), data(rondo_alloc(wanted == 0 ? 1 : wanted)) {
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  ~Memory() { rondo_free(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  size_t bytes;
+  void* data;
+};
+
+int export_memory(PyObject* self, Py_buffer* view, int flags) {
+  const auto* memory = nb::inst_ptr<Memory>(self);
+  return PyBuffer_FillInfo(view, self, memory->data, static_cast<Py_ssize_t>(memory->bytes), 0,
+                           flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_memory)},
+                              {0, nullptr}};
+
+}  // namespace
+}  // namespace rondo::python
+
+NB_MODULE(_rondo, module) {
+  using namespace rondo::python;
+  const int32_t loaded = rondo_version();
+  module.attr("version") = nb::make_tuple(loaded / 10000, loaded / 100 % 100, loaded % 100);
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots))
+      .def(nb::init<size_t>(), nb::arg("bytes"));
+  module.def("is_library_memory", [](nb::handle array) {
+    const Array seen = array_of(array, false, "array");
+    return rondo_is_library_memory(seen.data, seen.count * rondo::size_of(seen.type)) != 0;
+  });
+  module.def("make_unique_id", [] {
+    rondo_unique_id id;
+    check(rondo_make_unique_id(&id), -1);
+    return std::string(id.text);
+  });
+  module.def("catch_interrupts", catch_interrupts);
+  bind_communicator(module);
+}

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""module_test.py BIN PACKAGE: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a rank does."""
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def run(*command):
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+class UnderALauncher(unittest.TestCase):
+    def ranks(self, ranks, case):
+        done = run(f"{BIN}/rondo-run", "-n", ranks, "--timeout", 100, "--", sys.executable, HERE / "ranks.py", case)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout.count(f"{case}: ok")
+
+    def test_collectives_messages_and_state(self):
+        for case in ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "state"):
+            for ranks in (1, 2, 3):
+                with self.subTest(case, ranks=ranks):
+                    self.assertEqual(self.ranks(ranks, case), ranks)
+
+    def test_the_page_has_a_program_that_prints_what_the_page_says(self):
+        page = (HERE.parents[1] / "docs/python.md").read_text(encoding="utf-8")
+        program = page.split("```python\n")[1].split("```")[0]
+        done = run(f"{BIN}/rondo-run", "-n", 3, "--timeout", 100, "--", sys.executable, "-c", program)
+        self.assertEqual(done.stdout.count("[6. 6. 6. 6.]"), 3, done.stdout + done.stderr)
+        self.assertIn("prints `[6. 6. 6. 6.]` three times", page)
+
+    def test_a_death_a_disagreement_and_an_interrupt_are_errors_that_say_so(self):
+        self.assertEqual(self.ranks(2, "dies"), 1)
+        self.assertEqual(self.ranks(2, "disagree"), 2)
+        self.assertEqual(self.ranks(2, "interrupted"), 2)
+
+
+class Alone(unittest.TestCase):
+    """What needs no other process: wrong arguments, ways to meet, a system without numpy."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.c = rondo.Communicator(0, 1)
+
+    def refused(self, part, call, *arguments, error=(TypeError, ValueError), **options):
+        with self.assertRaises(error) as raised:
+            call(*arguments, **options)
+        self.assertIn(part, str(raised.exception))
+
+    def test_wrong_arguments_are_named(self):
+        import numpy as np
+
+        c, x = self.c, np.ones(6, "float32")
+        self.refused("x is not contiguous", c.all_reduce, np.ones((4, 4))[:, ::2])
+        self.refused("complex128", c.all_reduce, np.ones(3, complex))
+        self.refused("x is a list", c.all_reduce, [1, 2])
+        self.refused("y is read-only", c.all_reduce, b"abc", b"abc")
+        self.refused("y has 4 elements, it needs 6", c.all_reduce, x, np.empty(4, "float32"))
+        self.refused("x holds float, y double", c.all_reduce, x, np.empty(6))
+        self.refused('no operator "median"', c.all_reduce, x, op="median")
+        self.refused('no algorithm "magic"', c.all_reduce, x, algorithm="magic")
+        self.refused('no argument "asynch"', c.all_reduce, x, asynch=True)
+        self.refused("root 1 is not a rank of 1", c.broadcast, x, 1)
+        self.refused("an entry for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
+        self.refused("its blocks need 9", c.all_gather_v, x, x.copy(), [6], [3])
+        self.refused("rank 7", c.send, x, 7, error=rondo.Error)
+        self.refused("bavg", c.plan, "all_reduce", 1, op="bavg")
+
+    def test_a_closed_communicator_is_refused(self):
+        c = rondo.Communicator(0, 1)
+        work = c.all_reduce(bytearray(5), async_op=True)
+        c.close()
+        c.close()
+        self.refused("closed", c.barrier)
+        self.refused("closed", work.wait)
+
+    def test_threads_meet_by_an_id_or_by_an_all_gather_of_their_own(self):
+        for ranks in (2, 3):
+            identity, meeting, blobs, sums = rondo.make_unique_id(), threading.Barrier(ranks), [None] * ranks, {}
+
+            class FakeMpi:
+                def __init__(self, rank):
+                    self.rank = rank
+
+                Get_rank = lambda self: self.rank
+                Get_size = lambda self: ranks
+
+                def allgather(self, blob):
+                    blobs[self.rank] = blob
+                    meeting.wait(20)
+                    return list(blobs)
+
+            def rank_thread(rank):
+                with rondo.Communicator(rank, ranks, unique_id=identity) as c:
+                    sums["id", rank] = c.all_reduce(bytes([rank]))[0]
+                with rondo.Communicator.from_mpi(FakeMpi(rank)) as c:
+                    sums["mpi", rank] = c.all_reduce(bytes([rank]))[0]
+
+            threads = [threading.Thread(target=rank_thread, args=(rank,)) for rank in range(ranks)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            self.assertEqual(set(sums.values()), {ranks * (ranks - 1) // 2})
+            self.assertEqual(len(sums), 2 * ranks)
+
+    def test_an_exception_of_the_all_gather_reaches_the_caller(self):
+        def broken(_):
+            raise KeyError("no store")
+
+        with self.assertRaises(KeyError):
+            rondo.Communicator(0, 2, all_gather=broken)
+        with self.assertRaises(rondo.Error):
+            rondo.Communicator(0, 2, all_gather=lambda blob: [blob])
+
+    def test_without_numpy(self):
+        done = run(sys.executable, "-c", "import sys; sys.modules['numpy'] = None; import rondo; c = rondo.Communicator(0, 1); "
+                   "print(c.all_reduce(b'ab'), rondo.__version__)")
+        self.assertEqual(done.stdout, f"bytearray(b'ab') {rondo.__version__}\n", done.stderr)
+
+
+if __name__ == "__main__":
+    BIN, PACKAGE = (os.path.abspath(path) for path in sys.argv[1:3])
+    del sys.argv[1:3]
+    sys.path.insert(0, PACKAGE)
+    import rondo
+
+    unittest.main()

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""ranks.py CASE: what a rank of module_test.py does. Closed-form integers, so that a missing, doubled or misplaced part shows."""
+import array
+import os
+import signal
+import sys
+import threading
+import time
+
+import rondo
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+
+def value(rank, i):
+    return (rank + 1) * 10 + i % 7
+
+
+def data(rank, count, dtype="float32"):
+    return np.array([value(rank, i) for i in range(count)]).astype(dtype)
+
+
+def total(ranks, count, dtype="float32"):
+    return np.array([sum(value(rank, i) for rank in range(ranks)) for i in range(count)]).astype(dtype)
+
+
+def same(found, expected):
+    assert found.dtype == expected.dtype and found.shape == expected.shape, (found.dtype, found.shape, expected.dtype, expected.shape)
+    assert found.tobytes() == expected.tobytes(), (found, expected)
+
+
+def equal_blocks(c):
+    n, r = c.size, c.rank
+    for dtype in ("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        for count in (0, 1, 5, 1000):
+            x = data(r, count, dtype)
+            same(c.all_reduce(x), total(n, count, dtype))
+            same(c.all_gather(x), np.concatenate([data(rank, count, dtype) for rank in range(n)]))
+            whole = data(r, count * n, dtype)
+            same(c.reduce_scatter(whole), total(n, count * n, dtype)[count * r:count * (r + 1)])
+            same(c.all_to_all(whole), np.concatenate([data(rank, count * n, dtype)[count * r:count * (r + 1)] for rank in range(n)]))
+    same(c.all_reduce(data(r, 6).reshape(2, 3), op="max"), data(n - 1, 6).reshape(2, 3))
+    same(c.all_reduce(data(r, 4), op="avg"), (total(n, 4) / np.float32(n)).astype("float32"))
+    same(c.all_reduce(data(r, 4), op="mulsum", factor=2.0), 2 * total(n, 4))
+    same(c.all_gather(np.float32(r)), np.arange(n, dtype="float32"))
+
+
+def roots(c):
+    n, r = c.size, c.rank
+    for root in range(n):
+        x = data(r, 9)
+        c.broadcast(x, root)
+        same(x, data(root, 9))
+        x = data(r, 9)
+        out = c.reduce(x, root=root)
+        gathered = c.gather(x, root=root)
+        if r == root:
+            same(out, total(n, 9))
+            same(gathered, np.concatenate([data(rank, 9) for rank in range(n)]))
+            same(c.scatter(data(root, 2 * n), root=root), data(root, 2 * n)[2 * r:2 * r + 2])
+        else:
+            assert out is None and gathered is None
+            y = np.empty(2, "float32")
+            assert c.scatter(None, y, root) is y
+            same(y, data(root, 2 * n)[2 * r:2 * r + 2])
+
+
+def varying_blocks(c):
+    n, r = c.size, c.rank
+    counts = [rank + 1 for rank in range(n)]
+    offsets = [sum(counts[:rank]) + rank for rank in range(n)]  # a gap of one between blocks
+    y = np.full(sum(counts) + n, -1, "float32")
+    c.all_gather_v(data(r, counts[r]), y, counts, offsets)
+    for rank in range(n):
+        same(y[offsets[rank]:offsets[rank] + counts[rank]], data(rank, counts[rank]))
+        assert y[offsets[rank] + counts[rank]] == -1
+    y = np.empty(counts[r], "float32")
+    c.reduce_scatter_v(data(r, sum(counts)), y, counts)
+    begin = sum(counts[:r])
+    same(y, total(n, sum(counts))[begin:begin + counts[r]])
+    y = np.empty(n * (r + 1), "float32")
+    c.all_to_all_v(data(r, sum(counts)), counts, y, [r + 1] * n)
+    same(y, np.concatenate([data(rank, sum(counts))[begin:begin + counts[r]] for rank in range(n)]))
+
+
+def kinds_of_memory(c):
+    n, r = c.size, c.rank
+    x, y = array.array("i", [r, 2]), array.array("i", [0, 0])
+    c.all_reduce(x, y)
+    assert list(y) == [n * (n - 1) // 2, 2 * n], y
+    text = bytearray(b"rondo" if r == 0 else 5)
+    c.broadcast(memoryview(text))
+    assert text == b"rondo"
+    assert c.all_gather(bytes([r])) == bytes(range(n))  # a new bytearray
+    library = rondo.empty((2, 50), "float64")
+    assert library.shape == (2, 50) and library.dtype == "float64" and not library.any() and rondo.is_library_memory(library)
+    assert not rondo.is_library_memory(x)
+    library[:] = r
+    c.all_reduce(library, library)
+    assert (library == n * (n - 1) / 2).all()
+    try:
+        import ml_dtypes
+    except ImportError:
+        return
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        found = c.all_reduce(np.full(3, 2, getattr(ml_dtypes, name)))
+        assert found.dtype.name == name and (found.astype("float32") == 2 * n).all(), found
+
+
+def messages(c):
+    n, r = c.size, c.rank
+    for _ in range(3):
+        x, y = data(r, 100), np.empty(100, "float32")
+        with c.group():
+            c.send(x, (r + 1) % n)
+            c.recv(y, (r - 1) % n)
+            del x  # the group keeps it
+        same(y, data((r - 1) % n, 100))
+    work = [c.send(data(r, 7), (r + 1) % n, async_op=True), c.recv(y[:7], (r - 1) % n, async_op=True)]
+    for each in work:
+        each.wait()
+    same(y[:7], data((r - 1) % n, 7))
+
+
+def asynchronous(c):
+    n, r = c.size, c.rank
+    work = [c.all_reduce(data(r, 1000), async_op=True) for _ in range(20)]
+    for each in work:
+        same(each.wait(), total(n, 1000))
+        issued, started, ended = each.times
+        assert each.test() and 0 < issued <= started <= ended
+    for _ in range(50):
+        c.all_reduce(np.ones(100000, "float32"), async_op=True)  # nobody keeps array or Work
+    c.barrier()
+
+
+def state(c):
+    n, r = c.size, c.rank
+    assert (c.rank, c.size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    with c.split(r % 2, -r) as part:
+        assert part.size == (n + 1 - r % 2) // 2
+        same(part.all_reduce(np.ones(3, "float32")), np.full(3, part.size, "float32"))
+        same(part.all_gather(np.int32([r])), np.arange(n, dtype="int32")[::-1][(n - 1 - r) % 2::2])
+    assert c.split(None) is None
+    same(c.duplicate().all_reduce(np.ones(3)), np.full(3, float(n)))
+    same(c.all_reduce(np.ones(1)), np.full(1, float(n)))
+    assert c.stats()["operations"] > 0 and "all_reduce" in c.flight_record(), c.flight_record()
+    assert c.plan("all_reduce", 1 << 20)["bytes_sent_per_rank"] == (4 << 20) * 2 * (n - 1) // n or n == 3
+    c.check()
+    ticks = []
+    waiting = threading.Thread(target=lambda: [ticks.append(time.sleep(0.001)) for _ in range(20)])
+    if r == 0:
+        waiting.start()
+    else:
+        time.sleep(0.1)
+    c.barrier()
+    if r == 0 and n > 1:
+        assert len(ticks) >= 5, "no other thread ran while the barrier waited"
+
+
+def dies(c):
+    if c.rank == 1:
+        os._exit(0)
+    try:
+        c.barrier()
+    except rondo.Error as error:
+        assert error.code == "peer died" and error.rank == 0 and "rank 1" in str(error), (error.code, error)
+        return
+    raise AssertionError("no error")
+
+
+def disagree(c):
+    try:
+        c.all_reduce(np.ones(3 + c.rank, "float32"))
+    except rondo.Error as error:
+        assert error.code == "mismatch" and "count 3" in str(error) and "count 4" in str(error), (error.code, error)
+        return
+    raise AssertionError("no error")
+
+
+def interrupted(c):
+    if c.rank == 1:
+        try:
+            c.recv(bytearray(1), 0)
+        except rondo.Error as error:
+            assert error.code == "aborted" and "Ctrl-C" in str(error), (error.code, error)
+            return
+        raise AssertionError("no error")
+    main = threading.main_thread().ident
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    try:
+        c.recv(bytearray(1), 1)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("no KeyboardInterrupt")
+
+
+if __name__ == "__main__":
+    with rondo.Communicator() as world:
+        globals()[sys.argv[1]](world)
+    print(f"{sys.argv[1]}: ok")
