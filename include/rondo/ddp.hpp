@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,14 @@ struct DdpTensor {
 
 /// The argument of a communication hook: one bucket whose gradients are final on this rank.
 struct GradientBucket {
+  /// Elements [begin, end) of a tensor, whole rows, in `data`.
+  struct BucketPart {
+    size_t tensor;  // its number
+    std::span<const size_t> shape;
+    size_t begin, end;
+    void* data;
+  };
+  std::span<const BucketPart> parts;  // between them there may be padding: zeros
   size_t index;
   bool last;
   void* data;  // count elements; in: this rank's sum; out: the scaled sum over the ranks
@@ -117,16 +126,26 @@ struct GradientBucket {
   size_t own_offset, own_count;
 };
 
-/// Replaces the all-reduce of a bucket. Called by the training thread, for every bucket in the same
-/// order on every rank; touched rows alone (DdpOptions::Rows) travel without it. An exception of
-/// start() is an error of the step.
+/// Replaces the all-reduce of a bucket by one or more collectives, of which each may depend on the
+/// result of the one before. Called by the training thread, for every bucket in the same order on
+/// every rank; touched rows alone (DdpOptions::Rows) travel without it. An exception of start() or
+/// next() is an error of the step. trainer/examples/powersgd_hook.hpp has two collectives.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
   virtual std::string name() const = 0;
   /// Starts the reduction. The bucket's memory is the hook's until finish().
   virtual Work start(Communicator& communicator, const GradientBucket& bucket) = 0;
-  /// Called when that Work has succeeded: writes the result to bucket.data. Later buckets may still
+  /// How many collectives reduce the bucket: at least 1, the same on every rank.
+  virtual size_t collectives(const GradientBucket& /*bucket*/) const { return 1; }
+  /// Starts number `stage` of them, from 1 on, when the one before has succeeded. Every later
+  /// bucket that starts, and then finish() of the step, first waits for one collective of each
+  /// bucket that has more, in order: so that the order is the same on every rank.
+  virtual Work next(Communicator& /*communicator*/, const GradientBucket& /*bucket*/,
+                    size_t /*stage*/) {
+    throw std::logic_error("a hook of several collectives must override next()");
+  }
+  /// Called when the last Work has succeeded: writes the result to bucket.data. Later buckets may still
   /// be in flight, and fail.
   virtual void finish(const GradientBucket& bucket) = 0;
   /// Bytes on the wire per element of `type`; DdpOptions::Rows::kFewerBytes compares with them.
@@ -162,6 +181,10 @@ struct DdpOptions {
   /// kLossTerms: the mean over all ranks' loss terms, correct for unequal batches. kRanks: the mean
   /// of the ranks' means, as in PyTorch's DDP.
   enum class Average { kLossTerms, kRanks } average = Average::kLossTerms;
+  /// Gradients are those of the MEAN of this rank's loss terms, as frameworks compute them, not of
+  /// their sum: each rank's count as its terms do (kLossTerms), or all alike (kRanks). Of several
+  /// micro-batches, each is weighted by its share of the rank's terms before it is added.
+  bool mean_gradients = false;
   /// Whether ranks that run out of data first continue with empty batches. False: running out first
   /// is an error on every rank.
   bool join = false;
@@ -235,8 +258,9 @@ struct DdpRelayout {
 /// all_reduce rounds it; a loss scale is the caller's. One thread at a time; between begin()
 /// and finish() nothing else may use the communicator, except in the same order on every rank.
 ///
-/// Gradients are those of the SUM of this rank's loss terms, not of their mean: rondo divides by
-/// the terms of all ranks (or, with kRanks, by this rank's and the number of ranks). There is no
+/// Gradients are those of the SUM of this rank's loss terms, unless DdpOptions::mean_gradients says
+/// otherwise: rondo divides by the terms of all ranks (or, with kRanks, by this rank's and the
+/// number of ranks). There is no
 /// zero_grad(): after finish() gradients hold the average, so the first micro-batch of a step
 /// writes them all (zeros for an empty batch), and the others add. Destroyed during a step, it
 /// aborts the communicator and waits until nothing uses its memory.
@@ -297,8 +321,8 @@ class DistributedDataParallel {
   /// set them, and before the first begin(). load() does it too.
   Status replicate();
 
-  /// Starts a step and the exchange of headers; does not block, except once with kDdpAutoCap. It is an error on every rank without
-  /// replicate() or before the last step's finish() (except after a step without any loss terms).
+  /// Starts a step and the exchange of headers; does not block, except once with kDdpAutoCap. It is
+  /// an error on every rank without replicate() or before the last step's finish() (except after a step without any loss terms).
   Status begin(const DdpHeader& mine);
   /// Waits for all headers. Optional: finish() waits too. An error on every rank if some are out of
   /// data and others are not and `join` is off, or if epochs differ.
@@ -384,7 +408,8 @@ class DistributedDataParallel {
   Status set_bucket_ends(const std::vector<size_t>& ends);
   const std::vector<DdpBucketTimes>& times() const;
   Work::Times header_times() const;
-  /// Warnings, once each: the same data on two ranks, an epoch that did not advance. Also logged.
+  /// Warnings, once each: the same data on two ranks, an epoch that did not advance, an order of
+  /// tensors that keeps finished buckets from travelling (by this rank's times). Rank 0 logs them.
   const std::vector<std::string>& warnings() const;
 
  private:

@@ -51,12 +51,12 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
   std::vector<std::string> lines = {fmt::format(
       "options type={} bucket_cap_mb={} auto_after_steps={} average={} join={} "
       "broadcast_buffers={} rows={} hook={} "
-      "shard={} parameters={} gradients={}",
+      "shard={} mean_gradients={} parameters={} gradients={}",
       name(options.type),
       options.bucket_cap_mb == kDdpAutoCap ? "auto" : fmt::format("{}", options.bucket_cap_mb),
       options.auto_after_steps, options.average == DdpOptions::Average::kRanks ? "ranks" : "terms",
       options.join, options.broadcast_buffers, static_cast<int>(options.rows),
-      options.hook ? options.hook->name() : "none", options.shard,
+      options.hook ? options.hook->name() : "none", options.shard, options.mean_gradients,
       owner_of(tensors, &DdpTensor::data), owner_of(tensors, &DdpTensor::gradient))};
   for (const DdpTensor& tensor : tensors) {
     lines.push_back(line_of("parameter", tensor, options.type));

@@ -109,10 +109,11 @@ void Headers::warn(const std::string& text) {
 }
 
 double Headers::factor() const {
-  const uint64_t terms = options_.average == DdpOptions::Average::kRanks
-                             ? mine_.loss_terms * static_cast<uint64_t>(communicator_.size())
-                             : step_.value().loss_terms;
-  return terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
+  const auto mine = static_cast<double>(mine_.loss_terms);
+  const double divisor = options_.average == DdpOptions::Average::kRanks
+                             ? mine * communicator_.size()
+                             : static_cast<double>(step_.value().loss_terms);
+  return divisor == 0 ? 0 : (options_.mean_gradients ? mine : 1) / divisor;
 }
 
 }  // namespace rondo::ddp

@@ -32,12 +32,13 @@ class Headers {
 
   /// REQUIRES: send().
   Work::Times times() const { return exchange_[0].times(); }
+  /// Adds a warning, unless it is there.
+  void warn(const std::string& text);
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   Result<DdpStep> read();
   void suspect(const DdpStep& step);
-  void warn(const std::string& text);
 
   Communicator& communicator_;
   const DdpOptions& options_;

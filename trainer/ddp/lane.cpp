@@ -46,7 +46,7 @@ BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
                                                                 gradients.memory.tensor(t)),
                    .own = parts_within(gradients.shards.own, base, base + tensor.count())};
   }
-  works_.reserve(gradients.layout.buckets.size());
+  flights_.reserve(gradients.layout.buckets.size());
 }
 
 void BucketLane::begin() {
@@ -61,15 +61,28 @@ void BucketLane::exchange_counts() {
   }
 }
 
-GradientBucket BucketLane::bucket_of(size_t index) const {
+/// What it refers to is valid until the next call.
+GradientBucket BucketLane::bucket_of(size_t index) {
   const DdpBucket& bucket = gradients_.layout.buckets[index];
   const BucketShards& shards = gradients_.shards.buckets[index];
   const DdpRange own = gradients_.shards.own_of_bucket[index];
-  return {.index = index,
+  const DataType type = *gradients_.tensors[bucket.pieces.front().tensor].type;
+  std::byte* const data = gradients_.memory.bucket(index);
+  parts_.clear();
+  for (const DdpBucket::Piece& piece : bucket.pieces) {
+    const size_t before = gradients_.layout.offsets[piece.tensor] + piece.begin - bucket.offset;
+    parts_.push_back({.tensor = piece.tensor,
+                      .shape = gradients_.tensors[piece.tensor].shape,
+                      .begin = piece.begin,
+                      .end = piece.end,
+                      .data = data + before * size_of(type)});
+  }
+  return {.parts = parts_,
+          .index = index,
           .last = index + 1 == gradients_.layout.buckets.size(),
-          .data = gradients_.memory.bucket(index),
+          .data = data,
           .count = bucket.count,
-          .type = *gradients_.tensors[bucket.pieces.front().tensor].type,
+          .type = type,
           .factor = factor_,
           .shard_counts = shards.counts,
           .shard_offsets = shards.offsets,
@@ -77,21 +90,38 @@ GradientBucket BucketLane::bucket_of(size_t index) const {
           .own_count = own.count()};
 }
 
-void BucketLane::start(double factor) {
+Status BucketLane::start(double factor) {
   factor_ = factor;
-  const GradientBucket bucket = bucket_of(works_.size());
+  const GradientBucket bucket = bucket_of(flights_.size());
   SecondGradient* const second = second_of(bucket.index).gradient.get();
   if (second != nullptr && !second->must_travel_whole()) {
-    works_.push_back(second->start(factor));
+    flights_.push_back({.work = second->start(factor), .collectives = 1});
   } else if (options_.hook) {
-    works_.push_back(options_.hook->start(communicator_, bucket));
+    const size_t collectives = options_.hook->collectives(bucket);
+    flights_.push_back(
+        {.work = options_.hook->start(communicator_, bucket), .collectives = collectives});
   } else {
-    works_.push_back(reduce_bucket(communicator_, bucket));
+    flights_.push_back({.work = reduce_bucket(communicator_, bucket), .collectives = 1});
   }
+  for (size_t b = 0; b + 1 < flights_.size(); ++b) RONDO_TRY(advance(b));
+  return {};
+}
+
+/// Starts the bucket's next collective, if there is one, when the one before has ended.
+Status BucketLane::advance(size_t bucket) {
+  Flight& flight = flights_[bucket];
+  if (flight.started >= flight.collectives) return {};
+  RONDO_TRY(flight.work.wait());
+  if (flight.started == 1) flight.first = flight.work.times();
+  flight.work = options_.hook->next(communicator_, bucket_of(bucket), flight.started);
+  ++flight.started;
+  return {};
 }
 
 Status BucketLane::finish(size_t bucket) {
-  RONDO_TRY(works_[bucket].wait());
+  Flight& flight = flights_[bucket];
+  while (flight.started < flight.collectives) RONDO_TRY(advance(bucket));
+  RONDO_TRY(flight.work.wait());
   const Second& second = second_of(bucket);
   if (options_.hook && (!second.gradient || second.gradient->travelled_whole())) {
     options_.hook->finish(bucket_of(bucket));
@@ -102,9 +132,19 @@ Status BucketLane::finish(size_t bucket) {
   return second.gradient->add_to(gradients_.memory.tensor(base), second.own);
 }
 
+Work::Times BucketLane::times(size_t bucket) const {
+  const Flight& flight = flights_[bucket];
+  Work::Times times = flight.work.times();
+  if (flight.started > 1) {
+    times.issued_ns = flight.first.issued_ns;
+    times.started_ns = flight.first.started_ns;
+  }
+  return times;
+}
+
 void BucketLane::settle() {
-  for (Work& work : works_) (void)work.wait();
-  works_.clear();
+  for (Flight& flight : flights_) (void)flight.work.wait();
+  flights_.clear();
   for (Second& second : seconds_) {
     if (second.gradient) second.gradient->settle();
   }

@@ -38,12 +38,14 @@ class BucketLane {
   SecondGradient* second_gradient(size_t tensor) { return seconds_[tensor].gradient.get(); }
   void exchange_counts();
   /// The next bucket's gradients are final on this rank: starts to send them, each multiplied by
-  /// `factor`. Throws what a hook throws, and std::bad_alloc.
-  void start(double factor);
-  size_t started() const { return works_.size(); }
-  /// Waits until that bucket has been reduced, and writes its gradients.
+  /// `factor`. Then starts the next collective of each earlier bucket whose hook has more, when the
+  /// one before has ended. Throws what a hook throws, and std::bad_alloc.
+  Status start(double factor);
+  size_t started() const { return flights_.size(); }
+  /// Waits until that bucket has been reduced, and writes its gradients. Throws as start() does.
   Status finish(size_t bucket);
-  Work::Times times(size_t bucket) const { return works_[bucket].times(); }
+  /// From its first collective to its last.
+  Work::Times times(size_t bucket) const;
   /// Waits, however the step has ended, until nothing uses its memory.
   void settle();
 
@@ -54,7 +56,15 @@ class BucketLane {
     std::vector<DdpRange> own;                 // this rank's, from the other's first element
   };
 
-  GradientBucket bucket_of(size_t index) const;
+  /// A bucket on its way.
+  struct Flight {
+    Work work;                        // of the last collective that has started
+    size_t collectives, started = 1;  // of the hook
+    Work::Times first{};              // of the first, when others have started
+  };
+
+  GradientBucket bucket_of(size_t index);
+  Status advance(size_t bucket);
   Second& second_of(size_t bucket) {
     return seconds_[gradients_.layout.buckets[bucket].pieces.front().tensor];
   }
@@ -66,7 +76,8 @@ class BucketLane {
 
   // The step under way.
   double factor_ = 0;
-  std::vector<Work> works_;  // in bucket order
+  std::vector<Flight> flights_;                    // in bucket order
+  std::vector<GradientBucket::BucketPart> parts_;  // of the bucket that was last shown to the hook
 };
 
 }  // namespace rondo::ddp

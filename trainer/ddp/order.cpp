@@ -12,7 +12,8 @@ BucketOrder::BucketOrder(const std::vector<DdpTensor>& tensors, const BucketLayo
       tensors_(tensors.size()),
       updated_after_(layout.buckets.size()),
       missing_(layout.buckets.size()),
-      ready_ns_(layout.buckets.size()) {
+      ready_ns_(layout.buckets.size()),
+      last_tensor_(layout.buckets.size()) {
   const size_t buckets = layout.buckets.size();
   for (size_t b = 0; b < buckets; ++b) {
     for (const DdpBucket::Piece& piece : layout.buckets[b].pieces) {
@@ -44,7 +45,9 @@ std::optional<std::span<const size_t>> BucketOrder::mark_final(size_t tensor, si
   if (first == pieces.ends.size()) return std::nullopt;
   for (; pieces.final < pieces.ends.size() && pieces.ends[pieces.final] <= count; ++pieces.final) {
     const size_t bucket = pieces.buckets[pieces.final];
-    if (--missing_[bucket] == 0) ready_ns_[bucket] = now_ns;
+    if (--missing_[bucket] != 0) continue;
+    ready_ns_[bucket] = now_ns;
+    last_tensor_[bucket] = tensor;
   }
   return std::span<const size_t>(pieces.buckets).subspan(first, pieces.final - first);
 }

@@ -36,6 +36,8 @@ class BucketOrder {
   const std::vector<size_t>& updated_after(size_t bucket) const { return updated_after_[bucket]; }
   /// When the bucket's last gradient became final.
   int64_t ready_ns(size_t bucket) const { return ready_ns_[bucket]; }
+  /// Whose that gradient was.
+  size_t last_tensor(size_t bucket) const { return last_tensor_[bucket]; }
 
  private:
   struct TensorPieces {
@@ -48,6 +50,7 @@ class BucketOrder {
   std::vector<std::vector<size_t>> updated_after_;  // by bucket
   std::vector<size_t> missing_;                     // by bucket: pieces that are not final yet
   std::vector<int64_t> ready_ns_;                   // by bucket
+  std::vector<size_t> last_tensor_;                 // by bucket
   size_t next_ = 0;
 };
 

@@ -163,7 +163,7 @@ void Reducer::issue(size_t bucket) try {
   failure_ = headers_.wait().status();
   if (!failure_.ok()) return;
   if (bucket == 0) issue_buffers();
-  lane_.start(headers_.factor());
+  failure_ = lane_.start(headers_.factor());
 } catch (const std::bad_alloc&) {
   refuse(fmt::format("has not enough memory to send bucket {}", bucket), Code::kResourceExhausted);
 } catch (const std::exception& error) {
@@ -201,13 +201,20 @@ Status Reducer::require_gradients() const {
                             communicator_.rank(), names));
 }
 
+Status Reducer::collect(size_t bucket) try {
+  return lane_.finish(bucket);
+} catch (const std::exception& error) {
+  refuse(fmt::format("cannot reduce bucket {}: {}", bucket, error.what()));
+  return failure_;
+}
+
 Status Reducer::collect_all(const BucketReduced& reduced) {
   for (Work& work : buffer_work_) {
     RONDO_TRY(work.wait());
     buffers_->receive();
   }
   for (size_t b = 0; b < lane_.started(); ++b) {
-    RONDO_TRY(lane_.finish(b));
+    RONDO_TRY(collect(b));
     times_[b] = {.ready_ns = order_.ready_ns(b), .work = lane_.times(b)};
     if (b + 1 == lane_.started()) {
       for (Work& work : used_work_) RONDO_TRY(work.wait());
@@ -219,6 +226,9 @@ Status Reducer::collect_all(const BucketReduced& reduced) {
     }
     update_ns_ += trainer::now_ns() - begin_ns;
   }
+  if (!options_.overlap) return {};
+  const auto warning = order_watch_.look(gradients_.tensors, gradients_.layout, order_, times_);
+  if (warning) headers_.warn(*warning);
   return {};
 }
 

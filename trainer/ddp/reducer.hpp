@@ -12,6 +12,7 @@
 #include "trainer/ddp/headers.hpp"
 #include "trainer/ddp/lane.hpp"
 #include "trainer/ddp/order.hpp"
+#include "trainer/ddp/order_watch.hpp"
 #include "trainer/ddp/readiness.hpp"
 
 namespace rondo::ddp {
@@ -53,6 +54,7 @@ class Reducer {
   void issue_buffers();
   void issue_used();
   Status require_gradients() const;
+  Status collect(size_t bucket);
   Status collect_all(const BucketReduced& reduced);
   void settle();
 
@@ -64,6 +66,7 @@ class Reducer {
   const bool any_may_skip_;
   BucketOrder order_;
   BucketLane lane_;
+  OrderWatch order_watch_;
   ReadinessLog* log_ = nullptr;
 
   // The step under way.
