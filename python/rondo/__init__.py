@@ -54,4 +54,6 @@ def empty(shape, dtype="float32"):
     import numpy
 
     dtype = numpy.dtype(dtype)
+    if not count:
+        return numpy.empty(shape, dtype)
     return numpy.frombuffer(_rondo.Memory(count * dtype.itemsize), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)

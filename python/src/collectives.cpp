@@ -39,7 +39,7 @@ struct CallSettings {
       if (!algorithm) throw nb::value_error(("no algorithm \"" + text + "\"").c_str());
       call.algorithm = static_cast<rondo_algorithm>(*algorithm);
     } else if (key == "timeout") {
-      call.timeout_ms = static_cast<int64_t>(nb::cast<double>(value) * 1000);
+      call.timeout_ms = milliseconds(nb::cast<double>(value));
     } else if (key == "factor") {
       call.factor = nb::cast<double>(value);
     } else if (key == "stream") {

@@ -40,8 +40,6 @@ struct AllGatherCall {
   }
 };
 
-int64_t milliseconds(double seconds) { return static_cast<int64_t>(seconds * 1000); }
-
 const char* text_or_null(const std::optional<std::string>& text) {
   return text ? text->c_str() : nullptr;
 }
@@ -90,6 +88,12 @@ void wait_interruptibly(const rondo_pending* pending) {
 }
 
 }  // namespace
+
+int64_t milliseconds(double seconds) {
+  constexpr double kYear = 365 * 86400.0;
+  if (seconds >= 0 && seconds <= kYear) return static_cast<int64_t>(seconds * 1000);
+  throw nb::value_error("a time is given in seconds, from 0 to a year");
+}
 
 void check(rondo_code code, int rank) {
   if (code == RONDO_OK) return;

@@ -17,6 +17,9 @@ namespace rondo::python {
 /// If a signal's Python handler has raised, that exception instead.
 void check(rondo_code code, int rank);
 
+/// Throws ValueError for a negative time, or none.
+int64_t milliseconds(double seconds);
+
 class PyCommunicator;
 
 /// An operation in flight. Keeps its communicator and arrays.

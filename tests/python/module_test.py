@@ -65,6 +65,8 @@ class Alone(unittest.TestCase):
         self.refused('no operator "median"', c.all_reduce, x, op="median")
         self.refused('no algorithm "magic"', c.all_reduce, x, algorithm="magic")
         self.refused('no argument "asynch"', c.all_reduce, x, asynch=True)
+        self.refused("in seconds", c.all_reduce, x, timeout=-1)
+        self.refused("in seconds", rondo.Communicator, 0, 1, timeout=float("nan"))
         self.refused("root 1 is not a rank of 1", c.broadcast, x, 1)
         self.refused("an entry for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
         self.refused("its blocks need 9", c.all_gather_v, x, x.copy(), [6], [3])

@@ -98,6 +98,7 @@ def kinds_of_memory(c):
     library = rondo.empty((2, 50), "float64")
     assert library.shape == (2, 50) and library.dtype == "float64" and not library.any() and rondo.is_library_memory(library)
     assert not rondo.is_library_memory(x)
+    assert rondo.empty(0).shape == (0,) and c.all_reduce(rondo.empty((3, 0))).shape == (3, 0)
     library[:] = r
     c.all_reduce(library, library)
     assert (library == n * (n - 1) / 2).all()
