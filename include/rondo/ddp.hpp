@@ -247,6 +247,8 @@ struct DdpBucket {
 
 /// What kDdpAutoCap has done. The exposed communication of a step is predicted, by one model.
 struct DdpRelayout {
+  bool automatic = false;    // the options say kDdpAutoCap
+  bool pending = false;      // and buckets are still those of the beginning
   uint64_t after_steps = 0;  // finished ones; 0: not yet
   size_t buckets_before = 0, buckets = 0;
   double exposed_before_ms = 0, exposed_ms = 0;
@@ -380,7 +382,7 @@ class DistributedDataParallel {
               const std::map<std::string, std::string>& notes = {});
   /// Collective. Rank 0 reads such a file and sends its contents to every rank; returns the notes.
   /// kDataError on every rank names what is damaged, missing or of another shape or type; parameters
-  /// are unspecified then.
+  /// are unspecified then. With kDdpAutoCap and as many ranks the file's buckets are used, too.
   Result<std::map<std::string, std::string>> load(const std::string& path,
                                                   const std::map<std::string, void*>& state = {});
   bool is_sharded() const;

@@ -2,6 +2,7 @@
 // depends on times is compared between ranks, never with a value.
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <mutex>
 
 #include "tests/trainer/ddp_rig.hpp"
@@ -240,5 +241,32 @@ TEST_CASE("ddp auto: a rank with another cap is named, and what cannot be is ref
                                           {.bucket_cap_mb = kDdpAutoCap, .auto_after_steps = 0});
     expect(never.status().message().find("auto_after_steps is 0") != std::string::npos,
            never.status().message());
+  });
+}
+
+TEST_CASE("ddp auto: a file has the buckets, for as many ranks, and not among the notes") {
+  const TempDirectory folder;
+  const std::string path = folder.path() + "/model";
+  const std::vector<size_t> ends = {16, 80};
+  with_ranks(2, [&](Communicator& communicator) {
+    Ddp ddp = make(communicator, {.bucket_cap_mb = kDdpAutoCap});
+    expect(ddp.relayout().pending, "not pending");
+    ok(ddp.set_bucket_ends(ends));
+    ok(ddp.save(path, {}, {{"by", "test"}}));
+    Ddp again = make(communicator, {.bucket_cap_mb = kDdpAutoCap});
+    const auto notes = again.load(path);
+    ok(notes.status());
+    expect(notes.value() == std::map<std::string, std::string>{{"by", "test"}}, "notes");
+    expect(ends_of(again) == ends, "other buckets");
+    expect(!again.relayout().pending, "pending");
+    Ddp fixed = make(communicator);
+    const std::vector<size_t> before = ends_of(fixed);
+    ok(fixed.load(path).status());
+    expect(ends_of(fixed) == before, "a cap was given");
+  });
+  with_ranks(3, [&](Communicator& communicator) {
+    Ddp ddp = make(communicator, {.bucket_cap_mb = kDdpAutoCap});
+    ok(ddp.load(path).status());
+    expect(ddp.relayout().pending, "the buckets of two ranks");
   });
 }

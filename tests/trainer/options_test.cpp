@@ -2,6 +2,7 @@
 #include "trainer/cli/options.hpp"
 
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
@@ -133,6 +134,8 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--model", "llama"},
                                                      {"--seed", "-1"},
                                                      {"--bucket-cap-mb", "-1"},
+                                                     {"--bucket-cap-mb", "-inf"},
+                                                     {"--bucket-cap-mb", "automatic"},
                                                      {"--clip", "nan"},
                                                      {"--dropout", "1"},
                                                      {"--workers", "-1"},
@@ -175,6 +178,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
   const std::vector<std::vector<const char*>> bad = {
       {"--model", "gpt", "--width", "100", "--heads", "3"},
       {"--model", "cnn"},
+      {"--bucket-cap-mb", "auto", "--zero", "1"},
+      {"--strategy", "dp", "--bucket-cap-mb", "auto"},
       {"--model", "mlp", "--dropout", "0.1"},
       {"--model", "gpt", "--sync-batch-norm"},
       {"--model", "mlp", "--data-format", "tokens"},
@@ -204,6 +209,15 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
     const std::string flag = value_last ? words[words.size() - 2] : words.back();
     CHECK(attempt.complaint.find(flag) != std::string::npos);
   }
+}
+
+TEST_CASE("options: a bucket cap is a number, or auto") {
+  const TrainOptions automatic = *parse({"--bucket-cap-mb", "auto"}).parsed.options;
+  CHECK(automatic.auto_buckets());
+  CHECK(to_json(automatic)["bucket_cap_mb"] == "auto");
+  const TrainOptions fixed = *parse({"--bucket-cap-mb", "0"}).parsed.options;
+  CHECK_FALSE(fixed.auto_buckets());
+  CHECK(to_json(fixed)["bucket_cap_mb"] == 0);
 }
 
 TEST_CASE("options: --scaling is a list") {

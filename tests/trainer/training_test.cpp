@@ -378,6 +378,34 @@ TEST_CASE("reproducible: any bucket cap gives the same bits") {
   CHECK(summary({})["parameter_hash"] != summary({"--bucket-cap-mb", "0"})["parameter_hash"]);
 }
 
+// Every message takes 2 ms and nothing is hidden: whatever else was measured, one all-reduce is best.
+TEST_CASE("auto buckets: laid out anew after step 5, reported, and with the same bits") {
+  const Workplace place;
+  const Words common = {"--width", "512",       "--batch",        "4",           "--steps",
+                        "7",       "--data",    place.data(),     "--ranks",     "3",
+                        "--pace",  "1GB/s,2ms", "--reproducible", "--no-overlap"};
+  const ProgramResult result =
+      run(common + Words{"--bucket-cap-mb", "auto", "--json", place.file("json"), "--trace",
+                         place.file("trace"), "--control-steps", "1"});
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.err.find("buckets after step 5: 1 of 2.") != std::string::npos);
+  const json document = json::parse(read_text(place.file("json")));
+  const json& summary = document["summary"];
+  CHECK(document["config"]["bucket_cap_mb"] == "auto");
+  CHECK(summary["relayout"]["after_step"] == 5);
+  CHECK(summary["relayout"]["buckets"] == 1);
+  CHECK(summary["relayout"]["buckets_before"] > 1);
+  CHECK(summary["relayout"]["predicted_exposed_ms"] <
+        summary["relayout"]["predicted_exposed_before_ms"]);
+  CHECK(summary["buckets"].size() == 1);
+  CHECK(summary["suggested_bucket_cap_mb"] == "auto");
+  const json fixed = place.train_on(common);
+  CHECK(fixed["summary"]["relayout"].is_null());
+  CHECK(fixed["summary"]["parameter_hash"] == summary["parameter_hash"]);
+  CHECK(losses_of(fixed) == losses_of(document));
+}
+
 TEST_CASE("what is to be written at the end is tried before the work") {
   const Workplace place;
   const auto refused = [&](const Words& flags, const std::string& part) {

@@ -90,7 +90,7 @@ void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
 
 /// What rank 0 reads, as words for all.
 struct Restored {
-  uint64_t found, step, epoch, consumed, optimizer_steps, good_steps, skipped_steps;
+  uint64_t found, step, epoch, consumed, optimizer_steps, good_steps, skipped_steps, bucket_ends;
   double scale;
 };
 
@@ -132,6 +132,12 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
   const CheckpointState& state = loaded.state;
   const auto ranks = static_cast<uint64_t>(communicator.size());
   spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
+  const auto ends = state.extra.value("bucket_ends", std::vector<size_t>());
+  const bool same_buckets = options.auto_buckets() && !ends.empty() && state.ranks == ranks;
+  if (same_buckets) {
+    RONDO_TRY(weights.ddp().set_bucket_ends(ends));
+    spdlog::info("{} buckets, as measured then", ends.size());
+  }
   warn_of_other_bits(
       options, ranks,
       buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), options.wire_type())),
@@ -150,7 +156,23 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
        .optimizer_steps = state.optimizer_steps,
        .good_steps = state.scaler ? state.scaler->good_steps : 0,
        .skipped_steps = state.scaler ? state.scaler->skipped_steps : 0,
+       .bucket_ends = same_buckets ? ends.size() : 0,
        .scale = state.scaler ? state.scaler->scale : 0};
+  return {};
+}
+
+/// Collective: `count` buckets of rank 0 become every rank's.
+template <class T>
+Status share_buckets(Communicator& communicator, size_t count, Weights<T>& weights) {
+  if (count == 0) return {};
+  std::vector<size_t> ends;
+  for (const DdpBucket& bucket : weights.ddp().layout()) {
+    ends.push_back(bucket.offset + bucket.count);
+  }
+  ends.resize(count);
+  RONDO_TRY(communicator.broadcast(ends.data(), ends.data(), count, DataType::kUint64, 0));
+  RONDO_TRY(weights.ddp().set_bucket_ends(ends));
+  weights.use_layout();
   return {};
 }
 
@@ -198,6 +220,7 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
     }
   }
   RONDO_TRY(communicator.broadcast(&r, &r, sizeof r, DataType::kUint8, 0));
+  RONDO_TRY(share_buckets(communicator, r.bucket_ends, weights));
   if (r.step > 0) {
     RONDO_TRY(hand_out(communicator, source ? &source->optimizer : nullptr, weights));
   }

@@ -148,6 +148,12 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
       .ranks = static_cast<uint64_t>(communicator.size()),
       .options = to_json(options),
       .extra = {{"data_hash", data.hash}, {"samples", data.samples}, {"positions", positions}}};
+  const DdpRelayout& relayout = weights.ddp().relayout();
+  if (relayout.automatic && !relayout.pending) {
+    for (const DdpBucket& bucket : weights.ddp().layout()) {
+      state.extra["bucket_ends"].push_back(bucket.offset + bucket.count);
+    }
+  }
   if (!buffers.value().empty()) state.extra["buffers"] = buffers.value();
   if (weights.scaler()) state.scaler = weights.scaler()->state();
   if (sharded) return save_shards(options, communicator, state, weights);

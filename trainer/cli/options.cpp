@@ -43,6 +43,21 @@ CLI::Validator number(double least, double below) {
       range);
 }
 
+/// "auto" becomes what kDdpAutoCap reads as.
+CLI::Validator cap_or_auto() {
+  const CLI::Validator cap = number(0, 1e6);
+  return CLI::Validator(
+      [cap](std::string& text) -> std::string {
+        if (text != "auto") {
+          const std::string wrong = cap(text);
+          return wrong.empty() ? wrong : wrong + ", nor auto";
+        }
+        text = "-inf";
+        return {};
+      },
+      "auto or " + cap.get_description());
+}
+
 /// And auto. (flat is for barriers.)
 std::vector<std::string> algorithms_of_all_reduce() {
   std::vector<std::string> names(std::begin(kAlgorithmNames), std::end(kAlgorithmNames));
@@ -142,8 +157,9 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
       ->check(choice(algorithms_of_all_reduce(), {}));
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
-                 "MiB of gradients per all-reduce; 0: one for each tensor")
-      ->check(number(0, 1e6));
+                 "MiB of gradients per all-reduce; 0: one for each tensor; auto: measured in the "
+                 "first five steps (default 25)")
+      ->transform(cap_or_auto());
   app.add_flag("--no-overlap", o.no_overlap, "All-reduce only after backward");
   app.add_option("--average", o.average, "Over loss terms, or of the ranks' means as DDP")
       ->check(choice({"terms", "ranks"}, {}));
@@ -314,6 +330,9 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
     if (app.count(belongs.flag) > 0 && !belongs.fits(o)) {
       return std::string(belongs.flag) + " is for " + belongs.to;
     }
+  }
+  if (o.auto_buckets() && o.zero == 1) {
+    return "--bucket-cap-mb auto does not go with --zero 1, whose shards are parts of buckets";
   }
   if (o.lr_scale != "none" && o.base_batch == 0) {
     return "--lr-scale " + o.lr_scale + " needs --base-batch: the global batch that --lr is for";

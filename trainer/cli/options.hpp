@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rondo/ddp.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo::trainer {
@@ -52,7 +53,7 @@ struct TrainOptions {
   std::string strategy = "ddp";    // or dp: see strategy_dp.hpp
   std::string algorithm = "auto";  // of every operation that has it
   int threads = 1;
-  double bucket_cap_mb = 25;
+  double bucket_cap_mb = 25;  // or kDdpAutoCap
   bool no_overlap = false;
   std::string average = "terms";
   bool join = false;
@@ -78,6 +79,9 @@ struct TrainOptions {
   uint64_t log_every = 1;
   std::string json, trace;  // files; empty: none
 
+  bool auto_buckets() const { return bucket_cap_mb == kDdpAutoCap; }
+  /// Steps that the control run finishes: one to warm up.
+  uint64_t control_rounds() const { return control_steps == 0 ? 0 : control_steps + 1; }
   /// Of parameters, gradients and arithmetic.
   DataType type() const { return dtype == "fp64" ? DataType::kFloat64 : DataType::kFloat32; }
   /// Of gradients on their way. With low precision what the optimizer keeps is fp32.

@@ -1,11 +1,14 @@
 // See options.hpp.
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "trainer/cli/options.hpp"
 
 namespace rondo::trainer {
 
 nlohmann::ordered_json to_json(const TrainOptions& o) {
+  nlohmann::ordered_json cap = o.bucket_cap_mb;
+  if (o.auto_buckets()) cap = "auto";
   return {{"model", o.model},
           {"layers", o.layers},
           {"width", o.width},
@@ -44,7 +47,7 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"break", o.sabotage},
           {"algorithm", o.algorithm},
           {"threads", o.threads},
-          {"bucket_cap_mb", o.bucket_cap_mb},
+          {"bucket_cap_mb", std::move(cap)},
           {"overlap", !o.no_overlap},
           {"average", o.average},
           {"join", o.join},

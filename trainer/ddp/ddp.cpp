@@ -40,9 +40,9 @@ struct DistributedDataParallel::Impl {
         gradient_memory(tensors, layout),
         buffer_memory(buffers, buffer_layout),
         headers(communicator, options) {
-    if (options.bucket_cap_mb == kDdpAutoCap && communicator.size() > 1 && !tensors.empty()) {
-      log.emplace();
-    }
+    relayout.automatic = options.bucket_cap_mb == kDdpAutoCap;
+    relayout.pending = relayout.automatic && communicator.size() > 1 && !tensors.empty();
+    if (relayout.pending) log.emplace();
     use_layout();
   }
 
@@ -71,6 +71,7 @@ struct DistributedDataParallel::Impl {
     if (!other) return false;
     layout = std::move(*other);
     log.reset();
+    relayout.pending = false;
     use_layout();
     return true;
   }
@@ -84,7 +85,8 @@ struct DistributedDataParallel::Impl {
                        .options = options,
                        .log = *log,
                        .direct = is_library_memory(gradient_memory.bucket(0), 1)}));
-    relayout = {.after_steps = options.auto_after_steps,
+    relayout = {.automatic = true,
+                .after_steps = options.auto_after_steps,
                 .buckets_before = layout.buckets.size(),
                 .buckets = chosen.ends.size(),
                 .exposed_before_ms = trainer::to_ms(chosen.exposed_before_ns),

@@ -1,7 +1,9 @@
 // A whole model to and from one file: rank 0 has the file, every rank what is in it. See
 // DistributedDataParallel::save() and load().
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <sstream>
 #include <utility>
 
 #include "rondo/ddp.hpp"
@@ -68,6 +70,27 @@ Notes unpack(const std::string& text) {
   return notes;
 }
 
+/// Of kDdpAutoCap: the number of ranks, and where their buckets end. Not among the caller's notes.
+constexpr const char* kBucketsNote = "rondo.buckets";
+
+std::string buckets_note(int ranks, const std::vector<DdpBucket>& layout) {
+  std::vector<size_t> words = {static_cast<size_t>(ranks)};
+  for (const DdpBucket& bucket : layout) words.push_back(bucket.offset + bucket.count);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+/// Nothing where it was made by another number of ranks, or for other tensors.
+void use_buckets(DistributedDataParallel& ddp, const std::string& note) {
+  std::istringstream words(note);
+  int ranks = 0;
+  words >> ranks;
+  std::vector<size_t> ends;
+  for (size_t end = 0; words >> end;) ends.push_back(end);
+  if (ddp.relayout().automatic && ranks == ddp.communicator().size()) {
+    (void)ddp.set_bucket_ends(ends);
+  }
+}
+
 }  // namespace
 
 Status DistributedDataParallel::save(const std::string& path,
@@ -82,7 +105,11 @@ Status DistributedDataParallel::save(const std::string& path,
   Communicator& ranks = communicator();
   Status saved;
   if (ranks.rank() == 0) {
-    saved = trainer::write_tensor_file(path, all_views(*this, state), notes);
+    Notes all = notes;
+    if (relayout().automatic && !relayout().pending) {
+      all[kBucketsNote] = buckets_note(ranks.size(), layout());
+    }
+    saved = trainer::write_tensor_file(path, all_views(*this, state), all);
   }
   return share(ranks, saved);
 }
@@ -100,7 +127,12 @@ Result<Notes> DistributedDataParallel::load(const std::string& path,
   for (const auto& [name, array] : state) {
     RONDO_TRY(ranks.broadcast(array, array, parameter_elements(), type(), 0));
   }
-  return unpack(text);
+  Notes all = unpack(text);
+  const auto buckets = all.find(kBucketsNote);
+  if (buckets == all.end()) return all;
+  use_buckets(*this, buckets->second);
+  all.erase(buckets);
+  return all;
 }
 
 }  // namespace rondo

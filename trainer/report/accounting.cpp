@@ -145,6 +145,12 @@ Json gradients_of(const Evidence& e) {
   return gradients;
 }
 
+Json config_cap(const TrainOptions& options) { return to_json(options)["bucket_cap_mb"]; }
+
+std::string cap_in_words(const TrainOptions& options) {
+  return options.auto_buckets() ? "auto" : fmt::format("{}", options.bucket_cap_mb);
+}
+
 struct Suggestion {
   double gain_ms = 0;
   std::string sentence;
@@ -169,11 +175,12 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
     rows.push_back({{"cap_mb", p.cap_mb}, {"buckets", p.buckets}, {"exposed_ms", p.exposed_ms}});
   }
   const CapPrediction& best = suggested(predictions, model.backward_ms);
-  const CapPrediction now = predict_cap(model, e.facts.options.bucket_cap_mb);
+  const CapPrediction now =
+      predict_buckets(model, e.facts.ddp.layout(), e.facts.options.bucket_cap_mb);
   const bool gains = is_better(best, now, model.backward_ms);
   const double gain_ms = gains ? now.exposed_ms - best.exposed_ms : 0;
   summary["cap_predictions"] = std::move(rows);
-  summary["suggested_bucket_cap_mb"] = gains ? best.cap_mb : now.cap_mb;
+  summary["suggested_bucket_cap_mb"] = gains ? Json(best.cap_mb) : config_cap(e.facts.options);
   summary["suggested_gain_ms"] = gain_ms;
   const auto buckets = [](const CapPrediction& p) {
     return fmt::format("{} bucket{}", p.buckets, p.buckets == 1 ? "" : "s");
@@ -183,13 +190,14 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
         .gain_ms = 0,
         .sentence = fmt::format("--bucket-cap-mb {} is right: {}, predicted to expose {:.2f} "
                                 "ms per step; no other cap is predicted to expose noticeably less",
-                                now.cap_mb, buckets(now), now.exposed_ms)};
+                                cap_in_words(e.facts.options), buckets(now), now.exposed_ms)};
   }
   return {.gain_ms = gain_ms,
           .sentence = fmt::format(
               "suggested: --bucket-cap-mb {}, {}, predicted to expose {:.2f} ms per step; {} "
               "exposes {:.2f} by the same model",
-              best.cap_mb, buckets(best), best.exposed_ms, now.cap_mb, now.exposed_ms)};
+              best.cap_mb, buckets(best), best.exposed_ms, cap_in_words(e.facts.options),
+              now.exposed_ms)};
 }
 
 }  // namespace

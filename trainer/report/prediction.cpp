@@ -50,19 +50,27 @@ double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
 }
 
 CapPrediction predict_cap(const StepModel& model, double cap_mb) {
-  const ddp::BucketLayout layout =
-      ddp::make_layout(model.tensors, model.element_bytes,
-                       {.bytes = static_cast<size_t>(std::ceil(cap_mb * ddp::kBytesPerMb))});
+  const size_t bytes = static_cast<size_t>(std::ceil(cap_mb * ddp::kBytesPerMb));
+  return predict_buckets(
+      model, ddp::make_layout(model.tensors, model.element_bytes, {.bytes = bytes}).buckets,
+      cap_mb);
+}
+
+CapPrediction predict_buckets(const StepModel& model, const std::vector<DdpBucket>& layout,
+                              double cap_mb) {
+  size_t parameters = 0;  // padding included
+  for (const DdpBucket& bucket : layout) {
+    if (model.tensors[bucket.pieces.front().tensor].adds_to < 0) parameters += bucket.count;
+  }
   std::vector<bool> waits(model.tensors.size());  // no gradient before something is added to it
   for (const DdpTensor& tensor : model.tensors) {
     if (tensor.adds_to >= 0) waits[static_cast<size_t>(tensor.adds_to)] = true;
   }
   const double update_ms = model.gather_cost_ms ? 0 : model.update_ms;
   std::vector<TimedBucket> buckets;
-  for (const DdpBucket& bucket : layout.buckets) {
+  for (const DdpBucket& bucket : layout) {
     double ready = 0;
-    double share =
-        static_cast<double>(bucket.count) / static_cast<double>(layout.parameter_elements);
+    double share = static_cast<double>(bucket.count) / static_cast<double>(parameters);
     for (const DdpBucket::Piece& piece : bucket.pieces) {
       ready = std::max(ready, ready_ms(model, piece));
       if (waits[piece.tensor] || model.tensors[piece.tensor].adds_to >= 0) share = 0;
@@ -70,7 +78,7 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb) {
     buckets.push_back(
         {.ready_ms = ready, .cost_ms = model.cost_ms(bucket), .update_ms = update_ms * share});
   }
-  const double gathers_ms = model.gather_cost_ms ? exposed_gathers_ms(model, layout.buckets) : 0;
+  const double gathers_ms = model.gather_cost_ms ? exposed_gathers_ms(model, layout) : 0;
   return {.cap_mb = cap_mb,
           .buckets = buckets.size(),
           .exposed_ms = exposed_ms(buckets, model.backward_ms) + gathers_ms};

@@ -52,6 +52,9 @@ struct CapPrediction {
 };
 
 CapPrediction predict_cap(const StepModel& model, double cap_mb);
+/// Of buckets that were not made by a cap, whatever it is called.
+CapPrediction predict_buckets(const StepModel& model, const std::vector<DdpBucket>& buckets,
+                              double cap_mb);
 
 /// Of 0, 0.25, 0.5, 1, 2, 5, 10, 25, 50 and 100 MiB those that are less than all gradients, and of
 /// a cap that holds them all, in that order.

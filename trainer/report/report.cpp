@@ -103,13 +103,17 @@ void Report::leave_bar() {
 
 double Report::median_of(double StepTimes::*field) const {
   std::vector<double> values;
-  for (const StepRecord& step : steps_) values.push_back(step.times.*field);
+  for (const StepRecord& step : steps_) {
+    if (step.step >= counts_from_) values.push_back(step.times.*field);
+  }
   return median(std::move(values));
 }
 
 double Report::median_samples_per_s() const {
   std::vector<double> values;
-  for (const StepRecord& step : steps_) values.push_back(step.samples_per_s);
+  for (const StepRecord& step : steps_) {
+    if (step.step >= counts_from_) values.push_back(step.samples_per_s);
+  }
   return median(std::move(values));
 }
 

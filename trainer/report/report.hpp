@@ -60,7 +60,9 @@ class Report {
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);
-  /// Median over all added steps.
+  /// The steps before this one no longer count in medians.
+  void count_from(uint64_t step) { counts_from_ = step; }
+  /// Median over all added steps that count.
   double median_of(double StepTimes::*field) const;
   double median_samples_per_s() const;
   /// Null when there was no step, as after resuming after the last one.
@@ -74,7 +76,7 @@ class Report {
   void draw_bar(const StepRecord& record);
   void leave_bar();
 
-  uint64_t last_step_ = 0, log_every_ = 1;
+  uint64_t last_step_ = 0, log_every_ = 1, counts_from_ = 0;
   bool bar_ = false, bar_open_ = false;
   Document document_;
   std::vector<StepRecord> steps_;

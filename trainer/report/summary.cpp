@@ -66,6 +66,17 @@ BytesFormula bytes_formula(const RunFacts& facts) {
           .headers = static_cast<double>((facts.ranks - 1) * header_bytes)};
 }
 
+/// What --bucket-cap-mb auto has done; null: nothing.
+Json relayout_of(const RunFacts& facts) {
+  const DdpRelayout& relayout = facts.ddp.relayout();
+  if (relayout.after_steps == 0) return {};
+  return {{"after_step", facts.relaid_after_step()},
+          {"buckets_before", relayout.buckets_before},
+          {"buckets", relayout.buckets},
+          {"predicted_exposed_before_ms", relayout.exposed_before_ms},
+          {"predicted_exposed_ms", relayout.exposed_ms}};
+}
+
 }  // namespace
 
 void announce(const RunFacts& facts) {
@@ -158,6 +169,7 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
           {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
           {"warnings", facts.ddp.warnings()},
           {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
+          {"relayout", relayout_of(facts)},
           {"buckets", std::move(buckets)}};
 }
 

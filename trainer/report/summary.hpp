@@ -21,6 +21,11 @@ struct RunFacts {
   const std::vector<Plan>& plans;  // of each bucket
   uint64_t ranks, steps_per_epoch, last_step, global_batch;
   uint64_t first_step;  // made before a resumed run began
+  /// Of --bucket-cap-mb auto; 0: none yet.
+  uint64_t relaid_after_step() const {
+    const uint64_t steps = ddp.relayout().after_steps;
+    return steps == 0 ? 0 : first_step + steps - options.control_rounds();
+  }
   struct Sizes {
     size_t optimizer_bytes;      // of the whole state
     size_t own_optimizer_bytes;  // of what this rank keeps of it

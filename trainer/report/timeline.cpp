@@ -27,22 +27,28 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
   timeline.scatters_ =
       std::find(collectives.begin(), collectives.end(), "reduce-scatter") != collectives.end();
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
-  timeline.buckets_ = std::make_unique<std::vector<std::string>>();
-  timeline.gathers_ = std::make_unique<std::vector<std::string>>();
-  timeline.updates_ = std::make_unique<std::vector<std::string>>();
+  timeline.buckets_ = std::make_unique<std::deque<std::string>>();
+  timeline.gathers_ = std::make_unique<std::deque<std::string>>();
+  timeline.updates_ = std::make_unique<std::deque<std::string>>();
   std::vector<std::string> lanes = {"compute", "headers", kLoss};
   for (const std::string& layer : layers) {  // as Direction counts
     timeline.layers_->push_back("forward " + layer);
     timeline.layers_->push_back("backward " + layer);
   }
-  for (size_t b = 0; b < collectives.size(); ++b) {
-    lanes.push_back("bucket " + std::to_string(b));
-    timeline.buckets_->push_back(collectives[b] + " " + lanes.back());
-    timeline.gathers_->push_back("all-gather " + lanes.back());
-    timeline.updates_->push_back("optimizer " + lanes.back());
-  }
   timeline.trace_ = RONDO_TRY(Trace::open(path, rank, std::move(lanes)));
+  timeline.add_buckets(collectives);
   return timeline;
+}
+
+void Timeline::add_buckets(const std::vector<std::string>& collectives) {
+  if (!buckets_) return;
+  for (size_t b = buckets_->size(); b < collectives.size(); ++b) {
+    const std::string name = "bucket " + std::to_string(b);
+    buckets_->push_back(collectives[b] + " " + name);
+    gathers_->push_back("all-gather " + name);
+    updates_->push_back("optimizer " + name);
+    trace_.add_lane(name);
+  }
 }
 
 void Timeline::computed(Activity kind, int64_t begin_ns, int64_t end_ns) {

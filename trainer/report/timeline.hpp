@@ -2,6 +2,7 @@
 // headers, one for the loss, one for each bucket. Knows the rows' names; Trace knows the format.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ class Timeline {
                                const std::vector<std::string>& layers,
                                const std::vector<std::string>& collectives);
 
+  /// Rows for those that have none yet, where there are more buckets than before.
+  void add_buckets(const std::vector<std::string>& collectives);
   void step_begins(uint64_t step) { step_ = step; }
   void computed(Activity kind, int64_t begin_ns, int64_t end_ns);
   /// This bucket's part of the optimizer's work.
@@ -44,7 +47,7 @@ class Timeline {
   Trace trace_;
   // Where they are, they stay: the trace borrows them.
   std::unique_ptr<std::vector<std::string>> layers_;  // two for each
-  std::unique_ptr<std::vector<std::string>> buckets_, gathers_, updates_;
+  std::unique_ptr<std::deque<std::string>> buckets_, gathers_, updates_;
   bool on_ = false, scatters_ = false;
   uint64_t step_ = 0;
   const std::string* layer_ = nullptr;  // whose span is under way

@@ -19,6 +19,7 @@ class Trace {
   /// 0 tries the file.
   static Result<Trace> open(const std::string& path, int rank, std::vector<std::string> lanes);
 
+  void add_lane(const std::string& name) { lanes_.push_back(name); }
   /// Something that lasted from begin_ns to end_ns (CLOCK_MONOTONIC). `name` must outlive the
   /// trace.
   void span(size_t lane, const std::string& name, uint64_t step, int64_t begin_ns, int64_t end_ns) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/base/clock.hpp"
+#include "trainer/optim/sharding.hpp"
 
 namespace rondo::trainer {
 
@@ -18,6 +19,11 @@ void StepClock::step_begins(uint64_t step) {
   phase_ = StepPhase::kBegin;
   since_ns_ = now_ns();
   step_ = {.begin_ns = since_ns_};
+}
+
+void StepClock::use_layout() {
+  measured_ = Measurements(ddp_.layout().size());
+  timeline_.add_buckets(collectives_of(ddp_));
 }
 
 void StepClock::turns_to(StepPhase phase) {

@@ -32,6 +32,8 @@ class StepClock : public ForwardListener, private BackwardListener {
   explicit StepClock(DistributedDataParallel& ddp, Timeline timeline = {});
 
   void step_begins(uint64_t step);
+  /// Buckets have changed, before the first phase: measures from this step on.
+  void use_layout();
   void turns_to(StepPhase phase);
   /// For one backward pass: notes what it reports and passes it on to `next`.
   BackwardListener& beside(BackwardListener& next);

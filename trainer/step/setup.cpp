@@ -92,6 +92,7 @@ DdpOptions ddp_options(const TrainOptions& options) {
   const DataType wire = options.wire_type();
   return {.type = options.type(),
           .bucket_cap_mb = options.bucket_cap_mb,
+          .auto_after_steps = DdpOptions().auto_after_steps + options.control_rounds(),
           .overlap = !options.no_overlap,
           .average = options.average == "ranks" ? DdpOptions::Average::kRanks
                                                 : DdpOptions::Average::kLossTerms,

@@ -11,6 +11,11 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   clock_.step_begins(number);
   const DdpHeader mine = samples_.header(model_.loss_terms());
   RONDO_TRY(ddp_.begin(mine));
+  if (!relaid_ && ddp_.relayout().after_steps > 0) {  // begin() has changed buckets
+    relaid_ = true;
+    weights_.use_layout();
+    clock_.use_layout();
+  }
   const uint64_t micro_batches = samples_.micro_batches();
   // Headers travel after the last step's parameters, which the wait for samples hides.
   RONDO_TRY(read());

@@ -61,6 +61,7 @@ class TrainingStep : private BackwardListener {
   StepClock& clock_;
   ForwardListener& forward_;
   Batch batch_ = {};     // the micro-batch under way
+  bool relaid_ = false;  // buckets are other ones (--bucket-cap-mb auto)
   bool adds_ = false;    // its backward adds to the gradients; else it writes them
   Buffer<double> loss_;  // [0]: this rank's sum; [1]: all ranks' sum
 };

@@ -1,8 +1,13 @@
 // See train.hpp.
 #include "trainer/step/train.hpp"
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "trainer/examples/strategy_dp.hpp"
 #include "trainer/lessons/sabotage.hpp"
@@ -47,6 +52,32 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
   return run.report->finish(std::move(summary));
 }
 
+/// "4.0 to 8.2 MiB".
+std::string sizes_of(const RunFacts& facts) {
+  const auto [least, most] =
+      std::minmax_element(facts.ddp.layout().begin(), facts.ddp.layout().end(),
+                          [](const DdpBucket& a, const DdpBucket& b) { return a.count < b.count; });
+  const auto mib = [&](const DdpBucket& bucket) {
+    return static_cast<double>(facts.bytes_of(bucket.count)) / 1048576;
+  };
+  return fmt::format("{:.1f} to {:.1f} MiB", mib(*least), mib(*most));
+}
+
+/// --bucket-cap-mb auto has laid buckets out anew when step `number` began.
+template <class T>
+void note_relayout(Run<T>& run, uint64_t number) {
+  DistributedDataParallel& ddp = run.weights.ddp();
+  run.plans = plan_buckets(run.communicator, ddp, run.options.wire_type());
+  if (!run.reports()) return;
+  run.report->count_from(number);
+  const DdpRelayout& now = ddp.relayout();
+  spdlog::info(
+      "buckets after step {}: {} of {} instead of {}, predicted to expose {:.2f} ms per step "
+      "instead of {:.2f}",
+      number - 1, now.buckets, sizes_of(run.facts()), now.buckets_before, now.exposed_ms,
+      now.exposed_before_ms);
+}
+
 template <class T>
 Status train_ddp(Run<T>& run) {
   const TrainOptions& o = run.options;
@@ -71,10 +102,17 @@ Status train_ddp(Run<T>& run) {
                         .samples = run.samples,
                         .clock = clock,
                         .forward = forward});
-  const Result<End> end =
-      make_steps(run, {.step = [&](uint64_t number, double rate) { return step.run(number, rate); },
-                       .await = [&] { return step.await_parameters(); },
-                       .settle = [&] { return step.await_parameters(); }});
+  bool relaid = false;
+  const auto make_step = [&](uint64_t number, double rate) {
+    Result<StepResult> made = step.run(number, rate);
+    if (made.ok() && !std::exchange(relaid, ddp.relayout().after_steps > 0) && relaid) {
+      note_relayout(run, number);
+    }
+    return made;
+  };
+  const Result<End> end = make_steps(run, {.step = make_step,
+                                           .await = [&] { return step.await_parameters(); },
+                                           .settle = [&] { return step.await_parameters(); }});
   RONDO_TRY(end.status());
   return conclude(run, end.value(), clock, control);
 }

@@ -44,6 +44,9 @@ class Weights {
   /// Every rank's parameters and buffers become rank 0's.
   Status replicate();
 
+  /// Buckets have changed: follow them. Between update() and the next.
+  void use_layout() { bucket_updates_.assign(ddp_.layout().size(), {}); }
+
   /// What the loss is multiplied by.
   T loss_scale() const { return scaler_ ? static_cast<T>(scaler_->scale()) : T{1}; }
 
