@@ -211,7 +211,8 @@ TEST_CASE("ddp order: who keeps finished buckets waiting is named, after three s
   const std::vector<DdpTensor> tensors = five();
   const ddp::BucketLayout layout =
       ddp::make_layout(tensors, 4, {.bytes = 128, .small_bytes = 128});  // 0 1 | 2 3 | 4
-  const auto steps = [&](const std::vector<size_t>& order, int64_t last_lasts_ns, int count) {
+  const auto steps = [&](const std::vector<size_t>& order, int64_t last_lasts_ns, int count,
+                         int64_t others_last_ns = 500000) {
     ddp::BucketOrder buckets(tensors, layout, true);
     ddp::OrderWatch watch;
     std::vector<std::string> said;
@@ -222,7 +223,7 @@ TEST_CASE("ddp order: who keeps finished buckets waiting is named, after three s
       }
       std::vector<DdpBucketTimes> times;
       for (size_t b = 0; b < 3; ++b) {
-        const int64_t lasts_ns = b == 2 ? last_lasts_ns : 500000;
+        const int64_t lasts_ns = b == 2 ? last_lasts_ns : others_last_ns;
         times.push_back({.ready_ns = buckets.ready_ns(b),
                          .work = {.issued_ns = 1, .started_ns = 1, .ended_ns = 1 + lasts_ns}});
       }
@@ -232,10 +233,11 @@ TEST_CASE("ddp order: who keeps finished buckets waiting is named, after three s
     return said;
   };
   CHECK(steps({0, 1, 2, 3, 4}, 500000, 10).empty());
-  CHECK(steps({1, 0, 3, 2, 4}, 500000, 10).empty());     // inside buckets
-  CHECK(steps({4, 3, 2, 1, 0}, 500000, 2).empty());      // may be chance
-  CHECK(steps({0, 1, 4, 2, 3}, 50000, 10).empty());      // costs next to nothing
-  const auto said = steps({4, 3, 2, 1, 0}, 500000, 10);  // as forward goes
+  CHECK(steps({1, 0, 3, 2, 4}, 500000, 10).empty());        // inside buckets
+  CHECK(steps({4, 3, 2, 1, 0}, 500000, 2).empty());         // may be chance
+  CHECK(steps({0, 1, 4, 2, 3}, 50000, 10).empty());         // costs next to nothing
+  CHECK(steps({4, 3, 2, 1, 0}, 40000, 10, 40000).empty());  // a step loses 0.08 ms
+  const auto said = steps({4, 3, 2, 1, 0}, 500000, 10);     // as forward goes
   REQUIRE(said.size() == 1);
   CHECK(said[0].find("2: the gradient of 'p0' (bucket 0) is ready 4 ms after bucket 2 with 'p4'") ==
         0);

@@ -42,7 +42,7 @@ std::optional<std::string> OrderWatch::look(const std::vector<DdpTensor>& tensor
   const Waiting waiting = judge(times);
   const double lost =
       static_cast<double>(waiting.lost_ns) / static_cast<double>(waiting.communicating_ns);
-  if (waiting.lost_ns == 0 || lost < kLost) {
+  if (waiting.lost_ns < kLeastNs || lost < kLost) {
     culprit_.reset();
     return std::nullopt;
   }

@@ -15,13 +15,14 @@ namespace rondo::ddp {
 class OrderWatch {
  public:
   /// After each step, its times. Once, when in kSteps steps in a row the same tensor has kept at
-  /// least kLost of the time of communication from being hidden: what to say.
+  /// least kLost of the time of communication, and kLeastNs, from being hidden: what to say.
   std::optional<std::string> look(const std::vector<DdpTensor>& tensors, const BucketLayout& layout,
                                   const BucketOrder& order,
                                   const std::vector<DdpBucketTimes>& times);
 
   static constexpr int kSteps = 3;
   static constexpr double kLost = 0.1;
+  static constexpr int64_t kLeastNs = 100'000;  // of a step: less does not matter
 
  private:
   std::optional<size_t> culprit_;  // a tensor
