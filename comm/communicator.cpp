@@ -100,6 +100,27 @@ Transfer recv_of(void* buffer, size_t count, DataType type, int peer) {
       .sends = false, .peer = peer, .buffer = bytes, .count = count, .type = type, .timeout_ns = 0};
 }
 
+Transfer tagged_send_of(const void* buffer, size_t count, DataType type, int peer, int tag) {
+  Transfer transfer = send_of(buffer, count, type, peer);
+  transfer.tag = tag;
+  transfer.exact = false;
+  return transfer;
+}
+Transfer tagged_recv_of(void* buffer, size_t count, DataType type, int peer, int tag,
+                        Envelope* envelope) {
+  Transfer transfer = recv_of(buffer, count, type, peer);
+  transfer.tag = tag;
+  transfer.exact = false;
+  transfer.envelope = envelope;
+  return transfer;
+}
+Transfer probe_of(int peer, int tag, bool once, Envelope* envelope) {
+  Transfer transfer = tagged_recv_of(nullptr, 0, DataType::kUint8, peer, tag, envelope);
+  transfer.probes = true;
+  transfer.once = once;
+  return transfer;
+}
+
 }  // namespace
 
 Status Communicator::all_reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
@@ -237,6 +258,34 @@ Work Communicator::recv_async(void* buffer, size_t count, DataType type, int pee
   return start<recv_of>(*impl_, options, buffer, count, type, peer);
 }
 
+Status Communicator::send(const void* buffer, size_t count, DataType type, int peer, int tag,
+                          const CallOptions& options) {
+  return run<tagged_send_of>(*impl_, options, buffer, count, type, peer, tag);
+}
+Work Communicator::send_async(const void* buffer, size_t count, DataType type, int peer, int tag,
+                              const CallOptions& options) {
+  return start<tagged_send_of>(*impl_, options, buffer, count, type, peer, tag);
+}
+Status Communicator::recv(void* buffer, size_t count, DataType type, int peer, int tag,
+                          Envelope* envelope, const CallOptions& options) {
+  return run<tagged_recv_of>(*impl_, options, buffer, count, type, peer, tag, envelope);
+}
+Work Communicator::recv_async(void* buffer, size_t count, DataType type, int peer, int tag,
+                              const CallOptions& options) {
+  Envelope* const of_the_work = nullptr;
+  return start<tagged_recv_of>(*impl_, options, buffer, count, type, peer, tag, of_the_work);
+}
+Result<Envelope> Communicator::probe(int peer, int tag, const CallOptions& options) {
+  Envelope found;
+  RONDO_TRY(run<probe_of>(*impl_, options, peer, tag, false, &found));
+  return found;
+}
+Result<std::optional<Envelope>> Communicator::try_probe(int peer, int tag) {
+  Envelope found;
+  RONDO_TRY(run<probe_of>(*impl_, {}, peer, tag, true, &found));
+  return found.source < 0 ? std::optional<Envelope>() : found;
+}
+
 Status Communicator::group_start() { return impl_->group_start(); }
 Status Communicator::group_end() {
   return impl_->guarded([this] { return impl_->group_end(); });
@@ -276,26 +325,6 @@ Plan Communicator::plan(Collective collective, size_t count, DataType type, bool
   } catch (...) {
     return {};
   }
-}
-
-// Without a state: there was no memory for one.
-Status Work::wait() {
-  if (!test()) {
-    const engine::CallerWaits here;
-    while (!test()) state_->ended.wait(false, std::memory_order_acquire);
-  }
-  return status();
-}
-bool Work::test() const { return !state_ || state_->ended.load(std::memory_order_acquire); }
-Status Work::status() const {
-  if (!state_) return base::kOutOfMemory;
-  return test() ? state_->status : Status();
-}
-Work::Times Work::times() const {
-  if (!state_) return {};
-  return {state_->issued_ns.load(std::memory_order_relaxed),
-          state_->started_ns.load(std::memory_order_relaxed),
-          state_->ended_ns.load(std::memory_order_relaxed)};
 }
 
 }  // namespace rondo

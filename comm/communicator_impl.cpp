@@ -80,22 +80,43 @@ Status Communicator::Impl::add(const Request& request, const CallOptions& option
 
 Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, const WorkState* work,
                                comm::Group& group) {
-  const char* const word = transfer.sends ? "send" : "recv";
+  const char* const word = comm::word_for(transfer);
   RONDO_TRY(check_work(word, work));
   RONDO_TRY(check_stream(word, options));
   RONDO_TRY(comm::check(transfer, options, size()));
-  if (!group_ && work == nullptr && transfer.peer == rank()) {
-    return refuse(
-        fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
-                    "the recv into one group, or use the asynchronous calls",
-                    transfer.sends ? "send to" : "recv from"));
-  }
+  RONDO_TRY(check_place(transfer, work != nullptr));
   transfer.timeout_ns = timeout_of(options);
   transfer.stream = options.stream;
-  if (work != nullptr) transfer.work = *work;
+  if (work != nullptr) {
+    transfer.work = *work;
+    if (!transfer.sends) transfer.envelope = &(*work)->envelope;
+  }
   group.asynchronous = group.asynchronous || work != nullptr;
   group.transfers.push_back(std::move(transfer));
   return {};
+}
+
+Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchronous) const {
+  if (device_ && !transfer.exact) {
+    return {Code::kUnavailable,
+            fmt::format("{}: messages on a device have no tags, any source or probes: use send() "
+                        "and recv() without a tag, which match in the order of the calls",
+                        comm::word_for(transfer))};
+  }
+  if (group_ && transfer.probes) {
+    return refuse("probe: a group's calls begin at its end, and a probe returns before");
+  }
+  const bool from_itself = transfer.peer == rank() || (transfer.peer == kAnySource && size() == 1);
+  // With tags this rank's asynchronous calls may be the other end.
+  if (!from_itself || group_ || asynchronous || transfer.once || (!transfer.exact && is_queued())) {
+    return {};
+  }
+  return refuse(
+      fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
+                  "the recv into one group, or use the asynchronous calls",
+                  transfer.sends    ? "send to"
+                  : transfer.probes ? "probe of"
+                                    : "recv from"));
 }
 
 Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {

@@ -133,10 +133,13 @@ class Communicator::Impl {
   Status add(engine::Transfer transfer, const CallOptions& options, const comm::WorkState* work,
              comm::Group& group);
   Status check_work(std::string_view call, const comm::WorkState* work) const;
+  /// Whether a message can be waited for here.
+  Status check_place(const engine::Transfer& transfer, bool asynchronous) const;
   Status check_stream(std::string_view call, const CallOptions& options) const;
   /// The calls of a group, or one that is a group of its own.
   Status carry_out(comm::Group& group);
   Status check_group(const comm::Group& group, bool queued);
+  Status check_own_messages(const comm::Group& group) const;
   Status launch(const comm::Group& group);
   Status queue(comm::Group& group, bool* begun);
   bool is_queued() const { return queue_ && !queue_->empty(); }

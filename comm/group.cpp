@@ -74,13 +74,39 @@ Status Communicator::Impl::check_group(const comm::Group& group, bool queued) {
   if (board_->has_error()) return board_->error();
   if (device_) return device_->refusal(group.transfers);
   if (queued) return need_queue();
-  const auto to_self = [&](bool sends) {
-    return std::count_if(group.transfers.begin(), group.transfers.end(),
-                         [&](const Transfer& t) { return t.peer == rank() && t.sends == sends; });
-  };
-  if (to_self(true) == to_self(false)) return {};
-  return refuse(fmt::format("a group in which rank {} sends itself {} messages and receives {}",
-                            rank(), to_self(true), to_self(false)));
+  const bool sends_itself = std::any_of(
+      group.transfers.begin(), group.transfers.end(),
+      [&](const Transfer& t) { return t.peer == rank() || (t.peer == kAnySource && size() == 1); });
+  return sends_itself ? check_own_messages(group) : Status();
+}
+
+// What a rank sends itself only this group receives: each send must find a recv, as it will when
+// they move, and each recv from this rank a send.
+Status Communicator::Impl::check_own_messages(const comm::Group& group) const {
+  std::vector<const Transfer*> sends, recvs;
+  for (const Transfer& t : group.transfers) {
+    const bool own = t.peer == rank() || t.peer == kAnySource;
+    if (own && !t.probes) (t.sends ? sends : recvs).push_back(&t);
+  }
+  const auto only_own = [&](const Transfer* t) { return t->peer == rank() || size() == 1; };
+  const auto all_recvs = std::count_if(recvs.begin(), recvs.end(), only_own);
+  for (const Transfer* send : sends) {
+    const auto recv = std::find_if(recvs.begin(), recvs.end(), [&](const Transfer* t) {
+      return t->tag == send->tag || t->tag == kAnyTag;
+    });
+    if (recv != recvs.end()) {
+      recvs.erase(recv);
+      continue;
+    }
+    return refuse(fmt::format(
+        "a group in which rank {} sends itself {} messages and receives {}: none for {}", rank(),
+        sends.size(), all_recvs, send->to_string()));
+  }
+  const auto alone = std::find_if(recvs.begin(), recvs.end(), only_own);
+  if (alone == recvs.end()) return {};
+  return refuse(
+      fmt::format("a group in which rank {} sends itself {} messages and receives {}: none for {}",
+                  rank(), sends.size(), all_recvs, (*alone)->to_string()));
 }
 
 Status Communicator::Impl::launch(const comm::Group& group) {

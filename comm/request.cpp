@@ -9,6 +9,7 @@
 
 #include "comm/base/counted.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/board/tags.hpp"
 
 namespace rondo::comm {
 
@@ -205,18 +206,39 @@ Status check(const Request& request, const CallOptions& options, int rank, int s
   return check_buffers(request, rank, size);
 }
 
-Status check(const engine::Transfer& transfer, const CallOptions& options, int size) {
-  const char* const word = transfer.sends ? "send" : "recv";
-  if (transfer.peer < 0 || transfer.peer >= size) {
-    return refuse(
-        fmt::format("{}: rank {} is none of {}", word, transfer.peer, counted(size, "rank")));
+const char* word_for(const engine::Transfer& transfer) {
+  return transfer.probes ? "probe" : transfer.sends ? "send" : "recv";
+}
+
+namespace {
+
+Status check_ends(const engine::Transfer& t, int size) {
+  const char* const word = word_for(t);
+  const bool any_source = t.peer == kAnySource && !t.sends;
+  if (any_source && t.exact) {
+    return refuse("recv: any source needs a tag, as in recv(buffer, count, type, kAnySource, tag)");
   }
+  if (!any_source && (t.peer < 0 || t.peer >= size)) {
+    return refuse(fmt::format("{}: rank {} is none of {}", word, t.peer, counted(size, "rank")));
+  }
+  const bool any_tag = t.tag == kAnyTag && !t.sends;
+  if (!any_tag && (t.tag < 0 || t.tag > kMaxTag)) {
+    return refuse(fmt::format("{}: tag {} is not between 0 and {}", word, t.tag, kMaxTag));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check(const engine::Transfer& transfer, const CallOptions& options, int size) {
+  const char* const word = word_for(transfer);
+  RONDO_TRY(check_ends(transfer, size));
   if (static_cast<int>(transfer.type) >= kDataTypes) {
     return refuse(fmt::format("{}: unknown data type {}", word, static_cast<int>(transfer.type)));
   }
-  constexpr uint64_t kMostCount = uint64_t{1} << 50;  // counts travel in tags (board/tags.hpp)
-  if (transfer.count > kMostCount) {
-    return refuse(fmt::format("{}: count {} overflows the address space", word, transfer.count));
+  if (transfer.count > board::kMostCount) {
+    return refuse(fmt::format("{}: count {} overflows what a message can hold, {} elements", word,
+                              transfer.count, board::kMostCount));
   }
   if (transfer.buffer == nullptr && transfer.count > 0) {
     return refuse(fmt::format("{}: the buffer is null but count is {}", word, transfer.count));

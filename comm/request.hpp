@@ -52,6 +52,7 @@ Status check(const Request& request, const CallOptions& options, int rank, int s
 Status check_values(const Request& request, const CallOptions& options, int size);
 
 /// The same for a message.
+const char* word_for(const engine::Transfer& transfer);
 Status check(const engine::Transfer& transfer, const CallOptions& options, int size);
 
 /// What the plans need to know of a request that check() has passed.

@@ -24,8 +24,6 @@ constexpr uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele et 
   return x ^ (x >> 31);
 }
 
-// A message's count has this many bits of a word, its type the others.
-
 // Words of one Counts, on cache lines of its own.
 constexpr size_t counts_words(int ranks) {
   return (1 + 2 * static_cast<size_t>(ranks) + 15) / 16 * 16;
@@ -63,8 +61,17 @@ std::string Call::to_string() const {
 }
 
 std::string Message::to_string() const {
-  return fmt::format("{}({}, count {}) {} rank {}", sends ? "send" : "recv", name(type), count,
-                     sends ? "to" : "from", peer);
+  std::string what = probes ? "" : fmt::format("{}, count {}", name(type), count);
+  if (tag != 0 || probes) {
+    what += fmt::format("{}{}", probes ? "" : ", ",
+                        tag == kAnyTag ? "any tag" : fmt::format("tag {}", tag));
+  }
+  return fmt::format("{}({}) {} {}",
+                     probes  ? "probe"
+                     : sends ? "send"
+                             : "recv",
+                     what, sends ? "to" : "from",
+                     peer == kAnySource ? "any rank" : fmt::format("rank {}", peer));
 }
 
 double Message::seconds() const {
@@ -72,8 +79,9 @@ double Message::seconds() const {
 }
 
 std::string Message::describe() const {
-  std::string text = fmt::format("{}: {} of {} bytes, for {:.3g} s", to_string(), moved_bytes,
-                                 count * size_of(type), seconds());
+  std::string text = to_string() + ": ";
+  if (!probes) text += fmt::format("{} of {} bytes, ", moved_bytes, count * size_of(type));
+  text += fmt::format("for {:.3g} s", seconds());
   if (behind > 0) text += fmt::format("; {} more queued after it", behind);
   return text;
 }
@@ -159,11 +167,13 @@ void Board::show_message(uint32_t index, const Message& message) const {
   if (index >= kMessages) return;
   MessageRecord& r = messages_[static_cast<size_t>(rank_) * kMessages + index];
   // Relaxed, here and in messages(): read for diagnosis only, and show_messages() releases them.
-  r.what.store(message_tag(message.type, message.count), std::memory_order_relaxed);
+  r.what.store(message_word(message.type, message.count, message.tag), std::memory_order_relaxed);
   r.moved_bytes.store(message.moved_bytes, std::memory_order_relaxed);
   r.since_ns.store(message.since_ns, std::memory_order_relaxed);
-  r.end.store(static_cast<uint32_t>(message.peer) * 2 + (message.sends ? 0 : 1),
-              std::memory_order_relaxed);
+  const uint32_t end =
+      message.peer == kAnySource ? kAnyEnd : static_cast<uint32_t>(message.peer) * kEnds;
+  const uint32_t verb = message.sends ? 0 : message.probes ? 2 : 1;
+  r.end.store(end + verb, std::memory_order_relaxed);
   r.behind.store(message.behind, std::memory_order_relaxed);
 }
 
@@ -175,10 +185,12 @@ std::vector<Message> BoardView::messages(int peer) const {
     const MessageRecord& r = messages_[static_cast<size_t>(peer) * kMessages + i];
     const uint64_t what = r.what.load(std::memory_order_relaxed);
     const uint32_t end = r.end.load(std::memory_order_relaxed);
-    const Message message{.sends = end % 2 == 0,
-                          .peer = static_cast<int>(end / 2),
-                          .type = type_of_tag(what),
-                          .count = count_of_tag(what),
+    const Message message{.sends = end % kEnds == 0,
+                          .peer = end >= kAnyEnd ? kAnySource : static_cast<int>(end / kEnds),
+                          .type = type_of_word(what),
+                          .count = count_of_word(what),
+                          .tag = tag_of_word(what),
+                          .probes = end % kEnds == 2,
                           .moved_bytes = r.moved_bytes.load(std::memory_order_relaxed),
                           .since_ns = r.since_ns.load(std::memory_order_relaxed),
                           .behind = r.behind.load(std::memory_order_relaxed)};

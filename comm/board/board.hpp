@@ -69,15 +69,17 @@ inline constexpr uint32_t kMessages = 16;
 
 /// A message with which a rank waits, as another one reads it.
 struct Message {
-  bool sends;  // or receives
-  int peer;
+  bool sends;  // or receives, or probes
+  int peer;    // or kAnySource
   DataType type;
   uint64_t count;
+  int tag = 0;          // or kAnyTag
+  bool probes = false;  // type and count say nothing
   uint64_t moved_bytes = 0;
   int64_t since_ns = 0;  // CLOCK_MONOTONIC, when it was last seen to move, or the wait began
   uint32_t behind = 0;   // further messages that wait for this one to end
 
-  /// "send(float, count 10) to rank 1".
+  /// "send(float, count 10) to rank 1", "recv(float, count 10, tag 7) from any rank".
   std::string to_string() const;
   /// The same, and "0 of 40 bytes, for 12.5 s; 2 more queued after it".
   std::string describe() const;
@@ -88,7 +90,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 5;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 6;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -119,7 +121,7 @@ struct alignas(128) RankState {
   std::atomic<uint64_t> finished;    // sequence of the last operation ended
   std::atomic<uint64_t> heartbeat;   // moves while the rank is in a slow wait
   std::atomic<uint64_t> progress;    // moves while the rank works on an operation
-  std::atomic<int32_t> waiting_for;  // the peer it is blocked on, -1: none
+  std::atomic<int32_t> waiting_for;  // the peer it is blocked on, or kAnySource; -1: none
   std::atomic<uint32_t> step;        // the program's step it is blocked in
   std::atomic<uint32_t> round;
   std::atomic<uint32_t> life;  // Life
@@ -146,12 +148,16 @@ inline uint64_t packed_process(const RankState& state) {
          static_cast<uint32_t>(state.pid.load(std::memory_order_relaxed));
 }
 
+/// See MessageRecord::end.
+inline constexpr uint32_t kEnds = 4;
+inline constexpr uint32_t kAnyEnd = ~uint32_t{0} - kEnds + 1;
+
 /// One message with which a rank waits. Single facts: a reader may see two messages' mixed.
 struct alignas(32) MessageRecord {
-  std::atomic<uint64_t> what;  // message_tag()
+  std::atomic<uint64_t> what;  // message_word()
   std::atomic<uint64_t> moved_bytes;
   std::atomic<int64_t> since_ns;
-  std::atomic<uint32_t> end;  // twice the peer; to receive: one more
+  std::atomic<uint32_t> end;  // kEnds * peer, or kAnyEnd; to receive: one more; to probe: two more
   std::atomic<uint32_t> behind;
 };
 static_assert(sizeof(MessageRecord) == 32);

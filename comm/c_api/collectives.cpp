@@ -102,30 +102,6 @@ rondo_code rondo_all_to_all_v(rondo_communicator* communicator, const void* in,
   });
 }
 
-rondo_code rondo_send(rondo_communicator* communicator, const void* buffer, size_t count,
-                      rondo_data_type type, int32_t peer, const rondo_call_options* options) {
-  return run({communicator, options, type}, [&](Communicator& c, const Arguments& a) {
-    return c.send(buffer, count, a.type, peer, a.options);
-  });
-}
-
-rondo_code rondo_recv(rondo_communicator* communicator, void* buffer, size_t count,
-                      rondo_data_type type, int32_t peer, const rondo_call_options* options) {
-  return run({communicator, options, type}, [&](Communicator& c, const Arguments& a) {
-    return c.recv(buffer, count, a.type, peer, a.options);
-  });
-}
-
-rondo_code rondo_group_start(rondo_communicator* communicator) {
-  return run({communicator, nullptr},
-             [&](Communicator& c, const Arguments&) { return c.group_start(); });
-}
-
-rondo_code rondo_group_end(rondo_communicator* communicator) {
-  return run({communicator, nullptr},
-             [&](Communicator& c, const Arguments&) { return c.group_end(); });
-}
-
 // ---- asynchronous operations
 
 rondo_code rondo_all_reduce_async(rondo_communicator* communicator, const void* in, void* out,
@@ -227,21 +203,5 @@ rondo_code rondo_all_to_all_v_async(rondo_communicator* communicator, const void
     return c.all_to_all_v_async(in, for_each_rank(in_counts, c), for_each_rank(in_offsets, c), out,
                                 for_each_rank(out_counts, c), for_each_rank(out_offsets, c), a.type,
                                 a.options);
-  });
-}
-
-rondo_code rondo_send_async(rondo_communicator* communicator, const void* buffer, size_t count,
-                            rondo_data_type type, int32_t peer, const rondo_call_options* options,
-                            rondo_work** work) {
-  return start({communicator, options, type}, work, [&](Communicator& c, const Arguments& a) {
-    return c.send_async(buffer, count, a.type, peer, a.options);
-  });
-}
-
-rondo_code rondo_recv_async(rondo_communicator* communicator, void* buffer, size_t count,
-                            rondo_data_type type, int32_t peer, const rondo_call_options* options,
-                            rondo_work** work) {
-  return start({communicator, options, type}, work, [&](Communicator& c, const Arguments& a) {
-    return c.recv_async(buffer, count, a.type, peer, a.options);
   });
 }

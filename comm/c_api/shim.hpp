@@ -9,6 +9,7 @@
 #include <cstring>
 #include <future>
 #include <initializer_list>
+#include <list>
 #include <memory>
 #include <new>
 #include <span>
@@ -21,6 +22,14 @@
 
 struct rondo_communicator {
   rondo::Communicator communicator;
+  /// Of the recvs of a group, which its end writes.
+  struct Promised {
+    rondo::Envelope envelope;
+    rondo_envelope* into;
+    size_t size;
+  };
+  std::list<Promised> promised{};
+  int groups = 0;  // begun and not ended
 };
 
 struct rondo_pending {

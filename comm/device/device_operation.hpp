@@ -22,7 +22,7 @@ struct DeviceMessage {
   uint64_t count : 51 = 0, peer : 6 = 0, type : 6 = 0, sends : 1 = 0;
 
   /// Must be equal at both ends.
-  constexpr uint64_t tag() const { return board::message_tag(static_cast<DataType>(type), count); }
+  constexpr uint64_t tag() const { return board::message_word(static_cast<DataType>(type), count); }
   constexpr uint64_t bytes() const { return count * size_of(static_cast<DataType>(type)); }
 };
 static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes <= 64);

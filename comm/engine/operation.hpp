@@ -19,16 +19,25 @@ namespace rondo {
 
 /// What a Work shares with the operation it stands for.
 struct Work::State {
-  /// Release by whoever ends it, after status and times; acquire by readers.
+  /// Release by whoever ends it, after the rest; acquire by readers.
   std::atomic<bool> ended{false};
   Status status;
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
+  Envelope envelope{};  // of a recv that has ended well
+
+  /// Threads of this process in wait_any(), and how many Works have ended while there were some.
+  inline static std::atomic<uint32_t> waiting_for_any{0}, ended_meanwhile{0};
 
   void end(Status result, int64_t now_ns) {
     status = std::move(result);
     ended_ns.store(now_ns, std::memory_order_relaxed);
-    ended.store(true, std::memory_order_release);
+    // Sequentially consistent, as is the next load: of this thread and one that enters wait_any()
+    // at the same moment, one at least sees the other.
+    ended.store(true, std::memory_order_seq_cst);
     ended.notify_all();
+    if (waiting_for_any.load(std::memory_order_seq_cst) == 0) return;
+    ended_meanwhile.fetch_add(1, std::memory_order_release);  // pairs with wait_any()
+    ended_meanwhile.notify_all();
   }
 };
 

@@ -1,6 +1,7 @@
 #include "comm/health/watch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
@@ -28,15 +29,25 @@ std::string Wait::what() const {
   return call != nullptr ? fmt::format("{} (operation {})", call->to_string(), sequence) : transfer;
 }
 
-std::string describe_tag(uint64_t tag) {
-  return fmt::format("{} {}", count_of_tag(tag), name(type_of_tag(tag)));
+std::string describe_word(uint64_t word) {
+  std::string text = fmt::format("{} {}", count_of_word(word), name(type_of_word(word)));
+  if (const int tag = tag_of_word(word); tag != 0) text += fmt::format(" with tag {}", tag);
+  return text;
 }
 
-Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag) {
+Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_word) {
   return {Code::kMismatch,
           fmt::format("rank {} sends {} to rank {}, which expects {}: the counts and types of a "
                       "send and its recv must be the same",
-                      from, describe_tag(sent_tag), to, describe_tag(expected_tag))};
+                      from, describe_word(sent_word), to, describe_word(expected_word))};
+}
+
+Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word) {
+  return {Code::kMismatch,
+          fmt::format("rank {} sends {} to rank {}, whose recv has room for {} {}: the types must "
+                      "be the same, and the recv's count as large as the send's",
+                      from, describe_word(sent_word), to, count_of_word(room_word),
+                      name(type_of_word(room_word)))};
 }
 
 Status left_early(int rank, const std::string& when) {
@@ -56,7 +67,7 @@ Status Watch::check(const Wait& wait) {
   own.step.store(wait.step, std::memory_order_relaxed);
   own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
   const int64_t now_is = base::now_ns();
-  if (now_is - wait.since_ns > kLongWaitNs) elsewhere_.show(wait.peer);
+  if (now_is - wait.since_ns > kLongWaitNs) elsewhere_.show(std::max(wait.peer, -1));
   if (show_messages_) show_messages_(wait.since_ns);
 
   if (board_.has_error()) return board_.error();
@@ -158,6 +169,12 @@ Status Watch::find_mismatch(const Wait& wait) {
 }
 
 Status Watch::abandoned(int peer, const std::string& transfer) {
+  if (peer == kAnySource) {
+    return board_.raise({Code::kPeerDied,
+                         fmt::format("all other ranks left the communicator while rank {} is in "
+                                     "{}: destroy a communicator only when every rank has finished",
+                                     board_.rank(), transfer)});
+  }
   return board_.raise(
       left_early(peer, fmt::format("while rank {} is in {}", board_.rank(), transfer)));
 }
@@ -270,15 +287,37 @@ std::string Watch::name_of(int rank) const {
   return fmt::format("rank {} (pid {}{})", rank, pid, state);
 }
 
+std::string Watch::describe_awaited(const Wait& wait) const {
+  if (wait.peer != kAnySource) return fmt::format("rank {}", wait.peer);
+  constexpr size_t kMostNamed = 16;
+  std::vector<int> candidates;
+  for (int r = 0; r < board_.ranks(); ++r) {
+    if (r != board_.rank() && !board_.has_left(r)) candidates.push_back(r);
+  }
+  const size_t unnamed = candidates.size() - std::min(candidates.size(), kMostNamed);
+  candidates.resize(candidates.size() - unnamed);
+  return fmt::format("any rank: {}{}", fmt::join(candidates, ", "),
+                     unnamed > 0 ? fmt::format(" and {} more", unnamed) : "");
+}
+
 std::string Watch::describe_circle(const Wait& wait) const {
   for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
     const uint64_t posted = board_.state(r).posted.load(std::memory_order_acquire);
     if (posted < wait.sequence && !board_.messages(r).empty()) return describe_stalled(r, wait);
   }
-  return wait.call == nullptr
-             ? "all ranks wait for each other: if each sends before it receives, put its sends and "
-               "recvs into one group; or they call in different orders"
-             : "all ranks wait for each other: this is a bug in rondo or in the order of calls";
+  if (wait.call != nullptr) {
+    return "all ranks wait for each other: this is a bug in rondo or in the order of calls";
+  }
+  std::string text = "all ranks wait for each other: ";
+  if (wait.peer >= 0 && wait.peer != board_.rank()) {
+    const std::vector<Message> theirs = board_.messages(wait.peer);
+    if (!theirs.empty()) {
+      text += fmt::format("rank {} waits in {}; ", wait.peer, theirs[0].to_string());
+    }
+  }
+  return text +
+         "if each sends before it receives, put its sends and recvs into one group; or they call "
+         "in different orders";
 }
 
 // Slow is not dead: this is asked when nothing has moved at all, for anybody, since the deadline
@@ -296,9 +335,9 @@ Status Watch::stalled(const Wait& wait) {
   const std::string why = culprit >= 0 ? describe_stalled(culprit, wait) : describe_circle(wait);
   return board_.raise(
       {Code::kTimeout,
-       fmt::format("{} has not moved for {:.3g} s on rank {}, which waits for rank {}: {}",
-                   wait.what(), static_cast<double>(base::now_ns() - wait.since_ns) * 1e-9,
-                   board_.rank(), wait.peer, why)});
+       fmt::format("{} has not moved for {:.3g} s on rank {}, which waits for {}: {}", wait.what(),
+                   static_cast<double>(base::now_ns() - wait.since_ns) * 1e-9, board_.rank(),
+                   describe_awaited(wait), why)});
 }
 
 }  // namespace rondo::board

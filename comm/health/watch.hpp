@@ -24,7 +24,7 @@ struct Wait {
   const Call* call;
   std::string transfer{};  // of them, the first
   Algorithm algorithm;     // by which it is done; kAuto: not yet decided
-  int peer;                // blocked on
+  int peer;                // blocked on; kAnySource: whichever rank sends first
   uint32_t step;
   uint64_t round;
   int64_t since_ns;    // when anything of this wait last moved
@@ -36,10 +36,12 @@ struct Wait {
 /// Later than every operation: a rank that point-to-point messages wait for is never through.
 inline constexpr uint64_t kNoSequence = ~uint64_t{0};
 
-/// "10 float": of a message, as its tag (tags.hpp) says.
-std::string describe_tag(uint64_t tag);
+/// "10 float", "10 float with tag 7": of a message, as its word (tags.hpp) says.
+std::string describe_word(uint64_t word);
 /// The error for a recv on rank `to` that meets another message from rank `from` than it expects.
-Status uneven_message(int from, uint64_t sent_tag, int to, uint64_t expected_tag);
+Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_word);
+/// The same for a recv that may get fewer elements than `room` says.
+Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word);
 
 /// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
 Status left_early(int rank, const std::string& when);
@@ -80,7 +82,8 @@ class Watch {
   Status mismatch(int peer, uint64_t sequence, const Call& call);
   /// The same found by another rank, whose call `called` says in words.
   Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
-  /// The error, raised on the board, for a message that waits for a rank that has left.
+  /// The error, raised on the board, for a message that waits for a rank that has left;
+  /// kAnySource: for all ranks, and all have.
   Status abandoned(int peer, const std::string& transfer);
   /// The error, raised on the board, for a link that failed during `what`.
   Status link_failed(const Status& link, const std::string& what);
@@ -94,6 +97,8 @@ class Watch {
   Status raise_death(int rank, std::string_view what);
   Status stalled(const Wait& wait);
   std::string describe_stalled(int rank, const Wait& wait) const;
+  /// Whom the wait waits for: "rank 2", or for any source its candidates.
+  std::string describe_awaited(const Wait& wait) const;
   /// "rank 2 (pid 17, sleeping)".
   std::string name_of(int rank) const;
   /// Who holds up a circle of ranks, each of which waits for the next one.

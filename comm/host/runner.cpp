@@ -288,7 +288,7 @@ Progress Runner::step_lanes() {
     wait.round = engine.cursor().round;
     wait.timeout_ns = operation->timeout_ns;
   } else {
-    wait.transfer = message->to_string();
+    wait.transfer = lanes_.describe(*message);
     wait.peer = message->peer;
     wait.timeout_ns = message->timeout_ns;
   }

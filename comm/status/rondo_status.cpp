@@ -33,8 +33,12 @@ int fail(const std::string& why) {
 }
 
 Json to_json(const board::Message& message) {
-  return {{"direction", message.sends ? "send" : "recv"},
-          {"peer", message.peer},
+  // Null: any.
+  return {{"direction", message.probes  ? "probe"
+                        : message.sends ? "send"
+                                        : "recv"},
+          {"peer", message.peer == kAnySource ? Json() : Json(message.peer)},
+          {"tag", message.tag == kAnyTag ? Json() : Json(message.tag)},
           {"type", name(message.type)},
           {"count", message.count},
           {"bytes", message.count * size_of(message.type)},
@@ -53,8 +57,8 @@ Json to_json(const RankSnapshot& rank) {
                {"ended", rank.ended},
                {"operation", rank.operation.empty() ? Json() : Json(rank.operation)}};
   if (rank.elsewhere >= 0) json["waits_elsewhere_for"] = rank.elsewhere;
-  if (rank.peer >= 0) {
-    json["waits_for"] = rank.peer;
+  if (rank.doing == Doing::kWaiting) {
+    json["waits_for"] = rank.peer == kAnySource ? Json() : Json(rank.peer);
     json["seconds"] = rank.seconds;
     json["algorithm"] = name(rank.algorithm);
   }

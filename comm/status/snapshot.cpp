@@ -79,7 +79,8 @@ RankSnapshot look_at(const BoardView& board, int r) {
     rank.doing = life == Life::kGone ? Doing::kLeft : Doing::kNotCome;
   } else if (!rank.foreign_pid && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
-  } else if (rank.begun <= rank.ended && peer >= 0 && peer < board.ranks()) {
+  } else if (rank.begun <= rank.ended &&
+             (peer == kAnySource || (peer >= 0 && peer < board.ranks()))) {
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
     rank.operation = message_with(rank);
@@ -119,6 +120,7 @@ std::string end_of_chain(const RankSnapshot& rank) {
     case Doing::kWorking:
       return fmt::format("works on #{}", rank.begun);
     case Doing::kWaiting:
+      if (rank.peer == kAnySource) return "waits for a message from any rank";
       return fmt::format("waits for rank {}: a circle", rank.peer);
     case Doing::kLeft:
       return "has left";
@@ -143,10 +145,11 @@ std::vector<int> path_from(const Snapshot& snapshot, int head) {
 }
 
 std::string row_of(const RankSnapshot& rank) {
-  const bool in_operation = rank.begun > rank.ended || rank.peer >= 0;
+  const bool waits = rank.doing == Doing::kWaiting;
+  const bool in_operation = rank.begun > rank.ended || waits;
   std::string step = "-", round = "-", wait = "-", peer = "-";
-  if (rank.peer >= 0) {
-    peer = std::to_string(rank.peer);
+  if (waits) {
+    peer = rank.peer == kAnySource ? "any" : std::to_string(rank.peer);
     wait = fmt::format("{:.3g} s", rank.seconds);
     if (rank.step) {
       step = fmt::format("{} of {} {}", *rank.step, rank.steps, rank.action);
@@ -154,8 +157,7 @@ std::string row_of(const RankSnapshot& rank) {
     }
   }
   std::string operation = in_operation ? rank.operation : "-";
-  if (rank.peer >= 0 && rank.algorithm != Algorithm::kAuto &&
-      operation.find(" by ") == std::string::npos) {
+  if (waits && rank.algorithm != Algorithm::kAuto && operation.find(" by ") == std::string::npos) {
     operation += fmt::format(" by {}", name(rank.algorithm));
   }
   return fmt::format(

@@ -34,7 +34,7 @@ struct RankSnapshot {
   std::string operation{};        // the last one begun, "all_reduce(float, sum, count 1024)"
   int elsewhere = -1;             // the rank that its process waits for in another communicator
   // While it waits:
-  int peer = -1;
+  int peer = -1;                   // or kAnySource
   double seconds = 0;              // since anything moved
   Algorithm algorithm{};           // kAuto: ranks have yet to agree on one
   std::optional<uint32_t> step{};  // of the schedule, from 0; nothing while they have not

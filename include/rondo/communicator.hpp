@@ -106,6 +106,14 @@ struct CallOptions {
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
 
+/// What a message is, as its receiver learns it.
+struct Envelope {
+  int source = -1;  // the rank that sent it; -1: there is no message
+  int tag = 0;
+  size_t count = 0;  // of elements, as it was sent
+  DataType type = DataType::kUint8;
+};
+
 /// An asynchronous operation. Copies share it; if all are dropped, the operation continues.
 /// Thread-safe.
 class Work {
@@ -122,13 +130,22 @@ class Work {
     int64_t issued_ns, started_ns, ended_ns;
   };
   Times times() const;
+  /// Of a recv that has ended well: what it received. Otherwise its source is -1.
+  Envelope envelope() const;
 
   struct [[gnu::visibility("hidden")]] State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
  private:
+  friend size_t wait_any(std::span<const Work> works);
   std::shared_ptr<State> state_;
 };
+
+/// Blocks until all have ended; the first Status in their order that is not ok.
+Status wait_all(std::span<Work> works);
+/// Blocks until one has ended, well or badly, and returns its index, the lowest if there are more;
+/// 0 without any. It stays ended: take it out of the list before the next call.
+size_t wait_any(std::span<const Work> works);
 
 /// How one operation would be done, and its predicted time.
 struct Plan {
@@ -259,6 +276,31 @@ class Communicator {
               const CallOptions& options = {});
   Status recv(void* buffer, size_t count, DataType type, int peer, const CallOptions& options = {});
 
+  /// The same with a tag, as in MPI. A recv gets the earliest message that has its peer, or any
+  /// (kAnySource), and its tag, or any (kAnyTag), and that no earlier recv gets; messages of one
+  /// sender with one tag never overtake each other. Tags are 0 to kMaxTag; calls without one have
+  /// tag 0. Of recvs from any source no sender waits for ever while others are received from.
+  ///
+  /// A recv's count is the room in its buffer: a shorter message fills its front, a longer one is
+  /// kMismatch; the types must be equal. `envelope`, if not null, is written when the recv ends
+  /// well (in a group: by group_end()).
+  ///
+  /// Messages travel in the order of their sends. While a recv waits for another tag than the next
+  /// one's, messages of that sender that nobody asks for are set aside, up to 16 MiB in all
+  /// (each counts 256 bytes more than it has). One without room holds up those after it until it is
+  /// received: two ranks then wait for each other, which ends with kTimeout, if the sender waits
+  /// for a later message to arrive first. Recvs that are posted, in a group or asynchronously, need
+  /// no room. Not on devices.
+  Status send(const void* buffer, size_t count, DataType type, int peer, int tag,
+              const CallOptions& options = {});
+  Status recv(void* buffer, size_t count, DataType type, int peer, int tag,
+              Envelope* envelope = nullptr, const CallOptions& options = {});
+  /// Blocks until there is a message that such a recv would get, and says what it is. The message
+  /// stays: with that source and tag, recv() gets it. Not in a group.
+  Result<Envelope> probe(int peer, int tag, const CallOptions& options = {});
+  /// The same without waiting for a message; nullopt: none has come.
+  Result<std::optional<Envelope>> try_probe(int peer, int tag);
+
   /// Between group_start() and group_end() calls are collected: blocking ones return at once, ok
   /// unless their arguments are refused. group_end() runs them (all messages at once and beside the
   /// collectives, collectives in order) and returns when the blocking ones have ended. Ranks may
@@ -301,6 +343,11 @@ class Communicator {
   Work send_async(const void* buffer, size_t count, DataType type, int peer,
                   const CallOptions& options = {});
   Work recv_async(void* buffer, size_t count, DataType type, int peer,
+                  const CallOptions& options = {});
+  Work send_async(const void* buffer, size_t count, DataType type, int peer, int tag,
+                  const CallOptions& options = {});
+  /// Work::envelope() says what it received.
+  Work recv_async(void* buffer, size_t count, DataType type, int peer, int tag,
                   const CallOptions& options = {});
 
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any

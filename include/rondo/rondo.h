@@ -280,6 +280,35 @@ rondo_code rondo_send(rondo_communicator* communicator, const void* buffer, size
                       rondo_data_type type, int32_t peer, const rondo_call_options* options);
 rondo_code rondo_recv(rondo_communicator* communicator, void* buffer, size_t count,
                       rondo_data_type type, int32_t peer, const rondo_call_options* options);
+
+/* The same with tags, 0 to RONDO_MAX_TAG. A recv gets the earliest message from `peer`, or any rank,
+ * with `tag`, or any, that no earlier recv gets; calls without a tag have tag 0. Its count is the
+ * room in its buffer: a shorter message fills its front, a longer one is RONDO_MISMATCH.
+ * communicator.hpp says what may wait for what. */
+enum { RONDO_ANY_SOURCE = -2, RONDO_ANY_TAG = -1, RONDO_MAX_TAG = 32767 };
+/* What a message is, as its receiver learns it. */
+typedef struct rondo_envelope {
+  int32_t source, tag; /* source -1: there is no message */
+  size_t count;
+  rondo_data_type type;
+  int32_t reserved; /* 0 */
+} rondo_envelope;
+rondo_code rondo_send_tagged(rondo_communicator* communicator, const void* buffer, size_t count,
+                             rondo_data_type type, int32_t peer, int32_t tag,
+                             const rondo_call_options* options);
+/* `envelope`: null, or a struct of `size` bytes, which is written when the recv ends (in a group: by
+ * rondo_group_end). */
+rondo_code rondo_recv_tagged(rondo_communicator* communicator, void* buffer, size_t count,
+                             rondo_data_type type, int32_t peer, int32_t tag,
+                             rondo_envelope* envelope, size_t size,
+                             const rondo_call_options* options);
+/* Blocks until there is a message that such a recv would get, and says what it is; the message
+ * stays. rondo_try_probe does not block: *found is 1 if there is one, else 0. Not in a group. */
+rondo_code rondo_probe(rondo_communicator* communicator, int32_t peer, int32_t tag,
+                       rondo_envelope* envelope, size_t size, const rondo_call_options* options);
+rondo_code rondo_try_probe(rondo_communicator* communicator, int32_t peer, int32_t tag, int* found,
+                           rondo_envelope* envelope, size_t size);
+
 /* Calls between rondo_group_start and rondo_group_end are collected. rondo_group_end runs them:
  * all messages at once and beside the collectives, collectives in order. A nested group is part
  * of the outermost one and runs with it. */
@@ -337,11 +366,25 @@ rondo_code rondo_send_async(rondo_communicator* communicator, const void* buffer
 rondo_code rondo_recv_async(rondo_communicator* communicator, void* buffer, size_t count,
                             rondo_data_type type, int32_t peer, const rondo_call_options* options,
                             rondo_work** work);
+rondo_code rondo_send_tagged_async(rondo_communicator* communicator, const void* buffer,
+                                   size_t count, rondo_data_type type, int32_t peer, int32_t tag,
+                                   const rondo_call_options* options, rondo_work** work);
+/* rondo_get_work_envelope says what it received. */
+rondo_code rondo_recv_tagged_async(rondo_communicator* communicator, void* buffer, size_t count,
+                                   rondo_data_type type, int32_t peer, int32_t tag,
+                                   const rondo_call_options* options, rondo_work** work);
 rondo_code rondo_barrier_async(rondo_communicator* communicator, const rondo_call_options* options,
                                rondo_work** work);
 
 /* Blocks until the operation has ended; returns its result. May be called more than once. */
 rondo_code rondo_work_wait(rondo_work* work);
+/* Blocks until all of `count` works have ended; returns the first failure in their order. Null ones
+ * are left out. */
+rondo_code rondo_work_wait_all(rondo_work* const* works, size_t count);
+/* Blocks until one has ended, well or badly, sets *index to it (the lowest, if there are more) and
+ * returns its result. Null ones are left out: put null in its place before the next call. All null:
+ * RONDO_OK, and *index is count. */
+rondo_code rondo_work_wait_any(rondo_work* const* works, size_t count, size_t* index);
 /* Sets *ended to 1 if it has ended, else to 0; never blocks. */
 rondo_code rondo_work_test(const rondo_work* work, int* ended);
 /* RONDO_OK while it runs, then its result. */
@@ -352,6 +395,8 @@ typedef struct rondo_work_times {
   int64_t issued_ns, started_ns, ended_ns;
 } rondo_work_times;
 rondo_code rondo_get_work_times(const rondo_work* work, rondo_work_times* times, size_t size);
+/* Of a recv that has ended well: what it received. Otherwise its source is -1. */
+rondo_code rondo_get_work_envelope(const rondo_work* work, rondo_envelope* envelope, size_t size);
 /* Releases the handle; the operation continues. */
 void rondo_work_release(rondo_work* work);
 

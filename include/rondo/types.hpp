@@ -132,6 +132,13 @@ enum class Algorithm : uint8_t {
 };
 inline constexpr int kAlgorithms = 9;
 
+/// Where a message comes from, and its tag, as a recv or a probe asks for them: any rank, any tag.
+/// kAnySource is not -1, which programs pass by mistake for the rank before rank 0.
+inline constexpr int kAnySource = -2;
+inline constexpr int kAnyTag = -1;
+/// Tags are 0 to this: as many as every MPI has. A message that is sent without a tag has tag 0.
+inline constexpr int kMaxTag = 32767;
+
 /// Bytes of an element; 0 for a value outside the enumeration.
 constexpr size_t size_of(DataType type) {
   switch (type) {

@@ -52,6 +52,8 @@ static_assert(agree<DataType>({{RONDO_FLOAT32, DataType::kFloat32},
                                {RONDO_FLOAT8_E4M3, DataType::kFloat8E4M3},
                                {RONDO_FLOAT8_E5M2, DataType::kFloat8E5M2}},
                               kDataTypes));
+static_assert(RONDO_ANY_SOURCE == kAnySource && RONDO_ANY_TAG == kAnyTag &&
+              RONDO_MAX_TAG == kMaxTag);
 static_assert(agree<ReduceOp>({{RONDO_SUM, ReduceOp::kSum},
                                {RONDO_PROD, ReduceOp::kProd},
                                {RONDO_MIN, ReduceOp::kMin},

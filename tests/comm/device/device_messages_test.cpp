@@ -74,7 +74,7 @@ TEST_CASE("A message of the device engine that is another one, or alone, ends wi
     CHECK(report.peer == (other ? 0 : 1));
     CHECK(report.message.count == (other ? 800 : 900));
     CHECK(report.whole == 1);
-    if (other) CHECK(board::count_of_tag(report.found) == 900);
+    if (other) CHECK(board::count_of_word(report.found) == 900);
   }
 }
 

@@ -267,6 +267,23 @@ TEST_CASE("Messages of GPUs that do not fit together are told, with both sizes")
              "rank 0 sends 50000 float to rank 1, which expects 40000 float");
 }
 
+TEST_CASE("On a device tags, any source and probes are refused, and nothing is lost") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  int32_t value = 1;
+  const CallOptions options = world.on_stream(0);
+  for (const Status& status :
+       {world[0].send(&value, 1, DataType::kInt32, 1, 0, options),
+        world[0].recv(&value, 1, DataType::kInt32, kAnySource, 1, nullptr, options),
+        world[0].probe(1, 0, options).status()}) {
+    CHECK(status.code() == Code::kUnavailable);
+    CHECK(status.message().find("messages on a device have no tags") != std::string::npos);
+  }
+  CHECK(world[0].status().ok());
+}
+
 TEST_CASE("A message whose other end never comes is named, and abort() ends one that waits") {
   for (const bool impatient : {true, false}) {
     const auto gpu = std::make_shared<FakeGpu>();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/board/tags.hpp"
 #include "tests/harness/catch.hpp"
 #include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
@@ -39,7 +40,7 @@ struct TwoRanks {
     transport::Sender& sender = peer_links->sender(1, 0);  // channel 1 is the lanes'
     std::byte* const slot = sender.try_acquire(sizeof(value));
     std::memcpy(slot, &value, sizeof(value));
-    constexpr uint64_t kOneInt32 = static_cast<uint64_t>(DataType::kInt32) << 56 | 1;
+    constexpr uint64_t kOneInt32 = board::message_word(DataType::kInt32, 1);
     REQUIRE(sender.try_publish(sizeof(value), kOneInt32));
   }
   void leave_as_peer() const {

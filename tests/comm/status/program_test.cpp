@@ -164,6 +164,7 @@ TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by S
         message.erase("seconds");
         CHECK(message == json({{"direction", "recv"},
                                {"peer", 0},
+                               {"tag", 0},
                                {"type", "float"},
                                {"count", 3000},
                                {"bytes", 12000},

@@ -189,6 +189,31 @@ TEST_CASE("messages are told with their peer, direction and bytes, and how long 
   CHECK(contains(text, "rank 1: and those of 2 more lanes\n"));
 }
 
+TEST_CASE("a rank that waits for a message from any rank waits, and ends a chain") {
+  Ranks ranks(3);
+  ranks.wait(1, kAnySource);
+  ranks.wait(2, 1);
+  ranks[1].show_message(
+      0, {.sends = false, .peer = kAnySource, .type = DataType::kFloat32, .count = 10, .tag = 7});
+  ranks[1].show_message(1, {.sends = false,
+                            .peer = kAnySource,
+                            .type = DataType::kUint8,
+                            .count = 0,
+                            .tag = kAnyTag,
+                            .probes = true});
+  ranks[1].show_messages(2);
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
+  CHECK(snapshot.ranks[1].operation == "recv(float, count 10, tag 7) from any rank");
+  CHECK(
+      waiting_chains(snapshot) ==
+      std::vector<std::string>{"rank 2 waits for rank 1, which waits for a message from any rank"});
+  const std::string text = to_text(snapshot);
+  INFO(text);
+  CHECK(contains(text, "    any  "));
+  CHECK(contains(text, "rank 1: probe(any tag) from any rank: for "));
+}
+
 TEST_CASE("a circle is called one") {
   Ranks ranks(3);
   for (int rank = 0; rank < 3; ++rank) {
