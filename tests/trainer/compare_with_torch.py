@@ -6,10 +6,11 @@ parameters with plain torch.nn.functional, and compares the logits (by their sof
 loss, every gradient, ten steps of AdamW, the running statistics that they leave, and the evaluation that uses those. Exits 77 where
 torch cannot be imported.
 
-Tolerances. double: logits 1e-13, losses 1e-13 relative, gradients 1e-12 of the tensor's largest (or 1e-15), parameters after ten steps 1e-8 of
-a step's length, which is the learning rate, the evaluation behind them 1e-12. float: logits 1e-6, losses 1e-6 relative, gradients 1e-5 of
-the largest (or 1e-8), the evaluation 1e-4, but no parameters after ten steps: where a gradient is zero up to rounding (the keys' bias, to which softmax is blind) AdamW divides
-rounding errors by each other.
+Tolerances. double: logits 1e-13, losses 1e-13 relative (below 1 absolute: the error is that of the logits, however small their
+loss), gradients 1e-12 of the tensor's largest (or 1e-15), parameters after ten steps 1e-8 of a step's length, which is the learning
+rate, the evaluation behind them 1e-12. float: logits 1e-6, losses 1e-6 likewise, gradients 1e-5 of the largest (or 1e-8), the
+evaluation 1e-4, but no parameters after ten steps: where a gradient is zero up to rounding (the keys' bias, to which softmax is
+blind) AdamW divides rounding errors by each other.
 """
 import json
 import os
@@ -127,7 +128,7 @@ def compare(dump):
         logits = model(dump, parameters, inputs, ends, training=True)
         loss = F.cross_entropy(logits, targets)
         check(f"loss before step {step + 1}", torch.tensor(ours, dtype=torch.float64), loss.detach(),
-              tolerance.loss * abs(loss.item()))
+              tolerance.loss * max(1.0, abs(loss.item())))
         if step == len(dump["losses"]) - 1:
             break
         optimizer.zero_grad()
