@@ -305,6 +305,26 @@ TEST_CASE("a probe finds what a recv would get, and leaves it") {
   }
 }
 
+TEST_CASE("recvs from one rank and from any get a rank's messages in the order of their calls") {
+  for (const bool any_first : {false, true}) {
+    require_all_ok(run_world(How::kThreads, 2, [any_first](Communicator& comm) {
+      if (comm.rank() == 1) {
+        int32_t go = 0;
+        expect_ok(comm.recv(&go, 1, kInt, 0), "recv");  // both recvs are called
+        for (const int32_t k : {1, 2}) expect_ok(comm.send(&k, 1, kInt, 0, 3), "send");
+        return;
+      }
+      std::array<int32_t, 2> got{};
+      std::vector<Work> works;
+      works.push_back(comm.recv_async(&got[0], 1, kInt, any_first ? kAnySource : 1, 3));
+      works.push_back(comm.recv_async(&got[1], 1, kInt, any_first ? 1 : kAnySource, 3));
+      expect_ok(comm.send(got.data(), 1, kInt, 1), "send");
+      expect_ok(wait_all(works), "recv_async");
+      expect(got[0] == 1 && got[1] == 2, "a message overtook another one");
+    }));
+  }
+}
+
 TEST_CASE("no sender waits for ever while a recv from any source has other messages", "[mapped]") {
   Config config;
   config.slots = 8;
