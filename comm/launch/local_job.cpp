@@ -41,6 +41,8 @@ using transport::UniqueFd;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kGrace{5};
+// After Ctrl-C ranks may end what they do; who does not want to wait presses it again.
+constexpr std::chrono::seconds kInterruptGrace{60};
 // From the first failed rank to the signal for the others: they notice by themselves, and one of
 // them may be about to say why.
 constexpr std::chrono::milliseconds kMoment{500};
@@ -440,7 +442,7 @@ class LocalJob {
   void stop(int signal) {
     stopping_ = true;
     stop_at_.reset();
-    if (!kill_at_) kill_at_ = Clock::now() + kGrace;
+    if (!kill_at_) kill_at_ = Clock::now() + (signal == SIGINT ? kInterruptGrace : kGrace);
     signal_all(signal);
     signal_all(SIGCONT);  // a stopped rank would not act on it
   }

@@ -15,8 +15,13 @@ void Sink::push(std::string_view text) {
 
 void Sink::write_some() {
   // A pipe that polls writable takes PIPE_BUF bytes without blocking, also when it is in blocking
-  // mode.
-  const ssize_t sent = write(fd_, queue_.data(), std::min<size_t>(queue_.size(), PIPE_BUF));
+  // mode. Whole lines, if they fit: the other stream may lead to the same terminal.
+  size_t bytes = std::min<size_t>(queue_.size(), PIPE_BUF);
+  if (bytes < queue_.size()) {
+    const size_t end = queue_.find_last_of("\r\n", bytes - 1);
+    if (end != std::string::npos) bytes = end + 1;
+  }
+  const ssize_t sent = write(fd_, queue_.data(), bytes);
   if (sent > 0) {
     queue_.erase(0, static_cast<size_t>(sent));
   } else if (sent < 0 && errno != EINTR && errno != EAGAIN) {

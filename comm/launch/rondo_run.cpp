@@ -4,6 +4,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -109,7 +110,8 @@ std::optional<std::vector<std::string>> command_of(const CLI::App& app) {
 
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-run"));
-  spdlog::set_pattern("rondo-run: %v");
+  // On a terminal a line replaces the progress bar of a rank, and what Ctrl-C leaves on it.
+  spdlog::set_pattern(isatty(STDERR_FILENO) == 1 ? "\r\033[Krondo-run: %v" : "rondo-run: %v");
   if (sodium_init() < 0) {
     spdlog::error("no source of random numbers");
     return 125;

@@ -367,6 +367,33 @@ TEST_CASE("signals reach the ranks and are the exit code", "[rondo-run]") {
   }
 }
 
+TEST_CASE("after Ctrl-C a rank may end what it does, until the next one kills it", "[rondo-run]") {
+  for (const bool again : {false, true}) {
+    TempDirectory place;
+    const auto await_lines = [&place](size_t count) {
+      const auto start = std::chrono::steady_clock::now();
+      while (written_pids(place).size() < count) {
+        REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+      }
+    };
+    // Longer than after any other signal; the second time for ever.
+    const std::string ending = again ? "sleep 1000" : "sleep 6";
+    const auto r = run(place, {"-n", "1"},
+                       "trap 'echo $$ >> $PLACE/pids; " + ending +
+                           "; echo ended; exit 0' INT; echo $$ >> $PLACE/pids; while :; do :; done",
+                       [&](pid_t launcher) {
+                         await_lines(1);
+                         kill(launcher, SIGINT);
+                         await_lines(2);
+                         if (again) kill(launcher, SIGINT);
+                       });
+    INFO(r.err);
+    CHECK(r.exit_code == 128 + SIGINT);
+    CHECK(contains(r.out, "[0] ended") == !again);
+    require_nothing_left(place, 2);
+  }
+}
+
 TEST_CASE("a killed launcher takes its ranks along", "[rondo-run]") {
   TempDirectory place;
   run(place, {"-n", "2"}, "echo $$ >> $PLACE/pids; while :; do :; done", [&](pid_t launcher) {
