@@ -1,6 +1,7 @@
 // See link_profile.hpp.
 #include "comm/setup/link_profile.hpp"
 
+#include <string>
 #include <utility>
 
 #include "comm/bootstrap/launchers.hpp"
@@ -38,6 +39,11 @@ Result<tuner::LinkProfile> link_profile(const ProfileQuery& where) {
     auto pacing = transport::parse_pace(where.pace);
     if (!pacing.ok()) return pacing.status();
     profile = tuner::wire_profile(pacing->bytes_per_second, pacing->latency_seconds, where.links);
+    if (is_oversubscribed(where)) profile = tuner::taking_turns(profile);
+  }
+  if (is_oversubscribed(where)) {
+    profile.name +=
+        ": " + std::to_string(where.ranks * where.channels) + " on " + std::to_string(where.cpus);
   }
   // One channel more: that of point-to-point messages.
   return tuner::fit_to_memory(profile, where.ranks, where.channels + 1);

@@ -1,6 +1,6 @@
 // The built-in profiles. The shared-memory one follows all-reduces of two pinned processes on a
 // 2-core Zen 3 server VM, 8 B to 128 MiB, within a factor of two (tuner_test has the table); the
-// scheduling time slice of the oversubscribed one is an estimate. What matters is where one
+// scheduling time slices of ranks that share cores are estimates. What matters is where one
 // algorithm overtakes another.
 #include "comm/tuner/profile.hpp"
 
@@ -56,6 +56,14 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
     profile.slot_bytes *= 2;
   }
   return profile;
+}
+
+LinkProfile taking_turns(LinkProfile wire) {
+  constexpr double kTurnUs = 40;  // an estimate
+  wire.name += ", more ranks than cores";
+  wire.alpha_us += kTurnUs;
+  wire.peer_us += kTurnUs;
+  return wire;
 }
 
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {

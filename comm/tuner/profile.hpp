@@ -89,6 +89,10 @@ LinkProfile oversubscribed_profile(int cores = 2, LinkProfile base = shared_memo
 LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
                          LinkProfile base = shared_memory_profile());
 
+/// `wire` for ranks that share cores. A rank that waits for the wire gives its core to another one, and
+/// waits for a turn when its message is there: for each one that it waits for.
+LinkProfile taking_turns(LinkProfile wire);
+
 /// For ranks on GPUs; `slowest` is the slowest path between two of them. Estimates from data
 /// sheets, not measured.
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest);

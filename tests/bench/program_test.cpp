@@ -289,7 +289,9 @@ TEST_CASE("the machine and the link profile are shown") {
   const Ran many = run("all_reduce --topology --ranks 1000");
   CHECK(many.exit_code == 0);
   CHECK(contains(many.output, "more ranks than cores"));
-  CHECK(contains(run("--topology --pace 1GB/s,20us").output, "link profile: wire"));
+  const Ran paced = run("--topology --pace 1GB/s,20us --ranks 1000");
+  CHECK(contains(paced.output, "link profile: wire over"));
+  CHECK(contains(paced.output, "more ranks than cores: 1000 on "));
   CHECK(run("--topology --json").exit_code == 2);
 }
 

@@ -186,6 +186,18 @@ TEST_CASE("a wire's slots hold what is in flight") {
   CHECK(us < 1.2 * (6 * 20 + 6000));  // what passes over it is copied, too
 }
 
+TEST_CASE("ranks that share cores wait for a turn at every message of a wire") {
+  // Two-shot between 4 ranks: 2 hops, and in each 2 peers more.
+  const LinkProfile wire = wire_profile(1e9, 20e-6), shared = taking_turns(wire);
+  const auto us = [](Algorithm algorithm, const LinkProfile& profile) {
+    return predict_us(Collective::kAllReduce, algorithm, 4, 512, profile);
+  };
+  CHECK(us(Algorithm::kTwoShot, wire) < 45);
+  CHECK(us(Algorithm::kTwoShot, shared) == Approx(us(Algorithm::kTwoShot, wire) + 6 * 40));
+  CHECK(us(Algorithm::kRing, shared) == Approx(us(Algorithm::kRing, wire) + 6 * 40));
+  CHECK(shared.slot_us_per_byte == wire.slot_us_per_byte);
+}
+
 TEST_CASE("slots shrink where many links would take too much memory, and only there") {
   for (const LinkProfile& profile :
        {shared_memory_profile(), oversubscribed_profile(), wire_profile(10e9, 500e-6)}) {
