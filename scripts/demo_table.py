@@ -2,9 +2,9 @@
 """scripts/demo_table.py FOLDER: scripts/demo's measurements beside the formula and the prediction. Reads the programs' JSON,
 formats it, and computes only ratios."""
 import json
-import os
 import pathlib
 import sys
+import textwrap
 
 
 def load(name):
@@ -21,6 +21,7 @@ def print_columns(rows):
 def training_table(runs):
     """runs: (heading, document of rondo-train --json)."""
     summaries = [document["summary"] for _, document in runs]
+    runs = [(f"{document['summary']['ranks']} ranks{heading}", document) for heading, document in runs]
 
     def row(title, text):
         return [title, *map(text, summaries)]
@@ -28,24 +29,24 @@ def training_table(runs):
     losses = ["%.3f to %.3f" % (d["steps"][0]["loss"], d["summary"]["final_loss"]) for _, d in runs]
     print_columns([
         ["per step, medians", *(heading for heading, _ in runs)],
+        row("whole step (ms)", lambda s: "%.2f" % s["step_ms"]),
+        row("  compute (ms)", lambda s: "%.2f" % s["compute_ms"]),
+        row("  exposed communication (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
+        row("  waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),
+        row("communication (ms)", lambda s: "%.2f" % (s["comm_us"] / 1e3)),
+        row("  predicted (ms)", lambda s: "%.2f" % (s["predicted_comm_us"] / 1e3)),
+        row("  hidden by backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
+        row("  hidden share", lambda s: "%.0f %%" % (100 * s["hidden_fraction"])),
         ["loss, first step to last", *losses],
         row("gradients (bytes)", lambda s: f"{s['gradient_bytes_per_step']:,}"),
         row("sent by the rank that sent most", lambda s: f"{max(s['bytes_sent_per_step_by_rank']):,}"),
         row("sent by the rank that sent least", lambda s: f"{min(s['bytes_sent_per_step_by_rank']):,}"),
         row("all-reduces by", lambda s: ", ".join(sorted({b["algorithm"] for b in s["buckets"]}))),
         row("formula: 2(N-1)/N of the gradients", lambda s: f"{s['bytes_formula_parts']['gradients']:,.0f}"),
-        row("  + 2(N-1)/N of the loss, 8 bytes", lambda s: f"{s['bytes_formula_parts']['loss']:,.0f}"),
+        row("  + 2(N-1)/N of the loss and a stop word, 16 bytes", lambda s: f"{s['bytes_formula_parts']['loss']:,.0f}"),
         row("  + 32 bytes of headers to each other rank", lambda s: f"{s['bytes_formula_parts']['headers']:,.0f}"),
         row("  = each rank on average", lambda s: f"{s['bytes_formula_per_step']:,.0f}"),
         row("  sent / formula", lambda s: "%.4f" % (max(s["bytes_sent_per_step_by_rank"]) / s["bytes_formula_per_step"])),
-        row("communication (ms)", lambda s: "%.2f" % (s["comm_us"] / 1e3)),
-        row("  predicted (ms)", lambda s: "%.2f" % (s["predicted_comm_us"] / 1e3)),
-        row("  hidden by backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
-        row("  exposed (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
-        row("  hidden share", lambda s: "%.0f %%" % (100 * s["hidden_fraction"])),
-        row("waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),
-        row("compute (ms)", lambda s: "%.2f" % s["compute_ms"]),
-        row("whole step (ms)", lambda s: "%.2f" % s["step_ms"]),
     ])
 
 
@@ -61,15 +62,17 @@ def sweep_table(heading, document):
 def main():
     if len(sys.argv) != 2:
         sys.exit("demo_table.py: give the folder that scripts/demo wrote")
-    training_table([("2 ranks", load("train.json")), ("4 ranks, paced", load("train-paced.json")),
-                    ("4 paced, no overlap", load("train-paced-no-overlap.json"))])
-    print(f"""
-  Communication lasts from the issue of a bucket's all-reduce on rank 0 to its end there, including waits for its turn, for a core, and for
-  ranks that are later in backward. Predictions assume that ranks start together and have a core each; this machine has {os.cpu_count()}.
-""")
+    paced = load("train-paced.json")
+    training_table([("", load("train.json")), (", paced", paced), (", paced, no overlap", load("train-paced-no-overlap.json"))])
+    ranks, cores = paced["summary"]["ranks"], paced["summary"]["cores"]
+    shared = f"{ranks} ranks on {cores} cores take turns: overlap cannot show a gain, and predictions are rough.\n" * (ranks > cores)
+    print(textwrap.indent(f"""
+Communication lasts from the issue of a bucket's all-reduce on rank 0 to its end there, including waits
+for its turn and for ranks that are later in backward. Predictions assume that ranks start together.
+{shared}""", "  "))
     sweep_table("all-reduce, 2 ranks", load("perf.json"))
     print()
-    sweep_table("all-reduce, 4 paced ranks", load("perf-paced.json"))
+    sweep_table(f"all-reduce, {ranks} paced ranks", load("perf-paced.json"))
 
 
 if __name__ == "__main__":
