@@ -43,7 +43,7 @@ class LessonsTest(unittest.TestCase):
         self.folder = temporary.name
 
     def commands_of(self, output):
-        return [line.strip() for line in output.splitlines() if line.startswith("  rondo-train ")]
+        return [line.strip() for line in output.splitlines() if line.startswith("  ") and "rondo-train --" in line]
 
     def test_the_program_lists_nine_lessons(self):
         for words in (["--lesson"], ["--lesson", "list"]):
@@ -63,12 +63,24 @@ class LessonsTest(unittest.TestCase):
                 made = run(TRAIN, "--lesson", name, "--lesson-folder", f"{self.folder}/{name}")
                 self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
                 self.assertIn("Look first: ", made.stdout)
+                self.assertTrue(all(len(line) < 80 for line in made.stdout.splitlines() if self.folder not in line), made.stdout)
+                self.check_page(name)
                 self.assertIn(f"section '{name}'", made.stdout)
                 self.assertIn(f"--lesson {name}", section(TROUBLESHOOTING, f"## {name}"))
                 commands = self.commands_of(made.stdout)
                 self.assertGreaterEqual(len(commands), 2)
                 for i in range(len(commands)):
                     self.assertTrue(os.path.getsize(f"{self.folder}/{name}/run{i}.json"))
+
+    def check_page(self, name):
+        """What the page says that rondo prints, it did print, into a file that stayed."""
+        said = section(TROUBLESHOOTING, f"## {name}").partition("**rondo prints**")[2].partition("\n- **")[0]
+        phrases = [" ".join(phrase.split()) for phrase in re.findall(r"`([^`]*)`", said)]
+        files = [*pathlib.Path(self.folder, name).glob("run*.err"), *pathlib.Path(self.folder, name).glob("run*.json")]
+        printed = "".join(file.read_text(encoding="utf-8") for file in files)
+        self.assertTrue(phrases)
+        for phrase in phrases:
+            self.assertIn(phrase, printed)
 
     def test_a_lesson_fails_where_its_symptom_does_not_show(self):
         healthy = pathlib.Path(self.folder, "healthy")  # as if the program could not be broken

@@ -4,8 +4,10 @@ lessons. rondo-train --lesson NAME runs this. What the trainings read and write 
 that the printed commands can be repeated. Fails where the symptom did not show."""
 import argparse
 import json
+import os
 import pathlib
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -15,7 +17,7 @@ import textwrap
 from lessons import LESSONS, Run
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
-COLUMN, FIRST, WIDTH = 20, 36, 96
+FIRST, WIDTH = 32, 79
 
 
 def mix(x):
@@ -68,11 +70,19 @@ def train(program, flags, folder, name):
     made = subprocess.run([program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           encoding="utf-8", errors="replace", check=False)
     (folder / f"{name}.err").write_text(made.stderr, encoding="utf-8")
-    run = Run(shlex.join(["rondo-train", *words]), made.returncode == 0, made.stderr, read_json(folder / f"{name}.json"),
+    run = Run(shlex.join([shortest(program), *words]), made.returncode == 0, made.stderr, read_json(folder / f"{name}.json"),
               read_json(folder / f"{name}.trace"))
     if run.succeeded and not run.summary:
         sys.exit(f"lesson: '{run.command}' left no results: {made.stderr}")
     return run
+
+
+def shortest(program):
+    """What starts it from here."""
+    found = shutil.which(os.path.basename(program))
+    if found and os.path.samefile(found, program):
+        return os.path.basename(program)
+    return min("./" + os.path.relpath(program), os.path.abspath(program), key=len)
 
 
 def in_words(value):
@@ -83,22 +93,23 @@ def in_words(value):
 
 def table(lesson, runs):
     """A row per figure, a column per run; texts that are too long for a column below the rows."""
-    lines = [" " * FIRST + "".join(f"| {name:<{COLUMN}}" for name, _ in lesson.runs)]
+    column = (WIDTH - FIRST) // len(lesson.runs) - 2
+    lines = [" " * FIRST + "".join(f"| {name:<{column}}" for name, _ in lesson.runs)]
     rest = []
     for figure, of in lesson.figures:
         line = f"{figure:<{FIRST}}"
         for (name, _), run in zip(lesson.runs, runs):
             value = in_words(of(run))
-            if len(value) > COLUMN:
+            if len(value) > column:
                 rest += [f"{figure}, {name}:", textwrap.fill(value, WIDTH, initial_indent="  ", subsequent_indent="  ")]
                 value = "see below"
-            line += f"| {value:<{COLUMN}}"
+            line += f"| {value:<{column}}"
         lines.append(line)
     return "\n".join(lines + rest)
 
 
 def teach(lesson, program, folder):
-    print(f"Lesson {lesson.name}: {textwrap.fill(lesson.broken, WIDTH)}\n", flush=True)
+    print(textwrap.fill(f"Lesson {lesson.name}: {lesson.broken}", WIDTH) + "\n", flush=True)
     runs = []
     for i, (name, flags) in enumerate(lesson.runs):
         runs.append(train(program, lesson.common + flags, folder, f"run{i}"))
@@ -106,14 +117,17 @@ def teach(lesson, program, folder):
     print(f"\n{table(lesson, runs)}\n")
     if not lesson.shows(runs):
         sys.exit(f"lesson: the symptom of '{lesson.name}' did not show: the numbers above and {folder} say what happened instead")
+    if lesson.says:
+        print(textwrap.fill(lesson.says(runs), WIDTH))
     if lesson.not_judged(runs):
         print(textwrap.fill(lesson.not_judged(runs), WIDTH))
     print(textwrap.fill(f"Look first: {lesson.look_first}", WIDTH, subsequent_indent=" " * 12))
-    print(f"More: trainer/TROUBLESHOOTING.md, section '{lesson.name}'. Data and results stay in {folder}")
+    print(f"More: {PROJECT / 'trainer/TROUBLESHOOTING.md'}, section '{lesson.name}'\nData and results stay in {folder}")
 
 
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the trainings get it, too
     parser = argparse.ArgumentParser(prog="lesson")
     parser.add_argument("name")
     parser.add_argument("--folder", type=pathlib.Path)
