@@ -220,6 +220,66 @@ TEST_CASE("options: a bucket cap is a number, or auto") {
   CHECK(to_json(fixed)["bucket_cap_mb"] == 0);
 }
 
+TEST_CASE("options: a default, given, is not refused") {
+  CHECK(parse({"--min-lr", "0"}).parsed.options);
+  CHECK(parse({"--min-lr", "0.0"}).parsed.options);
+  CHECK(parse({"--heads", "4", "--context", "64"}).parsed.options);
+  CHECK(parse({"--dtype", "bf16", "--compress", "none"}).parsed.options);
+  CHECK(!parse({"--heads", "8"}).parsed.options);
+  CHECK(!parse({"--no-split-tied"}).parsed.options);
+}
+
+TEST_CASE("options: --help has every default") {
+  const std::string help = parse({"--help"}).complaint;
+  const std::pair<const char*, const char*> defaults[] = {
+      {"--model", "mlp"},
+      {"--layers", "mlp 2, cnn 2, gpt 4"},
+      {"--width", "mlp 512, cnn 16, gpt 128"},
+      {"--heads", "4"},
+      {"--context", "64"},
+      {"--vocabulary", "bytes 256, tokens 50257"},
+      {"--classes", "10"},
+      {"--dropout", "0"},
+      {"--data", "rondo's licence"},
+      {"--data-format", "cnn images, else bytes"},
+      {"--workers", "4"},
+      {"--sampler-tail", "pad"},
+      {"--steps", "100"},
+      {"--batch", "32"},
+      {"--accum", "1"},
+      {"--seed", "0"},
+      {"--optimizer", "gpt adamw, else sgd"},
+      {"--lr", "sgd 0.02, adamw 0.001"},
+      {"--momentum", "0.9"},
+      {"--weight-decay", "sgd 0, adamw 0.01"},
+      {"--lr-decay", "constant"},
+      {"--min-lr", "0"},
+      {"--dtype", "fp32"},
+      {"--ranks", "the launcher's, else 1"},
+      {"--strategy", "ddp"},
+      {"--algorithm", "auto"},
+      {"--threads", "1"},
+      {"--bucket-cap-mb", "25"},
+      {"--average", "terms"},
+      {"--compress", "none"},
+      {"--tied-rows", "auto"},
+      {"--zero", "0"},
+      {"--control-steps", "0"},
+      {"--checkpoint-keep", "2"},
+      {"--log-every", "1"},
+      {"--break", "none"}};
+  for (const auto& [flag, value] : defaults) {
+    const size_t at = help.find("  " + std::string(flag) + " ");
+    INFO(flag);
+    REQUIRE(at != std::string::npos);
+    const std::string option = help.substr(at, help.find("\n  --", at + 1) - at);
+    INFO(option);
+    // As one version of CLI11 or another writes it.
+    const bool equals = option.find("=" + std::string(value)) != std::string::npos;
+    CHECK((equals || option.find("[" + std::string(value) + "]") != std::string::npos));
+  }
+}
+
 TEST_CASE("options: --scaling is a list") {
   const Attempt attempt = parse({"--scaling", "1,2,4", "--strong"});
   INFO(attempt.complaint);

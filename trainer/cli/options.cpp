@@ -72,15 +72,16 @@ CLI::Range not_negative() { return {int64_t{0}, std::numeric_limits<int64_t>::ma
 
 void add_model(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model, "What to train")->check(choice({"mlp", "cnn", "gpt"}, {}));
-  app.add_option("--layers", o.layers, "Hidden layers or blocks; default: mlp 2, cnn 2, gpt 4")
+  app.add_option("--layers", o.layers, "Hidden layers or blocks")
+      ->default_str("mlp 2, cnn 2, gpt 4")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--width", o.width, "Width of a layer; default: mlp 512, cnn 16, gpt 128")
+  app.add_option("--width", o.width, "Width of a layer")
+      ->default_str("mlp 512, cnn 16, gpt 128")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--heads", o.heads, "gpt: attention heads (default 4)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--context", o.context, "gpt: tokens of a sample (default 64)")
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--vocabulary", o.vocabulary, "gpt: symbols; default: bytes 256, tokens 50257")
+  app.add_option("--heads", o.heads, "gpt: attention heads")->check(CLI::Range(1, 1024));
+  app.add_option("--context", o.context, "gpt: tokens of a sample")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--vocabulary", o.vocabulary, "gpt: symbols")
+      ->default_str("bytes 256, tokens 50257")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--classes", o.classes, "cnn: labels are below it")->check(CLI::Range(2, 65536));
   app.add_option("--dropout", o.dropout, "gpt: probability")->check(number(0, 1));
@@ -96,9 +97,10 @@ void add_model(CLI::App& app, TrainOptions& o) {
 }
 
 void add_data(CLI::App& app, TrainOptions& o) {
-  app.add_option("--data", o.data, "File or folder, {rank} is replaced; default: rondo's licence");
-  app.add_option("--data-format", o.data_format,
-                 "bytes, tokens (llm.c) or images (IDX); default: cnn images, else bytes")
+  app.add_option("--data", o.data, "File or folder, {rank} is replaced")
+      ->default_str("rondo's licence");
+  app.add_option("--data-format", o.data_format, "bytes, tokens (llm.c) or images (IDX)")
+      ->default_str("cnn images, else bytes")
       ->check(choice({"bytes", "tokens", "images"}, {}));
   app.add_option("--validation", o.validation, "Data that is evaluated, every sample once");
   app.add_option("--validate-every", o.validate_every, "Steps between; 0: at the end")
@@ -108,12 +110,13 @@ void add_data(CLI::App& app, TrainOptions& o) {
   app.add_option("--sampler-tail", o.sampler_tail,
                  "Samples that ranks cannot share equally: pad (some count twice) or drop")
       ->check(choice({"pad", "drop"}, {}));
-  auto* steps = app.add_option("--steps", o.steps, "Number of the last step (default 100)");
-  steps->check(CLI::Range(uint64_t{1}, kMany));
+  auto* steps = app.add_option("--steps", o.steps, "Number of the last step");
+  steps->default_str("100")->check(CLI::Range(uint64_t{1}, kMany));
   app.add_option("--epochs", o.epochs, "Passes over the data instead of --steps")
+      ->default_str("")
       ->check(CLI::Range(uint64_t{1}, kMany))
       ->excludes(steps);
-  app.add_option("--batch", o.batch, "Samples per rank and micro-batch (default 32)")
+  app.add_option("--batch", o.batch, "Samples per rank and micro-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--accum", o.accum, "Micro-batches whose gradients are added up before a step")
       ->check(CLI::Range(1, 1 << 20));
@@ -122,24 +125,26 @@ void add_data(CLI::App& app, TrainOptions& o) {
 }
 
 void add_optimizer(CLI::App& app, TrainOptions& o) {
-  app.add_option("--optimizer", o.optimizer, "Default: gpt adamw, else sgd")
+  app.add_option("--optimizer", o.optimizer, "How parameters are updated")
+      ->default_str("gpt adamw, else sgd")
       ->check(choice({"sgd", "adamw"}, {}));
-  app.add_option("--lr", o.lr, "Learning rate; default: sgd 0.02, adamw 0.001")
+  app.add_option("--lr", o.lr, "Learning rate")
+      ->default_str("sgd 0.02, adamw 0.001")
       ->check(number(0, 1e6));
   app.add_option("--momentum", o.momentum, "sgd")->check(number(0, 1));
-  app.add_option("--weight-decay", o.weight_decay,
-                 "Of matrices, not of biases and norms; default: sgd 0, adamw 0.01")
+  app.add_option("--weight-decay", o.weight_decay, "Of matrices, not of biases and norms")
+      ->default_str("sgd 0, adamw 0.01")
       ->check(number(0, 1e6));
   app.add_option("--clip", o.clip, "Largest norm of all gradients together; 0: no limit")
       ->check(number(0, 1e12));
   app.add_option("--lr-scale", o.lr_scale, "How the rate follows the global batch")
       ->check(choice({"none", "linear", "sqrt"}, {}));
   app.add_option("--base-batch", o.base_batch, "The global batch that --lr is for")
+      ->default_str("")
       ->check(CLI::Range(uint64_t{1}, kMany));
   app.add_option("--lr-decay", o.lr_decay, "After the warm-up")
       ->check(choice({"constant", "cosine"}, {}));
-  app.add_option("--min-lr", o.min_lr, "Rate of the last step of a cosine; refused without one")
-      ->check(number(0, 1e6));
+  app.add_option("--min-lr", o.min_lr, "Rate of the last step of a cosine")->check(number(0, 1e6));
   app.add_option("--warmup", o.warmup, "Steps in which the rate grows to --lr")
       ->check(not_negative());
   app.add_option("--dtype", o.dtype, "bf16, fp16: weights and gradients rounded, fp32 masters")
@@ -148,6 +153,7 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
 
 void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
+      ->default_str("the launcher's, else 1")
       ->check(CLI::Range(1, 4096));
   app.add_option("--strategy", o.strategy,
                  "ddp, or dp: what DataParallel does, all through rank 0, for comparison")
@@ -179,7 +185,7 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
       ->check(CLI::Range(uint64_t{0}, uint64_t{1000}));
   auto* scaling = app.add_option("--scaling", o.scaling,
                                  "Run with each of these numbers of ranks, as in 1,2,4");
-  scaling->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
+  scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
   app.add_flag("--strong", o.strong, "--scaling: --batch is of all ranks together")->needs(scaling);
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }
@@ -189,7 +195,7 @@ void add_files(CLI::App& app, TrainOptions& o) {
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between; 0: at the end")
       ->check(not_negative())
       ->needs(folder);
-  app.add_option("--checkpoint-keep", o.checkpoint_keep, "How many to keep, the newest (default 2)")
+  app.add_option("--checkpoint-keep", o.checkpoint_keep, "How many to keep, the newest")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(folder);
   app.add_flag("--resume", o.resume, "Go on from the latest checkpoint, if there is one")
@@ -206,8 +212,8 @@ void add_lessons(CLI::App& app, TrainOptions& o) {
          "Break one thing beside a healthy run, say what to look at first; without NAME: list them")
       ->type_name("[NAME]")
       ->expected(0, 1);
-  app.add_option("--lesson-folder", o.lesson_folder,
-                 "A lesson's data and results; default: build/lessons/NAME of the project");
+  app.add_option("--lesson-folder", o.lesson_folder, "A lesson's data and results")
+      ->default_str("build/lessons/NAME");
   app.add_option("--break", o.sabotage,
                  "On purpose: every rank reads rank 0's samples, every epoch has the first one's "
                  "order, or the last rank takes 200 ms longer per step")
@@ -239,7 +245,8 @@ void fill_in(TrainOptions& o) {
   if (o.steps == 0 && o.epochs == 0) o.steps = 100;
 }
 
-/// Flags that only some models or settings read: given elsewhere they would be ignored in silence.
+/// Flags that only some models or settings read: given elsewhere, with another value than the default,
+/// they would be ignored in silence.
 struct Belongs {
   const char* flag;
   const char* to;  // in words
@@ -309,6 +316,18 @@ std::string refused_by_strategy(const TrainOptions& o) {
   return {};
 }
 
+/// Whether it was given with a value that is not the one in --help.
+bool differs_from_default(const CLI::Option& option) {
+  if (option.count() == 0) return false;
+  const std::string& given = option.results().back();
+  double value = 0, standard = 0;
+  if (CLI::detail::lexical_cast(given, value) &&
+      CLI::detail::lexical_cast(option.get_default_str(), standard)) {
+    return value != standard;
+  }
+  return given != option.get_default_str();
+}
+
 /// Why these flags do not go together; empty: they do.
 std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
@@ -327,7 +346,7 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   if (mlp && o.data_format != "bytes") return model + " reads --data-format bytes";
   if (cnn && o.data.empty()) return model + " needs --data: a folder with images and labels (IDX)";
   for (const Belongs& belongs : kBelongs) {
-    if (app.count(belongs.flag) > 0 && !belongs.fits(o)) {
+    if (differs_from_default(*app.get_option(belongs.flag)) && !belongs.fits(o)) {
       return std::string(belongs.flag) + " is for " + belongs.to;
     }
   }
@@ -356,7 +375,7 @@ Parsed parse_options(int argc, const char* const* argv) {
       "rondo-train");
   app.set_version_flag("--version", "rondo-train " RONDO_VERSION);
   TrainOptions options;
-  app.option_defaults()->always_capture_default(false);
+  app.option_defaults()->always_capture_default();
   add_model(app, options);
   add_data(app, options);
   add_optimizer(app, options);
