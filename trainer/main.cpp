@@ -1,10 +1,15 @@
 // rondo-train: the program. Sets the process up, reads options and data, meets the other ranks,
 // trains.
+#include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "rondo/rondo.hpp"
 #include "trainer/cli/launch.hpp"
@@ -12,6 +17,7 @@
 #include "trainer/cli/scaling.hpp"
 #include "trainer/layers/host/matmul.hpp"
 #include "trainer/report/report.hpp"
+#include "trainer/report/screen.hpp"
 #include "trainer/step/setup.hpp"
 #include "trainer/step/train.hpp"
 
@@ -19,6 +25,37 @@ namespace {
 
 using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
+constexpr int kInterruptedExit = 128 + SIGINT;
+
+/// The first Ctrl-C ends the run after a step, the second the program. Not where a parent ignores
+/// it, as for commands in a shell script's background.
+void end_run_at_interrupt() {
+  struct sigaction before {};
+  if (sigaction(SIGINT, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return;
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted.store(true); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+/// Messages replace the progress bar, this program's and the library's.
+void set_up_messages() {
+  const auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_st>();
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != 0) sink->set_color_mode(spdlog::color_mode::never);
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("rondo-train", sink));
+  const std::string clear = stderr_is_terminal() ? kClearLine : "";
+  spdlog::set_pattern(clear + "rondo-train: %^%v%$");
+  if (clear.empty()) return;
+  set_log_callback([](LogLevel level, std::string_view message) {
+    constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+    std::fprintf(stderr, "%s[rondo] [%s] %.*s\n", kClearLine, kNames[static_cast<size_t>(level)],
+                 static_cast<int>(message.size()), message.data());
+  });
+}
 
 /// What a run needs of the world: its data, and the other ranks.
 struct Surroundings {
@@ -63,19 +100,19 @@ Status run(const TrainOptions& options, char** argv) {
   Result<Surroundings> made = prepare(options, rank);
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());
   RONDO_TRY(made.status());
-  return train(options, *made->data, made->validation.get(), made->communicator);
+  end_run_at_interrupt();
+  return train(options, *made->data, made->validation.get(), made->communicator, interrupted);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   prefer_fast_blas(argv);
-  spdlog::set_default_logger(spdlog::stderr_color_st("rondo-train"));
-  spdlog::set_pattern("rondo-train: %^%v%$");
+  set_up_messages();
   const Parsed parsed = parse_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
   const Status status = run(*parsed.options, argv);
-  if (status.ok()) return EXIT_SUCCESS;
+  if (status.ok()) return interrupted.load() ? kInterruptedExit : EXIT_SUCCESS;
   spdlog::error("{}", status.to_string());
   return EXIT_FAILURE;
 }

@@ -68,10 +68,10 @@ class RingPage(unittest.TestCase):
         number = lambda title: int(cells[title].replace(",", ""))
         gradients = number("gradients (bytes)")
         self.assertEqual(number("formula: 2(N-1)/N of the gradients"), gradients)  # the factor of two ranks is 1
-        self.assertEqual(number("+ 2(N-1)/N of the loss, 8 bytes"), 8)
+        self.assertEqual(number("+ 2(N-1)/N of the loss and a stop word, 16 bytes"), 16)
         self.assertEqual(number("+ 32 bytes of headers to each other rank"), 32)
-        self.assertEqual(number("= each rank on average"), gradients + 40)
-        self.assertEqual(number("sent by the rank that sent most"), gradients + 40)
+        self.assertEqual(number("= each rank on average"), gradients + 48)
+        self.assertEqual(number("sent by the rank that sent most"), gradients + 48)
 
 
 if __name__ == "__main__":

@@ -159,11 +159,12 @@ TEST_CASE("a ring sends what the formula says, to the last byte") {
   for (const json& bucket : summary["buckets"]) CHECK(bucket["algorithm"] == "ring");
   const double gradients = 1.5 * 2659328, headers = 3 * 32;
   CHECK(summary["bytes_formula_parts"] ==
-        json({{"gradients", gradients}, {"loss", 1.5 * 8}, {"norms", 0.0}, {"headers", headers}}));
-  CHECK(summary["bytes_formula_per_step"] == 3989100.0);
-  // The loss is one number in one chunk: ranks 1 and 2 send it on twice, 0 and 3 once.
+        json({{"gradients", gradients}, {"loss", 1.5 * 16}, {"norms", 0.0}, {"headers", headers}}));
+  CHECK(summary["bytes_formula_per_step"] == 3989112.0);
+  // The loss and whether to stop are in one chunk: ranks 1 and 2 send it on twice, 0 and 3 once.
   const uint64_t rest = 3988992 + 96;
-  CHECK(summary["bytes_sent_per_step_by_rank"] == json({rest + 8, rest + 16, rest + 16, rest + 8}));
+  CHECK(summary["bytes_sent_per_step_by_rank"] ==
+        json({rest + 16, rest + 32, rest + 32, rest + 16}));
 }
 
 TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured beside computed") {
@@ -188,13 +189,13 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
   CHECK(summary["gradient_bytes_per_step"] == 4 * 664832);
   // The loss travels too, and 32 bytes of headers from each rank to every other.
   CHECK(summary["bytes_formula_per_step"].get<double>() ==
-        Approx(2.0 * 2 / 3 * (4 * 664832 + 8) + 2 * 32).epsilon(1e-12));
+        Approx(2.0 * 2 / 3 * (4 * 664832 + 16) + 2 * 32).epsilon(1e-12));
   REQUIRE(summary["bytes_sent_per_step_by_rank"].size() == 3);
   // However the sums are split among ranks, each one has to send more than nothing, and at most to
   // everybody.
   for (const json& bytes : summary["bytes_sent_per_step_by_rank"]) {
     CHECK(bytes.get<double>() > 0);
-    CHECK(bytes.get<double>() <= 2.0 * (4 * 664832 + 8));
+    CHECK(bytes.get<double>() <= 2.0 * (4 * 664832 + 16));
   }
   CHECK(summary["final_loss"] == lines[1]["loss"]);
   CHECK(summary["buckets"].size() == 3);
@@ -327,8 +328,8 @@ TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere e
   const rondo::testing::Terminal terminal;
   CHECK(run_with_stderr(terminal.path()) == 0);
   const std::string shown = terminal.read();
-  CHECK(shown.find("step 10 of 20") != std::string::npos);
-  CHECK(shown.find("step 20 of 20") != std::string::npos);
+  CHECK(shown.find("step 1 of 20, loss 5.") != std::string::npos);
+  CHECK(shown.find("step 20 of 20, loss ") != std::string::npos);
   CHECK(run_with_stderr(place.file("err")) == 0);
   CHECK(read_text(place.file("err")).find(" of 20") == std::string::npos);
 }

@@ -164,7 +164,7 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
                  "MiB of gradients per all-reduce; 0: one for each tensor; auto: measured in the "
-                 "first five steps (default 25)")
+                 "first five steps")
       ->transform(cap_or_auto());
   app.add_flag("--no-overlap", o.no_overlap, "All-reduce only after backward");
   app.add_option("--average", o.average, "Over loss terms, or of the ranks' means as DDP")

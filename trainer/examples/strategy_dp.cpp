@@ -24,14 +24,14 @@ const std::string kDpScatter = "scatter samples and parameters",
                   kDpGather = "gather loss and gradients";
 
 /// A global batch on its way from the root to all ranks, a block for each: {samples, loss terms of
-/// all ranks}, then its arrays.
+/// all ranks, whether this step is the last because the root is to stop}, then its arrays.
 class Shares {
  public:
   /// `ranks`: 0 but on the root.
   Shares(const SampleShape& shape, size_t batch, uint64_t ranks)
       : bytes_{sizeof(uint64_t), shape.context * sizeof(int32_t), shape.targets * sizeof(int32_t),
                shape.pixels() * sizeof(float)} {
-    at_[0] = 2 * sizeof(uint64_t);
+    at_[0] = 3 * sizeof(uint64_t);
     for (size_t a = 0; a < kArrays; ++a) at_[a + 1] = at_[a] + batch * bytes_[a];
     at_[kArrays] += at_[kArrays] % sizeof(uint64_t);  // the arrays are of words and half words
     all_ = Buffer<std::byte>(bytes() * ranks);
@@ -48,7 +48,10 @@ class Shares {
     }
     words_of(rank)[0] = batch.size;
   }
-  void set_all_terms(uint64_t rank, uint64_t terms) { words_of(rank)[1] = terms; }
+  void set_for_all(uint64_t rank, uint64_t terms, bool stops) {
+    words_of(rank)[1] = terms;
+    words_of(rank)[2] = stops ? 1 : 0;
+  }
 
   Status scatter(Communicator& communicator) {
     return communicator.scatter(all_.data(), own_.data(), bytes(), DataType::kUint8, kRoot,
@@ -64,6 +67,7 @@ class Shares {
             .ids = own<uint64_t>(at_[0])};
   }
   uint64_t all_terms() const { return own<uint64_t>(0)[1]; }
+  bool stops() const { return own<uint64_t>(0)[2] != 0; }
 
  private:
   static constexpr size_t kArrays = 4;  // ids, tokens, targets, images
@@ -142,10 +146,8 @@ Status DataParallel<T>::prepare() {
                                            false, Algorithm::kStar));
   trace_ = RONDO_TRY(Trace::open(o.trace, run_.communicator.rank(), {"compute", "communication"}));
   if (!run_.reports()) return {};
-  spdlog::info(
-      "{}: dp, as DataParallel: rank 0 scatters {} bytes of samples and {} of parameters"
-      " to each rank, and gets {} of gradients back",
-      o.model, shares_.bytes(), parameter_bytes(), parameter_bytes());
+  spdlog::info("{}: dp, as DataParallel: rank 0 scatters samples and parameters", o.model);
+  spdlog::info("bytes to each rank: samples {}, parameters {}", shares_.bytes(), parameter_bytes());
   return {};
 }
 
@@ -179,6 +181,7 @@ Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
   const uint64_t terms = shares_.all_terms();
   return StepResult{.samples = terms / run_.model.loss_terms(),
                     .epoch_ended = number % run_.steps_per_epoch == 0,
+                    .stops = shares_.stops(),
                     .loss = run_.reports() ? loss_.data()[0] / static_cast<double>(terms) : 0,
                     .update = updated.value(),
                     .times = {.step_ms = step_ms,
@@ -200,8 +203,9 @@ Status DataParallel<T>::load() {
     shares_.put(r, batch);
     samples += batch.size;
   }
+  const bool stops = run_.stop.load();
   for (uint64_t r = 0; r < run_.ranks(); ++r) {
-    shares_.set_all_terms(r, samples * run_.model.loss_terms());
+    shares_.set_for_all(r, samples * run_.model.loss_terms(), stops);
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // See accounting.hpp.
 #include "trainer/report/accounting.hpp"
 
-#include <spdlog/spdlog.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <map>
@@ -116,12 +116,6 @@ Json whole_step(const Evidence& e) {
   }
   const double sum_ms = compute_ms + cost_ms;
   const double max_ms = std::max(compute_ms, cost_ms);
-  spdlog::info(
-      "a step: computing {:.2f} ms, communicating {:.2f}; in series {:.2f}, at best {:.2f}, "
-      "measured {:.2f}; {}",
-      compute_ms, cost_ms, sum_ms, max_ms, e.measured.step_ms(),
-      contention.is_null() ? std::string("contention needs --control-steps")
-                           : fmt::format("contention {:+.0f} %", 100 * contention.get<double>()));
   return {{"compute_ms", compute_ms},
           {"cost_ms", cost_ms},
           {"sum_ms", sum_ms},
@@ -192,12 +186,12 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
                                 "ms per step; no other cap is predicted to expose noticeably less",
                                 cap_in_words(e.facts.options), buckets(now), now.exposed_ms)};
   }
-  return {.gain_ms = gain_ms,
-          .sentence = fmt::format(
-              "suggested: --bucket-cap-mb {}, {}, predicted to expose {:.2f} ms per step; {} "
-              "exposes {:.2f} by the same model",
-              best.cap_mb, buckets(best), best.exposed_ms, cap_in_words(e.facts.options),
-              now.exposed_ms)};
+  return {
+      .gain_ms = gain_ms,
+      .sentence = fmt::format("--bucket-cap-mb {}, {}, predicted to expose {:.2f} ms per step; {} "
+                              "exposes {:.2f} by the same model",
+                              best.cap_mb, buckets(best), best.exposed_ms,
+                              cap_in_words(e.facts.options), now.exposed_ms)};
 }
 
 }  // namespace
@@ -284,8 +278,7 @@ void account(const Evidence& e, Json& summary) {
                           {"spread_ms", e.all.lateness.spread_ms}};
   summary["measured_over_predicted"] = prices.ratio();
   summary["diagnosis"] = diagnose(observed);
-  spdlog::info("diagnosis: {}", summary["diagnosis"].get<std::string>());
-  if (!suggestion.sentence.empty()) spdlog::info("{}", suggestion.sentence);
+  if (!suggestion.sentence.empty()) summary["suggestion"] = suggestion.sentence;
 }
 
 }  // namespace rondo::trainer

@@ -60,7 +60,7 @@ struct Evidence {
 /// Collective.
 Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& measured);
 
-/// Adds to rank 0's summary, and logs the sentences. REQUIRES: at least one step was made.
+/// Adds to rank 0's summary. REQUIRES: at least one step was made.
 void account(const Evidence& evidence, nlohmann::ordered_json& summary);
 
 }  // namespace rondo::trainer

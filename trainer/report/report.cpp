@@ -1,10 +1,15 @@
 // See report.hpp.
 #include "trainer/report/report.hpp"
 
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 
 #include "rondo/log.hpp"
+#include "trainer/base/clock.hpp"
+#include "trainer/report/screen.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -35,11 +40,20 @@ Json to_json(const StepRecord& r) {
   return line;
 }
 
-void print_line(const Json& line) {
-  const std::string text =
-      line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+/// At once, so that nothing of another stream comes in between.
+void print(std::FILE* stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+/// Whether a person reads stdout. Some launchers, as Open MPI's, give their processes terminals of their
+/// own, whatever the launcher's output is: those control no session.
+bool stdout_is_for_people() {
+  return stdout_is_terminal() && (isatty(STDOUT_FILENO) != 1 || tcgetpgrp(STDOUT_FILENO) >= 0);
+}
+
+std::string text_of(const Json& line) {
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -55,50 +69,52 @@ Status write_failure(const TrainOptions& options, const std::string& why) {
   return Document::open(options.json, to_json(options), why).status();
 }
 
-Result<Report> Report::open(const TrainOptions& options, uint64_t last_step, const Json& config) {
+Result<Report> Report::open(const TrainOptions& options, const ReportedSteps& steps,
+                            const Json& config) {
   Report report;
-  report.last_step_ = last_step;
+  report.steps_planned_ = steps;
   report.log_every_ = options.log_every;
-  report.bar_ = options.log_every != 1 && stderr_is_terminal();
+  report.for_people_ = stdout_is_for_people();
+  report.bar_ = stderr_is_terminal() && (report.for_people_ || options.log_every != 1);
+  report.began_ns_ = now_ns();
   report.document_ = RONDO_TRY(Document::open(options.json, config, kStopped));
   return report;
+}
+
+void Report::print_result(const std::string& for_people, const Json& for_programs) {
+  const std::string cleared = bar_ && for_people_ ? kClearLine : "";
+  print(stdout, (for_people_ ? cleared + for_people : text_of(for_programs)) + "\n");
 }
 
 void Report::add(const StepRecord& record) {
   steps_.push_back(record);
   const Json line = to_json(record);
   document_.add_step(line);
-  if (bar_) draw_bar(record);
-  if (log_every_ == 0) return;
-  if (record.step % log_every_ == 0 || record.step == last_step_) print_line(line);
+  const bool ends = record.step == steps_planned_.last;
+  const bool logs = log_every_ != 0 && (record.step % log_every_ == 0 || ends);
+  if (logs) print_result(step_line(record, steps_planned_.last), line);
+  if (bar_) draw_bar(record, (logs && for_people_) || ends || steps_.size() == 1);
 }
 
 void Report::add_validation(const ValidationRecord& record) {
   document_.add_validation(to_json(record));
-  print_line(to_json(record));
+  print_result(validation_line(record), to_json(record));
 }
 
-void Report::draw_bar(const StepRecord& record) {
-  constexpr uint64_t kWidth = 40;
-  // By epochs the last step is only expected where ranks have data of different sizes.
-  const auto filled_at = [&](uint64_t step) {
-    return std::min(kWidth, kWidth * step / std::max<uint64_t>(last_step_, 1));
-  };
-  const uint64_t filled = filled_at(record.step);
-  const bool moved = filled != filled_at(record.step - 1) || steps_.size() == 1;
-  if (!moved && record.step != last_step_) return;
-  const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
-  bar_open_ = record.step < last_step_;
+/// Ten times a second, and when `now`.
+void Report::draw_bar(const StepRecord& record, bool now) {
+  constexpr int64_t kBetweenNs = 100'000'000;
+  const int64_t time_ns = now_ns();
+  if (!now && time_ns - drawn_ns_ < kBetweenNs) return;
+  drawn_ns_ = time_ns;
   // Ends in a carriage return, so that the next one replaces it, also through rondo-run.
-  std::fprintf(stderr, "\033[K[%s] step %llu of %llu, loss %.4f%s", bar.c_str(),
-               static_cast<unsigned long long>(record.step),
-               static_cast<unsigned long long>(last_step_), record.loss, bar_open_ ? "\r" : "\n");
-}
-
-/// What comes next begins on a line of its own, also where the last step was not reached.
-void Report::leave_bar() {
-  if (bar_open_) std::fputs("\n", stderr);
-  bar_open_ = false;
+  print(stderr, kClearLine +
+                    bar_line({.first_step = steps_planned_.first,
+                              .step = record.step,
+                              .last_step = steps_planned_.last,
+                              .loss = record.loss,
+                              .elapsed_s = static_cast<double>(time_ns - began_ns_) / 1e9}) +
+                    "\r");
 }
 
 double Report::median_of(double StepTimes::*field) const {
@@ -118,14 +134,19 @@ double Report::median_samples_per_s() const {
 }
 
 Status Report::finish(Json summary) {
-  leave_bar();
-  print_line({{"summary", summary}});
+  if (bar_) print(stderr, kClearLine);
+  print_result(for_people_ ? summary_screen(summary) : "", {{"summary", summary}});
   if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
+  if (!for_people_) {
+    for (const char* key : {"diagnosis", "suggestion"}) {
+      if (summary.contains(key)) spdlog::info("{}: {}", key, summary[key].get<std::string>());
+    }
+  }
   return document_.end("summary", summary);
 }
 
 void Report::abandon(const Status& why) {
-  leave_bar();
+  if (bar_) print(stderr, kClearLine);
   (void)document_.end("error", why.to_string());
 }
 

@@ -1,5 +1,6 @@
-// What rank 0 reports: a JSON line per logged step and one summary on stdout, the same as one document
-// in --json, a progress bar on a terminal. Formats numbers; measures nothing.
+// What rank 0 reports: a line per logged step and a summary on stdout, for people on a terminal, in
+// JSON elsewhere; all of it as one document in --json; a progress bar where stderr is a terminal.
+// Formats numbers; measures nothing.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +52,16 @@ inline constexpr char kStopped[] = "stopped from outside before it had ended";
 /// "error". Nothing without a path.
 Status write_failure(const TrainOptions& options, const std::string& why);
 
+/// The steps of a run: `first` were made before it began; it ends with `last`, if nothing stops it.
+struct ReportedSteps {
+  uint64_t first = 0, last = 0;
+};
+
 /// One thread.
 class Report {
  public:
   /// Begins the document.
-  static Result<Report> open(const TrainOptions& options, uint64_t last_step,
+  static Result<Report> open(const TrainOptions& options, const ReportedSteps& steps,
                              const nlohmann::ordered_json& config);
 
   void add(const StepRecord& record);
@@ -73,11 +79,14 @@ class Report {
   void abandon(const Status& why);
 
  private:
-  void draw_bar(const StepRecord& record);
-  void leave_bar();
+  void print_result(const std::string& for_people, const nlohmann::ordered_json& for_programs);
+  void draw_bar(const StepRecord& record, bool now);
 
-  uint64_t last_step_ = 0, log_every_ = 1, counts_from_ = 0;
-  bool bar_ = false, bar_open_ = false;
+  ReportedSteps steps_planned_;
+  uint64_t log_every_ = 1, counts_from_ = 0;
+  bool for_people_ = false;  // what goes to stdout
+  bool bar_ = false;
+  int64_t began_ns_ = 0, drawn_ns_ = 0;
   Document document_;
   std::vector<StepRecord> steps_;
 };

@@ -21,20 +21,8 @@ size_t parameter_count(const RunFacts& facts) {
   return count;
 }
 
-std::string members_of(const DdpBucket& bucket, const std::vector<DdpTensor>& tensors) {
-  std::string members;
-  for (const DdpBucket::Piece& piece : bucket.pieces) {
-    const DdpTensor& tensor = tensors[piece.tensor];
-    members += " " + tensor.name;
-    if (piece.end - piece.begin != tensor.count()) {
-      members += fmt::format("[{}:{}]", piece.begin, piece.end);
-    }
-  }
-  return members;
-}
-
 std::string mib(size_t bytes) {
-  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1048576);
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / 1048576);
 }
 
 /// What a rank sends in a step if all send equally much.
@@ -56,12 +44,13 @@ BytesFormula bytes_formula(const RunFacts& facts) {
   if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
     norm_bytes = sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
   }
+  constexpr size_t loss_bytes = 2 * sizeof(double);      // and whether to stop
   constexpr size_t header_bytes = 4 * sizeof(uint64_t);  // from every rank to every other
   const auto all_reduced = [&](size_t bytes) {
     return 2.0 * static_cast<double>((facts.ranks - 1) * bytes) / static_cast<double>(facts.ranks);
   };
   return {.gradients = all_reduced(gradient_bytes),
-          .loss = all_reduced(sizeof(double)),
+          .loss = all_reduced(loss_bytes),
           .norms = all_reduced(norm_bytes),
           .headers = static_cast<double>((facts.ranks - 1) * header_bytes)};
 }
@@ -77,36 +66,59 @@ Json relayout_of(const RunFacts& facts) {
           {"predicted_exposed_ms", relayout.exposed_ms}};
 }
 
+std::string ranks_in_words(const RunFacts& facts) {
+  const int threads = facts.options.threads;
+  return fmt::format("{} rank{}{}", facts.ranks, facts.ranks == 1 ? "" : "s",
+                     threads == 1 ? "" : fmt::format(" x {} threads", threads));
+}
+
+/// A line for each bucket, or one for many.
+void announce_buckets(const RunFacts& facts) {
+  constexpr size_t kLines = 8;
+  const std::vector<DdpBucket>& layout = facts.ddp.layout();
+  for (size_t b = 0; b < layout.size() && layout.size() <= kLines; ++b) {
+    const size_t tensors = layout[b].pieces.size();
+    spdlog::info("bucket {}: {} MiB in {} tensor{}, {}, predicted {:.0f} us", b,
+                 mib(facts.bytes_of(layout[b].count)), tensors, tensors == 1 ? "" : "s",
+                 name(facts.plans[b].algorithm), facts.plans[b].predicted_us);
+  }
+  if (layout.size() <= kLines) return;
+  double predicted_us = 0;
+  for (const Plan& plan : facts.plans) predicted_us += plan.predicted_us;
+  spdlog::info("{} buckets, together predicted {:.0f} us", layout.size(), predicted_us);
+}
+
 }  // namespace
 
 void announce(const RunFacts& facts) {
+  const auto s = [](uint64_t count) { return count == 1 ? "" : "s"; };
   const TrainOptions& o = facts.options;
   spdlog::info("{}: {} parameters in {}, {} {} backward", o.model, parameter_count(facts), o.dtype,
                o.zero == 1 ? "reduce-scatters" : "all-reduces", o.no_overlap ? "after" : "during");
-  spdlog::info(
-      "data: {} bytes in {} files of {}, {} samples, {} steps per epoch; threads that read ahead: "
-      "{}",
-      facts.data.bytes, facts.data.files, facts.data.path, facts.data.samples,
-      facts.steps_per_epoch, facts.sizes.readers);
-  spdlog::info("global batch: {} = {} per rank x {} ranks x {} accumulated; {} steps",
-               facts.global_batch, o.batch, facts.ranks, o.accum, facts.last_step);
-  // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
-  const std::string optimizer =
-      o.zero == 1 ? fmt::format("{} here (--zero 0: {})", mib(facts.sizes.own_optimizer_bytes),
-                                mib(facts.sizes.optimizer_bytes))
-                  : fmt::format("{} (--zero 1: about {})", mib(facts.sizes.optimizer_bytes),
-                                mib(facts.sizes.optimizer_bytes / facts.ranks));
-  spdlog::info("MiB per rank: parameters {}, gradients {}, optimizer {}, activations {}",
+  spdlog::info("data: {} sample{}, {} step{} per epoch, read ahead by {} thread{}",
+               facts.data.samples, s(facts.data.samples), facts.steps_per_epoch,
+               s(facts.steps_per_epoch), facts.sizes.readers, s(facts.sizes.readers));
+  spdlog::info("data: {} bytes in {} file{} of {}", facts.data.bytes, facts.data.files,
+               s(facts.data.files), facts.data.path);
+  spdlog::info("global batch: {} = {} x {} rank{} x {} accumulated; {} step{}", facts.global_batch,
+               o.batch, facts.ranks, s(facts.ranks), o.accum, facts.last_step, s(facts.last_step));
+  spdlog::info("MiB per rank: parameters {}, gradients {}, activations {}",
                mib(facts.bytes_of(facts.ddp.parameter_elements())),
-               mib(facts.bytes_of(facts.ddp.gradient_elements())), optimizer,
+               mib(facts.bytes_of(facts.ddp.gradient_elements())),
                mib(facts.sizes.activation_bytes));
+  // ZeRO-1 cuts what the optimizer keeps; everything else stays whole on every rank.
+  if (o.zero == 1) {
+    spdlog::info("MiB of the optimizer: {} on this rank; with --zero 0: {}",
+                 mib(facts.sizes.own_optimizer_bytes), mib(facts.sizes.optimizer_bytes));
+  } else {
+    spdlog::info("MiB of the optimizer: {} on each rank; with --zero 1 about {}",
+                 mib(facts.sizes.optimizer_bytes), mib(facts.sizes.optimizer_bytes / facts.ranks));
+  }
   spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(), o.threads);
-  const std::vector<std::string> collectives = collectives_of(facts.ddp);
-  for (size_t b = 0; b < facts.ddp.layout().size(); ++b) {
-    const DdpBucket& bucket = facts.ddp.layout()[b];
-    spdlog::info("bucket {}: {} bytes, {} by {}, predicted {:.0f} us:{}", b,
-                 facts.bytes_of(bucket.count), collectives[b], name(facts.plans[b].algorithm),
-                 facts.plans[b].predicted_us, members_of(bucket, facts.ddp.tensors()));
+  announce_buckets(facts);
+  if (facts.shares_cores()) {
+    spdlog::info("{} on {} cores: ranks take turns, and times include waits for a turn",
+                 ranks_in_words(facts), facts.cores);
   }
 }
 
@@ -138,39 +150,42 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const double exposed_ms = report.median_of(&StepTimes::exposed_comm_ms);
   const double hidden_ms = comm_ms - exposed_ms;
   const double samples_per_s = report.median_samples_per_s();
-  return {{"ranks", facts.ranks},
-          {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
-          {"global_batch", facts.global_batch},
-          {"parameters", parameter_count(facts)},
-          {"gradient_bytes_per_step", gradient_bytes},
-          {"bytes_sent_per_step", bytes_sent[0]},
-          {"bytes_sent_per_step_by_rank", bytes_sent},
-          {"bytes_formula_per_step", formula.total()},
-          {"bytes_formula_parts",
-           {{"gradients", formula.gradients},
-            {"loss", formula.loss},
-            {"norms", formula.norms},
-            {"headers", formula.headers}}},
-          {"optimizer_bytes", facts.sizes.own_optimizer_bytes},
-          {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
-          {"predicted_comm_us", predicted_us},
-          {"comm_us", comm_ms * 1e3},
-          {"hidden_comm_ms", hidden_ms},
-          {"exposed_comm_ms", exposed_ms},
-          {"other_wait_ms", report.median_of(&StepTimes::other_wait_ms)},
-          {"hidden_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
-          {"step_ms", report.median_of(&StepTimes::step_ms)},
-          {"compute_ms", report.median_of(&StepTimes::compute_ms)},
-          {"data_wait_ms", report.median_of(&StepTimes::data_wait_ms)},
-          {"samples_per_s", samples_per_s},
-          {"gemm_operations_per_sample", facts.sizes.gemm_operations},
-          {"gemm_gflops_per_rank",
-           facts.sizes.gemm_operations * samples_per_s / static_cast<double>(facts.ranks) / 1e9},
-          {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
-          {"warnings", facts.ddp.warnings()},
-          {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
-          {"relayout", relayout_of(facts)},
-          {"buckets", std::move(buckets)}};
+  Json summary = {{"ranks", facts.ranks},
+                  {"cores", facts.cores},
+                  {"steps", report.last() != nullptr ? report.last()->step : facts.first_step},
+                  {"global_batch", facts.global_batch},
+                  {"parameters", parameter_count(facts)},
+                  {"gradient_bytes_per_step", gradient_bytes},
+                  {"bytes_sent_per_step", bytes_sent[0]},
+                  {"bytes_sent_per_step_by_rank", bytes_sent},
+                  {"bytes_formula_per_step", formula.total()},
+                  {"bytes_formula_parts",
+                   {{"gradients", formula.gradients},
+                    {"loss", formula.loss},
+                    {"norms", formula.norms},
+                    {"headers", formula.headers}}},
+                  {"optimizer_bytes", facts.sizes.own_optimizer_bytes},
+                  {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
+                  {"predicted_comm_us", predicted_us},
+                  {"comm_us", comm_ms * 1e3},
+                  {"hidden_comm_ms", hidden_ms},
+                  {"exposed_comm_ms", exposed_ms},
+                  {"other_wait_ms", report.median_of(&StepTimes::other_wait_ms)},
+                  {"hidden_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
+                  {"step_ms", report.median_of(&StepTimes::step_ms)},
+                  {"compute_ms", report.median_of(&StepTimes::compute_ms)},
+                  {"data_wait_ms", report.median_of(&StepTimes::data_wait_ms)},
+                  {"samples_per_s", samples_per_s},
+                  {"gemm_operations_per_sample", facts.sizes.gemm_operations},
+                  {"gemm_gflops_per_rank", facts.sizes.gemm_operations * samples_per_s /
+                                               static_cast<double>(facts.ranks) / 1e9},
+                  {"final_loss", report.last() != nullptr ? Json(report.last()->loss) : Json()},
+                  {"warnings", facts.ddp.warnings()},
+                  {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
+                  {"relayout", relayout_of(facts)},
+                  {"buckets", std::move(buckets)}};
+  if (facts.interrupted) summary["interrupted"] = true;
+  return summary;
 }
 
 }  // namespace rondo::trainer

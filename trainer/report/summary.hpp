@@ -19,8 +19,11 @@ struct RunFacts {
   const Dataset::Facts& data;
   const DistributedDataParallel& ddp;
   const std::vector<Plan>& plans;  // of each bucket
-  uint64_t ranks, steps_per_epoch, last_step, global_batch;
+  uint64_t ranks;
+  uint64_t cores;  // that they together may run on
+  uint64_t steps_per_epoch, last_step, global_batch;
   uint64_t first_step;  // made before a resumed run began
+  bool interrupted;     // it ended before last_step, because it was to stop
   /// Of --bucket-cap-mb auto; 0: none yet.
   uint64_t relaid_after_step() const {
     const uint64_t steps = ddp.relayout().after_steps;
@@ -34,6 +37,7 @@ struct RunFacts {
     size_t readers;          // threads that read ahead
   } sizes;
 
+  bool shares_cores() const { return ranks * static_cast<uint64_t>(options.threads) > cores; }
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }
 };
 

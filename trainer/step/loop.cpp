@@ -74,7 +74,8 @@ template <class T>
 Status open_report(Run<T>& run) {
   if (!run.reports()) return {};
   RONDO_TRY(try_outputs(run.options));
-  run.report = RONDO_TRY(Report::open(run.options, run.last_step, config_of(run.facts())));
+  run.report = RONDO_TRY(Report::open(run.options, {.first = run.first_step, .last = run.last_step},
+                                      config_of(run.facts())));
   return {};
 }
 
@@ -82,6 +83,7 @@ Status open_report(Run<T>& run) {
 template <class T>
 bool has_ended(const Run<T>& run) {
   const TrainOptions& o = run.options;
+  if (run.stopped) return true;
   return o.steps != 0 ? run.step >= o.steps : run.samples.epoch() >= o.epochs;
 }
 
@@ -158,10 +160,12 @@ RunFacts Run<T>::facts() const {
           .ddp = ddp,
           .plans = plans,
           .ranks = ranks(),
+          .cores = cores,
           .steps_per_epoch = steps_per_epoch,
           .last_step = last_step,
           .global_batch = options.batch * options.accum * ranks(),
           .first_step = first_step,
+          .interrupted = stopped && step < last_step,
           .sizes = {.optimizer_bytes = arrays * ddp.parameter_elements() * sizeof(T),
                     .own_optimizer_bytes = arrays * own_elements(ddp) * sizeof(T),
                     .activation_bytes = model.activation_bytes(),
@@ -173,6 +177,7 @@ template <class T>
 Status begin_run(Run<T>& run) {
   RONDO_TRY(begin_parameters(run));
   RONDO_TRY(plan_steps(run));
+  run.cores = RONDO_TRY(count_cores(run.communicator));
   return open_report(run);
 }
 
@@ -190,6 +195,7 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
     const double rate = learning_rate(run.schedule, run.step + 1);
     const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
     if (made.samples > 0) RONDO_TRY(record(run, made, rate));
+    run.stopped = made.stops;
     if (made.epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
     if (made.samples == 0 || has_ended(run)) continue;
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
@@ -204,6 +210,7 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   RONDO_TRY(strategy.await());
   const uint64_t sent = run.communicator.stats().bytes_sent - sent_before;
   RONDO_TRY(save(run, strategy));
+  if (run.stopped) return compare(run, sent);
   RONDO_TRY(validate(run, strategy));
   if (!o.save_weights.empty()) {
     RONDO_TRY(save_weights(o.save_weights, run.communicator, run.model, run.weights));

@@ -3,6 +3,7 @@
 // step does is the strategy's: train.cpp, examples/strategy_dp.cpp.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -27,6 +28,7 @@ struct Run {
   Weights<T>& weights;
   RankSamples& samples;
   std::optional<Report>& report;  // stays empty but on rank 0
+  const std::atomic<bool>& stop;  // set: all ranks end the run after the step under way
 
   std::vector<Plan> plans = {};  // of each bucket: the strategy's
   size_t readers = 0;            // threads that read ahead: the strategy's
@@ -34,7 +36,9 @@ struct Run {
   ScheduleOptions schedule = {};
   uint64_t steps_per_epoch = 0, first_step = 0;
   uint64_t last_step = 0;  // exact unless ranks have data of different sizes
+  uint64_t cores = 0;      // that the ranks together may run on
   uint64_t step = 0;       // made so far
+  bool stopped = false;    // the ranks have agreed to end it
 
   bool reports() const { return communicator.rank() == 0; }
   uint64_t ranks() const { return static_cast<uint64_t>(communicator.size()); }
@@ -62,7 +66,8 @@ struct End {
 template <class T>
 Status begin_run(Run<T>& run);
 
-/// Steps until the end, and what comes between and after them but the summary.
+/// Steps until the end, and what comes between and after them but the summary. A stopped run saves a
+/// checkpoint, but makes no validation and writes no --save-weights.
 template <class T>
 Result<End> make_steps(Run<T>& run, const Strategy& strategy);
 

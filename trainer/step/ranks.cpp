@@ -3,9 +3,12 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+
+#include "kernels/host/cpu_mask.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -52,6 +55,19 @@ Result<std::vector<uint64_t>> gather_words(Communicator& communicator, const uin
   std::vector<uint64_t> all(2 * static_cast<size_t>(communicator.size()));
   RONDO_TRY(communicator.all_gather(mine, all.data(), 2, DataType::kInt64));
   return all;
+}
+
+Result<uint64_t> count_cores(Communicator& communicator) {
+  kernels::CpuMask mask = kernels::allowed_cpus();
+  uint64_t bytes = mask.size();
+  RONDO_TRY(communicator.all_reduce(&bytes, &bytes, 1, DataType::kUint64, ReduceOp::kMax));
+  mask.resize(bytes, '\0');
+  std::string all(bytes * static_cast<size_t>(communicator.size()), '\0');
+  RONDO_TRY(communicator.all_gather(mask.data(), all.data(), bytes, DataType::kUint8));
+  for (size_t i = 0; i < all.size(); ++i) {
+    mask[i % bytes] = static_cast<char>(mask[i % bytes] | all[i]);
+  }
+  return static_cast<uint64_t>(std::max(1, kernels::count_cpus(mask)));
 }
 
 Status require_agreement(Communicator& communicator, const TrainOptions& options,

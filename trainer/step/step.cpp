@@ -29,7 +29,7 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
 
   // All micro-batches but the last only add to the gradients: nothing travels.
   const Pass pass{.training = true, .seed = options_.seed, .step = number, .listener = &forward_};
-  loss_.data()[0] = 0;
+  loss_.data()[kOwnLoss] = 0;
   adds_ = weights_.gradients_cleared();
   for (uint64_t micro = micro_batches; micro > 1; --micro) {
     const auto quiet = ddp_.no_sync();
@@ -38,10 +38,11 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
     RONDO_TRY(read());
   }
   // During the last backward each bucket of gradients travels as soon as it is ready, and before
-  // them the loss, one number for the report.
+  // them the loss, for the report, with whether this rank is to stop.
   RONDO_TRY(forward(pass));
-  Work loss_work =
-      communicator_.all_reduce_async(&loss_.data()[0], &loss_.data()[1], 1, DataType::kFloat64);
+  loss_.data()[kOwnStop] = stop_.load() ? 1 : 0;
+  Work loss_work = communicator_.all_reduce_async(&loss_.data()[kOwnLoss], &loss_.data()[kLoss], 2,
+                                                  DataType::kFloat64);
   const Status passed = backward(pass);
   const Result<Update> updated =
       passed.ok() ? wait_and_update(weights_, rate, options_.clip, clock_) : passed;
@@ -55,7 +56,8 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
   return StepResult{
       .samples = all.loss_terms / model_.loss_terms(),
       .epoch_ended = all.epoch_ended,
-      .loss = loss_.data()[1] / static_cast<double>(all.loss_terms),
+      .stops = loss_.data()[kStops] > 0,
+      .loss = loss_.data()[kLoss] / static_cast<double>(all.loss_terms),
       .update = made,
       .times = clock_.step_ends(loss_work.times(), made.made, weights_.bucket_updates())};
 }
@@ -77,7 +79,7 @@ template <class T>
 Status TrainingStep<T>::forward(const Pass& pass) {
   clock_.turns_to(StepPhase::kForward);
   const double loss = RONDO_TRY(model_.forward(batch_, pass));
-  loss_.data()[0] += loss;
+  loss_.data()[kOwnLoss] += loss;
   return {};
 }
 
@@ -138,7 +140,8 @@ TrainingStep<T>::TrainingStep(const Parts& parts)
       samples_(parts.samples),
       clock_(parts.clock),
       forward_(parts.forward),
-      loss_(2) {}
+      stop_(parts.stop),
+      loss_(kLossWords) {}
 
 template class TrainingStep<float>;
 template class TrainingStep<double>;

@@ -2,6 +2,8 @@
 // update. step.cpp is to be read first; what it costs is noted beside it, by clock.hpp.
 #pragma once
 
+#include <atomic>
+
 #include "rondo/communicator.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/base/buffer.hpp"
@@ -17,6 +19,7 @@ namespace rondo::trainer {
 struct StepResult {
   uint64_t samples = 0;      // of all ranks; 0: none had any, so only the epoch has ended
   bool epoch_ended = false;  // no rank has another batch
+  bool stops = false;        // some rank is to stop, so all do after this step
   double loss = 0;           // mean over the global batch, before the update
   Update update = {};
   StepTimes times = {};
@@ -35,6 +38,7 @@ class TrainingStep : private BackwardListener {
     RankSamples& samples;
     StepClock& clock;
     ForwardListener& forward;
+    const std::atomic<bool>& stop;  // set by whoever wants the run to end
   };
   explicit TrainingStep(const Parts& parts);
 
@@ -60,10 +64,13 @@ class TrainingStep : private BackwardListener {
   RankSamples& samples_;
   StepClock& clock_;
   ForwardListener& forward_;
+  const std::atomic<bool>& stop_;
   Batch batch_ = {};     // the micro-batch under way
   bool relaid_ = false;  // buckets are other ones (--bucket-cap-mb auto)
   bool adds_ = false;    // its backward adds to the gradients; else it writes them
-  Buffer<double> loss_;  // [0]: this rank's sum; [1]: all ranks' sum
+  // This rank's sum, and 1 where it is to stop; the same summed over all ranks.
+  enum LossWord : size_t { kOwnLoss, kOwnStop, kLoss, kStops, kLossWords };
+  Buffer<double> loss_;
 };
 
 /// Waits for the step's gradients and updates the parameters with them.

@@ -101,7 +101,8 @@ Status train_ddp(Run<T>& run) {
                         .weights = run.weights,
                         .samples = run.samples,
                         .clock = clock,
-                        .forward = forward});
+                        .forward = forward,
+                        .stop = run.stop});
   bool relaid = false;
   const auto make_step = [&](uint64_t number, double rate) {
     Result<StepResult> made = step.run(number, rate);
@@ -119,7 +120,8 @@ Status train_ddp(Run<T>& run) {
 
 template <class T>
 Status train_with(const TrainOptions& options, const Dataset& data, const Dataset* validation,
-                  Communicator& communicator, std::optional<Report>& report) try {
+                  Communicator& communicator, std::optional<Report>& report,
+                  const std::atomic<bool>& stop) try {
   RONDO_TRY(require_agreement(communicator, options, data, validation));
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
   std::optional<Communicator> statistics;
@@ -141,7 +143,8 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
              .model = *model,
              .weights = weights,
              .samples = samples,
-             .report = report};
+             .report = report,
+             .stop = stop};
   const Status status = dp ? train_dp(run) : train_ddp(run);
   if (!status.ok()) {
     // Before anything is destroyed that others may be waiting for.
@@ -158,10 +161,10 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
 }  // namespace
 
 Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
-             Communicator& communicator) {
+             Communicator& communicator, const std::atomic<bool>& stop) {
   const auto with = options.type() == DataType::kFloat64 ? train_with<double> : train_with<float>;
   std::optional<Report> report;
-  const Status status = with(options, data, validation, communicator, report);
+  const Status status = with(options, data, validation, communicator, report, stop);
   if (status.ok()) return status;
   communicator.abort(status.message());
   if (report) {

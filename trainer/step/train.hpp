@@ -2,6 +2,8 @@
 // no layers and no transports.
 #pragma once
 
+#include <atomic>
+
 #include "rondo/communicator.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
@@ -10,8 +12,9 @@ namespace rondo::trainer {
 
 /// Every rank calls it with equal options and data; where they differ, every rank returns an error
 /// that names the ranks. `validation` may be null. Rank 0 reports. On failure the communicator is aborted with the
-/// reason, so that every rank returns it.
+/// reason, so that every rank returns it. Once `stop` is set on any rank, all end the run after the
+/// same step, with a summary.
 Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
-             Communicator& communicator);
+             Communicator& communicator, const std::atomic<bool>& stop);
 
 }  // namespace rondo::trainer
