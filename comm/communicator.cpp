@@ -86,6 +86,28 @@ VaryingRequest all_to_all_v_request(const void* in, std::span<const size_t> in_c
           comm::make_layout(in_counts, in_offsets, out_counts, out_offsets)};
 }
 
+VaryingRequest gather_v_request(const void* in, void* out, std::span<const size_t> counts,
+                                std::span<const size_t> offsets, DataType type, int root) {
+  return {{C::kGatherV, in, out, 0, type, ReduceOp::kSum, root},
+          comm::make_layout({}, {}, counts, offsets)};
+}
+
+VaryingRequest scatter_v_request(const void* in, void* out, std::span<const size_t> counts,
+                                 std::span<const size_t> offsets, DataType type, int root) {
+  return {{C::kScatterV, in, out, 0, type, ReduceOp::kSum, root},
+          comm::make_layout(counts, offsets, {}, {})};
+}
+
+Request inclusive_scan_request(const void* in, void* out, size_t count, DataType type,
+                               ReduceOp op) {
+  return {C::kInclusiveScan, in, out, count, type, op};
+}
+
+Request exclusive_scan_request(const void* in, void* out, size_t count, DataType type,
+                               ReduceOp op) {
+  return {C::kExclusiveScan, in, out, count, type, op};
+}
+
 Request barrier_request() { return {C::kBarrier}; }
 
 Transfer send_of(const void* buffer, size_t count, DataType type, int peer) {
@@ -232,6 +254,46 @@ Work Communicator::all_to_all_v_async(const void* in, std::span<const size_t> in
                                       const CallOptions& options) {
   return start<all_to_all_v_request>(*impl_, options, in, in_counts, in_offsets, out, out_counts,
                                      out_offsets, type);
+}
+
+Status Communicator::gather_v(const void* in, void* out, std::span<const size_t> counts,
+                              std::span<const size_t> offsets, DataType type, int root,
+                              const CallOptions& options) {
+  return run<gather_v_request>(*impl_, options, in, out, counts, offsets, type, root);
+}
+Work Communicator::gather_v_async(const void* in, void* out, std::span<const size_t> counts,
+                                  std::span<const size_t> offsets, DataType type, int root,
+                                  const CallOptions& options) {
+  return start<gather_v_request>(*impl_, options, in, out, counts, offsets, type, root);
+}
+
+Status Communicator::scatter_v(const void* in, void* out, std::span<const size_t> counts,
+                               std::span<const size_t> offsets, DataType type, int root,
+                               const CallOptions& options) {
+  return run<scatter_v_request>(*impl_, options, in, out, counts, offsets, type, root);
+}
+Work Communicator::scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
+                                   std::span<const size_t> offsets, DataType type, int root,
+                                   const CallOptions& options) {
+  return start<scatter_v_request>(*impl_, options, in, out, counts, offsets, type, root);
+}
+
+Status Communicator::inclusive_scan(const void* in, void* out, size_t count, DataType type,
+                                    ReduceOp op, const CallOptions& options) {
+  return run<inclusive_scan_request>(*impl_, options, in, out, count, type, op);
+}
+Work Communicator::inclusive_scan_async(const void* in, void* out, size_t count, DataType type,
+                                        ReduceOp op, const CallOptions& options) {
+  return start<inclusive_scan_request>(*impl_, options, in, out, count, type, op);
+}
+
+Status Communicator::exclusive_scan(const void* in, void* out, size_t count, DataType type,
+                                    ReduceOp op, const CallOptions& options) {
+  return run<exclusive_scan_request>(*impl_, options, in, out, count, type, op);
+}
+Work Communicator::exclusive_scan_async(const void* in, void* out, size_t count, DataType type,
+                                        ReduceOp op, const CallOptions& options) {
+  return start<exclusive_scan_request>(*impl_, options, in, out, count, type, op);
 }
 
 Status Communicator::barrier(const CallOptions& options) {

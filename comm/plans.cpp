@@ -7,6 +7,7 @@
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/device/device_operation.hpp"
+#include "kernels/identity.hpp"
 
 namespace rondo::comm {
 
@@ -66,6 +67,7 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   // Alike on all ranks: where the layout varies, one's In may be large enough and another's not.
   const bool may_refer =
       limits_.available.references && !prepared->scaled &&
+      !(call.type == DataType::kBool && is_scan(call.collective)) &&
       (prepared->in_bytes >= engine::kReferenceBytes || is_varying(call.collective));
   prepared->sharing = may_refer ? Sharing::kReferences : Sharing::kSlots;
   const Algorithm forced = forced_algorithm(call);
@@ -100,13 +102,15 @@ void Plans::measure(const Shape& shape, Prepared& prepared) const {
 
 void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
   const board::Call& call = shape.call;
-  // A rank alone folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled by 1.
-  const bool alone =
-      limits_.ranks == 1 && call.type == DataType::kBool && form_of(call.collective).reduces;
+  // A rank with one input folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled
+  // by 1. (In an exclusive scan rank 0 does so for rank 1, to which it sends.)
+  const bool alone = contributors(call.collective, limits_.rank, limits_.ranks) <= 1 &&
+                     call.type == DataType::kBool && form_of(call.collective).reduces;
   const ReduceOp op = alone ? ReduceOp::kScaledSum : call.op;
   prepared.function = kernels::move_function(call.type, op);
   prepared.scaled = op == ReduceOp::kScaledSum;
   prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
+  prepared.identity = kernels::identity_bits(call.type, call.op);
 }
 
 // A rank folds its own input as it is, and others' as they were rounded.
@@ -135,7 +139,7 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
     return call.algorithm;
   }
   const bool possible = algorithms::find(call.collective, forced) != nullptr &&
-                        in_allowed_order(call.collective, forced) &&
+                        in_allowed_order(call, forced) &&
                         (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
   return possible ? forced : Algorithm::kAuto;
 }
@@ -174,9 +178,10 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
   return plan(std::move(program), false);
 }
 
-bool Plans::in_allowed_order(Collective collective, Algorithm algorithm) const {
-  return !limits_.available.rank_order_only || limits_.ranks == 1 || !form_of(collective).reduces ||
-         algorithms::traits_of(algorithm).folds_in_rank_order;
+bool Plans::in_allowed_order(const board::Call& call, Algorithm algorithm) const {
+  return !limits_.available.rank_order_only || limits_.ranks == 1 ||
+         !form_of(call.collective).reduces ||
+         algorithms::folds_in_rank_order(call.collective, algorithm, call.type);
 }
 
 Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prepared) const {
@@ -185,7 +190,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (algorithms::find(shape.call.collective, forced) == nullptr) {
     return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
   }
-  if (!in_allowed_order(shape.call.collective, forced)) {
+  if (!in_allowed_order(shape.call, forced)) {
     return {Code::kUnavailable,
             fmt::format("{} by {} does not fold in rank order, as a reproducible communicator must",
                         what, how)};
@@ -222,6 +227,7 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
     tuner::Available available = limits_.available;
     available.references = available.references && references;
     available.process_copy = available.process_copy && process_copy;
+    available.type = call.type;
     if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     const bool in_place = call.collective != Collective::kAllToAllV;  // which never is

@@ -58,7 +58,7 @@ class Plans {
   Status check_scaling(const board::Call& call) const;
   Algorithm forced_algorithm(const board::Call& call) const;
   Result<engine::ExecutionPlan> make(const Shape& shape, Algorithm algorithm, int rank) const;
-  bool in_allowed_order(Collective collective, Algorithm algorithm) const;
+  bool in_allowed_order(const board::Call& call, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 

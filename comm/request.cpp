@@ -178,7 +178,13 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
     return refuse(fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r),
                               options.factor));
   }
-  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
+  if (form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
+    if (supports(r.type, r.op)) {
+      return refuse(fmt::format(
+          "{}: there is no {} in a scan, because ranks fold different numbers of inputs; divide "
+          "the sums",
+          word(r), name(r.op)));
+    }
     return refuse(fmt::format("{}: there is no {} of {}", word(r), name(r.op), name(r.type)));
   }
   if (static_cast<int>(options.algorithm) >= kAlgorithms) {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/identity.hpp"
+
 namespace rondo::bench {
 namespace {
 
@@ -126,12 +128,27 @@ class MpiBackend final : public Backend {
       case Collective::kAllToAll:
         return to_status(MPI_Alltoall(in == out ? MPI_IN_PLACE : in, count, type, out, count, type,
                                       MPI_COMM_WORLD));
+      case Collective::kInclusiveScan:
+        return to_status(MPI_Scan(in == out ? MPI_IN_PLACE : in, out, count, type, op_of(shape.op),
+                                  MPI_COMM_WORLD));
+      case Collective::kExclusiveScan:
+        RONDO_TRY(to_status(MPI_Exscan(in == out ? MPI_IN_PLACE : in, out, count, type,
+                                       op_of(shape.op), MPI_COMM_WORLD)));
+        if (rank_ == 0) fill_identity(shape, out);
+        return {};
       default:
         return barrier();
     }
   }
 
  private:
+  /// MPI leaves rank 0's result undefined; to fill it as rondo does belongs to the operation.
+  static void fill_identity(const CallShape& shape, std::byte* out) {
+    const uint64_t identity = kernels::identity_bits(shape.type, shape.op);
+    const size_t element = size_of(shape.type);
+    for (size_t i = 0; i < shape.count; ++i) std::memcpy(out + i * element, &identity, element);
+  }
+
   Status run_varying(const BackendCall& operation) {
     const CallShape& shape = operation.shape;
     const MPI_Datatype type = type_of(shape.type);
@@ -154,6 +171,14 @@ class MpiBackend final : public Backend {
       case Collective::kAllToAllV:
         return to_status(MPI_Alltoallv(in, counts_.data(), offsets_.data(), type, out,
                                        counts_.data(), offsets_.data(), type, MPI_COMM_WORLD));
+      case Collective::kGatherV:
+        return to_status(MPI_Gatherv(in == out + block && rank_ == shape.root ? MPI_IN_PLACE : in,
+                                     counts_[own], type, out, counts_.data(), offsets_.data(), type,
+                                     shape.root, MPI_COMM_WORLD));
+      case Collective::kScatterV:
+        return to_status(MPI_Scatterv(in, counts_.data(), offsets_.data(), type,
+                                      out == in + block && rank_ == shape.root ? MPI_IN_PLACE : out,
+                                      counts_[own], type, shape.root, MPI_COMM_WORLD));
       default:
         break;
     }

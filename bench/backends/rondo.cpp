@@ -260,6 +260,18 @@ class Rondo final : public RondoBackend {
       case Collective::kAllToAllV:
         return communicator_.all_to_all_v(operation.in, counts, {}, operation.out, counts, {},
                                           shape.type, call);
+      case Collective::kGatherV:
+        return communicator_.gather_v(operation.in, operation.out, counts, {}, shape.type,
+                                      shape.root, call);
+      case Collective::kScatterV:
+        return communicator_.scatter_v(operation.in, operation.out, counts, {}, shape.type,
+                                       shape.root, call);
+      case Collective::kInclusiveScan:
+        return communicator_.inclusive_scan(operation.in, operation.out, shape.count, shape.type,
+                                            shape.op, call);
+      case Collective::kExclusiveScan:
+        return communicator_.exclusive_scan(operation.in, operation.out, shape.count, shape.type,
+                                            shape.op, call);
       case Collective::kBarrier:
         return communicator_.barrier(call);
     }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "bench/harness/mismatch.hpp"
+#include "kernels/identity.hpp"
 
 namespace rondo::bench {
 namespace {
@@ -99,6 +100,23 @@ size_t count_wrong(DataType type, size_t count, const void* buffer, Value value)
   });
 }
 
+void fill_bits(DataType type, size_t count, void* buffer, uint64_t bits) {
+  const size_t element = size_of(type);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<std::byte*>(buffer) + i * element, &bits, element);
+  }
+}
+
+size_t count_other_bits(DataType type, size_t count, const void* buffer, uint64_t bits) {
+  const size_t element = size_of(type);
+  size_t other = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const auto* at = static_cast<const std::byte*>(buffer) + i * element;
+    other += std::memcmp(at, &bits, element) != 0;
+  }
+  return other;
+}
+
 template <class Value>
 void fill(DataType type, size_t count, void* buffer, Value value) {
   with_encoder(type, [&](auto encode) {
@@ -160,16 +178,16 @@ uint64_t Pattern::contribution(int rank, uint64_t index) const {
   return value;
 }
 
-uint64_t Pattern::reduced(uint64_t index) const {
+uint64_t Pattern::reduced(uint64_t index, int ranks) const {
   // Most checks are of sums, and take longer than a GPU's part of the measurement: so no decision
   // is made here per element and rank.
   if (shape_.op == ReduceOp::kSum && shape_.type != DataType::kBool) {
     uint64_t sum = 0;
-    for (int r = 0; r < ranks_; ++r) sum += hashed(r, index);
+    for (int r = 0; r < ranks; ++r) sum += hashed(r, index);
     return sum;
   }
   uint64_t result = contribution(0, index);
-  for (int r = 1; r < ranks_; ++r) {
+  for (int r = 1; r < ranks; ++r) {
     const uint64_t value = contribution(r, index);
     switch (shape_.op) {
       case ReduceOp::kSum:
@@ -216,7 +234,9 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
   if (shape_.collective == kSendRecv) return contribution(prev_of(rank, ranks_), index);
   switch (shape_.collective) {
     case Collective::kAllReduce:
-      return reduced(index);
+    case Collective::kInclusiveScan:
+    case Collective::kExclusiveScan:
+      return reduced(index, contributors(shape_.collective, rank, ranks_));
     case Collective::kReduce:
       return rank == shape_.root ? reduced(index) : 0;
     case Collective::kReduceScatter:
@@ -233,12 +253,17 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
     case Collective::kAllToAll:
       return contribution(static_cast<int>(index / shape_.count),
                           static_cast<uint64_t>(rank) * shape_.count + index % shape_.count);
+    case Collective::kGatherV:
+      if (rank != shape_.root) return 0;
+      [[fallthrough]];
     case Collective::kAllGatherV: {
       const auto [block, at] = block_of(rank, index);
       return contribution(static_cast<int>(block), at);
     }
     case Collective::kReduceScatterV:
       return reduced((own == 0 ? 0 : ends_[own][own - 1]) + index);
+    case Collective::kScatterV:
+      return contribution(shape_.root, (own == 0 ? 0 : ends_[own][own - 1]) + index);
     case Collective::kAllToAllV: {
       const auto [from, at] = block_of(rank, index);
       const uint64_t begin = own == 0 ? 0 : ends_[from][own - 1];
@@ -273,10 +298,18 @@ void Pattern::fill_input(int rank, void* in) const {
 }
 
 void Pattern::fill_output(int rank, void* out) const {
+  if (fills(rank)) {
+    fill_bits(shape_.type, out_count(rank), out, kernels::identity_bits(shape_.type, shape_.op));
+    return;
+  }
   fill(shape_.type, out_count(rank), out, [&](uint64_t i) { return expected(rank, i); });
 }
 
 size_t Pattern::wrong_output(int rank, const void* out) const {
+  if (fills(rank)) {
+    const uint64_t identity = kernels::identity_bits(shape_.type, shape_.op);
+    return count_other_bits(shape_.type, out_count(rank), out, identity);
+  }
   return count_wrong(shape_.type, out_count(rank), out,
                      [&](uint64_t i) { return expected(rank, i); });
 }

@@ -27,8 +27,8 @@ class Pattern {
   /// Element `index` of `rank`'s input. Never 0, the value of cleared outputs.
   uint64_t contribution(int rank, uint64_t index) const;
   /// The fold of all ranks' contributions at `index`.
-  uint64_t reduced(uint64_t index) const;
-  /// Expected element `index` of `rank`'s output.
+  uint64_t reduced(uint64_t index) const { return reduced(index, ranks_); }
+  /// Expected element `index` of `rank`'s output, where fills() is false.
   uint64_t expected(int rank, uint64_t index) const;
 
   /// Writes rank's whole input (zeros where only the root has one).
@@ -44,6 +44,12 @@ class Pattern {
 
  private:
   uint64_t hashed(int rank, uint64_t index) const;
+  /// The fold of the first ranks' contributions.
+  uint64_t reduced(uint64_t index, int ranks) const;
+  /// Whether `rank`'s output is the operator's identity, which may be no integer.
+  bool fills(int rank) const {
+    return reduces(shape_.collective) && contributors(shape_.collective, rank, ranks_) == 0;
+  }
   /// The block of `rank`'s buffer that holds element `index`, and the offset in it.
   std::pair<size_t, uint64_t> block_of(int rank, uint64_t index) const;
 

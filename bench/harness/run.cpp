@@ -129,7 +129,7 @@ std::vector<CallShape> shapes_of(const PerfOptions& options, int ranks) {
   std::vector<CallShape> shapes;
   for (DataType type : types) {
     for (ReduceOp op : ops) {
-      if (reduces(options.collective) && !supports(type, op)) continue;
+      if (reduces(options.collective) && !supports(options.collective, type, op)) continue;
       for (int root : roots) {
         for (size_t bytes : sizes) {
           shapes.push_back(shape_of(options.collective, type, op, root, bytes, ranks));
@@ -151,6 +151,7 @@ Status check_support(const PerfOptions& options, const Backend& backend,
   if (shapes.empty()) {
     return {Code::kInvalidArgument, "there is no " + std::string(name(options.ops[0])) + " of " +
                                         std::string(name(options.types[0])) +
+                                        (is_scan(options.collective) ? " in a scan" : "") +
                                         ": choose others with -o and -d"};
   }
   for (const CallShape& shape : shapes) RONDO_TRY(backend.supports(shape));

@@ -78,6 +78,8 @@ double bus_factor(Collective collective, int ranks) {
       return (n - 1) / n;
     case Collective::kBroadcast:
     case Collective::kReduce:
+    case Collective::kInclusiveScan:
+    case Collective::kExclusiveScan:
       return 1;
     default:  // barrier
       return 0;

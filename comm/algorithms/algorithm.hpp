@@ -43,6 +43,9 @@ struct CollectiveTraits {
   /// Whether small operations may go by LL on a device (DeviceEngine): every rank must hear from
   /// every other, which is what makes LL's areas free again.
   bool ll = false;
+  /// A scan that folds rank after rank: each rank adds its input to what came through a slot. Where
+  /// slots do not round the type, that gives the bits of a fold at once.
+  bool folds_along = false;
   Touched in = Touched::kNowhere, out = Touched::kNowhere;
 };
 
@@ -70,6 +73,9 @@ const CollectiveTraits* find(Collective collective, Algorithm algorithm);
 /// Whether the algorithm does the collective, and may when In and Out are in place. No all_to_all_v
 /// may: its blocks differ in size.
 bool is_in_place_safe(Collective collective, Algorithm algorithm);
+
+/// Whether a reduction of `type` has the bits of a fold in rank order, at once and in one place.
+bool folds_in_rank_order(Collective collective, Algorithm algorithm, DataType type);
 
 /// Whether the algorithm does the collective, and may by LL. No _v form may.
 bool may_go_by_ll(Collective collective, Algorithm algorithm);

@@ -49,6 +49,7 @@ struct Position {
   uint64_t node;  // counted from the root: 0 is the root, N-1 comes before it in the ring
 
   bool is_root() const { return node == 0; }
+  bool is_last() const { return node + 1 == n; }
   uint64_t children() const {  // in the binary heap
     return (2 * node + 1 < n ? 1 : 0) + (2 * node + 2 < n ? 1 : 0);
   }
@@ -57,6 +58,7 @@ struct Position {
   Amount others_blocks() const { return {n - 1, "(N-1)/N * S"}; }
   Amount there_and_back() const { return {2 * (n - 1), "2(N-1)/N * S"}; }
   Amount to_everybody() const { return {(n - 1) * n, "(N-1) * S"}; }
+  Amount to_later() const { return {(n - 1 - node) * n, "S for each later rank"}; }
   Amount to_children() const { return {children() * n, "S for each child"}; }
   Amount to_family() const {
     return {(children() + (is_root() ? 0 : 1)) * n, "S for parent and each child"};

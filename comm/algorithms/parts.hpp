@@ -30,6 +30,9 @@ inline Operand peer_in(int peer, int chunk) {
 inline Operand peer_out(int peer, int chunk) {
   return {.place = OperandKind::kPeerOut, .peer = peer, .chunk = chunk};
 }
+inline Operand identity(int chunk) {
+  return {.place = OperandKind::kIdentity, .peer = -1, .chunk = chunk};
+}
 
 inline Step move(int chunk, std::vector<Operand> sources, std::vector<Operand> destinations,
                  bool finishes = false) {

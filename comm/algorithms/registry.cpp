@@ -52,6 +52,13 @@ bool is_in_place_safe(Collective collective, Algorithm algorithm) {
   return traits != nullptr && traits->in_place && collective != Collective::kAllToAllV;
 }
 
+bool folds_in_rank_order(Collective collective, Algorithm algorithm, DataType type) {
+  const CollectiveTraits* traits = find(collective, algorithm);
+  const bool rounds = is_floating(type) && size_of(type) < 4;
+  return traits_of(algorithm).folds_in_rank_order ||
+         (traits != nullptr && traits->folds_along && !rounds);
+}
+
 bool may_go_by_ll(Collective collective, Algorithm algorithm) {
   const CollectiveTraits* traits = find(collective, algorithm);
   return traits != nullptr && traits->ll && !is_varying(collective);
@@ -94,7 +101,9 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
   if (ranks > 1) {
     traits->build(s);
   } else if (collective != Collective::kBarrier) {
-    s.steps.push_back(move(0, {in(0)}, {out(0)}, form_of(collective).reduces));
+    const Operand source = collective == Collective::kExclusiveScan ? identity(0) : in(0);
+    const bool finishes = form_of(collective).reduces && !is_scan(collective);
+    s.steps.push_back(move(0, {source}, {out(0)}, finishes));
   }
   return s;
 }

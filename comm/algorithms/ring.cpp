@@ -15,6 +15,18 @@
 // reduce_scatter is 1 to 3 without the last send, all_gather is 3 to 5 without the reduction:
 // (N-1)/N * S bytes each, N-1 hops. broadcast is a chain from the root: N-1 hops, every rank but
 // the last sends S. reduce is the same chain backwards, from next of the root to the root.
+// A scan is a chain from rank 0 to the last rank, pipelined by slices: N-1 hops.
+//
+// inclusive_scan: recv_reduce_copy_send. The sum of ranks 0..r-1 arrives, own In is added, the
+//   result goes into Out, and on. Every rank but the last sends S.
+// exclusive_scan: 1. send own In. 2. recv the In of prev into Out. 3. recv_reduce_copy_send: the
+//   result of prev arrives; adding Out, which holds the In of prev, gives the own result. Into Out,
+//   and on. Rank 1 has its result after 2, and rank 0 fills Out with the operator's identity. The
+//   ranks between send 2S. Adding own In to what arrives would send half of that, but needs both
+//   after Out has been written, and so could not be in place.
+//
+// Fold order of a scan: ((0 + 1) + 2) + ... Small floats are rounded once per hop. No step of a
+// scan finishes a reduction: others continue every result.
 //
 // Fold order of chunk c: ((c+1 + c+2) + c+3) ... + c, ranks modulo N: what was received comes
 // first, then own In. One rank finishes a chunk and all others copy its result, so that all hold
@@ -89,11 +101,57 @@ void ring_reduce(Schedule& s) {
   }
 }
 
+void ring_inclusive_scan(Schedule& s) {
+  const int prev = s.rank - 1, next = s.rank + 1;
+  s.chunks = 1;
+  if (s.rank == 0) {  // two moves, because a single In to a single slot may go by reference
+    s.steps.push_back(move(0, {in(0)}, {slot(next, 0)}));
+    s.steps.push_back(move(0, {in(0)}, {out(0)}));
+    return;
+  }
+  std::vector<Operand> destinations{out(0)};
+  if (next < s.ranks) destinations.push_back(slot(next, 0));
+  s.steps.push_back(move(0, {slot(prev, 0), in(0)}, std::move(destinations)));
+}
+
+void ring_exclusive_scan(Schedule& s) {
+  const int prev = s.rank - 1, next = s.rank + 1;
+  s.chunks = 1;
+  if (next < s.ranks) s.steps.push_back(move(0, {in(0)}, {slot(next, 0)}));
+  if (s.rank == 0) {
+    s.steps.push_back(move(0, {identity(0)}, {out(0)}));
+    return;
+  }
+  std::vector<Operand> result{out(0)};
+  if (next < s.ranks) result.push_back(slot(next, 0));
+  if (s.rank == 1) {
+    s.steps.push_back(move(0, {slot(prev, 0)}, std::move(result)));
+    return;
+  }
+  s.steps.push_back(move(0, {slot(prev, 0)}, {out(0)}));
+  s.steps.push_back(move(0, {slot(prev, 0), out(0)}, std::move(result)));
+}
+
 Terms ring_all_reduce_terms(const Load& l) { return shared_terms(l, 2 * (l.p - 1), 0); }
 
 /// broadcast, and reduce but for what it folds. Every rank but the ends receives and sends.
 Terms ring_chain_terms(const Load& l) {
   return pipelined(l, l.p - 1, l.p <= 2 ? 1 : 2, l.p <= 2 ? 1 : 0);
+}
+
+Terms ring_inclusive_scan_terms(const Load& l) {
+  Terms terms = ring_chain_terms(l);
+  terms.reduced_bytes = l.n;
+  return terms;
+}
+
+/// Of a rank between, as soon as there is one with two ranks before it.
+Terms ring_exclusive_scan_terms(const Load& l) {
+  if (l.p <= 2) return ring_chain_terms(l);
+  Terms terms = pipelined(l, l.p - 1, l.p <= 3 ? 3 : 4, l.p <= 3 ? 1 : 0);
+  terms.memory_bytes = 4 * l.n;
+  terms.reduced_bytes = l.n;
+  return terms;
 }
 
 constexpr CollectiveTraits kRingCollectives[] = {
@@ -129,6 +187,22 @@ constexpr CollectiveTraits kRingCollectives[] = {
      .volume = [](const Position& at) -> Volume {
        return {.sent = at.of_others(at.everything())};
      }},
+    {.collective = Collective::kInclusiveScan,
+     .build = ring_inclusive_scan,
+     .terms = ring_inclusive_scan_terms,
+     .volume = [](const Position& at) -> Volume {
+       return {.sent = at.is_last() ? Amount{} : at.everything()};
+     },
+     .folds_along = true},
+    {.collective = Collective::kExclusiveScan,
+     .build = ring_exclusive_scan,
+     .terms = ring_exclusive_scan_terms,
+     .volume = [](const Position& at) -> Volume {
+       return {.sent = at.is_last()   ? Amount{}
+                       : at.is_root() ? at.everything()
+                                      : Amount{2 * at.n, "2S"}};
+     },
+     .folds_along = true},
     {.collective = Collective::kBarrier,
      .build = ring_all_reduce,
      .terms = ring_all_reduce_terms},  // of its byte there is one chunk: depth 1 will do

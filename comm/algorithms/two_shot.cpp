@@ -15,6 +15,10 @@
 // all_to_all is an exchange without anything else: rank r sends block p of its In to rank p, which
 // puts it at block r of its Out. (N-1)/N * S bytes, 1 hop. Chunk r * N + p goes from r to p.
 //
+// A scan is an exchange in one direction, 1 hop: rank r sends its In to every later rank, and folds
+// what the earlier ones sent in rank order, at once (inclusive: its own In last, from In). Rank 0 of
+// an exclusive_scan fills Out with the operator's identity. (N-1-r) * S bytes.
+//
 // The barrier over links is the exchange alone, of one byte, undivided: 1 hop, N-1 messages.
 //
 // In place: chunks p != r of In have been sent in phase 1 before phase 3 overwrites them; chunk r
@@ -74,6 +78,28 @@ void two_shot_all_to_all(Schedule& s) {
   }
 }
 
+void two_shot_scan(Schedule& s) {
+  s.chunks = 1;
+  for (int p = s.rank + 1; p < s.ranks; ++p) s.steps.push_back(move(0, {in(0)}, {slot(p, 0)}));
+  std::vector<Operand> sources;
+  for (int p = 0; p < s.rank; ++p) sources.push_back(slot(p, 0));
+  if (s.collective == Collective::kInclusiveScan) sources.push_back(in(0));
+  if (sources.empty()) sources.push_back(identity(0));
+  s.steps.push_back(move(0, std::move(sources), {out(0)}));
+}
+
+/// Of the last rank; the first one writes as many slots. `folds`: how many inputs it adds to one.
+Terms two_shot_scan_terms(const Load& l, double folds) {
+  return {.hops = 1,
+          .peers = l.p - 2,
+          .slot_bytes = (l.p - 1) * l.n,
+          .one_way_bytes = (l.p - 1) * l.n,
+          .memory_bytes = 2 * l.n,
+          .reduced_bytes = folds * l.n};
+}
+
+Volume two_shot_scan_volume(const Position& at) { return {.sent = at.to_later()}; }
+
 void exchange_barrier(Schedule& s) {
   s.chunks = 1;
   s.steps.push_back(move(0, {in(0)}, slots_to_all(s, 0, {})));
@@ -103,6 +129,14 @@ constexpr CollectiveTraits kTwoShotCollectives[] = {
                .memory_bytes = 2 * l.p * l.n};
      },
      .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; }},
+    {.collective = Collective::kInclusiveScan,
+     .build = two_shot_scan,
+     .terms = [](const Load& l) { return two_shot_scan_terms(l, l.p - 1); },
+     .volume = two_shot_scan_volume},
+    {.collective = Collective::kExclusiveScan,
+     .build = two_shot_scan,
+     .terms = [](const Load& l) { return two_shot_scan_terms(l, l.p - 2); },
+     .volume = two_shot_scan_volume},
     {.collective = Collective::kBarrier,
      .build = exchange_barrier,
      // One exchange, in which a rank still serves and polls every peer.

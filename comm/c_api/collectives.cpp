@@ -102,6 +102,40 @@ rondo_code rondo_all_to_all_v(rondo_communicator* communicator, const void* in,
   });
 }
 
+rondo_code rondo_gather_v(rondo_communicator* communicator, const void* in, void* out,
+                          const size_t* counts, const size_t* offsets, rondo_data_type type,
+                          int32_t root, const rondo_call_options* options) {
+  return run({communicator, options, type}, [&](Communicator& c, const Arguments& a) {
+    return c.gather_v(in, out, for_each_rank(counts, c), for_each_rank(offsets, c), a.type, root,
+                      a.options);
+  });
+}
+
+rondo_code rondo_scatter_v(rondo_communicator* communicator, const void* in, void* out,
+                           const size_t* counts, const size_t* offsets, rondo_data_type type,
+                           int32_t root, const rondo_call_options* options) {
+  return run({communicator, options, type}, [&](Communicator& c, const Arguments& a) {
+    return c.scatter_v(in, out, for_each_rank(counts, c), for_each_rank(offsets, c), a.type, root,
+                       a.options);
+  });
+}
+
+rondo_code rondo_inclusive_scan(rondo_communicator* communicator, const void* in, void* out,
+                                size_t count, rondo_data_type type, rondo_reduce_op op,
+                                const rondo_call_options* options) {
+  return run({communicator, options, type, op}, [&](Communicator& c, const Arguments& a) {
+    return c.inclusive_scan(in, out, count, a.type, a.op, a.options);
+  });
+}
+
+rondo_code rondo_exclusive_scan(rondo_communicator* communicator, const void* in, void* out,
+                                size_t count, rondo_data_type type, rondo_reduce_op op,
+                                const rondo_call_options* options) {
+  return run({communicator, options, type, op}, [&](Communicator& c, const Arguments& a) {
+    return c.exclusive_scan(in, out, count, a.type, a.op, a.options);
+  });
+}
+
 // ---- asynchronous operations
 
 rondo_code rondo_all_reduce_async(rondo_communicator* communicator, const void* in, void* out,
@@ -203,5 +237,41 @@ rondo_code rondo_all_to_all_v_async(rondo_communicator* communicator, const void
     return c.all_to_all_v_async(in, for_each_rank(in_counts, c), for_each_rank(in_offsets, c), out,
                                 for_each_rank(out_counts, c), for_each_rank(out_offsets, c), a.type,
                                 a.options);
+  });
+}
+
+rondo_code rondo_gather_v_async(rondo_communicator* communicator, const void* in, void* out,
+                                const size_t* counts, const size_t* offsets, rondo_data_type type,
+                                int32_t root, const rondo_call_options* options,
+                                rondo_work** work) {
+  return start({communicator, options, type}, work, [&](Communicator& c, const Arguments& a) {
+    return c.gather_v_async(in, out, for_each_rank(counts, c), for_each_rank(offsets, c), a.type,
+                            root, a.options);
+  });
+}
+
+rondo_code rondo_scatter_v_async(rondo_communicator* communicator, const void* in, void* out,
+                                 const size_t* counts, const size_t* offsets, rondo_data_type type,
+                                 int32_t root, const rondo_call_options* options,
+                                 rondo_work** work) {
+  return start({communicator, options, type}, work, [&](Communicator& c, const Arguments& a) {
+    return c.scatter_v_async(in, out, for_each_rank(counts, c), for_each_rank(offsets, c), a.type,
+                             root, a.options);
+  });
+}
+
+rondo_code rondo_inclusive_scan_async(rondo_communicator* communicator, const void* in, void* out,
+                                      size_t count, rondo_data_type type, rondo_reduce_op op,
+                                      const rondo_call_options* options, rondo_work** work) {
+  return start({communicator, options, type, op}, work, [&](Communicator& c, const Arguments& a) {
+    return c.inclusive_scan_async(in, out, count, a.type, a.op, a.options);
+  });
+}
+
+rondo_code rondo_exclusive_scan_async(rondo_communicator* communicator, const void* in, void* out,
+                                      size_t count, rondo_data_type type, rondo_reduce_op op,
+                                      const rondo_call_options* options, rondo_work** work) {
+  return start({communicator, options, type, op}, work, [&](Communicator& c, const Arguments& a) {
+    return c.exclusive_scan_async(in, out, count, a.type, a.op, a.options);
   });
 }

@@ -77,6 +77,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
 
   RONDO_DEVICE Progress try_move(const SliceMove& move) {
     if (operation_.protocol == Protocol::kLl) return try_move_by_ll(move);
+    if (move.operands[0].place == schedule::OperandKind::kIdentity) return fill(move);
     const Progress found = agree(locate(move));
     if (found != Progress::kDone) return found;
     count(move);
@@ -112,6 +113,16 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
 
   RONDO_DEVICE const schedule::Geometry& part() const { return operation_.geometries[channel_]; }
+
+  /// Writes this thread's share of the operator's identity to Out, of any alignment.
+  RONDO_DEVICE Progress fill(const SliceMove& move) {
+    std::byte* const out = operation_.out + (move.operands[1].offset + move.offset) * element_;
+    for (uint64_t i = share_.thread; i < move.length * element_; i += share_.threads) {
+      out[i] = static_cast<std::byte>(operation_.identity >> (8 * (i % element_)));
+    }
+    block_.sync();
+    return Progress::kDone;
+  }
 
   /// This thread's share of a move of `length` elements whose operands are in BlockShared.
   RONDO_DEVICE void fold(const SliceMove& move, uint64_t length) {
@@ -249,6 +260,8 @@ class DeviceEngine : ChannelWalk<Block, Access> {
         } else {
           shared.operands[i] = memory_.published_by(links_.rank, memory_.state().published);
         }
+        break;
+      case schedule::OperandKind::kIdentity:  // fill() writes it
         break;
     }
     if (is_source) shared.factors[i] = factor;

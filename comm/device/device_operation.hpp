@@ -76,6 +76,7 @@ struct DeviceOperation {
   uint64_t fingerprint;   // of the call: what all ranks must agree on
   uint64_t limit_ns;      // without any movement of this channel
   uint64_t sequence = 0;  // the host's number for the call, for reports
+  uint64_t identity = 0;  // the operator's, in the first size_of(type) bytes
   uint32_t channels = 0;  // those with something to do are the first ones
 };
 

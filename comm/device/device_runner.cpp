@@ -385,6 +385,7 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
       .fingerprint = prepared.hash,
       .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
       .sequence = sequence,
+      .identity = prepared.identity,
       .channels = static_cast<uint32_t>(program->channels)};
   begun_->blocks = std::max(begun_->blocks, program->channels);
   bytes_sent_.store(bytes_sent() + program->bytes_moved, std::memory_order_relaxed);

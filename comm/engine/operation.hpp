@@ -75,9 +75,10 @@ struct Prepared {
   uint64_t hash;  // of call
   size_t element_bytes, in_bytes, out_bytes;
   kernels::MoveFunction function;
-  uint32_t divisor;  // in finishing moves
-  bool scaled;       // inputs are multiplied by their rank's Operation::factor when read
-  bool nontemporal;  // results are larger than the caches
+  uint32_t divisor;   // in finishing moves
+  uint64_t identity;  // the operator's, in the first element_bytes bytes
+  bool scaled;        // inputs are multiplied by their rank's Operation::factor when read
+  bool nontemporal;   // results are larger than the caches
   schedule::BlockLayout layout;  // of a _v collective
   Sharing sharing;               // at most; other ranks' in_place may differ, this does not
   bool required = false;         // the caller forced `direct`: it is refused rather than staged

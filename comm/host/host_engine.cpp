@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace rondo::engine {
 
@@ -158,12 +159,26 @@ Progress HostEngine::locate(const SliceMove& move, size_t bytes) {
         if (got != Progress::kDone) return got;
         (i < sources ? takes : hands_over) = true;
         break;
+      case OperandKind::kIdentity:  // copied onto itself
+        located[i] = fill_out(move, bytes);
+        break;
     }
   }
   takes_ = takes;
   hands_over_ = hands_over;
   fetched_ = fetched;
   return Progress::kDone;
+}
+
+[[gnu::noinline]] std::byte* HostEngine::fill_out(const SliceMove& move, size_t bytes) const {
+  const size_t element = operation_->prepared->element_bytes;
+  const uint64_t identity = operation_->prepared->identity;
+  std::byte* const out = out_ + (move.operands[1].offset + move.offset) * element;
+  std::memcpy(out, &identity, element);
+  for (size_t done = element; done < bytes; done *= 2) {
+    std::memcpy(out + done, out, std::min(done, bytes - done));
+  }
+  return out;
 }
 
 bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {

@@ -88,6 +88,8 @@ class HostEngine {
   Progress publish(const SliceMove& move, size_t bytes);
   bool can_refer(const SliceMove& move, size_t bytes) const;
   Progress send_reference(const SliceMove& move, size_t bytes);
+  /// Fills the Out of a move with the operator's identity, and says where that is.
+  std::byte* fill_out(const SliceMove& move, size_t bytes) const;
   void compute(const SliceMove& move);
   /// Puts the factors of a scaled move's sources into factors_; false: all are 1.
   bool find_factors(const SliceMove& move);

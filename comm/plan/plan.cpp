@@ -41,8 +41,9 @@ Status check(const PlanRequest& r) {
   if (r.rank && (*r.rank < 0 || *r.rank >= r.ranks)) {
     return refuse(fmt::format("rank {} is not one of {}", *r.rank, comm::counted(r.ranks, "rank")));
   }
-  if (form_of(r.collective).reduces && !supports(r.type, r.op)) {
-    return refuse(fmt::format("there is no {} of {}", name(r.op), name(r.type)));
+  if (form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
+    return refuse(fmt::format("there is no {} of {}{}", name(r.op), name(r.type),
+                              is_scan(r.collective) ? " in a scan" : ""));
   }
   return {};
 }
@@ -95,6 +96,7 @@ Status choose(ExplainedPlan& plan) {
   // its buffers are in place. An all_to_all_v never is.
   const bool in_place = r.collective != Collective::kAllToAllV;
   tuner::Available available = r.available;
+  available.type = r.type;
   const auto candidates = [&] {
     return tuner::candidates(r.collective, r.ranks, bytes, available, in_place, r.links);
   };
@@ -297,6 +299,8 @@ std::string operand_text(const schedule::Operand& operand, bool destination) {
       return fmt::format("In of {}", operand.peer);
     case schedule::OperandKind::kPeerOut:
       return fmt::format("Out of {}", operand.peer);
+    case schedule::OperandKind::kIdentity:
+      return "identity";
   }
   return "?";
 }

@@ -23,6 +23,10 @@ uint64_t longest(const BlockLayout& layout) {
   return most;
 }
 
+const std::vector<uint64_t>& blocks_of(const BlockLayout& layout, Collective collective) {
+  return form_of(collective).in == Holds::kEach ? layout.in_counts : layout.out_counts;
+}
+
 bool has_every_block(const BlockLayout& layout, Collective collective, size_t ranks) {
   const Form form = form_of(collective);
   const size_t ins = form.in == Holds::kEach ? ranks : 0;
@@ -75,16 +79,11 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
 /// Elements of chunk `chunk`.
 uint64_t length_of(const Schedule& s, const Geometry& g, const BlockLayout& layout, int chunk) {
   const auto c = static_cast<uint64_t>(chunk), ranks = static_cast<uint64_t>(s.ranks);
-  switch (s.collective) {
-    case Collective::kAllGatherV:
-      return layout.out_counts[c];
-    case Collective::kReduceScatterV:
-      return layout.in_counts[c];
-    case Collective::kAllToAllV:
-      return chunk / s.ranks == s.rank ? layout.in_counts[c % ranks] : layout.out_counts[c / ranks];
-    default:
-      return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
+  if (s.collective == Collective::kAllToAllV) {
+    return chunk / s.ranks == s.rank ? layout.in_counts[c % ranks] : layout.out_counts[c / ranks];
   }
+  if (is_varying(s.collective)) return blocks_of(layout, s.collective)[c];
+  return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
 }
 
 /// Where the chunk of an operand begins in its buffer.

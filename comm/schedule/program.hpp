@@ -28,14 +28,19 @@ namespace rondo::schedule {
 /// How the data of a _v collective is laid out, in elements, as one rank knows it: the blocks of
 /// every buffer that has one for each rank. Empty for all other collectives.
 struct BlockLayout {
-  std::vector<uint64_t> in_counts, in_offsets;    // [rank] reduce_scatter_v, all_to_all_v
-  std::vector<uint64_t> out_counts, out_offsets;  // [rank] all_gather_v, all_to_all_v
+  // [rank] of reduce_scatter_v, scatter_v, all_to_all_v
+  std::vector<uint64_t> in_counts, in_offsets;
+  // [rank] of all_gather_v, gather_v, all_to_all_v
+  std::vector<uint64_t> out_counts, out_offsets;
 
   friend bool operator==(const BlockLayout&, const BlockLayout&) = default;
 };
 /// Elements of all blocks, and of the longest.
 uint64_t total(const BlockLayout& layout);
 uint64_t longest(const BlockLayout& layout);
+
+/// The counts of the one buffer with a block for every rank, where there is one.
+const std::vector<uint64_t>& blocks_of(const BlockLayout& layout, Collective collective);
 
 /// Whether the layout has exactly the blocks of the collective.
 bool has_every_block(const BlockLayout& layout, Collective collective, size_t ranks);

@@ -31,6 +31,7 @@ const char* name_of(const Step& step) {
     if (!sends) return "recv_reduce_copy";
     return keeps ? "recv_reduce_copy_send" : "recv_reduce_send";
   }
+  if (touches(step.sources, OperandKind::kIdentity, OperandKind::kIdentity)) return "fill";
   if (pushes) return "push";
   if (touches(step.sources, OperandKind::kPeerIn, OperandKind::kPeerOut)) return "pull";
   if (publishes) return receives ? "recv_publish" : "publish";

@@ -31,6 +31,7 @@ enum class OperandKind : uint8_t {
                // published slot (`peer` unused)
   kPeerIn,     // `peer`'s input buffer, chunk `chunk`, read or written in place
   kPeerOut,    // `peer`'s output buffer, likewise
+  kIdentity,   // as the only source of a move to Out: the operator's identity, in every element
 };
 
 struct Operand {

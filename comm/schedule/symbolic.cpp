@@ -348,6 +348,7 @@ Result<ValueId> SymbolicChannel::take(int rank, const Instruction& i, const Oper
     }
     return entry.value;
   }
+  if (o.place == OperandKind::kIdentity) return values_.identity(i.chunk);
   const int owner = in_peer(o) ? o.peer : rank;
   const size_t place = cell_of(op, owner, is_out(o), i.chunk, index);
   if (shared_[op]) {
@@ -443,12 +444,16 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
     if (values_.only(value, source)) return {};
     return refuse("Out does not hold the data of rank " + std::to_string(source));
   }
+  if (is_scan(operation.collective)) {
+    const std::string fault = scan_fault(operation.collective, rank, value);
+    return fault.empty() ? Status() : refuse(fault);
+  }
   const int missing = values_.missing(value);
   if (missing >= 0) {
     return refuse("the contribution of rank " + std::to_string(missing) + " is missing");
   }
   if (!values_.finished(value)) return refuse("no step finishes the reduction");
-  report_.rank_order = report_.rank_order && values_.order(value) == values_.rank_order();
+  report_.rank_order = report_.rank_order && values_.order(value) == values_.rank_order(ranks());
   const bool everywhere = operation.collective == Collective::kAllReduce;
   if (everywhere && rank > 0 &&
       values_.order(value) !=
@@ -456,6 +461,19 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
     return refuse("contributions are folded in another order than on rank 0");
   }
   return {};
+}
+
+std::string SymbolicChannel::scan_fault(Collective collective, int rank, ValueId value) const {
+  const int count = contributors(collective, rank, ranks());
+  const int missing = values_.missing(value), last = values_.last(value);
+  if (missing >= 0 && missing < count) {
+    return "the contribution of rank " + std::to_string(missing) + " is missing";
+  }
+  if (last >= count) {
+    return "Out holds the contribution of rank " + std::to_string(last) + ", which comes later";
+  }
+  if (values_.order(value) == values_.rank_order(count)) return "";
+  return "contributions are not folded in rank order";
 }
 
 /// A rank leaves a barrier: it must know that everybody has come, by clock or by contribution.

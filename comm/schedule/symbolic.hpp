@@ -114,6 +114,8 @@ class SymbolicChannel {
 
   Status check_results();
   Status check_result(size_t op, int rank, int chunk, uint64_t index);
+  /// What is wrong with a scan's result, or empty.
+  std::string scan_fault(Collective collective, int rank, ValueId value) const;
   Status check_barrier(size_t op, int rank);
   Status check_left_over();
   Status deadlock();

@@ -12,19 +12,30 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 32);
 }
 uint64_t leaf_order(int rank) { return mix(static_cast<uint64_t>(rank) + 1); }
+uint64_t identity_order() { return mix(0xA0761D6478BD642Fu); }
 uint64_t fold_order(uint64_t a, uint64_t b) { return mix(a * 3 + mix(b) + 0x51ED270Bu); }
 
 }  // namespace
 
 Values::Values(int ranks)
-    : ranks_(ranks), words_((static_cast<size_t>(ranks) + 63) / 64), rank_order_(leaf_order(0)) {
-  for (int r = 1; r < ranks; ++r) rank_order_ = fold_order(rank_order_, leaf_order(r));
+    : ranks_(ranks),
+      words_((static_cast<size_t>(ranks) + 63) / 64),
+      rank_orders_{identity_order(), leaf_order(0)} {
+  for (int r = 1; r < ranks; ++r) {
+    rank_orders_.push_back(fold_order(rank_orders_.back(), leaf_order(r)));
+  }
 }
 
 ValueId Values::leaf(int rank, int chunk) {
   values_.push_back({chunk, false, leaf_order(rank), members_.size()});
   members_.resize(members_.size() + words_, 0);
   members_[members_.size() - words_ + static_cast<size_t>(rank) / 64] |= uint64_t{1} << (rank % 64);
+  return static_cast<ValueId>(values_.size() - 1);
+}
+
+ValueId Values::identity(int chunk) {
+  values_.push_back({chunk, false, identity_order(), members_.size()});
+  members_.resize(members_.size() + words_, 0);
   return static_cast<ValueId>(values_.size() - 1);
 }
 
@@ -57,6 +68,13 @@ int Values::missing(ValueId v) const {
     const int absent = std::countr_one(bits(v)[w]);
     const int rank = static_cast<int>(w) * 64 + absent;
     if (absent < 64) return rank < ranks_ ? rank : -1;
+  }
+  return -1;
+}
+
+int Values::last(ValueId v) const {
+  for (size_t w = words_; w-- > 0;) {
+    if (bits(v)[w] != 0) return static_cast<int>(w) * 64 + 63 - std::countl_zero(bits(v)[w]);
   }
   return -1;
 }

@@ -20,6 +20,9 @@ class Values {
   /// What `rank` contributes to `chunk`.
   ValueId leaf(int rank, int chunk);
 
+  /// No contribution: the operator's identity.
+  ValueId identity(int chunk);
+
   /// a, then b. kNothing when both hold a contribution of `overlap`.
   ValueId fold(ValueId a, ValueId b, int* overlap);
 
@@ -33,11 +36,13 @@ class Values {
   bool holds(ValueId v, int rank) const { return (bits(v)[rank / 64] >> (rank % 64) & 1) != 0; }
   /// The first rank whose contribution is not there; -1 when it is complete.
   int missing(ValueId v) const;
+  /// The last rank whose contribution is there; -1 when it holds none.
+  int last(ValueId v) const;
   /// Whether it holds `rank`'s contribution and no other.
   bool only(ValueId v, int rank) const;
 
-  /// order() of a fold in rank order 0..N-1.
-  uint64_t rank_order() const { return rank_order_; }
+  /// order() of a fold of the first `count` ranks in rank order 0..count-1.
+  uint64_t rank_order(int count) const { return rank_orders_[static_cast<size_t>(count)]; }
 
  private:
   struct Value {
@@ -52,7 +57,7 @@ class Values {
 
   int ranks_;
   size_t words_;
-  uint64_t rank_order_;
+  std::vector<uint64_t> rank_orders_;  // [ranks folded]
   std::vector<Value> values_;
   std::vector<uint64_t> members_;
 };

@@ -176,10 +176,13 @@ int chunk_of(Collective collective, const Operand& o, int chunk, int ranks) {
                      : chunk;
 }
 
+bool is_identity(const Operand& o) { return o.place == OperandKind::kIdentity; }
+
 /// What is wrong with an operand, or empty.
 std::string operand_fault(Collective collective, const Operand& o, bool destination, int rank,
                           int ranks, int chunk) {
   const bool own = o.place == OperandKind::kIn || o.place == OperandKind::kOut ||
+                   o.place == OperandKind::kIdentity ||
                    (o.place == OperandKind::kPublished && destination);
   if (!own && (o.peer < 0 || o.peer >= ranks || o.peer == rank)) {
     return "names peer " + std::to_string(o.peer) + ", which is not another of the " +
@@ -257,8 +260,13 @@ std::string instruction_fault(const LoweredOperation& op, int rank, const Instru
   if (repeats(all.first(i.sources)) || repeats(all.subspan(i.sources))) {
     return "names the same place twice";
   }
-  const bool reduces = form_of(op.collective).reduces || op.collective == Collective::kBarrier;
-  return i.finishes && !reduces ? "finishes a reduction where none is" : "";
+  const bool fills = std::any_of(all.begin(), all.end(), is_identity);
+  if (fills && (!is_identity(all[0]) || all.size() != 2 || all[1].place != OperandKind::kOut)) {
+    return "has the operator's identity elsewhere than as the only source of a move to Out";
+  }
+  const bool finishes = (form_of(op.collective).reduces && !is_scan(op.collective)) ||
+                        op.collective == Collective::kBarrier;
+  return i.finishes && !finishes ? "finishes a reduction where none is" : "";
 }
 
 Status check_signals(const LoweredOperation& op, const std::string& what) {
@@ -307,16 +315,10 @@ Status check_form(std::span<const LoweredOperation> operations, const Limits& li
 
 uint64_t chunk_length(const LoweredOperation& op, int chunk) {
   const auto c = static_cast<size_t>(chunk), ranks = op.programs.size();
-  switch (op.collective) {
-    case Collective::kAllGatherV:
-      return op.layouts[0].out_counts[c];
-    case Collective::kReduceScatterV:
-      return op.layouts[0].in_counts[c];
-    case Collective::kAllToAllV:
-      return op.layouts[c / ranks].in_counts[c % ranks];
-    default:
-      break;
+  if (op.collective == Collective::kAllToAllV) {
+    return op.layouts[c / ranks].in_counts[c % ranks];
   }
+  if (is_varying(op.collective)) return blocks_of(op.layouts[0], op.collective)[c];
   const Geometry& g = op.programs[0].channels[0];
   return c * g.block >= g.total ? 0 : std::min(g.block, g.total - c * g.block);
 }

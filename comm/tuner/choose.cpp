@@ -40,7 +40,8 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
   }
   if (needs.signals && !available.signals) return "no counters";
   if (available.rank_order_only && form_of(collective).reduces &&
-      !traits_of(algorithm).folds_in_rank_order) {
+      !algorithms::folds_in_rank_order(collective, algorithm,
+                                       available.type.value_or(DataType::kBFloat16))) {
     return "does not fold in rank order";
   }
   if (in_place && !algorithms::is_in_place_safe(collective, algorithm) &&

@@ -23,6 +23,8 @@ struct Available {
   bool offers = false;
   /// Reductions must fold in rank order (Config::reproducible).
   bool rank_order_only = false;
+  /// The type folded, where the order matters; none: one that slots round.
+  std::optional<DataType> type = {};
   /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
   std::optional<DataType> scaled = {};
 };

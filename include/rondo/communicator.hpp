@@ -177,7 +177,7 @@ struct Stats {
 /// Buffers belong to the operation until it has ended; no call ends while a peer may still touch
 /// its buffers. (After a failure it waits for the peers to let go, at most 0.2 s: a peer that is
 /// stopped while it touches them may continue later.) In place are `in == out` (all_reduce,
-/// broadcast, reduce, all_to_all), `out == in + rank * count` (reduce_scatter, scatter on the root)
+/// broadcast, reduce, all_to_all, scans), `out == in + rank * count` (reduce_scatter, scatter on the root)
 /// and `in == out + rank * count` (all_gather, gather on the root); any other overlap is refused.
 ///
 /// A forked child must not use its parent's communicator.
@@ -265,6 +265,25 @@ class Communicator {
                       std::span<const size_t> in_offsets, void* out,
                       std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
                       DataType type, const CallOptions& options = {});
+  /// gather likewise: on `root` out holds counts[r] elements from rank r, at element offsets[r]. Every
+  /// rank passes all counts and offsets, the same as the root. (In MPI only the root does.)
+  Status gather_v(const void* in, void* out, std::span<const size_t> counts,
+                  std::span<const size_t> offsets, DataType type, int root,
+                  const CallOptions& options = {});
+  /// scatter likewise: in on `root` holds counts[r] elements for rank r, at element offsets[r].
+  Status scatter_v(const void* in, void* out, std::span<const size_t> counts,
+                   std::span<const size_t> offsets, DataType type, int root,
+                   const CallOptions& options = {});
+  /// Prefix reductions: out[i] = op over in[i] of ranks 0 to rank(), in this order (MPI_Scan);
+  /// exclusive_scan: to rank() - 1 (MPI_Exscan). The exclusive result of rank 0 is the operator's
+  /// identity: 0 of a sum, 1 of a product, infinity of a minimum, all ones of a bitwise and (MPI
+  /// leaves it undefined). A rank does not wait for later ranks, so it may learn of a disagreement
+  /// from a later call, as the root of a broadcast does. There is no average. Small floats are
+  /// rounded once (two-shot), or once per rank (ring).
+  Status inclusive_scan(const void* in, void* out, size_t count, DataType type,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Status exclusive_scan(const void* in, void* out, size_t count, DataType type,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   /// Returns when every rank has called it.
   Status barrier(const CallOptions& options = {});
 
@@ -338,6 +357,16 @@ class Communicator {
                           std::span<const size_t> in_offsets, void* out,
                           std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
                           DataType type, const CallOptions& options = {});
+  Work gather_v_async(const void* in, void* out, std::span<const size_t> counts,
+                      std::span<const size_t> offsets, DataType type, int root,
+                      const CallOptions& options = {});
+  Work scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
+                       std::span<const size_t> offsets, DataType type, int root,
+                       const CallOptions& options = {});
+  Work inclusive_scan_async(const void* in, void* out, size_t count, DataType type,
+                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work exclusive_scan_async(const void* in, void* out, size_t count, DataType type,
+                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
   Work barrier_async(const CallOptions& options = {});
   /// Messages wait neither for collectives nor for messages with other peers.
   Work send_async(const void* buffer, size_t count, DataType type, int peer,

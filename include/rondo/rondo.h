@@ -85,7 +85,11 @@ enum {
   RONDO_ALL_TO_ALL = 8,
   RONDO_ALL_GATHER_V = 9,
   RONDO_REDUCE_SCATTER_V = 10,
-  RONDO_ALL_TO_ALL_V = 11
+  RONDO_ALL_TO_ALL_V = 11,
+  RONDO_GATHER_V = 12,
+  RONDO_SCATTER_V = 13,
+  RONDO_INCLUSIVE_SCAN = 14,
+  RONDO_EXCLUSIVE_SCAN = 15
 };
 
 typedef int32_t rondo_algorithm;
@@ -269,6 +273,23 @@ rondo_code rondo_all_to_all_v(rondo_communicator* communicator, const void* in,
                               const size_t* in_counts, const size_t* in_offsets, void* out,
                               const size_t* out_counts, const size_t* out_offsets,
                               rondo_data_type type, const rondo_call_options* options);
+/* rondo_gather likewise, on `root`: counts and offsets are the same on every rank (in MPI only
+ * the root passes them). */
+rondo_code rondo_gather_v(rondo_communicator* communicator, const void* in, void* out,
+                          const size_t* counts, const size_t* offsets, rondo_data_type type,
+                          int32_t root, const rondo_call_options* options);
+/* rondo_scatter likewise: in on `root` holds counts[r] elements for rank r. */
+rondo_code rondo_scatter_v(rondo_communicator* communicator, const void* in, void* out,
+                           const size_t* counts, const size_t* offsets, rondo_data_type type,
+                           int32_t root, const rondo_call_options* options);
+/* out[i] = op over in[i] of ranks 0 to `rank`, in this order; no average. */
+rondo_code rondo_inclusive_scan(rondo_communicator* communicator, const void* in, void* out,
+                                size_t count, rondo_data_type type, rondo_reduce_op op,
+                                const rondo_call_options* options);
+/* The same of ranks 0 to `rank` - 1; on rank 0 the operator's identity (a sum's is 0). */
+rondo_code rondo_exclusive_scan(rondo_communicator* communicator, const void* in, void* out,
+                                size_t count, rondo_data_type type, rondo_reduce_op op,
+                                const rondo_call_options* options);
 /* Returns when every rank has called it. */
 rondo_code rondo_barrier(rondo_communicator* communicator, const rondo_call_options* options);
 
@@ -360,6 +381,19 @@ rondo_code rondo_all_to_all_v_async(rondo_communicator* communicator, const void
                                     const size_t* out_counts, const size_t* out_offsets,
                                     rondo_data_type type, const rondo_call_options* options,
                                     rondo_work** work);
+rondo_code rondo_gather_v_async(rondo_communicator* communicator, const void* in, void* out,
+                                const size_t* counts, const size_t* offsets, rondo_data_type type,
+                                int32_t root, const rondo_call_options* options, rondo_work** work);
+rondo_code rondo_scatter_v_async(rondo_communicator* communicator, const void* in, void* out,
+                                 const size_t* counts, const size_t* offsets, rondo_data_type type,
+                                 int32_t root, const rondo_call_options* options,
+                                 rondo_work** work);
+rondo_code rondo_inclusive_scan_async(rondo_communicator* communicator, const void* in, void* out,
+                                      size_t count, rondo_data_type type, rondo_reduce_op op,
+                                      const rondo_call_options* options, rondo_work** work);
+rondo_code rondo_exclusive_scan_async(rondo_communicator* communicator, const void* in, void* out,
+                                      size_t count, rondo_data_type type, rondo_reduce_op op,
+                                      const rondo_call_options* options, rondo_work** work);
 rondo_code rondo_send_async(rondo_communicator* communicator, const void* buffer, size_t count,
                             rondo_data_type type, int32_t peer, const rondo_call_options* options,
                             rondo_work** work);

@@ -58,8 +58,12 @@ enum class Collective : uint8_t {
   kAllGatherV = 9,  // _v: blocks of different sizes
   kReduceScatterV = 10,
   kAllToAllV = 11,
+  kGatherV = 12,
+  kScatterV = 13,
+  kInclusiveScan = 14,
+  kExclusiveScan = 15,
 };
-inline constexpr int kCollectives = 12;
+inline constexpr int kCollectives = 16;
 
 /// The collective of which this is the _v form; other collectives are returned unchanged.
 constexpr Collective base_of(Collective collective) {
@@ -70,11 +74,24 @@ constexpr Collective base_of(Collective collective) {
       return Collective::kReduceScatter;
     case Collective::kAllToAllV:
       return Collective::kAllToAll;
+    case Collective::kGatherV:
+      return Collective::kGather;
+    case Collective::kScatterV:
+      return Collective::kScatter;
     default:
       return collective;
   }
 }
 constexpr bool is_varying(Collective collective) { return base_of(collective) != collective; }
+
+/// A scan reduces over the ranks up to each: every rank has a result of its own.
+constexpr bool is_scan(Collective collective) {
+  return collective == Collective::kInclusiveScan || collective == Collective::kExclusiveScan;
+}
+/// How many ranks' inputs, from rank 0 on, the result of `rank` holds in a collective that reduces.
+constexpr int contributors(Collective collective, int rank, int ranks) {
+  return !is_scan(collective) ? ranks : collective == Collective::kInclusiveScan ? rank + 1 : rank;
+}
 
 /// What a buffer of a collective holds: `count` elements common to all ranks, one block of `count`
 /// that belongs to one rank, or a block for every rank.
@@ -87,6 +104,8 @@ struct Form {
 constexpr Form form_of(Collective collective) {
   switch (base_of(collective)) {
     case Collective::kAllReduce:
+    case Collective::kInclusiveScan:
+    case Collective::kExclusiveScan:
       return {Holds::kAll, Holds::kAll, true, false, false};
     case Collective::kReduceScatter:
       return {Holds::kEach, Holds::kOne, true, false, false};
@@ -181,6 +200,11 @@ constexpr bool supports(DataType type, ReduceOp op) {
   return type != DataType::kBool || op != ReduceOp::kAvg;
 }
 
+/// The same in a collective: scans have no average, because ranks fold different numbers of inputs.
+constexpr bool supports(Collective collective, DataType type, ReduceOp op) {
+  return supports(type, op) && !(is_scan(collective) && op == ReduceOp::kAvg);
+}
+
 inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
     "float", "double", "half",   "bfloat16", "int32", "int64",  "uint8", "int8",
     "int16", "uint16", "uint32", "uint64",   "bool",  "f8e4m3", "f8e5m2"};
@@ -189,7 +213,8 @@ inline constexpr std::string_view kReduceOpNames[kReduceOps] = {
 inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_reduce", "reduce_scatter", "all_gather",       "broadcast",
     "barrier",    "reduce",         "gather",           "scatter",
-    "all_to_all", "all_gather_v",   "reduce_scatter_v", "all_to_all_v"};
+    "all_to_all", "all_gather_v",   "reduce_scatter_v", "all_to_all_v",
+    "gather_v",   "scatter_v",      "inclusive_scan",   "exclusive_scan"};
 inline constexpr std::string_view kAlgorithmNames[kAlgorithms] = {
     "auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct",
     "flat", "tree", "star"};

@@ -113,16 +113,18 @@ TEST_CASE("a barrier is timed") {
 }
 
 TEST_CASE("every collective has every type and operator that it can have, checked exactly") {
-  size_t combinations = 0;
-  for (int type = 0; type < kDataTypes; ++type) {
-    for (int op = 0; op < kReduceOps; ++op) {
-      if (supports(static_cast<DataType>(type), static_cast<ReduceOp>(op))) ++combinations;
-    }
-  }
   const TemporaryJson json;
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     if (collective == Collective::kBarrier) continue;
+    size_t combinations = 0;
+    for (int type = 0; type < kDataTypes; ++type) {
+      for (int op = 0; op < kReduceOps; ++op) {
+        const bool has =
+            supports(collective, static_cast<DataType>(type), static_cast<ReduceOp>(op));
+        combinations += has ? 1 : 0;
+      }
+    }
     for (const char* ranks : {" -t 2", " -t 3"}) {
       const Ran ran = run(std::string(name(collective)) + ranks +
                           " -b 744 -e 744 -n 1 -w 0 -d all -o all --json '" + json.path() + "'");

@@ -58,6 +58,14 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
     expect_refused(comm.reduce_scatter_v(in, in, two, gap, type), "blocks 0 and 1 overlap");
     const std::vector<size_t> other{5, 5};
     expect_refused(comm.all_to_all_v(in, two, {}, out, other, {}, type), "sends itself");
+    expect_refused(comm.gather_v(in, out, one, {}, type, 0), "1 counts and 1 offsets");
+    expect_refused(comm.gather_v(in, out, two, {}, type, 2), "root 2");
+    expect_refused(comm.scatter_v(in, out, two, huge, type, 0), "overflows");
+    expect_refused(comm.inclusive_scan(in, in + 4, 100, type), "overlap");
+    expect_refused(comm.exclusive_scan(in, out, 7, type, ReduceOp::kAvg), "no avg in a scan");
+    expect_refused(comm.inclusive_scan(in, out, 7, type, ReduceOp::kBor), "no bor of float");
+    expect_refused(comm.exclusive_scan(in, out, 7, type, ReduceOp::kSum, {.factor = 0.5}),
+                   "a factor of 0.5");
     expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");
     expect_refused(
         comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}),

@@ -312,6 +312,79 @@ TEST_CASE(
   }
 }
 
+namespace {
+
+void scan_bools(Communicator& comm, ReduceOp op, bool in_place) {
+  const bool starts_true = op == ReduceOp::kProd || op == ReduceOp::kMin || op == ReduceOp::kBand;
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing, Algorithm::kTwoShot}) {
+    for (const bool inclusive : {true, false}) {
+      for (const size_t count : {size_t{4}, size_t{5000}}) {
+        std::vector<unsigned char> in(count), other(count, 0xcd);
+        for (size_t i = 0; i < count; ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+        std::vector<unsigned char>& out = in_place ? in : other;
+        const auto call = inclusive ? &Communicator::inclusive_scan : &Communicator::exclusive_scan;
+        expect_ok((comm.*call)(in.data(), out.data(), count, DataType::kBool, op,
+                               {.algorithm = algorithm}),
+                  "scan");
+        for (size_t i = 0; i < count; ++i) {
+          const bool nothing = !inclusive && comm.rank() == 0;
+          expect_eq(out[i] + 0, (nothing ? starts_true : i % 4 != 0) ? 1 : 0, "scan of bools");
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "scans: one-hop folds are the reference, and chains are the same where slots round nothing") {
+  for (const bool reproducible : {false, true}) {
+    Config config;
+    config.reproducible = reproducible;
+    for (const int size : {1, 2, 3, 5}) {
+      INFO(size << " ranks" << (reproducible ? ", reproducible" : ""));
+      require_all_ok(run_world(
+          How::kThreads, size,
+          [&](Communicator& comm) {
+            for (const DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kBFloat16,
+                                        DataType::kFloat16, DataType::kFloat8E4M3}) {
+              const bool small = size_of(type) < 4;
+              for (const Algorithm algorithm :
+                   {Algorithm::kAuto, Algorithm::kRing, Algorithm::kTwoShot}) {
+                // A ring rounds small floats once per rank.
+                const bool at_once = algorithm == Algorithm::kTwoShot ||
+                                     (reproducible && algorithm == Algorithm::kAuto);
+                if (small && !at_once) continue;
+                for (const size_t count : {size_t{1}, size_t{77}, size_t{9001}}) {
+                  std::vector<unsigned char> in = random_elements(comm.rank(), count, type);
+                  std::vector<unsigned char> out(in.size());
+                  const CallOptions options{.algorithm = algorithm};
+                  expect_ok(comm.inclusive_scan(in.data(), out.data(), count, type, ReduceOp::kSum,
+                                                options),
+                            "inclusive_scan");
+                  expect(out == reference(comm.rank() + 1, count, type, ReduceOp::kSum),
+                         std::string(name(type)) + " inclusive: other bits");
+                  expect_ok(comm.exclusive_scan(in.data(), out.data(), count, type, ReduceOp::kSum,
+                                                options),
+                            "exclusive_scan");
+                  if (comm.rank() == 0) continue;
+                  expect(out == reference(comm.rank(), count, type, ReduceOp::kSum),
+                         std::string(name(type)) + " exclusive: other bits");
+                }
+              }
+            }
+            if (comm.size() == 1 || !reproducible) return;
+            uint16_t in = 0, out = 0;
+            const Status refused = comm.inclusive_scan(
+                &in, &out, 1, DataType::kBFloat16, ReduceOp::kSum, {.algorithm = Algorithm::kRing});
+            expect(refused.code() == Code::kUnavailable, refused.to_string());
+          },
+          config));
+    }
+  }
+}
+
 TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
   for (const int size : {1, 2, 3}) {
     require_all_ok(run_world(How::kThreads, size, [size](Communicator& comm) {
@@ -330,6 +403,7 @@ TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
           expect_ok(comm.reduce_scatter(in.data(), block, 4, DataType::kBool, op),
                     "reduce_scatter");
           for (int i = 0; i < 4; ++i) expect_eq(block[i] + 0, i == 0 ? 0 : 1, "reduce_scatter");
+          scan_bools(comm, op, in_place);
         }
       }
     }));

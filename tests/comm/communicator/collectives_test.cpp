@@ -3,302 +3,16 @@
 // many rounds through tiny slots, several channels.
 #include <algorithm>
 #include <atomic>
-#include <span>
 #include <utility>
 
 #include "comm/algorithms/algorithm.hpp"
+#include "tests/comm/communicator/every_collective.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
 namespace {
 
-struct Case {
-  size_t count;
-  DataType type = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  bool in_place = false;
-  bool library = false;
-  size_t misalignment = 0;
-  Algorithm algorithm = Algorithm::kAuto;
-
-  std::string to_string(Collective collective, const Communicator& c) const {
-    return std::string(name(collective)) + " rank " + std::to_string(c.rank()) + "/" +
-           std::to_string(c.size()) + " count " + std::to_string(count) + " " +
-           std::string(name(type)) + " " + std::string(name(op)) + (in_place ? " in place" : "") +
-           (library ? " library" : "") + " +" + std::to_string(misalignment) + " " +
-           std::string(name(algorithm));
-  }
-};
-
-// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give
-// it.
-bool carried_out(const Status& status, const Case& c, const std::string& what) {
-  if (c.algorithm != Algorithm::kAuto && status.code() == Code::kUnavailable) return false;
-  expect_ok(status, what);
-  return true;
-}
-
-void all_reduce(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllReduce, comm);
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  Buffer& out = c.in_place ? in : other;
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const Status status =
-      comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
-      what);
-  if (!c.in_place) {
-    check(
-        in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
-        what + ": input");
-  }
-}
-
-void reduce_scatter(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduceScatter, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
-  unsigned char* out = c.in_place ? in.data() + r * bytes : other.data();
-  const Status status =
-      comm.reduce_scatter(in.data(), out, c.count, c.type, c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  const auto value = [&](size_t i) { return expected(comm.size(), r * c.count + i, c.op, c.type); };
-  if (c.in_place) {
-    Buffer copy(bytes, false);
-    std::memcpy(copy.data(), out, bytes);
-    check(copy, 0, c.count, c.type, value, what);
-  } else {
-    check(other, 0, c.count, c.type, value, what);
-  }
-}
-
-void all_gather(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllGather, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  if (c.in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
-  const void* from = c.in_place ? out.data() + r * bytes : in.data();
-  const Status status =
-      comm.all_gather(from, out.data(), c.count, c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
-    check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-void broadcast(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kBroadcast, comm);
-  const int root = static_cast<int>(c.count) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  Buffer& out = c.in_place ? in : other;
-  if (comm.rank() == root) fill(in, 0, c.count, c.type, c.op, root);
-  const void* from = comm.rank() == root ? in.data() : nullptr;
-  const Status status =
-      comm.broadcast(from, out.data(), c.count, c.type, root, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
-}
-
-void reduce(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduce, comm);
-  const int root = static_cast<int>(c.count + 1) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  Buffer& out = c.in_place ? in : other;
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const bool writes = comm.rank() == root;
-  const Status status = comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, root,
-                                    c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (writes) {
-    check(
-        out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
-        what);
-  }
-  if (writes && c.in_place) return;
-  check(
-      in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
-      what + ": input");
-}
-
-void gather(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kGather, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 2) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const bool writes = comm.rank() == root, in_place = writes && c.in_place;
-  if (in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
-  const void* from = in_place ? out.data() + r * bytes : in.data();
-  const Status status = comm.gather(from, writes ? out.data() : nullptr, c.count, c.type, root,
-                                    {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; writes && rank < n; ++rank) {
-    check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-void scatter(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kScatter, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 3) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
-  const bool reads = comm.rank() == root, in_place = reads && c.in_place;
-  if (reads) fill(in, 0, c.count * n, c.type, c.op, root);
-  unsigned char* to = in_place ? in.data() + r * bytes : out.data();
-  const Status status = comm.scatter(reads ? in.data() : nullptr, to, c.count, c.type, root,
-                                     {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, r * c.count + i, c.op); },
-      what);
-}
-
-void all_to_all(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllToAll, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), other(bytes * n, c.library, c.misalignment);
-  // The direct one cannot be done in place, and says so.
-  const bool safe = c.algorithm == Algorithm::kAuto ||
-                    algorithms::is_in_place_safe(Collective::kAllToAll, c.algorithm);
-  const bool in_place = c.in_place && safe;
-  Buffer& out = in_place ? in : other;
-  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
-  const Status status =
-      comm.all_to_all(in.data(), out.data(), c.count, c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
-    check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), r * c.count + i, c.op); },
-        what);
-  }
-}
-
-// Blocks of about `count` elements, some of them empty; what rank `from` has for rank `to`.
-size_t block(size_t count, size_t from, size_t to) {
-  const size_t kind = (from * 3 + to * 5 + 1) % 4;
-  return kind == 1 ? 0 : count + kind;
-}
-
-struct Blocks {
-  std::vector<size_t> counts, offsets;
-  size_t all = 0;  // elements from the first to the end of the last, gaps included
-};
-
-// One after the other, or with gaps and the last rank's block first; then offsets must be given.
-Blocks blocks(int size, bool apart, const std::function<size_t(size_t)>& count) {
-  const auto n = static_cast<size_t>(size);
-  Blocks b{.counts = std::vector<size_t>(n), .offsets = std::vector<size_t>(n)};
-  for (size_t k = 0; k < n; ++k) {
-    const size_t r = apart ? n - 1 - k : k;
-    b.counts[r] = count(r);
-    b.offsets[r] = b.all;
-    b.all += b.counts[r] + (apart ? r % 2 : 0);
-  }
-  return b;
-}
-
-// The offsets as the caller passes them: none where blocks lie one after the other.
-std::span<const size_t> offsets(const Blocks& b, bool apart) {
-  return apart ? std::span<const size_t>(b.offsets) : std::span<const size_t>();
-}
-
-void all_gather_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllGatherV, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 1;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, k, 0); });
-  const size_t element = size_of(c.type);
-  Buffer in(b.counts[r] * element, c.library, c.misalignment);
-  Buffer out(b.all * element, c.library, c.misalignment);
-  fill(in, 0, b.counts[r], c.type, c.op, comm.rank());
-  if (c.in_place) fill(out, b.offsets[r], b.counts[r], c.type, c.op, comm.rank());
-  const void* from = c.in_place ? out.data() + b.offsets[r] * element : in.data();
-  const Status status = comm.all_gather_v(from, out.data(), b.counts, offsets(b, apart), c.type,
-                                          {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
-    check(
-        out, b.offsets[rank], b.counts[rank], c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-void reduce_scatter_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduceScatterV, comm);
-  const auto r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 0;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, 0, k); });
-  const size_t element = size_of(c.type), bytes = b.counts[r] * element;
-  Buffer in(b.all * element, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
-  fill(in, 0, b.all, c.type, c.op, comm.rank());
-  unsigned char* to = c.in_place ? in.data() + b.offsets[r] * element : out.data();
-  const Status status = comm.reduce_scatter_v(in.data(), to, b.counts, offsets(b, apart), c.type,
-                                              c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (c.in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
-  check(
-      out, 0, b.counts[r], c.type,
-      [&](size_t i) { return expected(comm.size(), b.offsets[r] + i, c.op, c.type); }, what);
-}
-
-void all_to_all_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllToAllV, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 1;
-  const auto in_blocks = [&](size_t rank) {
-    return blocks(comm.size(), apart, [&](size_t to) { return block(c.count, rank, to); });
-  };
-  const Blocks ins = in_blocks(r);
-  const Blocks outs =
-      blocks(comm.size(), !apart, [&](size_t from) { return block(c.count, from, r); });
-  const size_t element = size_of(c.type);
-  Buffer in(ins.all * element, c.library, c.misalignment);
-  Buffer out(outs.all * element, c.library, c.misalignment);
-  fill(in, 0, ins.all, c.type, c.op, comm.rank());
-  const Status status =
-      comm.all_to_all_v(in.data(), ins.counts, offsets(ins, apart), out.data(), outs.counts,
-                        offsets(outs, !apart), c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t from = 0; from < n; ++from) {
-    const size_t first = in_blocks(from).offsets[r];
-    check(
-        out, outs.offsets[from], outs.counts[from], c.type,
-        [&](size_t i) { return contribution(static_cast<int>(from), first + i, c.op); }, what);
-  }
-}
-
-void everything(Communicator& comm, const Case& c) {
-  all_reduce(comm, c);
-  reduce_scatter(comm, c);
-  all_gather(comm, c);
-  broadcast(comm, c);
-  reduce(comm, c);
-  gather(comm, c);
-  scatter(comm, c);
-  all_to_all(comm, c);
-  all_gather_v(comm, c);
-  reduce_scatter_v(comm, c);
-  all_to_all_v(comm, c);
-}
+using calls::everything;
 
 // Around the number of ranks, vector widths, inline payloads, slots and thresholds between
 // algorithms.
@@ -511,6 +225,51 @@ TEST_CASE("_v collectives whose counts do not fit together name both, on every r
       expect(status.code() == Code::kMismatch, status.to_string());
       expect(status.message().find("reduce_scatter_v") != std::string::npos, status.to_string());
     }));
+  }
+}
+
+TEST_CASE("gather_v, scatter_v and scans that do not fit together name both calls") {
+  using Call = std::function<Status(Communicator&, float*, float*, bool)>;
+  const std::vector<size_t> counts{3, 0, 4}, others{3, 1, 4}, offsets{0, 5, 9};
+  const auto type = DataType::kFloat32;
+  const std::vector<std::pair<std::string, Call>> wrong = {
+      {"gather_v",
+       [&](Communicator& c, float* in, float* out, bool odd) {
+         return c.gather_v(in, out, odd ? others : counts, {}, type, 0);
+       }},
+      {"gather_v",
+       [&](Communicator& c, float* in, float* out, bool odd) {
+         return c.gather_v(in, out, counts, odd ? offsets : std::span<const size_t>(), type, 0);
+       }},
+      {"root 2", [&](Communicator& c, float* in, float* out,
+                     bool odd) { return c.scatter_v(in, out, counts, {}, type, odd ? 2 : 0); }},
+      {"scatter_v",
+       [&](Communicator& c, float* in, float* out, bool odd) {
+         return c.scatter_v(in, out, odd ? others : counts, {}, type, 1);
+       }},
+      {"max",
+       [&](Communicator& c, float* in, float* out, bool odd) {
+         return c.inclusive_scan(in, out, 8, type, odd ? ReduceOp::kMax : ReduceOp::kSum);
+       }},
+      {"exclusive_scan",
+       [&](Communicator& c, float* in, float* out, bool odd) {
+         return odd ? c.exclusive_scan(in, out, 8, type) : c.inclusive_scan(in, out, 8, type);
+       }},
+      {"count 9", [&](Communicator& c, float* in, float* out, bool odd) {
+         return c.exclusive_scan(in, out, odd ? 9 : 8, type);
+       }}};
+  for (const auto& [named, call] : wrong) {
+    INFO(named);
+    const auto results = run_world(How::kForks, 3, [&](Communicator& comm) {
+      std::vector<float> in(16), out(16);
+      Status status = call(comm, in.data(), out.data(), comm.rank() == 1);
+      // A rank that waits for nobody learns it from a later call.
+      for (int turn = 0; turn < 20 && status.ok(); ++turn) status = comm.barrier();
+      expect(status.code() == Code::kMismatch, status.to_string());
+      expect(status.message().find(named) != std::string::npos, status.to_string());
+    });
+    require_all_ok(results);
+    for (const RankResult& result : results) CHECK(result.seconds < 3);
   }
 }
 

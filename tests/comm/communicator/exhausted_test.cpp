@@ -126,6 +126,12 @@ TEST_CASE("A collective of which an allocation fails returns a Status on every r
   fail_each("all_gather_v", [](Communicator& c, Memory& m) {
     return c.all_gather_v(m.in.data(), m.out.data(), kCounts, {}, kType);
   });
+  fail_each("gather_v", [](Communicator& c, Memory& m) {
+    return c.gather_v(m.in.data(), m.out.data(), kCounts, {}, kType, 0);
+  });
+  fail_each("exclusive_scan", [](Communicator& c, Memory& m) {
+    return c.exclusive_scan(m.in.data(), m.out.data(), kCount, kType);
+  });
   fail_each("reduce_scatter_v", [](Communicator& c, Memory& m) {
     return c.reduce_scatter_v(m.in.data(), m.out.data(), kCounts, {}, kType);
   });

@@ -75,6 +75,16 @@ Status one(Communicator& comm, const Collectives& kind, Buffer& in, Buffer& out,
     case Collective::kAllToAllV:
       return comm.all_to_all_v(in.data(), exchanged, {}, out.data(), exchanged, {},
                                DataType::kFloat32, options);
+    case Collective::kGatherV:
+      return comm.gather_v(in.data(), out.data(), counts, {}, DataType::kFloat32, 0, options);
+    case Collective::kScatterV:
+      return comm.scatter_v(in.data(), out.data(), counts, {}, DataType::kFloat32, 0, options);
+    case Collective::kInclusiveScan:
+      return comm.inclusive_scan(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                                 options);
+    case Collective::kExclusiveScan:
+      return comm.exclusive_scan(in.data(), out.data(), count, DataType::kFloat32, ReduceOp::kSum,
+                                 options);
     case Collective::kBarrier:
       return comm.barrier(options);
   }
@@ -132,6 +142,8 @@ TEST_CASE("a killed rank is named by every other rank within one second") {
       {Collective::kAllGatherV, true, Algorithm::kAuto},
       {Collective::kReduceScatterV, false, Algorithm::kAuto},
       {Collective::kAllToAllV, true, Algorithm::kAuto},
+      {Collective::kScatterV, true, Algorithm::kAuto},
+      {Collective::kExclusiveScan, true, Algorithm::kAuto},
   };
   for (const int size : sizes({2, 3, 4, 5, 7})) {
     for (const Collectives& kind : kinds) {

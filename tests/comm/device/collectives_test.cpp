@@ -44,7 +44,8 @@ std::vector<Call> every_collective(int size) {
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
         Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
-        Collective::kScatter, Collective::kAllToAll}) {
+        Collective::kScatter, Collective::kAllToAll, Collective::kInclusiveScan,
+        Collective::kExclusiveScan}) {
     for (const size_t count : {0, 1, 7, 300}) {
       for (const bool in_place : {false, true}) {
         calls.push_back({.collective = collective,

@@ -38,6 +38,12 @@ std::vector<Varying> varying_calls(int size) {
             return c.reduce_scatter_v(in, out, counts, offsets, DataType::kInt32, ReduceOp::kSum,
                                       options);
           },
+          [=](Communicator& c, const int32_t* in, int32_t* out, CallOptions options) {
+            return c.gather_v(in, out, counts, offsets, DataType::kInt32, size - 1, options);
+          },
+          [=](Communicator& c, const int32_t* in, int32_t* out, CallOptions options) {
+            return c.scatter_v(in, out, counts, offsets, DataType::kInt32, size / 2, options);
+          },
           to_all};
 }
 

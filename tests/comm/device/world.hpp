@@ -176,6 +176,10 @@ inline Status issue(Communicator& c, const Call& call, Buffers& buffers, CallOpt
       return c.scatter(in, out, call.count, call.type, call.root, options);
     case Collective::kAllToAll:
       return c.all_to_all(in, out, call.count, call.type, options);
+    case Collective::kInclusiveScan:
+      return c.inclusive_scan(in, out, call.count, call.type, call.op, options);
+    case Collective::kExclusiveScan:
+      return c.exclusive_scan(in, out, call.count, call.type, call.op, options);
     default:
       return c.barrier(options);
   }

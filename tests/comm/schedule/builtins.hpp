@@ -86,12 +86,13 @@ inline OperationShape laid_out(OperationShape shape) {
   shape.layouts.clear();
   for (uint64_t r = 0; r < n; ++r) {
     BlockLayout layout;
-    if (shape.collective != Collective::kAllGatherV) {
+    const Form form = form_of(shape.collective);
+    if (form.in == Holds::kEach) {
       std::tie(layout.in_counts, layout.in_offsets) = uneven(shape.ranks, [&](uint64_t b) {
         return shape.collective == Collective::kAllToAllV ? block(r, b) : block(b, 0);
       });
     }
-    if (shape.collective != Collective::kReduceScatterV) {
+    if (form.out == Holds::kEach) {
       std::tie(layout.out_counts, layout.out_offsets) = uneven(shape.ranks, [&](uint64_t b) {
         return shape.collective == Collective::kAllToAllV ? block(b, r) : block(b, 0);
       });

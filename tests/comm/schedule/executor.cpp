@@ -186,6 +186,7 @@ class Execution {
   }
 
   std::optional<Data> read(Rank& r, const Location& o, uint64_t length) {
+    if (o.place == OperandKind::kIdentity) return Data(length, 0);
     if (in_fifo(o)) {
       auto& queue = fifo(o, static_cast<size_t>(o.peer), r.id);
       if (queue.empty()) return fault("two slots taken at once"), std::nullopt;

@@ -26,11 +26,11 @@ struct Expectation {
   }
   bool one_in() const {
     return is(Collective::kAllGather, Collective::kGather) ||
-           op.collective == Collective::kAllGatherV;
+           is(Collective::kAllGatherV, Collective::kGatherV);
   }
   bool one_out() const {
     return is(Collective::kReduceScatter, Collective::kScatter) ||
-           op.collective == Collective::kReduceScatterV;
+           is(Collective::kReduceScatterV, Collective::kScatterV);
   }
   bool exchanges() const { return is(Collective::kAllToAll, Collective::kAllToAllV); }
   bool blocks() const { return one_in() || one_out() || exchanges(); }
@@ -38,30 +38,31 @@ struct Expectation {
   /// Elements that rank `from` has for rank `to`, and where they begin in its In and in that rank's
   /// Out. Where In or Out is a single block, or undivided, it begins at 0.
   uint64_t count(size_t from, size_t to) const {
-    if (op.collective == Collective::kAllGatherV) return op.layouts[0].out_counts[from];
-    if (op.collective == Collective::kReduceScatterV) return op.layouts[0].in_counts[to];
+    if (is(Collective::kAllGatherV, Collective::kGatherV)) return op.layouts[0].out_counts[from];
+    if (is(Collective::kReduceScatterV, Collective::kScatterV)) return op.layouts[0].in_counts[to];
     if (op.collective == Collective::kAllToAllV) return op.layouts[from].in_counts[to];
     return op.count;
   }
   uint64_t in_offset(size_t from, size_t to) const {
     if (one_in()) return 0;
-    const bool varies =
-        op.collective == Collective::kReduceScatterV || op.collective == Collective::kAllToAllV;
+    const bool varies = is(Collective::kReduceScatterV, Collective::kScatterV) ||
+                        op.collective == Collective::kAllToAllV;
     return varies ? op.layouts[from].in_offsets[to] : to * op.count;
   }
   uint64_t out_offset(size_t from, size_t to) const {
     if (one_out()) return 0;
-    const bool varies =
-        op.collective == Collective::kAllGatherV || op.collective == Collective::kAllToAllV;
+    const bool varies = is(Collective::kAllGatherV, Collective::kGatherV) ||
+                        op.collective == Collective::kAllToAllV;
     return varies ? op.layouts[to].out_offsets[from] : from * op.count;
   }
   bool reads(size_t rank) const {
     return static_cast<int>(rank) == op.root ||
-           (op.collective != Collective::kBroadcast && op.collective != Collective::kScatter);
+           !(is(Collective::kBroadcast, Collective::kScatter) ||
+             op.collective == Collective::kScatterV);
   }
   bool writes(size_t rank) const {
     return static_cast<int>(rank) == op.root ||
-           (op.collective != Collective::kReduce && op.collective != Collective::kGather);
+           !(is(Collective::kReduce, Collective::kGather) || op.collective == Collective::kGatherV);
   }
 
   /// Elements of a rank's buffers, and where Out and In begin in the one memory of both in place.
@@ -91,6 +92,13 @@ struct Expectation {
     return finish(sum);
   }
 
+  /// Of a scan: a sum of the first ranks, which no step finishes.
+  uint64_t sum_before(size_t end, uint64_t position) const {
+    uint64_t sum = 0;
+    for (size_t r = 0; r < end; ++r) sum += contribution(r, position);
+    return sum;
+  }
+
   /// Element `i` of what `rank` gets from `from`.
   uint64_t expected(size_t from, size_t rank, uint64_t i) const {
     const auto root = static_cast<size_t>(op.root);
@@ -98,10 +106,15 @@ struct Expectation {
       case Collective::kBroadcast:
         return contribution(root, i);
       case Collective::kScatter:
+      case Collective::kScatterV:
         return contribution(root, in_offset(root, rank) + i);
       case Collective::kAllReduce:
       case Collective::kReduce:
         return sum(i);
+      case Collective::kInclusiveScan:
+        return sum_before(rank + 1, i);
+      case Collective::kExclusiveScan:
+        return sum_before(rank, i);
       case Collective::kReduceScatter:
       case Collective::kReduceScatterV:
         return sum(in_offset(from, rank) + i);

@@ -393,6 +393,64 @@ TEST_CASE("a barrier that somebody may leave early is refused") {
   CHECK_THAT(refusal(exchange), says("may leave before") || says("has not consumed"));
 }
 
+TEST_CASE("a scan with the wrong contributions, or in another order, is refused") {
+  const auto swap_sources = [](LoweredOperation& op, size_t rank, const std::string& step) {
+    Program& p = op.programs[rank];
+    const Instruction& i = p.instructions[find(op, rank, step)];
+    std::swap(p.operands[i.first], p.operands[i.first + 1]);
+  };
+  for (const Collective scan : {Collective::kInclusiveScan, Collective::kExclusiveScan}) {
+    const bool inclusive = scan == Collective::kInclusiveScan;
+    CHECK(verdict({make(scan, Algorithm::kRing, 4)}, tiny(2)).ok());
+
+    LoweredOperation order = make(scan, Algorithm::kRing, 4);
+    swap_sources(order, 3, "recv_reduce_copy");
+    CHECK_THAT(refusal(order), says("rank 3") && says("not folded in rank order"));
+
+    LoweredOperation one_hop = make(scan, Algorithm::kTwoShot, 4);
+    swap_sources(one_hop, 3, "recv_reduce_copy");
+    CHECK_THAT(refusal(one_hop), says("rank 3") && says("not folded in rank order"));
+
+    // Rank 2 copies what it receives, and leaves out its own In, or that of rank 1.
+    LoweredOperation missing = make(scan, Algorithm::kRing, 4);
+    Instruction& fold = missing.programs[2].instructions.back();
+    fold.sources = 1;
+    auto& operands = missing.programs[2].operands;
+    operands.erase(operands.begin() + static_cast<std::ptrdiff_t>(fold.first) + 1);
+    CHECK_THAT(refusal(missing), says(inclusive ? "the contribution of rank 2 is missing"
+                                                : "the contribution of rank 1 is missing"));
+
+    LoweredOperation finished = make(scan, Algorithm::kTwoShot, 4);
+    finished.programs[3].instructions.back().finishes = true;
+    CHECK_THAT(refusal(finished), says("finishes a reduction where none is"));
+  }
+  // An inclusive scan is no exclusive one, nor the other way round; nor is it an all_reduce.
+  LoweredOperation other = make(Collective::kInclusiveScan, Algorithm::kTwoShot, 3);
+  other.collective = Collective::kExclusiveScan;
+  CHECK_THAT(refusal(other), says("rank 0") && says("Out holds the contribution of rank 0") &&
+                                 says("which comes later"));
+  other = make(Collective::kExclusiveScan, Algorithm::kTwoShot, 3);
+  other.collective = Collective::kInclusiveScan;
+  CHECK_THAT(refusal(other), says("the contribution of rank 0 is missing"));
+  other = make(Collective::kInclusiveScan, Algorithm::kTwoShot, 3);
+  other.collective = Collective::kAllReduce;
+  CHECK_THAT(refusal(other), says("rank 0") && says("the contribution of rank 1 is missing"));
+}
+
+TEST_CASE("the identity anywhere else than alone into Out is refused") {
+  const LoweredOperation good = make(Collective::kExclusiveScan, Algorithm::kTwoShot, 3);
+  const auto broken = [&](OperandKind place) {
+    LoweredOperation op = good;
+    op.programs[0].operands[op.programs[0].instructions.back().first + 1].place = place;
+    return refusal(op);
+  };
+  CHECK_THAT(broken(OperandKind::kIdentity), says("elsewhere than as the only source"));
+  LoweredOperation op = good;
+  op.programs[2].operands[op.programs[2].instructions.back().first] = {
+      at(OperandKind::kIdentity, 0)};
+  CHECK_THAT(refusal(op), says("elsewhere than as the only source"));
+}
+
 TEST_CASE("malformed instructions are refused") {
   const LoweredOperation good = make(Collective::kAllReduce, Algorithm::kRing, 3);
   const auto broken = [&](auto&& change) {

@@ -1,0 +1,124 @@
+/* rondo.h's scans, gather_v, scatter_v, and splits with a name, as a C99 program sees them: on
+ * three forked ranks, blocking, asynchronous and in a group; and what is refused. The others are
+ * in c_api_test.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rondo/rondo.h"
+
+enum { kRanks = 3, kLimitSeconds = 60 };
+
+static int rank = -1;
+
+static void expect(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "rank %d: %s (last error: %s)\n", rank, what, rondo_last_error());
+  exit(1);
+}
+
+static void finish(rondo_code code, rondo_work** work, int is_asynchronous, const char* what) {
+  expect(code == RONDO_OK, what);
+  expect((*work != NULL) == is_asynchronous, "a work only of an asynchronous call");
+  if (*work != NULL) expect(rondo_work_wait(*work) == RONDO_OK, what);
+  rondo_work_release(*work);
+  *work = NULL;
+}
+
+static void scans(rondo_communicator* world, int async) {
+  rondo_work* work = NULL;
+  const int32_t in[2] = {rank + 1, 10 * (rank + 1)};
+  const int32_t before = rank * (rank + 1) / 2, until = before + rank + 1;
+  int32_t out[2] = {-1, -1};
+  finish(async ? rondo_inclusive_scan_async(world, in, out, 2, RONDO_INT32, RONDO_SUM, NULL, &work)
+               : rondo_inclusive_scan(world, in, out, 2, RONDO_INT32, RONDO_SUM, NULL),
+         &work, async, "inclusive_scan");
+  expect(out[0] == until && out[1] == 10 * until, "the sum up to this rank");
+  finish(async ? rondo_exclusive_scan_async(world, in, out, 2, RONDO_INT32, RONDO_SUM, NULL, &work)
+               : rondo_exclusive_scan(world, in, out, 2, RONDO_INT32, RONDO_SUM, NULL),
+         &work, async, "exclusive_scan");
+  expect(out[0] == before && out[1] == 10 * before, "the sum before this rank");
+  expect(rondo_exclusive_scan(world, in, out, 2, RONDO_INT32, RONDO_MIN, NULL) == RONDO_OK, "min");
+  expect(out[0] == (rank == 0 ? INT32_MAX : 1), "rank 0 has the identity");
+}
+
+static void blocks(rondo_communicator* world, int async) {
+  rondo_work* work = NULL;
+  const size_t counts[kRanks] = {2, 0, 3}, offsets[kRanks] = {1, 0, 4};
+  int32_t in[8], out[8];
+  for (int i = 0; i < 8; ++i) in[i] = 100 * rank + i, out[i] = -1;
+  finish(async ? rondo_gather_v_async(world, in, out, counts, offsets, RONDO_INT32, 1, NULL, &work)
+               : rondo_gather_v(world, in, out, counts, offsets, RONDO_INT32, 1, NULL),
+         &work, async, "gather_v");
+  const int32_t gathered[8] = {-1, 0, 1, -1, 200, 201, 202, -1};
+  for (int i = 0; i < 8; ++i) expect(out[i] == (rank == 1 ? gathered[i] : -1), "gather_v's result");
+  for (int i = 0; i < 8; ++i) out[i] = -1;
+  finish(async ? rondo_scatter_v_async(world, in, out, counts, offsets, RONDO_INT32, 2, NULL, &work)
+               : rondo_scatter_v(world, in, out, counts, offsets, RONDO_INT32, 2, NULL),
+         &work, async, "scatter_v");
+  for (int i = 0; i < 8; ++i) {
+    const int own = (size_t)i < counts[rank];
+    expect(out[i] == (own ? 200 + (int32_t)offsets[rank] + i : -1), "scatter_v's result");
+  }
+}
+
+static void refusals(rondo_communicator* world) {
+  float in[4] = {0}, out[4] = {0};
+  rondo_plan plan;
+  expect(rondo_inclusive_scan(world, in, out, 4, RONDO_FLOAT32, RONDO_AVG, NULL) ==
+                 RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "no avg in a scan") != NULL,
+         "a scan has no average");
+  expect(rondo_gather_v(world, in, out, NULL, NULL, RONDO_FLOAT32, 0, NULL) ==
+                 RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "0 counts") != NULL,
+         "gather_v without counts");
+  expect(rondo_get_plan(world, RONDO_EXCLUSIVE_SCAN, 1, RONDO_FLOAT32, RONDO_SUM, 0, RONDO_AUTO,
+                        &plan, sizeof plan) == RONDO_OK,
+         "plan");
+  expect(plan.algorithm == RONDO_TWO_SHOT, "a small scan takes one hop");
+}
+
+static void run_rank(const rondo_unique_id* id) {
+  rondo_communicator* world = NULL;
+  rondo_config config;
+  alarm(kLimitSeconds);
+  rondo_config_init(&config, sizeof config);
+  config.rank = rank;
+  config.world_size = kRanks;
+  config.unique_id = id->text;
+  expect(rondo_create(&world, &config) == RONDO_OK, "create");
+  for (int async = 0; async < 2; ++async) {
+    scans(world, async);
+    blocks(world, async);
+  }
+  refusals(world);
+  int32_t in = 1, sum = 0, before = -1;
+  expect(rondo_group_start(world) == RONDO_OK, "group");
+  expect(rondo_inclusive_scan(world, &in, &sum, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK &&
+             rondo_exclusive_scan(world, &in, &before, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK,
+         "scans in a group");
+  expect(rondo_group_end(world) == RONDO_OK && sum == rank + 1 && before == rank, "group_end");
+  rondo_destroy(world);
+}
+
+int main(void) {
+  rondo_unique_id id;
+  expect(rondo_make_unique_id(&id) == RONDO_OK, "make_unique_id");
+  for (int r = 0; r < kRanks; ++r) {
+    if (fork() == 0) {
+      rank = r;
+      run_rank(&id);
+      return 0;
+    }
+  }
+  int failed = 0;
+  for (int r = 0; r < kRanks; ++r) {
+    int status = -1;
+    wait(&status);
+    failed |= status;
+  }
+  return failed != 0;
+}
