@@ -68,6 +68,11 @@ Status Communicator::Impl::hand_over(Call&& call, const CallOptions& options,
   return group.refuse(refused);
 }
 
+Status Communicator::Impl::refuse_call(const Status& why) {
+  RONDO_TRY(failure());
+  return group_ ? group_->refuse(why) : why;
+}
+
 Status Communicator::Impl::add(const Request& request, const CallOptions& options,
                                const WorkState* work, comm::Group& group) {
   RONDO_TRY(check_work(name(request.collective), work));

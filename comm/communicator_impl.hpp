@@ -56,6 +56,7 @@ struct Parent {
   Interrupt interrupt{};                         // may end the setup early
   std::function<void(const Status&)> failing{};  // this rank fails, and may be the first to
   std::string title{}, members{};  // "world/color 1", "ranks 0 and 2 of world"; else Config::name
+  bool named = false;              // the title is the caller's, and errors begin with it
   Status refused{};                // not ok: this rank only comes to the meeting to say so
 };
 
@@ -75,6 +76,9 @@ class Communicator::Impl {
   /// One end of a message.
   Status submit(engine::Transfer transfer, const CallOptions& options,
                 const comm::WorkState* work = nullptr);
+  /// A call that nothing has come of yet fails, and so does the group that it is in. The
+  /// communicator goes on.
+  Status refuse_call(const Status& why);
   Status group_start();
   Status group_end();
   /// What `body` returns. If it throws, the communicator fails, on every rank.
@@ -93,9 +97,11 @@ class Communicator::Impl {
     std::string_view called;   // "split" or "duplicate"
     uint64_t number;           // of this communicator's splits and duplicates, from 1
     std::string title;         // comm::Parent's
+    bool named = false;        // likewise
   };
   /// This rank's part; nothing: it has none.
-  Result<std::optional<SplitPart>> choose_part(int color, int key, std::string_view called);
+  Result<std::optional<SplitPart>> choose_part(int color, int key, std::string_view called,
+                                               std::string_view name = {});
   Result<std::unique_ptr<Impl>> make_part(const SplitPart& part);
   Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
             ReduceOp op) const;

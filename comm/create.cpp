@@ -157,14 +157,15 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   segment_ = std::move(layers.fifo_segment);
   transport_ = std::move(layers.transport);
   board_ = std::move(layers.board);
+  if (parent.named) board_->begin_errors_with(title_ + ": ");
   watch_ = std::move(layers.watch);
   runner_ = std::move(layers.runner);
   plans_ = std::make_unique<comm::Plans>(
       host_limits(sizes, rank(), config_, transport_->capabilities()));
   timeout_ns_ = std::chrono::nanoseconds(config_.timeout).count();
   log(LogLevel::kInfo,
-      fmt::format("rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}", rank(),
-                  size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
+      fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
+                  title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
   if (config_.device >= 0) RONDO_TRY(set_up_device());
   // No rank begins an operation before every rank is on the board.

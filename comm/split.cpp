@@ -9,6 +9,7 @@
 #include <random>
 
 #include "comm/base/guarded.hpp"
+#include "comm/base/printable.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/communicator_impl.hpp"
@@ -20,11 +21,12 @@ using comm::refuse;
 namespace {
 
 constexpr std::chrono::milliseconds kUntilDeathIsSeen{50};
+constexpr size_t kMostNameChars = 60;  // the board has 111 for the name and the members
 
 }  // namespace
 
 Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_part(
-    int color, int key, std::string_view called) {
+    int color, int key, std::string_view called, std::string_view name) {
   if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
   struct SplitChoice {
     int32_t color, key;
@@ -58,8 +60,10 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
   std::string title =
       fmt::format("{}/{}", title_, called == "split" ? fmt::format("color {}", color) : called);
   if (number > 1) title += fmt::format(", {} {}", called == "split" ? "split" : "number", number);
+  const bool named = !name.empty();
+  if (named) title = base::printable(name, kMostNameChars);
   return std::optional<SplitPart>(
-      {std::move(config), std::move(members), called, number, std::move(title)});
+      {std::move(config), std::move(members), called, number, std::move(title), named});
 }
 
 // While a part is made, its members watch each other, and this communicator's error, as they do
@@ -79,7 +83,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const 
                                    .interrupt = [&] { return check_members(part); },
                                    .failing = failing,
                                    .title = part.title,
-                                   .members = comm::name_ranks(part.members) + " of " + title_});
+                                   .members = comm::name_ranks(part.members) + " of " + title_,
+                                   .named = part.named});
   if (made.ok()) return made;
   return explain_failure(part, made.status());
 }
@@ -123,9 +128,9 @@ Status Communicator::Impl::explain_failure(const SplitPart& part, const Status& 
                   comm::name_ranks(part.members), part.config.world_size - 1, status.message())};
 }
 
-Result<std::optional<Communicator>> Communicator::split(int color, int key) {
+Result<std::optional<Communicator>> Communicator::split(int color, int key, std::string_view name) {
   return impl_->guarded([&]() -> Result<std::optional<Communicator>> {
-    auto part = impl_->choose_part(color, key, "split");
+    auto part = impl_->choose_part(color, key, "split", name);
     if (!part.ok()) return part.status();
     if (!*part) return std::optional<Communicator>();
     auto made = impl_->make_part(**part);

@@ -261,8 +261,11 @@ Status Board::raise(const Status& status) const {
   if (has_error()) return read_error();
   ErrorText& own = error_texts_[rank_];
   own.code = static_cast<int32_t>(status.code());
-  const size_t length = std::min(status.message().size(), sizeof(own.message) - 1);
-  std::memcpy(own.message, status.message().data(), length);
+  size_t length = 0;
+  for (const std::string_view part :
+       {std::string_view(errors_begin_), std::string_view(status.message())}) {
+    length += part.copy(own.message + length, sizeof(own.message) - 1 - length);
+  }
   own.message[length] = '\0';
   uint32_t none = 0;
   // Sequentially consistent: see is_posted_after_error(); as a release it pairs with read_error().

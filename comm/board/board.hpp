@@ -341,6 +341,8 @@ class Board : public BoardView {
   /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
   /// that holds.
   Status raise(const Status& status) const;
+  /// With what the errors that this rank raises begin: "rows: ". Before the first operation.
+  void begin_errors_with(std::string words) { errors_begin_ = std::move(words); }
 
  private:
   static uint64_t pack_shape(const Call& call) {
@@ -363,6 +365,7 @@ class Board : public BoardView {
   uint64_t counts_kept_;  // of a rank's last all_to_all_v's
   RankState* own_;
   OperationRecord* own_records_;
+  std::string errors_begin_;
   mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText
 };
 

@@ -192,10 +192,16 @@ rondo_code rondo_pending_wait(rondo_pending* pending, rondo_communicator** commu
 
 rondo_code rondo_split(rondo_communicator* communicator, int32_t color, int32_t key,
                        rondo_communicator** part) {
+  return rondo_split_named(communicator, color, key, nullptr, part);
+}
+
+rondo_code rondo_split_named(rondo_communicator* communicator, int32_t color, int32_t key,
+                             const char* name, rondo_communicator** part) {
   return guarded({{communicator, "the communicator"}, {part, "the place for the communicator"}},
                  [&]() -> Status {
                    *part = nullptr;
-                   auto made = communicator->communicator.split(color, key);
+                   auto made =
+                       communicator->communicator.split(color, key, name != nullptr ? name : "");
                    if (made.ok() && *made) *part = new rondo_communicator{std::move(**made)};
                    return made.status();
                  });

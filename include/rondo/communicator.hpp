@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rondo/memory.hpp"
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
@@ -202,8 +203,10 @@ class Communicator {
 
   /// Creates a communicator for each color, of the ranks that pass it, ordered by key, then by rank
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
-  /// communicator's settings. Blocks as create() does.
-  Result<std::optional<Communicator>> split(int color, int key);
+  /// communicator's settings. Blocks as create() does. A name ("rows") is what errors, logs and
+  /// rondo-status call the new communicator, which else is "world/color 1"; every rank of a color
+  /// passes the same. Its first 60 characters count.
+  Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
   static constexpr int kNoColor = -1;
   /// Another communicator of the same ranks, with independent operations. Collective.
   Result<Communicator> duplicate();
@@ -378,6 +381,115 @@ class Communicator {
   /// Work::envelope() says what it received.
   Work recv_async(void* buffer, size_t count, DataType type, int peer, int tag,
                   const CallOptions& options = {});
+
+  /// Of the blocks of a _v call, one for each rank.
+  using Counts = std::span<const size_t>;
+  /// The same calls on arrays, vectors and spans (InSpan, OutSpan): count and type are theirs, and
+  /// the operator is a sum where only options are passed. kInvalidArgument names a buffer whose size
+  /// does not fit the call: In and Out of an all_reduce hold the same number, Out of an all_gather
+  /// size() times as many as In. In _v calls the buffer of one block holds exactly its count, the
+  /// buffer of all blocks at least up to the end of the last. A buffer that this rank does not use
+  /// (broadcast's In except on the root, say) may be anything, such as {}.
+  Status all_reduce(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                    const CallOptions& options = {});
+  Status all_reduce(InSpan in, OutSpan out, const CallOptions& options) {
+    return all_reduce(in, out, ReduceOp::kSum, options);
+  }
+  Work all_reduce_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                        const CallOptions& options = {});
+  Work all_reduce_async(InSpan in, OutSpan out, const CallOptions& options) {
+    return all_reduce_async(in, out, ReduceOp::kSum, options);
+  }
+  Status reduce_scatter(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                        const CallOptions& options = {});
+  Status reduce_scatter(InSpan in, OutSpan out, const CallOptions& options) {
+    return reduce_scatter(in, out, ReduceOp::kSum, options);
+  }
+  Work reduce_scatter_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {});
+  Work reduce_scatter_async(InSpan in, OutSpan out, const CallOptions& options) {
+    return reduce_scatter_async(in, out, ReduceOp::kSum, options);
+  }
+  Status all_gather(InSpan in, OutSpan out, const CallOptions& options = {});
+  Work all_gather_async(InSpan in, OutSpan out, const CallOptions& options = {});
+  Status broadcast(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Work broadcast_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Status reduce(InSpan in, OutSpan out, int root, ReduceOp op = ReduceOp::kSum,
+                const CallOptions& options = {});
+  Status reduce(InSpan in, OutSpan out, int root, const CallOptions& options) {
+    return reduce(in, out, root, ReduceOp::kSum, options);
+  }
+  Work reduce_async(InSpan in, OutSpan out, int root, ReduceOp op = ReduceOp::kSum,
+                    const CallOptions& options = {});
+  Work reduce_async(InSpan in, OutSpan out, int root, const CallOptions& options) {
+    return reduce_async(in, out, root, ReduceOp::kSum, options);
+  }
+  Status gather(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Work gather_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Status scatter(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Work scatter_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
+  Status all_to_all(InSpan in, OutSpan out, const CallOptions& options = {});
+  Work all_to_all_async(InSpan in, OutSpan out, const CallOptions& options = {});
+  Status inclusive_scan(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                        const CallOptions& options = {});
+  Status inclusive_scan(InSpan in, OutSpan out, const CallOptions& options) {
+    return inclusive_scan(in, out, ReduceOp::kSum, options);
+  }
+  Work inclusive_scan_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {});
+  Work inclusive_scan_async(InSpan in, OutSpan out, const CallOptions& options) {
+    return inclusive_scan_async(in, out, ReduceOp::kSum, options);
+  }
+  Status exclusive_scan(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                        const CallOptions& options = {});
+  Status exclusive_scan(InSpan in, OutSpan out, const CallOptions& options) {
+    return exclusive_scan(in, out, ReduceOp::kSum, options);
+  }
+  Work exclusive_scan_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {});
+  Work exclusive_scan_async(InSpan in, OutSpan out, const CallOptions& options) {
+    return exclusive_scan_async(in, out, ReduceOp::kSum, options);
+  }
+  Status all_gather_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                      const CallOptions& options = {});
+  Work all_gather_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                          const CallOptions& options = {});
+  Status reduce_scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                          ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Status reduce_scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                          const CallOptions& options) {
+    return reduce_scatter_v(in, out, counts, offsets, ReduceOp::kSum, options);
+  }
+  Work reduce_scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                              ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work reduce_scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
+                              const CallOptions& options) {
+    return reduce_scatter_v_async(in, out, counts, offsets, ReduceOp::kSum, options);
+  }
+  Status gather_v(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
+                  const CallOptions& options = {});
+  Work gather_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
+                      const CallOptions& options = {});
+  Status scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
+                   const CallOptions& options = {});
+  Work scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
+                       const CallOptions& options = {});
+  Status all_to_all_v(InSpan in, Counts in_counts, Counts in_offsets, OutSpan out,
+                      Counts out_counts, Counts out_offsets, const CallOptions& options = {});
+  Work all_to_all_v_async(InSpan in, Counts in_counts, Counts in_offsets, OutSpan out,
+                          Counts out_counts, Counts out_offsets, const CallOptions& options = {});
+  Status send(InSpan buffer, int peer, const CallOptions& options = {}) {
+    return send(buffer.data(), buffer.size(), buffer.type(), peer, options);
+  }
+  Work send_async(InSpan buffer, int peer, const CallOptions& options = {}) {
+    return send_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
+  }
+  Status recv(OutSpan buffer, int peer, const CallOptions& options = {}) {
+    return recv(buffer.data(), buffer.size(), buffer.type(), peer, options);
+  }
+  Work recv_async(OutSpan buffer, int peer, const CallOptions& options = {}) {
+    return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
+  }
 
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread may call it.

@@ -1,8 +1,67 @@
-// Library memory: buffers that every rank of this host can access in place, so that collectives
-// need no staging.
+// Memory of calls: views of typed buffers, and library memory, which every rank of this host can
+// access in place, so that collectives need no staging.
 #pragma once
 
 #include <cstddef>
+#include <span>
+#include <utility>
+
+#include "rondo/types.hpp"
+
+namespace rondo {
+
+/// The elements of an array, vector, span, ...: const where they may only be read.
+template <class Range>
+using ElementIn = typename decltype(std::span(std::declval<Range&>()))::element_type;
+template <class Range>
+concept ReadableRange =
+    std::optional<DataType>(DataTypeOf<std::remove_const_t<ElementIn<Range>>>::kValue)
+.has_value();
+template <class Range>
+concept WritableRange = ReadableRange<Range> && !std::is_const_v<ElementIn<Range>>;
+
+/// A buffer that a call reads: any contiguous range of elements. Empty where a rank has none.
+class InSpan {
+ public:
+  InSpan() = default;
+  template <ReadableRange Range>
+  InSpan(const Range& range)  // NOLINT(google-explicit-constructor): any range is an argument
+      : data_(std::span(range).data()),
+        size_(std::span(range).size()),
+        type_(*DataTypeOf<std::remove_const_t<ElementIn<Range>>>::kValue) {}
+
+  const void* data() const { return data_; }
+  size_t size() const { return size_; }  // elements
+  DataType type() const { return type_; }
+
+ private:
+  const void* data_ = nullptr;
+  size_t size_ = 0;
+  DataType type_ = DataType::kUint8;
+};
+
+/// A buffer that a call writes, likewise.
+class OutSpan {
+ public:
+  OutSpan() = default;
+  template <class Range>
+  requires WritableRange<std::remove_reference_t<Range>> OutSpan(
+      Range&& range)  // NOLINT: as above; the range itself is not kept
+      : data_(std::span(range).data()),
+        size_(std::span(range).size()),
+        type_(*DataTypeOf<ElementIn<std::remove_reference_t<Range>>>::kValue) {}
+
+  void* data() const { return data_; }
+  size_t size() const { return size_; }  // elements
+  DataType type() const { return type_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+  DataType type_ = DataType::kUint8;
+};
+
+}  // namespace rondo
 
 #pragma GCC visibility push(default)
 namespace rondo {

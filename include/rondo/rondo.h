@@ -209,6 +209,9 @@ rondo_code rondo_pending_wait(rondo_pending* pending, rondo_communicator** commu
 enum { RONDO_NO_COLOR = -1 };
 rondo_code rondo_split(rondo_communicator* communicator, int32_t color, int32_t key,
                        rondo_communicator** part);
+/* The same with a name ("rows"; null: none), which errors, logs and rondo-status show. */
+rondo_code rondo_split_named(rondo_communicator* communicator, int32_t color, int32_t key,
+                             const char* name, rondo_communicator** part);
 /* Another communicator of the same ranks, with independent operations. Collective. */
 rondo_code rondo_duplicate(rondo_communicator* communicator, rondo_communicator** same);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace rondo {
 
@@ -204,6 +205,26 @@ constexpr bool supports(DataType type, ReduceOp op) {
 constexpr bool supports(Collective collective, DataType type, ReduceOp op) {
   return supports(type, op) && !(is_scan(collective) && op == ReduceOp::kAvg);
 }
+
+/// The data type of a C++ type, for calls that take spans. Specialise it for types of your own that
+/// have one of the formats without a C++ type, such as a half; kValue is then that DataType.
+template <class T>
+struct DataTypeOf {
+  static constexpr std::optional<DataType> find() {
+    if (std::is_same_v<T, bool>) return DataType::kBool;
+    if (std::is_same_v<T, float>) return DataType::kFloat32;
+    if (std::is_same_v<T, double>) return DataType::kFloat64;
+    if (std::is_same_v<T, std::byte>) return DataType::kUint8;
+    if (!std::is_integral_v<T>) return std::nullopt;
+    constexpr DataType kSigned[] = {DataType::kInt8, DataType::kInt16, DataType::kInt32,
+                                    DataType::kInt64};
+    constexpr DataType kUnsigned[] = {DataType::kUint8, DataType::kUint16, DataType::kUint32,
+                                      DataType::kUint64};
+    constexpr int kSize = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return std::is_signed_v<T> ? kSigned[kSize] : kUnsigned[kSize];
+  }
+  static constexpr std::optional<DataType> kValue = find();
+};
 
 inline constexpr std::string_view kDataTypeNames[kDataTypes] = {
     "float", "double", "half",   "bfloat16", "int32", "int64",  "uint8", "int8",

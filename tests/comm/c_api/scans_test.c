@@ -101,6 +101,18 @@ static void run_rank(const rondo_unique_id* id) {
              rondo_exclusive_scan(world, &in, &before, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK,
          "scans in a group");
   expect(rondo_group_end(world) == RONDO_OK && sum == rank + 1 && before == rank, "group_end");
+  rondo_communicator* part = NULL;
+  expect(rondo_split_named(world, rank == 1 ? RONDO_NO_COLOR : 0, 0, "rows", &part) == RONDO_OK &&
+             (part == NULL) == (rank == 1),
+         "a split with a name");
+  if (part != NULL) {
+    const rondo_code code =
+        rank == 0 ? rondo_barrier(part, NULL)
+                  : rondo_all_reduce(part, &in, &sum, 1, RONDO_INT32, RONDO_SUM, NULL);
+    expect(code == RONDO_MISMATCH && strncmp(rondo_last_error(), "rows: ", 6) == 0,
+           "its errors begin with the name");
+  }
+  rondo_destroy(part);
   rondo_destroy(world);
 }
 

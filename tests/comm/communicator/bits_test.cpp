@@ -322,9 +322,10 @@ void scan_bools(Communicator& comm, ReduceOp op, bool in_place) {
         std::vector<unsigned char> in(count), other(count, 0xcd);
         for (size_t i = 0; i < count; ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
         std::vector<unsigned char>& out = in_place ? in : other;
-        const auto call = inclusive ? &Communicator::inclusive_scan : &Communicator::exclusive_scan;
-        expect_ok((comm.*call)(in.data(), out.data(), count, DataType::kBool, op,
-                               {.algorithm = algorithm}),
+        const CallOptions options{.algorithm = algorithm};
+        const DataType type = DataType::kBool;
+        expect_ok(inclusive ? comm.inclusive_scan(in.data(), out.data(), count, type, op, options)
+                            : comm.exclusive_scan(in.data(), out.data(), count, type, op, options),
                   "scan");
         for (size_t i = 0; i < count; ++i) {
           const bool nothing = !inclusive && comm.rank() == 0;

@@ -381,9 +381,10 @@ inline void scan(Communicator& comm, const Case& c, Collective collective) {
   Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
   Buffer& out = c.in_place ? in : other;
   fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const auto call = inclusive ? &Communicator::inclusive_scan : &Communicator::exclusive_scan;
+  const CallOptions options{.algorithm = c.algorithm};
   const Status status =
-      (comm.*call)(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
+      inclusive ? comm.inclusive_scan(in.data(), out.data(), c.count, c.type, c.op, options)
+                : comm.exclusive_scan(in.data(), out.data(), c.count, c.type, c.op, options);
   if (c.op == ReduceOp::kAvg) {
     expect(status.code() == Code::kInvalidArgument, what + ": " + status.to_string());
     return;

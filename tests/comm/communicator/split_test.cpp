@@ -4,8 +4,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "rondo/log.hpp"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -148,6 +154,46 @@ TEST_CASE("over TCP, too, many parts come about at once, at one port") {
       }
     }));
   }
+}
+
+namespace {
+
+std::mutex logged_mutex;
+std::vector<std::string> logged;
+
+/// Whether this process has logged a line that begins so.
+bool has_logged(const std::string& beginning) {
+  const std::scoped_lock lock(logged_mutex);
+  return std::any_of(logged.begin(), logged.end(),
+                     [&](const std::string& line) { return line.starts_with(beginning); });
+}
+
+}  // namespace
+
+TEST_CASE("a part's name is what its errors and logs begin with; without one they are as before") {
+  require_all_ok(run_world(How::kForks, 3, [](Communicator& comm) {
+    set_log_level(LogLevel::kInfo);
+    set_log_callback([](LogLevel, std::string_view line) {
+      const std::scoped_lock lock(logged_mutex);
+      logged.emplace_back(line);
+    });
+    const std::vector<std::pair<std::string, std::string>> names = {
+        {"rows", "rows"}, {"", "world/color 4, split 2"}, {"a\tb", "a?b"}};
+    for (const auto& [name, shown] : names) {
+      auto part = comm.split(comm.rank() == 1 ? Communicator::kNoColor : 4, 0, name);
+      expect(part.ok(), part.status().to_string());
+      if (comm.rank() == 1) continue;
+      Communicator& own = **part;
+      expect(has_logged(shown + ": rank "), "no line of " + shown);
+      expect(own.split(0, 0).ok(), "a part of a part");
+      expect(has_logged(shown + "/color 0: rank "), "no line of a part of " + shown);
+      float in = 1, out = 0;
+      const Status status =
+          own.rank() == 0 ? own.all_reduce(&in, &out, 1, DataType::kFloat32) : own.barrier();
+      expect(status.code() == Code::kMismatch, status.to_string());
+      expect(status.message().starts_with(shown + ": ") == !name.empty(), status.to_string());
+    }
+  }));
 }
 
 TEST_CASE("a negative color is refused where it was given, and holds nobody up") {

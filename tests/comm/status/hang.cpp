@@ -1,6 +1,6 @@
 // A job that hangs until somebody helps: rank 0 stops itself before the second operation, the
 // others wait for it, all in a ring. It ends well once rank 0 is continued. With "parts" the others
-// have a communicator of their own besides; with "message" rank 1 waits for a message of rank 0's.
+// have a communicator of their own besides, with "rows" one of that name; with "message" rank 1 waits for a message of rank 0's.
 #include <signal.h>
 #include <unistd.h>
 
@@ -30,8 +30,9 @@ int main(int argc, char** argv) {
   if (!made.ok()) return failed(made.status());
   rondo::Communicator& world = *made;
   std::optional<rondo::Communicator> part;
-  if (how == "parts") {
-    auto split = world.split(world.rank() == 0 ? rondo::Communicator::kNoColor : 0, 0);
+  if (how == "parts" || how == "rows") {
+    auto split = world.split(world.rank() == 0 ? rondo::Communicator::kNoColor : 0, 0,
+                             how == "rows" ? how : "");
     if (!split.ok()) return failed(split.status());
     part = std::move(*split);
   }

@@ -207,32 +207,35 @@ TEST_CASE("a job of another launcher is seen through any of its processes") {
 }
 
 TEST_CASE("a rank's boards are all seen, those that it has open and those that it has mapped") {
-  const TempDirectory place;
-  const std::string script =
-      "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 '" RONDO_HANG "' parts & done; wait";
-  const auto ran = run_program(
-      {"sh", "-c", script}, {"RONDO_RENDEZVOUS=" + place.path() + "/meet", "RONDO_STATUS_SOCKET"},
-      std::chrono::seconds(60), [&](pid_t pid) {
-        const json all = hanging(place, pid, 2);
-        const json ranks = training(all)["ranks"];
-        CHECK(hanging(place, ranks[0]["pid"], 1)["communicators"].size() == 1);
-        // Rank 1 has the part's board open, as its rank 0, and the other's mapped; rank 2 has both
-        // mapped.
-        for (const int rank : {1, 2}) {
-          const json seen = hanging(place, ranks[rank]["pid"], 2);
-          check_hanging(training(seen), 2);  // a split is one too
-          for (const json& communicator : seen["communicators"]) {
-            if (communicator["communicator"] == "training") continue;
-            CHECK(communicator["communicator"] == "training/color 0, ranks 1 and 2 of training");
-            REQUIRE(communicator["ranks"].size() == 2);
-            CHECK(communicator["ranks"][0]["pid"] == ranks[1]["pid"]);
-            CHECK(communicator["ranks"][1]["pid"] == ranks[2]["pid"]);
+  for (const auto& [how, shown] :
+       {std::pair<std::string, std::string>{"parts", "training/color 0"}, {"rows", "rows"}}) {
+    const TempDirectory place;
+    const std::string script =
+        "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 '" RONDO_HANG "' " + how + " & done; wait";
+    const auto ran = run_program(
+        {"sh", "-c", script}, {"RONDO_RENDEZVOUS=" + place.path() + "/meet", "RONDO_STATUS_SOCKET"},
+        std::chrono::seconds(60), [&](pid_t pid) {
+          const json all = hanging(place, pid, 2);
+          const json ranks = training(all)["ranks"];
+          CHECK(hanging(place, ranks[0]["pid"], 1)["communicators"].size() == 1);
+          // Rank 1 has the part's board open, as its rank 0, and the other's mapped; rank 2 has both
+          // mapped.
+          for (const int rank : {1, 2}) {
+            const json seen = hanging(place, ranks[rank]["pid"], 2);
+            check_hanging(training(seen), 2);  // a split is one too
+            for (const json& communicator : seen["communicators"]) {
+              if (communicator["communicator"] == "training") continue;
+              CHECK(communicator["communicator"] == shown + ", ranks 1 and 2 of training");
+              REQUIRE(communicator["ranks"].size() == 2);
+              CHECK(communicator["ranks"][0]["pid"] == ranks[1]["pid"]);
+              CHECK(communicator["ranks"][1]["pid"] == ranks[2]["pid"]);
+            }
           }
-        }
-        go_on(training(all));
-      });
-  INFO(ran.out << ran.err);
-  CHECK(ran.exit_code == 0);
+          go_on(training(all));
+        });
+    INFO(ran.out << ran.err);
+    CHECK(ran.exit_code == 0);
+  }
 }
 
 TEST_CASE("a launcher that is stopped itself does not hide its ranks") {
