@@ -8,6 +8,7 @@ target_include_directories(rondo_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJE
 set(rondo_cxx_flags
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -ffp-contract=off  # results must not depend on whether the compiler fuses
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=  # a broken invariant names a file of the tree, not a folder of the machine that built it
   $<$<BOOL:${RONDO_WERROR}>:-Werror>)
 target_compile_options(rondo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${rondo_cxx_flags}>")
 target_link_libraries(rondo_options INTERFACE Threads::Threads)
