@@ -36,27 +36,28 @@ double number(const Json& object, const char* key) {
 }
 
 /// Five columns, up to 99999.
-std::string ms(double value) {
+std::string ms_text(double value) {
   return fmt::format("{:.{}f}", value, value < 99.995 ? 2 : value < 999.95 ? 1 : 0);
 }
 
-std::string ms(const Json& object, const char* key) { return ms(number(object, key)); }
+std::string ms_text(const Json& object, const char* key) { return ms_text(number(object, key)); }
 
 std::string times(const Json& s) {
   const std::string text = fmt::format(
       "step  {:>9} ms: compute {}, exposed {}, other waits {}, data {}\n"
       "comm  {:>9} ms: hidden {} ({:.0f} %), exposed {}; predicted {}\n",
-      ms(s, "step_ms"), ms(s, "compute_ms"), ms(s, "exposed_comm_ms"), ms(s, "other_wait_ms"),
-      ms(s, "data_wait_ms"), ms(number(s, "comm_us") / 1e3), ms(s, "hidden_comm_ms"),
-      100 * number(s, "hidden_fraction"), ms(s, "exposed_comm_ms"),
-      ms(number(s, "predicted_comm_us") / 1e3));
+      ms_text(s, "step_ms"), ms_text(s, "compute_ms"), ms_text(s, "exposed_comm_ms"),
+      ms_text(s, "other_wait_ms"), ms_text(s, "data_wait_ms"), ms_text(number(s, "comm_us") / 1e3),
+      ms_text(s, "hidden_comm_ms"), 100 * number(s, "hidden_fraction"),
+      ms_text(s, "exposed_comm_ms"), ms_text(number(s, "predicted_comm_us") / 1e3));
   if (!s.contains("accounting")) return text;
   const Json& a = s["accounting"];
   const std::string rest = a["contention"].is_null() ? ""
                                                      : fmt::format("; contention {:+.0f} %",
                                                                    100 * number(a, "contention"));
-  return text + fmt::format("apart {:>9} ms: compute {}, comm {}; at best {}{}\n", ms(a, "sum_ms"),
-                            ms(a, "compute_ms"), ms(a, "cost_ms"), ms(a, "max_ms"), rest);
+  return text + fmt::format("apart {:>9} ms: compute {}, comm {}; at best {}{}\n",
+                            ms_text(a, "sum_ms"), ms_text(a, "compute_ms"), ms_text(a, "cost_ms"),
+                            ms_text(a, "max_ms"), rest);
 }
 
 std::string bytes(const Json& s) {
@@ -70,7 +71,7 @@ std::string bytes(const Json& s) {
 
 std::string bucket_row(size_t index, const Json& bucket) {
   const auto time = [&](const char* key) {
-    return bucket.contains(key) ? ms(bucket, key) : std::string("-");
+    return bucket.contains(key) ? ms_text(bucket, key) : std::string("-");
   };
   return fmt::format("{:>6} {:>11}  {:<15} {:>7} {:>8} {:>7} {:>7} {:>9.3f}\n", index,
                      bucket["bytes"].get<uint64_t>(), bucket["algorithm"].get<std::string>(),
@@ -101,7 +102,7 @@ std::string step_line(const StepRecord& r, uint64_t last_step) {
   const size_t digits = std::to_string(last_step).size();
   return fmt::format(
       "step {:>{}}  loss {:<8.4f} {:>7.0f} samples/s {:>6} ms, exposed {}{}{}", r.step, digits,
-      r.loss, r.samples_per_s, ms(r.times.step_ms), ms(r.times.exposed_comm_ms),
+      r.loss, r.samples_per_s, ms_text(r.times.step_ms), ms_text(r.times.exposed_comm_ms),
       r.epoch > 0 ? fmt::format("  epoch {}", r.epoch) : "", r.skipped ? "  skipped" : "");
 }
 
