@@ -4,11 +4,14 @@ import signal
 import threading
 
 from rondo import _rondo
+from rondo._envelope import Envelope
 from rondo._error import Error
 from rondo._rondo import Work, is_library_memory, make_unique_id
 
-__all__ = ["Communicator", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Envelope", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
 __version__ = ".".join(str(part) for part in _rondo.version)
+
+ANY_SOURCE, ANY_TAG = -2, -1
 
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     _rondo.catch_interrupts()
@@ -36,7 +39,7 @@ Communicator.from_mpi = staticmethod(_from_mpi)
 Communicator.group = _group
 Communicator.__enter__ = lambda self: self
 Communicator.__exit__ = lambda self, *failure: self.close()
-Communicator.__module__ = Work.__module__ = Error.__module__ = "rondo"
+Communicator.__module__ = Work.__module__ = Envelope.__module__ = Error.__module__ = "rondo"
 
 
 def empty(shape, dtype="float32"):

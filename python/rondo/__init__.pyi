@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Optional, TypedDict, Union
+from typing import Any, Literal, NamedTuple, Optional, TypedDict, Union
 
 from typing_extensions import Unpack
 
@@ -18,6 +18,15 @@ class Options(TypedDict, total=False):
 
 __version__: str
 
+ANY_SOURCE: int
+ANY_TAG: int
+
+class Envelope(NamedTuple):
+    source: int
+    tag: int
+    count: int
+    dtype: str
+
 class Error(RuntimeError):
     code: str
     rank: int
@@ -27,6 +36,8 @@ class Work:
     def test(self) -> bool: ...
     @property
     def times(self) -> tuple[int, int, int]: ...
+    @property
+    def envelope(self) -> Optional[Envelope]: ...
 
 class Communicator:
     rank: int
@@ -86,11 +97,33 @@ class Communicator:
         y_offsets: Optional[Sequence[int]] = None,
         **options: Unpack[Options],
     ) -> Any: ...
-    def send(self, x: Array, peer: int, **options: Unpack[Options]) -> Any: ...
-    def recv(self, y: Array, peer: int, **options: Unpack[Options]) -> Any: ...
+    def gather_v(
+        self,
+        x: Array,
+        y: Optional[Array],
+        counts: Sequence[int],
+        offsets: Optional[Sequence[int]] = None,
+        root: int = 0,
+        **options: Unpack[Options],
+    ) -> Any: ...
+    def scatter_v(
+        self,
+        x: Optional[Array],
+        y: Array,
+        counts: Sequence[int],
+        offsets: Optional[Sequence[int]] = None,
+        root: int = 0,
+        **options: Unpack[Options],
+    ) -> Any: ...
+    def inclusive_scan(self, x: Array, y: Optional[Array] = None, op: Op = "sum", **options: Unpack[Options]) -> Any: ...
+    def exclusive_scan(self, x: Array, y: Optional[Array] = None, op: Op = "sum", **options: Unpack[Options]) -> Any: ...
+    def send(self, x: Array, peer: int, tag: Optional[int] = None, **options: Unpack[Options]) -> Any: ...
+    def recv(self, y: Array, peer: int, tag: Optional[int] = None, **options: Unpack[Options]) -> Any: ...
+    def probe(self, peer: int = ..., tag: int = ..., **options: Unpack[Options]) -> Envelope: ...
+    def try_probe(self, peer: int = ..., tag: int = ...) -> Optional[Envelope]: ...
     def barrier(self, **options: Unpack[Options]) -> Any: ...
     def group(self) -> AbstractContextManager[Communicator]: ...
-    def split(self, color: Optional[int], key: int = 0) -> Optional[Communicator]: ...
+    def split(self, color: Optional[int], key: int = 0, name: Optional[str] = None) -> Optional[Communicator]: ...
     def duplicate(self) -> Communicator: ...
     def abort(self, reason: str) -> None: ...
     def check(self) -> None: ...

@@ -1,4 +1,4 @@
-// The collectives and messages of rondo.Communicator: each reads its arrays, compares their sizes
+// The collectives of rondo.Communicator: each reads its arrays, compares their sizes
 // with what the collective needs, and calls one of the C API's two forms.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -8,47 +8,14 @@
 #include <tuple>
 #include <utility>
 
+#include "python/src/call.hpp"
 #include "python/src/communicator.hpp"
-#include "python/src/interrupt.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo::python {
 namespace {
 
 using Counts = std::vector<size_t>;
-
-/// Keyword arguments that every call has: async_op, algorithm, timeout (seconds), factor, stream.
-struct CallSettings {
-  rondo_call_options call;
-  bool async_op = false;
-
-  explicit CallSettings(const nb::kwargs& given) {
-    rondo_call_options_init(&call, sizeof call);
-    for (const auto& [key, value] : given) set(nb::cast<std::string>(key), value);
-  }
-
- private:
-  void set(const std::string& key, nb::handle value) {
-    if (key == "async_op") {
-      async_op = nb::cast<bool>(value);
-    } else if (value.is_none()) {
-      // the default
-    } else if (key == "algorithm") {
-      const auto text = nb::cast<std::string>(value);
-      const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
-      if (!algorithm) throw nb::value_error(("no algorithm \"" + text + "\"").c_str());
-      call.algorithm = static_cast<rondo_algorithm>(*algorithm);
-    } else if (key == "timeout") {
-      call.timeout_ms = milliseconds(nb::cast<double>(value));
-    } else if (key == "factor") {
-      call.factor = nb::cast<double>(value);
-    } else if (key == "stream") {
-      call.stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(value));
-    } else {
-      throw nb::type_error(("no argument \"" + key + "\"").c_str());
-    }
-  }
-};
 
 rondo_reduce_op op_named(const std::string& text) {
   const auto op = parse<ReduceOp>(text, kReduceOpNames);
@@ -57,8 +24,6 @@ rondo_reduce_op op_named(const std::string& text) {
   throw nb::value_error(
       ("no operator \"" + text + "\"" + (why.empty() ? "" : ": ") + std::string(why)).c_str());
 }
-
-rondo_data_type type_of(const Array& array) { return static_cast<rondo_data_type>(array.type); }
 
 /// A new array like x whose first dimension is `times` / `parts` as long; x must divide so. 0: of x's
 /// shape.
@@ -96,36 +61,6 @@ void expect_root(int root, const PyCommunicator& self) {
   throw nb::value_error(
       ("root " + std::to_string(root) + " is not a rank of " + std::to_string(self.size()))
           .c_str());
-}
-
-/// Calls one of the two forms with these arguments. Returns `result`, or a Work that yields it.
-template <class Blocking, class Asynchronous, class Arguments>
-nb::object run(nb::handle self_object, const CallSettings& options, std::vector<Array> arrays,
-               nb::object result, Blocking* blocking, Asynchronous* asynchronous,
-               const Arguments& arguments) {
-  auto& self = nb::cast<PyCommunicator&>(self_object);
-  rondo_communicator* const handle = self.handle();
-  rondo_code code = RONDO_OK;
-  if (options.async_op) {
-    rondo_work* work = nullptr;
-    {
-      const nb::gil_scoped_release released;
-      code = std::apply(
-          [&](auto... each) { return asynchronous(handle, each..., &options.call, &work); },
-          arguments);
-    }
-    check(code, self.rank());
-    return nb::cast(PyWork(nb::borrow(self_object), work, std::move(arrays), std::move(result)));
-  }
-  {
-    const Interruptible interruptible(handle);
-    const nb::gil_scoped_release released;
-    code = std::apply([&](auto... each) { return blocking(handle, each..., &options.call); },
-                      arguments);
-  }
-  check(code, self.rank());
-  if (self.in_group()) self.keep(nullptr, std::move(arrays));
-  return result;
 }
 
 nb::object all_reduce(nb::handle self, nb::handle x, nb::handle y, const std::string& op,
@@ -304,16 +239,51 @@ nb::object all_to_all_v(nb::handle self, nb::handle x, const Counts& x_counts, n
                              y_counts.data(), data_of(y_offsets), type_of(in)));
 }
 
-nb::object send(nb::handle self, nb::handle x, int peer, const nb::kwargs& options) {
+nb::object gather_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
+                    const std::optional<Counts>& offsets, int root, const nb::kwargs& options) {
+  const auto& communicator = nb::cast<PyCommunicator&>(self);
+  expect_root(root, communicator);
   const Array in = array_of(x, false, "x");
-  return run(self, CallSettings(options), {in}, nb::none(), rondo_send, rondo_send_async,
-             std::make_tuple(in.data, in.count, type_of(in), peer));
+  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
+  expect(in, "x", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
+  Array out;
+  if (communicator.rank() == root) {
+    out = array_of(y, true, "y");
+    expect_one_type(in, out);
+    expect_extent(out, "y", counts, offsets);
+  }
+  return run(
+      self, CallSettings(options), {in, out}, out.object.is_valid() ? out.object : nb::none(),
+      rondo_gather_v, rondo_gather_v_async,
+      std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(in), root));
 }
 
-nb::object recv(nb::handle self, nb::handle y, int peer, const nb::kwargs& options) {
+nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
+                     const std::optional<Counts>& offsets, int root, const nb::kwargs& options) {
+  const auto& communicator = nb::cast<PyCommunicator&>(self);
+  expect_root(root, communicator);
   const Array out = array_of(y, true, "y");
-  return run(self, CallSettings(options), {out}, out.object, rondo_recv, rondo_recv_async,
-             std::make_tuple(out.data, out.count, type_of(out), peer));
+  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
+  expect(out, "y", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
+  Array in;
+  if (communicator.rank() == root) {
+    in = array_of(x, false, "x");
+    expect_one_type(in, out);
+    expect_extent(in, "x", counts, offsets);
+  }
+  return run(
+      self, CallSettings(options), {in, out}, out.object, rondo_scatter_v, rondo_scatter_v_async,
+      std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(out), root));
+}
+
+template <auto Blocking, auto Asynchronous>
+nb::object scan(nb::handle self, nb::handle x, nb::handle y, const std::string& op,
+                const nb::kwargs& options) {
+  const Array in = array_of(x, false, "x"), out = written(y, in);
+  expect_one_type(in, out);
+  expect(out, "y", in.count, "as many as x");
+  return run(self, CallSettings(options), {in, out}, out.object, Blocking, Asynchronous,
+             std::make_tuple(in.data, out.data, in.count, type_of(in), op_named(op)));
 }
 
 nb::object barrier(nb::handle self, const nb::kwargs& options) {
@@ -340,8 +310,14 @@ void bind_collectives(nb::class_<PyCommunicator>& c) {
         arg("op") = "sum", arg("options"));
   c.def("all_to_all_v", all_to_all_v, arg("x"), arg("x_counts"), arg("y"), arg("y_counts"),
         none("x_offsets"), none("y_offsets"), arg("options"));
-  c.def("send", send, arg("x"), arg("peer"), arg("options"));
-  c.def("recv", recv, arg("y"), arg("peer"), arg("options"));
+  c.def("gather_v", gather_v, arg("x"), arg("y").none(), arg("counts"), none("offsets"),
+        arg("root") = 0, arg("options"));
+  c.def("scatter_v", scatter_v, arg("x").none(), arg("y"), arg("counts"), none("offsets"),
+        arg("root") = 0, arg("options"));
+  c.def("inclusive_scan", scan<rondo_inclusive_scan, rondo_inclusive_scan_async>, arg("x"),
+        none("y"), arg("op") = "sum", arg("options"));
+  c.def("exclusive_scan", scan<rondo_exclusive_scan, rondo_exclusive_scan_async>, arg("x"),
+        none("y"), arg("op") = "sum", arg("options"));
   c.def("barrier", barrier, arg("options"));
 }
 

@@ -146,6 +146,12 @@ nb::tuple PyWork::times() const {
   return nb::make_tuple(times.issued_ns, times.started_ns, times.ended_ns);
 }
 
+nb::object PyWork::envelope() const {
+  rondo_envelope envelope;
+  rondo_get_work_envelope(work_, &envelope, sizeof envelope);
+  return envelope_of(envelope);
+}
+
 PyCommunicator::PyCommunicator(const Creation& settings) {
   AllGatherCall all_gather{.callable = settings.all_gather,
                            .ranks = static_cast<size_t>(std::max(settings.world_size, 0)),
@@ -267,20 +273,28 @@ std::string flight_record(const PyCommunicator& self) {
   return text;
 }
 
-using CreatePart = rondo_code (*)(rondo_communicator*, int32_t, int32_t, rondo_communicator**);
-
-/// null: this rank has no part.
-PyCommunicator* part_of(PyCommunicator& self, CreatePart create, int32_t color, int32_t key) {
+/// null: this rank has no part. `create` is called with the GIL released.
+template <class Create>
+PyCommunicator* part_of(PyCommunicator& self, const Create& create) {
   rondo_communicator* part = nullptr;
   rondo_code code = RONDO_OK;
   {
     const Interruptible interruptible(self.handle());
     const nb::gil_scoped_release released;
-    code = create(self.handle(), color, key, &part);
+    code = create(self.handle(), &part);
   }
   check(code, self.rank());
   return part == nullptr ? nullptr : new PyCommunicator(part);
 }
+
+PyCommunicator* split(PyCommunicator& self, std::optional<int32_t> color, int32_t key,
+                      const std::optional<std::string>& name) {
+  return part_of(self, [&](rondo_communicator* from, rondo_communicator** part) {
+    return rondo_split_named(from, color.value_or(RONDO_NO_COLOR), key, text_or_null(name), part);
+  });
+}
+
+PyCommunicator* duplicate(PyCommunicator& self) { return part_of(self, rondo_duplicate); }
 
 }  // namespace
 
@@ -288,7 +302,8 @@ void bind_communicator(nb::module_& module) {
   nb::class_<PyWork>(module, "Work")
       .def("wait", &PyWork::wait)
       .def("test", &PyWork::test)
-      .def_prop_ro("times", &PyWork::times);
+      .def_prop_ro("times", &PyWork::times)
+      .def_prop_ro("envelope", &PyWork::envelope);
 
   nb::class_<PyCommunicator> communicator(module, "Communicator");
   communicator
@@ -331,23 +346,9 @@ void bind_communicator(nb::module_& module) {
       .def("close", &PyCommunicator::close)
       .def("_group_start", &PyCommunicator::group_start)
       .def("_group_end", &PyCommunicator::group_end)
-      .def(
-          "split",
-          [](PyCommunicator& self, std::optional<int32_t> color, int32_t key) {
-            return part_of(self, rondo_split, color.value_or(RONDO_NO_COLOR), key);
-          },
-          nb::arg("color").none(), nb::arg("key") = 0, nb::rv_policy::take_ownership)
-      .def(
-          "duplicate",
-          [](PyCommunicator& self) {
-            return part_of(
-                self,
-                [](rondo_communicator* from, int32_t, int32_t, rondo_communicator** same) {
-                  return rondo_duplicate(from, same);
-                },
-                0, 0);
-          },
-          nb::rv_policy::take_ownership)
+      .def("split", split, nb::arg("color").none(), nb::arg("key") = 0,
+           nb::arg("name") = nb::none(), nb::rv_policy::take_ownership)
+      .def("duplicate", duplicate, nb::rv_policy::take_ownership)
       .def(
           "abort",
           [](PyCommunicator& self, const std::string& reason) {
@@ -360,6 +361,7 @@ void bind_communicator(nb::module_& module) {
       .def("stats", stats)
       .def("flight_record", flight_record);
   bind_collectives(communicator);
+  bind_messages(communicator);
 }
 
 }  // namespace rondo::python

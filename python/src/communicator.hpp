@@ -33,6 +33,7 @@ class PyWork {
   nb::object wait();
   bool test() const;
   nb::tuple times() const;
+  nb::object envelope() const;
 
  private:
   nb::object owner_;
@@ -83,8 +84,12 @@ class PyCommunicator {
   int group_depth_ = 0;
 };
 
+/// None where there is no message.
+nb::object envelope_of(const rondo_envelope& envelope);
+
 /// Adds both classes to the module.
 void bind_communicator(nb::module_& module);
 void bind_collectives(nb::class_<PyCommunicator>& communicator);
+void bind_messages(nb::class_<PyCommunicator>& communicator);
 
 }  // namespace rondo::python

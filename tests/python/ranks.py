@@ -45,6 +45,8 @@ def equal_blocks(c):
     same(c.all_reduce(data(r, 6).reshape(2, 3), op="max"), data(n - 1, 6).reshape(2, 3))
     same(c.all_reduce(data(r, 4), op="avg"), (total(n, 4) / np.float32(n)).astype("float32"))
     same(c.all_reduce(data(r, 4), op="mulsum", factor=2.0), 2 * total(n, 4))
+    same(c.inclusive_scan(data(r, 9)), total(r + 1, 9))
+    same(c.exclusive_scan(data(r, 9)), total(r, 9))
     same(c.all_gather(np.float32(r)), np.arange(n, dtype="float32"))
 
 
@@ -81,6 +83,13 @@ def varying_blocks(c):
     c.reduce_scatter_v(data(r, sum(counts)), y, counts)
     begin = sum(counts[:r])
     same(y, total(n, sum(counts))[begin:begin + counts[r]])
+    for root in range(n):
+        y = np.empty(sum(counts), "float32")
+        gathered = c.gather_v(data(r, counts[r]), y if r == root else None, counts, root=root)
+        if r == root:
+            same(gathered, np.concatenate([data(rank, counts[rank]) for rank in range(n)]))
+        x = data(root, sum(counts)) if r == root else None
+        same(c.scatter_v(x, np.empty(counts[r], "float32"), counts, root=root), data(root, sum(counts))[begin:begin + counts[r]])
     y = np.empty(n * (r + 1), "float32")
     c.all_to_all_v(data(r, sum(counts)), counts, y, [r + 1] * n)
     same(y, np.concatenate([data(rank, sum(counts))[begin:begin + counts[r]] for rank in range(n)]))
@@ -120,6 +129,20 @@ def messages(c):
             c.recv(y, (r - 1) % n)
             del x  # the group keeps it
         same(y, data((r - 1) % n, 100))
+    right, left = (r + 1) % n, (r - 1) % n
+    with c.group():
+        for tag in (1, 2):
+            c.send(np.full(tag, r, "int32"), right, tag)
+        second, first = np.full(4, -1, "int32"), np.full(4, -1, "int32")
+        c.recv(second, left, 2)
+        c.recv(first, rondo.ANY_SOURCE, rondo.ANY_TAG)
+    assert list(second) == [left, left, -1, -1] and list(first) == [left, -1, -1, -1], (first, second)
+    sent = c.send(np.float64([r]), right, 9, async_op=True)
+    assert c.probe() == rondo.Envelope(left, 9, 1, "double") == c.try_probe(left) and c.try_probe(tag=8) is None
+    got = c.recv(np.empty(3), left, 9, async_op=True)
+    assert got.wait()[0] == left and got.envelope == (left, 9, 1, "double")
+    sent.wait()
+    assert sent.envelope is None
     work = [c.send(data(r, 7), (r + 1) % n, async_op=True), c.recv(y[:7], (r - 1) % n, async_op=True)]
     for each in work:
         each.wait()
@@ -141,25 +164,32 @@ def asynchronous(c):
 def state(c):
     n, r = c.size, c.rank
     assert (c.rank, c.size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    with c.split(r % 2, -r) as part:
+    with c.split(r % 2, -r, "halves") as part:
         assert part.size == (n + 1 - r % 2) // 2
         same(part.all_reduce(np.ones(3, "float32")), np.full(3, part.size, "float32"))
         same(part.all_gather(np.int32([r])), np.arange(n, dtype="int32")[::-1][(n - 1 - r) % 2::2])
+        try:
+            part.all_reduce(np.ones(1 + r))  # the ranks of a part disagree
+        except rondo.Error as error:
+            assert "halves" in str(error), error
+        else:
+            assert part.size == 1
     assert c.split(None) is None
     same(c.duplicate().all_reduce(np.ones(3)), np.full(3, float(n)))
     same(c.all_reduce(np.ones(1)), np.full(1, float(n)))
     assert c.stats()["operations"] > 0 and "all_reduce" in c.flight_record(), c.flight_record()
     assert c.plan("all_reduce", 1 << 20)["bytes_sent_per_rank"] == (4 << 20) * 2 * (n - 1) // n or n == 3
     c.check()
-    ticks = []
-    waiting = threading.Thread(target=lambda: [ticks.append(time.sleep(0.001)) for _ in range(20)])
+    # Another thread of rank 0 lets the others come to the barrier in which rank 0's main thread waits.
+    other = c.duplicate()
     if r == 0:
-        waiting.start()
+        thread = threading.Timer(0.05, lambda: [other.send(b"x", peer) for peer in range(1, n)])
+        thread.start()
     else:
-        time.sleep(0.1)
+        other.recv(bytearray(1), 0)
     c.barrier()
-    if r == 0 and n > 1:
-        assert len(ticks) >= 5, "no other thread ran while the barrier waited"
+    if r == 0:
+        thread.join()
 
 
 def dies(c):
@@ -191,8 +221,8 @@ def interrupted(c):
             return
         raise AssertionError("no error")
     main = threading.main_thread().ident
-    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     try:
+        threading.Timer(1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
         c.recv(bytearray(1), 1)
     except KeyboardInterrupt:
         return

@@ -1,0 +1,86 @@
+// One call of the C API from Python: the arguments that all have, and the choice of the blocking or
+// the asynchronous form.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "python/src/communicator.hpp"
+#include "python/src/interrupt.hpp"
+#include "rondo/types.hpp"
+
+namespace rondo::python {
+
+/// Keyword arguments that every call has: async_op, algorithm, timeout (seconds), factor, stream.
+struct CallSettings {
+  rondo_call_options call;
+  bool async_op = false;
+
+  explicit CallSettings(const nb::kwargs& given) {
+    rondo_call_options_init(&call, sizeof call);
+    for (const auto& [key, value] : given) set(nb::cast<std::string>(key), value);
+  }
+
+ private:
+  void set(const std::string& key, nb::handle value) {
+    if (key == "async_op") {
+      async_op = nb::cast<bool>(value);
+    } else if (value.is_none()) {
+      // the default
+    } else if (key == "algorithm") {
+      const auto text = nb::cast<std::string>(value);
+      const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
+      if (!algorithm) throw nb::value_error(("no algorithm \"" + text + "\"").c_str());
+      call.algorithm = static_cast<rondo_algorithm>(*algorithm);
+    } else if (key == "timeout") {
+      call.timeout_ms = milliseconds(nb::cast<double>(value));
+    } else if (key == "factor") {
+      call.factor = nb::cast<double>(value);
+    } else if (key == "stream") {
+      call.stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(value));
+    } else {
+      throw nb::type_error(("no argument \"" + key + "\"").c_str());
+    }
+  }
+};
+
+inline rondo_data_type type_of(const Array& array) {
+  return static_cast<rondo_data_type>(array.type);
+}
+
+/// Calls one of the two forms with these arguments. Returns `result`, or a Work that yields it.
+template <class Blocking, class Asynchronous, class Arguments>
+nb::object run(nb::handle self_object, const CallSettings& options, std::vector<Array> arrays,
+               nb::object result, Blocking* blocking, Asynchronous* asynchronous,
+               const Arguments& arguments) {
+  auto& self = nb::cast<PyCommunicator&>(self_object);
+  rondo_communicator* const handle = self.handle();
+  rondo_code code = RONDO_OK;
+  if (options.async_op) {
+    rondo_work* work = nullptr;
+    {
+      const nb::gil_scoped_release released;
+      code = std::apply(
+          [&](auto... each) { return asynchronous(handle, each..., &options.call, &work); },
+          arguments);
+    }
+    check(code, self.rank());
+    return nb::cast(PyWork(nb::borrow(self_object), work, std::move(arrays), std::move(result)));
+  }
+  {
+    const Interruptible interruptible(handle);
+    const nb::gil_scoped_release released;
+    code = std::apply([&](auto... each) { return blocking(handle, each..., &options.call); },
+                      arguments);
+  }
+  check(code, self.rank());
+  if (self.in_group()) self.keep(nullptr, std::move(arrays));
+  return result;
+}
+
+}  // namespace rondo::python
