@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ranks.py CASE: what a rank of module_test.py does. Closed-form integers, so that a missing, doubled or misplaced part shows."""
+"""ranks.py CASE...: what a rank of module_test.py does. Closed-form integers, so that a missing, doubled or misplaced part shows."""
 import array
 import os
 import signal
@@ -231,5 +231,6 @@ def interrupted(c):
 
 if __name__ == "__main__":
     with rondo.Communicator() as world:
-        globals()[sys.argv[1]](world)
-    print(f"{sys.argv[1]}: ok")
+        for case in sys.argv[1:]:
+            globals()[case](world)
+            print(f"{case}: ok")
