@@ -1,6 +1,6 @@
 """rondo: collective communication between processes of one machine. docs/python.md in the source explains it."""
 import contextlib
-import signal
+import operator
 import threading
 
 from rondo import _rondo
@@ -13,7 +13,7 @@ __version__ = ".".join(str(part) for part in _rondo.version)
 
 ANY_SOURCE, ANY_TAG = -2, -1
 
-if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if threading.current_thread() is threading.main_thread():
     _rondo.catch_interrupts()
 
 
@@ -27,25 +27,36 @@ def _from_mpi(comm, **settings):
 
 @contextlib.contextmanager
 def _group(self):
-    """Calls inside `with c.group():` run together at its end: messages in any order, collectives in theirs."""
+    """Calls inside `with c.group():` run together at its end: messages in any order, collectives in theirs. After an exception
+    inside none runs."""
     self._group_start()
     try:
         yield self
-    finally:
-        self._group_end()
+    except BaseException:
+        self._group_abandon()
+        raise
+    self._group_end()
+
+
+def _exit(self, kind, failure, _):
+    """Closes it. After an exception other ranks must not wait for this one."""
+    if kind is not None:
+        with contextlib.suppress(Error, ValueError):
+            self.abort(f"rank {self.rank} left after {kind.__name__}: {failure}")
+    self.close()
 
 
 Communicator.from_mpi = staticmethod(_from_mpi)
 Communicator.group = _group
 Communicator.__enter__ = lambda self: self
-Communicator.__exit__ = lambda self, *failure: self.close()
+Communicator.__exit__ = _exit
 Communicator.__module__ = Work.__module__ = Envelope.__module__ = Error.__module__ = "rondo"
 
 
 def empty(shape, dtype="float32"):
     """An array in library memory, which the ranks of this host read in place; zeros at first. dtype is numpy's or torch's, and so is the
     array."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = tuple(shape) if hasattr(shape, "__iter__") else (operator.index(shape),)
     count = 1
     for length in shape:
         count *= length

@@ -3,12 +3,13 @@
 
 def like(x, times, parts):
     """An array like x whose first dimension is `times` / `parts` as long, or of x's shape if both are 0; without defined contents. For a
-    buffer that is neither numpy's nor torch's: a bytearray."""
+    buffer that is neither numpy's nor torch's: a bytearray, or a memoryview of one with x's format."""
     same = times == 0
     shape = getattr(x, "shape", None)
     if shape is None or isinstance(x, memoryview):
-        size = memoryview(x).nbytes
-        return bytearray(size if same else size * times // parts)
+        view = memoryview(x)
+        zeros = bytearray(view.nbytes if same else view.nbytes * times // parts)
+        return zeros if view.format == "B" else memoryview(zeros).cast(view.format)
     if not same:
         first, rest = (shape[0], tuple(shape[1:])) if len(shape) else (1, ())
         if first * times % parts:

@@ -43,13 +43,6 @@ constexpr TypeName kTypeNames[] = {{"float32", DataType::kFloat32},
                             .c_str());
 }
 
-DataType type_named(std::string_view text, const char* argument) {
-  for (const TypeName& each : kTypeNames) {
-    if (each.name == text) return each.type;
-  }
-  refuse_type(argument, std::string(text));
-}
-
 /// The type of one character of struct's formats, in native size.
 std::optional<DataType> type_of_format(const char* format, Py_ssize_t bytes) {
   std::string_view text = format == nullptr ? "B" : format;
@@ -209,6 +202,13 @@ Array array_of_dlpack(nb::handle object, const char* name) {
 }
 
 }  // namespace
+
+DataType type_named(std::string_view text, const char* argument) {
+  for (const TypeName& each : kTypeNames) {
+    if (each.name == text) return each.type;
+  }
+  refuse_type(argument, std::string(text));
+}
 
 Array array_of(nb::handle object, bool written, const char* name) {
   if (PyObject_CheckBuffer(object.ptr())) {

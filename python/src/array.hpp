@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 
 #include "rondo/types.hpp"
 
@@ -29,5 +30,8 @@ struct Array {
 /// `name`: the argument, for the message. Throws TypeError or ValueError with a sentence for what is
 /// no array, not contiguous, read-only, or of a type that rondo lacks.
 Array array_of(nb::handle object, bool written, const char* name);
+
+/// The type of that name, numpy's or torch's. `argument`: what has it, for the message of TypeError.
+DataType type_named(std::string_view name, const char* argument);
 
 }  // namespace rondo::python

@@ -23,7 +23,14 @@ struct CallSettings {
 
   explicit CallSettings(const nb::kwargs& given) {
     rondo_call_options_init(&call, sizeof call);
-    for (const auto& [key, value] : given) set(nb::cast<std::string>(key), value);
+    for (const auto& [key, value] : given) {
+      const auto name = nb::cast<std::string>(key);
+      try {
+        set(name, value);
+      } catch (const nb::cast_error&) {
+        throw nb::type_error(("\"" + name + "\" is of a wrong type").c_str());
+      }
+    }
   }
 
  private:
@@ -60,6 +67,11 @@ nb::object run(nb::handle self_object, const CallSettings& options, std::vector<
                const Arguments& arguments) {
   auto& self = nb::cast<PyCommunicator&>(self_object);
   rondo_communicator* const handle = self.handle();
+  for (const Array& array : arrays) {
+    if (!array.object.is_valid() || array.on_device == self.on_device()) continue;
+    throw nb::type_error(self.on_device() ? "this communicator is for a GPU's memory"
+                                          : "this communicator is for a CPU's memory");
+  }
   rondo_code code = RONDO_OK;
   if (options.async_op) {
     rondo_work* work = nullptr;

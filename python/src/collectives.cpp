@@ -120,6 +120,7 @@ nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const s
   expect_root(root, communicator);
   const Array in = array_of(x, false, "x");
   Array out;
+  if (!y.is_none()) array_of(y, true, "y");  // a mistake is one on every rank
   if (communicator.rank() == root) {
     out = written(y, in);
     expect_one_type(in, out);
@@ -137,6 +138,7 @@ nb::object gather(nb::handle self, nb::handle x, nb::handle y, int root,
   const auto ranks = static_cast<size_t>(communicator.size());
   const Array in = array_of(x, false, "x");
   Array out;
+  if (!y.is_none()) array_of(y, true, "y");  // a mistake is one on every rank
   if (communicator.rank() == root) {
     out = written(y, in, ranks, 1);
     expect_one_type(in, out);

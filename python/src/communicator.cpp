@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -91,7 +92,7 @@ void wait_interruptibly(const rondo_pending* pending) {
 
 int64_t milliseconds(double seconds) {
   constexpr double kYear = 365 * 86400.0;
-  if (seconds >= 0 && seconds <= kYear) return static_cast<int64_t>(seconds * 1000);
+  if (seconds >= 0 && seconds <= kYear) return static_cast<int64_t>(std::ceil(seconds * 1000));
   throw nb::value_error("a time is given in seconds, from 0 to a year");
 }
 
@@ -126,7 +127,7 @@ nb::object PyWork::wait() {
   const auto& communicator = nb::cast<PyCommunicator&>(owner_);
   rondo_code code = RONDO_OK;
   {
-    const Interruptible interruptible(communicator.handle());
+    const Interruptible interruptible(communicator.handle_or_null());
     const nb::gil_scoped_release released;
     code = rondo_work_wait(work_);
   }
@@ -170,6 +171,8 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
   }
   if (all_gather.failure) throw std::move(*all_gather.failure);
   check(code, settings.rank);
+  rank_ = rondo_rank(handle_);
+  on_device_ = settings.device >= 0;
 }
 
 PyCommunicator::~PyCommunicator() { close(); }
@@ -193,7 +196,7 @@ void PyCommunicator::close() {
 void PyCommunicator::keep(rondo_work* work, std::vector<Array> arrays) {
   int ended = 1;
   if (work != nullptr) rondo_work_test(work, &ended);
-  if (work != nullptr && (ended != 0 || handle_ == nullptr)) {
+  if (work != nullptr && ended != 0) {
     rondo_work_release(work);
     return;
   }
@@ -222,10 +225,21 @@ void PyCommunicator::group_end() {
     const nb::gil_scoped_release released;
     code = rondo_group_end(handle());
   }
-  group_depth_ -= group_depth_ > 0 ? 1 : 0;
-  if (group_depth_ == 0)
-    std::erase_if(kept_, [](const Kept& kept) { return kept.work == nullptr; });
+  leave_group();
   check(code, rank());
+}
+
+void PyCommunicator::group_abandon() {
+  // A refused call spoils its group: group_end then only returns the error.
+  rondo_send(handle(), nullptr, 0, -1, -1, nullptr);
+  rondo_group_end(handle());
+  leave_group();
+}
+
+void PyCommunicator::leave_group() {
+  group_depth_ -= group_depth_ > 0 ? 1 : 0;
+  if (group_depth_ > 0) return;
+  std::erase_if(kept_, [](const Kept& kept) { return kept.work == nullptr; });
 }
 
 namespace {
@@ -233,14 +247,12 @@ namespace {
 nb::dict plan(const PyCommunicator& self, const std::string& collective, size_t count,
               const std::string& type, const std::string& op, bool library_memory) {
   const auto chosen = parse<Collective>(collective, kCollectiveNames);
-  const auto elements = parse<DataType>(type, kDataTypeNames);
   const auto reduced = parse<ReduceOp>(op, kReduceOpNames);
   if (!chosen) throw nb::value_error(("no collective \"" + collective + "\"").c_str());
-  if (!elements) throw nb::value_error(("no type \"" + type + "\"").c_str());
   if (!reduced) throw nb::value_error(("no operator \"" + op + "\"").c_str());
   rondo_plan found;
   check(rondo_get_plan(self.handle(), static_cast<rondo_collective>(*chosen), count,
-                       static_cast<rondo_data_type>(*elements),
+                       static_cast<rondo_data_type>(type_named(type, "dtype")),
                        static_cast<rondo_reduce_op>(*reduced), library_memory ? 1 : 0, RONDO_AUTO,
                        &found, sizeof found),
         self.rank());
@@ -284,7 +296,7 @@ PyCommunicator* part_of(PyCommunicator& self, const Create& create) {
     code = create(self.handle(), &part);
   }
   check(code, self.rank());
-  return part == nullptr ? nullptr : new PyCommunicator(part);
+  return part == nullptr ? nullptr : new PyCommunicator(part, self.on_device());
 }
 
 PyCommunicator* split(PyCommunicator& self, std::optional<int32_t> color, int32_t key,
@@ -346,6 +358,7 @@ void bind_communicator(nb::module_& module) {
       .def("close", &PyCommunicator::close)
       .def("_group_start", &PyCommunicator::group_start)
       .def("_group_end", &PyCommunicator::group_end)
+      .def("_group_abandon", &PyCommunicator::group_abandon)
       .def("split", split, nb::arg("color").none(), nb::arg("key") = 0,
            nb::arg("name") = nb::none(), nb::rv_policy::take_ownership)
       .def("duplicate", duplicate, nb::rv_policy::take_ownership)
@@ -356,7 +369,7 @@ void bind_communicator(nb::module_& module) {
           },
           nb::arg("reason"))
       .def("check", [](PyCommunicator& self) { check(rondo_status(self.handle()), self.rank()); })
-      .def("plan", plan, nb::arg("collective"), nb::arg("count"), nb::arg("dtype") = "float",
+      .def("plan", plan, nb::arg("collective"), nb::arg("count"), nb::arg("dtype") = "float32",
            nb::kw_only(), nb::arg("op") = "sum", nb::arg("library_memory") = false)
       .def("stats", stats)
       .def("flight_record", flight_record);

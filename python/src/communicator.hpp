@@ -55,14 +55,18 @@ class PyCommunicator {
     int device = -1;
   };
   explicit PyCommunicator(const Creation& settings);
-  PyCommunicator(rondo_communicator* handle) : handle_(handle) {}
+  /// A part of another one.
+  PyCommunicator(rondo_communicator* handle, bool on_device)
+      : handle_(handle), rank_(rondo_rank(handle)), on_device_(on_device) {}
   ~PyCommunicator();
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
 
   /// The open handle; throws ValueError after close().
   rondo_communicator* handle() const;
-  int rank() const { return rondo_rank(handle()); }
+  rondo_communicator* handle_or_null() const { return handle_; }
+  int rank() const { return rank_; }  // also after close()
+  bool on_device() const { return on_device_; }
   int size() const { return rondo_size(handle()); }
   void close();
 
@@ -70,6 +74,8 @@ class PyCommunicator {
   void keep(rondo_work* work, std::vector<Array> arrays);
   void group_start();
   void group_end();
+  /// Ends a group whose calls must not run.
+  void group_abandon();
   bool in_group() const { return group_depth_ > 0; }
 
  private:
@@ -79,7 +85,11 @@ class PyCommunicator {
   };
   void drop_ended();
 
+  void leave_group();
+
   rondo_communicator* handle_ = nullptr;
+  int rank_ = -1;
+  bool on_device_ = false;
   std::vector<Kept> kept_;
   int group_depth_ = 0;
 };

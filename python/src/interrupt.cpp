@@ -1,11 +1,14 @@
 // See interrupt.hpp.
 #include "python/src/interrupt.hpp"
 
+#include <nanobind/nanobind.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <mutex>
@@ -14,14 +17,15 @@
 namespace rondo::python {
 namespace {
 
+namespace nb = nanobind;
+
 struct Interrupts {
-  bool caught = false;
-  int event = -1;  // counts signals that came during a call
+  std::atomic<int> event = -1;  // readable after a signal that came during a call
   pthread_t main_thread{};
   struct sigaction before {};
-  bool watched = false;                   // this process has the thread; a forked child has not
-  std::mutex mutex;                       // of `waiting`: held while it is aborted
-  rondo_communicator* waiting = nullptr;  // what the main thread waits in
+  bool watched = false;  // this process has the thread; a forked child has not
+  std::mutex mutex;      // held while what the main thread waits in changes, or is aborted
+  std::atomic<rondo_communicator*> waiting = nullptr;
 };
 
 Interrupts& interrupts() {
@@ -32,7 +36,9 @@ Interrupts& interrupts() {
 void on_interrupt(int signal, siginfo_t* info, void* context) {
   const int kept = errno;
   const uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(interrupts().event, &one, sizeof one);
+  if (interrupts().waiting.load() != nullptr) {
+    [[maybe_unused]] const auto written = write(interrupts().event, &one, sizeof one);
+  }
   const struct sigaction& before = interrupts().before;
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(signal, info, context);
@@ -42,12 +48,21 @@ void on_interrupt(int signal, siginfo_t* info, void* context) {
   errno = kept;
 }
 
+/// Whether a signal had come; forgets it. With the mutex held, so that it is never one that came
+/// during an earlier call.
+bool take_signal() {
+  uint64_t signals = 0;
+  return read(interrupts().event, &signals, sizeof signals) == sizeof signals;
+}
+
 void watch() {
-  for (uint64_t signals = 0;;) {
-    if (read(interrupts().event, &signals, sizeof signals) < 0 && errno != EINTR) return;
+  for (;;) {
+    pollfd event{.fd = interrupts().event, .events = POLLIN, .revents = 0};
+    if (poll(&event, 1, -1) < 0 && errno != EINTR) return;
     const std::lock_guard lock(interrupts().mutex);
-    if (interrupts().waiting != nullptr) {
-      rondo_abort(interrupts().waiting, "interrupted by Ctrl-C (SIGINT)");
+    rondo_communicator* const waiting = interrupts().waiting;
+    if (take_signal() && waiting != nullptr) {
+      rondo_abort(waiting, "interrupted by Ctrl-C (SIGINT)");
     }
   }
 }
@@ -61,27 +76,55 @@ void start_watching() {
   pthread_sigmask(SIG_SETMASK, &kept, nullptr);
 }
 
-}  // namespace
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_interrupt;
+}
 
-void catch_interrupts() {
-  Interrupts& state = interrupts();
-  state.event = eventfd(0, EFD_CLOEXEC);
-  if (state.event < 0) return;
-  state.main_thread = pthread_self();
+/// Whether SIGINT comes to us: others restore Python's handler, as asyncio.run() does at its end.
+bool is_caught() {
+  struct sigaction now {};
+  if (interrupts().event < 0 || sigaction(SIGINT, nullptr, &now) != 0) return false;
+  if (is_ours(now)) return true;
+  const nb::module_ signals = nb::module_::import_("signal");
+  if (!signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return false;
+  interrupts().before = now;
   struct sigaction ours {};
   ours.sa_sigaction = on_interrupt;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  if (sigaction(SIGINT, nullptr, &state.before) != 0) return;
-  state.caught = sigaction(SIGINT, &ours, nullptr) == 0;
-  pthread_atfork(nullptr, nullptr, [] { interrupts().watched = false; });
+  return sigaction(SIGINT, &ours, nullptr) == 0;
+}
+
+int new_event() { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+
+/// A forked child has no watching thread, and must not share its parent's event.
+void begin_child() {
+  interrupts().watched = false;
+  interrupts().event = new_event();
+  interrupts().waiting = nullptr;
+}
+
+}  // namespace
+
+void catch_interrupts() {
+  interrupts().event = new_event();
+  interrupts().main_thread = pthread_self();
+  pthread_atfork(nullptr, nullptr, begin_child);
 }
 
 Interruptible::Interruptible(rondo_communicator* communicator)
-    : active_(interrupts().caught && pthread_equal(pthread_self(), interrupts().main_thread)) {
+    : active_(communicator != nullptr && interrupts().event >= 0 &&
+              pthread_equal(pthread_self(), interrupts().main_thread) && is_caught()) {
   if (!active_) return;
   if (!interrupts().watched) start_watching();
+  {
+    const std::lock_guard lock(interrupts().mutex);
+    take_signal();
+    interrupts().waiting = communicator;
+  }
+  if (PyErr_CheckSignals() == 0) return;
   const std::lock_guard lock(interrupts().mutex);
-  interrupts().waiting = communicator;
+  interrupts().waiting = nullptr;
+  throw nb::python_error();
 }
 
 Interruptible::~Interruptible() {

@@ -1,7 +1,7 @@
 // Ctrl-C while the main thread is inside a blocking call: the call ends, and Python raises
 // KeyboardInterrupt. Python's own handler only notes the signal until the call returns, so a thread
-// aborts the communicator, which every rank learns. Installed only where Python's default handler
-// is in place when the module is loaded: a handler of the program's own runs after the call.
+// aborts the communicator, which every rank learns. Only where Python's default handler is in place:
+// a handler of the program's own runs after the call.
 #pragma once
 
 #include "rondo/rondo.h"
@@ -11,8 +11,9 @@ namespace rondo::python {
 /// Call once, from the main thread, when the module is loaded.
 void catch_interrupts();
 
-/// While it lives, Ctrl-C aborts this communicator. Only in the main thread; elsewhere it does
-/// nothing, because KeyboardInterrupt is raised in the main thread alone.
+/// While it lives, Ctrl-C aborts this communicator. Only in the main thread; elsewhere, and with
+/// null, it does nothing, because KeyboardInterrupt is raised in the main thread alone. Made with the
+/// GIL held; throws the exception of a signal that came before.
 class Interruptible {
  public:
   explicit Interruptible(rondo_communicator* communicator);
@@ -21,7 +22,7 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 
  private:
-  const bool active_;
+  bool active_;
 };
 
 }  // namespace rondo::python

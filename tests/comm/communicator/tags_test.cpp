@@ -31,13 +31,13 @@ struct Asked {
 };
 
 std::vector<Sent> messages_of(unsigned seed, int from, int to, int tags) {
-  static constexpr std::array<size_t, 6> kCounts{0, 1, 15, 300, 5000, 20000};
+  static constexpr std::array<size_t, 6> kMessageCounts{0, 1, 15, 300, 5000, 20000};
   std::mt19937 random(seed * 977 + static_cast<unsigned>(from * 31 + to));
   std::vector<Sent> all(1 + random() % 4);
   int32_t k = 0;
   for (Sent& sent : all) {
     sent.tag = static_cast<int>(random() % static_cast<unsigned>(tags)) * 1000;
-    sent.data.assign(kCounts[random() % kCounts.size()], 0);
+    sent.data.assign(kMessageCounts[random() % kMessageCounts.size()], 0);
     for (size_t i = 0; i < sent.data.size(); ++i) {
       sent.data[i] = from * 1000003 + to * 10007 + k * 101 + static_cast<int32_t>(i);
     }
