@@ -345,7 +345,9 @@ Result<Envelope> Communicator::probe(int peer, int tag, const CallOptions& optio
 Result<std::optional<Envelope>> Communicator::try_probe(int peer, int tag) {
   Envelope found;
   RONDO_TRY(run<probe_of>(*impl_, {}, peer, tag, true, &found));
-  return found.source < 0 ? std::optional<Envelope>() : found;
+  if (found.source >= 0) return std::optional<Envelope>(found);
+  RONDO_TRY(impl_->check_senders(peer));
+  return std::optional<Envelope>();
 }
 
 Status Communicator::group_start() { return impl_->group_start(); }

@@ -124,6 +124,22 @@ Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchrono
                                     : "recv from"));
 }
 
+Status Communicator::Impl::check_senders(int peer) {
+  const int64_t now = base::now_ns();
+  if (now - senders_checked_ns_ < 1'000'000) return {};
+  senders_checked_ns_ = now;
+  std::vector<int> others;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) others.push_back(r);
+  }
+  RONDO_TRY(watch_->check_alive(others, "try_probe"));
+  const auto has_left = [this](int r) { return board_->has_left(r); };
+  const bool none_comes =
+      peer == kAnySource ? !others.empty() && std::all_of(others.begin(), others.end(), has_left)
+                         : peer != rank() && has_left(peer);
+  return none_comes ? watch_->abandoned(peer, "try_probe") : Status();
+}
+
 Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {
   if (work == nullptr || !device_) return {};
   return {Code::kUnavailable,

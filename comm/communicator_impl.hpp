@@ -76,6 +76,9 @@ class Communicator::Impl {
   /// One end of a message.
   Status submit(engine::Transfer transfer, const CallOptions& options,
                 const comm::WorkState* work = nullptr);
+  /// The error, raised on the board, if messages from `peer`, or from any rank, cannot come any more.
+  /// Looks at most once a millisecond: for ranks that poll, because nobody watches between polls.
+  Status check_senders(int peer);
   /// A call that nothing has come of yet fails, and so does the group that it is in. The
   /// communicator goes on.
   Status refuse_call(const Status& why);
@@ -193,8 +196,9 @@ class Communicator::Impl {
   std::optional<comm::Group> group_;
   Config config_;      // with rank 0's settings; communicators made from this one start from it
   std::string title_;  // for people; Config::name is for the ranks that meet
-  std::optional<comm::AgreedLinks> links_;        // likewise
-  uint64_t splits_ = 0;                           // so far
+  std::optional<comm::AgreedLinks> links_;  // likewise
+  uint64_t splits_ = 0;                     // so far
+  int64_t senders_checked_ns_ = 0;
   std::unique_ptr<device::DeviceRunner> device_;  // null: operations are the host's
 };
 

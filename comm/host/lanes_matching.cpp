@@ -232,7 +232,8 @@ std::optional<uint64_t> MessageLanes::find_word(int source, int tag) {
   const auto asks = [tag](int of_message) { return tag == kAnyTag || tag == of_message; };
   if (source == board_.rank()) {
     for (const Transfer& send : sends_to(source)) {
-      if (!send.matched && asks(send.tag)) return send.word();
+      if (send.matched || !asks(send.tag)) continue;
+      if (find_posted(source, send.tag).lane == nullptr) return send.word();
     }
   }
   for (const Aside& aside : early_[static_cast<size_t>(source)].messages) {

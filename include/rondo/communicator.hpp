@@ -280,7 +280,7 @@ class Communicator {
   /// Prefix reductions: out[i] = op over in[i] of ranks 0 to rank(), in this order (MPI_Scan);
   /// exclusive_scan: to rank() - 1 (MPI_Exscan). The exclusive result of rank 0 is the operator's
   /// identity: 0 of a sum, 1 of a product, infinity of a minimum, all ones of a bitwise and (MPI
-  /// leaves it undefined). A rank does not wait for later ranks, so it may learn of a disagreement
+  /// leaves it undefined). A rank may return before later ranks call, so it may learn of a disagreement
   /// from a later call, as the root of a broadcast does. There is no average. Small floats are
   /// rounded once (two-shot), or once per rank (ring).
   Status inclusive_scan(const void* in, void* out, size_t count, DataType type,
@@ -320,7 +320,8 @@ class Communicator {
   /// Blocks until there is a message that such a recv would get, and says what it is. The message
   /// stays: with that source and tag, recv() gets it. Not in a group.
   Result<Envelope> probe(int peer, int tag, const CallOptions& options = {});
-  /// The same without waiting for a message; nullopt: none has come.
+  /// The same without waiting for a message; nullopt: none has come. An error if a rank has died, or
+  /// if those that could send one have left.
   Result<std::optional<Envelope>> try_probe(int peer, int tag);
 
   /// Between group_start() and group_end() calls are collected: blocking ones return at once, ok

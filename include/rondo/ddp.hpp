@@ -139,8 +139,9 @@ class CommunicationHook {
   /// How many collectives reduce the bucket: at least 1, the same on every rank.
   virtual size_t collectives(const GradientBucket& /*bucket*/) const { return 1; }
   /// Starts number `stage` of them, from 1 on, when the one before has succeeded. Every later
-  /// bucket that starts, and then finish() of the step, first waits for one collective of each
-  /// bucket that has more, in order: so that the order is the same on every rank.
+  /// bucket that starts first waits for one collective of each bucket that has more; finish() of the
+  /// step then goes through the buckets, and waits for all of each. So the order is the same on
+  /// every rank.
   virtual Work next(Communicator& /*communicator*/, const GradientBucket& /*bucket*/,
                     size_t /*stage*/) {
     throw std::logic_error("a hook of several collectives must override next()");

@@ -28,7 +28,8 @@ class InSpan {
   InSpan(const Range& range)  // NOLINT(google-explicit-constructor): any range is an argument
       : data_(std::span(range).data()),
         size_(std::span(range).size()),
-        type_(*DataTypeOf<std::remove_const_t<ElementIn<Range>>>::kValue) {}
+        type_(*std::optional<DataType>(DataTypeOf<std::remove_const_t<ElementIn<Range>>>::kValue)) {
+  }
 
   const void* data() const { return data_; }
   size_t size() const { return size_; }  // elements
@@ -45,11 +46,13 @@ class OutSpan {
  public:
   OutSpan() = default;
   template <class Range>
-  requires WritableRange<std::remove_reference_t<Range>> OutSpan(
-      Range&& range)  // NOLINT: as above; the range itself is not kept
+  requires WritableRange<std::remove_reference_t<Range>> &&
+      std::ranges::borrowed_range<Range>  // a temporary vector's elements would be gone
+      OutSpan(Range&& range)              // NOLINT: as above; the range itself is not kept
       : data_(std::span(range).data()),
         size_(std::span(range).size()),
-        type_(*DataTypeOf<ElementIn<std::remove_reference_t<Range>>>::kValue) {}
+        type_(*std::optional<DataType>(
+            DataTypeOf<ElementIn<std::remove_reference_t<Range>>>::kValue)) {}
 
   void* data() const { return data_; }
   size_t size() const { return size_; }  // elements

@@ -215,7 +215,7 @@ struct DataTypeOf {
     if (std::is_same_v<T, float>) return DataType::kFloat32;
     if (std::is_same_v<T, double>) return DataType::kFloat64;
     if (std::is_same_v<T, std::byte>) return DataType::kUint8;
-    if (!std::is_integral_v<T>) return std::nullopt;
+    if (!std::is_integral_v<T> || sizeof(T) > 8) return std::nullopt;
     constexpr DataType kSigned[] = {DataType::kInt8, DataType::kInt16, DataType::kInt32,
                                     DataType::kInt64};
     constexpr DataType kUnsigned[] = {DataType::kUint8, DataType::kUint16, DataType::kUint32,

@@ -2,6 +2,7 @@
 """module_test.py BIN PACKAGE: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a rank does."""
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -64,6 +65,7 @@ class Alone(unittest.TestCase):
         self.refused("x holds float, y double", c.all_reduce, x, np.empty(6))
         self.refused('no operator "median"', c.all_reduce, x, op="median")
         self.refused('no algorithm "magic"', c.all_reduce, x, algorithm="magic")
+        self.refused('"timeout" is of a wrong type', c.all_reduce, x, timeout="5")
         self.refused('no argument "asynch"', c.all_reduce, x, asynch=True)
         self.refused("in seconds", c.all_reduce, x, timeout=-1)
         self.refused("in seconds", rondo.Communicator, 0, 1, timeout=float("nan"))
@@ -79,7 +81,7 @@ class Alone(unittest.TestCase):
         c.close()
         c.close()
         self.refused("closed", c.barrier)
-        self.refused("closed", work.wait)
+        self.assertEqual(work.wait(), bytearray(5))  # it had ended
 
     def test_threads_meet_by_an_id_or_by_an_all_gather_of_their_own(self):
         for ranks in (2, 3):
@@ -110,6 +112,24 @@ class Alone(unittest.TestCase):
                 each.join()
             self.assertEqual(set(sums.values()), {ranks * (ranks - 1) // 2})
             self.assertEqual(len(sums), 2 * ranks)
+
+    def test_a_group_whose_body_fails_runs_nothing(self):
+        c, got = self.c, bytearray(3)
+        with self.assertRaises(ZeroDivisionError), c.group():
+            c.send(b"abc", 0)
+            c.recv(got, 0)
+            raise ZeroDivisionError
+        self.assertEqual(got, bytes(3))
+        with c.group():
+            c.send(b"xyz", 0)
+            c.recv(got, 0)
+        self.assertEqual(got, b"xyz")
+
+    def test_an_old_interrupt_harms_no_later_call(self):
+        for _ in range(3):
+            with self.assertRaises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            self.c.barrier()
 
     def test_an_exception_of_the_all_gather_reaches_the_caller(self):
         def broken(_):

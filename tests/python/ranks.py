@@ -103,6 +103,7 @@ def kinds_of_memory(c):
     text = bytearray(b"rondo" if r == 0 else 5)
     c.broadcast(memoryview(text))
     assert text == b"rondo"
+    assert list(c.all_reduce(array.array("i", [r]))) == [n * (n - 1) // 2]
     assert c.all_gather(bytes([r])) == bytes(range(n))  # a new bytearray
     library = rondo.empty((2, 50), "float64")
     assert library.shape == (2, 50) and library.dtype == "float64" and not library.any() and rondo.is_library_memory(library)
@@ -156,9 +157,11 @@ def asynchronous(c):
         same(each.wait(), total(n, 1000))
         issued, started, ended = each.times
         assert each.test() and 0 < issued <= started <= ended
-    for _ in range(50):
-        c.all_reduce(np.ones(100000, "float32"), async_op=True)  # nobody keeps array or Work
+    results = np.zeros((50, 10000), "float32")
+    for i in range(50):
+        c.all_reduce(np.full(10000, r + i, "float32"), results[i], async_op=True)  # nobody keeps these arrays, or the Work
     c.barrier()
+    same(results[:, 7], np.array([n * (n - 1) // 2 + n * i for i in range(50)], "float32"))
 
 
 def state(c):

@@ -134,7 +134,6 @@ class PlotTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn(word, result.stderr)
 
-    @unittest.skipUnless(HAS_MATPLOTLIB, "no matplotlib")
     def test_lines_of_steps(self):
         lines = '[0] {"step": 1, "loss": 0.5}\nwords\n[0] {"step": 2, "loss": 0.25}\n[0] {"bytes_sent_per_step": 7}\n'
         run = self.module().Run(self.write("run.jsonl", lines))
@@ -143,6 +142,7 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("not JSON", result.stderr)
 
+    @unittest.skipUnless(HAS_MATPLOTLIB, "no matplotlib")
     def test_a_comparison_is_named_as_its_report(self):
         self.assertEqual(self.draw(self.write("a-report.md", REPORT), self.write("run.json", document(steps=3))),
                          ["loss.png", "overlap.png", "a-report.png"])

@@ -16,13 +16,16 @@ void scale(const GradientBucket& bucket) {
 
 }  // namespace
 
+bool scales_here(const Communicator& communicator, DataType type) {
+  return communicator.is_reproducible() && size_of(type) < 4;
+}
+
 Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket) {
-  // There is no reproducible scaled sum of 16 bits.
-  const bool scales_here = communicator.is_reproducible() && size_of(bucket.type) < 4;
-  if (scales_here) scale(bucket);
-  const ReduceOp op = scales_here ? ReduceOp::kSum : ReduceOp::kScaledSum;
+  const bool scaled = scales_here(communicator, bucket.type);
+  if (scaled) scale(bucket);
+  const ReduceOp op = scaled ? ReduceOp::kSum : ReduceOp::kScaledSum;
   CallOptions call;
-  if (!scales_here) call.factor = bucket.factor;
+  if (!scaled) call.factor = bucket.factor;
   if (bucket.shard_counts.empty()) {
     return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type, op,
                                          call);

@@ -24,6 +24,9 @@ struct Gradients {
   GradientMemory& memory;
 };
 
+/// Whether gradients are scaled before a plain sum: 16 bits have no reproducible scaled sum.
+bool scales_here(const Communicator& communicator, DataType type);
+
 /// Starts what reduces a bucket without a hook.
 Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket);
 

@@ -138,6 +138,10 @@ BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_b
   return layout;
 }
 
+size_t row_elements(const DdpTensor& tensor) {
+  return tensor.shape.size() < 2 || tensor.count() == 0 ? 1 : tensor.count() / tensor.shape[0];
+}
+
 std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tensors,
                                              size_t element_bytes,
                                              const std::vector<size_t>& ends) {
@@ -156,6 +160,9 @@ std::optional<BucketLayout> layout_with_ends(const std::vector<DdpTensor>& tenso
       if (piece.tensor == tensors.size() || tensors[piece.tensor].type != type) return std::nullopt;
       const size_t begins = layout.offsets[piece.tensor], count = tensors[piece.tensor].count();
       piece.end = std::min(end - begins, count);
+      if (piece.end != count && piece.end % row_elements(tensors[piece.tensor]) != 0) {
+        return std::nullopt;
+      }
       bucket.pieces.push_back(piece);
       offset = end_of(piece, tensors, layout);
       if (offset > end || (tensors[piece.tensor].adds_to >= 0 &&

@@ -37,6 +37,9 @@ struct BucketCaps {
 BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
                          const BucketCaps& caps);
 
+/// Of a matrix, or of what has more dimensions: the elements of a row; else 1.
+size_t row_elements(const DdpTensor& tensor);
+
 /// Buckets that end at these elements of the flat storage. Nothing where that cannot be: ends that do
 /// not ascend to the last gradient, one inside padding, two types in a bucket, or a tensor that adds
 /// to another and does not travel alone.

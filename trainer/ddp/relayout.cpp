@@ -2,7 +2,10 @@
 #include "trainer/ddp/relayout.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
+
+#include "trainer/ddp/lane.hpp"
 
 namespace rondo::ddp {
 namespace {
@@ -16,13 +19,14 @@ DataType type_of(const MeasuredLayout& m) { return *m.tensors.front().type; }
 
 bool adds(const MeasuredLayout& m, size_t tensor) { return m.tensors[tensor].adds_to >= 0; }
 
-/// Ends inside one tensor, in its elements, at 64 bytes.
+/// Ends inside one tensor, in its elements, at 64 bytes and whole rows.
 std::set<size_t> ends_inside(const MeasuredLayout& m, size_t tensor) {
-  const size_t count = m.tensors[tensor].count(), alignment = 64 / size_of(type_of(m));
+  const size_t count = m.tensors[tensor].count();
+  const size_t unit = std::lcm(64 / size_of(type_of(m)), row_elements(m.tensors[tensor]));
   std::set<size_t> ends;
-  for (const size_t part : m.log.reported_parts(tensor)) ends.insert(part / alignment * alignment);
+  for (const size_t part : m.log.reported_parts(tensor)) ends.insert(part / unit * unit);
   const size_t large = kLargeBytes / size_of(type_of(m));
-  for (size_t end = large; end < count; end += large) ends.insert(end);
+  for (size_t end = large; end < count; end += large) ends.insert(end / unit * unit);
   ends.erase(0);
   ends.erase(ends.lower_bound(count), ends.end());
   return ends;
@@ -78,7 +82,7 @@ double predicted_ns(const Communicator& communicator, const MeasuredLayout& m, s
   const size_t as_wide = std::max<size_t>(1, elements * wire_bytes / size_of(type));
   return 1e3 * communicator
                    .plan(Collective::kAllReduce, as_wide, type, m.direct, Algorithm::kAuto,
-                         ReduceOp::kScaledSum)
+                         scales_here(communicator, type) ? ReduceOp::kSum : ReduceOp::kScaledSum)
                    .predicted_us;
 }
 

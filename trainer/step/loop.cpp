@@ -81,10 +81,14 @@ Status open_report(Run<T>& run) {
 
 /// By epochs the last step is only expected.
 template <class T>
-bool has_ended(const Run<T>& run) {
+bool is_complete(const Run<T>& run) {
   const TrainOptions& o = run.options;
-  if (run.stopped) return true;
   return o.steps != 0 ? run.step >= o.steps : run.samples.epoch() >= o.epochs;
+}
+
+template <class T>
+bool has_ended(const Run<T>& run) {
+  return run.stopped || is_complete(run);
 }
 
 /// Takes what a step has made into account; rank 0 reports it.
@@ -195,8 +199,8 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
     const double rate = learning_rate(run.schedule, run.step + 1);
     const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
     if (made.samples > 0) RONDO_TRY(record(run, made, rate));
-    run.stopped = made.stops;
     if (made.epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
+    run.stopped = made.stops && !is_complete(run);  // after the last step there is nothing to stop
     if (made.samples == 0 || has_ended(run)) continue;
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
     if (!saves && !validates) continue;

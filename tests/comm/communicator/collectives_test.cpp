@@ -186,7 +186,6 @@ TEST_CASE("counts that did not fit are named many operations later, too") {
            status.to_string());
   });
   require_all_ok(results);
-  for (const RankResult& result : results) CHECK(result.seconds < 3);
 }
 
 TEST_CASE("_v collectives whose counts do not fit together name both, on every rank") {
@@ -212,7 +211,6 @@ TEST_CASE("_v collectives whose counts do not fit together name both, on every r
                status.to_string());
       });
       require_all_ok(results);
-      for (const RankResult& result : results) CHECK(result.seconds < 3);
     }
     require_all_ok(run_world(How::kForks, size, [](Communicator& comm) {
       const auto n = static_cast<size_t>(comm.size());
@@ -269,7 +267,6 @@ TEST_CASE("gather_v, scatter_v and scans that do not fit together name both call
       expect(status.message().find(named) != std::string::npos, status.to_string());
     });
     require_all_ok(results);
-    for (const RankResult& result : results) CHECK(result.seconds < 3);
   }
 }
 

@@ -20,7 +20,7 @@ namespace rondo {
 
 template <>
 struct DataTypeOf<OwnHalf> {
-  static constexpr std::optional<DataType> kValue = DataType::kFloat16;
+  static constexpr DataType kValue = DataType::kFloat16;
 };
 
 }  // namespace rondo
@@ -28,6 +28,12 @@ struct DataTypeOf<OwnHalf> {
 namespace rondo::testing {
 namespace {
 
+static_assert(!std::is_constructible_v<OutSpan, std::vector<float>>);  // it would be gone
+static_assert(std::is_constructible_v<OutSpan, std::span<float>>);
+#ifdef __SIZEOF_INT128__
+__extension__ using Wide = __int128;
+static_assert(!DataTypeOf<Wide>::kValue);
+#endif
 static_assert(DataTypeOf<float>::kValue == DataType::kFloat32);
 static_assert(DataTypeOf<double>::kValue == DataType::kFloat64);
 static_assert(DataTypeOf<bool>::kValue == DataType::kBool);
