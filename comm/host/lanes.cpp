@@ -207,6 +207,7 @@ Progress MessageLanes::receive(Transfer& t) {
 
 void MessageLanes::copy(const std::byte* from, std::byte* to, uint64_t bytes,
                         bool nontemporal) const {
+  if (bytes == 0) return;  // of an empty message, whose buffers may be null
   move_({.sources = &from,
          .destinations = &to,
          .source_count = 1,
