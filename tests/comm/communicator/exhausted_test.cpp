@@ -82,7 +82,9 @@ bool try_with(Body body, long k) {
     auto made = Communicator::create(world_config(directory.path(), rank, 2));
     expect(made.ok(), "create: " + made.status().to_string());
     Memory memory;
-    expect_ok(made->barrier(), "barrier");
+    // Rank 0 may be through it, and fail, before rank 1 is.
+    const Status met = made->barrier();
+    expect(met.ok() || (rank == 1 && is_expected(met)), "barrier: " + met.to_string());
     Status status;
     if (rank == 0) {
       const Failing failing(k);
