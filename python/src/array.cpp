@@ -1,6 +1,8 @@
 // See array.hpp.
 #include "python/src/array.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +31,13 @@ constexpr TypeName kTypeNames[] = {{"float32", DataType::kFloat32},
                                    {"bool", DataType::kBool},
                                    {"float8_e4m3fn", DataType::kFloat8E4M3},
                                    {"float8_e5m2", DataType::kFloat8E5M2}};
+
+/// As Python's str() shows it.
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  if (!text.is_valid()) throw nb::python_error();
+  return nb::cast<std::string>(text);
+}
 
 [[noreturn]] void refuse_type(const char* name, const std::string& type) {
   std::string text = std::string(name) + " has elements of " + type + ", a type that rondo lacks";
@@ -140,7 +149,7 @@ Array array_of_buffer(nb::handle object, std::shared_ptr<Export> exported, const
   const auto type = type_of_format(view.format, view.itemsize);
   if (!type) {
     const nb::object dtype = nb::getattr(object, "dtype", nb::none());  // numpy's names say more
-    refuse_type(name, dtype.is_none() ? view.format : nb::cast<std::string>(nb::str(dtype)));
+    refuse_type(name, dtype.is_none() ? view.format : text_of(dtype));
   }
   if (!PyBuffer_IsContiguous(&view, 'C')) refuse_layout(name);
   return {.object = nb::borrow(object),
@@ -162,7 +171,7 @@ Array array_of_ml_dtypes(nb::handle object, bool written, const char* name) {
 }
 
 Array array_of_tensor(nb::handle object, const char* name) {
-  if (nb::cast<std::string>(nb::str(object.attr("layout"))) != "torch.strided") {
+  if (text_of(nb::object(object.attr("layout"))) != "torch.strided") {
     throw nb::type_error((std::string(name) + " is sparse: pass x.to_dense()").c_str());
   }
   if (!nb::cast<bool>(object.attr("is_contiguous")())) refuse_layout(name);
@@ -170,7 +179,7 @@ Array array_of_tensor(nb::handle object, const char* name) {
   if (device != "cpu" && device != "cuda") {
     throw nb::type_error((std::string(name) + " is on " + device + ", not on a CPU").c_str());
   }
-  const std::string type = nb::cast<std::string>(nb::str(object.attr("dtype")));
+  const std::string type = text_of(nb::object(object.attr("dtype")));
   return {.object = nb::borrow(object),
           .held = nullptr,
           .data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr("data_ptr")())),

@@ -35,6 +35,7 @@ PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_m
 
 NB_MODULE(_rondo, module) {
   using namespace rondo::python;
+  nanobind::set_leak_warnings(false);  // tensors of torch outlive the interpreter, and their memory
   const int32_t loaded = rondo_version();
   module.attr("version") = nb::make_tuple(loaded / 10000, loaded / 100 % 100, loaded % 100);
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots))
