@@ -4,6 +4,7 @@
                                                       find_package and pkg-config, the shared and the static library
     package_test.py embedded SOURCE BUILD PROGRAMS    with rondo as a folder of their own project (add_subdirectory)
     package_test.py wheel SOURCE BUILD PROGRAMS       against what `pip install .` installs, by the interpreter that runs this test
+    package_test.py sdist SOURCE BUILD PROGRAMS       the same from an unpacked sdist, whose files are compared with SOURCE's
 PROGRAMS holds readme_example.c and readme_example.cpp."""
 import os
 import pathlib
@@ -11,15 +12,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 LIMIT_S = 500
 
 
-def run(*command, **environment):
+def run(*command, cwd=None, **environment):
     """Runs it, and gives its output; ends the test, showing all of it, when it fails."""
     command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False, cwd=cwd,
                           env={**os.environ, **environment})
     if done.returncode != 0:
         sys.exit(f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}")
@@ -108,13 +110,14 @@ def installed(source, build, programs, work):
         run(path, "-b", 8, "-e", 8, "-n", 2, "-w", 1, "-t", 2)
 
 
-def as_built(source, build, project, folder):
+def as_built(source, build, project, folder, copy=None):
     """Settings for CMake by which rondo, as FOLDER of the build folder PROJECT, is not compiled again: consumer/built_already.py takes
-    each object from BUILD, where it was compiled by the same command. So what these commands depend on is set as it is there."""
+    each object from BUILD, where it was compiled by the same command. So what these commands depend on is set as it is there. With COPY,
+    it is this copy of SOURCE that is built."""
     cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE))
     depends = re.compile(r"CMAKE_(BUILD_TYPE|UNITY_BUILD.*|(C|CXX|CUDA)_((HOST_)?COMPILER|FLAGS.*)|CUDA_ARCHITECTURES)"
                          r"|RONDO_(CUDA|ONE_INSTRUCTION_SET)")
-    launcher = f"{source / 'tests/project/consumer/built_already.py'};{build};{project};{folder}"
+    launcher = f"{source / 'tests/project/consumer/built_already.py'};{build};{project};{folder};{source};{copy or source}"
     return {"CMAKE_CXX_COMPILER_LAUNCHER": launcher, "CMAKE_CUDA_COMPILER_LAUNCHER": launcher,
             **{name: value for name, value in cache.items() if depends.fullmatch(name)}}
 
@@ -125,13 +128,55 @@ def embedded(source, build, programs, work):
                    *(f"-D{name}={value}" for name, value in settings.items()))
 
 
-def wheel(source, build, programs, work):
-    settings = as_built(source, build, work / "build", "")
+def pip_install(source, build, work, copy=None):
+    """Installs SOURCE, or its COPY, below WORK; gives the folder of its packages, and the environment in which they are found."""
+    settings = as_built(source, build, work / "build", "", copy)
     prefix = work / "prefix"
     run(sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--no-warn-script-location",
-        "--prefix", prefix, f"-Cbuild-dir={work / 'build'}", *(f"-Ccmake.define.{name}={value}" for name, value in settings.items()), source)
+        "--prefix", prefix, f"-Cbuild-dir={work / 'build'}", *(f"-Ccmake.define.{name}={value}" for name, value in settings.items()),
+        copy or source)
     packages = next(prefix.glob("lib*/python3*/site-packages"))
-    environment = {"PYTHONPATH": str(packages), "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return packages, {"PYTHONPATH": str(packages), "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+def files_for_sdist(source):
+    """Every file of the tree, relative to it, but for builds, version control and measurements. (So nothing that a build reads may lie
+    there.) Git's where there is git, as in scripts/check-includes."""
+    git = subprocess.run(["git", "-C", source, "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=False)
+    names = git.stdout.splitlines() if git.returncode == 0 else [path.relative_to(source) for path in source.rglob("*")]
+    left_out = {"build", ".git", ".venv", "__pycache__"}
+    return {path for path in map(pathlib.Path, names)
+            if (source / path).is_file() and not left_out & set(path.parts) and path.parts[:2] != ("bench", "results")}
+
+
+def unpacked_sdist(source, work):
+    """Makes the sdist, compares its files with the tree's, byte by byte, and unpacks it."""
+    hook = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"  # what `python -m build --sdist` calls
+    run(sys.executable, "-c", hook, work, cwd=source)
+    (archive,) = work.glob("rondo-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(work)
+    copy = work / archive.name.removesuffix(".tar.gz")
+    expected = files_for_sdist(source) | {pathlib.Path("PKG-INFO")}
+    found = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
+    if found != expected:
+        sys.exit(f"the sdist lacks {sorted(map(str, expected - found))}, and should not have {sorted(map(str, found - expected))}")
+    if differ := [str(name) for name in found - {pathlib.Path("PKG-INFO")} if (copy / name).read_bytes() != (source / name).read_bytes()]:
+        sys.exit(f"the sdist has other contents of {differ}")
+    return copy
+
+
+def sdist(source, build, _, work):
+    copy = unpacked_sdist(source, work)
+    _, environment = pip_install(source, build, work, copy)
+    said = run("rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c",
+               "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))", **environment)
+    if said != "1 2\n1 2\n":
+        sys.exit(f"the installed module's sum is {said!r}")
+
+
+def wheel(source, build, programs, work):
+    packages, environment = pip_install(source, build, work)
     said = run("rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c",
                "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))", **environment)
     if said != "1 2\n1 2\n":
@@ -150,7 +195,7 @@ def main():
     what, *paths = sys.argv[1:]
     source, build, programs = (pathlib.Path(path) for path in paths)
     with tempfile.TemporaryDirectory() as work:
-        {"installed": installed, "embedded": embedded, "wheel": wheel}[what](source, build, programs, pathlib.Path(work))
+        {"installed": installed, "embedded": embedded, "wheel": wheel, "sdist": sdist}[what](source, build, programs, pathlib.Path(work))
 
 
 if __name__ == "__main__":

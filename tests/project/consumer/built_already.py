@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""built_already.py BUILD PROJECT FOLDER COMPILER ARGUMENTS: the compiler launcher of PROJECT, a build folder in which rondo is FOLDER (""
-or "rondo/"). For a source of rondo it copies the object from BUILD, after a check that the same command made it there; it compiles
+"""built_already.py BUILD PROJECT FOLDER SOURCE COPY COMPILER ARGUMENTS: the compiler launcher of PROJECT, a build folder in which rondo is
+FOLDER ("" or "rondo/"), from COPY, where the files of SOURCE are. For a source of rondo it copies the object from BUILD, after a check that the same command made it there; it compiles
 other sources. Compiling rondo again would take minutes and make the same objects."""
 import json
 import pathlib
@@ -17,7 +17,7 @@ def output_of(words):
 
 
 def main():
-    build, project, folder, *command = sys.argv[1:]
+    build, project, folder, source, copy, *command = sys.argv[1:]
     output = output_of(command)
     if not output.startswith(folder):
         sys.exit(subprocess.run(command, check=False).returncode)
@@ -30,7 +30,7 @@ def main():
     for flag in ("-MT", "-MF"):  # they only name the file that lists the headers
         del words[words.index(flag):words.index(flag) + 2]
     rondo = f"{project}/{folder}".rstrip("/")
-    here = [word.replace(rondo, build).removeprefix(folder) for word in words if word != "-MD"]
+    here = [word.replace(rondo, build).replace(copy, source).removeprefix(folder) for word in words if word != "-MD"]
     expected = [word for word in there.get(output.removeprefix(folder), []) if word not in NOT_EMBEDDED]
     if here != expected:
         sys.exit(f"{output}: as a part of another project it is compiled by\n{shlex.join(here)}\nand alone by\n{shlex.join(expected)}")
