@@ -19,7 +19,7 @@
 #include "trainer/report/report.hpp"
 #include "trainer/report/screen.hpp"
 #include "trainer/step/setup.hpp"
-#include "trainer/step/train.hpp"
+#include "trainer/train.hpp"
 
 namespace {
 

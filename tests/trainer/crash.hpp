@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/harness/catch.hpp"
-#include "trainer/checkpoint/disk.hpp"
+#include "trainer/files/disk.hpp"
 
 namespace rondo::trainer::testing {
 

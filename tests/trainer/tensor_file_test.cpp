@@ -1,6 +1,6 @@
 // Tensor files: what is written comes back, and whatever is not exactly a safetensors file, or dies
 // while it writes one, is found out.
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 #include <cstring>
 #include <filesystem>

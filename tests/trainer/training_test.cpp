@@ -9,7 +9,7 @@
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
 #include "trainer/base/random.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 using rondo::testing::kSanitized;
 using rondo::testing::ProgramResult;

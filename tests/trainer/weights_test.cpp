@@ -1,6 +1,6 @@
 // One rank's model and what is as large as it: with shards the optimizer keeps the own share only,
 // which is what ZeRO-1 is for.
-#include "trainer/step/weights.hpp"
+#include "trainer/optim/weights.hpp"
 
 #include <algorithm>
 #include <atomic>

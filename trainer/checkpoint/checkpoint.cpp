@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "trainer/base/hash.hpp"
-#include "trainer/checkpoint/disk.hpp"
+#include "trainer/files/disk.hpp"
 
 namespace rondo::trainer {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "rondo/status.hpp"
 #include "trainer/checkpoint/checkpoint_state.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 namespace rondo::trainer {
 

@@ -9,7 +9,7 @@
 #include "trainer/data/loader.hpp"
 #include "trainer/models/model.hpp"
 #include "trainer/optim/schedule.hpp"
-#include "trainer/step/weights.hpp"
+#include "trainer/optim/weights.hpp"
 
 namespace rondo::trainer {
 

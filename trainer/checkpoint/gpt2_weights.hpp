@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rondo/status.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 #include "trainer/models/model.hpp"
 
 namespace rondo::trainer {

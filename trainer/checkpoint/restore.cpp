@@ -12,7 +12,7 @@
 #include "trainer/checkpoint/checkpointing.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
-#include "trainer/checkpoint/tensor_views.hpp"
+#include "trainer/files/tensor_views.hpp"
 #include "trainer/optim/sharding.hpp"
 
 namespace rondo::trainer {

@@ -10,10 +10,10 @@
 
 #include "trainer/checkpoint/checkpoint.hpp"
 #include "trainer/checkpoint/checkpointing.hpp"
-#include "trainer/checkpoint/disk.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
-#include "trainer/checkpoint/tensor_views.hpp"
+#include "trainer/files/disk.hpp"
+#include "trainer/files/tensor_views.hpp"
 
 namespace rondo::trainer {
 namespace {

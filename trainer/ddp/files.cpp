@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "rondo/ddp.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
-#include "trainer/checkpoint/tensor_views.hpp"
+#include "trainer/files/tensor_file.hpp"
+#include "trainer/files/tensor_views.hpp"
 
 namespace rondo {
 namespace {

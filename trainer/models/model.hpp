@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rondo/status.hpp"
+#include "trainer/base/random.hpp"
 
 namespace rondo::trainer {
 
@@ -61,6 +62,12 @@ struct Pass {
     if (listener != nullptr) listener->forward_begins(static_cast<int>(layer));
   }
 };
+
+/// What keys the random numbers of one sample in one layer: neither the rank nor the position in
+/// the batch.
+inline uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer) {
+  return mix(mix(mix(mix(pass.seed) ^ pass.step) ^ sample_id) ^ layer);
+}
 
 /// What a backward pass tells while it runs, in a fixed order that is the same on every rank and in
 /// every step.

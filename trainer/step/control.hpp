@@ -8,8 +8,8 @@
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/models/model.hpp"
+#include "trainer/optim/weights.hpp"
 #include "trainer/report/accounting.hpp"
-#include "trainer/step/weights.hpp"
 
 namespace rondo::trainer {
 

@@ -87,30 +87,6 @@ template std::unique_ptr<Model<float>> make_model(const TrainOptions&, const Sam
 template std::unique_ptr<Model<double>> make_model(const TrainOptions&, const SampleShape&,
                                                    Communicator*);
 
-DdpOptions ddp_options(const TrainOptions& options) {
-  using Rows = DdpOptions::Rows;
-  const DataType wire = options.wire_type();
-  return {.type = options.type(),
-          .bucket_cap_mb = options.bucket_cap_mb,
-          .auto_after_steps = DdpOptions().auto_after_steps + options.control_rounds(),
-          .overlap = !options.no_overlap,
-          .average = options.average == "ranks" ? DdpOptions::Average::kRanks
-                                                : DdpOptions::Average::kLossTerms,
-          .join = options.join,
-          // Those of synchronized batch norm are the same everywhere already.
-          .broadcast_buffers = !options.no_broadcast_buffers && !options.sync_batch_norm,
-          .rows = options.tied_rows == "whole"     ? Rows::kWhole
-                  : options.tied_rows == "touched" ? Rows::kTouched
-                                                   : Rows::kFewerBytes,
-          .hook = wire == options.type() ? nullptr : make_compression_hook(wire).value(),
-          .shard = options.zero == 1};
-}
-
-OptimizerOptions optimizer_options(const TrainOptions& options) {
-  if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
-  return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
-}
-
 ScheduleOptions schedule_options(const TrainOptions& options, uint64_t global_batch,
                                  uint64_t last_step) {
   return {.base_rate = options.lr,

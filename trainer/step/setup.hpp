@@ -5,11 +5,9 @@
 #include <string>
 
 #include "rondo/communicator.hpp"
-#include "rondo/ddp.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/models/model.hpp"
-#include "trainer/optim/optimizer.hpp"
 #include "trainer/optim/schedule.hpp"
 
 namespace rondo::trainer {
@@ -25,8 +23,6 @@ template <class T>
 std::unique_ptr<Model<T>> make_model(const TrainOptions& options, const SampleShape& shape,
                                      Communicator* statistics);
 
-DdpOptions ddp_options(const TrainOptions& options);
-OptimizerOptions optimizer_options(const TrainOptions& options);
 ScheduleOptions schedule_options(const TrainOptions& options, uint64_t global_batch,
                                  uint64_t last_step);
 

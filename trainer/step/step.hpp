@@ -9,9 +9,9 @@
 #include "trainer/base/buffer.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/models/model.hpp"
+#include "trainer/optim/weights.hpp"
 #include "trainer/step/clock.hpp"
 #include "trainer/step/samples.hpp"
-#include "trainer/step/weights.hpp"
 
 namespace rondo::trainer {
 

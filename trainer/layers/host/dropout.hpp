@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "trainer/base/random.hpp"
-#include "trainer/models/model.hpp"
 
 namespace rondo::trainer {
 
@@ -16,12 +15,6 @@ struct Dropout {
   double probability = 0;          // in [0, 1)
   const uint64_t* keys = nullptr;  // by sample of the batch; null if the probability is 0
 };
-
-/// What keys the random numbers of one sample in one layer: neither the rank nor the position in
-/// the batch.
-inline uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer) {
-  return mix(mix(mix(mix(pass.seed) ^ pass.step) ^ sample_id) ^ layer);
-}
 
 /// Uniform in [0, 1).
 inline double random_unit(uint64_t key) { return static_cast<double>(mix(key) >> 11) * 0x1.0p-53; }

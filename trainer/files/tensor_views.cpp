@@ -1,5 +1,5 @@
 // See tensor_views.hpp.
-#include "trainer/checkpoint/tensor_views.hpp"
+#include "trainer/files/tensor_views.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // See train.hpp.
-#include "trainer/step/train.hpp"
+#include "trainer/train.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

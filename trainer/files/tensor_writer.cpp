@@ -7,9 +7,9 @@
 #include <set>
 
 #include "trainer/base/hash.hpp"
-#include "trainer/checkpoint/disk.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
-#include "trainer/checkpoint/tensor_format.hpp"
+#include "trainer/files/disk.hpp"
+#include "trainer/files/tensor_file.hpp"
+#include "trainer/files/tensor_format.hpp"
 
 namespace rondo::trainer {
 namespace {

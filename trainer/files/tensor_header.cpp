@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "trainer/checkpoint/tensor_format.hpp"
+#include "trainer/files/tensor_format.hpp"
 
 namespace rondo::trainer {
 namespace {

@@ -1,5 +1,5 @@
 // Reading tensor files. See tensor_file.hpp.
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "trainer/checkpoint/tensor_format.hpp"
+#include "trainer/files/tensor_format.hpp"
 
 namespace rondo::trainer {
 namespace {}  // namespace

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "rondo/ddp.hpp"
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 namespace rondo::trainer {
 

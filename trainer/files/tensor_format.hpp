@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/checkpoint/tensor_file.hpp"
+#include "trainer/files/tensor_file.hpp"
 
 namespace rondo::trainer::tensor_format {
 

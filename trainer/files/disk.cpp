@@ -1,5 +1,5 @@
 // See disk.hpp.
-#include "trainer/checkpoint/disk.hpp"
+#include "trainer/files/disk.hpp"
 
 #include <fcntl.h>
 #include <stdio.h>

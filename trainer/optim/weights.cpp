@@ -1,5 +1,5 @@
 // See weights.hpp.
-#include "trainer/step/weights.hpp"
+#include "trainer/optim/weights.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,6 @@
 #include "trainer/base/clock.hpp"
 #include "trainer/optim/clip.hpp"
 #include "trainer/optim/gradients.hpp"
-#include "trainer/step/setup.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -20,6 +19,30 @@ std::vector<DdpTensor> tensors_of(const std::vector<Parameter>& parameters) {
         {.name = p.name, .shape = p.shape, .may_skip = p.may_skip, .adds_to = p.adds_to});
   }
   return tensors;
+}
+
+DdpOptions ddp_options(const TrainOptions& options) {
+  using Rows = DdpOptions::Rows;
+  const DataType wire = options.wire_type();
+  return {.type = options.type(),
+          .bucket_cap_mb = options.bucket_cap_mb,
+          .auto_after_steps = DdpOptions().auto_after_steps + options.control_rounds(),
+          .overlap = !options.no_overlap,
+          .average = options.average == "ranks" ? DdpOptions::Average::kRanks
+                                                : DdpOptions::Average::kLossTerms,
+          .join = options.join,
+          // Those of synchronized batch norm are the same everywhere already.
+          .broadcast_buffers = !options.no_broadcast_buffers && !options.sync_batch_norm,
+          .rows = options.tied_rows == "whole"     ? Rows::kWhole
+                  : options.tied_rows == "touched" ? Rows::kTouched
+                                                   : Rows::kFewerBytes,
+          .hook = wire == options.type() ? nullptr : make_compression_hook(wire).value(),
+          .shard = options.zero == 1};
+}
+
+OptimizerOptions optimizer_options(const TrainOptions& options) {
+  if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
+  return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
 }
 
 }  // namespace
