@@ -81,6 +81,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"program", "rondo-plan"},
       {"collective", name(r.collective)},
       {"ranks", r.ranks},
+      {"cores", r.cores ? ordered_json(*r.cores) : ordered_json()},
       {"root", is_rooted(r.collective) ? r.root : -1},
       {"size", r.size_bytes},
       {"count", plan.count},

@@ -18,8 +18,9 @@ struct PlanRequest {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: by prediction
   int ranks = 0;
   int root = 0;
-  std::optional<int> rank;  // only this rank's schedule; then nothing is verified
-  uint64_t size_bytes = 0;  // of a rank's larger buffer, as rondo-perf counts
+  std::optional<int> cores;  // that the ranks share, as `links` has it; none: one for each rank
+  std::optional<int> rank;   // only this rank's schedule; then nothing is verified
+  uint64_t size_bytes = 0;   // of a rank's larger buffer, as rondo-perf counts
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   tuner::Available available;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -18,7 +19,9 @@
 #include "comm/launch/unknown_variables.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
+#include "comm/topology/cpus.hpp"
 #include "comm/tuner/default_profile.hpp"
+#include "kernels/host/cpu_mask.hpp"
 #include "rondo/rondo.h"
 #include "transport/pace/pace.hpp"
 
@@ -33,7 +36,7 @@ constexpr const char* kStdout = "-";
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
   std::string links, pace, json, svg, size;
-  int ranks = 0, root = 0, rank = -1, svg_hop = 0;
+  int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
 };
 
 /// A size, as everywhere in rondo: bytes, or a whole number with K, M or G.
@@ -75,6 +78,11 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
   app.add_option("--ranks", flags.ranks, "number of ranks")
       ->required()
+      ->check(CLI::Range(1, base::kMaxScheduleRanks));
+  app.add_option(
+         "--cores", flags.cores,
+         "cores that the ranks share; else those of this machine that rondo-plan may use, but "
+         "where --links or RONDO_LINKS names a profile, one for each rank")
       ->check(CLI::Range(1, base::kMaxScheduleRanks));
   app.add_option("--size", flags.size,
                  "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary; a "
@@ -145,16 +153,20 @@ PlanRequest read_request(const PlanFlags& flags) {
   return r;
 }
 
-Result<tuner::LinkProfile> links_of(const PlanFlags& flags) {
-  tuner::LinkProfile links =
+/// Those that the ranks share, unless each is to have one.
+std::optional<int> cores_of(const PlanFlags& flags) {
+  if (flags.cores > 0) return flags.cores;
+  if (!flags.links.empty()) return std::nullopt;  // of another machine, perhaps
+  const std::string allowed = kernels::allowed_cpus();
+  return std::clamp(kernels::count_cpus(allowed), 1, topology::granted_cpus());
+}
+
+Result<tuner::LinkProfile> links_of(const PlanFlags& flags, std::optional<int> cores) {
+  const tuner::LinkProfile host =
       RONDO_TRY(tuner::find_profile(flags.links, tuner::shared_memory_profile()));
-  // As in a communicator with one channel, and one more for messages.
-  const auto fitted = [&](tuner::LinkProfile profile) {
-    return tuner::fit_to_memory(std::move(profile), flags.ranks, 2);
-  };
-  if (flags.pace.empty()) return fitted(std::move(links));
-  auto pace = RONDO_TRY(transport::parse_pace(flags.pace));
-  return fitted(tuner::wire_profile(pace.bytes_per_second, pace.latency_seconds, std::move(links)));
+  tuner::RanksOnHost where{.ranks = flags.ranks, .cores = cores.value_or(flags.ranks)};
+  if (!flags.pace.empty()) where.wire = RONDO_TRY(transport::parse_pace(flags.pace));
+  return tuner::profile_of(where, host);
 }
 
 Status write_file(const std::string& path, const std::string& text) {
@@ -205,7 +217,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kMistake;
   }
-  auto links = links_of(flags);
+  request.cores = cores_of(flags);
+  auto links = links_of(flags, request.cores);
   if (!links.ok()) return failed(links.status());
   request.links = std::move(*links);
   auto plan = make_plan(request);

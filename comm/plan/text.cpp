@@ -173,7 +173,9 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
           : fmt::format(" of {} bytes: count {}, {}{}{}", r.size_bytes, plan.count, name(r.type),
                         reduces ? fmt::format(", {}", name(r.op)) : "",
                         is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
-  line(out, fmt::format("{}{}, {}, {}", name(r.collective), what, counted(r.ranks, "rank"),
+  const std::string ranks =
+      counted(r.ranks, "rank") + (r.cores ? " on " + counted(*r.cores, "core") : "");
+  line(out, fmt::format("{}{}, {}, {}", name(r.collective), what, ranks,
                         !r.available.publish     ? "a wire"
                         : r.available.references ? "library memory"
                                                  : "plain memory"));

@@ -27,26 +27,14 @@ std::string links_of(const Config& config) {
   return config.links.empty() ? variable("RONDO_LINKS").value_or("") : config.links;
 }
 
-bool is_oversubscribed(const ProfileQuery& where) {
-  return where.ranks * where.channels > where.cpus;
-}
-
 Result<tuner::LinkProfile> link_profile(const ProfileQuery& where) {
-  tuner::LinkProfile profile = is_oversubscribed(where)
-                                   ? tuner::oversubscribed_profile(where.cpus, where.links)
-                                   : where.links;
+  tuner::RanksOnHost ranks{.ranks = where.ranks, .channels = where.channels, .cores = where.cpus};
   if (!where.pace.empty()) {
     auto pacing = transport::parse_pace(where.pace);
     if (!pacing.ok()) return pacing.status();
-    profile = tuner::wire_profile(pacing->bytes_per_second, pacing->latency_seconds, where.links);
-    if (is_oversubscribed(where)) profile = tuner::taking_turns(profile);
+    ranks.wire = *pacing;
   }
-  if (is_oversubscribed(where)) {
-    profile.name +=
-        ": " + std::to_string(where.ranks * where.channels) + " on " + std::to_string(where.cpus);
-  }
-  // One channel more: that of point-to-point messages.
-  return tuner::fit_to_memory(profile, where.ranks, where.channels + 1);
+  return tuner::profile_of(ranks, where.links);
 }
 
 }  // namespace rondo::comm

@@ -30,9 +30,6 @@ Result<tuner::LinkProfile> host_profile(const std::string& path);
 std::string pace_of(const Config& config);
 std::string links_of(const Config& config);
 
-/// More pipelines than CPUs: they take turns.
-bool is_oversubscribed(const ProfileQuery& where);
-
 /// Errors: kInvalidArgument, a pace that is none.
 Result<tuner::LinkProfile> link_profile(const ProfileQuery& where);
 

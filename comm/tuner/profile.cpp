@@ -104,4 +104,18 @@ LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels, size_t m
   return profile;
 }
 
+LinkProfile profile_of(const RanksOnHost& where, const LinkProfile& host) {
+  const bool shared = where.is_oversubscribed();
+  LinkProfile profile = shared ? oversubscribed_profile(where.cores, host) : host;
+  if (where.wire) {
+    profile = wire_profile(where.wire->bytes_per_second, where.wire->latency_seconds, host);
+    if (shared) profile = taking_turns(profile);
+  }
+  if (shared) {
+    profile.name +=
+        ": " + std::to_string(where.ranks * where.channels) + " on " + std::to_string(where.cores);
+  }
+  return fit_to_memory(std::move(profile), where.ranks, where.channels + 1);
+}
+
 }  // namespace rondo::tuner

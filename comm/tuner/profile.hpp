@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "rondo/types.hpp"
 #include "transport/cuda_ipc/placement.hpp"
+#include "transport/pace/pace.hpp"
 
 namespace rondo::tuner {
 
@@ -101,5 +103,19 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest);
 /// take at most `most_bytes` a rank (somewhat more if slots would fall below 4 KiB).
 LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels,
                           size_t most_bytes = size_t{12} << 20);
+
+/// Ranks of one host, and what they share.
+struct RanksOnHost {
+  int ranks;
+  int channels = 1;  // of each rank; one more is for messages
+  int cores;         // that the ranks together may use
+  std::optional<transport::PaceOptions> wire = std::nullopt;  // between them
+
+  /// More pipelines than cores: they take turns.
+  bool is_oversubscribed() const { return ranks * channels > cores; }
+};
+
+/// The profile of these ranks. `host`: the same host with a core for every rank.
+LinkProfile profile_of(const RanksOnHost& where, const LinkProfile& host);
 
 }  // namespace rondo::tuner

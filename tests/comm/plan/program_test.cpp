@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/host/cpu_mask.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 #include "tests/harness/rank_group.hpp"
 
@@ -12,8 +13,9 @@ namespace {
 using schedule::test::builtins;
 using schedule::test::says;
 
+/// With a core for every rank, whatever this machine has.
 ProgramResult plan(const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {"RONDO_LINKS"}) {
+                   const std::vector<std::string>& environment = {"RONDO_LINKS=built-in"}) {
   std::vector<std::string> argv = {RONDO_PLAN};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return run_program(argv, environment);
@@ -203,7 +205,7 @@ TEST_CASE("a proof that would take too much memory is left out, and said so") {
   const auto in_little_memory = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"sh", "-c", "ulimit -v 262144 && exec \"$@\"", "sh",
                                          RONDO_PLAN, "all_reduce", "--size", "1M"});
-    return run_program(arguments, {"RONDO_LINKS"});
+    return run_program(arguments, {"RONDO_LINKS=built-in"});
   };
   using Arguments = std::vector<std::string>;
   for (const Arguments& arguments : {Arguments{"--ranks", "65536"},
@@ -283,6 +285,47 @@ TEST_CASE("a wire, and a profile of one's own") {
   }
 }
 
+TEST_CASE("a plan for this machine has its cores, one by another profile a core per rank") {
+  const TempDirectory empty;  // no calibrated profile
+  const std::vector<std::string> this_machine = {"RONDO_LINKS", "XDG_CONFIG_HOME=" + empty.path()};
+  const std::vector<std::string> megabyte = {"all_reduce", "--ranks",  "4",       "--size",
+                                             "1M",         "--memory", "library", "--json"};
+  const auto with = [&](std::vector<std::string> more, const std::vector<std::string>& where) {
+    more.insert(more.begin(), megabyte.begin(), megabyte.end());
+    const ProgramResult ran = plan(more, where);
+    INFO(ran.err);
+    REQUIRE(ran.exit_code == 0);
+    return ran.out;
+  };
+  const TempDirectory directory;
+  const std::string file = directory.path() + "/plan.json";
+  const kernels::CpuMask allowed = kernels::allowed_cpus();
+  kernels::CpuMask one;
+  kernels::add_cpu(one, kernels::list_cpus(allowed).at(0));
+  REQUIRE(kernels::bind_to_cpus(one));  // inherited by the programs
+  const std::string here = with({file}, this_machine);
+  const auto here_json = nlohmann::json::parse(read(file));
+  const std::string named = with({file}, {"RONDO_LINKS=built-in"});
+  const auto named_json = nlohmann::json::parse(read(file));
+  REQUIRE(kernels::bind_to_cpus(allowed));
+  CHECK_THAT(here, says("sum, 4 ranks on 1 core, library memory\nlinks: shared memory, more ranks "
+                        "than cores: 4 on 1; 8 slots of "));
+  CHECK(here_json["cores"] == 1);
+  CHECK_THAT(named, says("sum, 4 ranks, library memory\nlinks: shared memory; 4 slots of "));
+  CHECK(named_json["cores"].is_null());
+  CHECK(here_json["predicted_us"] > 3 * named_json["predicted_us"].get<double>());
+
+  const std::string given = with({file, "--cores", "1"}, {"RONDO_LINKS=built-in"});
+  CHECK(given == here);
+  CHECK(nlohmann::json::parse(read(file)) == here_json);
+  CHECK_THAT(with({file, "--cores", "4"}, this_machine),
+             says("4 ranks on 4 cores, library memory"));
+  CHECK(nlohmann::json::parse(read(file))["predicted_us"] == named_json["predicted_us"]);
+  CHECK_THAT(plan({"barrier", "--ranks", "3", "--cores", "2", "--pace", "1GB/s,20us"}).out,
+             says("barrier, 3 ranks on 2 cores, a wire\nlinks: wire over shared memory, more ranks "
+                  "than cores: 3 on 2; "));
+}
+
 TEST_CASE("a broken profile is refused by file and field") {
   const TempDirectory directory;
   const std::string file = directory.path() + "/links.json";
@@ -302,6 +345,7 @@ TEST_CASE("mistakes end with code 2 and a sentence") {
       {{"all_reduce", "--ranks", "4"}, "--size"},
       {{"sum", "--ranks", "4", "--size", "1"}, "all_reduce, reduce_scatter"},
       {{"all_reduce", "--ranks", "0", "--size", "1"}, "0"},
+      {{"all_reduce", "--ranks", "4", "--size", "1", "--cores", "0"}, "--cores"},
       {{"all_reduce", "--ranks", "4", "--size", "1X"}, "1X"},
       {{"all_reduce", "--ranks", "4", "--size", "-1"}, "-1"},
       {{"all_reduce", "--ranks", "4", "--size", "1KM"}, "1KM"},
