@@ -1,6 +1,7 @@
 """rondo: collective communication between processes of one machine. docs/python.md in the source explains it."""
 import contextlib
 import operator
+import sys
 import threading
 
 from rondo import _rondo
@@ -53,21 +54,32 @@ Communicator.__exit__ = _exit
 Communicator.__module__ = Work.__module__ = Envelope.__module__ = Error.__module__ = "rondo"
 
 
+def _memory(nbytes):
+    try:
+        return _rondo.Memory(min(nbytes, sys.maxsize))
+    except MemoryError:
+        raise MemoryError(f"no {nbytes} bytes of library memory are left: numpy.empty and torch.empty give other memory") from None
+
+
 def empty(shape, dtype="float32"):
     """An array in library memory, which the ranks of this host read in place; zeros at first. dtype is numpy's or torch's, and so is the
     array."""
-    shape = tuple(shape) if hasattr(shape, "__iter__") else (operator.index(shape),)
+    shape = tuple(operator.index(length) for length in (shape if hasattr(shape, "__iter__") else (shape,)))
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape {shape} has a negative length")
     count = 1
     for length in shape:
         count *= length
     if type(dtype).__module__ == "torch":
         import torch
 
-        memory = _rondo.Memory(count * torch.empty((), dtype=dtype).element_size())
+        memory = _memory(count * torch.empty((), dtype=dtype).element_size())
         return torch.frombuffer(memory, dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
     import numpy
 
     dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"library memory cannot hold elements of {dtype}")
     if not count:
         return numpy.empty(shape, dtype)
-    return numpy.frombuffer(_rondo.Memory(count * dtype.itemsize), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)
+    return numpy.frombuffer(_memory(count * dtype.itemsize), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)

@@ -46,10 +46,18 @@ std::string text_of(nb::handle object) {
 }
 
 [[noreturn]] void refuse_layout(const char* name) {
-  throw nb::value_error((std::string(name) +
-                         " is not contiguous: pass a copy, such as numpy.ascontiguousarray(x) or "
-                         "x.contiguous()")
+  throw nb::value_error((std::string(name) + " is not contiguous in C order: pass a copy, such as "
+                                             "numpy.ascontiguousarray(x) or x.contiguous()")
                             .c_str());
+}
+
+/// struct's formats and numpy's types begin with it.
+void expect_own_byte_order(const char* name, std::string_view format) {
+  if (!format.starts_with('>') && !format.starts_with('!')) return;
+  throw nb::type_error((std::string(name) + " has elements of " + std::string(format) +
+                        ", in another byte order than this machine's: pass "
+                        "x.astype(x.dtype.newbyteorder(\"=\"))")
+                           .c_str());
 }
 
 /// The type of one character of struct's formats, in native size.
@@ -148,6 +156,7 @@ Array array_of_buffer(nb::handle object, std::shared_ptr<Export> exported, const
   const Py_buffer& view = exported->view;
   const auto type = type_of_format(view.format, view.itemsize);
   if (!type) {
+    expect_own_byte_order(name, view.format);
     const nb::object dtype = nb::getattr(object, "dtype", nb::none());  // numpy's names say more
     refuse_type(name, dtype.is_none() ? view.format : text_of(dtype));
   }

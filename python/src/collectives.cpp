@@ -1,12 +1,13 @@
 // The collectives of rondo.Communicator: each reads its arrays, compares their sizes
 // with what the collective needs, and calls one of the C API's two forms.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "python/src/call.hpp"
 #include "python/src/communicator.hpp"
@@ -167,115 +168,139 @@ nb::object scatter(nb::handle self, nb::handle x, nb::handle y, int root,
              std::make_tuple(in.data, out.data, out.count, type_of(out), root));
 }
 
-void expect_counts(const Counts& counts, const std::optional<Counts>& offsets, size_t ranks) {
-  if (counts.size() != ranks || (offsets && offsets->size() != ranks)) {
-    throw nb::value_error(
-        ("counts and offsets need an entry for each of " + std::to_string(ranks) + " ranks")
-            .c_str());
+/// A number of elements for each rank, from any iterable of integers.
+Counts counts_of(nb::handle given, const std::string& name, size_t ranks) {
+  Counts counts;
+  for (const nb::handle each : nb::iter(given)) {
+    const Py_ssize_t count = PyNumber_AsSsize_t(each.ptr(), PyExc_OverflowError);
+    if (count == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+    if (count < 0) {
+      throw nb::value_error((name + "[" + std::to_string(counts.size()) + "] is " +
+                             std::to_string(count) + ": it must not be negative")
+                                .c_str());
+    }
+    counts.push_back(static_cast<size_t>(count));
   }
-}
-
-/// The elements that an array needs at least to hold such blocks.
-size_t extent(const Counts& counts, const std::optional<Counts>& offsets) {
-  if (!offsets) return std::accumulate(counts.begin(), counts.end(), size_t{0});
-  size_t end = 0;
-  for (size_t r = 0; r < counts.size(); ++r) {
-    if (counts[r] > 0) end = std::max(end, (*offsets)[r] + counts[r]);
-  }
-  return end;
-}
-
-void expect_extent(const Array& array, const char* name, const Counts& counts,
-                   const std::optional<Counts>& offsets) {
-  if (array.count >= extent(counts, offsets)) return;
-  throw nb::value_error((std::string(name) + " has " + std::to_string(array.count) +
-                         " elements, its blocks need " + std::to_string(extent(counts, offsets)))
+  if (counts.size() == ranks) return counts;
+  throw nb::value_error((name + " has " + std::to_string(counts.size()) +
+                         " entries, it needs one for each of " + std::to_string(ranks) + " ranks")
                             .c_str());
 }
 
-const size_t* data_of(const std::optional<Counts>& offsets) {
-  return offsets ? offsets->data() : nullptr;
+/// The blocks of an array, one for each rank; without offsets they follow each other.
+struct RankBlocks {
+  Counts counts;
+  std::optional<Counts> offsets;
+
+  /// `prefix`: of both arguments' names.
+  RankBlocks(nb::handle counts_given, nb::handle offsets_given, const PyCommunicator& self,
+             const std::string& prefix = "")
+      : counts(counts_of(counts_given, prefix + "counts", static_cast<size_t>(self.size()))) {
+    if (!offsets_given.is_none()) {
+      offsets = counts_of(offsets_given, prefix + "offsets", counts.size());
+    }
+  }
+  size_t own(const PyCommunicator& self) const { return counts[static_cast<size_t>(self.rank())]; }
+  const size_t* offsets_or_null() const { return offsets ? offsets->data() : nullptr; }
+
+  /// The elements that an array needs at least to hold them.
+  size_t extent() const {
+    if (!offsets) return std::accumulate(counts.begin(), counts.end(), size_t{0});
+    size_t end = 0;
+    for (size_t r = 0; r < counts.size(); ++r) {
+      if (counts[r] > 0) end = std::max(end, (*offsets)[r] + counts[r]);
+    }
+    return end;
+  }
+};
+
+void expect_extent(const Array& array, const char* name, const RankBlocks& blocks) {
+  if (array.count >= blocks.extent()) return;
+  throw nb::value_error((std::string(name) + " has " + std::to_string(array.count) +
+                         " elements, its blocks need " + std::to_string(blocks.extent()))
+                            .c_str());
 }
 
-nb::object all_gather_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
-                        const std::optional<Counts>& offsets, const nb::kwargs& options) {
+nb::object all_gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
+                        nb::handle offsets, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
-  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
+  const RankBlocks blocks(counts, offsets, communicator);
   expect_one_type(in, out);
-  expect(in, "x", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
-  expect_extent(out, "y", counts, offsets);
+  expect(in, "x", blocks.own(communicator), "this rank's count");
+  expect_extent(out, "y", blocks);
   return run(self, CallSettings(options), {in, out}, out.object, rondo_all_gather_v,
              rondo_all_gather_v_async,
-             std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(in)));
+             std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
+                             type_of(in)));
 }
 
-nb::object reduce_scatter_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
-                            const std::optional<Counts>& offsets, const std::string& op,
-                            const nb::kwargs& options) {
+nb::object reduce_scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
+                            nb::handle offsets, const std::string& op, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
-  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
+  const RankBlocks blocks(counts, offsets, communicator);
   expect_one_type(in, out);
-  expect_extent(in, "x", counts, offsets);
-  expect(out, "y", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
+  expect_extent(in, "x", blocks);
+  expect(out, "y", blocks.own(communicator), "this rank's count");
   return run(self, CallSettings(options), {in, out}, out.object, rondo_reduce_scatter_v,
              rondo_reduce_scatter_v_async,
-             std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(in),
-                             op_named(op)));
+             std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
+                             type_of(in), op_named(op)));
 }
 
-nb::object all_to_all_v(nb::handle self, nb::handle x, const Counts& x_counts, nb::handle y,
-                        const Counts& y_counts, const std::optional<Counts>& x_offsets,
-                        const std::optional<Counts>& y_offsets, const nb::kwargs& options) {
-  const auto ranks = static_cast<size_t>(nb::cast<PyCommunicator&>(self).size());
+nb::object all_to_all_v(nb::handle self, nb::handle x, nb::handle x_counts, nb::handle y,
+                        nb::handle y_counts, nb::handle x_offsets, nb::handle y_offsets,
+                        const nb::kwargs& options) {
+  const auto& communicator = nb::cast<PyCommunicator&>(self);
   const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
-  expect_counts(x_counts, x_offsets, ranks);
-  expect_counts(y_counts, y_offsets, ranks);
+  const RankBlocks x_blocks(x_counts, x_offsets, communicator, "x_");
+  const RankBlocks y_blocks(y_counts, y_offsets, communicator, "y_");
   expect_one_type(in, out);
-  expect_extent(in, "x", x_counts, x_offsets);
-  expect_extent(out, "y", y_counts, y_offsets);
+  expect_extent(in, "x", x_blocks);
+  expect_extent(out, "y", y_blocks);
   return run(self, CallSettings(options), {in, out}, out.object, rondo_all_to_all_v,
              rondo_all_to_all_v_async,
-             std::make_tuple(in.data, x_counts.data(), data_of(x_offsets), out.data,
-                             y_counts.data(), data_of(y_offsets), type_of(in)));
+             std::make_tuple(in.data, x_blocks.counts.data(), x_blocks.offsets_or_null(), out.data,
+                             y_blocks.counts.data(), y_blocks.offsets_or_null(), type_of(in)));
 }
 
-nb::object gather_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
-                    const std::optional<Counts>& offsets, int root, const nb::kwargs& options) {
+nb::object gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
+                    nb::handle offsets, int root, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
   const Array in = array_of(x, false, "x");
-  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
-  expect(in, "x", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
+  const RankBlocks blocks(counts, offsets, communicator);
+  expect(in, "x", blocks.own(communicator), "this rank's count");
   Array out;
   if (communicator.rank() == root) {
     out = array_of(y, true, "y");
     expect_one_type(in, out);
-    expect_extent(out, "y", counts, offsets);
+    expect_extent(out, "y", blocks);
   }
-  return run(
-      self, CallSettings(options), {in, out}, out.object.is_valid() ? out.object : nb::none(),
-      rondo_gather_v, rondo_gather_v_async,
-      std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(in), root));
+  return run(self, CallSettings(options), {in, out},
+             out.object.is_valid() ? out.object : nb::none(), rondo_gather_v, rondo_gather_v_async,
+             std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
+                             type_of(in), root));
 }
 
-nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, const Counts& counts,
-                     const std::optional<Counts>& offsets, int root, const nb::kwargs& options) {
+nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
+                     nb::handle offsets, int root, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
   const Array out = array_of(y, true, "y");
-  expect_counts(counts, offsets, static_cast<size_t>(communicator.size()));
-  expect(out, "y", counts[static_cast<size_t>(communicator.rank())], "this rank's count");
+  const RankBlocks blocks(counts, offsets, communicator);
+  expect(out, "y", blocks.own(communicator), "this rank's count");
   Array in;
   if (communicator.rank() == root) {
     in = array_of(x, false, "x");
     expect_one_type(in, out);
-    expect_extent(in, "x", counts, offsets);
+    expect_extent(in, "x", blocks);
   }
-  return run(
-      self, CallSettings(options), {in, out}, out.object, rondo_scatter_v, rondo_scatter_v_async,
-      std::make_tuple(in.data, out.data, counts.data(), data_of(offsets), type_of(out), root));
+  return run(self, CallSettings(options), {in, out}, out.object, rondo_scatter_v,
+             rondo_scatter_v_async,
+             std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
+                             type_of(out), root));
 }
 
 template <auto Blocking, auto Asynchronous>

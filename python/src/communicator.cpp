@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <cmath>
@@ -88,7 +89,15 @@ void wait_interruptibly(const rondo_pending* pending) {
   }
 }
 
+int forks_so_far = 0;  // a child changes it before it has a second thread
+
 }  // namespace
+
+int forks() {
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { ++forks_so_far; });
+  return forks_so_far;
+}
 
 int64_t milliseconds(double seconds) {
   constexpr double kYear = 365 * 86400.0;
@@ -125,17 +134,20 @@ PyWork::~PyWork() {
 
 nb::object PyWork::wait() {
   const auto& communicator = nb::cast<PyCommunicator&>(owner_);
+  communicator.expect_own_process();
   rondo_code code = RONDO_OK;
   {
     const Interruptible interruptible(communicator.handle_or_null());
     const nb::gil_scoped_release released;
     code = rondo_work_wait(work_);
   }
+  const std::vector<Array> used = std::exchange(arrays_, {});  // a bytearray may now be resized
   check(code, communicator.rank());
   return result_;
 }
 
 bool PyWork::test() const {
+  nb::cast<PyCommunicator&>(owner_).expect_own_process();
   int ended = 0;
   rondo_work_test(work_, &ended);
   return ended != 0;
@@ -179,7 +191,15 @@ PyCommunicator::~PyCommunicator() { close(); }
 
 rondo_communicator* PyCommunicator::handle() const {
   if (handle_ == nullptr) throw nb::value_error("this communicator is closed");
+  expect_own_process();
   return handle_;
+}
+
+void PyCommunicator::expect_own_process() const {
+  if (forks_ == forks()) return;
+  throw nb::value_error(
+      "this communicator belongs to the process that forked this one: start processes that use "
+      "rondo by rondo-run, or by multiprocessing's \"spawn\", and create a communicator there");
 }
 
 void PyCommunicator::close() {

@@ -20,6 +20,9 @@ void check(rondo_code code, int rank);
 /// Throws ValueError for a negative time, or none.
 int64_t milliseconds(double seconds);
 
+/// How many forks led to this process, from the one that loaded the module.
+int forks();
+
 class PyCommunicator;
 
 /// An operation in flight. Keeps its communicator and arrays.
@@ -62,8 +65,10 @@ class PyCommunicator {
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
 
-  /// The open handle; throws ValueError after close().
+  /// The open handle; throws ValueError after close(), and in a forked child.
   rondo_communicator* handle() const;
+  /// Throws ValueError in a forked child.
+  void expect_own_process() const;
   rondo_communicator* handle_or_null() const { return handle_; }
   int rank() const { return rank_; }  // also after close()
   bool on_device() const { return on_device_; }
@@ -92,6 +97,7 @@ class PyCommunicator {
   bool on_device_ = false;
   std::vector<Kept> kept_;
   int group_depth_ = 0;
+  int forks_ = forks();
 };
 
 /// None where there is no message.

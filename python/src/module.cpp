@@ -1,6 +1,10 @@
 // The extension module rondo._rondo. The package's __init__.py is its public face.
+#include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+
+#include <stdexcept>
+#include <string>
 
 #include "python/src/communicator.hpp"
 #include "python/src/interrupt.hpp"
@@ -30,14 +34,28 @@ int export_memory(PyObject* self, Py_buffer* view, int flags) {
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_memory)},
                               {0, nullptr}};
 
+/// The version of the loaded librondo. An older or newer one, which LD_LIBRARY_PATH may put before the
+/// package's own, is an ImportError.
+nb::tuple loaded_version() {
+  const int32_t loaded = rondo_version();
+  const int32_t major = loaded / 10000, minor = loaded / 100 % 100, patch = loaded % 100;
+  const std::string text =
+      std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+  if (text == RONDO_VERSION) return nb::make_tuple(major, minor, patch);
+  Dl_info from{};
+  dladdr(reinterpret_cast<void*>(&rondo_version), &from);
+  throw std::runtime_error("this module is of rondo " RONDO_VERSION ", but the library of rondo " +
+                           text + " was loaded, from " + (from.dli_fname ? from.dli_fname : "?") +
+                           ": see LD_LIBRARY_PATH and LD_PRELOAD");
+}
+
 }  // namespace
 }  // namespace rondo::python
 
 NB_MODULE(_rondo, module) {
   using namespace rondo::python;
   nanobind::set_leak_warnings(false);  // tensors of torch outlive the interpreter, and their memory
-  const int32_t loaded = rondo_version();
-  module.attr("version") = nb::make_tuple(loaded / 10000, loaded / 100 % 100, loaded % 100);
+  module.attr("version") = loaded_version();
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots))
       .def(nb::init<size_t>(), nb::arg("bytes"));
   module.def("is_library_memory", [](nb::handle array) {

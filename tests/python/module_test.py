@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""module_test.py BIN PACKAGE: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a rank does."""
+"""module_test.py BIN PACKAGE OTHER_VERSION: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a
+rank does. OTHER_VERSION is a library with another rondo_version()."""
 import os
 import pathlib
 import signal
@@ -7,12 +8,13 @@ import subprocess
 import sys
 import threading
 import unittest
+import weakref
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(*command):
-    environment = {**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"}
+def run(*command, **more):
+    environment = {**os.environ, **more, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -35,9 +37,14 @@ class UnderALauncher(unittest.TestCase):
         self.assertEqual(done.stdout.count("[6. 6. 6. 6.]"), 3, done.stdout + done.stderr)
         self.assertIn("prints `[6. 6. 6. 6.]` three times", page)
 
+    def test_a_forked_child_and_a_communicator_closed_too_early(self):
+        self.assertEqual(self.ranks(2, "forked"), 4)  # each rank's child ends as a rank does
+        self.assertEqual(self.ranks(2, "closed_too_early"), 2)
+
     def test_a_death_a_disagreement_and_an_interrupt_are_errors_that_say_so(self):
         self.assertEqual(self.ranks(2, "dies"), 1)
         self.assertEqual(self.ranks(2, "disagree"), 2)
+        self.assertEqual(self.ranks(2, "another_collective"), 2)
         self.assertEqual(self.ranks(2, "interrupted"), 2)
 
 
@@ -58,7 +65,13 @@ class Alone(unittest.TestCase):
 
         c, x = self.c, np.ones(6, "float32")
         self.refused("x is not contiguous", c.all_reduce, np.ones((4, 4))[:, ::2])
+        self.refused("x is not contiguous in C order", c.all_reduce, np.asfortranarray(np.ones((2, 3))))
+        self.refused("x is not contiguous", c.all_reduce, x[::-1])
         self.refused("complex128", c.all_reduce, np.ones(3, complex))
+        self.refused("elements of object", c.all_reduce, np.array([1, None]))
+        self.refused("elements of >i, in another byte order", c.all_reduce, np.ones(3, ">i4"))
+        self.refused("datetime64", c.all_reduce, np.zeros(3, "datetime64[s]"))
+        self.refused("elements of [('a', '<i4')]", c.all_reduce, np.zeros(3, [("a", "i4")]))
         self.refused("x is a list", c.all_reduce, [1, 2])
         self.refused("y is read-only", c.all_reduce, b"abc", b"abc")
         self.refused("y has 4 elements, it needs 6", c.all_reduce, x, np.empty(4, "float32"))
@@ -70,10 +83,67 @@ class Alone(unittest.TestCase):
         self.refused("in seconds", c.all_reduce, x, timeout=-1)
         self.refused("in seconds", rondo.Communicator, 0, 1, timeout=float("nan"))
         self.refused("root 1 is not a rank of 1", c.broadcast, x, 1)
-        self.refused("an entry for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
+        self.refused("counts has 2 entries, it needs one for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
+        self.refused("counts[0] is -6", c.all_gather_v, x, x.copy(), [-6])
+        self.refused("offsets[0] is -1", c.scatter_v, x, x.copy(), [6], [-1])
+        self.refused("y_counts[0] is -2", c.all_to_all_v, x, [6], x.copy(), [-2])
+        self.refused("its blocks need 9223372036854775807", c.all_gather_v, x, x.copy(), [6], [2**63 - 7])
+        self.refused("negative length", rondo.empty, -1)
+        self.refused("negative length", rondo.empty, (2, -3))
+        self.refused("float", rondo.empty, (2, 2.5))
+        self.refused("elements of object", rondo.empty, 3, object)
+        self.refused(f"no {2**64} bytes of library memory", rondo.empty, 2**62, error=MemoryError)
         self.refused("its blocks need 9", c.all_gather_v, x, x.copy(), [6], [3])
         self.refused("rank 7", c.send, x, 7, error=rondo.Error)
         self.refused("bavg", c.plan, "all_reduce", 1, op="bavg")
+
+    def test_an_output_that_cannot_be_written_is_refused_before_anything_moves(self):
+        import numpy as np
+
+        c, x, read_only = self.c, np.ones(6, "float32"), np.zeros(6, "float32")
+        read_only.setflags(write=False)
+        self.refused("y is read-only", c.all_reduce, x, read_only)
+        self.refused("y is read-only", c.all_reduce, x[:1], np.float32(0))  # numpy's scalars are
+        self.refused("y is read-only", c.recv, read_only, 0)
+        self.assertEqual(c.all_reduce(read_only).tolist(), [0] * 6)  # an input may be
+        self.refused("overlap without being in place", c.all_reduce, x[:5], x[1:], error=rondo.Error)
+        self.refused("overlap without being in place", c.all_gather, x[:5], x[1:], error=rondo.Error)
+        self.assertEqual(x.tolist(), [1] * 6)
+
+    def test_arrays_without_dimensions_or_elements(self):
+        import numpy as np
+
+        c, y = self.c, np.array(0.0)
+        self.assertEqual(c.all_reduce(np.array(2.5)).shape, ())
+        self.assertIs(c.all_reduce(np.float64(2.5), y), y)
+        self.assertEqual(y, 2.5)
+        self.assertEqual(c.all_gather(y).tolist(), [2.5])
+        self.assertEqual(c.broadcast(np.zeros((0, 3))).shape, (0, 3))
+        self.assertEqual(c.reduce_scatter(np.zeros((4, 0))).shape, (4, 0))
+        self.assertEqual(c.all_reduce(bytearray()), b"")
+        self.assertEqual(rondo.empty(()).shape, ())
+
+    def test_arrays_live_as_long_as_an_operation_uses_them(self):
+        import numpy as np
+
+        c, y, text = self.c, np.zeros(3, "int32"), bytearray(12)
+        seen = weakref.ref(y)
+        work = [c.recv(y, 0, 1, async_op=True), c.recv(text, 0, 2, async_op=True)]
+        del y
+        self.assertIsNotNone(seen())
+        with self.assertRaises(BufferError):
+            text.append(0)
+        c.send(np.arange(3, dtype="int32"), 0, 1)
+        c.send(b"twelve bytes", 0, 2)
+        self.assertEqual(work.pop(0).wait().tolist(), [0, 1, 2])
+        self.assertIsNone(seen())  # the operation has ended, and nobody has its Work
+        self.assertEqual(work[0].wait(), b"twelve bytes")
+        text.append(0)  # nor is this one used, though its Work is there
+
+    def test_a_library_of_another_version_is_refused(self):
+        done = run(sys.executable, "-c", "import rondo", LD_PRELOAD=OTHER_VERSION)
+        self.assertRegex(done.stderr, rf"ImportError: this module is of rondo {rondo.__version__}, but the library of rondo 98\.7\.6 "
+                         rf"was loaded, from .*{os.path.basename(OTHER_VERSION)}: see LD_LIBRARY_PATH")
 
     def test_a_closed_communicator_is_refused(self):
         c = rondo.Communicator(0, 1)
@@ -147,8 +217,8 @@ class Alone(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN, PACKAGE = (os.path.abspath(path) for path in sys.argv[1:3])
-    del sys.argv[1:3]
+    BIN, PACKAGE, OTHER_VERSION = (os.path.abspath(path) for path in sys.argv[1:4])
+    del sys.argv[1:4]
     sys.path.insert(0, PACKAGE)
     import rondo
 

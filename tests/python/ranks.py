@@ -195,6 +195,50 @@ def state(c):
         thread.join()
 
 
+def forked(c):
+    """A child must not use its parent's communicator, and its end must not disturb it."""
+    n, r = c.size, c.rank
+    work = c.recv(np.empty(5, "float32"), 1 - r, async_op=True)
+    sys.stdout.flush()  # else the child would print it, too
+    child = os.fork()
+    if child == 0:
+        for call in (c.barrier, lambda: c.all_reduce(np.ones(3)), c.duplicate, c.stats, work.wait, work.test):
+            try:
+                call()
+            except ValueError as error:
+                assert "forked" in str(error), error
+            else:
+                raise AssertionError("no error")
+        with rondo.Communicator(0, 1) as own:
+            assert own.all_reduce(b"ab") == b"ab"
+        return  # closes both
+    assert os.waitpid(child, 0)[1] == 0
+    c.send(data(r, 5), 1 - r)
+    same(work.wait(), data(1 - r, 5))
+    same(c.all_reduce(data(r, 5)), total(n, 5))
+
+
+def closed_too_early(c):
+    """close() waits for what can still end; what cannot fails, and close() does not wait for ever."""
+    n, r = c.size, c.rank
+    part = c.duplicate()
+    y = np.empty(100000, "float32")
+    work = part.all_reduce(data(r, 100000), y, async_op=True)
+    part.close()
+    assert work.test()
+    same(work.wait(), total(n, 100000))
+    part = c.duplicate()
+    try:
+        work = part.recv(y, 1 - r, async_op=True, timeout=0.2)  # fails at once after the other rank's has
+        part.close()
+        work.wait()
+    except rondo.Error as error:
+        assert error.code == "timeout", (error.code, error)
+    else:
+        raise AssertionError("no error")
+    c.barrier()
+
+
 def dies(c):
     if c.rank == 1:
         os._exit(0)
@@ -211,6 +255,16 @@ def disagree(c):
         c.all_reduce(np.ones(3 + c.rank, "float32"))
     except rondo.Error as error:
         assert error.code == "mismatch" and "count 3" in str(error) and "count 4" in str(error), (error.code, error)
+        return
+    raise AssertionError("no error")
+
+
+def another_collective(c):
+    x = np.ones(3, "float32")
+    try:
+        c.all_reduce(x) if c.rank == 0 else c.broadcast(x)
+    except rondo.Error as error:
+        assert error.code == "mismatch" and "all_reduce" in str(error) and "broadcast" in str(error), (error.code, error)
         return
     raise AssertionError("no error")
 
