@@ -1,15 +1,23 @@
 """The backend "rondo" of torch.distributed (2.15 or newer), for tensors of CPUs. docs/python.md explains it.
 
-torch finds register() by an entry point when init_process_group("rondo") names the backend. A call that is not asynchronous runs in
+torch finds it by an entry point when init_process_group("rondo") names the backend. Under mpirun and srun, which torch does not know,
+import it before: it then says to torch which rank this is. A call that is not asynchronous runs in
 its caller. rondo's progress thread executes the others; their futures, for which DDP waits, are completed by a thread of this module.
 """
 import datetime
+import logging
+import os
 import queue
+import socket
 import threading
 import time
 
 import torch
 import torch.distributed as dist
+
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15):
+    raise ImportError(f"rondo's backend needs torch 2.15 or newer; this is {torch.__version__}")
+
 from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, ReduceOp
 
 import rondo
@@ -297,22 +305,25 @@ class RondoBackend(Backend):
     # ---- Running calls.
 
     def _run(self, calls, result, opts, after=None):
-        """Runs calls (each a method of the communicator with its arguments) and gives a Work for all of them."""
-        timeout = self._timeout if opts is None or opts.timeout == _NOT_SET else opts.timeout.total_seconds()
-        coalesced = self._coalesced
-        with self._one_at_a_time:
-            if coalesced is None and opts is not None and not opts.asyncOp:
+        """Runs calls (each a method of the communicator with its arguments). Returns a Work for all of them; for calls that are not
+        asynchronous None, as torch allows: they have ended."""
+        timeout = self._timeout_of(opts)
+        if self._coalesced is None and opts is not None and not opts.asyncOp:
+            with self._one_at_a_time:
                 for call, arguments, named in calls:
                     call(*arguments, timeout=timeout, **named)
-                works = ()
-            else:
-                works = [call(*arguments, timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
+            if after is not None:
+                after()
+            return None
+        with self._one_at_a_time:
+            works = [call(*arguments, timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
         work = RondoWork(result, works, self._completion, after)
-        if not works:
-            work.finish()
-        elif coalesced is not None:
-            coalesced.append(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
+
+    def _timeout_of(self, opts):
+        return self._timeout if opts is None or opts.timeout == _NOT_SET else opts.timeout.total_seconds()
 
     def start_coalescing(self):
         self._coalesced = []
@@ -357,9 +368,8 @@ class RondoBackend(Backend):
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         """rondo's error names the ranks that did not come, whatever wait_all_ranks says."""
-        timeout = self._timeout if opts.timeout == _NOT_SET else opts.timeout.total_seconds()
         with self._one_at_a_time:
-            self._communicator.barrier(timeout=timeout)
+            self._communicator.barrier(timeout=self._timeout_of(opts))
 
     def all_gather_single(self, output, input, opts):
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -482,8 +492,33 @@ def _create(given, options):
     return RondoBackend(rank, size, options, communicator)
 
 
+def _describe_job():
+    """Sets what init_process_group() reads by default where the launcher did not: mpirun and srun have names of their own for ranks,
+    and no port. rondo knows the names, and its ranks agree on a port."""
+    launched = any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM_PROCID"))
+    if not launched or {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return
+    try:
+        with rondo.Communicator() as c:
+            port = bytearray(8)
+            if c.rank == 0:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    port[:] = free.getsockname()[1].to_bytes(8, "little")
+            c.broadcast(port)
+            found = {"RANK": c.rank, "WORLD_SIZE": c.size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": int.from_bytes(port, "little")}
+    except rondo.Error as failure:
+        logging.getLogger("rondo").warning("RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set: %s", failure)
+        return
+    for name, text in found.items():
+        os.environ.setdefault(name, str(text))
+
+
 def register():
-    """The entry point. Calling it twice is allowed."""
+    """The entry point. Calling it twice is allowed; an import does."""
     if "RONDO" not in dist.Backend._plugins:
+        _describe_job()
         _forward_to_python()
         dist.Backend.register_backend("rondo", _create, extended_api=True, devices=["cpu"])
+
+
+register()

@@ -1,0 +1,372 @@
+#!/usr/bin/env python3
+"""torch_ranks.py CASE...: what a rank of torch_test.py does with the backend rondo of torch.distributed."""
+import contextlib
+import datetime
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+import rondo
+
+
+def value(rank, count, dtype=torch.float32):
+    return (torch.arange(count) % 7 + 10 * (rank + 1)).to(dtype)
+
+
+def total(ranks, count, dtype=torch.float32):
+    return sum(value(rank, count, torch.float64) for rank in range(ranks)).to(dtype)
+
+
+def same(found, expected):
+    assert found.dtype == expected.dtype and found.shape == expected.shape, (found, expected)
+    assert torch.equal(found, expected), (found, expected)
+
+
+def backend(group=None):
+    found = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
+    return getattr(found, "wrapped_pg", found)
+
+
+@contextlib.contextmanager
+def refused(*parts):
+    try:
+        yield
+    except Exception as failure:  # noqa: BLE001
+        for part in parts:
+            assert part in str(failure), f'no "{part}" in: {failure}'
+        return
+    raise AssertionError(f"{parts}: not refused")
+
+
+def reductions(rank, ranks):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+        for asynchronous in (False, True):
+            for count in (0, 1, 1000):
+                x = value(rank, count, dtype)
+                work = dist.all_reduce(x, async_op=asynchronous)
+                if asynchronous:
+                    assert work.wait() is True
+                same(x, total(ranks, count, dtype))
+    for op, expected in ((dist.ReduceOp.MAX, value(ranks - 1, 9)), (dist.ReduceOp.MIN, value(0, 9)),
+                         (dist.ReduceOp.AVG, total(ranks, 9) / ranks), (dist._make_nccl_premul_sum(0.5), total(ranks, 9) / 2),
+                         (dist.ReduceOp.PRODUCT, torch.stack([value(r, 9) for r in range(ranks)]).prod(0))):
+        x = value(rank, 9)
+        dist.all_reduce(x, op)
+        assert torch.allclose(x, expected), (op, x, expected)
+    for op, expected in ((dist.ReduceOp.BOR, (1 << ranks) - 1), (dist.ReduceOp.BAND, 0 if ranks > 1 else 1),
+                         (dist.ReduceOp.BXOR, (1 << ranks) - 1)):
+        x = torch.tensor([1 << rank])
+        dist.all_reduce(x, op)
+        same(x, torch.tensor([expected]))
+    x = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(x)  # as NCCL's backend: a sum of truth values is "any"
+    same(x, torch.tensor([True, True, False]))
+    x = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(x, dist.ReduceOp.PRODUCT)
+    same(x, torch.tensor([ranks == 1, True, False]))
+    x = torch.complex(value(rank, 5), -value(rank, 5))
+    dist.all_reduce(x)
+    same(x, torch.complex(total(ranks, 5), -total(ranks, 5)))
+    x = value(rank, 120).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    dist.all_reduce(x)
+    same(x, total(ranks, 120).reshape(2, 3, 4, 5))
+    for root in range(ranks):
+        x = value(rank, 9)
+        dist.reduce(x, root)
+        same(x, total(ranks, 9) if rank == root else value(rank, 9))
+    with dist._coalescing_manager(async_ops=True) as manager:
+        tensors = [value(rank, count) for count in (1, 5, 9)]
+        for x in tensors:
+            dist.all_reduce(x)
+    manager.wait()
+    for x in tensors:
+        same(x, total(ranks, x.numel()))
+
+
+def moves(rank, ranks):
+    for dtype in (torch.float32, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.int64):
+        source = value(ranks - 1, 6).to(dtype)
+        x = source.clone() if rank == ranks - 1 else torch.zeros(6).to(dtype)
+        dist.broadcast(x, ranks - 1)
+        same(x.float() if dtype.itemsize == 1 else x, source.float() if dtype.itemsize == 1 else source)
+    y = torch.empty(ranks * 4)
+    dist.all_gather_into_tensor(y, value(rank, 4))
+    same(y, torch.cat([value(r, 4) for r in range(ranks)]))
+    y[rank * 4:rank * 4 + 4] += 1
+    dist.all_gather_into_tensor(y, y[rank * 4:rank * 4 + 4])  # in place
+    same(y, torch.cat([value(r, 4) for r in range(ranks)]) + 1)
+    for lengths in ([3] * ranks, [r + 1 for r in range(ranks)]):
+        outputs = [torch.empty(length) for length in lengths]
+        dist.all_gather(outputs, value(rank, lengths[rank]))
+        for r, found in enumerate(outputs):
+            same(found, value(r, lengths[r]))
+        work = dist.reduce_scatter(y := torch.empty(lengths[rank]), [value(rank, length) for length in lengths], async_op=True)
+        work.wait()
+        same(y, total(ranks, lengths[rank]))
+    dist.reduce_scatter_tensor(y := torch.empty(2), value(rank, 2 * ranks), dist.ReduceOp.AVG)
+    assert torch.allclose(y, total(ranks, 2 * ranks)[2 * rank:2 * rank + 2] / ranks)
+    for root in range(ranks):
+        outputs = [torch.empty(3) for _ in range(ranks)] if rank == root else None
+        dist.gather(value(rank, 3), outputs, root)
+        for r, found in enumerate(outputs or []):
+            same(found, value(r, 3))
+        dist.scatter(x := torch.empty(3), [value(r, 3) for r in range(ranks)] if rank == root else None, root)
+        same(x, value(rank, 3))
+    dist.all_to_all_single(y := torch.empty(ranks), value(rank, ranks))
+    same(y, torch.stack([value(r, ranks)[rank] for r in range(ranks)]))
+    sends = [r + 1 for r in range(ranks)]  # to rank r: r + 1 rows of two
+    x = value(rank, 2 * sum(sends)).reshape(-1, 2)
+    y = torch.empty(ranks * (rank + 1), 2)
+    dist.all_to_all_single(y, x, [rank + 1] * ranks, sends)
+    parts = [value(r, 2 * sum(sends)).reshape(-1, 2).split(sends)[rank] for r in range(ranks)]
+    same(y, torch.cat(parts))
+    outputs = [torch.empty(rank + 1, 2) for _ in range(ranks)]
+    dist.all_to_all(outputs, list(x.split(sends)))
+    for found, expected in zip(outputs, parts):
+        same(found, expected)
+    objects = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(ranks)]
+    objects = [["from", 0]] if rank == 0 else [None]
+    dist.broadcast_object_list(objects)
+    assert objects == [["from", 0]]
+    dist.barrier()
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=60))
+
+
+def messages(rank, ranks):
+    following, before = (rank + 1) % ranks, (rank - 1) % ranks
+    y = torch.empty(5)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, value(rank, 5), following), dist.P2POp(dist.irecv, y, before)]):
+        work.wait()
+    same(y, value(before, 5))
+    if ranks == 1:
+        return
+    sent = [dist.isend(value(rank, 5) + tag, following, tag=tag) for tag in (3, 8)]
+    for tag in (8, 3):  # in another order
+        received = dist.irecv(y, before, tag=tag)
+        while not received.is_completed():
+            time.sleep(0.001)
+        received.wait()
+        assert received.is_success() and received.source_rank() == before
+        same(y, value(before, 5) + tag)
+    for work in sent:
+        work.wait()
+    if rank == 0:
+        assert {dist.recv(y) for _ in range(ranks - 1)} == set(range(1, ranks))
+    else:
+        dist.send(value(rank, 5), 0)
+
+
+def works(rank, ranks):
+    x = value(rank, 1000)
+    work = dist.all_reduce(x, async_op=True)
+    same(work.get_future().wait()[0], total(ranks, 1000))
+    assert work.is_completed() and work.exception() is None and work.result()[0].data_ptr() == x.data_ptr()
+    seen = []
+    chained = dist.all_reduce(x, async_op=True).get_future().then(lambda future: seen.append(future.value()[0].sum().item()))
+    chained.wait()
+    assert seen == [total(ranks, 1000).sum().item() * ranks], seen
+    work = dist.all_reduce(value(rank, 1 << 20), async_op=True)  # the tensor is the Work's now
+    assert work.wait(datetime.timedelta(seconds=60))
+    same(work.result()[0], total(ranks, 1 << 20))
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    dist.barrier()
+    assert dist.group.WORLD._get_sequence_number_for_group() > before
+    assert "all_reduce" in backend().flight_record()
+
+
+def groups(rank, ranks):
+    for members in ([0], list(range(ranks)), list(reversed(range(ranks)))):
+        group = dist.new_group(members)
+        if rank in members:
+            x = torch.ones(3)
+            dist.all_reduce(x, group=group)
+            same(x, torch.full((3,), float(len(members))))
+            dist.destroy_process_group(group)
+    if ranks > 1:
+        part = dist.split_group(split_ranks=[[0], list(range(1, ranks))])
+        x = value(rank, 3)
+        dist.all_reduce(x, group=part)
+        same(x, value(0, 3) if rank == 0 else total(ranks, 3) - value(0, 3))
+    subgroup, _ = dist.new_subgroups(group_size=1)
+    dist.all_reduce(x := torch.ones(1), group=subgroup)
+    same(x, torch.ones(1))
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=77))
+    assert backend().options._timeout.total_seconds() == 77
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:rondo")  # the same ranks meet again
+    dist.all_reduce(x := torch.ones(1))
+    same(x, torch.full((1,), float(ranks)))
+
+
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(6, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+
+
+def trained(net, batches, wrapped=None, hook=None):
+    ddp = DistributedDataParallel(net, bucket_cap_mb=0.0005) if wrapped else net
+    if hook is not None:
+        ddp.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.05)
+    for batch in batches:
+        optimizer.zero_grad()
+        ddp(batch).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+
+
+def data_parallel(rank, ranks):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    torch.manual_seed(2)
+    batches = torch.randn(4, 2 * ranks, 6)
+    expected = trained(model(), batches)
+    mine = batches[:, 2 * rank:2 * rank + 2]
+    found = trained(model(), mine, wrapped=True)
+    assert torch.allclose(found, expected, atol=1e-6), (found - expected).abs().max()
+    everywhere = [torch.empty_like(found) for _ in range(ranks)]
+    dist.all_gather(everywhere, found)
+    assert all(torch.equal(each, found) for each in everywhere)
+    rounded = trained(model(), mine, wrapped=True, hook=bf16_compress_hook)
+    assert torch.allclose(rounded, expected, atol=1e-2) and not torch.equal(rounded, found)
+    net = model()
+    ddp = DistributedDataParallel(net)
+    with ddp.no_sync():
+        ddp(mine[0]).sum().backward()
+    ddp(mine[1]).sum().backward()
+    reference = model()
+    (reference(batches[0]).sum() + reference(batches[1]).sum()).backward()
+    for a, b in zip(net.parameters(), reference.parameters()):
+        assert torch.allclose(a.grad * ranks, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def sharded(rank, ranks):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    net = model()
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    torch.manual_seed(2)
+    batches = torch.randn(4, 2 * ranks, 6)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    for batch in batches:
+        optimizer.zero_grad()
+        net(batch[2 * rank:2 * rank + 2]).square().mean().backward()
+        optimizer.step()
+    found = torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in net.parameters()])
+    assert torch.allclose(found, trained(model(), batches), atol=1e-6)
+    whole = torch.arange(6.0 * ranks).reshape(2 * ranks, 3)
+    rows = distribute_tensor(whole, mesh, [Shard(0)])
+    same(rows.redistribute(mesh, [Replicate()]).to_local(), whole)
+    same(rows.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
+    x = functional.all_reduce(value(rank, 4), "sum", dist.group.WORLD)
+    same(x + 0, total(ranks, 4))
+    first, second = functional.all_gather_single_coalesced([value(rank, 2), value(rank, 3)], dist.group.WORLD)
+    same(first + 0, torch.cat([value(r, 2) for r in range(ranks)]))
+    same(second + 0, torch.cat([value(r, 3) for r in range(ranks)]))
+
+
+def library_memory(rank, ranks):
+    x = backend().allocate_tensor(1000, dtype=torch.bfloat16)
+    assert backend().supports_tensor_alloc(torch.device("cpu")) and rondo.is_library_memory(x)
+    x.copy_(value(rank, 1000))
+    dist.all_reduce(x)
+    same(x, total(ranks, 1000, torch.bfloat16))
+
+
+def bad_input(rank, ranks):
+    sum_, max_ = dist.ReduceOp.SUM, dist.ReduceOp.MAX
+    for x, op, part in ((torch.ones(4, 4)[:, ::2], sum_, "is not contiguous"), (torch.eye(3).to_sparse(), sum_, "sparse"),
+                        (torch.ones(3, dtype=torch.complex64), max_, "complex"), (torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG, "AVG"),
+                        (torch.ones(3), dist.ReduceOp.BAND, "band")):
+        with refused(part):
+            dist.all_reduce(x, op)
+    with refused("do not add up"):
+        dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [1] * ranks if ranks == 1 else [2] * ranks)
+        raise AssertionError if ranks > 1 else ValueError("split sizes do not add up")  # one rank: they do
+    with refused("elements"):
+        dist.all_gather_into_tensor(torch.empty(3 * ranks + 1), torch.ones(3))
+    dist.all_reduce(x := torch.ones(1))  # it still works
+    same(x, torch.full((1,), float(ranks)))
+    x = torch.ones(1 << 20)
+    work = dist.all_reduce(x, async_op=True)
+    del x, work  # in flight: rondo keeps it
+    left = dist.all_reduce(y := torch.ones(1 << 18), async_op=True)
+    dist.destroy_process_group()  # waits for what is outstanding
+    same(y, torch.full((1 << 18,), float(ranks)))
+    del left
+    dist.init_process_group("rondo")
+
+
+def disagreement(rank, ranks):
+    with refused("all_reduce", "broadcast"):
+        dist.all_reduce(torch.ones(1000)) if rank == 0 else dist.broadcast(torch.ones(1000), 0)
+    assert backend().get_error() != torch._C._distributed_c10d.ErrorType.SUCCESS
+    dist.destroy_process_group()
+    dist.init_process_group("rondo")
+
+
+def late(rank, ranks):
+    with refused("rank"):
+        if rank == 0:
+            time.sleep(3)
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+    dist.destroy_process_group()
+    dist.init_process_group("rondo")
+
+
+def restarted(rank, ranks):
+    """torchrun starts all ranks again after one has failed, over the same store."""
+    dist.all_reduce(x := torch.ones(1))
+    same(x, torch.full((1,), float(ranks)))
+    assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "1", "the first start ends here"
+
+
+def death_in_backward(rank, ranks):
+    net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+    ddp = DistributedDataParallel(net, bucket_cap_mb=0.2)
+    ddp(torch.randn(4, 256)).sum().backward()
+    dist.barrier()
+    if rank == ranks - 1:
+        first = list(net.parameters())[8]
+        first.register_post_accumulate_grad_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    with refused(f"rank {ranks - 1}"):
+        ddp(torch.randn(4, 256)).sum().backward()
+
+
+def forked(rank, ranks):
+    child = os.fork()
+    if child == 0:
+        with refused("fork"):
+            dist.all_reduce(torch.ones(3))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    dist.all_reduce(x := torch.ones(3))
+    same(x, torch.full((3,), float(ranks)))
+
+
+def main():
+    if "--import" in sys.argv:
+        sys.argv.remove("--import")
+        import rondo.torch  # noqa: F401
+    dist.init_process_group("rondo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for case in sys.argv[1:]:
+        globals()[case](rank, ranks)
+        print(f"{case}: ok", flush=True)
+    dist.destroy_process_group()
+
+
+main()

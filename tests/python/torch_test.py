@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""torch_test.py BIN PACKAGE: the backend rondo of torch.distributed. torch_ranks.py is what a rank does. Run it with a Python that has
+torch 2.15."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+RANKS = pathlib.Path(__file__).resolve().parent / "torch_ranks.py"
+
+
+class Backend(unittest.TestCase):
+    def run_with(self, launcher, *cases, **variables):
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **variables}
+        command = [str(word) for word in (*launcher, RANKS, *cases)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    def ranks(self, ranks, *cases, **variables):
+        done = self.run_with((f"{BIN}/rondo-run", "-n", ranks, "--timeout", 240, "--", sys.executable), *cases, **variables)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count(": ok"), ranks * len(cases))
+
+    def test_one_rank(self):
+        self.ranks(1, "reductions", "moves", "messages", "works", "groups", "library_memory", "bad_input")
+
+    def test_two_ranks_which_may_fail(self):
+        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "reductions")
+
+    def test_three_ranks(self):
+        self.ranks(3, "reductions", "moves", "messages", "works", "groups", "data_parallel", "sharded", "library_memory")
+
+    def test_torchs_own_checks(self):
+        self.ranks(2, "reductions", "moves", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+    def test_a_death_is_told_to_the_others(self):
+        done = self.run_with((f"{BIN}/rondo-run", "-n", 3, "--timeout", 240, "--", sys.executable), "death_in_backward")
+        self.assertEqual(done.stdout.count("death_in_backward: ok"), 2, done.stdout + done.stderr)
+
+    def test_torchrun_starts_again(self):
+        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
+        done = self.run_with(launcher, "restarted")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("restarted: ok"), 2)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
+    def test_mpirun(self):
+        launcher = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, sys.executable)
+        done = self.run_with(launcher, "--import", "reductions")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("reductions: ok"), 2)
+
+
+if __name__ == "__main__":
+    BIN, PACKAGE = sys.argv[1:3]
+    try:
+        import torch
+    except ImportError:
+        print("skipped: this Python has no torch")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
