@@ -2,8 +2,10 @@
 #include "trainer/ddp/relayout.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "trainer/ddp/lane.hpp"
 
@@ -16,6 +18,21 @@ constexpr size_t kLargeBytes = size_t{8} << 20;
 
 /// Of all tensors.
 DataType type_of(const MeasuredLayout& m) { return *m.tensors.front().type; }
+
+/// Transfers are planned to take this much longer than measured: what ends in backward's last moment
+/// is exposed in every step in which either is a little different.
+constexpr double kSlack = 1.5;
+
+BucketModel with_slack(BucketModel model) {
+  for (BucketUnit& unit : model.units) {
+    if (unit.alone_ns >= 0)
+      unit.alone_ns = std::llround(kSlack * static_cast<double>(unit.alone_ns));
+  }
+  model.cost_ns = [cost = std::move(model.cost_ns)](size_t elements) {
+    return std::llround(kSlack * static_cast<double>(cost(elements)));
+  };
+  return model;
+}
 
 bool adds(const MeasuredLayout& m, size_t tensor) { return m.tensors[tensor].adds_to >= 0; }
 
@@ -166,12 +183,13 @@ Result<ChosenLayout> choose_layout(Communicator& communicator, const MeasuredLay
   ChosenLayout chosen{.ends = ends_of(m.layout)};
   if (communicator.rank() == 0) {
     const BucketModel model = model_of(communicator, m, ends, worst);
-    const BucketPlan best = cut_buckets(model);
-    chosen.exposed_before_ns = chosen.exposed_ns = exposed_ns(model, chosen.ends);
-    if (best.exposed_ns + noticeable_ns(model, best.exposed_ns) < chosen.exposed_ns) {
+    const BucketModel slack = with_slack(model);
+    const BucketPlan best = cut_buckets(slack);
+    chosen.exposed_before_ns = exposed_ns(model, chosen.ends);
+    if (best.exposed_ns + noticeable_ns(slack, best.exposed_ns) < exposed_ns(slack, chosen.ends)) {
       chosen.ends = best.ends;
-      chosen.exposed_ns = best.exposed_ns;
     }
+    chosen.exposed_ns = exposed_ns(model, chosen.ends);
   }
   RONDO_TRY(share_ends(communicator, chosen.ends));
   int64_t exposed[] = {chosen.exposed_before_ns, chosen.exposed_ns};
