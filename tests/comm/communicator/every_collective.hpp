@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <string>
@@ -408,22 +409,48 @@ inline void scan(Communicator& comm, const Case& c, Collective collective) {
       what + ": input");
 }
 
-inline void everything(Communicator& comm, const Case& c) {
-  all_reduce(comm, c);
-  reduce_scatter(comm, c);
-  all_gather(comm, c);
-  broadcast(comm, c);
-  reduce(comm, c);
-  gather(comm, c);
-  scatter(comm, c);
-  all_to_all(comm, c);
-  all_gather_v(comm, c);
-  reduce_scatter_v(comm, c);
-  all_to_all_v(comm, c);
-  gather_v(comm, c);
-  scatter_v(comm, c);
+inline void inclusive_scan(Communicator& comm, const Case& c) {
   scan(comm, c, Collective::kInclusiveScan);
+}
+inline void exclusive_scan(Communicator& comm, const Case& c) {
   scan(comm, c, Collective::kExclusiveScan);
+}
+
+struct NamedCall {
+  Collective collective;
+  void (*make)(Communicator&, const Case&);
+};
+inline constexpr NamedCall kCalls[] = {
+    {Collective::kAllReduce, all_reduce},
+    {Collective::kReduceScatter, reduce_scatter},
+    {Collective::kAllGather, all_gather},
+    {Collective::kBroadcast, broadcast},
+    {Collective::kReduce, reduce},
+    {Collective::kGather, gather},
+    {Collective::kScatter, scatter},
+    {Collective::kAllToAll, all_to_all},
+    {Collective::kAllGatherV, all_gather_v},
+    {Collective::kReduceScatterV, reduce_scatter_v},
+    {Collective::kAllToAllV, all_to_all_v},
+    {Collective::kGatherV, gather_v},
+    {Collective::kScatterV, scatter_v},
+    {Collective::kInclusiveScan, inclusive_scan},
+    {Collective::kExclusiveScan, exclusive_scan},
+};
+static_assert(std::size(kCalls) == kCollectives - 1, "all but the barrier");
+
+enum class Which { kAll, kReductions };
+
+inline void everything(Communicator& comm, const Case& c, Which which = Which::kAll) {
+  for (const NamedCall& call : kCalls) {
+    if (which == Which::kReductions && !form_of(call.collective).reduces) continue;
+    // An algorithm that does not do the collective is refused before the count matters.
+    if (c.algorithm != Algorithm::kAuto && c.count > 1 &&
+        algorithms::find(call.collective, c.algorithm) == nullptr) {
+      continue;
+    }
+    call.make(comm, c);
+  }
 }
 
 }  // namespace rondo::testing::calls

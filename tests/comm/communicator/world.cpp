@@ -18,7 +18,7 @@ namespace rondo::testing {
 namespace {
 
 // RONDO_TEST_TRANSPORT: what the communicators of this program are made with (CMakeLists.txt).
-[[maybe_unused]] const bool kDecorated = [] {
+const bool kDecorated = [] {
   const char* const name = std::getenv("RONDO_TEST_TRANSPORT");
   if (name == nullptr) return false;
   comm::transport_decorator =
@@ -26,7 +26,17 @@ namespace {
   return true;
 }();
 
+/// Repeats the first `period` of `bytes` bytes to their end.
+void repeat(unsigned char* at, size_t period, size_t bytes) {
+  for (size_t done = period; done < bytes; done *= 2)
+    std::memcpy(at + done, at, std::min(done, bytes - done));
+}
+
 }  // namespace
+
+std::vector<bool> plain_and_library() {
+  return kDecorated ? std::vector<bool>{false} : std::vector<bool>{false, true};
+}
 
 int contribution(int rank, size_t i, ReduceOp op) {
   if (op == ReduceOp::kProd) return (i + static_cast<size_t>(rank)) % 3 == 0 ? 2 : 1;
@@ -107,8 +117,10 @@ void store(unsigned char* at, DataType type, double value) {
 void fill(Buffer& buffer, size_t from, size_t count, DataType type, ReduceOp op, int rank,
           size_t first) {
   const size_t size = size_of(type);
-  for (size_t i = 0; i < count; ++i)
-    store(buffer.data() + (from + i) * size, type, contribution(rank, first + i, op));
+  unsigned char* const at = buffer.data() + from * size;
+  for (size_t i = 0; i < std::min(count, kRepeatsAfter); ++i)
+    store(at + i * size, type, contribution(rank, first + i, op));
+  repeat(at, kRepeatsAfter * size, count * size);
 }
 
 void check(Buffer& buffer, size_t from, size_t count, DataType type,
@@ -116,7 +128,15 @@ void check(Buffer& buffer, size_t from, size_t count, DataType type,
   const size_t size = size_of(type);
   // As a whole: under sanitizers a comparison costs more than what it compares.
   std::vector<unsigned char> wanted(count * size);
-  for (size_t i = 0; i < count; ++i) store(wanted.data() + i * size, type, value(i));
+  for (size_t i = 0; i < std::min(count, kRepeatsAfter); ++i)
+    store(wanted.data() + i * size, type, value(i));
+  repeat(wanted.data(), kRepeatsAfter * size, wanted.size());
+  if (count > kRepeatsAfter) {
+    unsigned char last[sizeof(double)];
+    store(last, type, value(count - 1));
+    expect(std::memcmp(last, &wanted[wanted.size() - size], size) == 0,
+           what + ": what is wanted does not repeat after kRepeatsAfter elements");
+  }
   const unsigned char* got = buffer.data() + from * size;
   if (count > 0 && std::memcmp(wanted.data(), got, wanted.size()) != 0) {
     const auto wrong = std::mismatch(wanted.begin(), wanted.end(), got).first - wanted.begin();

@@ -63,6 +63,10 @@ inline std::vector<RankResult> run_world(How how, int size,
       limit);
 }
 
+/// For loops over `library`: plain memory, then library memory. Plain alone over the wire, which maps
+/// neither and so treats them alike.
+std::vector<bool> plain_and_library();
+
 /// Memory of either kind, with guard bytes in front and behind and any misalignment.
 class Buffer {
  public:
@@ -107,6 +111,10 @@ class Buffer {
 /// every type and operator to be exact.
 int contribution(int rank, size_t i, ReduceOp op);
 
+/// contribution() has the same values again after so many elements. fill() and check() compute so
+/// many and copy them: computing all took half of the tests' time.
+constexpr size_t kRepeatsAfter = 3 * 11 * 13;
+
 /// What all ranks' contributions give.
 double expected(int size, size_t i, ReduceOp op, DataType type);
 
@@ -115,7 +123,7 @@ void store(unsigned char* at, DataType type, double value);
 void fill(Buffer& buffer, size_t from, size_t count, DataType type, ReduceOp op, int rank,
           size_t first = 0);
 
-/// Bit by bit.
+/// Bit by bit. REQUIRES: value(i + kRepeatsAfter) == value(i).
 void check(Buffer& buffer, size_t from, size_t count, DataType type,
            const std::function<double(size_t)>& value, const std::string& what);
 
