@@ -23,10 +23,13 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 import rondo
 
 _Op = ReduceOp.RedOpType
-_OPS = {_Op.SUM: "sum", _Op.PRODUCT: "prod", _Op.MIN: "min", _Op.MAX: "max", _Op.AVG: "avg", _Op.BAND: "band", _Op.BOR: "bor",
-        _Op.BXOR: "bxor", _Op.PREMUL_SUM: "mulsum"}
+# By the operator's number: torch hashes and compares operators by calls.
+_OPS = {int(op): name for op, name in (
+    (_Op.SUM, "sum"), (_Op.PRODUCT, "prod"), (_Op.MIN, "min"), (_Op.MAX, "max"), (_Op.AVG, "avg"), (_Op.BAND, "band"), (_Op.BOR, "bor"),
+    (_Op.BXOR, "bxor"), (_Op.PREMUL_SUM, "mulsum"))}
 # As NCCL's backend has it: of truth values a sum is "any", a product "all".
-_OPS_OF_BOOLS = {_Op.SUM: "max", _Op.PRODUCT: "min", _Op.MIN: "min", _Op.MAX: "max", _Op.BAND: "band", _Op.BOR: "bor", _Op.BXOR: "bxor"}
+_OPS_OF_BOOLS = {int(op): name for op, name in (
+    (_Op.SUM, "max"), (_Op.PRODUCT, "min"), (_Op.MIN, "min"), (_Op.MAX, "max"), (_Op.BAND, "band"), (_Op.BOR, "bor"), (_Op.BXOR, "bxor"))}
 _TYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8,
                     torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2))
 _NOT_SET = AllreduceOptions().timeout
@@ -53,18 +56,17 @@ def _moved(tensor, what):
 
 def _reduced(tensor, op, what):
     """The tensor as rondo reduces it, and the arguments that name the operator. Complex numbers are pairs."""
-    kind = op.op
     flat = _flat(tensor, what)
+    name = (_OPS if flat.dtype is not torch.bool else _OPS_OF_BOOLS).get(int(op.op))
+    if name is None:
+        raise ValueError(f"rondo cannot reduce {tensor.dtype} by {op.op.name}")
     if flat.is_complex():
-        if kind not in (_Op.SUM, _Op.AVG):
-            raise ValueError(f"rondo reduces complex numbers by SUM and AVG, not by {kind.name}: there are no complex types")
+        if name not in ("sum", "avg"):
+            raise ValueError(f"rondo reduces complex numbers by SUM and AVG, not by {op.op.name}: there are no complex types")
         flat = torch.view_as_real(flat)
-    names = _OPS_OF_BOOLS if flat.dtype is torch.bool else _OPS
-    if kind not in names:
-        raise ValueError(f"rondo cannot reduce {tensor.dtype} by {kind.name}")
-    if kind != _Op.PREMUL_SUM:
-        return flat, {"op": names[kind]}
-    return flat, {"op": "mulsum", "factor": float(op.factor)}
+    if name != "mulsum":
+        return flat, {"op": name}
+    return flat, {"op": name, "factor": float(op.factor)}
 
 
 def _offsets(counts):
