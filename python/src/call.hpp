@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <initializer_list>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -60,15 +61,22 @@ inline rondo_data_type type_of(const Array& array) {
   return static_cast<rondo_data_type>(array.type);
 }
 
-/// Calls one of the two forms with these arguments. Returns `result`, or a Work that yields it.
+inline std::vector<Array> taken(std::initializer_list<Array*> arrays) {
+  std::vector<Array> all;
+  for (Array* const each : arrays) all.push_back(std::move(*each));
+  return all;
+}
+
+/// Calls one of the two forms with these arguments. Returns `result`, or a Work that yields it. The
+/// arrays are the caller's, who drops them at the end; an operation that goes on takes them.
 template <class Blocking, class Asynchronous, class Arguments>
-nb::object run(nb::handle self_object, const CallSettings& options, std::vector<Array> arrays,
-               nb::object result, Blocking* blocking, Asynchronous* asynchronous,
-               const Arguments& arguments) {
+nb::object run(nb::handle self_object, const CallSettings& options,
+               std::initializer_list<Array*> arrays, nb::object result, Blocking* blocking,
+               Asynchronous* asynchronous, const Arguments& arguments) {
   auto& self = nb::cast<PyCommunicator&>(self_object);
   rondo_communicator* const handle = self.handle();
-  for (const Array& array : arrays) {
-    if (!array.object.is_valid() || array.on_device == self.on_device()) continue;
+  for (const Array* array : arrays) {
+    if (!array->object.is_valid() || array->on_device == self.on_device()) continue;
     throw nb::type_error(self.on_device() ? "this communicator is for a GPU's memory"
                                           : "this communicator is for a CPU's memory");
   }
@@ -82,7 +90,7 @@ nb::object run(nb::handle self_object, const CallSettings& options, std::vector<
           arguments);
     }
     check(code, self.rank());
-    return nb::cast(PyWork(nb::borrow(self_object), work, std::move(arrays), std::move(result)));
+    return nb::cast(PyWork(nb::borrow(self_object), work, taken(arrays), std::move(result)));
   }
   {
     const Interruptible interruptible(handle);
@@ -91,7 +99,7 @@ nb::object run(nb::handle self_object, const CallSettings& options, std::vector<
                       arguments);
   }
   check(code, self.rank());
-  if (self.in_group()) self.keep(nullptr, std::move(arrays));
+  if (self.in_group()) self.keep(nullptr, taken(arrays));
   return result;
 }
 

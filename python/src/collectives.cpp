@@ -29,7 +29,9 @@ rondo_reduce_op op_named(const std::string& text) {
 /// A new array like x whose first dimension is `times` / `parts` as long; x must divide so. 0: of x's
 /// shape.
 nb::object like(const Array& x, size_t times, size_t parts) {
-  return nb::module_::import_("rondo._like").attr("like")(x.object, times, parts);
+  static const auto& function =  // never destroyed: the interpreter ends before this library
+      *new nb::object(nb::module_::import_("rondo._like").attr("like"));
+  return function(x.object, times, parts);
 }
 
 /// The array that an operation writes: y, or a new one.
@@ -66,10 +68,10 @@ void expect_root(int root, const PyCommunicator& self) {
 
 nb::object all_reduce(nb::handle self, nb::handle x, nb::handle y, const std::string& op,
                       const nb::kwargs& options) {
-  const Array in = array_of(x, false, "x"), out = written(y, in);
+  Array in = array_of(x, false, "x"), out = written(y, in);
   expect_one_type(in, out);
   expect(out, "y", in.count, "as many as x");
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_all_reduce,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_all_reduce,
              rondo_all_reduce_async,
              std::make_tuple(in.data, out.data, in.count, type_of(in), op_named(op)));
 }
@@ -77,40 +79,40 @@ nb::object all_reduce(nb::handle self, nb::handle x, nb::handle y, const std::st
 nb::object reduce_scatter(nb::handle self, nb::handle x, nb::handle y, const std::string& op,
                           const nb::kwargs& options) {
   const auto ranks = static_cast<size_t>(nb::cast<PyCommunicator&>(self).size());
-  const Array in = array_of(x, false, "x");
+  Array in = array_of(x, false, "x");
   const size_t count = divided(in, ranks);
-  const Array out = written(y, in, 1, ranks);
+  Array out = written(y, in, 1, ranks);
   expect_one_type(in, out);
   expect(out, "y", count, "x's, divided by the ranks");
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_reduce_scatter,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_reduce_scatter,
              rondo_reduce_scatter_async,
              std::make_tuple(in.data, out.data, count, type_of(in), op_named(op)));
 }
 
 nb::object all_gather(nb::handle self, nb::handle x, nb::handle y, const nb::kwargs& options) {
   const auto ranks = static_cast<size_t>(nb::cast<PyCommunicator&>(self).size());
-  const Array in = array_of(x, false, "x"), out = written(y, in, ranks, 1);
+  Array in = array_of(x, false, "x"), out = written(y, in, ranks, 1);
   expect_one_type(in, out);
   expect(out, "y", in.count * ranks, "x's, times the ranks");
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_all_gather,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_all_gather,
              rondo_all_gather_async, std::make_tuple(in.data, out.data, in.count, type_of(in)));
 }
 
 nb::object all_to_all(nb::handle self, nb::handle x, nb::handle y, const nb::kwargs& options) {
   const auto ranks = static_cast<size_t>(nb::cast<PyCommunicator&>(self).size());
-  const Array in = array_of(x, false, "x"), out = written(y, in);
+  Array in = array_of(x, false, "x"), out = written(y, in);
   const size_t count = divided(in, ranks);
   expect_one_type(in, out);
   expect(out, "y", in.count, "as many as x");
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_all_to_all,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_all_to_all,
              rondo_all_to_all_async, std::make_tuple(in.data, out.data, count, type_of(in)));
 }
 
 nb::object broadcast(nb::handle self, nb::handle x, int root, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
-  const Array both = array_of(x, communicator.rank() != root, "x");
-  return run(self, CallSettings(options), {both}, both.object, rondo_broadcast,
+  Array both = array_of(x, communicator.rank() != root, "x");
+  return run(self, CallSettings(options), {&both}, both.object, rondo_broadcast,
              rondo_broadcast_async,
              std::make_tuple(both.data, both.data, both.count, type_of(both), root));
 }
@@ -119,7 +121,7 @@ nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const s
                   const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
-  const Array in = array_of(x, false, "x");
+  Array in = array_of(x, false, "x");
   Array out;
   if (!y.is_none()) array_of(y, true, "y");  // a mistake is one on every rank
   if (communicator.rank() == root) {
@@ -127,7 +129,7 @@ nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const s
     expect_one_type(in, out);
     expect(out, "y", in.count, "as many as x");
   }
-  return run(self, CallSettings(options), {in, out},
+  return run(self, CallSettings(options), {&in, &out},
              out.object.is_valid() ? out.object : nb::none(), rondo_reduce, rondo_reduce_async,
              std::make_tuple(in.data, out.data, in.count, type_of(in), root, op_named(op)));
 }
@@ -137,7 +139,7 @@ nb::object gather(nb::handle self, nb::handle x, nb::handle y, int root,
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
   const auto ranks = static_cast<size_t>(communicator.size());
-  const Array in = array_of(x, false, "x");
+  Array in = array_of(x, false, "x");
   Array out;
   if (!y.is_none()) array_of(y, true, "y");  // a mistake is one on every rank
   if (communicator.rank() == root) {
@@ -145,7 +147,7 @@ nb::object gather(nb::handle self, nb::handle x, nb::handle y, int root,
     expect_one_type(in, out);
     expect(out, "y", in.count * ranks, "x's, times the ranks");
   }
-  return run(self, CallSettings(options), {in, out},
+  return run(self, CallSettings(options), {&in, &out},
              out.object.is_valid() ? out.object : nb::none(), rondo_gather, rondo_gather_async,
              std::make_tuple(in.data, out.data, in.count, type_of(in), root));
 }
@@ -159,12 +161,13 @@ nb::object scatter(nb::handle self, nb::handle x, nb::handle y, int root,
   if (communicator.rank() == root) in = array_of(x, false, "x");
   if (!in.object.is_valid() && y.is_none())
     throw nb::type_error("y is needed on ranks other than the root");
-  const Array out = written(y, in, 1, ranks);
+  Array out = written(y, in, 1, ranks);
   if (in.object.is_valid()) {
     expect_one_type(in, out);
     expect(in, "x", out.count * ranks, "y's, times the ranks");
   }
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_scatter, rondo_scatter_async,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_scatter,
+             rondo_scatter_async,
              std::make_tuple(in.data, out.data, out.count, type_of(out), root));
 }
 
@@ -224,12 +227,12 @@ void expect_extent(const Array& array, const char* name, const RankBlocks& block
 nb::object all_gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
                         nb::handle offsets, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
-  const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
+  Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
   const RankBlocks blocks(counts, offsets, communicator);
   expect_one_type(in, out);
   expect(in, "x", blocks.own(communicator), "this rank's count");
   expect_extent(out, "y", blocks);
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_all_gather_v,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_all_gather_v,
              rondo_all_gather_v_async,
              std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
                              type_of(in)));
@@ -238,12 +241,12 @@ nb::object all_gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle 
 nb::object reduce_scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle counts,
                             nb::handle offsets, const std::string& op, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
-  const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
+  Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
   const RankBlocks blocks(counts, offsets, communicator);
   expect_one_type(in, out);
   expect_extent(in, "x", blocks);
   expect(out, "y", blocks.own(communicator), "this rank's count");
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_reduce_scatter_v,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_reduce_scatter_v,
              rondo_reduce_scatter_v_async,
              std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
                              type_of(in), op_named(op)));
@@ -253,13 +256,13 @@ nb::object all_to_all_v(nb::handle self, nb::handle x, nb::handle x_counts, nb::
                         nb::handle y_counts, nb::handle x_offsets, nb::handle y_offsets,
                         const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
-  const Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
+  Array in = array_of(x, false, "x"), out = array_of(y, true, "y");
   const RankBlocks x_blocks(x_counts, x_offsets, communicator, "x_");
   const RankBlocks y_blocks(y_counts, y_offsets, communicator, "y_");
   expect_one_type(in, out);
   expect_extent(in, "x", x_blocks);
   expect_extent(out, "y", y_blocks);
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_all_to_all_v,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_all_to_all_v,
              rondo_all_to_all_v_async,
              std::make_tuple(in.data, x_blocks.counts.data(), x_blocks.offsets_or_null(), out.data,
                              y_blocks.counts.data(), y_blocks.offsets_or_null(), type_of(in)));
@@ -269,7 +272,7 @@ nb::object gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle coun
                     nb::handle offsets, int root, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
-  const Array in = array_of(x, false, "x");
+  Array in = array_of(x, false, "x");
   const RankBlocks blocks(counts, offsets, communicator);
   expect(in, "x", blocks.own(communicator), "this rank's count");
   Array out;
@@ -278,7 +281,7 @@ nb::object gather_v(nb::handle self, nb::handle x, nb::handle y, nb::handle coun
     expect_one_type(in, out);
     expect_extent(out, "y", blocks);
   }
-  return run(self, CallSettings(options), {in, out},
+  return run(self, CallSettings(options), {&in, &out},
              out.object.is_valid() ? out.object : nb::none(), rondo_gather_v, rondo_gather_v_async,
              std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
                              type_of(in), root));
@@ -288,7 +291,7 @@ nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle cou
                      nb::handle offsets, int root, const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
-  const Array out = array_of(y, true, "y");
+  Array out = array_of(y, true, "y");
   const RankBlocks blocks(counts, offsets, communicator);
   expect(out, "y", blocks.own(communicator), "this rank's count");
   Array in;
@@ -297,7 +300,7 @@ nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle cou
     expect_one_type(in, out);
     expect_extent(in, "x", blocks);
   }
-  return run(self, CallSettings(options), {in, out}, out.object, rondo_scatter_v,
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_scatter_v,
              rondo_scatter_v_async,
              std::make_tuple(in.data, out.data, blocks.counts.data(), blocks.offsets_or_null(),
                              type_of(out), root));
@@ -306,10 +309,10 @@ nb::object scatter_v(nb::handle self, nb::handle x, nb::handle y, nb::handle cou
 template <auto Blocking, auto Asynchronous>
 nb::object scan(nb::handle self, nb::handle x, nb::handle y, const std::string& op,
                 const nb::kwargs& options) {
-  const Array in = array_of(x, false, "x"), out = written(y, in);
+  Array in = array_of(x, false, "x"), out = written(y, in);
   expect_one_type(in, out);
   expect(out, "y", in.count, "as many as x");
-  return run(self, CallSettings(options), {in, out}, out.object, Blocking, Asynchronous,
+  return run(self, CallSettings(options), {&in, &out}, out.object, Blocking, Asynchronous,
              std::make_tuple(in.data, out.data, in.count, type_of(in), op_named(op)));
 }
 

@@ -20,7 +20,8 @@ namespace {
 namespace nb = nanobind;
 
 struct Interrupts {
-  std::atomic<int> event = -1;  // readable after a signal that came during a call
+  std::atomic<int> event = -1;              // wakes the watching thread
+  std::atomic<bool> has_signalled = false;  // since the call that waits has begun
   pthread_t main_thread{};
   struct sigaction before {};
   bool watched = false;  // this process has the thread; a forked child has not
@@ -37,6 +38,7 @@ void on_interrupt(int signal, siginfo_t* info, void* context) {
   const int kept = errno;
   const uint64_t one = 1;
   if (interrupts().waiting.load() != nullptr) {
+    interrupts().has_signalled = true;
     [[maybe_unused]] const auto written = write(interrupts().event, &one, sizeof one);
   }
   const struct sigaction& before = interrupts().before;
@@ -48,20 +50,15 @@ void on_interrupt(int signal, siginfo_t* info, void* context) {
   errno = kept;
 }
 
-/// Whether a signal had come; forgets it. With the mutex held, so that it is never one that came
-/// during an earlier call.
-bool take_signal() {
-  uint64_t signals = 0;
-  return read(interrupts().event, &signals, sizeof signals) == sizeof signals;
-}
-
 void watch() {
   for (;;) {
     pollfd event{.fd = interrupts().event, .events = POLLIN, .revents = 0};
     if (poll(&event, 1, -1) < 0 && errno != EINTR) return;
     const std::lock_guard lock(interrupts().mutex);
+    uint64_t signals = 0;
+    [[maybe_unused]] const auto got = read(interrupts().event, &signals, sizeof signals);
     rondo_communicator* const waiting = interrupts().waiting;
-    if (take_signal() && waiting != nullptr) {
+    if (interrupts().has_signalled.exchange(false) && waiting != nullptr) {
       rondo_abort(waiting, "interrupted by Ctrl-C (SIGINT)");
     }
   }
@@ -118,7 +115,7 @@ Interruptible::Interruptible(rondo_communicator* communicator)
   if (!interrupts().watched) start_watching();
   {
     const std::lock_guard lock(interrupts().mutex);
-    take_signal();
+    interrupts().has_signalled = false;  // a signal during an earlier call is not for this one
     interrupts().waiting = communicator;
   }
   if (PyErr_CheckSignals() == 0) return;

@@ -10,8 +10,8 @@ namespace {
 
 nb::object send(nb::handle self, nb::handle x, int peer, std::optional<int> tag,
                 const nb::kwargs& options) {
-  const Array in = array_of(x, false, "x");
-  return run(self, CallSettings(options), {in}, nb::none(), rondo_send_tagged,
+  Array in = array_of(x, false, "x");
+  return run(self, CallSettings(options), {&in}, nb::none(), rondo_send_tagged,
              rondo_send_tagged_async,
              std::make_tuple(in.data, in.count, type_of(in), peer, tag.value_or(0)));
 }
@@ -19,10 +19,10 @@ nb::object send(nb::handle self, nb::handle x, int peer, std::optional<int> tag,
 /// Without a tag the count must be the message's; with one y may have room for more.
 nb::object recv(nb::handle self, nb::handle y, int peer, std::optional<int> tag,
                 const nb::kwargs& options) {
-  const Array out = array_of(y, true, "y");
+  Array out = array_of(y, true, "y");
   const CallSettings settings(options);
   if (!tag) {
-    return run(self, settings, {out}, out.object, rondo_recv, rondo_recv_async,
+    return run(self, settings, {&out}, out.object, rondo_recv, rondo_recv_async,
                std::make_tuple(out.data, out.count, type_of(out), peer));
   }
   const auto blocking = [](rondo_communicator* communicator, void* buffer, size_t count,
@@ -30,7 +30,7 @@ nb::object recv(nb::handle self, nb::handle y, int peer, std::optional<int> tag,
                            const rondo_call_options* call) {
     return rondo_recv_tagged(communicator, buffer, count, type, from, wanted, nullptr, 0, call);
   };
-  return run(self, settings, {out}, out.object, +blocking, rondo_recv_tagged_async,
+  return run(self, settings, {&out}, out.object, +blocking, rondo_recv_tagged_async,
              std::make_tuple(out.data, out.count, type_of(out), peer, *tag));
 }
 
