@@ -39,7 +39,7 @@ _CODES = {"timeout": ErrorType.TIMEOUT, "peer died": ErrorType.REMOTE_ERROR}
 def _flat(tensor, what):
     """The tensor as one run of memory. All ranks' tensors must be laid out alike."""
     if tensor.layout is not torch.strided:
-        raise ValueError(f"{what} is sparse: pass x.to_dense()")
+        raise ValueError(f"{what} is sparse: only all_reduce by SUM takes it; pass x.to_dense()")
     if tensor.is_contiguous():
         return tensor.detach()
     for layout in (torch.channels_last, torch.channels_last_3d):
@@ -325,7 +325,9 @@ class RondoBackend(Backend):
         return work
 
     def _timeout_of(self, opts):
-        return self._timeout if opts is None or opts.timeout == _NOT_SET else opts.timeout.total_seconds()
+        if opts is None or opts.timeout == _NOT_SET:
+            return self._timeout
+        return max(opts.timeout.total_seconds(), 0.001)  # rondo's 0 means the default
 
     def start_coalescing(self):
         self._coalesced = []
@@ -343,6 +345,8 @@ class RondoBackend(Backend):
     # ---- Collectives.
 
     def allreduce(self, tensors, opts):
+        if tensors[0].is_sparse:
+            return self.allreduce_sparse(tensors, opts)
         calls = []
         for tensor in tensors:
             x, named = _reduced(tensor, opts.reduceOp, "the tensor")
@@ -352,7 +356,27 @@ class RondoBackend(Backend):
     allreduce_coalesced = allreduce
 
     def allreduce_sparse(self, tensors, opts):
-        raise ValueError("rondo reduces dense tensors only: pass x.to_dense()")
+        """All ranks' indices and values are gathered and added up. Runs in the caller."""
+        if opts.reduceOp.op != _Op.SUM:
+            raise ValueError(f"rondo reduces sparse tensors by SUM, not by {opts.reduceOp.op.name}")
+        with self._one_at_a_time:
+            for tensor in tensors:
+                self._add_up(tensor, self._timeout_of(opts))
+        return RondoWork(tensors) if opts.asyncOp else None
+
+    def _add_up(self, tensor, timeout):
+        own = tensor.coalesce()
+        counts = self._communicator.all_gather(torch.tensor([own._nnz()]), timeout=timeout).tolist()
+
+        def gathered(rows):
+            width = rows.shape[1:].numel()
+            everything = rows.new_empty((sum(counts), *rows.shape[1:]))
+            self._communicator.all_gather_v(_moved(rows, "the tensor").reshape(-1), _moved(everything, "the tensor").reshape(-1),
+                                            [count * width for count in counts], timeout=timeout)
+            return everything
+
+        indices, values = gathered(own.indices().t().contiguous()), gathered(own.values().contiguous())
+        tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce())
 
     def reduce(self, tensors, opts):
         calls = []
@@ -393,7 +417,8 @@ class RondoBackend(Backend):
             copies.append((outputs, y, counts))
         return self._run(calls, [y for outputs in output_tensors for y in outputs], opts, lambda: [_copy_parts(*copy) for copy in copies])
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, output_lists, inputs, opts):
+        return self.allgather([list(outputs) for outputs in zip(*output_lists)], inputs, opts)
 
     def reduce_scatter_single(self, output, input, opts):
         return self.reduce_scatter_single_coalesced([output], [input], opts)
