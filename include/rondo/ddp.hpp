@@ -93,7 +93,8 @@ struct DdpTensor {
   void* data = nullptr;
   void* gradient = nullptr;
   /// Some steps do not use it on some ranks, which then call gradient_skipped() instead of
-  /// gradient_ready(). Costs one small all-reduce per step.
+  /// gradient_ready(). begin() sets its gradient to zero, the caller's memory too: backward writes it
+  /// after begin(). Costs one small all-reduce per step.
   bool may_skip = false;
   /// Not a parameter, but a second gradient of the tensor with that index, added to the first when
   /// both are reduced: the lookup's part of an embedding that is tied to the output layer. Such
@@ -407,7 +408,8 @@ class DistributedDataParallel {
   const DdpRelayout& relayout() const;
   /// Replaces the buckets, between two steps, by others that end at these elements of the flat
   /// storages (offset + count of each), the same on every rank; kDdpAutoCap then changes them no
-  /// more. kInvalidArgument, with shards or where buckets cannot end there; nothing has changed then.
+  /// more. kInvalidArgument, with shards or where buckets cannot end there, and kResourceExhausted
+  /// without memory; nothing has changed then.
   Status set_bucket_ends(const std::vector<size_t>& ends);
   const std::vector<DdpBucketTimes>& times() const;
   Work::Times header_times() const;

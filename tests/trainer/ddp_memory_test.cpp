@@ -331,6 +331,23 @@ TEST_CASE("ddp caller's memory: its buffers become rank 0's in every step") {
   });
 }
 
+TEST_CASE(
+    "ddp caller's memory: begin() sets the gradients that may be skipped to zero, no others") {
+  with_ranks(2, [](Communicator& communicator) {
+    std::vector<std::vector<float>> gradients(5, std::vector<float>(16, 7));
+    std::vector<DdpTensor> tensors = five();
+    for (size_t t = 0; t < 5; ++t) tensors[t].gradient = gradients[t].data();
+    tensors[1].may_skip = true;
+    Ddp ddp = make(communicator, small_buckets(), tensors);
+    ok(ddp.begin({.loss_terms = 1}));
+    for (size_t t = 0; t < 5; ++t) {
+      expect(gradients[t] == std::vector<float>(16, t == 1 ? 0 : 7), "tensor " + std::to_string(t));
+    }
+    all_ready(ddp);
+    ok(ddp.finish());
+  });
+}
+
 // The hook sees where a bucket is reduced.
 TEST_CASE("ddp caller's memory: no copy of a bucket that lies in library memory as it should") {
   struct Places : CommunicationHook {

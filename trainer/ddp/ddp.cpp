@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <new>
 #include <optional>
 #include <utility>
@@ -42,37 +43,48 @@ struct DistributedDataParallel::Impl {
         headers(communicator, options) {
     relayout.automatic = options.bucket_cap_mb == kDdpAutoCap;
     relayout.pending = relayout.automatic && communicator.size() > 1 && !tensors.empty();
-    if (relayout.pending) log.emplace();
-    use_layout();
+    use_layout(layout);
+    if (!relayout.pending) return;
+    log.emplace();
+    reducer->note_in(&*log);
   }
 
-  /// Makes what depends on the layout.
-  void use_layout() {
-    reducer.reset();
-    gather.reset();
-    shards = options.shard
-                 ? ddp::make_shards(tensors, layout, communicator.size(), communicator.rank())
-                 : ddp::no_shards(layout);
-    gradient_memory.place_buckets();
-    reducer.emplace(
-        communicator,
-        ddp::Gradients{
-            .tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
-        options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr, options,
-        headers);
-    gather.emplace(communicator, tensors, layout, shards, parameter_memory.flat());
-    if (log) reducer->note_in(&*log);
+  /// Replaces the layout, and what depends on it. Throws std::bad_alloc; nothing has changed then.
+  void use_layout(ddp::BucketLayout other) {
+    ddp::Shards other_shards =
+        options.shard ? ddp::make_shards(tensors, other, communicator.size(), communicator.rank())
+                      : ddp::no_shards(other);
+    std::vector<std::byte*> other_places = gradient_memory.places_in(other);
+    const auto exchange = [&] {
+      std::swap(layout, other);
+      std::swap(shards, other_shards);
+      gradient_memory.swap_places(other_places);
+    };
+    exchange();
+    try {
+      auto next = std::make_unique<ddp::Reducer>(
+          communicator,
+          ddp::Gradients{
+              .tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
+          options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr, options,
+          headers);
+      gather = std::make_unique<ddp::ParameterGather>(communicator, tensors, layout, shards,
+                                                      parameter_memory.flat());
+      reducer = std::move(next);
+    } catch (...) {
+      exchange();
+      throw;
+    }
   }
 
-  /// False: buckets cannot end there.
+  /// False: buckets cannot end there. Throws std::bad_alloc; nothing has changed then.
   bool set_bucket_ends(const std::vector<size_t>& ends) {
     std::optional<ddp::BucketLayout> other =
         ddp::layout_with_ends(tensors, size_of(options.type), ends);
     if (!other) return false;
-    layout = std::move(*other);
+    use_layout(std::move(*other));
     log.reset();
     relayout.pending = false;
-    use_layout();
     return true;
   }
 
@@ -85,13 +97,14 @@ struct DistributedDataParallel::Impl {
                        .options = options,
                        .log = *log,
                        .direct = is_library_memory(gradient_memory.bucket(0), 1)}));
+    const size_t before = layout.buckets.size();
+    (void)set_bucket_ends(chosen.ends);
     relayout = {.automatic = true,
                 .after_steps = options.auto_after_steps,
-                .buckets_before = layout.buckets.size(),
+                .buckets_before = before,
                 .buckets = chosen.ends.size(),
                 .exposed_before_ms = trainer::to_ms(chosen.exposed_before_ns),
                 .exposed_ms = trainer::to_ms(chosen.exposed_ns)};
-    (void)set_bucket_ends(chosen.ends);
     return {};
   } catch (const std::bad_alloc&) {
     const Status status(
@@ -119,8 +132,8 @@ struct DistributedDataParallel::Impl {
   std::optional<ddp::ReadinessLog> log;  // until kDdpAutoCap has laid buckets out
   uint64_t noted_steps = 0;
   DdpRelayout relayout;
-  std::optional<ddp::Reducer> reducer;  // never empty, as the next
-  std::optional<ddp::ParameterGather> gather;
+  std::unique_ptr<ddp::Reducer> reducer;  // never null, as the next
+  std::unique_ptr<ddp::ParameterGather> gather;
   bool replicated = false, quiet = false;
 };
 
@@ -252,12 +265,14 @@ const std::vector<DdpBucket>& DistributedDataParallel::layout() const {
   return impl_->layout.buckets;
 }
 const DdpRelayout& DistributedDataParallel::relayout() const { return impl_->relayout; }
-Status DistributedDataParallel::set_bucket_ends(const std::vector<size_t>& ends) {
+Status DistributedDataParallel::set_bucket_ends(const std::vector<size_t>& ends) try {
   const auto refuse = [](const char* why) { return Status(Code::kInvalidArgument, why); };
   if (is_sharded()) return refuse("set_bucket_ends() with shards, which are parts of buckets");
   if (impl_->reducer->under_way()) return refuse("set_bucket_ends() before finish() of the step");
   if (impl_->set_bucket_ends(ends)) return {};
   return refuse("set_bucket_ends(): buckets of these tensors cannot end there");
+} catch (const std::bad_alloc&) {
+  return {Code::kResourceExhausted, "set_bucket_ends(): not enough memory for other buckets"};
 }
 const std::vector<DdpBucketTimes>& DistributedDataParallel::times() const {
   return impl_->reducer->times();

@@ -72,12 +72,13 @@ GradientMemory::GradientMemory(std::vector<DdpTensor>& tensors, const BucketLayo
       callers_(!tensors.empty() && tensors[0].gradient != nullptr),
       storage_(layout.gradient_bytes) {
   for (size_t t = 0; t < tensors.size() && !callers_; ++t) tensors[t].gradient = tensor(t);
-  place_buckets();
+  buckets_ = places_in(layout);
 }
 
-void GradientMemory::place_buckets() {
-  buckets_.clear();
-  for (const DdpBucket& bucket : layout_.buckets) buckets_.push_back(place_of(bucket));
+std::vector<std::byte*> GradientMemory::places_in(const BucketLayout& layout) {
+  std::vector<std::byte*> places;
+  for (const DdpBucket& bucket : layout.buckets) places.push_back(place_of(bucket));
+  return places;
 }
 
 /// The caller's memory where its tensors lie as in the bucket, else storage. A tensor with a second

@@ -56,8 +56,9 @@ class GradientMemory {
  public:
   GradientMemory(std::vector<DdpTensor>& tensors, const BucketLayout& layout);
 
-  /// Between steps, when the layout has other buckets of as many bytes.
-  void place_buckets();
+  /// Where the buckets of a layout of as many bytes are reduced; from the next step on there.
+  std::vector<std::byte*> places_in(const BucketLayout& layout);
+  void swap_places(std::vector<std::byte*>& other) { buckets_.swap(other); }
   bool is_callers() const { return callers_; }
   std::byte* flat() { return callers_ ? nullptr : storage_.data(); }
   /// Where the bucket is reduced; where the tensor is, once all its buckets are.

@@ -1,63 +1,17 @@
 // A heap that is exhausted: every allocation of every public call fails once, in turn, on one of
 // two ranks. Both ranks get a Status, soon, and nothing is thrown.
 #include <atomic>
-#include <cstdlib>
-#include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/comm/communicator/world.hpp"
-
-namespace {
-
-// Counts down with every allocation that is watched; the one that finds 1 fails. 0: none does.
-std::atomic<long> remaining{0};
-enum class Watched { kCaller, kOwnThreads };  // of the call under test; the library's own threads
-std::atomic<Watched> watched{Watched::kCaller};
-thread_local bool is_caller = false;  // of the call under test
-thread_local bool is_test = false;    // a thread of the test's, not of the library's
-
-bool fails_now() {
-  const bool is_watched = watched == Watched::kCaller ? is_caller : !is_test;
-  return is_watched && remaining.load() > 0 && remaining.fetch_sub(1) == 1;
-}
-
-}  // namespace
-
-// GCC takes these for a mismatch of new and free where it inlines only one of them.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(size_t bytes) {
-  void* const memory = fails_now() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return fails_now() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/harness/failing_allocation.hpp"
 
 using namespace rondo;
 using namespace rondo::testing;
 
 namespace {
-
-/// While it lives, one allocation fails, if the call gets as far.
-class Failing {
- public:
-  explicit Failing(long allocation) {
-    is_caller = true;
-    remaining = allocation;
-  }
-  ~Failing() {
-    is_caller = false;
-    remaining = 0;
-  }
-  Failing(const Failing&) = delete;
-  Failing& operator=(const Failing&) = delete;
-  static bool has_failed() { return remaining <= 0; }
-};
 
 constexpr size_t kCount = 3000;  // floats: large enough for references
 constexpr DataType kType = DataType::kFloat32;
