@@ -166,7 +166,8 @@ Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 ///
 /// Where the result of an all-reduce depends on the position in the bucket (rings and trees of three
 /// ranks or more), two runs then differ in their last bits, except with Config::reproducible. A run
-/// that resumes goes on with the same bits: load() restores the buckets that save() has written.
+/// that resumes goes on with the same bits: save() writes the buckets, laid out anew by then
+/// (settle_buckets()), and load() restores them.
 inline constexpr double kDdpAutoCap = -std::numeric_limits<double>::infinity();
 
 struct DdpOptions {
@@ -411,6 +412,9 @@ class DistributedDataParallel {
   /// more. kInvalidArgument, with shards or where buckets cannot end there, and kResourceExhausted
   /// without memory; nothing has changed then.
   Status set_bucket_ends(const std::vector<size_t>& ends);
+  /// Collective, between two steps. With kDdpAutoCap lays buckets out anew now, by the steps so far,
+  /// unless that was done or no step was made. An error on every rank before finish() of a step.
+  Status settle_buckets();
   const std::vector<DdpBucketTimes>& times() const;
   Work::Times header_times() const;
   /// Warnings, once each: the same data on two ranks, an epoch that did not advance, an order of

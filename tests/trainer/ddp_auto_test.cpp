@@ -244,6 +244,33 @@ TEST_CASE("ddp auto: a rank with another cap is named, and what cannot be is ref
   });
 }
 
+TEST_CASE("ddp auto: what is saved before the stated step has the buckets of all later steps") {
+  const TempDirectory folder;
+  const std::string path = folder.path() + "/model";
+  for (const bool saves : {true, false}) {
+    with_equal_costs(3, [&](Communicator& communicator) {
+      Ddp ddp = make(communicator, automatic(), mebibytes(3));
+      ok(ddp.settle_buckets());  // no step was made: nothing to go by
+      expect(ddp.relayout().pending, "laid out by nothing");
+      for (int number = 0; number < 7; ++number) {
+        step(ddp, communicator.rank(), number);
+        if (number == 1) ok(saves ? ddp.save(path) : ddp.settle_buckets());
+        expect_eq(ddp.layout().size(), number == 0 ? size_t{3} : size_t{1}, "buckets");
+        expect_eq(ddp.relayout().after_steps, uint64_t(number == 0 ? 0 : 2), "after steps");
+      }
+      Ddp again = make(communicator, automatic(), mebibytes(3));
+      ok(again.load(path).status());
+      expect(ends_of(again) == ends_of(ddp), "the file has other buckets");
+      expect(!again.relayout().pending, "pending");
+    });
+  }
+  with_ranks(1, [](Communicator& communicator) {
+    Ddp ddp = make(communicator, {.bucket_cap_mb = kDdpAutoCap});
+    ok(ddp.begin({.loss_terms = 1}));
+    expect_eq(to_string(ddp.settle_buckets().code()), to_string(Code::kInvalidArgument), "code");
+  });
+}
+
 TEST_CASE("ddp auto: a file has the buckets, for as many ranks, and not among the notes") {
   const TempDirectory folder;
   const std::string path = folder.path() + "/model";

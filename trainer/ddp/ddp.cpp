@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
@@ -88,9 +89,11 @@ struct DistributedDataParallel::Impl {
     return true;
   }
 
-  /// Collective, when the steps that count are over.
+  /// Collective, when the steps that count are over, or earlier: then by those of them that were made,
+  /// or else by the last step.
   Status lay_out_anew() try {
-    if (options.auto_after_steps > 1) log->keep_last(options.auto_after_steps - 1);
+    const uint64_t before_them = std::max<uint64_t>(options.auto_after_steps, 5) - 4;
+    log->keep_last(noted_steps > before_them ? noted_steps - before_them : 1);
     const ddp::ChosenLayout chosen = RONDO_TRY(ddp::choose_layout(
         communicator, {.tensors = tensors,
                        .layout = layout,
@@ -100,7 +103,7 @@ struct DistributedDataParallel::Impl {
     const size_t before = layout.buckets.size();
     (void)set_bucket_ends(chosen.ends);
     relayout = {.automatic = true,
-                .after_steps = options.auto_after_steps,
+                .after_steps = noted_steps,
                 .buckets_before = before,
                 .buckets = chosen.ends.size(),
                 .exposed_before_ms = trainer::to_ms(chosen.exposed_before_ns),
@@ -273,6 +276,16 @@ Status DistributedDataParallel::set_bucket_ends(const std::vector<size_t>& ends)
   return refuse("set_bucket_ends(): buckets of these tensors cannot end there");
 } catch (const std::bad_alloc&) {
   return {Code::kResourceExhausted, "set_bucket_ends(): not enough memory for other buckets"};
+}
+Status DistributedDataParallel::settle_buckets() {
+  if (impl_->reducer->under_way()) {
+    const Status status(Code::kInvalidArgument,
+                        fmt::format("rank {}: settle_buckets() before finish() of the step",
+                                    communicator().rank()));
+    communicator().abort(status.message());  // the others may wait for this rank
+    return status;
+  }
+  return impl_->log && impl_->noted_steps > 0 ? impl_->lay_out_anew() : Status();
 }
 const std::vector<DdpBucketTimes>& DistributedDataParallel::times() const {
   return impl_->reducer->times();

@@ -123,6 +123,16 @@ Status save(Run<T>& run, const Strategy& strategy) {
                     run.plans, run.weights);
 }
 
+/// A run that goes on, and one that resumes here, have the same buckets, and so the same bits.
+template <class T>
+Status settle_buckets(Run<T>& run) {
+  DistributedDataParallel& ddp = run.weights.ddp();
+  if (!ddp.relayout().pending) return {};
+  RONDO_TRY(ddp.settle_buckets());
+  run.plans = plan_buckets(run.communicator, ddp, run.options.wire_type());
+  return {};
+}
+
 template <class T>
 Status validate(Run<T>& run, const Strategy& strategy) {
   if (run.validation == nullptr) return {};
@@ -207,7 +217,10 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
     // What these send is no step's.
     RONDO_TRY(strategy.await());
     const uint64_t steps_sent = run.communicator.stats().bytes_sent;
-    if (saves) RONDO_TRY(save(run, strategy));
+    if (saves) {
+      RONDO_TRY(settle_buckets(run));
+      RONDO_TRY(save(run, strategy));
+    }
     if (validates) RONDO_TRY(validate(run, strategy));
     sent_before += run.communicator.stats().bytes_sent - steps_sent;
   }
