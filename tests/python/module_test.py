@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """module_test.py BIN PACKAGE OTHER_VERSION: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a
 rank does. OTHER_VERSION is a library with another rondo_version()."""
+import ast
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -209,6 +211,14 @@ class Alone(unittest.TestCase):
             rondo.Communicator(0, 2, all_gather=broken)
         with self.assertRaises(rondo.Error):
             rondo.Communicator(0, 2, all_gather=lambda blob: [blob])
+
+    def test_the_package_has_the_syntax_of_the_oldest_python_that_it_allows(self):
+        root = HERE.parents[1]
+        oldest = re.search(r'requires-python = ">=3\.(\d+)"', (root / "pyproject.toml").read_text(encoding="utf-8"))
+        sources = [path for path in (root / "python").rglob("*.py*") if path.suffix in (".py", ".pyi")]
+        self.assertGreater(len(sources), 8)
+        for path in sources:
+            ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, int(oldest[1])))
 
     def test_without_numpy(self):
         done = run(sys.executable, "-c", "import sys; sys.modules['numpy'] = None; import rondo; c = rondo.Communicator(0, 1); "
