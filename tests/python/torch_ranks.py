@@ -5,6 +5,7 @@ import datetime
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 
@@ -343,6 +344,25 @@ def late(rank, ranks):
             time.sleep(3)
         dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
     meet_again()
+
+
+def interrupted(rank, ranks):
+    for asynchronous in (False, True):
+        dist.barrier()
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 0:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                if work := dist.all_reduce(torch.ones(3), async_op=asynchronous):
+                    work.wait()
+                raise AssertionError("not interrupted")
+            except KeyboardInterrupt:
+                store.set(f"interrupted {asynchronous}", "")
+        else:
+            store.wait([f"interrupted {asynchronous}"])
+            with refused("Ctrl-C"):
+                dist.all_reduce(torch.ones(3))
+        meet_again()
 
 
 def restarted(rank, ranks):

@@ -26,7 +26,7 @@ class Backend(unittest.TestCase):
         self.ranks(1, "reductions", "moves", "messages", "works", "groups", "library_memory", "bad_input")
 
     def test_two_ranks_which_may_fail(self):
-        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "reductions")
+        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
 
     def test_three_ranks(self):
         self.ranks(3, "reductions", "moves", "messages", "works", "groups", "data_parallel", "sharded", "library_memory")
