@@ -43,6 +43,27 @@ REPORT = """# scripts/compare
 | size | rondo plain | rondo library | another table | |
 """
 
+PYTORCH = """# PyTorch on rondo and gloo, 2 ranks
+
+all_reduce, microseconds:
+
+| size | rondo plain | rondo library | gloo |
+| ---: | ---: | ---: | ---: |
+| 8 | 1.00 | 0.50 | 2.00 (2.00 / 4.00) |
+
+broadcast, microseconds:
+
+| size | rondo plain | rondo library | gloo |
+| ---: | ---: | ---: | ---: |
+| 1M | 2.00 | 1.00 | 3.00 (1.50 / 3.00) |
+
+A step, milliseconds:
+
+| step | rondo | gloo |
+| ---: | ---: | ---: |
+| DDP | 1.00 | 2.00 (2.00) |
+"""
+
 
 class PlotTest(unittest.TestCase):
     def setUp(self):
@@ -128,7 +149,10 @@ class PlotTest(unittest.TestCase):
 
     def test_comparisons(self):
         report = self.module().Comparison(self.write("report.md", REPORT))
-        self.assertEqual(report.peers, {"MPI A": [(8, 2.0, 4.0), (8192, 1.5, 3.0)], "MPI A sm": [(8192, 4.0, 8.0)]})
+        self.assertEqual(report.lines, {"MPI A": [(8, 2.0, 4.0), (8192, 1.5, 3.0)], "MPI A sm": [(8192, 4.0, 8.0)]})
+        report = self.module().Comparison(self.write("report.md", PYTORCH))
+        self.assertEqual(report.lines, {"all_reduce": [(8, 2.0, 4.0)], "broadcast": [(1 << 20, 1.5, 3.0)]})
+        self.assertEqual(report.peer, "gloo")
         for content, word in (("nothing", "no table"), (REPORT.replace("| 8K |", "| many |"), "'many'")):
             result = self.plot("--out", str(self.folder), self.write("wrong.md", content))
             self.assertEqual(result.returncode, 1)
