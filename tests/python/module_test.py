@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 import weakref
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -146,6 +147,13 @@ class Alone(unittest.TestCase):
         done = run(sys.executable, "-c", "import rondo", LD_PRELOAD=OTHER_VERSION)
         self.assertRegex(done.stderr, rf"ImportError: this module is of rondo {rondo.__version__}, but the library of rondo 98\.7\.6 "
                          rf"was loaded, from .*{os.path.basename(OTHER_VERSION)}: see LD_LIBRARY_PATH")
+
+    def test_leaving_with_sys_exit_0_is_no_failure(self):
+        for code, aborted in ((0, []), (None, []), (3, ["rank 0 left after SystemExit: 3"])):
+            c = mock.Mock(rank=0)
+            rondo.Communicator.__exit__(c, SystemExit, SystemExit(code), None)
+            self.assertEqual([call.args[0] for call in c.abort.call_args_list], aborted)
+            c.close.assert_called_once_with()
 
     def test_a_closed_communicator_is_refused(self):
         c = rondo.Communicator(0, 1)
