@@ -49,6 +49,7 @@ TEST_CASE("LL reduces every type by every operator to the bits of a fold in rank
 
 TEST_CASE("Blocks of several threads do so too, and in pieces where the block's memory is small") {
   for (const uint32_t ranks : {2u, 3u, 7u}) {
+    if (testing::kSanitized && ranks == 7) continue;
     constexpr size_t kLarge = 8192;  // of each rank, in a channel: more than a piece at 3 ranks
     World world(ll_shape(ranks, kLarge));
     std::vector<TypedCase> cases;
@@ -100,6 +101,7 @@ TEST_CASE("Many operations by LL in a row do not overtake each other") {
 
 TEST_CASE("By slots and in place, the bits are those of a fold in rank order, too") {
   for (const uint32_t ranks : {2u, 3u}) {
+    if (testing::kSanitized && ranks == 2) continue;
     World world(ll_shape(ranks));
     for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot,
                                       Algorithm::kOneShotDirect, Algorithm::kTwoShotDirect}) {
@@ -110,6 +112,7 @@ TEST_CASE("By slots and in place, the bits are those of a fold in rank order, to
 
 TEST_CASE("Operations by LL and by slots follow each other in any order") {
   for (const uint32_t ranks : {2u, 3u, 5u}) {
+    if (testing::kSanitized && ranks == 5) continue;
     World world(ll_shape(ranks));
     std::vector<std::string> names;
     std::vector<Call> by_slots = everything(ranks, {1, 40}, &names);
