@@ -3,14 +3,15 @@
 #include "tests/comm/schedule/builtins.hpp"
 
 #include <algorithm>
-#include <iostream>
 
 namespace rondo::schedule::test {
 namespace {
 
+/// Each to 17, and those around the next power of two.
 std::vector<int> few_ranks() {
   std::vector<int> ranks;
-  for (int n = 1; n <= (kSanitized ? 5 : 33); ++n) ranks.push_back(n);
+  for (int n = 1; n <= (kSanitized ? 5 : 17); ++n) ranks.push_back(n);
+  if (!kSanitized) ranks.insert(ranks.end(), {31, 32, 33});
   return ranks;
 }
 
@@ -67,9 +68,8 @@ void prove_depths_and_places(OperationShape shape) {
 
 }  // namespace
 
-TEST_CASE("every built-in is proved for every number of ranks, at every edge count") {
+TEST_CASE("every built-in is proved for few ranks, at every edge count") {
   const std::vector<int> all = few_ranks();
-  std::cout << "ranks 1 to " << (kSanitized ? "5 (sanitized build)" : "33") << "\n";
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : all) {
       OperationShape shape{
@@ -104,9 +104,9 @@ TEST_CASE("every built-in is proved over several rounds and channels") {
   }
 }
 
-TEST_CASE("every built-in is proved for 64, 128 and 256 ranks") {
+TEST_CASE("every built-in is proved for 64 and 256 ranks") {
   for (const auto& [collective, algorithm] : builtins()) {
-    for (const int n : kSanitized ? std::vector<int>{16} : std::vector<int>{64, 128, 256}) {
+    for (const int n : kSanitized ? std::vector<int>{16} : std::vector<int>{64, 256}) {
       const uint32_t depth = least_depth(collective, algorithm);
       OperationShape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = 1};
       shape.count = large_count(collective, n, depth);
@@ -136,7 +136,7 @@ TEST_CASE("every root is proved") {
 TEST_CASE("consecutive different operations share FIFOs without getting in each other's way") {
   for (const auto& first : builtins()) {
     for (const auto& second : builtins()) {
-      for (const int n : {1, 2, 3, 4, 5, 7, 8, 16, 33}) {
+      for (const int n : {1, 2, 3, 4, 5, 7, 8, 16, 17}) {
         if (kSanitized && n != 3) continue;
         prove_in_turn(first, second, n, 2);
       }
