@@ -191,8 +191,9 @@ TEST_CASE("bucket layout: from ends, back to the same layout, and what cannot be
   CHECK(layout_with_ends(tensors, 4, std::vector<size_t>{288, 528}));
   CHECK(layout_with_ends(tensors, 4, std::vector<size_t>{24, 256, 288, 528}));
   using Ends = std::vector<size_t>;
-  for (const Ends& ends : {Ends{}, Ends{528}, Ends{288}, Ends{288, 400, 528}, Ends{288, 288, 528},
-                           Ends{250, 288, 528}, Ends{288, 528, 600}, Ends{288, 256, 528}}) {
+  for (const Ends& ends :
+       {Ends{}, Ends{528}, Ends{288}, Ends{288, 400, 528}, Ends{288, 288, 528}, Ends{250, 288, 528},
+        Ends{100, 256, 288, 528}, Ends{288, 528, 600}, Ends{288, 256, 528}}) {
     CHECK_FALSE(layout_with_ends(tensors, 4, ends));
   }
 }
