@@ -1,9 +1,10 @@
-"""The backend "rondo" of torch.distributed (2.15 or newer), for tensors of CPUs. docs/python.md explains it.
+"""The backend "rondo" of torch.distributed (2.15 or newer), for tensors of CPUs. docs/torch.md explains it.
 
 torch finds it by an entry point when init_process_group("rondo") names the backend. Under mpirun and srun, which torch does not know,
-import it before: it then says to torch which rank this is. A call that is not asynchronous runs in
-its caller. rondo's progress thread executes the others; their futures, for which DDP waits, are completed by a thread of this module.
+import it before: it then says to torch which rank this is. A call that is not asynchronous runs in its caller. rondo's progress thread
+executes the others; threads of this module complete their futures.
 """
+import contextlib
 import datetime
 import logging
 import os
@@ -36,27 +37,27 @@ _NOT_SET = AllreduceOptions().timeout
 _CODES = {"timeout": ErrorType.TIMEOUT, "peer died": ErrorType.REMOTE_ERROR}
 
 
-def _flat(tensor, what):
-    """The tensor as one run of memory. All ranks' tensors must be laid out alike."""
+def _flat(tensor, what, any_order=False):
+    """The tensor as one run of memory. any_order: all ranks' tensors are laid out alike, so channels-last will do."""
     if tensor.layout is not torch.strided:
         raise ValueError(f"{what} is sparse: only all_reduce by SUM takes it; pass x.to_dense()")
     if tensor.is_contiguous():
         return tensor.detach()
-    for layout in (torch.channels_last, torch.channels_last_3d):
-        if tensor.dim() == (4 if layout is torch.channels_last else 5) and tensor.is_contiguous(memory_format=layout):
+    for layout, dimensions in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+        if any_order and tensor.dim() == dimensions and tensor.is_contiguous(memory_format=layout):
             return tensor.detach().as_strided((tensor.numel(),), (1,))
     raise ValueError(f"{what} is not contiguous: pass x.contiguous()")
 
 
-def _moved(tensor, what):
+def _moved(tensor, what, any_order=False):
     """What rondo moves unseen: a type that it lacks goes as bytes."""
-    flat = _flat(tensor, what)
+    flat = _flat(tensor, what, any_order)
     return flat if flat.dtype in _TYPES else flat.reshape(-1).view(torch.uint8)
 
 
-def _reduced(tensor, op, what):
+def _reduced(tensor, op, what, any_order=False):
     """The tensor as rondo reduces it, and the arguments that name the operator. Complex numbers are pairs."""
-    flat = _flat(tensor, what)
+    flat = _flat(tensor, what, any_order)
     name = (_OPS if flat.dtype is not torch.bool else _OPS_OF_BOOLS).get(int(op.op))
     if name is None:
         raise ValueError(f"rondo cannot reduce {tensor.dtype} by {op.op.name}")
@@ -87,52 +88,78 @@ def _copy_parts(tensors, flat, counts):
 
 
 class _Completion:
-    """A thread that waits for operations in the order of their issue, and completes their futures."""
+    """Threads that wait for operations: each for one, so that futures are completed in any order, and a callback of one may wait for
+    another. A thread that has nothing to do is used again."""
+
+    alive = 0  # such threads of this process
+    _counting = threading.Lock()
 
     def __init__(self):
-        self._waiting = queue.SimpleQueue()
-        self._thread = None
+        self._tasks = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads, self._idle = [], 0
 
-    def future_of(self, work):
-        begun = torch.futures.Future()
-        future = begun.then(lambda _: work.finish())  # an exception becomes the future's, also for C++
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rondo-futures", daemon=True)
-            self._thread.start()
-        self._waiting.put(begun)
-        return future
+    def start(self, task):
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                thread = threading.Thread(target=self._run, name="rondo-futures", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._tasks.put(task)
 
     def end(self):
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
-            self._thread = None
+        """Waits for what has been started. A callback may end it, too."""
+        with self._lock:
+            threads, self._threads, self._idle = self._threads, [], 0
+        for _ in threads:
+            self._tasks.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
     def _run(self):
-        while (begun := self._waiting.get()) is not None:
-            begun.set_result(None)
-            del begun
+        with _Completion._counting:
+            _Completion.alive += 1
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task
+            with self._lock:
+                self._idle += 1
+        with _Completion._counting:
+            _Completion.alive -= 1
 
 
 class RondoWork(dist._Work):
-    """What an operation returns: `works` (rondo.Work) is empty if it has ended. `after` is called once, when all have."""
+    """What an operation returns: `works` (rondo.Work) is empty if it has ended. `after` copies to where the caller wants it; the Work
+    has ended after that, which happens without the caller's help."""
 
     def __init__(self, result, works=(), completion=None, after=None):
         super().__init__()
         self._result, self._works, self._completion, self._after = result, works, completion, after
         self._future = self._failure = None
-        self._once = threading.Lock()
+        self._lock = threading.Lock()
+        if after is not None:
+            completion.start(self._settle)
 
     def finish(self):
         """Waits; returns the result. By any thread, any number of times."""
         for work in self._works:
             work.wait()
         if self._after is not None:
-            with self._once:
-                after, self._after = self._after, None
-                if after is not None:
-                    after()
+            with self._lock:
+                if self._after is not None:
+                    self._after()
+                    self._after = None
         return self._result
+
+    def _settle(self):
+        """As finish(), keeping the failure."""
+        try:
+            self.finish()
+        except Exception as failure:  # noqa: BLE001
+            self._failure = failure
 
     def wait(self, timeout=None):
         if timeout is not None and timeout > datetime.timedelta(0):
@@ -145,18 +172,17 @@ class RondoWork(dist._Work):
         return True
 
     def is_completed(self):
-        return all(work.test() for work in self._works)
+        if not all(work.test() for work in self._works):
+            return False
+        if self._failure is None:
+            self._settle()
+        return True
 
     def is_success(self):
-        return self.is_completed() and self.exception() is None
+        return self.is_completed() and self._failure is None
 
     def exception(self):
-        if self.is_completed() and self._failure is None:
-            try:
-                self.finish()
-            except Exception as failure:  # noqa: BLE001
-                self._failure = failure
-        return self._failure
+        return self._failure if self.is_completed() else None
 
     def result(self):
         return self._result
@@ -176,11 +202,12 @@ class RondoWork(dist._Work):
             _asked.found = self
             return _NO_FUTURE
         if self._future is None:
+            begun = torch.futures.Future()
+            self._future = begun.then(lambda _: self.finish())  # an exception becomes the future's, also for C++
             if self._works:
-                self._future = self._completion.future_of(self)
+                self._completion.start(lambda: begun.set_result(None))
             else:
-                self._future = torch.futures.Future()
-                self._future.set_result(self._result)
+                begun.set_result(None)
         return self._future
 
 
@@ -234,6 +261,7 @@ class RondoBackend(Backend):
         self._timeout = options._timeout.total_seconds()
         self._completion = _Completion()
         self._coalesced = None  # what was issued since start_coalescing()
+        self._receives = []  # Works that may never end
         self._one_at_a_time = threading.Lock()
         _open.add(self)
 
@@ -249,7 +277,7 @@ class RondoBackend(Backend):
 
     @property
     def supports_coalescing(self):
-        return True
+        return False  # torch need not collect messages: all are asynchronous
 
     def getBackendName(self):
         return "rondo"
@@ -287,22 +315,41 @@ class RondoBackend(Backend):
     # ---- Its end.
 
     def abort(self):
-        self._communicator.abort("torch.distributed aborted the process group")
+        _open.discard(self)
+        with contextlib.suppress(ValueError):  # it is closed
+            self._communicator.abort("torch.distributed aborted the process group")
 
     def shutdown(self):
+        """Waits for collectives that are outstanding. A receive may have no sender, and another thread's call no end: after a second
+        they are aborted."""
+        _open.discard(self)
+        end = time.monotonic() + 1
+        free = self._one_at_a_time.acquire(timeout=1)
+        while not all(work.is_completed() for work in self._receives) and time.monotonic() < end:
+            time.sleep(0.001)
+        if not free or not all(work.is_completed() for work in self._receives):
+            self.abort()
+        if not free:
+            self._one_at_a_time.acquire()
         self._completion.end()
         self._communicator.close()
-        _open.discard(self)
+        self._one_at_a_time.release()
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
-        part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0)
-        if not member:
-            return None
+        with self._one_at_a_time:
+            part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0)
+        if not member:  # torch would take None for a backend
+            raise ValueError(f"rank {self.rank()} is in no group of split_ranks: give it one of its own, or use new_group()")
         options = options or Backend.Options("rondo", timeout=self._options._timeout)
         parents = self._options.global_ranks_in_group or range(self.size())
         options.global_ranks_in_group = [parents[rank] for rank in ranks]
         return RondoBackend(part.rank, part.size, options, part)
+
+    def perform_nocolor_split(self, _device):
+        """This rank's part in a new_group() of others."""
+        with self._one_at_a_time:
+            self._communicator.split(None)
 
     # ---- Running calls.
 
@@ -310,15 +357,22 @@ class RondoBackend(Backend):
         """Runs calls (each a method of the communicator with its arguments). Returns a Work for all of them; for calls that are not
         asynchronous None, as torch allows: they have ended."""
         timeout = self._timeout_of(opts)
-        if self._coalesced is None and opts is not None and not opts.asyncOp:
+        here = self._coalesced is None and opts is not None and not opts.asyncOp
+        if here and threading.active_count() - _Completion.alive <= 1:
             with self._one_at_a_time:
                 for call, arguments, named in calls:
                     call(*arguments, timeout=timeout, **named)
             if after is not None:
                 after()
             return None
-        with self._one_at_a_time:
+        with self._one_at_a_time:  # never held during a wait if there are other threads, whose calls may be what a peer waits for
             works = [call(*arguments, timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
+        if here:
+            for work in works:
+                work.wait()
+            if after is not None:
+                after()
+            return None
         work = RondoWork(result, works, self._completion, after)
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -334,13 +388,8 @@ class RondoBackend(Backend):
 
     def end_coalescing(self):
         issued, self._coalesced = self._coalesced or [], None
-
-        def after():
-            for work in issued:
-                work.finish()
-
         return RondoWork([tensor for work in issued for tensor in work.result()], [each for work in issued for each in work._works],
-                         self._completion, after)
+                         self._completion, lambda: [work.finish() for work in issued])
 
     # ---- Collectives.
 
@@ -349,7 +398,7 @@ class RondoBackend(Backend):
             return self.allreduce_sparse(tensors, opts)
         calls = []
         for tensor in tensors:
-            x, named = _reduced(tensor, opts.reduceOp, "the tensor")
+            x, named = _reduced(tensor, opts.reduceOp, "the tensor", any_order=True)
             calls.append((self._communicator.all_reduce, (x, x), named))
         return self._run(calls, tensors, opts)
 
@@ -381,21 +430,22 @@ class RondoBackend(Backend):
     def reduce(self, tensors, opts):
         calls = []
         for tensor in tensors:
-            x, named = _reduced(tensor, opts.reduceOp, "the tensor")
+            x, named = _reduced(tensor, opts.reduceOp, "the tensor", any_order=True)
             calls.append((self._communicator.reduce, (x, x if self.rank() == opts.rootRank else None, opts.rootRank), named))
         return self._run(calls, tensors, opts)
 
     def broadcast(self, tensors, opts):
-        calls = [(self._communicator.broadcast, (_moved(tensor, "the tensor"), opts.rootRank), {}) for tensor in tensors]
+        calls = [(self._communicator.broadcast, (_moved(tensor, "the tensor", any_order=True), opts.rootRank), {}) for tensor in tensors]
         return self._run(calls, tensors, opts)
 
     def barrier(self, opts):
         return self._run([(self._communicator.barrier, (), {})], [], opts)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        """rondo's error names the ranks that did not come, whatever wait_all_ranks says."""
-        with self._one_at_a_time:
-            self._communicator.barrier(timeout=self._timeout_of(opts))
+        """rondo's error names a rank that has not come, whatever wait_all_ranks says."""
+        work = self.barrier(opts)
+        if work is not None:
+            work.finish()
 
     def all_gather_single(self, output, input, opts):
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -486,14 +536,17 @@ class RondoBackend(Backend):
         return self._run([(self._communicator.send, (_moved(x, "the tensor"), peer, tag), {}) for x in tensors], tensors, None)
 
     def recv(self, tensors, peer, tag=0):
-        return self._run([(self._communicator.recv, (_moved(y, "the tensor"), peer, tag), {}) for y in tensors], tensors, None)
+        work = self._run([(self._communicator.recv, (_moved(y, "the tensor"), peer, tag), {}) for y in tensors], tensors, None)
+        self._receives = [each for each in self._receives if not each.is_completed()] + [work]
+        return work
 
     def recv_anysource(self, tensors, tag=0):
         return self.recv(tensors, rondo.ANY_SOURCE, tag)
 
 
 class _Meeting:
-    """The process group's store as the all-gather by which ranks meet. A store may outlive a process group: keys have a generation."""
+    """An all-gather over the process group's store. A store may outlive a group: keys have a generation, by the groups that a rank
+    has made over it, which must be as many on all ranks."""
 
     def __init__(self, store, rank, size):
         self._store, self._rank, self._size, self._round = store, rank, size, 0

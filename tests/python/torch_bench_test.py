@@ -8,6 +8,8 @@ import sys
 import tempfile
 import unittest
 
+import torch_python
+
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "bench/peers/torch_backends.py"
 
 
@@ -55,10 +57,7 @@ class Bench(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        print("skipped: this Python has no torch")
+    if not torch_python.has_torch():
         sys.exit(77)
     PACKAGE = os.path.abspath(sys.argv[1])
     unittest.main(argv=sys.argv[:1], verbosity=2)

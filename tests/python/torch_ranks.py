@@ -165,10 +165,11 @@ def moves(rank, ranks):
 
 def messages(rank, ranks):
     following, before = (rank + 1) % ranks, (rank - 1) % ranks
-    y = torch.empty(5)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, value(rank, 5), following), dist.P2POp(dist.irecv, y, before)]):
-        work.wait()
-    same(y, value(before, 5))
+    for count in (1 << 20, 5):
+        y = torch.empty(count)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, value(rank, count), following), dist.P2POp(dist.irecv, y, before)]):
+            work.wait()
+        same(y, value(before, count))
     if ranks == 1:
         return
     sent = [dist.isend(value(rank, 5) + tag, following, tag=tag) for tag in (3, 8)]
@@ -205,6 +206,110 @@ def works(rank, ranks):
     assert "all_reduce" in backend().flight_record()
 
 
+def outputs_without_wait(rank, ranks):
+    """What an operation copies at its end is there when it says that it has ended, however the caller learns of it."""
+    expected = [value(r, 1 << 18) for r in range(ranks)]
+    for way in ("poll", "future and wait", "drop"):
+        outputs = [torch.zeros(1 << 18) for _ in range(ranks)]
+        work = dist.all_gather(outputs, value(rank, 1 << 18), async_op=True)
+        if way == "poll":
+            while not work.is_completed():
+                time.sleep(0.001)
+        elif way == "future and wait":
+            work.get_future()
+            work.wait()
+        else:
+            del work
+            end = time.monotonic() + 60
+            while not torch.equal(outputs[-1], expected[-1]) and time.monotonic() < end:
+                time.sleep(0.001)
+        for found, wanted in zip(outputs, expected):
+            same(found, wanted)
+    x = value(rank, 3)
+    dist.all_to_all(outputs := [torch.zeros(3) for _ in range(ranks)], [x] * ranks)
+    for r, found in enumerate(outputs):
+        same(found, value(r, 3))
+
+
+def futures(rank, ranks):
+    """They are completed as their operations end, and a callback may wait for another one."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    def twice(_):
+        return dist.all_reduce(y, async_op=True).get_future().wait()
+
+    y = torch.ones(1)
+    dist.all_reduce(x := torch.ones(1), async_op=True).get_future().then(twice).wait()
+    same(y, torch.full((1,), float(ranks)))
+    if ranks > 1:
+        received = dist.irecv(z := torch.empty(1), (rank - 1) % ranks)
+        later = received.get_future()
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()  # before what was issued before it
+        assert not later.done()
+        dist.barrier()
+        dist.send(torch.full((1,), float(rank)), (rank + 1) % ranks)
+        later.wait()
+        assert z.item() == (rank - 1) % ranks
+    ddp = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        ddp(value(rank, 256).reshape(4, 64)).sum().backward()
+    mine = torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()])
+    dist.broadcast(first := mine.clone(), 0)
+    same(mine, first)
+
+
+def threads(rank, ranks):
+    """A call of one thread does not keep out those of another that a peer waits for."""
+    if ranks == 1:
+        return
+    following, before = (rank + 1) % ranks, (rank - 1) % ranks
+    waiting = threading.Thread(target=dist.barrier)
+    if rank == 0:
+        waiting.start()
+        while not waiting.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.1)  # so that it is likely inside
+        dist.isend(value(rank, 5), following).wait()
+        dist.recv(y := torch.empty(5), before)
+        waiting.join()
+    else:
+        dist.recv(y := torch.empty(5), before)
+        dist.send(value(rank, 5), following)
+        dist.barrier()
+    same(y, value(before, 5))
+
+
+def ends(rank, ranks):
+    """A group ends although a receive has no sender, or another thread is in a call."""
+    if ranks == 1:
+        return
+    never = dist.irecv(torch.empty(1), (rank + 1) % ranks, tag=99)
+    dist.barrier()
+    meet_again()
+    del never
+    failures = []
+
+    def wait():
+        try:
+            dist.barrier()
+        except rondo.Error as failure:
+            failures.append(failure)
+
+    waiting = threading.Thread(target=wait)
+    if rank == 0:
+        before = dist.group.WORLD._get_sequence_number_for_group()
+        waiting.start()
+        while dist.group.WORLD._get_sequence_number_for_group() == before:
+            time.sleep(0.001)
+    meet_again()
+    if rank == 0:
+        waiting.join()
+        assert len(failures) == 1, failures
+    dist.barrier()
+
+
 def groups(rank, ranks):
     for members in ([0], list(range(ranks)), list(reversed(range(ranks)))):
         group = dist.new_group(members)
@@ -218,6 +323,8 @@ def groups(rank, ranks):
         x = value(rank, 3)
         dist.all_reduce(x, group=part)
         same(x, value(0, 3) if rank == 0 else total(ranks, 3) - value(0, 3))
+        with refused("rank 0 is in no group") if rank == 0 else contextlib.nullcontext():
+            dist.split_group(split_ranks=[list(range(1, ranks))])
     subgroup, _ = dist.new_subgroups(group_size=1)
     dist.all_reduce(x := torch.ones(1), group=subgroup)
     same(x, torch.ones(1))
@@ -316,8 +423,11 @@ def bad_input(rank, ranks):
         with refused(part):
             dist.all_reduce(x, op)
     with refused("do not add up"):
-        dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [1] * ranks if ranks == 1 else [2] * ranks)
-        raise AssertionError if ranks > 1 else ValueError("split sizes do not add up")  # one rank: they do
+        dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [2] * ranks)
+    with refused("not contiguous"):  # ranks could differ in the order of elements
+        dist.all_gather_into_tensor(torch.empty(ranks * 2, 3, 4, 5), torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    with refused("not contiguous"):
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(4, 4)[:, ::2], rank)])
     with refused("elements"):
         dist.all_gather_into_tensor(torch.empty(3 * ranks + 1), torch.ones(3))
     dist.all_reduce(x := torch.ones(1))  # it still works
@@ -339,11 +449,19 @@ def disagreement(rank, ranks):
 
 
 def late(rank, ranks):
-    with refused("rank"):
+    with refused("rank 0"):
         if rank == 0:
             time.sleep(3)
         dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
     meet_again()
+
+
+def interrupt(thread):
+    """Once that thread waits in a call of rondo's."""
+    while sys._current_frames()[thread].f_code.co_name not in ("_run", "finish"):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def interrupted(rank, ranks):
@@ -351,7 +469,7 @@ def interrupted(rank, ranks):
         dist.barrier()
         store = dist.distributed_c10d._get_default_store()
         if rank == 0:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Thread(target=interrupt, args=(threading.get_ident(),)).start()
             try:
                 if work := dist.all_reduce(torch.ones(3), async_op=asynchronous):
                     work.wait()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import unittest
 
+import torch_python
+
 RANKS = pathlib.Path(__file__).resolve().parent / "torch_ranks.py"
 
 
@@ -23,18 +25,19 @@ class Backend(unittest.TestCase):
         self.assertEqual(done.stdout.count(": ok"), ranks * len(cases))
 
     def test_one_rank(self):
-        self.ranks(1, "reductions", "moves", "messages", "works", "groups", "library_memory", "bad_input")
+        self.ranks(1, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "groups", "ends",
+                   "library_memory", "bad_input")
 
     def test_two_ranks_which_may_fail(self):
         self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
 
     def test_three_ranks(self):
-        self.ranks(3, "reductions", "moves", "messages", "works", "groups", "data_parallel", "sharded", "library_memory")
+        self.ranks(3, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "threads", "groups", "ends", "data_parallel", "sharded", "library_memory")
 
     def test_torchs_own_checks(self):
         self.ranks(2, "reductions", "moves", TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
-    def test_a_death_is_told_to_the_others(self):
+    def test_a_death_is_an_error_of_the_others(self):
         done = self.run_with((f"{BIN}/rondo-run", "-n", 3, "--timeout", 240, "--", sys.executable), "death_in_backward")
         self.assertEqual(done.stdout.count("death_in_backward: ok"), 2, done.stdout + done.stderr)
 
@@ -54,9 +57,6 @@ class Backend(unittest.TestCase):
 
 if __name__ == "__main__":
     BIN, PACKAGE = sys.argv[1:3]
-    try:
-        import torch
-    except ImportError:
-        print("skipped: this Python has no torch")
+    if not torch_python.has_torch():
         sys.exit(77)
     unittest.main(argv=sys.argv[:1], verbosity=2)
