@@ -159,8 +159,8 @@ class CommunicationHook {
 /// and fp16_compress_hook). kInvalidArgument for another type.
 Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 
-/// DdpOptions::bucket_cap_mb: 25 at first. The begin() after `auto_after_steps` finished steps then
-/// blocks: ranks compare when their gradients were final and what all-reduces took, and buckets end
+/// DdpOptions::bucket_cap_mb: 25 at first. The begin() after `auto_after_steps` finished steps, or a
+/// save() before it, then blocks: ranks compare when their gradients were final and what all-reduces took, and buckets end
 /// where a model of the step exposes least. All ranks have rank 0's result. Gradients, parameters
 /// and their addresses stay; layout(), own_range() and GradientBucket::index change, once.
 ///
@@ -380,7 +380,8 @@ class DistributedDataParallel {
   /// replaces the old one atomically: after a crash one of the two is there. `state`: by name,
   /// arrays of parameter_elements() of the options' type, in which offset() leads to each tensor's
   /// (an optimizer's); refused with shards, where each rank has only its own. `notes`: any text. ok
-  /// on every rank once the file is on disk.
+  /// on every rank once the file is on disk. Between two steps; with kDdpAutoCap it settles the
+  /// buckets first (settle_buckets()), and so may change layout().
   Status save(const std::string& path, const std::map<std::string, const void*>& state = {},
               const std::map<std::string, std::string>& notes = {});
   /// Collective. Rank 0 reads such a file and sends its contents to every rank; returns the notes.

@@ -70,8 +70,9 @@ def main():
     with rondo.Communicator.from_mpi(comm) as c:
         x = np.arange(options.count) + 1000.0 * comm.rank  # sums are exact
         for name, by_mpi, by_rondo in (("ring", mpi_ring, rondo_ring), ("all_reduce", mpi_all_reduce, rondo_all_reduce)):
-            if not np.array_equal(by_mpi(comm, x), by_rondo(c, x)):
-                raise SystemExit(f"{name}: rank {c.rank} has another sum by rondo than by MPI")
+            equal = comm.allreduce(np.array_equal(by_mpi(comm, x), by_rondo(c, x)), MPI.LAND)
+            if not equal:
+                raise SystemExit(f"{name}: a rank has another sum by rondo than by MPI")
             mpi = microseconds(comm, lambda: by_mpi(comm, x), options.repeat)
             ours = microseconds(comm, lambda: by_rondo(c, x), options.repeat)
             if c.rank == 0:

@@ -41,7 +41,7 @@ def _group(self):
 
 def _exit(self, kind, failure, _):
     """Closes it. After an exception other ranks must not wait for this one; sys.exit(0) is none."""
-    if kind is not None and not (kind is SystemExit and not failure.code):
+    if kind is not None and not (kind is SystemExit and failure.code in (None, 0)):
         with contextlib.suppress(Error, ValueError):
             self.abort(f"rank {self.rank} left after {kind.__name__}: {failure}")
     self.close()

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -29,9 +29,13 @@ rondo_reduce_op op_named(const std::string& text) {
 /// A new array like x whose first dimension is `times` / `parts` as long; x must divide so. 0: of x's
 /// shape.
 nb::object like(const Array& x, size_t times, size_t parts) {
-  static const auto& function =  // never destroyed: the interpreter ends before this library
-      *new nb::object(nb::module_::import_("rondo._like").attr("like"));
-  return function(x.object, times, parts);
+  // Never released: the interpreter ends before this library. Set with the GIL; the import may give
+  // it to another thread, so that a guarded initialisation would be waited for by one that has it.
+  static PyObject* function = nullptr;
+  if (function == nullptr) {
+    function = nb::object(nb::module_::import_("rondo._like").attr("like")).release().ptr();
+  }
+  return nb::handle(function)(x.object, times, parts);
 }
 
 /// The array that an operation writes: y, or a new one.
@@ -208,10 +212,13 @@ struct RankBlocks {
 
   /// The elements that an array needs at least to hold them.
   size_t extent() const {
-    if (!offsets) return std::accumulate(counts.begin(), counts.end(), size_t{0});
     size_t end = 0;
     for (size_t r = 0; r < counts.size(); ++r) {
-      if (counts[r] > 0) end = std::max(end, (*offsets)[r] + counts[r]);
+      size_t block_end = 0;
+      if (__builtin_add_overflow(offsets ? (*offsets)[r] : end, counts[r], &block_end)) {
+        return std::numeric_limits<size_t>::max();
+      }
+      if (counts[r] > 0) end = std::max(end, block_end);
     }
     return end;
   }

@@ -154,12 +154,14 @@ bool PyWork::test() const {
 }
 
 nb::tuple PyWork::times() const {
+  nb::cast<PyCommunicator&>(owner_).expect_own_process();
   rondo_work_times times;
   rondo_get_work_times(work_, &times, sizeof times);
   return nb::make_tuple(times.issued_ns, times.started_ns, times.ended_ns);
 }
 
 nb::object PyWork::envelope() const {
+  nb::cast<PyCommunicator&>(owner_).expect_own_process();
   rondo_envelope envelope;
   rondo_get_work_envelope(work_, &envelope, sizeof envelope);
   return envelope_of(envelope);
@@ -331,6 +333,7 @@ PyCommunicator* duplicate(PyCommunicator& self) { return part_of(self, rondo_dup
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
+  forks();  // counts from here on
   nb::class_<PyWork>(module, "Work")
       .def("wait", &PyWork::wait)
       .def("test", &PyWork::test)

@@ -148,8 +148,23 @@ class Alone(unittest.TestCase):
         self.assertRegex(done.stderr, rf"ImportError: this module is of rondo {rondo.__version__}, but the library of rondo 98\.7\.6 "
                          rf"was loaded, from .*{os.path.basename(OTHER_VERSION)}: see LD_LIBRARY_PATH")
 
+    def test_the_first_calls_of_two_threads(self):
+        program = """
+import threading, numpy, rondo
+start, communicators = threading.Barrier(2), [rondo.Communicator(0, 1) for _ in range(2)]
+def call(c):
+    start.wait()
+    print(f"{c.all_reduce(numpy.ones(1, numpy.float32))[0]}\\n", end="")
+threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+        for _ in range(3):
+            done = run(sys.executable, "-c", program)
+            self.assertEqual(done.stdout, "1.0\n1.0\n", done.stderr)
+
     def test_leaving_with_sys_exit_0_is_no_failure(self):
-        for code, aborted in ((0, []), (None, []), (3, ["rank 0 left after SystemExit: 3"])):
+        for code, aborted in ((0, []), (None, []), (3, ["rank 0 left after SystemExit: 3"]), ("", ["rank 0 left after SystemExit: "])):
             c = mock.Mock(rank=0)
             rondo.Communicator.__exit__(c, SystemExit, SystemExit(code), None)
             self.assertEqual([call.args[0] for call in c.abort.call_args_list], aborted)

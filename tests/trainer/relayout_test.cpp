@@ -59,8 +59,8 @@ void note(ReadinessLog& log, const MadeUp& step, size_t count = kCount) {
   log.step_ends(buckets, step.update * kMs);
 }
 
-/// What three ranks with these steps choose, in tensors: the same on all. The links' costs are in
-/// proportion to bytes, and a ten-thousandth of what is measured.
+/// What three ranks with these steps choose, in tensors: the same on all. The links' costs grow with
+/// the bytes, and are a ten-thousandth of what is measured.
 Ends choose(const std::vector<DdpTensor>& tensors, const BucketLayout& layout,
             const std::vector<MadeUp>& by_rank, const DdpOptions& options = {}) {
   const TempDirectory folder;

@@ -102,7 +102,7 @@ Status DistributedDataParallel::save(const std::string& path,
                   "rank, or the parameters alone");
   }
   RONDO_TRY(wait_parameters());
-  RONDO_TRY(settle_buckets());
+  if (relayout().pending) RONDO_TRY(settle_buckets());
   Communicator& ranks = communicator();
   Status saved;
   if (ranks.rank() == 0) {

@@ -186,7 +186,9 @@ Result<ChosenLayout> choose_layout(Communicator& communicator, const MeasuredLay
     const BucketModel slack = with_slack(model);
     const BucketPlan best = cut_buckets(slack);
     chosen.exposed_before_ns = exposed_ns(model, chosen.ends);
-    if (best.exposed_ns + noticeable_ns(slack, best.exposed_ns) < exposed_ns(slack, chosen.ends)) {
+    const int64_t slack_before_ns = exposed_ns(slack, chosen.ends);
+    if (best.exposed_ns + noticeable_ns(slack, best.exposed_ns) < slack_before_ns &&
+        exposed_ns(model, best.ends) <= chosen.exposed_before_ns) {
       chosen.ends = best.ends;
     }
     chosen.exposed_ns = exposed_ns(model, chosen.ends);

@@ -32,7 +32,7 @@ TEST_CASE(
       INFO(how_name(how) << ", " << size << " ranks");
       require_all_ok(run_world(how, size, [](Communicator& comm) {
         // Each count once in and once out of place, in either memory; with one rank more the other
-        // way round.
+        // way round. Over links that map nothing there is one memory, and so one of the two.
         int turn = comm.size();
         for (const size_t count : edge_counts(comm.size())) {
           ++turn;
