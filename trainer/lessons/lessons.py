@@ -149,9 +149,9 @@ LESSONS = [
         "more go on with empty batches (--join)."),
     Lesson(
         "no-buckets", "a bucket cap of 0: an all-reduce for every tensor, each with its own latency",
-        ["--ranks", "2", "--model", "gpt", *TEXT, "--width", "64", "--context", "16", "--batch", "2", "--steps", "6", "--pace",
+        ["--ranks", "2", "--model", "gpt", *TEXT, "--width", "64", "--context", "16", "--batch", "2", "--steps", "12", "--pace",
          "1GB/s,2ms"],
-        [("25 MiB buckets", []), ("cap 0", ["--bucket-cap-mb", "0"])],
+        [("auto", ["--bucket-cap-mb", "auto"]), ("cap 0", ["--bucket-cap-mb", "0"])],
         [("all-reduces per step", lambda r: str(r.reductions())),
          ("predicted_comm_us", lambda r: r.number("predicted_comm_us")), STEP, EXPOSED],
         # 2 ms of latency in each one of 50, of which at most a few fit into backward.
