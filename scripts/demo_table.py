@@ -69,6 +69,8 @@ def main():
     print(textwrap.indent(f"""
 Communication lasts from the issue of a bucket's all-reduce on rank 0 to its end there, including waits
 for its turn and for ranks that are later in backward. Predictions assume that ranks start together.
+Once, after step 5, ranks also compare what they measured and lay buckets out anew: some hundred bytes, which
+an average over all steps shows as a byte or less.
 {shared}""", "  "))
     sweep_table("all-reduce, 2 ranks", load("perf.json"))
     print()
