@@ -70,21 +70,14 @@ def _reduced(tensor, op, what, any_order=False):
     return flat, {"op": name, "factor": float(op.factor)}
 
 
-def _offsets(counts):
-    end = 0
-    for count in counts:
-        yield end
-        end += count
-
-
 def _joined(tensors):
     return torch.cat([_moved(tensor, "a tensor of the list").reshape(-1) for tensor in tensors])
 
 
 def _copy_parts(tensors, flat, counts):
     """Each tensor gets its part of flat."""
-    for tensor, start, count in zip(tensors, _offsets(counts), counts):
-        _moved(tensor, "a tensor of the list").reshape(-1).copy_(flat[start:start + count])
+    for tensor, part in zip(tensors, flat.split(counts)):
+        _moved(tensor, "a tensor of the list").reshape(-1).copy_(part)
 
 
 class _Completion:

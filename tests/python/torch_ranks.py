@@ -267,10 +267,10 @@ def threads(rank, ranks):
     following, before = (rank + 1) % ranks, (rank - 1) % ranks
     waiting = threading.Thread(target=dist.barrier)
     if rank == 0:
+        issued = dist.group.WORLD._get_sequence_number_for_group()
         waiting.start()
-        while not waiting.is_alive():
+        while dist.group.WORLD._get_sequence_number_for_group() == issued:
             time.sleep(0.001)
-        time.sleep(0.1)  # so that it is likely inside
         dist.isend(value(rank, 5), following).wait()
         dist.recv(y := torch.empty(5), before)
         waiting.join()
@@ -449,10 +449,12 @@ def disagreement(rank, ranks):
 
 
 def late(rank, ranks):
-    with refused("rank 0"):
-        if rank == 0:
-            time.sleep(3)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait([f"{r} gave up" for r in range(1, ranks)])
+    with refused("rank 0" if rank > 0 else "rank"):
         dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+    store.set(f"{rank} gave up", "")
     meet_again()
 
 
