@@ -11,6 +11,8 @@ import sys
 
 MOST = 10
 WAIT = "comm/host/wait"
+RUNS = 10
+ENOUGH = 5  # calls of one way
 SIMD = "kernels/host/move-inl"  # stands for all that it inlines
 
 
@@ -34,7 +36,7 @@ def files_of(addresses, program, root):
     """For each address the files of its line and of all that was inlined there, outermost last."""
     shown = subprocess.run(["addr2line", "-a", "-i", "-e", program], input="\n".join(addresses), check=True,
                            capture_output=True, text=True).stdout
-    if "host_engine.cpp" not in shown:
+    if addresses and "host_engine.cpp" not in shown:
         print("the library was built without line numbers")
         sys.exit(77)
     found = []
@@ -53,18 +55,30 @@ def files_of(addresses, program, root):
     return dict(zip(addresses, found))
 
 
-def passed(program, root):
-    """The files of a call in the order of their first instruction: of the way that most calls took
-    whose peer was there already. (A trace now and then lacks instructions.)"""
+def ways_of(program, root):
+    """How many of a run's calls took which way: its files in the order of their first instruction."""
     output = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     calls = [line.split() for line in output.splitlines()]
     files = files_of(list(dict.fromkeys(address for call in calls for address in call)), program, root)
-    ways = collections.Counter(tuple(dict.fromkeys(file for address in call for file in files[address]))
+    return collections.Counter(tuple(dict.fromkeys(file for address in call for file in files[address]))
                                for call in calls)
-    warm = [way for way, _ in ways.most_common() if WAIT not in way]
-    if not warm:
-        sys.exit(f"rank 1 came late for each of {len(calls)} calls")
-    return warm[0]
+
+
+def is_warm(way):
+    """Whether the call found its peer's data there. A trace that lost its instructions has no reduction."""
+    return WAIT not in way and SIMD in way
+
+
+def passed(program, root):
+    """The files of the way that most warm calls took. A busy system makes the peer late for a
+    whole run, or loses instructions of some traces: then there are more runs."""
+    ways = collections.Counter()
+    for _ in range(RUNS):
+        ways += ways_of(program, root)
+        warm = [(way, calls) for way, calls in ways.most_common() if is_warm(way)]
+        if warm and warm[0][1] >= ENOUGH:
+            return warm[0][0]
+    sys.exit(f"no {ENOUGH} of {sum(ways.values())} calls reduced without a wait and took one way: {ways}")
 
 
 def main():
