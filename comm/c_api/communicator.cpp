@@ -324,6 +324,14 @@ void* rondo_alloc(size_t bytes) {
 
 void rondo_free(void* pointer) { rondo::free(pointer); }
 
+rondo_code rondo_register_memory(void* pointer, size_t bytes) {
+  return guarded([&] { return rondo::register_memory(pointer, bytes); });
+}
+
+rondo_code rondo_unregister_memory(void* pointer) {
+  return guarded([&] { return rondo::unregister_memory(pointer); });
+}
+
 int rondo_is_library_memory(const void* pointer, size_t bytes) {
   return rondo::is_library_memory(pointer, bytes) ? 1 : 0;
 }

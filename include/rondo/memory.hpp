@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo {
@@ -78,6 +79,20 @@ namespace rondo {
 
 /// Frees memory of alloc(); null is allowed. REQUIRES: no collective uses it any more. Thread-safe.
 void free(void* pointer);
+
+/// Turns the caller's own memory into library memory at its address: the pages that hold
+/// [pointer, pointer + bytes) are replaced by pages of the arena with the same content. Local; never
+/// waits for a peer. Errors: kInvalidArgument (null, unmapped, or library memory already),
+/// kResourceExhausted (the arena is), kSystem. REQUIRES: no thread writes to these pages meanwhile;
+/// unregister_memory() before the memory is freed or unmapped. After fork(), parent and child see
+/// each other's writes to these pages, so they should hold nothing else: map them on their own
+/// (mmap, or from the allocator in whole pages). Thread-safe.
+Status register_memory(void* pointer, size_t bytes);
+
+/// Makes these pages private memory again, at the same address with the same content. `pointer` is
+/// what register_memory() was given. Errors: kInvalidArgument (it was not), kSystem (they stay
+/// registered). REQUIRES: no collective uses them, and no thread writes to them meanwhile. Thread-safe.
+Status unregister_memory(void* pointer);
 
 /// Whether [pointer, pointer + bytes) lies in library memory of this process.
 bool is_library_memory(const void* pointer, size_t bytes);

@@ -480,6 +480,11 @@ rondo_code rondo_flight_record(const rondo_communicator* communicator, char* buf
 void* rondo_alloc(size_t bytes);
 /* Null is allowed. No collective may still use it. */
 void rondo_free(void* pointer);
+/* Turns the pages that hold [pointer, pointer + bytes) into library memory at their address, with
+ * their content: see rondo::register_memory in memory.hpp. No thread may write to them meanwhile. */
+rondo_code rondo_register_memory(void* pointer, size_t bytes);
+/* Makes them private memory again; before the memory is freed. `pointer` as it was registered. */
+rondo_code rondo_unregister_memory(void* pointer);
 /* 1 if [pointer, pointer + bytes) lies in library memory of this process, else 0. */
 int rondo_is_library_memory(const void* pointer, size_t bytes);
 

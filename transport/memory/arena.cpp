@@ -23,6 +23,7 @@
 
 #include "rondo/memory.hpp"
 #include "transport/memory/free_list.hpp"
+#include "transport/memory/registered.hpp"
 
 namespace rondo {
 namespace transport {
@@ -173,6 +174,15 @@ ArenaView own_arena() {
   return arena == nullptr ? ArenaView{} : view_of(arena->segment);
 }
 
+bool lies_in_arena(const void* pointer, size_t bytes) {
+  State& mine = state();
+  const std::lock_guard lock(mine.mutex);
+  if (mine.arena == nullptr) return false;
+  const std::byte* const begin = mine.arena->segment.base();
+  const auto* const at = static_cast<const std::byte*>(pointer);
+  return at < begin + mine.arena->segment.bytes() && begin < at + bytes;
+}
+
 Result<ArenaView> attach_arena(UniqueFd fd, uint64_t bytes) {
   Segment segment = RONDO_TRY(Segment::map(std::move(fd), bytes, Pages::kHuge));
   return view_of(std::move(segment));
@@ -214,9 +224,10 @@ void free(void* pointer) {
 
 bool is_library_memory(const void* pointer, size_t bytes) {
   using namespace transport;
+  const std::byte* const at = arena_address(pointer, bytes);
   State& mine = state();
   const std::lock_guard lock(mine.mutex);
-  return mine.arena != nullptr && mine.arena->contains(pointer, bytes);
+  return mine.arena != nullptr && mine.arena->contains(at, bytes);
 }
 
 }  // namespace rondo

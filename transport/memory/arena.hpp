@@ -42,6 +42,9 @@ Result<ArenaExport> export_arena(int ranks = 1);
 /// This process's arena as a view; base null where export_arena() gives fd -1. Thread-safe.
 ArenaView own_arena();
 
+/// Whether this process's arena, if it has one, holds some of [pointer, pointer + bytes).
+bool lies_in_arena(const void* pointer, size_t bytes);
+
 /// Maps a peer's arena, once per process however often it is asked for; the own one resolves to its
 /// own base. Consumes `fd`. Errors as Segment::map. Thread-safe.
 Result<ArenaView> attach_arena(UniqueFd fd, uint64_t bytes);

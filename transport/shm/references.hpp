@@ -9,6 +9,7 @@
 
 #include "transport/link.hpp"
 #include "transport/memory/arena.hpp"
+#include "transport/memory/registered.hpp"
 
 namespace rondo::transport::shm {
 
@@ -19,10 +20,13 @@ class References {
       : rank_(static_cast<size_t>(rank)), arenas_(std::move(arenas)), same_process_(same_process) {}
 
   Reference refer(const void* pointer, size_t bytes) const {
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (pointer == nullptr) return {};
-    if (same_process_) return {.kind = Reference::kAddress, .arena = 0, .offset = address};
+    if (same_process_) {
+      return {
+          .kind = Reference::kAddress, .arena = 0, .offset = reinterpret_cast<uintptr_t>(pointer)};
+    }
     if (arenas_.empty()) return {};
+    const auto address = reinterpret_cast<uintptr_t>(arena_address(pointer, bytes));
     const ArenaView& own = arenas_[rank_];
     const auto base = reinterpret_cast<uintptr_t>(own.base);
     if (own.base == nullptr || address < base || !fits(own, address - base, bytes)) return {};

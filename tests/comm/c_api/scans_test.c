@@ -1,4 +1,4 @@
-/* rondo.h's scans, gather_v, scatter_v, and splits with a name, as a C99 program sees them: on
+/* rondo.h's scans, gather_v, scatter_v, registered memory, and splits with a name, as a C99 program sees them: on
  * three forked ranks, blocking, asynchronous and in a group; and what is refused. The others are
  * in c_api_test.c. */
 #include <stdio.h>
@@ -42,6 +42,24 @@ static void scans(rondo_communicator* world, int async) {
   expect(out[0] == before && out[1] == 10 * before, "the sum before this rank");
   expect(rondo_exclusive_scan(world, in, out, 2, RONDO_INT32, RONDO_MIN, NULL) == RONDO_OK, "min");
   expect(out[0] == (rank == 0 ? INT32_MAX : 1), "rank 0 has the identity");
+}
+
+static void registered(rondo_communicator* world) {
+  enum { kPage = 4096, kBytes = 4 * kPage, kElements = kBytes / 4 };
+  static char room[kBytes + kPage];
+  float* const pages = (float*)(void*)(room + (kPage - (uintptr_t)room % kPage));
+  pages[7] = 1;
+  expect(rondo_register_memory(pages, kBytes) == RONDO_OK, "register_memory");
+  expect(pages[7] == 1 && rondo_is_library_memory(pages, kBytes), "the same, as library memory");
+  expect(
+      rondo_all_reduce(world, pages, pages, kElements, RONDO_FLOAT32, RONDO_SUM, NULL) == RONDO_OK,
+      "all_reduce of registered memory");
+  expect(rondo_unregister_memory(pages) == RONDO_OK, "unregister_memory");
+  expect(pages[7] == kRanks && pages[8] == 0 && !rondo_is_library_memory(pages, 1),
+         "the sum, in private memory");
+  expect(rondo_unregister_memory(pages) == RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "not a pointer that") != NULL,
+         "unregistered twice");
 }
 
 static void blocks(rondo_communicator* world, int async) {
@@ -95,6 +113,7 @@ static void run_rank(const rondo_unique_id* id) {
     blocks(world, async);
   }
   refusals(world);
+  registered(world);
   int32_t in = 1, sum = 0, before = -1;
   expect(rondo_group_start(world) == RONDO_OK, "group");
   expect(rondo_inclusive_scan(world, &in, &sum, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK &&
