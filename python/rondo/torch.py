@@ -22,6 +22,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15):
 from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, ReduceOp
 
 import rondo
+from rondo import _buckets
 
 _Op = ReduceOp.RedOpType
 # By the operator's number: torch hashes and compares operators by calls.
@@ -327,6 +328,7 @@ class RondoBackend(Backend):
         self._completion.end()
         self._communicator.close()
         self._one_at_a_time.release()
+        _buckets.drop_unused()
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
@@ -389,6 +391,7 @@ class RondoBackend(Backend):
     def allreduce(self, tensors, opts):
         if tensors[0].is_sparse:
             return self.allreduce_sparse(tensors, opts)
+        _buckets.move_if_sent_by_reducer(tensors[0])
         calls = []
         for tensor in tensors:
             x, named = _reduced(tensor, opts.reduceOp, "the tensor", any_order=True)

@@ -62,6 +62,13 @@ NB_MODULE(_rondo, module) {
     const Array seen = array_of(array, false, "array");
     return rondo_is_library_memory(seen.data, seen.count * rondo::size_of(seen.type)) != 0;
   });
+  // For torch.py: whoever calls them keeps the memory alive, and no other thread writes to it.
+  module.def("register_memory", [](uintptr_t address, size_t bytes) {
+    check(rondo_register_memory(reinterpret_cast<void*>(address), bytes), -1);
+  });
+  module.def("unregister_memory", [](uintptr_t address) {
+    check(rondo_unregister_memory(reinterpret_cast<void*>(address)), -1);
+  });
   module.def("make_unique_id", [] {
     rondo_unique_id id;
     check(rondo_make_unique_id(&id), -1);

@@ -377,6 +377,67 @@ def data_parallel(rank, ranks):
         assert torch.allclose(a.grad * ranks, b.grad, rtol=1e-4, atol=1e-4)
 
 
+def wide_model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(torch.nn.Linear(200, 200) for _ in range(4)))
+
+
+def buckets(rank, ranks):
+    """DDP's buckets become library memory, the first ones and those that it makes anew, and nobody notices."""
+    from rondo import _buckets
+
+    def step(batches):
+        optimizer.zero_grad()
+        ddp(next(batches)[0]).square().mean().backward()
+        optimizer.step()
+
+    torch.manual_seed(2)
+    data = torch.randn(8, 2 * ranks, 200)
+    expected = trained(wide_model(), data)
+    mine = torch.utils.data.TensorDataset(data[:, 2 * rank:2 * rank + 2])
+    loader = torch.utils.data.DataLoader(mine, batch_size=None, num_workers=2)  # forks
+    for view in (False, True):
+        net = wide_model()
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.3, gradient_as_bucket_view=view)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.05)
+        batches = iter(loader)
+        for _ in range(8):
+            step(batches)
+            assert _buckets._moved and all(rondo.is_library_memory(p.grad) == view for p in net.parameters())
+        found = torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+        assert torch.allclose(found, expected, atol=1e-6), (found - expected).abs().max()
+    gradient = net[0].weight.grad
+    saved = gradient.clone()
+    with refused("resize file"):  # its descriptor holds nothing any more
+        torch.UntypedStorage._new_shared_fd_cpu(*gradient.untyped_storage()._share_fd_cpu_())
+    del ddp, optimizer, net, batches
+    _buckets.drop_unused()
+    assert list(_buckets._moved) == [gradient.untyped_storage().data_ptr()]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(gradient, saved) and not rondo.is_library_memory(gradient) and not _buckets._moved else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    del gradient
+    _buckets.drop_unused()
+    assert not _buckets._moved
+    x = torch.ones(100_000)  # another's tensor stays where it is
+    dist.all_reduce(x)
+    assert not rondo.is_library_memory(x)
+
+
+def without_library_memory(rank, ranks):
+    import logging
+
+    told = []
+    logging.getLogger("rondo").addFilter(lambda record: told.append(record.getMessage()))
+    torch.manual_seed(2)
+    data = torch.randn(3, 2 * ranks, 200)
+    found = trained(wide_model(), data[:, 2 * rank:2 * rank + 2], wrapped=True)
+    assert torch.allclose(found, trained(wide_model(), data), atol=1e-6)
+    assert told and all("stays in plain memory" in each for each in told), told
+    assert len(told) <= 10, told  # once for each bucket
+
+
 def sharded(rank, ranks):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -1,0 +1,72 @@
+"""The gradient buckets of torch's DistributedDataParallel as library memory, at the first all-reduce of each.
+
+torch allocates a bucket itself, and gradients may be views of it. `_share_fd_cpu_` moves a storage under all its views into a mapping
+of its own, whose pages rondo can then replace (rondo::register_memory).
+"""
+import fcntl
+import logging
+import os
+import sys
+import threading
+
+import torch
+
+from rondo import _error, _rondo
+
+_LEAST = 64 << 10  # bytes: smaller buckets gain nothing
+_lock = threading.Lock()
+_moved = {}  # {address: storage}. As long as a storage is here nothing else can have its address.
+
+
+def move_if_sent_by_reducer(bucket):
+    """Called by the backend's allreduce(). Makes a bucket of DDP's library memory unless it is; what cannot be moved stays as it was.
+    The reducer calls from C++ in torch's backward pass, other callers through functions of torch.distributed."""
+    if bucket.nbytes < _LEAST or sys._getframe(2).f_code.co_name != "_engine_run_backward":
+        return
+    if bucket.data_ptr() in _moved or bucket.device.type != "cpu":
+        return
+    storage = bucket.untyped_storage()
+    if storage.nbytes() != bucket.nbytes or storage.is_shared():  # not a bucket, or tried before
+        return
+    with _lock:
+        try:
+            _drop_unused()
+            descriptor, _ = storage._share_fd_cpu_()
+            _rondo.register_memory(storage.data_ptr(), storage.nbytes())
+        except (RuntimeError, _error.Error) as failure:
+            logging.getLogger("rondo").warning("a bucket of DDP stays in plain memory: %s", failure)
+            return
+        _moved[storage.data_ptr()] = storage
+        _withdraw(descriptor)
+
+
+def _withdraw(descriptor):
+    """The descriptor's file holds the storage no more. It gives its memory back, and a process that torch.multiprocessing sends the
+    storage to cannot map it."""
+    empty = os.memfd_create("rondo-bucket", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    fcntl.fcntl(empty, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    os.dup2(empty, descriptor, inheritable=False)
+    os.close(empty)
+
+
+def drop_unused():
+    """Lets go of buckets that only this module knows."""
+    with _lock:
+        _drop_unused()
+
+
+def _drop_unused():
+    for address, storage in list(_moved.items()):
+        if torch._C._storage_Use_Count(storage._cdata) == 1:
+            _rondo.unregister_memory(address)
+            del _moved[address]
+
+
+def _forget():
+    """In a forked child the pages are its parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _moved.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
