@@ -5,9 +5,11 @@
 #include <nanobind/stl/string.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -211,28 +213,36 @@ void PyCommunicator::close() {
     const nb::gil_scoped_release released;
     rondo_destroy(ending);  // waits for what is outstanding
   }
-  for (const Kept& kept : kept_) rondo_work_release(kept.work);
-  kept_.clear();
+  drop(std::exchange(kept_, {}));
 }
 
 void PyCommunicator::keep(rondo_work* work, std::vector<Array> arrays) {
-  int ended = 1;
+  int ended = 0;
   if (work != nullptr) rondo_work_test(work, &ended);
-  if (work != nullptr && ended != 0) {
+  if (ended != 0) {
     rondo_work_release(work);
     return;
   }
-  drop_ended();
   kept_.push_back({work, std::move(arrays)});
+  drop(take([](const Kept& kept) {
+    int over = 0;
+    if (kept.work != nullptr) rondo_work_test(kept.work, &over);
+    return over != 0;
+  }));
 }
 
-void PyCommunicator::drop_ended() {
-  std::erase_if(kept_, [](const Kept& kept) {
-    int ended = 0;
-    if (kept.work != nullptr) rondo_work_test(kept.work, &ended);
-    if (ended != 0) rondo_work_release(kept.work);
-    return ended != 0;
-  });
+template <class Chosen>
+std::vector<PyCommunicator::Kept> PyCommunicator::take(const Chosen& chosen) {
+  const auto first =
+      std::partition(kept_.begin(), kept_.end(), [&](const Kept& kept) { return !chosen(kept); });
+  std::vector<Kept> taken;
+  std::move(first, kept_.end(), std::back_inserter(taken));
+  kept_.erase(first, kept_.end());
+  return taken;
+}
+
+void PyCommunicator::drop(std::vector<Kept> taken) {
+  for (const Kept& kept : taken) rondo_work_release(kept.work);
 }
 
 void PyCommunicator::group_start() {
@@ -261,7 +271,7 @@ void PyCommunicator::group_abandon() {
 void PyCommunicator::leave_group() {
   group_depth_ -= group_depth_ > 0 ? 1 : 0;
   if (group_depth_ > 0) return;
-  std::erase_if(kept_, [](const Kept& kept) { return kept.work == nullptr; });
+  drop(take([](const Kept& kept) { return kept.work == nullptr; }));
 }
 
 namespace {

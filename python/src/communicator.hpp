@@ -88,7 +88,11 @@ class PyCommunicator {
     rondo_work* work;  // null: until the group's end
     std::vector<Array> arrays;
   };
-  void drop_ended();
+  /// Out of kept_ come those that `chosen` chooses. Runs no Python.
+  template <class Chosen>
+  std::vector<Kept> take(const Chosen& chosen);
+  /// Finalizers of these arrays run here, and may use this communicator: they are not in kept_.
+  static void drop(std::vector<Kept> taken);
 
   void leave_group();
 

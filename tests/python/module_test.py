@@ -143,6 +143,37 @@ class Alone(unittest.TestCase):
         self.assertEqual(work[0].wait(), b"twelve bytes")
         text.append(0)  # nor is this one used, though its Work is there
 
+    def test_finalizers_of_kept_arrays_may_use_the_communicator(self):
+        program = """
+import time, weakref, numpy as np, rondo
+c, finalized = rondo.Communicator(0, 1), []
+def finalize(i):
+    finalized.append(i)
+    for _ in range(40):
+        c.recv(np.zeros(4), 0, 9, async_op=True)  # nobody keeps its Work
+def array(i):
+    y = np.zeros(4)
+    weakref.finalize(y, finalize, i)
+    return y
+with c.group():
+    for i in range(8):
+        c.send(array(i), 0)
+        c.recv(array(i), 0)
+print(sorted(finalized) == sorted([*range(8)] * 2))
+finalized.clear()
+for i in range(32):
+    c.recv(array(i), 0, 1, async_op=True)
+for i in range(32):
+    c.send(np.ones(4), 0, 1)
+while len(finalized) < 32:  # a dropped Work makes room for the next
+    c.recv(np.zeros(4), 0, 9, async_op=True)
+    time.sleep(0.001)
+print(sorted(finalized) == [*range(32)])
+c.abort("done")
+"""
+        done = run(sys.executable, "-c", program)
+        self.assertEqual((done.returncode, done.stdout), (0, "True\nTrue\n"), done.stderr)
+
     def test_a_library_of_another_version_is_refused(self):
         done = run(sys.executable, "-c", "import rondo", LD_PRELOAD=OTHER_VERSION)
         self.assertRegex(done.stderr, rf"ImportError: this module is of rondo {rondo.__version__}, but the library of rondo 98\.7\.6 "
