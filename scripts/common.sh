@@ -1,14 +1,11 @@
 # Helpers of the shell scripts; sourced, never run. Leaves the working directory at the root of the tree.
 set -euo pipefail
+started_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# An optional compiler cache, which two clones of the tree share. CMake reads the first of
-# these variables when it configures a build folder for the first time.
-if command -v ccache >/dev/null; then
-  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
-  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-  export CCACHE_SLOPPINESS=pch_defines,time_macros  # the tests' precompiled header would not be cached
-fi
+# Where CMake finds ccache (cmake/ccache.cmake), two clones of the tree share what it keeps.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # the tests' precompiled header would not be cached
 
 settings=()
 
@@ -17,6 +14,22 @@ say() { printf '\n== %s\n' "$*"; }
 die() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
   exit 1
+}
+
+# check_options "KNOWN..." ARGUMENT...: answers --help with the script's first comment, and refuses every option that is not KNOWN.
+# Called before anything else runs.
+check_options() {
+  local known=" $1 " argument
+  shift
+  for argument; do
+    case $argument in
+      -h | --help)
+        (cd "$started_in" && sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0")
+        exit 0
+        ;;
+      -*) [[ $known == *" $argument "* ]] || die "unknown option '$argument'; --help describes what there is" ;;
+    esac
+  done
 }
 
 # configure PRESET: quiet unless it fails. With the array `settings`, of flags for CMake.

@@ -60,8 +60,9 @@ def sweep_table(heading, document):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("demo_table.py: give the folder that scripts/demo wrote")
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     paced = load("train-paced.json")
     training_table([("", load("train.json")), (", paced", paced), (", paced, no overlap", load("train-paced-no-overlap.json"))])
     ranks, cores = paced["summary"]["ranks"], paced["summary"]["cores"]
