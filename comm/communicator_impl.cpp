@@ -63,7 +63,11 @@ Status Communicator::Impl::hand_over(Call&& call, const CallOptions& options,
   comm::Group& group = group_ ? *group_ : alone;
   Status refused = failure();
   if (refused.ok()) refused = add(std::forward<Call>(call), options, work, group);
-  if (refused.ok()) return group_ ? Status() : carry_out(alone);
+  if (refused.ok() && group_) {
+    if (work != nullptr) (*work)->collected = true;
+    return {};
+  }
+  if (refused.ok()) return carry_out(alone);
   if (work != nullptr) (*work)->end(refused, base::now_ns());
   return group.refuse(refused);
 }

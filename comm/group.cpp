@@ -121,6 +121,7 @@ Status Communicator::Impl::queue(comm::Group& group, bool* begun) {
   std::vector<Work> waited_for;
   const auto await = [&](comm::WorkState& state) {
     if (!state) waited_for.emplace_back(state = comm::issued());
+    state->collected = false;
   };
   for (Transfer& transfer : group.transfers) await(transfer.work);
   for (Operation& operation : group.operations) await(operation.work);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
+#include "comm/base/refuse.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/host/wait.hpp"
 #include "rondo/communicator.hpp"
@@ -12,6 +13,11 @@ namespace rondo {
 // Without a state: there was no memory for one.
 Status Work::wait() {
   if (!test()) {
+    if (state_->is_unbegun()) {
+      return comm::refuse(
+          "wait: the operation is part of an open group and begins with it: call group_end() "
+          "first");
+    }
     const engine::CallerWaits here;
     while (!test()) state_->ended.wait(false, std::memory_order_acquire);
   }
@@ -54,6 +60,9 @@ size_t wait_any(std::span<const Work> works) {
   };
   if (const size_t ended = find_ended(); ended < works.size()) return ended;
   if (works.empty()) return 0;
+  const auto unbegun = std::find_if(works.begin(), works.end(),
+                                    [](const Work& work) { return work.state_->is_unbegun(); });
+  if (unbegun != works.end()) return static_cast<size_t>(unbegun - works.begin());
   const engine::CallerWaits here;
   State::waiting_for_any.fetch_add(1, std::memory_order_seq_cst);
   size_t ended = works.size();

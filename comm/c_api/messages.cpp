@@ -164,8 +164,8 @@ rondo_code rondo_work_wait_any(rondo_work* const* works, size_t count, size_t* i
       at.push_back(i);
     }
     if (there.empty()) return {};
-    const size_t ended = rondo::wait_any(there);
-    *index = at[ended];
-    return there[ended].status();
+    const size_t found = rondo::wait_any(there);
+    *index = at[found];
+    return there[found].wait();  // of an open group's: why there is nothing to wait for
   });
 }

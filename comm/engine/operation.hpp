@@ -22,11 +22,16 @@ struct Work::State {
   /// Release by whoever ends it, after the rest; acquire by readers.
   std::atomic<bool> ended{false};
   Status status;
+  /// Of an open group: set before the caller has the Work, cleared when the group begins.
+  std::atomic<bool> collected{false};
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
   Envelope envelope{};  // of a recv that has ended well
 
   /// Threads of this process in wait_any(), and how many Works have ended while there were some.
   inline static std::atomic<uint32_t> waiting_for_any{0}, ended_meanwhile{0};
+
+  /// Nothing would end a wait of the thread that has the group open.
+  bool is_unbegun() const { return collected && !ended; }
 
   void end(Status result, int64_t now_ns) {
     status = std::move(result);

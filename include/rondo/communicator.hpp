@@ -120,6 +120,7 @@ struct Envelope {
 class Work {
  public:
   /// Blocks until the operation has ended and returns its Status. May be called more than once.
+  /// kInvalidArgument at once while the operation's group is open: group_end() begins it.
   Status wait();
   /// Whether it has ended, without blocking.
   bool test() const;
@@ -142,10 +143,11 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// Blocks until all have ended; the first Status in their order that is not ok.
+/// wait() of each; the first Status in their order that is not ok.
 Status wait_all(std::span<Work> works);
 /// Blocks until one has ended, well or badly, and returns its index, the lowest if there are more;
-/// 0 without any. It stays ended: take it out of the list before the next call.
+/// 0 without any. It stays ended: take it out of the list before the next call. If none has ended
+/// and one's group is open, that one's index at once: its wait() fails.
 size_t wait_any(std::span<const Work> works);
 
 /// How one operation would be done, and its predicted time.

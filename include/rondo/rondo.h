@@ -413,14 +413,16 @@ rondo_code rondo_recv_tagged_async(rondo_communicator* communicator, void* buffe
 rondo_code rondo_barrier_async(rondo_communicator* communicator, const rondo_call_options* options,
                                rondo_work** work);
 
-/* Blocks until the operation has ended; returns its result. May be called more than once. */
+/* Blocks until the operation has ended; returns its result. May be called more than once.
+ * RONDO_INVALID_ARGUMENT at once while the operation's group is open: rondo_group_end begins it. */
 rondo_code rondo_work_wait(rondo_work* work);
-/* Blocks until all of `count` works have ended; returns the first failure in their order. Null ones
- * are left out. */
+/* rondo_work_wait of each of `count` works; returns the first failure in their order. Null ones are
+ * left out. */
 rondo_code rondo_work_wait_all(rondo_work* const* works, size_t count);
 /* Blocks until one has ended, well or badly, sets *index to it (the lowest, if there are more) and
  * returns its result. Null ones are left out: put null in its place before the next call. All null:
- * RONDO_OK, and *index is count. */
+ * RONDO_OK, and *index is count. If none has ended and one's group is open: that one, and
+ * RONDO_INVALID_ARGUMENT. */
 rondo_code rondo_work_wait_any(rondo_work* const* works, size_t count, size_t* index);
 /* Sets *ended to 1 if it has ended, else to 0; never blocks. */
 rondo_code rondo_work_test(const rondo_work* work, int* ended);

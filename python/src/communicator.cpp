@@ -143,7 +143,8 @@ nb::object PyWork::wait() {
     const nb::gil_scoped_release released;
     code = rondo_work_wait(work_);
   }
-  const std::vector<Array> used = std::exchange(arrays_, {});  // a bytearray may now be resized
+  std::vector<Array> used;
+  if (test()) used.swap(arrays_);  // a bytearray may now be resized
   check(code, communicator.rank());
   return result_;
 }

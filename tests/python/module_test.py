@@ -251,6 +251,20 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
             c.recv(got, 0)
         self.assertEqual(got, b"xyz")
 
+    def test_waiting_inside_the_group_that_holds_the_operation_is_refused(self):
+        import numpy as np
+
+        c, y = self.c, np.zeros(3, "int32")
+        seen = weakref.ref(y)
+        with c.group():
+            works = [c.recv(y, 0, async_op=True), c.send(np.arange(3, dtype="int32"), 0, async_op=True)]
+            del y
+            for work in works:
+                self.refused("call group_end() first", work.wait, error=rondo.Error)
+            self.assertIsNotNone(seen())  # the operation still needs it
+        self.assertEqual(works[0].wait().tolist(), [0, 1, 2])
+        works[1].wait()
+
     def test_an_old_interrupt_harms_no_later_call(self):
         for _ in range(3):
             with self.assertRaises(KeyboardInterrupt):

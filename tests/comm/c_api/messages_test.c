@@ -111,6 +111,25 @@ static void groups(rondo_communicator* world) {
   expect_received(20, "group_end");
 }
 
+/* What an open group holds begins at its end: waiting for it is refused, in every form. */
+static void waits_in_a_group(rondo_communicator* world) {
+  rondo_work* begun[2] = {NULL, NULL};
+  size_t index = 9;
+  prepare();
+  expect_ok(rondo_group_start(world), "group_start");
+  expect_ok(rondo_recv_async(world, in, kCount, RONDO_INT32, 0, NULL, &begun[1]), "recv");
+  expect_ok(rondo_send(world, out, kCount, RONDO_INT32, 0, NULL), "send");
+  expect_error(rondo_work_wait(begun[1]), RONDO_INVALID_ARGUMENT, "call group_end() first");
+  expect_error(rondo_work_wait_all(begun, 2), RONDO_INVALID_ARGUMENT, "call group_end() first");
+  expect_error(rondo_work_wait_any(begun, 2, &index), RONDO_INVALID_ARGUMENT,
+               "call group_end() first");
+  expect(index == 1, "the one that is not null");
+  expect_ok(rondo_group_end(world), "group_end");
+  expect_ok(rondo_work_wait(begun[1]), "wait");
+  expect_received(kCount, "group_end");
+  rondo_work_release(begun[1]);
+}
+
 static void refusals(rondo_communicator* world) {
   int found = 0;
   rondo_envelope e;
@@ -139,6 +158,7 @@ int main(void) {
   probes(world);
   works(world);
   groups(world);
+  waits_in_a_group(world);
   refusals(world);
   expect_ok(rondo_status(world), "status");
   rondo_destroy(world);

@@ -64,6 +64,33 @@ TEST_CASE("an operation ends while its caller never calls rondo again") {
   }));
 }
 
+TEST_CASE("a wait for what an open group holds is refused, and the group goes on") {
+  require_all_ok(run_world(How::kThreads, 2, [](Communicator& comm) {
+    int32_t sums[3] = {1, 2, 3};
+    const auto begin = [&](int32_t& sum) {
+      return comm.all_reduce_async(&sum, &sum, 1, DataType::kInt32);
+    };
+    const auto refused = [](const Status& status) {
+      expect(status.code() == Code::kInvalidArgument, "refused");
+      expect(status.message().find("call group_end() first") != std::string::npos,
+             status.message());
+    };
+    std::vector<Work> works = {begin(sums[0])};
+    expect_ok(works[0].wait(), "outside the group");
+    expect_ok(comm.group_start(), "group_start");
+    works.push_back(begin(sums[1]));
+    works.push_back(begin(sums[2]));
+    refused(works[1].wait());
+    refused(wait_all(works));
+    expect_eq(wait_any(works), size_t{0}, "the one that has ended");
+    expect_eq(wait_any(std::span(works).subspan(1)), size_t{0}, "none has ended");
+    expect(!works[1].test() && works[1].status().ok(), "it is not over");
+    expect_ok(comm.group_end(), "group_end");
+    expect_ok(wait_all(works), "after the group's end");
+    for (int32_t i = 0; i < 3; ++i) expect_eq(sums[i], 2 * (i + 1), "sum");
+  }));
+}
+
 TEST_CASE("a dropped handle lets the operation go on, and destruction waits for it") {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const TempDirectory directory;
