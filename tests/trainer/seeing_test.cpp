@@ -133,7 +133,7 @@ TEST_CASE("the trace has every layer of forward and backward, on every rank, and
       for (const auto& [row, spans] : rows) {
         for (const Span& span : spans) times[span.name] += row.first == rank ? 1 : 0;
       }
-      for (const char* name : {"data", "forward", "wait for all-reduces", "optimizer",
+      for (const char* name : {"data", "forward", "wait for communication", "optimizer",
                                "all-gather of headers", "all-reduce of the loss",
                                "ready, waits for its turn", "queued", "all-reduce bucket 0"}) {
         INFO("rank " << rank << ": " << name);

@@ -226,7 +226,7 @@ TEST_CASE("zero: the trace shows reduce-scatters in backward, and gathers behind
   const json trace = json::parse(read_text(file));
   for (int step = 1; step <= 3; ++step) {
     const auto reduced = span_of(trace, "reduce-scatter bucket 0", step);
-    CHECK(reduced.first <= span_of(trace, "wait for reduce-scatters", step).second);
+    CHECK(reduced.first <= span_of(trace, "wait for communication", step).second);
     const auto first = span_of(trace, "all-gather bucket 1", step);
     const auto last = span_of(trace, "all-gather bucket 0", step);
     const auto update = span_of(trace, "optimizer", step);

@@ -1,8 +1,6 @@
 // See timeline.hpp.
 #include "trainer/report/timeline.hpp"
 
-#include <algorithm>
-
 #include "trainer/base/clock.hpp"
 
 namespace rondo::trainer {
@@ -10,10 +8,9 @@ namespace {
 
 enum TraceLane : size_t { kComputeLane, kHeaderLane, kLossLane, kFirstBucketLane };
 
-// As Timeline::Activity counts; what is waited for depends on how gradients travel.
-const std::string kNames[] = {"data", "forward", "wait for all-reduces", "optimizer",
+// As Timeline::Activity counts. The first wait is for headers and the loss as well as for gradients.
+const std::string kNames[] = {"data", "forward", "wait for communication", "optimizer",
                               "wait for parameters"};
-const std::string kScatterWait = "wait for reduce-scatters";
 const std::string kQueued = "queued", kWaits = "ready, waits for its turn";
 const std::string kHeaders = "all-gather of headers", kLoss = "all-reduce of the loss";
 
@@ -24,8 +21,6 @@ Result<Timeline> Timeline::open(const std::string& path, int rank,
                                 const std::vector<std::string>& collectives) {
   Timeline timeline;
   timeline.on_ = !path.empty();
-  timeline.scatters_ =
-      std::find(collectives.begin(), collectives.end(), "reduce-scatter") != collectives.end();
   timeline.layers_ = std::make_unique<std::vector<std::string>>();
   timeline.buckets_ = std::make_unique<std::deque<std::string>>();
   timeline.gathers_ = std::make_unique<std::deque<std::string>>();
@@ -52,9 +47,7 @@ void Timeline::add_buckets(const std::vector<std::string>& collectives) {
 }
 
 void Timeline::computed(Activity kind, int64_t begin_ns, int64_t end_ns) {
-  const bool scatters = kind == Activity::kWait && scatters_;
-  trace_.span(kComputeLane, scatters ? kScatterWait : kNames[static_cast<size_t>(kind)], step_,
-              begin_ns, end_ns);
+  trace_.span(kComputeLane, kNames[static_cast<size_t>(kind)], step_, begin_ns, end_ns);
 }
 
 void Timeline::updated(size_t bucket, int64_t begin_ns, int64_t end_ns) {

@@ -48,7 +48,7 @@ class Timeline {
   // Where they are, they stay: the trace borrows them.
   std::unique_ptr<std::vector<std::string>> layers_;  // two for each
   std::unique_ptr<std::deque<std::string>> buckets_, gathers_, updates_;
-  bool on_ = false, scatters_ = false;
+  bool on_ = false;
   uint64_t step_ = 0;
   const std::string* layer_ = nullptr;  // whose span is under way
   int64_t layer_begin_ns_ = 0;
