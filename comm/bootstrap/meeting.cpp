@@ -73,15 +73,15 @@ Status other_version(uint32_t rank_0, uint32_t other) {
                                       ": all ranks must use the same rondo");
 }
 
-std::string name_duration(milliseconds duration) {
+std::string name_duration(std::chrono::milliseconds duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(duration.count()) / 1000.0);
   return text;
 }
 
-Result<UniqueFd> open_pidfd(pid_t pid, int rank) {
-  if (pid == 0 || pid == getpid()) return UniqueFd();
-  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+Result<transport::UniqueFd> open_pidfd(pid_t pid, int rank) {
+  if (pid == 0 || pid == getpid()) return transport::UniqueFd();
+  transport::UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (pidfd.valid()) return pidfd;
   const std::string who = "rank " + std::to_string(rank) + " " + pid_text(pid);
   if (errno == ESRCH) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
