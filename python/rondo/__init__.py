@@ -23,6 +23,8 @@ Communicator = _rondo.Communicator
 
 def _from_mpi(comm, **settings):
     """A communicator of the ranks of an mpi4py communicator."""
+    if not hasattr(comm, "Get_rank"):
+        raise TypeError(f"from_mpi() takes an mpi4py communicator, not {type(comm).__name__}")
     return Communicator(comm.Get_rank(), comm.Get_size(), all_gather=comm.allgather, **settings)
 
 

@@ -2,12 +2,14 @@
 """torch_ranks.py CASE...: what a rank of torch_test.py does with the backend rondo of torch.distributed."""
 import contextlib
 import datetime
+import gc
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -281,14 +283,87 @@ def threads(rank, ranks):
     same(y, value(before, 5))
 
 
+def concurrent(rank, ranks):
+    """What one thread or callback waits for is not kept from being called by another."""
+    def send(_):
+        time.sleep(0.1)  # until this rank is in the barrier
+        return dist.send(torch.ones(1), 1)
+
+    done = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    if rank == 0:
+        done.then(send)
+    elif rank == 1:
+        dist.recv(torch.empty(1), 0)
+    dist.barrier()
+    x = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,), check_invariants=False)
+    thread = threading.Thread(target=dist.all_reduce, args=(x,))
+    before = dist.group.WORLD._get_sequence_number_for_group()
+    if rank == 0:
+        thread.start()
+        while dist.group.WORLD._get_sequence_number_for_group() == before:
+            time.sleep(0.001)
+        dist.send(torch.ones(1), 1)
+        thread.join()
+    else:
+        if rank == 1:
+            dist.recv(torch.empty(1), 0)
+        dist.all_reduce(x)
+    same(x.to_dense(), torch.ones(ranks))
+
+
+def released(rank, ranks):
+    """Tensors and Works are freed when nothing uses them, without the cyclic collector."""
+    gc.disable()
+    here = dist.isend(torch.ones(3), (rank + 1) % ranks)
+    y = torch.empty(3)
+    dist.recv(y, (rank - 1) % ranks)
+    here.wait()
+    received = weakref.ref(y)
+    del y
+    assert received() is None
+    for _ in range(100):
+        dist.all_reduce(torch.ones(3), async_op=True)
+    dist.barrier()
+    for _ in range(101):
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+    assert len(backend()._outstanding) < 20, len(backend()._outstanding)
+    gc.enable()
+
+
+def aborted(rank, ranks):
+    """Even torch's wrapper, which TORCH_DISTRIBUTED_DEBUG=DETAIL adds, says why."""
+    dist.barrier()
+    if rank == 0:
+        backend().abort()
+    gc.collect()
+    with refused("aborted"):
+        for _ in range(2):
+            dist.all_reduce(torch.ones(3))
+
+
 def ends(rank, ranks):
     """A group ends although a receive has no sender, or another thread is in a call."""
     if ranks == 1:
         return
     never = dist.irecv(torch.empty(1), (rank + 1) % ranks, tag=99)
     dist.barrier()
+    if rank == 0:
+        time.sleep(1.5)  # longer than a receive is waited for: the others' all_reduce is not lost with their receive
+    waited_for = dist.all_reduce(y := torch.ones(4), async_op=True)
     meet_again()
+    waited_for.wait()
+    same(y, torch.full((4,), float(ranks)))
     del never
+    called = []
+
+    def call(_):
+        time.sleep(0.1)  # until the group is ending
+        called.append(dist.all_reduce(x, async_op=True))
+
+    dist.all_reduce(x := torch.ones(1), async_op=True).get_future().then(call)
+    meet_again()
+    called[0].wait()
+    same(x, torch.full((1,), float(ranks * ranks)))
     failures = []
 
     def wait():
@@ -328,6 +403,8 @@ def groups(rank, ranks):
     subgroup, _ = dist.new_subgroups(group_size=1)
     dist.all_reduce(x := torch.ones(1), group=subgroup)
     same(x, torch.ones(1))
+    dist.group.WORLD.set_timeout(datetime.timedelta(days=4000))
+    dist.barrier()
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=77))
     assert backend().options._timeout.total_seconds() == 77
     meet_again()
@@ -483,6 +560,11 @@ def bad_input(rank, ranks):
                         (torch.ones(3), dist.ReduceOp.BAND, "band")):
         with refused(part):
             dist.all_reduce(x, op)
+    if rank == 0:  # the root's own; the others are not yet in the call
+        with refused("rank 0 has 2 elements", "own 3"):
+            dist.gather(torch.ones(3), [torch.empty(2), torch.empty(4)] + [torch.empty(3)] * (ranks - 2) if ranks > 1 else [torch.empty(2)])
+        with refused("torch.int32"):
+            dist.scatter(torch.ones(3), [torch.ones(3, dtype=torch.int32)] * ranks)
     with refused("do not add up"):
         dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [2] * ranks)
     with refused("not contiguous"):  # ranks could differ in the order of elements

@@ -1,0 +1,65 @@
+"""Tensors of torch as rondo sees them: one run of memory, of a type and an operator that it knows."""
+import torch
+from torch._C._distributed_c10d import ReduceOp
+
+_Op = ReduceOp.RedOpType
+# By the operator's number: torch hashes and compares operators by calls.
+_OPS = {int(op): name for op, name in (
+    (_Op.SUM, "sum"), (_Op.PRODUCT, "prod"), (_Op.MIN, "min"), (_Op.MAX, "max"), (_Op.AVG, "avg"), (_Op.BAND, "band"), (_Op.BOR, "bor"),
+    (_Op.BXOR, "bxor"), (_Op.PREMUL_SUM, "mulsum"))}
+# As NCCL's backend has it: of truth values a sum is "any", a product "all".
+_OPS_OF_BOOLS = {int(op): name for op, name in (
+    (_Op.SUM, "max"), (_Op.PRODUCT, "min"), (_Op.MIN, "min"), (_Op.MAX, "max"), (_Op.BAND, "band"), (_Op.BOR, "bor"), (_Op.BXOR, "bxor"))}
+_TYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8,
+                    torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2))
+
+
+def flat_of(tensor, what, any_order=False):
+    """The tensor as one run of memory. any_order: all ranks' tensors are laid out alike, so channels-last will do."""
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{what} is sparse: only all_reduce by SUM takes it; pass x.to_dense()")
+    if tensor.is_contiguous():
+        return tensor.detach()
+    for layout, dimensions in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+        if any_order and tensor.dim() == dimensions and tensor.is_contiguous(memory_format=layout):
+            return tensor.detach().as_strided((tensor.numel(),), (1,))
+    raise ValueError(f"{what} is not contiguous: pass x.contiguous()")
+
+
+def moved(tensor, what, any_order=False):
+    """What rondo moves unseen: a type that it lacks goes as bytes."""
+    flat = flat_of(tensor, what, any_order)
+    return flat if flat.dtype in _TYPES else flat.reshape(-1).view(torch.uint8)
+
+
+def reduced(tensor, op, what, any_order=False):
+    """The tensor as rondo reduces it, and the arguments that name the operator. Complex numbers are pairs."""
+    flat = flat_of(tensor, what, any_order)
+    name = (_OPS if flat.dtype is not torch.bool else _OPS_OF_BOOLS).get(int(op.op))
+    if name is None:
+        raise ValueError(f"rondo cannot reduce {tensor.dtype} by {op.op.name}")
+    if flat.is_complex():
+        if name not in ("sum", "avg"):
+            raise ValueError(f"rondo reduces complex numbers by SUM and AVG, not by {op.op.name}: there are no complex types")
+        flat = torch.view_as_real(flat)
+    if name != "mulsum":
+        return flat, {"op": name}
+    return flat, {"op": name, "factor": float(op.factor)}
+
+
+def joined(tensors):
+    return torch.cat([moved(tensor, "a tensor of the list").reshape(-1) for tensor in tensors])
+
+
+def copy_parts(tensors, flat, counts):
+    """Each tensor gets its part of flat."""
+    for tensor, part in zip(tensors, flat.split(counts)):
+        moved(tensor, "a tensor of the list").reshape(-1).copy_(part)
+
+
+def expect_like(own, tensors, call):
+    """Every rank's part of a gather or scatter has the size and type of the root's own."""
+    for rank, tensor in enumerate(tensors):
+        if tensor.numel() != own.numel() or tensor.dtype != own.dtype:
+            raise ValueError(f"{call}: the tensor for rank {rank} has {tensor.numel()} elements of {tensor.dtype}, this rank's own "
+                             f"{own.numel()} of {own.dtype}; they must be alike")

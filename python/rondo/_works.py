@@ -1,0 +1,182 @@
+"""What the backend returns for an operation, and the threads that complete futures."""
+import datetime
+import queue
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+
+class Completion:
+    """Threads that wait for operations: each for one, so that futures are completed in any order, and a callback of one may wait for
+    another. A thread that has nothing to do is used again."""
+
+    idle = 0  # threads of this process that have nothing to do
+    _counting = threading.Lock()
+
+    def __init__(self):
+        self._tasks = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._threads, self._idle, self._ending = set(), 0, False
+
+    def start(self, task):
+        with self._changed:
+            if self._idle > 0:
+                self._count_idle(-1)
+            else:
+                thread = threading.Thread(target=self._run, name="rondo-futures", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            self._tasks.put(task)
+
+    def end(self):
+        """Waits for what has been started, also by a callback meanwhile. A callback may end it, too, and does not wait for itself."""
+        with self._changed:
+            self._ending = True
+            for _ in range(self._idle):
+                self._tasks.put(None)
+            self._count_idle(-self._idle)
+            self._changed.wait_for(lambda: self._threads <= {threading.current_thread()})
+
+    def _count_idle(self, change):
+        self._idle += change
+        with Completion._counting:
+            Completion.idle += change
+
+    def _run(self):
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task
+            with self._changed:
+                if self._ending:
+                    break
+                self._count_idle(1)
+        with self._changed:
+            self._threads.discard(threading.current_thread())
+            self._changed.notify_all()
+
+
+class RondoWork(dist._Work):
+    """What an operation returns: `works` (rondo.Work) is empty if it has ended. `after` copies to where the caller wants it; the Work
+    has ended after that, which happens without the caller's help. It is in the set `outstanding` until somebody knows of its end."""
+
+    def __init__(self, result, works=(), completion=None, after=None, outstanding=None, receives=False):
+        super().__init__()
+        self._result, self._works, self._completion, self._after = result, works, completion, after
+        self._outstanding, self.receives = outstanding, receives
+        self._future = self._failure = None
+        self._lock = threading.Lock()
+        if outstanding is not None:
+            outstanding.add(self)
+        if after is not None:
+            completion.start(self.settle)
+
+    def finish(self):
+        """Waits; returns the result. By any thread, any number of times."""
+        try:
+            for work in self._works:
+                work.wait()
+        finally:
+            if self._outstanding is not None and all(work.test() for work in self._works):  # not after Ctrl-C
+                self._outstanding.discard(self)
+        if self._after is not None:
+            with self._lock:
+                if self._after is not None:
+                    self._after()
+                    self._after = None
+        return self._result
+
+    def settle(self):
+        """As finish(), keeping the failure."""
+        try:
+            self.finish()
+        except Exception as failure:  # noqa: BLE001
+            self._failure = failure.with_traceback(None)  # its frames hold this Work
+
+    def wait(self, timeout=None):
+        if timeout is not None and timeout > datetime.timedelta(0):
+            end = time.monotonic() + timeout.total_seconds()
+            while not all(work.test() for work in self._works):
+                if time.monotonic() >= end:
+                    raise RuntimeError(f"rondo: the operation has not ended after {timeout.total_seconds()} s (it goes on)")
+                time.sleep(0.0001)
+        self.finish()
+        return True
+
+    def is_completed(self):
+        if not all(work.test() for work in self._works):
+            return False
+        if self._failure is None:
+            self.settle()
+        return True
+
+    def is_success(self):
+        return self.is_completed() and self._failure is None
+
+    def exception(self):
+        return self._failure if self.is_completed() else None
+
+    def result(self):
+        return self._result
+
+    def source_rank(self):
+        if len(self._works) != 1 or (envelope := self._works[0].envelope) is None:
+            raise RuntimeError("only a receive has a source")
+        return envelope.source
+
+    _source_rank = source_rank
+
+    def synchronize(self):
+        self.finish()
+
+    def get_future(self):
+        if _asked.active:
+            _asked.found = self
+            return _NO_FUTURE
+        if self._future is None:
+            begun = torch.futures.Future()
+            self._future = begun.then(lambda _: self.finish())  # an exception becomes the future's, also for C++
+            if self._works:
+                self._completion.start(lambda: begun.set_result(None))
+            else:
+                begun.set_result(None)
+        return self._future
+
+
+class _Asked(threading.local):
+    active, found = False, None
+
+
+_asked = _Asked()
+_NO_FUTURE = torch.futures.Future()
+
+
+def _inside(work):
+    """The RondoWork that is wrapped in one of torch's, or None."""
+    _asked.active, _asked.found = True, None
+    try:
+        work.get_future()
+    except RuntimeError:  # another backend's, which has no futures
+        return None
+    finally:
+        _asked.active = False
+    return _asked.found
+
+
+def _forward(name):
+    theirs = getattr(dist.Work, name)
+
+    def method(self, *arguments):
+        found = _inside(self)
+        return theirs(self, *arguments) if found is None else getattr(found, name)(*arguments)
+
+    method.__name__, method.__doc__ = name, theirs.__doc__
+    setattr(dist.Work, name, method)
+
+
+def forward_to_python():
+    """torch 2.15 wraps a Work of Python in one of C++ that forwards wait() and get_future() only. To all else it answers for itself:
+    is_completed() is False for ever. These methods of torch's class look for the Work inside first."""
+    for name in ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank", "synchronize"):
+        _forward(name)
