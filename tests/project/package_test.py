@@ -81,6 +81,16 @@ def check_pkg_config(prefix, programs, work):
             check_program(prefix / "bin/rondo-run", program, is_static, LD_LIBRARY_PATH=str(library))
 
 
+def check_documents(folder):
+    """The relative links of the installed pages lead to installed files."""
+    pages = sorted(folder.rglob("*.md"))
+    links = [(page, link) for page in pages for link in re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))]
+    if dead := [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]:
+        sys.exit(f"installed pages link to what is not installed: {dead}")
+    if len(pages) < 7 or len(links) < 20:
+        sys.exit(f"only {len(links)} links in {pages}")
+
+
 def installed(source, build, programs, work):
     run("cmake", "--install", build, "--prefix", work / "first")
     prefix = work / "moved here"
@@ -90,6 +100,7 @@ def installed(source, build, programs, work):
     for languages in ("C;CXX", "C"):
         check_consumer(source, programs, work / f"find_package_{languages[-1]}", prefix / "bin/rondo-run", languages,
                        f"-DCMAKE_PREFIX_PATH={prefix}")
+    check_documents(prefix / "share/doc/rondo")
     check_pkg_config(prefix, programs, work)
     run(prefix / "bin/rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2)
     version = run("pkg-config", "--modversion", "rondo", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).strip()
