@@ -12,6 +12,7 @@
 #include "trainer/layers/host/layer_norm.hpp"
 #include "trainer/layers/host/rows.hpp"
 #include "trainer/layers/host/softmax.hpp"
+#include "trainer/models/model.hpp"
 
 namespace rondo::trainer::transformer_layers_test {
 
