@@ -52,25 +52,44 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
   return run.report->finish(std::move(summary));
 }
 
-/// "4.0 to 8.2 MiB".
+/// "32 KiB", "4.0 MiB".
+std::string size_in_words(size_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return bytes < 1048576 ? fmt::format("{:.0f} KiB", size / 1024)
+                         : fmt::format("{:.1f} MiB", size / 1048576);
+}
+
+/// "32 KiB to 8.2 MiB".
 std::string sizes_of(const RunFacts& facts) {
   const auto [least, most] =
       std::minmax_element(facts.ddp.layout().begin(), facts.ddp.layout().end(),
                           [](const DdpBucket& a, const DdpBucket& b) { return a.count < b.count; });
-  const auto mib = [&](const DdpBucket& bucket) {
-    return static_cast<double>(facts.bytes_of(bucket.count)) / 1048576;
-  };
-  return fmt::format("{:.1f} to {:.1f} MiB", mib(*least), mib(*most));
+  const std::string smallest = size_in_words(facts.bytes_of(least->count));
+  const std::string largest = size_in_words(facts.bytes_of(most->count));
+  return smallest == largest ? smallest : smallest + " to " + largest;
 }
 
-/// --bucket-cap-mb auto has laid buckets out anew when step `number` began.
+std::vector<size_t> counts_of(const std::vector<DdpBucket>& layout) {
+  std::vector<size_t> counts;
+  for (const DdpBucket& bucket : layout) counts.push_back(bucket.count);
+  return counts;
+}
+
+/// --bucket-cap-mb auto has laid buckets of `before` elements out anew when step `number` began.
 template <class T>
-void note_relayout(Run<T>& run, uint64_t number) {
+void note_relayout(Run<T>& run, uint64_t number, const std::vector<size_t>& before) {
   DistributedDataParallel& ddp = run.weights.ddp();
   run.plans = plan_buckets(run.communicator, ddp, run.options.wire_type());
   if (!run.reports()) return;
   run.report->count_from(number);
   const DdpRelayout& now = ddp.relayout();
+  if (counts_of(ddp.layout()) == before) {
+    spdlog::info(
+        "buckets after step {}: {} of {}, as before: no other layout is predicted to expose less "
+        "than these, {:.2f} ms per step",
+        number - 1, now.buckets, sizes_of(run.facts()), now.exposed_ms);
+    return;
+  }
   spdlog::info(
       "buckets after step {}: {} of {} instead of {}, predicted to expose {:.2f} ms per step "
       "instead of {:.2f}",
@@ -104,10 +123,11 @@ Status train_ddp(Run<T>& run) {
                         .forward = forward,
                         .stop = run.stop});
   bool relaid = false;
+  const std::vector<size_t> before = counts_of(ddp.layout());
   const auto make_step = [&](uint64_t number, double rate) {
     Result<StepResult> made = step.run(number, rate);
     if (made.ok() && !std::exchange(relaid, ddp.relayout().after_steps > 0) && relaid) {
-      note_relayout(run, number);
+      note_relayout(run, number, before);
     }
     return made;
   };

@@ -40,13 +40,16 @@ bool is_known(std::string_view name) {
                      });
 }
 
+/// Empty if none is similar: of the letters after the prefix, at most a third are others.
 std::string_view nearest(std::string_view name) {
   const auto* found =
       std::min_element(std::begin(kEnvironment), std::end(kEnvironment),
                        [&](const EnvironmentVariable& a, const EnvironmentVariable& b) {
                          return edits(name, a.name) < edits(name, b.name);
                        });
-  return found->name;
+  const std::string_view best = found->name;
+  const size_t letters = std::max(name.size(), best.size()) - kPrefix.size();
+  return 3 * edits(name, best) <= letters ? best : std::string_view();
 }
 
 }  // namespace
@@ -57,8 +60,10 @@ std::vector<std::string> unknown_variables(const char* const* environment) {
     const std::string_view entry = *environment;
     const std::string name = base::printable(entry.substr(0, entry.find('=')), kLongestShown);
     if (!name.starts_with(kPrefix) || is_known(name)) continue;
-    sentences.push_back(name + " is set, which rondo does not read; the nearest that it reads is " +
-                        std::string(nearest(name)) + ": see rondo-run --help-environment");
+    const std::string similar(nearest(name));
+    sentences.push_back(name + " is set, which rondo does not read" +
+                        (similar.empty() ? "" : "; the nearest that it reads is " + similar) +
+                        ": see rondo-run --help-environment");
   }
   return sentences;
 }

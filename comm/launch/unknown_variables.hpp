@@ -7,7 +7,8 @@
 namespace rondo::comm {
 
 /// A sentence for each RONDO_ variable of `environment` ("NAME=value", ending in null) that is
-/// neither in kEnvironment nor in kForeignVariables, with the nearest that is in kEnvironment.
+/// neither in kEnvironment nor in kForeignVariables, with the nearest that is in kEnvironment, if
+/// one is similar.
 std::vector<std::string> unknown_variables(const char* const* environment);
 
 }  // namespace rondo::comm

@@ -118,7 +118,9 @@ std::string legend(const Picture& picture) {
   if (any_arrow([](const Arrow& a) { return a.by != By::kSlot; }))
     text += " A dashed arrow is a peer's buffer that is read or written in place.";
   if (any_box([](const Box& b) { return b.reduces; }))
-    text += " Yellow: parts of several ranks are added up; of 0+1: the parts of ranks 0 and 1.";
+    text += " Yellow: parts of several ranks are added up.";
+  if (any_box([&](const Box& b) { return chunk_text(b, picture.ranks).find('+') != text.npos; }))
+    text += " Of 0+1: the parts of ranks 0 and 1.";
   if (any_box([](const Box& b) { return b.finishes; }))
     text += " Thick frame: the chunk is finished there.";
   return text;

@@ -93,6 +93,7 @@ Status check_pace(const Config& config) {
 }  // namespace
 
 Status settle(Config& config) {
+  const bool pace_is_variable = config.pace.empty();
   config.pace = pace_of(config);
   config.links = links_of(config);
   if (config.timeout.count() == 0) {
@@ -104,7 +105,9 @@ Status settle(Config& config) {
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
   RONDO_TRY(check_sizes(config));
   RONDO_TRY(check_choices(config));
-  return check_pace(config);
+  const Status paced = check_pace(config);
+  if (paced.ok() || !pace_is_variable) return paced;
+  return {paced.code(), "RONDO_PACE: " + paced.message()};
 }
 
 }  // namespace rondo::comm

@@ -405,6 +405,23 @@ TEST_CASE("auto buckets: laid out anew after step 5, reported, and with the same
   CHECK(losses_of(fixed) == losses_of(document));
 }
 
+TEST_CASE("auto buckets: a layout that stays, and a run that ends before, are said to be that") {
+  const Workplace place;
+  const Words common = {"--width",         "16",         "--batch",         "4",
+                        "--data",          place.data(), "--ranks",         "2",
+                        "--pace",          "1GB/s,2ms",  "--bucket-cap-mb", "auto",
+                        "--control-steps", "0"};
+  const ProgramResult stays = run(common + Words{"--steps", "7"});
+  INFO(stays.err);
+  CHECK(stays.err.find("buckets after step 5: 1 of ") != std::string::npos);
+  CHECK(stays.err.find(" KiB, as before: ") != std::string::npos);
+  CHECK(stays.err.find(" instead of ") == std::string::npos);
+  const json ended = place.train_on(common + Words{"--steps", "4"})["summary"];
+  INFO(ended["suggestion"]);
+  const std::string suggestion = ended["suggestion"];
+  CHECK(suggestion.starts_with("--bucket-cap-mb auto has not laid buckets out: "));
+}
+
 TEST_CASE("what is to be written at the end is tried before the work") {
   const Workplace place;
   const auto refused = [&](const Words& flags, const std::string& part) {

@@ -207,9 +207,10 @@ void add_files(CLI::App& app, TrainOptions& o) {
 }
 
 void add_lessons(CLI::App& app, TrainOptions& o) {
-  app.add_option(
-         "--lesson", o.lesson,
-         "Break one thing beside a healthy run, say what to look at first; without NAME: list them")
+  app.add_option("--lesson", o.lesson,
+                 "Break one thing beside a healthy run, say what to look at first; without NAME: "
+                 "list them. "
+                 "Needs rondo's sources")
       ->type_name("[NAME]")
       ->expected(0, 1);
   app.add_option("--lesson-folder", o.lesson_folder, "A lesson's data and results")

@@ -179,6 +179,14 @@ Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
   const auto buckets = [](const CapPrediction& p) {
     return fmt::format("{} bucket{}", p.buckets, p.buckets == 1 ? "" : "s");
   };
+  if (e.facts.ddp.relayout().pending) {
+    return {.gain_ms = gain_ms,
+            .sentence = fmt::format(
+                "--bucket-cap-mb auto has not laid buckets out: it does so after {} steps, which "
+                "this run did not make; with those of the beginning, {}, it is predicted to expose "
+                "{:.2f} ms per step",
+                DdpOptions{}.auto_after_steps, buckets(now), now.exposed_ms)};
+  }
   if (!gains) {
     return {
         .gain_ms = 0,

@@ -98,7 +98,7 @@ void announce(const RunFacts& facts) {
   spdlog::info("data: {} sample{}, {} step{} per epoch, read ahead by {} thread{}",
                facts.data.samples, s(facts.data.samples), facts.steps_per_epoch,
                s(facts.steps_per_epoch), facts.sizes.readers, s(facts.sizes.readers));
-  spdlog::info("data: {} bytes in {} file{} of {}", facts.data.bytes, facts.data.files,
+  spdlog::info("data: {} bytes in {} file{}: {}", facts.data.bytes, facts.data.files,
                s(facts.data.files), facts.data.path);
   spdlog::info("global batch: {} = {} x {} rank{} x {} accumulated; {} step{}", facts.global_batch,
                o.batch, facts.ranks, s(facts.ranks), o.accum, facts.last_step, s(facts.last_step));

@@ -230,7 +230,23 @@ TEST_CASE("an unknown RONDO_ variable is named, with the nearest that is known",
   for (const auto& variable : comm::kEnvironment) CHECK(unknown({variable.name}).empty());
   CHECK(unknown({"RONDO_TEST_MOMENTS=50", "RONDO_WERROR=ON", "RONDO_BIN=/opt"}).empty());
   CHECK(unknown({"RONDO_TESTS_=1"}).size() == 1);
+  CHECK(unknown({"RONDO_COLOUR_SCHEME=dark"})[0].find("nearest") == std::string::npos);
   CHECK(unknown({"RONDO_\x1b[31m=1"})[0].starts_with("RONDO_?[31m is set"));
+}
+
+TEST_CASE("a pace that is refused is that of RONDO_PACE, or of the configuration", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
+    set_environment({{"RONDO_PACE", "fast"}});
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    const auto variable = Communicator::create(config);
+    expect(variable.status().message().starts_with("RONDO_PACE: pace 'fast'"),
+           variable.status().to_string());
+    config.pace = "slow";
+    const auto field = Communicator::create(config);
+    expect(field.status().message().starts_with("pace 'slow'"), field.status().to_string());
+  }));
 }
 
 TEST_CASE("the first communicator of a process warns of unknown variables, once", "[launch]") {

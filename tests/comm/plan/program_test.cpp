@@ -252,6 +252,8 @@ TEST_CASE("one hop of the picture, with its bytes and those of the hops before i
   CHECK_THAT(second.out, says("In this hop each rank sends 1 chunk = 16,384 bytes, with the hops "
                               "before it 32,768 bytes."));
   CHECK_THAT(second.out, says("chunk 2 of 0+1+3"));
+  CHECK_THAT(second.out, says("Of 0+1: the parts of ranks 0 and 1."));
+  CHECK(hop("4").out.find("0+1") == std::string::npos);  // no box has such a label there
   CHECK_THAT(hop("6").out, says("with the hops before it 98,304 bytes."));
   const ProgramResult none = hop("7");
   CHECK(none.exit_code == 2);
