@@ -228,6 +228,7 @@ TEST_CASE("ddp buckets: panels of a split tensor travel when they are done") {
     }
     ok(ddp.begin({.loss_terms = 1}));
     ddp.gradient_ready(0, 32);
+    ddp.gradient_ready(0, 0);  // reports no element twice
     const int64_t middle = now_ns();
     ddp.gradient_ready(0, 70);  // the second panel, and a little of the third
     ddp.gradient_ready(0, 128);
@@ -366,6 +367,16 @@ TEST_CASE("ddp: calls in a wrong order are errors on every rank, which say what 
        [](Ddp& ddp) {
          ok(ddp.begin({.loss_terms = 1}));
          for (const size_t t : {3, 3, 0}) ddp.gradient_ready(t);
+       }},
+      {"rank 0 said twice in a step that the gradient of 'p1' is ready",
+       [](Ddp& ddp) {
+         ok(ddp.begin({.loss_terms = 1}));
+         for (const size_t count : {5, 5, 16}) ddp.gradient_ready(1, count);
+       }},
+      {"rank 0 said twice in a step that the gradient of 'p1' is ready",
+       [](Ddp& ddp) {
+         ok(ddp.begin({.loss_terms = 1}));
+         for (const size_t count : {9, 8, 16}) ddp.gradient_ready(1, count);
        }},
       {"rank 0 has a gradient of 'p2' ready before begin()",
        [](Ddp& ddp) { ddp.gradient_ready(2); }},

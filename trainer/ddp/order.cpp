@@ -33,7 +33,7 @@ BucketOrder::BucketOrder(const std::vector<DdpTensor>& tensors, const BucketLayo
 }
 
 void BucketOrder::begin() {
-  for (TensorPieces& tensor : tensors_) tensor.final = 0;
+  for (TensorPieces& tensor : tensors_) tensor.final = tensor.reported = 0;
   for (size_t b = 0; b < missing_.size(); ++b) missing_[b] = layout_.buckets[b].pieces.size();
   next_ = 0;
 }
@@ -42,7 +42,8 @@ std::optional<std::span<const size_t>> BucketOrder::mark_final(size_t tensor, si
                                                                int64_t now_ns) {
   TensorPieces& pieces = tensors_[tensor];
   const size_t first = pieces.final;
-  if (first == pieces.ends.size()) return std::nullopt;
+  if (count > 0 && count <= pieces.reported) return std::nullopt;
+  pieces.reported = std::max(pieces.reported, count);
   for (; pieces.final < pieces.ends.size() && pieces.ends[pieces.final] <= count; ++pieces.final) {
     const size_t bucket = pieces.buckets[pieces.final];
     if (--missing_[bucket] != 0) continue;

@@ -23,7 +23,8 @@ class BucketOrder {
 
   void begin();
   /// The first `count` elements of this tensor's gradient are final. Returns the buckets of which
-  /// the tensor's piece thereby became final; nothing: all of them were before.
+  /// the tensor's piece thereby became final; nothing: these elements were
+  /// final before. A `count` of 0 says nothing.
   std::optional<std::span<const size_t>> mark_final(size_t tensor, size_t count, int64_t now_ns);
   /// The next bucket that travels, once: all its pieces are final, and all buckets before it were
   /// taken, so that the order is the same on every rank.
@@ -43,6 +44,7 @@ class BucketOrder {
   struct TensorPieces {
     std::vector<size_t> buckets, ends;  // of each piece: its bucket, its last element
     size_t final = 0;                   // pieces of this step
+    size_t reported = 0;                // elements of this step
   };
 
   const BucketLayout& layout_;
