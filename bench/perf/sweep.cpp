@@ -189,7 +189,7 @@ Status write_json(const PerfOptions& options, const RondoBackend& backend,
                          {"sweep", name(options.collective)},
                          {"ranks", backend.size()},
                          {"memory", options.library_memory ? "library" : "plain"},
-                         {"links", options.links},
+                         {"links", backend.links()},
                          {"results", rows}}
               .dump(1, ' ', false, nlohmann::json::error_handler_t::replace)
        << "\n";

@@ -414,6 +414,10 @@ TEST_CASE(
   CHECK(contains(found.output, "# links: " + links));
   const Ran around = run("all_reduce --ranks 2 -b 64 -e 64 -n 3 --links built-in");
   CHECK(contains(around.output, "# links: built-in"));
+  const Ran of_itself =
+      run("all_reduce --sweep --ranks 2 -b 64 -e 64 -n 3 --json '" + sweep_file + "'");
+  CHECK(contains(of_itself.output, "links: " + links));
+  CHECK(nlohmann::json::parse(std::ifstream(sweep_file))["links"] == links);
 
   // A profile in which the star is a thousand times as fast as it is: the choice follows.
   for (auto& table : profile["corrections"]["tables"]) {
