@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from unittest import mock
@@ -287,6 +288,15 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.assertGreater(len(sources), 8)
         for path in sources:
             ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, int(oldest[1])))
+
+    def test_an_older_torch_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stub = pathlib.Path(folder, "torch")
+            (stub / "distributed").mkdir(parents=True)
+            (stub / "__init__.py").write_text("__version__ = '2.14.1+cpu'\n")
+            (stub / "distributed/__init__.py").write_text("")
+            done = run(sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r}); import rondo; import rondo.torch")
+        self.assertIn("ImportError: rondo's backend needs torch 2.15 or newer; this is 2.14.1+cpu", done.stderr)
 
     def test_without_numpy(self):
         done = run(sys.executable, "-c", "import sys; sys.modules['numpy'] = None; import rondo; c = rondo.Communicator(0, 1); "
