@@ -83,10 +83,11 @@ void free(void* pointer);
 /// Turns the caller's own memory into library memory at its address: the pages that hold
 /// [pointer, pointer + bytes) are replaced by pages of the arena with the same content. Local; never
 /// waits for a peer. Errors: kInvalidArgument (null, unmapped, or library memory already),
-/// kResourceExhausted (the arena is), kSystem. REQUIRES: no thread writes to these pages meanwhile;
-/// unregister_memory() before the memory is freed or unmapped. After fork(), parent and child see
-/// each other's writes to these pages, so they should hold nothing else: map them on their own
-/// (mmap, or from the allocator in whole pages). Thread-safe.
+/// kResourceExhausted (the arena is; 2 MiB of it are taken at least), kSystem. REQUIRES: the pages
+/// may be read and written, and no thread writes to them meanwhile; unregister_memory() before the
+/// memory is freed or unmapped. After fork(), parent and child see each other's writes to these
+/// pages, so they should hold nothing else: map them on their own (mmap, or from the allocator in
+/// whole pages). Thread-safe.
 Status register_memory(void* pointer, size_t bytes);
 
 /// Makes these pages private memory again, at the same address with the same content. `pointer` is

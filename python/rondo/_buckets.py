@@ -15,13 +15,15 @@ from rondo import _error, _rondo
 
 _LEAST = 64 << 10  # bytes: smaller buckets gain nothing
 _lock = threading.Lock()
+_problem = None  # why no more buckets are moved
 _moved = {}  # {address: storage}. As long as a storage is here nothing else can have its address.
 
 
 def move_if_sent_by_reducer(bucket):
     """Called by the backend's allreduce(). Makes a bucket of DDP's library memory unless it is; what cannot be moved stays as it was.
     The reducer calls from C++ in torch's backward pass, other callers through functions of torch.distributed."""
-    if bucket.nbytes < _LEAST or sys._getframe(2).f_code.co_name != "_engine_run_backward":
+    caller = sys._getframe(1).f_back
+    if bucket.nbytes < _LEAST or caller is None or caller.f_code.co_name != "_engine_run_backward":
         return
     if bucket.data_ptr() in _moved or bucket.device.type != "cpu":
         return
@@ -29,24 +31,32 @@ def move_if_sent_by_reducer(bucket):
     if storage.nbytes() != bucket.nbytes or storage.is_shared():  # not a bucket, or tried before
         return
     with _lock:
-        try:
-            _drop_unused()
-            descriptor, _ = storage._share_fd_cpu_()
-            _rondo.register_memory(storage.data_ptr(), storage.nbytes())
-        except (RuntimeError, _error.Error) as failure:
-            logging.getLogger("rondo").warning("a bucket of DDP stays in plain memory: %s", failure)
-            return
+        if _problem is None:
+            _move(storage)
+
+
+def _move(storage):
+    global _problem
+    try:
+        _drop_unused()
+        descriptor, _ = storage._share_fd_cpu_()
+        _rondo.register_memory(storage.data_ptr(), storage.nbytes())
         _moved[storage.data_ptr()] = storage
         _withdraw(descriptor)
+    except (RuntimeError, OSError, _error.Error) as failure:
+        _problem = str(failure)  # the next ones would meet it, too
+        logging.getLogger("rondo").warning("buckets of DDP stay in plain memory: %s", failure)
 
 
 def _withdraw(descriptor):
     """The descriptor's file holds the storage no more. It gives its memory back, and a process that torch.multiprocessing sends the
     storage to cannot map it."""
     empty = os.memfd_create("rondo-bucket", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    fcntl.fcntl(empty, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    os.dup2(empty, descriptor, inheritable=False)
-    os.close(empty)
+    try:
+        fcntl.fcntl(empty, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        os.dup2(empty, descriptor, inheritable=False)
+    finally:
+        os.close(empty)
 
 
 def drop_unused():

@@ -1,5 +1,6 @@
 """What the backend returns for an operation, and the threads that complete futures."""
 import datetime
+import os
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ class Completion:
     another. A thread that has nothing to do is used again."""
 
     idle = 0  # threads of this process that have nothing to do
-    _counting = threading.Lock()
+    counting = threading.Lock()
 
     def __init__(self):
         self._tasks = queue.SimpleQueue()
@@ -23,11 +24,12 @@ class Completion:
     def start(self, task):
         with self._changed:
             if self._idle > 0:
+                self._tasks.put(task)
                 self._count_idle(-1)
-            else:
-                thread = threading.Thread(target=self._run, name="rondo-futures", daemon=True)
-                self._threads.add(thread)
-                thread.start()
+                return
+            thread = threading.Thread(target=self._run, name="rondo-futures", daemon=True)
+            thread.start()
+            self._threads.add(thread)  # not one that could not be started
             self._tasks.put(task)
 
     def end(self):
@@ -41,20 +43,30 @@ class Completion:
 
     def _count_idle(self, change):
         self._idle += change
-        with Completion._counting:
+        with Completion.counting:
             Completion.idle += change
 
     def _run(self):
-        while (task := self._tasks.get()) is not None:
-            task()
-            del task
+        try:
+            while (task := self._tasks.get()) is not None:
+                task()
+                del task
+                with self._changed:
+                    if self._ending:
+                        break
+                    self._count_idle(1)
+        finally:
             with self._changed:
-                if self._ending:
-                    break
-                self._count_idle(1)
-        with self._changed:
-            self._threads.discard(threading.current_thread())
-            self._changed.notify_all()
+                self._threads.discard(threading.current_thread())
+                self._changed.notify_all()
+
+
+def _begin_child():
+    """After fork() there are no such threads."""
+    Completion.idle, Completion.counting = 0, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_child)
 
 
 class RondoWork(dist._Work):
@@ -154,14 +166,14 @@ _NO_FUTURE = torch.futures.Future()
 
 def _inside(work):
     """The RondoWork that is wrapped in one of torch's, or None."""
-    _asked.active, _asked.found = True, None
+    _asked.active = True
     try:
         work.get_future()
+        return _asked.found
     except RuntimeError:  # another backend's, which has no futures
         return None
     finally:
-        _asked.active = False
-    return _asked.found
+        _asked.active, _asked.found = False, None  # nobody keeps it here
 
 
 def _forward(name):

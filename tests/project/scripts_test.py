@@ -56,7 +56,8 @@ def launcher(source, work):
     environment = {name: value for name, value in os.environ.items() if name != "CMAKE_CXX_COMPILER_LAUNCHER"}
 
     def configured(build, *flags):
-        done = run("cmake", "-S", work, "-B", work / build, *flags, env={**environment, "PATH": f"{work / 'bin'}:{environment['PATH']}"})
+        path = f"{work / 'bin'}:{environment['PATH']}"
+        done = run("cmake", "-G", "Ninja", "-S", work, "-B", work / build, *flags, env={**environment, "PATH": path})
         check(done.returncode == 0, done.stderr)
         return launcher_of(work / build)
 

@@ -321,6 +321,12 @@ def released(rank, ranks):
     received = weakref.ref(y)
     del y
     assert received() is None
+    work = dist.all_reduce(x := torch.ones(3), async_op=True)
+    work.wait()
+    assert work.is_completed()
+    reduced = weakref.ref(x)
+    del x, work
+    assert reduced() is None
     for _ in range(100):
         dist.all_reduce(torch.ones(3), async_op=True)
     dist.barrier()
@@ -328,6 +334,19 @@ def released(rank, ranks):
         dist.all_reduce(torch.ones(3), async_op=True).wait()
     assert len(backend()._outstanding) < 20, len(backend()._outstanding)
     gc.enable()
+
+
+def no_threads(rank, ranks):
+    """A group ends although a thread for its futures could not be started."""
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    meet_again()  # threads of earlier futures would be used again
+    theirs, threading.Thread.start = threading.Thread.start, start
+    with refused("can't start new thread"):
+        dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    threading.Thread.start = theirs
+    meet_again()
 
 
 def aborted(rank, ranks):
@@ -511,8 +530,7 @@ def without_library_memory(rank, ranks):
     data = torch.randn(3, 2 * ranks, 200)
     found = trained(wide_model(), data[:, 2 * rank:2 * rank + 2], wrapped=True)
     assert torch.allclose(found, trained(wide_model(), data), atol=1e-6)
-    assert told and all("stays in plain memory" in each for each in told), told
-    assert len(told) <= 10, told  # once for each bucket
+    assert len(told) == 1 and "stay in plain memory" in told[0], told
 
 
 def sharded(rank, ranks):

@@ -32,7 +32,7 @@ class Backend(unittest.TestCase):
         self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
 
     def test_three_ranks(self):
-        self.ranks(3, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "concurrent", "released", "threads", "groups", "ends", "data_parallel", "buckets",
+        self.ranks(3, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
                    "sharded", "library_memory")
 
     def test_no_library_memory(self):
