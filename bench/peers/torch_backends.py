@@ -6,8 +6,7 @@
 
 Each rank has a process group of every backend. After a check of each result come --rounds rounds, in which every backend has a batch in
 turn; ratios are taken within a round. A batch's time is the slowest rank's. Ranks have one thread each, and are not pinned. rondo is
-measured on plain tensors and on library memory (rondo.empty); FSDP2 takes its buffers from a backend that offers them. Needs
-PyTorch 2.15.
+measured on plain tensors and on library memory (rondo.empty). Needs PyTorch 2.15.
 """
 import argparse
 import datetime
@@ -150,9 +149,6 @@ class Training:
             for block in self.model.blocks:
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
-            if group._get_backend(torch.device("cpu")).supports_tensor_alloc(torch.device("cpu")):
-                for module in (*self.model.blocks, self.model):
-                    module.set_allocate_memory_from_process_group_for_comm(True)
         else:
             self.model = torch.nn.parallel.DistributedDataParallel(self.model, process_group=group, gradient_as_bucket_view=True)
         if compressed:
