@@ -286,9 +286,11 @@ def threads(rank, ranks):
 def concurrent(rank, ranks):
     """What one thread or callback waits for is not kept from being called by another."""
     def send(_):
-        time.sleep(0.1)  # until this rank is in the barrier
+        while dist.group.WORLD._get_sequence_number_for_group() == before:  # until this rank is in the barrier
+            time.sleep(0.001)
         return dist.send(torch.ones(1), 1)
 
+    before = dist.group.WORLD._get_sequence_number_for_group() + 1
     done = dist.all_reduce(torch.ones(1), async_op=True).get_future()
     if rank == 0:
         done.then(send)
@@ -375,8 +377,11 @@ def ends(rank, ranks):
     del never
     called = []
 
+    ending = backend()._completion
+
     def call(_):
-        time.sleep(0.1)  # until the group is ending
+        while not ending._ending:
+            time.sleep(0.001)
         called.append(dist.all_reduce(x, async_op=True))
 
     dist.all_reduce(x := torch.ones(1), async_op=True).get_future().then(call)
