@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The files through which a warm all-reduce passes are those that comm/README.md lists.
 
-way_test.py WARM_CALL SOURCE_DIR: ends with 77 (skipped) where the program has no line numbers.
+way_test.py WARM_CALL SOURCE_DIR: ends with 77 (skipped) where the program has no line numbers, or the machine does not trace calls.
 """
 import collections
 import pathlib
@@ -11,7 +11,7 @@ import sys
 
 MOST = 10
 WAIT = "comm/host/wait"
-RUNS = 10
+RUNS = 6
 ENOUGH = 5  # calls of one way
 SIMD = "kernels/host/move-inl"  # stands for all that it inlines
 
@@ -64,21 +64,20 @@ def ways_of(program, root):
                                for call in calls)
 
 
-def is_warm(way):
-    """Whether the call found its peer's data there. A trace that lost its instructions has no reduction."""
-    return WAIT not in way and SIMD in way
-
-
 def passed(program, root):
-    """The files of the way that most warm calls took. A busy system makes the peer late for a
-    whole run, or loses instructions of some traces: then there are more runs."""
+    """The files of the way that most warm calls took: those that found their peer's data there. A busy system makes the peer
+    late for a whole run: then there are more. Every call's result was right, so a trace without a reduction has lost its instructions;
+    virtual machines exist that lose them in every call."""
     ways = collections.Counter()
     for _ in range(RUNS):
         ways += ways_of(program, root)
-        warm = [(way, calls) for way, calls in ways.most_common() if is_warm(way)]
+        warm = [(way, calls) for way, calls in ways.most_common() if SIMD in way and WAIT not in way]
         if warm and warm[0][1] >= ENOUGH:
             return warm[0][0]
-    sys.exit(f"no {ENOUGH} of {sum(ways.values())} calls reduced without a wait and took one way: {ways}")
+    if not any(SIMD in way for way in ways):
+        print("this machine does not trace whole calls: none of", sum(ways.values()), "has a reduction")
+        sys.exit(77)
+    sys.exit(f"no {ENOUGH} of {sum(ways.values())} calls took one way without a wait: {ways}")
 
 
 def main():
