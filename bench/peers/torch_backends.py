@@ -149,6 +149,8 @@ class Training:
             for block in self.model.blocks:
                 fully_shard(block, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
+            if group._get_backend(torch.device("cpu")).supports_tensor_alloc(torch.device("cpu")):
+                self.model.set_allocate_memory_from_process_group_for_comm(True)
         else:
             self.model = torch.nn.parallel.DistributedDataParallel(self.model, process_group=group, gradient_as_bucket_view=True)
         if compressed:

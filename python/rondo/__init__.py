@@ -56,9 +56,9 @@ Communicator.__exit__ = _exit
 Communicator.__module__ = Work.__module__ = Envelope.__module__ = Error.__module__ = "rondo"
 
 
-def _memory(nbytes):
+def _memory(nbytes, reused):
     try:
-        return _rondo.Memory(min(nbytes, sys.maxsize))
+        return _rondo.Memory(min(nbytes, sys.maxsize), reused)
     except MemoryError:
         raise MemoryError(f"no {nbytes} bytes of library memory are left: numpy.empty and torch.empty give other memory") from None
 
@@ -66,6 +66,11 @@ def _memory(nbytes):
 def empty(shape, dtype="float32"):
     """An array in library memory, which the ranks of this host read in place; zeros at first. dtype is numpy's or torch's, and so is the
     array."""
+    return _empty(shape, dtype)
+
+
+def _empty(shape, dtype, reused=False):
+    """empty(), or in memory that an array of this size left, with what it held: cheaper than new pages."""
     shape = tuple(operator.index(length) for length in (shape if hasattr(shape, "__iter__") else (shape,)))
     if min(shape, default=0) < 0:
         raise ValueError(f"shape {shape} has a negative length")
@@ -75,7 +80,7 @@ def empty(shape, dtype="float32"):
     if type(dtype).__module__ == "torch":
         import torch
 
-        memory = _memory(count * torch.empty((), dtype=dtype).element_size())
+        memory = _memory(count * torch.empty((), dtype=dtype).element_size(), reused)
         return torch.frombuffer(memory, dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
     import numpy
 
@@ -84,4 +89,4 @@ def empty(shape, dtype="float32"):
         raise TypeError(f"library memory cannot hold elements of {dtype}")
     if not count:
         return numpy.empty(shape, dtype)
-    return numpy.frombuffer(_memory(count * dtype.itemsize), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)
+    return numpy.frombuffer(_memory(count * dtype.itemsize, reused), numpy.uint8, count * dtype.itemsize).view(dtype).reshape(shape)

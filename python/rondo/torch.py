@@ -69,8 +69,8 @@ class RondoBackend(Backend):
         return getattr(device, "type", "cpu") == "cpu"
 
     def allocate_tensor(self, size, *, dtype, device=None):
-        """A tensor in library memory, which the ranks of this host read in place."""
-        return rondo.empty(size, dtype)
+        """An uninitialised tensor in library memory, which the ranks of this host read in place."""
+        return rondo._empty(size, dtype, reused=True)
 
     def set_timeout(self, timeout):
         self._options._timeout = timeout

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import gc
+import glob
 import os
 import signal
 import sys
@@ -574,6 +575,38 @@ def library_memory(rank, ranks):
     x.copy_(value(rank, 1000))
     dist.all_reduce(x)
     same(x, total(ranks, 1000, torch.bfloat16))
+    del x
+    reused_memory()
+
+
+def reused_memory():
+    """A tensor of the backend gets the pages of a freed one of its size; as many stay as were ever in use, and a forked child's are its own."""
+    def tensor(mebibytes):
+        made = backend().allocate_tensor(mebibytes << 18, dtype=torch.float32).fill_(1)
+        return made, made.data_ptr()
+
+    def pages():
+        """MiB of the arena that are there."""
+        links = {os.readlink(link): link for link in glob.glob("/proc/self/fd/*") if os.path.exists(link)}
+        arena = next(links[name] for name in links if "rondo-arena" in name)
+        return os.stat(arena).st_blocks * 512 >> 20
+
+    before = pages()
+    x, first = tensor(16)
+    y, second = tensor(8)
+    del x, y
+    assert pages() >= before + 24, (before, pages())
+    x, again = tensor(16)
+    assert again == first and x.eq(1).all() and rondo.empty(1 << 20).max() == 0
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if tensor(8)[1] != second else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    y, _ = tensor(4)
+    assert pages() <= before + 21, (before, pages())  # 16 + 4 are in use; with the 8 that are not, it would be more than ever was
+    del x, y
+    x, _ = tensor(24)
+    assert pages() <= before + 25, (before, pages())
 
 
 def bad_input(rank, ranks):

@@ -1,0 +1,107 @@
+#include "python/src/memory.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <new>
+
+#include "python/src/array.hpp"
+#include "python/src/communicator.hpp"
+
+namespace rondo::python {
+namespace {
+
+/// Ranges of library memory that were freed, by size: a step of a training asks for those of the last one, and new pages take
+/// longer than their transfer. What is kept and what is in use are together never more than what was in use at once. The GIL guards it.
+class Kept {
+ public:
+  /// A range of that size, with what it held; nullptr: the arena is full.
+  void* take(size_t bytes) {
+    forget_after_fork();
+    used_ += bytes;
+    most_ = std::max(most_, used_);
+    if (const auto found = ranges_.find(bytes); found != ranges_.end()) return remove(found);
+    while (!ranges_.empty() && used_ + kept_ > most_) rondo_free(remove(ranges_.begin()));
+    return rondo_alloc(bytes);
+  }
+
+  void give(void* data, size_t bytes) {
+    forget_after_fork();
+    used_ -= std::min(used_, bytes);
+    ranges_.emplace(bytes, data);
+    kept_ += bytes;
+    while (used_ + kept_ > most_) rondo_free(remove(ranges_.begin()));
+  }
+
+ private:
+  using Ranges = std::multimap<size_t, void*>;
+
+  void* remove(Ranges::iterator range) {
+    void* const data = range->second;
+    kept_ -= range->first;
+    ranges_.erase(range);
+    return data;
+  }
+
+  /// What a parent has kept is the parent's.
+  void forget_after_fork() {
+    if (owner_ == ::getpid()) return;
+    *this = Kept();
+  }
+
+  Ranges ranges_;
+  size_t kept_ = 0;  // bytes
+  size_t used_ = 0;
+  size_t most_ = 0;  // of used_, ever
+  pid_t owner_ = ::getpid();
+};
+
+Kept& kept() {
+  static Kept* const the_kept = new Kept;  // leaked: arrays outlive static objects
+  return *the_kept;
+}
+
+/// Library memory, exported by the buffer protocol: numpy and torch make arrays of it, which keep it.
+struct Memory {
+  Memory(size_t wanted, bool reused)
+      : bytes(wanted), is_reused(reused), data(reused ? kept().take(bytes) : rondo_alloc(bytes)) {
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  ~Memory() { is_reused ? kept().give(data, bytes) : rondo_free(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  size_t bytes;
+  bool is_reused;
+  void* data;
+};
+
+int export_memory(PyObject* self, Py_buffer* view, int flags) {
+  const auto* memory = nb::inst_ptr<Memory>(self);
+  return PyBuffer_FillInfo(view, self, memory->data, static_cast<Py_ssize_t>(memory->bytes), 0,
+                           flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_memory)},
+                              {0, nullptr}};
+
+}  // namespace
+
+void bind_memory(nb::module_& module) {
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots))
+      .def(nb::init<size_t, bool>(), nb::arg("bytes"), nb::arg("reused") = false);
+  module.def("is_library_memory", [](nb::handle array) {
+    const Array seen = array_of(array, false, "array");
+    return rondo_is_library_memory(seen.data, seen.count * rondo::size_of(seen.type)) != 0;
+  });
+  // For torch.py: whoever calls them keeps the memory alive, and no other thread writes to it.
+  module.def("register_memory", [](uintptr_t address, size_t bytes) {
+    check(rondo_register_memory(reinterpret_cast<void*>(address), bytes), -1);
+  });
+  module.def("unregister_memory", [](uintptr_t address) {
+    check(rondo_unregister_memory(reinterpret_cast<void*>(address)), -1);
+  });
+}
+
+}  // namespace rondo::python
