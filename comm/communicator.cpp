@@ -354,6 +354,9 @@ Status Communicator::group_start() { return impl_->group_start(); }
 Status Communicator::group_end() {
   return impl_->guarded([this] { return impl_->group_end(); });
 }
+Status Communicator::group_abandon(const std::string& reason) {
+  return base::guarded([&] { return impl_->group_abandon(reason); });
+}
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::~Communicator() = default;
@@ -372,6 +375,9 @@ int Communicator::size() const { return impl_->size(); }
 bool Communicator::is_reproducible() const { return impl_->is_reproducible(); }
 Status Communicator::status() const {
   return base::guarded([this] { return impl_->status(); });  // any thread: the runner may be busy
+}
+Status Communicator::finish() {
+  return base::guarded([this] { return impl_->finish(); });
 }
 void Communicator::abort(const std::string& reason) { impl_->abort(reason); }
 Stats Communicator::stats() const { return impl_->stats(); }

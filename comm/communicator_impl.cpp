@@ -267,6 +267,13 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 
+Status Communicator::Impl::finish() {
+  if (group_)
+    return refuse("finish in an open group, whose calls have not begun: call group_end() first");
+  if (queue_) queue_->drain();
+  return failure();
+}
+
 void Communicator::Impl::abort(const std::string& reason) {
   const Status status = base::guarded(
       [&] { return Status(Code::kAborted, fmt::format("rank {} aborted: {}", rank(), reason)); });

@@ -84,6 +84,7 @@ class Communicator::Impl {
   Status refuse_call(const Status& why);
   Status group_start();
   Status group_end();
+  Status group_abandon(const std::string& reason);
   /// What `body` returns. If it throws, the communicator fails, on every rank.
   template <class Body>
   auto guarded(const Body& body) noexcept -> decltype(body()) {
@@ -113,6 +114,7 @@ class Communicator::Impl {
   int size() const { return board_->ranks(); }
   bool is_reproducible() const { return plans_->limits().available.rank_order_only; }
   Status status() const { return device_ ? device_->check(true) : board_->error(); }
+  Status finish();
   void abort(const std::string& reason);
   Stats stats() const {
     return {runner_->operations(), runner_->bytes_sent() + (device_ ? device_->bytes_sent() : 0),

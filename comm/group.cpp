@@ -54,6 +54,13 @@ Status Communicator::Impl::group_end() {
   return carry_out(group);
 }
 
+Status Communicator::Impl::group_abandon(const std::string& reason) {
+  if (!group_) return refuse("group_abandon without group_start");
+  (void)group_->refuse(refuse("the group was abandoned: " + reason));
+  (void)group_end();
+  return {};
+}
+
 Status Communicator::Impl::carry_out(comm::Group& group) {
   bool begun = false;
   const Status outcome = guarded([&]() -> Status {

@@ -256,6 +256,11 @@ void rondo_work_release(rondo_work* work) { delete work; }
 
 // ---- the state of a communicator
 
+rondo_code rondo_finish(rondo_communicator* communicator) {
+  return guarded({{communicator, "the communicator"}},
+                 [&] { return communicator->communicator.finish(); });
+}
+
 rondo_code rondo_abort(rondo_communicator* communicator, const char* reason) {
   return guarded({{communicator, "the communicator"}}, [&]() -> Status {
     communicator->communicator.abort(reason ? reason : "no reason given");

@@ -18,6 +18,10 @@ void keep_promises(rondo_communicator& handle) {
   handle.promised.clear();
 }
 
+void leave_group(rondo_communicator& handle) {
+  if (handle.groups > 0 && --handle.groups == 0) keep_promises(handle);
+}
+
 }  // namespace
 }  // namespace rondo::c_api
 
@@ -94,7 +98,15 @@ rondo_code rondo_group_start(rondo_communicator* communicator) {
 rondo_code rondo_group_end(rondo_communicator* communicator) {
   return run({communicator, nullptr}, [&](Communicator& c, const Arguments&) {
     const Status status = c.group_end();
-    if (communicator->groups > 0 && --communicator->groups == 0) keep_promises(*communicator);
+    leave_group(*communicator);
+    return status;
+  });
+}
+
+rondo_code rondo_group_abandon(rondo_communicator* communicator, const char* reason) {
+  return run({communicator, nullptr}, [&](Communicator& c, const Arguments&) {
+    const Status status = c.group_abandon(reason ? reason : "no reason given");
+    leave_group(*communicator);
     return status;
   });
 }

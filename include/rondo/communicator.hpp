@@ -334,6 +334,9 @@ class Communicator {
   /// the outermost one and runs with it.
   Status group_start();
   Status group_end();
+  /// Instead of group_end(): nothing of the group runs, nor of one around it. Its Works, and the end
+  /// of the outermost group, return kInvalidArgument with this reason.
+  Status group_abandon(const std::string& reason);
 
   /// Asynchronous forms: they return at once, and rondo's progress thread executes the operations
   /// in issue order. A wrong argument returns a Work that has already ended with the error.
@@ -494,6 +497,10 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
+  /// Waits until every asynchronous operation and message of this communicator has ended, well or
+  /// badly, as its destructor does: here abort() can end the wait. Returns status(). Blocks at most
+  /// until their deadlines. Not in a group; a device's streams are not waited for.
+  Status finish();
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread may call it.
   void abort(const std::string& reason);

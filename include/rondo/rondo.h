@@ -338,6 +338,9 @@ rondo_code rondo_try_probe(rondo_communicator* communicator, int32_t peer, int32
  * of the outermost one and runs with it. */
 rondo_code rondo_group_start(rondo_communicator* communicator);
 rondo_code rondo_group_end(rondo_communicator* communicator);
+/* Instead of rondo_group_end: nothing of the group runs, nor of one around it. Its works, and the end
+ * of the outermost group, return RONDO_INVALID_ARGUMENT with this reason. */
+rondo_code rondo_group_abandon(rondo_communicator* communicator, const char* reason);
 
 /* ---- asynchronous operations */
 
@@ -440,6 +443,11 @@ rondo_code rondo_get_work_envelope(const rondo_work* work, rondo_envelope* envel
 void rondo_work_release(rondo_work* work);
 
 /* ---- the state of a communicator */
+
+/* Waits until every asynchronous operation of this communicator has ended, well or badly, as
+ * rondo_destroy does: here rondo_abort can end the wait. Returns the communicator's first failure.
+ * Not in a group; a device's streams are not waited for. */
+rondo_code rondo_finish(rondo_communicator* communicator);
 
 /* Makes every pending and later call, on every rank, return RONDO_ABORTED with this reason. Any
  * thread may call it. */

@@ -35,8 +35,8 @@ def _group(self):
     self._group_start()
     try:
         yield self
-    except BaseException:
-        self._group_abandon()
+    except BaseException as failure:
+        self._group_abandon(f"{type(failure).__name__}: {failure}")
         raise
     self._group_end()
 

@@ -192,7 +192,7 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
   on_device_ = settings.device >= 0;
 }
 
-PyCommunicator::~PyCommunicator() { close(); }
+PyCommunicator::~PyCommunicator() { destroy(); }
 
 rondo_communicator* PyCommunicator::handle() const {
   if (handle_ == nullptr) throw nb::value_error("this communicator is closed");
@@ -207,7 +207,25 @@ void PyCommunicator::expect_own_process() const {
       "rondo by rondo-run, or by multiprocessing's \"spawn\", and create a communicator there");
 }
 
+rondo_code PyCommunicator::wait_for_all() const {
+  const Interruptible interruptible(handle_);
+  const nb::gil_scoped_release released;
+  return rondo_finish(handle_);
+}
+
+void PyCommunicator::finish() {
+  handle();
+  check(wait_for_all(), rank());
+}
+
 void PyCommunicator::close() {
+  if (handle_ == nullptr || std::exchange(closing_, true)) return;
+  if (forks_ == forks()) wait_for_all();  // what failed, its Work says
+  destroy();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void PyCommunicator::destroy() {
   if (handle_ == nullptr) return;
   rondo_communicator* const ending = std::exchange(handle_, nullptr);
   {
@@ -262,11 +280,10 @@ void PyCommunicator::group_end() {
   check(code, rank());
 }
 
-void PyCommunicator::group_abandon() {
-  // A refused call spoils its group: group_end then only returns the error.
-  rondo_send(handle(), nullptr, 0, -1, -1, nullptr);
-  rondo_group_end(handle());
+void PyCommunicator::group_abandon(const std::string& reason) {
+  const rondo_code code = rondo_group_abandon(handle(), reason.c_str());
   leave_group();
+  check(code, rank());
 }
 
 void PyCommunicator::leave_group() {
@@ -389,6 +406,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("device") = -1)
       .def_prop_ro("rank", &PyCommunicator::rank)
       .def_prop_ro("size", &PyCommunicator::size)
+      .def("finish", &PyCommunicator::finish)
       .def("close", &PyCommunicator::close)
       .def("_group_start", &PyCommunicator::group_start)
       .def("_group_end", &PyCommunicator::group_end)

@@ -73,6 +73,9 @@ class PyCommunicator {
   int rank() const { return rank_; }  // also after close()
   bool on_device() const { return on_device_; }
   int size() const { return rondo_size(handle()); }
+  /// Waits until every asynchronous operation has ended; throws the communicator's error.
+  void finish();
+  /// Waits as finish() does, and leaves.
   void close();
 
   /// Keeps arrays that a group, or an operation whose Work was dropped, still uses.
@@ -80,7 +83,7 @@ class PyCommunicator {
   void group_start();
   void group_end();
   /// Ends a group whose calls must not run.
-  void group_abandon();
+  void group_abandon(const std::string& reason);
   bool in_group() const { return group_depth_ > 0; }
 
  private:
@@ -95,12 +98,15 @@ class PyCommunicator {
   static void drop(std::vector<Kept> taken);
 
   void leave_group();
+  rondo_code wait_for_all() const;  // Ctrl-C ends it
+  void destroy();
 
   rondo_communicator* handle_ = nullptr;
   int rank_ = -1;
   bool on_device_ = false;
   std::vector<Kept> kept_;
   int group_depth_ = 0;
+  bool closing_ = false;
   int forks_ = forks();
 };
 

@@ -29,7 +29,7 @@ class UnderALauncher(unittest.TestCase):
         return done.stdout.count(": ok")
 
     def test_collectives_messages_and_state(self):
-        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "state")
+        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes", "state")
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 self.assertEqual(self.ranks(ranks, *cases), ranks * len(cases))
@@ -50,6 +50,7 @@ class UnderALauncher(unittest.TestCase):
         self.assertEqual(self.ranks(2, "disagree"), 2)
         self.assertEqual(self.ranks(2, "another_collective"), 2)
         self.assertEqual(self.ranks(2, "interrupted"), 2)
+        self.assertEqual(self.ranks(2, "closes_in_vain"), 2)
 
 
 class Alone(unittest.TestCase):
@@ -245,8 +246,10 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         with self.assertRaises(ZeroDivisionError), c.group():
             c.send(b"abc", 0)
             c.recv(got, 0)
-            raise ZeroDivisionError
+            work = c.send(b"abc", 0, async_op=True)
+            raise ZeroDivisionError("no data")
         self.assertEqual(got, bytes(3))
+        self.refused("the group was abandoned: ZeroDivisionError: no data", work.wait, error=rondo.Error)
         with c.group():
             c.send(b"xyz", 0)
             c.recv(got, 0)

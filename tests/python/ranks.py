@@ -286,6 +286,37 @@ def interrupted(c):
     raise AssertionError("no KeyboardInterrupt")
 
 
+def closes_in_vain(c):
+    """Ctrl-C ends close(), which waits for a message that never comes; the others learn it."""
+    pair = c.split(0, c.rank)
+    work = pair.recv(bytearray(1), 1 - c.rank, async_op=True)
+    if c.rank == 1:
+        try:
+            pair.finish()
+        except rondo.Error as error:
+            assert error.code == "aborted" and "Ctrl-C" in str(error), (error.code, error)
+            return
+        raise AssertionError("no error")
+    main = threading.main_thread().ident
+    threading.Timer(1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    try:
+        pair.close()
+    except KeyboardInterrupt:
+        assert work.test()
+        return
+    raise AssertionError("no KeyboardInterrupt")
+
+
+def finishes(c):
+    """finish() waits for operations whose Works are gone."""
+    sums = [np.full(100000, c.rank + 1 + i, "int32") for i in range(5)]
+    for x in sums:
+        c.all_reduce(x, x, async_op=True)
+    c.finish()
+    for i, x in enumerate(sums):
+        assert (x == sum(r + 1 + i for r in range(c.size))).all()
+
+
 if __name__ == "__main__":
     with rondo.Communicator() as world:
         for case in sys.argv[1:]:

@@ -57,6 +57,23 @@ static void probes(rondo_communicator* world) {
   rondo_work_release(sent);
 }
 
+static void abandoned(rondo_communicator* world) {
+  rondo_work* received = NULL;
+  rondo_envelope e = {5, 5, 5, RONDO_INT32, 0};
+  prepare();
+  expect_error(rondo_group_abandon(world, "early"), RONDO_INVALID_ARGUMENT, "without group_start");
+  expect_ok(rondo_group_start(world), "group_start");
+  expect_ok(rondo_recv_tagged(world, in, 1, RONDO_INT32, 0, 8, &e, sizeof e, NULL), "recv");
+  expect_ok(rondo_recv_tagged_async(world, in, 1, RONDO_INT32, 0, 8, NULL, &received), "recv");
+  expect_ok(rondo_group_abandon(world, NULL), "group_abandon");
+  expect(e.source == -1, "no message");
+  expect_error(rondo_work_wait(received), RONDO_INVALID_ARGUMENT, "abandoned: no reason given");
+  rondo_work_release(received);
+  expect_ok(rondo_finish(world), "finish");
+  expect_error(rondo_finish(NULL), RONDO_INVALID_ARGUMENT, "communicator");
+  expect_received(0, "nothing");
+}
+
 static void works(rondo_communicator* world) {
   rondo_work* begun[4] = {NULL, NULL, NULL, NULL};
   rondo_envelope e;
@@ -156,6 +173,7 @@ int main(void) {
   config.world_size = 1;
   expect_ok(rondo_create(&world, &config), "create");
   probes(world);
+  abandoned(world);
   works(world);
   groups(world);
   waits_in_a_group(world);

@@ -91,6 +91,27 @@ TEST_CASE("a wait for what an open group holds is refused, and the group goes on
   }));
 }
 
+TEST_CASE("finish waits for operations whose handles are gone, and abort ends it") {
+  require_all_ok(run_world(How::kThreads, 3, [](Communicator& comm) {
+    expect_ok(comm.finish(), "with none outstanding");
+    std::vector<std::vector<int32_t>> data(4, std::vector<int32_t>(50000, comm.rank()));
+    for (auto& each : data) {
+      (void)comm.all_reduce_async(each.data(), each.data(), each.size(), DataType::kInt32);
+    }
+    expect_ok(comm.finish(), "finish");
+    for (const auto& each : data) expect(each.front() == 3 && each.back() == 3, "sum");
+    int32_t in = 0;
+    const Work never = comm.recv_async(&in, 1, DataType::kInt32, (comm.rank() + 1) % 3);
+    std::jthread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (comm.rank() == 1) comm.abort("enough");
+    });
+    const Status ended = comm.finish();
+    expect(ended.code() == Code::kAborted, ended.message());
+    expect(never.test(), "its operation has ended");
+  }));
+}
+
 TEST_CASE("a dropped handle lets the operation go on, and destruction waits for it") {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const TempDirectory directory;

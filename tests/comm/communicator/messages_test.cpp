@@ -296,6 +296,35 @@ TEST_CASE("groups inside a group are part of it") {
   }
 }
 
+TEST_CASE("an abandoned group runs nothing, and says why") {
+  require_all_ok(run_world(How::kThreads, 2, [&](Communicator& comm) {
+    const int other = 1 - comm.rank();
+    int32_t in = -1, out = 5;
+    const auto expect_reason = [](const Status& status, const std::string& what) {
+      expect(status.code() == Code::kInvalidArgument, what);
+      expect(status.message().find("the group was abandoned: no more data") != std::string::npos,
+             status.message());
+    };
+    expect(!comm.group_abandon("none").ok(), "without a group");
+    expect_ok(comm.group_start(), "start");
+    expect_ok(comm.send(&out, 1, DataType::kInt32, other), "send");
+    Work received = comm.recv_async(&in, 1, DataType::kInt32, other);
+    expect_ok(comm.group_abandon("no more data"), "abandon");
+    expect_reason(received.wait(), "its Work");
+    expect(!comm.group_end().ok(), "it has ended");
+    expect_ok(comm.group_start(), "outer start");
+    expect_ok(comm.group_start(), "inner start");
+    received = comm.recv_async(&in, 1, DataType::kInt32, other);
+    expect_ok(comm.group_abandon("no more data"), "abandon the inner one");
+    expect(!comm.finish().ok(), "the outer one is open");
+    expect_reason(comm.group_end(), "the outer one");
+    expect_reason(received.wait(), "the inner Work");
+    expect_eq(in, -1, "nothing was received");
+    expect_ok(comm.all_reduce(&out, &out, 1, DataType::kInt32), "the communicator is whole");
+    expect_eq(out, 10, "sum");
+  }));
+}
+
 TEST_CASE("of two messages that end in the same moment, one well and one badly, both end") {
   for (int turn = 0; turn < 10; ++turn) {
     std::atomic<int> sent{0};
