@@ -616,6 +616,8 @@ def bad_input(rank, ranks):
                         (torch.ones(3), dist.ReduceOp.BAND, "band")):
         with refused(part):
             dist.all_reduce(x, op)
+    with refused("meta"):  # torch itself asks no backend for such tensors
+        backend().allreduce([torch.empty(3, device="meta")], dist.AllreduceOptions())
     if rank == 0:  # the root's own; the others are not yet in the call
         with refused("rank 0 has 2 elements", "own 3"):
             dist.gather(torch.ones(3), [torch.empty(2), torch.empty(4)] + [torch.empty(3)] * (ranks - 2) if ranks > 1 else [torch.empty(2)])
