@@ -14,21 +14,22 @@ namespace {
 
 /// Ranges of library memory that were freed, by size: a step of a training asks for those of the last one, and new pages take
 /// longer than their transfer. What is kept and what is in use are together never more than what was in use at once. The GIL guards it.
-class Kept {
+class FreedRanges {
  public:
   /// A range of that size, with what it held; nullptr: the arena is full.
   void* take(size_t bytes) {
     forget_after_fork();
+    void* const data = kept_or_new(bytes);
+    if (data == nullptr) return nullptr;
     used_ += bytes;
     most_ = std::max(most_, used_);
-    if (const auto found = ranges_.find(bytes); found != ranges_.end()) return remove(found);
-    while (!ranges_.empty() && used_ + kept_ > most_) rondo_free(remove(ranges_.begin()));
-    return rondo_alloc(bytes);
+    return data;
   }
 
   void give(void* data, size_t bytes) {
     forget_after_fork();
-    used_ -= std::min(used_, bytes);
+    if (rondo_is_library_memory(data, bytes) == 0) return rondo_free(data);  // the parent's
+    used_ -= bytes;
     ranges_.emplace(bytes, data);
     kept_ += bytes;
     while (used_ + kept_ > most_) rondo_free(remove(ranges_.begin()));
@@ -36,6 +37,18 @@ class Kept {
 
  private:
   using Ranges = std::multimap<size_t, void*>;
+
+  void* kept_or_new(size_t bytes) {
+    if (const auto found = ranges_.find(bytes); found != ranges_.end()) return remove(found);
+    const size_t most = std::max(most_, used_ + bytes);
+    while (!ranges_.empty() && used_ + bytes + kept_ > most) rondo_free(remove(ranges_.begin()));
+    void* data = rondo_alloc(bytes);
+    while (data == nullptr && !ranges_.empty()) {  // they may be what fills the arena
+      rondo_free(remove(ranges_.begin()));
+      data = rondo_alloc(bytes);
+    }
+    return data;
+  }
 
   void* remove(Ranges::iterator range) {
     void* const data = range->second;
@@ -47,7 +60,7 @@ class Kept {
   /// What a parent has kept is the parent's.
   void forget_after_fork() {
     if (owner_ == ::getpid()) return;
-    *this = Kept();
+    *this = FreedRanges();
   }
 
   Ranges ranges_;
@@ -57,18 +70,18 @@ class Kept {
   pid_t owner_ = ::getpid();
 };
 
-Kept& kept() {
-  static Kept* const the_kept = new Kept;  // leaked: arrays outlive static objects
-  return *the_kept;
+FreedRanges& freed() {
+  static auto* const ranges = new FreedRanges;  // leaked: arrays outlive static objects
+  return *ranges;
 }
 
 /// Library memory, exported by the buffer protocol: numpy and torch make arrays of it, which keep it.
 struct Memory {
   Memory(size_t wanted, bool reused)
-      : bytes(wanted), is_reused(reused), data(reused ? kept().take(bytes) : rondo_alloc(bytes)) {
+      : bytes(wanted), is_reused(reused), data(reused ? freed().take(bytes) : rondo_alloc(bytes)) {
     if (data == nullptr) throw std::bad_alloc();
   }
-  ~Memory() { is_reused ? kept().give(data, bytes) : rondo_free(data); }
+  ~Memory() { is_reused ? freed().give(data, bytes) : rondo_free(data); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
