@@ -13,6 +13,7 @@ MOST = 10
 WAIT = "comm/host/wait"
 RUNS = 6
 ENOUGH = 5  # calls of one way
+PART = re.compile(r".*/((?:comm|transport|kernels)/[^:]+)")
 SIMD = "kernels/host/move-inl"  # stands for all that it inlines
 
 
@@ -44,14 +45,11 @@ def files_of(addresses, program, root):
         if line.startswith("0x"):
             found.append([])
             continue
-        path = pathlib.Path(line.split(":")[0]).resolve()
-        if line.startswith("?") or not path.is_relative_to(root) or not path.is_file():
+        path = PART.search(line)  # a compiler cache may name another copy of the tree
+        if not path or not (root / path[1]).is_file():
             continue  # generated, or the standard library's
-        name = without_suffix(path.relative_to(root))
-        if name.startswith(("kernels/host/", "kernels/element")):
-            found[-1].append(SIMD)
-        elif name.startswith(("comm/", "transport/", "kernels/")):
-            found[-1].append(name)
+        name = without_suffix(pathlib.Path(path[1]))
+        found[-1].append(SIMD if name.startswith(("kernels/host/", "kernels/element")) else name)
     return dict(zip(addresses, found))
 
 
