@@ -291,11 +291,14 @@ def concurrent(rank, ranks):
             time.sleep(0.001)
         return dist.send(torch.ones(1), 1)
 
-    before = dist.group.WORLD._get_sequence_number_for_group() + 1
-    done = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    before = dist.group.WORLD._get_sequence_number_for_group()  # messages are not counted
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        done.then(send)
+        dist.irecv(torch.empty(1), 1).get_future().then(send)
+        store.set("concurrent", "")  # a callback given to an ended future would run here, before the barrier
     elif rank == 1:
+        store.wait(["concurrent"])
+        dist.send(torch.ones(1), 0)
         dist.recv(torch.empty(1), 0)
     dist.barrier()
     x = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,), check_invariants=False)
