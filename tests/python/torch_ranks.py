@@ -388,10 +388,15 @@ def ends(rank, ranks):
             time.sleep(0.001)
         called.append(dist.all_reduce(x, async_op=True))
 
-    dist.all_reduce(x := torch.ones(1), async_op=True).get_future().then(call)
+    x = torch.ones(1)
+    received = dist.irecv(torch.empty(1), (rank - 1) % ranks)
+    received.get_future().then(call)
+    dist.barrier()  # given to a future that has ended, it would run here
+    dist.send(torch.ones(1), (rank + 1) % ranks)
+    received.wait()
     meet_again()
     called[0].wait()
-    same(x, torch.full((1,), float(ranks * ranks)))
+    same(x, torch.full((1,), float(ranks)))
     failures = []
 
     def wait():
