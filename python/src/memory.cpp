@@ -13,9 +13,21 @@ namespace rondo::python {
 namespace {
 
 /// Ranges of library memory that were freed, by size: a step of a training asks for those of the last one, and new pages take
-/// longer than their transfer. What is kept and what is in use are together never more than what was in use at once. The GIL guards it.
+/// longer than their transfer. What is kept and what is in use are together never more than what was in
+/// use at once. The GIL guards it.
 class FreedRanges {
  public:
+  /// A new range of zeros, which is not given back here; nullptr: the arena is full.
+  void* allocate(size_t bytes) {
+    forget_after_fork();
+    void* data = rondo_alloc(bytes);
+    while (data == nullptr && !ranges_.empty()) {  // they may be what fills the arena
+      rondo_free(remove(ranges_.begin()));
+      data = rondo_alloc(bytes);
+    }
+    return data;
+  }
+
   /// A range of that size, with what it held; nullptr: the arena is full.
   void* take(size_t bytes) {
     forget_after_fork();
@@ -32,7 +44,6 @@ class FreedRanges {
     used_ -= bytes;
     ranges_.emplace(bytes, data);
     kept_ += bytes;
-    while (used_ + kept_ > most_) rondo_free(remove(ranges_.begin()));
   }
 
  private:
@@ -42,12 +53,7 @@ class FreedRanges {
     if (const auto found = ranges_.find(bytes); found != ranges_.end()) return remove(found);
     const size_t most = std::max(most_, used_ + bytes);
     while (!ranges_.empty() && used_ + bytes + kept_ > most) rondo_free(remove(ranges_.begin()));
-    void* data = rondo_alloc(bytes);
-    while (data == nullptr && !ranges_.empty()) {  // they may be what fills the arena
-      rondo_free(remove(ranges_.begin()));
-      data = rondo_alloc(bytes);
-    }
-    return data;
+    return allocate(bytes);
   }
 
   void* remove(Ranges::iterator range) {
@@ -78,7 +84,9 @@ FreedRanges& freed() {
 /// Library memory, exported by the buffer protocol: numpy and torch make arrays of it, which keep it.
 struct Memory {
   Memory(size_t wanted, bool reused)
-      : bytes(wanted), is_reused(reused), data(reused ? freed().take(bytes) : rondo_alloc(bytes)) {
+      : bytes(wanted),
+        is_reused(reused),
+        data(reused ? freed().take(bytes) : freed().allocate(bytes)) {
     if (data == nullptr) throw std::bad_alloc();
   }
   ~Memory() { is_reused ? freed().give(data, bytes) : rondo_free(data); }
