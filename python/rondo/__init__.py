@@ -28,6 +28,15 @@ def _from_mpi(comm, **settings):
     return Communicator(comm.Get_rank(), comm.Get_size(), all_gather=comm.allgather, **settings)
 
 
+def _described(failure):
+    """As the C API takes it: an exception's text may not be had, or not be UTF-8."""
+    try:
+        text = f"{type(failure).__name__}: {failure}"
+    except Exception:  # noqa: BLE001
+        text = type(failure).__name__
+    return text.encode("utf-8", "replace").decode()
+
+
 @contextlib.contextmanager
 def _group(self):
     """Calls inside `with c.group():` run together at its end: messages in any order, collectives in theirs. After an exception
@@ -36,7 +45,7 @@ def _group(self):
     try:
         yield self
     except BaseException as failure:
-        self._group_abandon(f"{type(failure).__name__}: {failure}")
+        self._group_abandon(_described(failure))
         raise
     self._group_end()
 
@@ -45,7 +54,7 @@ def _exit(self, kind, failure, _):
     """Closes it. After an exception other ranks must not wait for this one; sys.exit(0) is none."""
     if kind is not None and not (kind is SystemExit and failure.code in (None, 0)):
         with contextlib.suppress(Error, ValueError):
-            self.abort(f"rank {self.rank} left after {kind.__name__}: {failure}")
+            self.abort(f"rank {self.rank} left after {_described(failure)}")
     self.close()
 
 
