@@ -498,8 +498,9 @@ class Communicator {
   }
 
   /// Waits until every asynchronous operation and message of this communicator has ended, well or
-  /// badly, as its destructor does: here abort() can end the wait. Returns status(). Blocks at most
-  /// until their deadlines. Not in a group; a device's streams are not waited for.
+  /// badly, as its destructor does: here abort() can end the wait. Returns the communicator's first
+  /// failure. Blocks at most until their deadlines. Not in a group; a device's streams are not
+  /// waited for.
   Status finish();
   /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
   /// thread may call it.

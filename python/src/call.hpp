@@ -84,6 +84,7 @@ nb::object run(nb::handle self_object, const CallSettings& options,
   if (options.async_op) {
     rondo_work* work = nullptr;
     {
+      const PyCommunicator::InCall in_call(self);
       const nb::gil_scoped_release released;
       code = std::apply(
           [&](auto... each) { return asynchronous(handle, each..., &options.call, &work); },
@@ -94,6 +95,7 @@ nb::object run(nb::handle self_object, const CallSettings& options,
   }
   {
     const Interruptible interruptible(handle);
+    const PyCommunicator::InCall in_call(self);
     const nb::gil_scoped_release released;
     code = std::apply([&](auto... each) { return blocking(handle, each..., &options.call); },
                       arguments);

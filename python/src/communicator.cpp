@@ -195,6 +195,11 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
 PyCommunicator::~PyCommunicator() { destroy(); }
 
 rondo_communicator* PyCommunicator::handle() const {
+  if (closing_) throw nb::value_error("this communicator is closed");
+  return handle_until_closed();
+}
+
+rondo_communicator* PyCommunicator::handle_until_closed() const {
   if (handle_ == nullptr) throw nb::value_error("this communicator is closed");
   expect_own_process();
   return handle_;
@@ -213,14 +218,36 @@ rondo_code PyCommunicator::wait_for_all() const {
   return rondo_finish(handle_);
 }
 
+void PyCommunicator::wait_for_calls() const {
+  const Interruptible interruptible(handle_);
+  while (calls_ > 0) {
+    const nb::gil_scoped_release released;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 void PyCommunicator::finish() {
   handle();
-  check(wait_for_all(), rank());
+  const rondo_code code = wait_for_all();
+  drop(take(has_ended));
+  check(code, rank());
 }
 
 void PyCommunicator::close() {
   if (handle_ == nullptr || std::exchange(closing_, true)) return;
-  if (forks_ == forks()) wait_for_all();  // what failed, its Work says
+  if (forks_ == forks()) {
+    while (group_depth_ > 0) {
+      rondo_group_abandon(handle_, "the communicator was closed");
+      leave_group();
+    }
+    try {
+      wait_for_calls();
+      wait_for_all();  // what failed, its Work says
+    } catch (...) {    // a signal that came before
+      closing_ = false;
+      throw;
+    }
+  }
   destroy();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
@@ -243,11 +270,13 @@ void PyCommunicator::keep(rondo_work* work, std::vector<Array> arrays) {
     return;
   }
   kept_.push_back({work, std::move(arrays)});
-  drop(take([](const Kept& kept) {
-    int over = 0;
-    if (kept.work != nullptr) rondo_work_test(kept.work, &over);
-    return over != 0;
-  }));
+  drop(take(has_ended));
+}
+
+bool PyCommunicator::has_ended(const Kept& kept) {
+  int over = 0;
+  if (kept.work != nullptr) rondo_work_test(kept.work, &over);
+  return over != 0;
 }
 
 template <class Chosen>
@@ -270,11 +299,13 @@ void PyCommunicator::group_start() {
 }
 
 void PyCommunicator::group_end() {
+  rondo_communicator* const handle = this->handle();
   rondo_code code = RONDO_OK;
   {
-    const Interruptible interruptible(handle());
+    const Interruptible interruptible(handle);
+    const InCall in_call(*this);
     const nb::gil_scoped_release released;
-    code = rondo_group_end(handle());
+    code = rondo_group_end(handle);
   }
   leave_group();
   check(code, rank());
@@ -329,7 +360,8 @@ std::string flight_record(const PyCommunicator& self) {
   std::string text;
   do {  // it grows while it is read
     text.resize(needed);
-    check(rondo_flight_record(self.handle(), text.data(), text.size(), &needed), self.rank());
+    check(rondo_flight_record(self.handle_until_closed(), text.data(), text.size(), &needed),
+          self.rank());
   } while (needed > text.size());
   text.resize(needed == 0 ? 0 : needed - 1);
   return text;
@@ -338,12 +370,14 @@ std::string flight_record(const PyCommunicator& self) {
 /// null: this rank has no part. `create` is called with the GIL released.
 template <class Create>
 PyCommunicator* part_of(PyCommunicator& self, const Create& create) {
+  rondo_communicator* const handle = self.handle();
   rondo_communicator* part = nullptr;
   rondo_code code = RONDO_OK;
   {
-    const Interruptible interruptible(self.handle());
+    const Interruptible interruptible(handle);
+    const PyCommunicator::InCall in_call(self);
     const nb::gil_scoped_release released;
-    code = create(self.handle(), &part);
+    code = create(handle, &part);
   }
   check(code, self.rank());
   return part == nullptr ? nullptr : new PyCommunicator(part, self.on_device());
@@ -417,10 +451,13 @@ void bind_communicator(nb::module_& module) {
       .def(
           "abort",
           [](PyCommunicator& self, const std::string& reason) {
-            check(rondo_abort(self.handle(), reason.c_str()), self.rank());
+            check(rondo_abort(self.handle_until_closed(), reason.c_str()), self.rank());
           },
           nb::arg("reason"))
-      .def("check", [](PyCommunicator& self) { check(rondo_status(self.handle()), self.rank()); })
+      .def("check",
+           [](PyCommunicator& self) {
+             check(rondo_status(self.handle_until_closed()), self.rank());
+           })
       .def("plan", plan, nb::arg("collective"), nb::arg("count"), nb::arg("dtype") = "float32",
            nb::kw_only(), nb::arg("op") = "sum", nb::arg("library_memory") = false)
       .def("stats", stats)

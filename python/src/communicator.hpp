@@ -65,8 +65,10 @@ class PyCommunicator {
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
 
-  /// The open handle; throws ValueError after close(), and in a forked child.
+  /// For a new call: throws ValueError once close() has begun, and in a forked child.
   rondo_communicator* handle() const;
+  /// For abort() and what tells about a close() that waits.
+  rondo_communicator* handle_until_closed() const;
   /// Throws ValueError in a forked child.
   void expect_own_process() const;
   rondo_communicator* handle_or_null() const { return handle_; }
@@ -75,7 +77,7 @@ class PyCommunicator {
   int size() const { return rondo_size(handle()); }
   /// Waits until every asynchronous operation has ended; throws the communicator's error.
   void finish();
-  /// Waits as finish() does, and leaves.
+  /// Abandons an open group, waits as finish() does, and leaves.
   void close();
 
   /// Keeps arrays that a group, or an operation whose Work was dropped, still uses.
@@ -86,11 +88,24 @@ class PyCommunicator {
   void group_abandon(const std::string& reason);
   bool in_group() const { return group_depth_ > 0; }
 
+  /// A call that runs without the GIL: close() waits for its end. Made and dropped with the GIL held.
+  class InCall {
+   public:
+    explicit InCall(PyCommunicator& self) : self_(self) { ++self_.calls_; }
+    ~InCall() { --self_.calls_; }
+    InCall(const InCall&) = delete;
+    InCall& operator=(const InCall&) = delete;
+
+   private:
+    PyCommunicator& self_;
+  };
+
  private:
   struct Kept {
     rondo_work* work;  // null: until the group's end
     std::vector<Array> arrays;
   };
+  static bool has_ended(const Kept& kept);
   /// Out of kept_ come those that `chosen` chooses. Runs no Python.
   template <class Chosen>
   std::vector<Kept> take(const Chosen& chosen);
@@ -99,6 +114,7 @@ class PyCommunicator {
 
   void leave_group();
   rondo_code wait_for_all() const;  // Ctrl-C ends it
+  void wait_for_calls() const;      // of other threads; Ctrl-C ends it
   void destroy();
 
   rondo_communicator* handle_ = nullptr;
@@ -106,6 +122,7 @@ class PyCommunicator {
   bool on_device_ = false;
   std::vector<Kept> kept_;
   int group_depth_ = 0;
+  int calls_ = 0;
   bool closing_ = false;
   int forks_ = forks();
 };

@@ -34,14 +34,16 @@ nb::object recv(nb::handle self, nb::handle y, int peer, std::optional<int> tag,
              std::make_tuple(out.data, out.count, type_of(out), peer, *tag));
 }
 
-nb::object probe(const PyCommunicator& self, int peer, int tag, const nb::kwargs& options) {
+nb::object probe(PyCommunicator& self, int peer, int tag, const nb::kwargs& options) {
   const CallSettings settings(options);
   rondo_envelope envelope;
   rondo_code code = RONDO_OK;
   {
-    const Interruptible interruptible(self.handle());
+    rondo_communicator* const handle = self.handle();
+    const Interruptible interruptible(handle);
+    const PyCommunicator::InCall in_call(self);
     const nb::gil_scoped_release released;
-    code = rondo_probe(self.handle(), peer, tag, &envelope, sizeof envelope, &settings.call);
+    code = rondo_probe(handle, peer, tag, &envelope, sizeof envelope, &settings.call);
   }
   check(code, self.rank());
   return envelope_of(envelope);

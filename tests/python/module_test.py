@@ -2,6 +2,7 @@
 """module_test.py BIN PACKAGE OTHER_VERSION: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a
 rank does. OTHER_VERSION is a library with another rondo_version()."""
 import ast
+import operator
 import os
 import pathlib
 import re
@@ -211,6 +212,66 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.refused("closed", c.barrier)
         self.assertEqual(work.wait(), bytearray(5))  # it had ended
 
+    def test_close_refuses_the_calls_of_other_threads_and_waits_for_those_that_run(self):
+        c, refusals = rondo.Communicator(0, 1), []
+        pending = c.recv(bytearray(1), 0, async_op=True, timeout=0.5)  # close() waits for it
+
+        def call():
+            try:
+                while True:
+                    c.all_reduce(bytearray(1 << 20))
+            except ValueError as refusal:
+                refusals.append(str(refusal))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        c.close()
+        thread.join(60)
+        self.assertEqual(refusals, ["this communicator is closed"])
+        self.refused("", pending.wait, error=rondo.Error)
+
+    def test_close_abandons_an_open_group(self):
+        c = rondo.Communicator(0, 1)
+        with self.assertRaisesRegex(ValueError, "closed"), c.group():
+            work = c.recv(bytearray(1), 0, async_op=True)
+            c.close()
+        self.refused("abandoned: the communicator was closed", work.wait, error=rondo.Error)
+
+    def test_close_can_be_repeated_after_a_signal_that_was_there_before(self):
+        import ctypes
+
+        c = rondo.Communicator(0, 1)
+        with self.assertRaises(KeyboardInterrupt):
+            # No bytecode runs between the two calls, so the signal is found in close().
+            list(map(operator.methodcaller("__call__"), [ctypes.pythonapi.PyErr_SetInterrupt, c.close]))
+        self.assertEqual(c.all_reduce(b"ab"), b"ab")
+        c.close()
+        self.refused("closed", c.barrier)
+
+    def test_finish_frees_the_arrays_of_dropped_operations(self):
+        import numpy as np
+
+        y = np.zeros(3)
+        seen = weakref.ref(y)
+        self.c.recv(y, 0, 1, async_op=True)
+        del y
+        self.c.send(np.ones(3), 0, 1)
+        self.c.finish()
+        self.assertIsNone(seen())
+
+    def test_freed_ranges_make_room_in_a_full_arena(self):
+        program = """
+import numpy, rondo
+for reused in True, False:
+    x = rondo._empty(48 << 20, numpy.uint8, reused=True)
+    del x
+    x = rondo._empty(40 << 20, numpy.uint8, reused=reused)
+    print(rondo.is_library_memory(x))
+    del x
+"""
+        done = run(sys.executable, "-c", program, RONDO_ARENA_BYTES="64M")
+        self.assertEqual((done.returncode, done.stdout), (0, "True\nTrue\n"), done.stderr)
+
     def test_threads_meet_by_an_id_or_by_an_all_gather_of_their_own(self):
         for ranks in (2, 3):
             identity, meeting, blobs, sums = rondo.make_unique_id(), threading.Barrier(ranks), [None] * ranks, {}
@@ -254,6 +315,18 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
             c.send(b"xyz", 0)
             c.recv(got, 0)
         self.assertEqual(got, b"xyz")
+
+    def test_a_group_ends_after_an_exception_of_any_text(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        for failure, text in ((ValueError("\ud800"), "ValueError: ?"), (Mute(), "Mute")):
+            with self.assertRaises(type(failure)), self.c.group():
+                work = self.c.send(b"abc", 0, async_op=True)
+                raise failure
+            self.refused(f"the group was abandoned: {text}", work.wait, error=rondo.Error)
+        self.assertEqual(self.c.all_reduce(b"ab"), b"ab")
 
     def test_waiting_inside_the_group_that_holds_the_operation_is_refused(self):
         import numpy as np
