@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "python/src/communicator.hpp"
-#include "python/src/interrupt.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo::python {
@@ -74,7 +73,7 @@ nb::object run(nb::handle self_object, const CallSettings& options,
                std::initializer_list<Array*> arrays, nb::object result, Blocking* blocking,
                Asynchronous* asynchronous, const Arguments& arguments) {
   auto& self = nb::cast<PyCommunicator&>(self_object);
-  rondo_communicator* const handle = self.handle();
+  const int rank = self.rank();  // not after the call: another thread may close it then
   for (const Array* array : arrays) {
     if (!array->object.is_valid() || array->on_device == self.on_device()) continue;
     throw nb::type_error(self.on_device() ? "this communicator is for a GPU's memory"
@@ -83,24 +82,19 @@ nb::object run(nb::handle self_object, const CallSettings& options,
   rondo_code code = RONDO_OK;
   if (options.async_op) {
     rondo_work* work = nullptr;
-    {
-      const PyCommunicator::InCall in_call(self);
-      const nb::gil_scoped_release released;
-      code = std::apply(
+    code = self.run([&](rondo_communicator* handle) {
+      return std::apply(
           [&](auto... each) { return asynchronous(handle, each..., &options.call, &work); },
           arguments);
-    }
-    check(code, self.rank());
+    });
+    check(code, rank);
     return nb::cast(PyWork(nb::borrow(self_object), work, taken(arrays), std::move(result)));
   }
-  {
-    const Interruptible interruptible(handle);
-    const PyCommunicator::InCall in_call(self);
-    const nb::gil_scoped_release released;
-    code = std::apply([&](auto... each) { return blocking(handle, each..., &options.call); },
+  code = self.run_interruptible([&](rondo_communicator* handle) {
+    return std::apply([&](auto... each) { return blocking(handle, each..., &options.call); },
                       arguments);
-  }
-  check(code, self.rank());
+  });
+  check(code, rank);
   if (self.in_group()) self.keep(nullptr, taken(arrays));
   return result;
 }

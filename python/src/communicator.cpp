@@ -299,16 +299,10 @@ void PyCommunicator::group_start() {
 }
 
 void PyCommunicator::group_end() {
-  rondo_communicator* const handle = this->handle();
-  rondo_code code = RONDO_OK;
-  {
-    const Interruptible interruptible(handle);
-    const InCall in_call(*this);
-    const nb::gil_scoped_release released;
-    code = rondo_group_end(handle);
-  }
+  const int rank = this->rank();
+  const rondo_code code = run_interruptible(rondo_group_end);
   leave_group();
-  check(code, rank());
+  check(code, rank);
 }
 
 void PyCommunicator::group_abandon(const std::string& reason) {
@@ -370,16 +364,10 @@ std::string flight_record(const PyCommunicator& self) {
 /// null: this rank has no part. `create` is called with the GIL released.
 template <class Create>
 PyCommunicator* part_of(PyCommunicator& self, const Create& create) {
-  rondo_communicator* const handle = self.handle();
+  const int rank = self.rank();
   rondo_communicator* part = nullptr;
-  rondo_code code = RONDO_OK;
-  {
-    const Interruptible interruptible(handle);
-    const PyCommunicator::InCall in_call(self);
-    const nb::gil_scoped_release released;
-    code = create(handle, &part);
-  }
-  check(code, self.rank());
+  check(self.run_interruptible([&](rondo_communicator* from) { return create(from, &part); }),
+        rank);
   return part == nullptr ? nullptr : new PyCommunicator(part, self.on_device());
 }
 

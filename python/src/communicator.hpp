@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "python/src/array.hpp"
+#include "python/src/interrupt.hpp"
 #include "rondo/rondo.h"
 
 namespace rondo::python {
@@ -88,7 +89,22 @@ class PyCommunicator {
   void group_abandon(const std::string& reason);
   bool in_group() const { return group_depth_ > 0; }
 
-  /// A call that runs without the GIL: close() waits for its end. Made and dropped with the GIL held.
+  /// call(handle) without the GIL: close() waits for its end.
+  template <class Call>
+  rondo_code run(const Call& call) {
+    rondo_communicator* const open = handle();
+    const InCall in_call(*this);
+    const nb::gil_scoped_release released;
+    return call(open);
+  }
+  /// Also, Ctrl-C aborts it.
+  template <class Call>
+  rondo_code run_interruptible(const Call& call) {
+    const Interruptible interruptible(handle());  // a signal's handler may close this communicator
+    return run(call);
+  }
+
+ private:
   class InCall {
    public:
     explicit InCall(PyCommunicator& self) : self_(self) { ++self_.calls_; }
@@ -99,8 +115,6 @@ class PyCommunicator {
    private:
     PyCommunicator& self_;
   };
-
- private:
   struct Kept {
     rondo_work* work;  // null: until the group's end
     std::vector<Array> arrays;

@@ -12,9 +12,9 @@
 namespace rondo::python {
 namespace {
 
-/// Ranges of library memory that were freed, by size: a step of a training asks for those of the last one, and new pages take
-/// longer than their transfer. What is kept and what is in use are together never more than what was in
-/// use at once. The GIL guards it.
+/// Ranges of library memory that were freed, by size: a step of a training asks for those of the
+/// last one, and new pages take longer than their transfer. What is kept and what is in use are
+/// together never more than what was in use at once. The GIL guards it.
 class FreedRanges {
  public:
   /// A new range of zeros, which is not given back here; nullptr: the arena is full.

@@ -37,15 +37,11 @@ nb::object recv(nb::handle self, nb::handle y, int peer, std::optional<int> tag,
 nb::object probe(PyCommunicator& self, int peer, int tag, const nb::kwargs& options) {
   const CallSettings settings(options);
   rondo_envelope envelope;
-  rondo_code code = RONDO_OK;
-  {
-    rondo_communicator* const handle = self.handle();
-    const Interruptible interruptible(handle);
-    const PyCommunicator::InCall in_call(self);
-    const nb::gil_scoped_release released;
-    code = rondo_probe(handle, peer, tag, &envelope, sizeof envelope, &settings.call);
-  }
-  check(code, self.rank());
+  const int rank = self.rank();
+  check(self.run_interruptible([&](rondo_communicator* handle) {
+    return rondo_probe(handle, peer, tag, &envelope, sizeof envelope, &settings.call);
+  }),
+        rank);
   return envelope_of(envelope);
 }
 

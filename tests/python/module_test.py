@@ -2,6 +2,8 @@
 """module_test.py BIN PACKAGE OTHER_VERSION: the Python module of the folder PACKAGE, under BIN/rondo-run and alone. ranks.py is what a
 rank does. OTHER_VERSION is a library with another rondo_version()."""
 import ast
+import contextlib
+import functools
 import operator
 import os
 import pathlib
@@ -11,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from unittest import mock
 import weakref
 
+CALL = operator.methodcaller("__call__")
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -230,6 +234,53 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.assertEqual(refusals, ["this communicator is closed"])
         self.refused("", pending.wait, error=rondo.Error)
 
+    def test_a_call_that_close_has_waited_for_succeeds(self):
+        identity, pair, got, failures = rondo.make_unique_id(), [None, None], bytearray(1), []
+
+        def create(rank):
+            pair[rank] = rondo.Communicator(rank, 2, unique_id=identity)
+
+        def receive():
+            try:
+                pair[0].recv(got, 1, timeout=60)
+            except (ValueError, rondo.Error) as failure:
+                failures.append(failure)
+
+        def send_once_it_closes():
+            with contextlib.suppress(ValueError):
+                while pair[0].size:
+                    time.sleep(0.001)
+            pair[1].send(b"y", 0)
+
+        def started(target, *arguments):
+            thread = threading.Thread(target=target, args=arguments)
+            thread.start()
+            return thread
+
+        for thread in [started(create, rank) for rank in range(2)]:
+            thread.join(60)
+        threads = [started(receive)]
+        while "recv" not in pair[0].flight_record():
+            time.sleep(0.001)
+        threads.append(started(send_once_it_closes))
+        pair[0].close()
+        for thread in threads:
+            thread.join(60)
+        pair[1].close()
+        self.assertEqual((failures, got), ([], b"y"))
+
+    def test_a_signal_handler_may_close_it_before_a_call(self):
+        import ctypes
+
+        c = rondo.Communicator(0, 1)
+        former = signal.signal(signal.SIGUSR1, lambda *_: c.close())
+        try:
+            with self.assertRaisesRegex(ValueError, "closed"):
+                # No bytecode runs between the two calls, so the handler runs in barrier().
+                list(map(CALL, [functools.partial(ctypes.pythonapi.PyErr_SetInterruptEx, signal.SIGUSR1), c.barrier]))
+        finally:
+            signal.signal(signal.SIGUSR1, former)
+
     def test_close_abandons_an_open_group(self):
         c = rondo.Communicator(0, 1)
         with self.assertRaisesRegex(ValueError, "closed"), c.group():
@@ -243,7 +294,7 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         c = rondo.Communicator(0, 1)
         with self.assertRaises(KeyboardInterrupt):
             # No bytecode runs between the two calls, so the signal is found in close().
-            list(map(operator.methodcaller("__call__"), [ctypes.pythonapi.PyErr_SetInterrupt, c.close]))
+            list(map(CALL, [ctypes.pythonapi.PyErr_SetInterrupt, c.close]))
         self.assertEqual(c.all_reduce(b"ab"), b"ab")
         c.close()
         self.refused("closed", c.barrier)
