@@ -289,6 +289,7 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(queue_));
     left_alone->push_back(std::move(progress_));
     left_alone->push_back(std::move(runner_));
+    left_alone->push_back(std::shared_ptr<comm::Agent>(std::move(agent_)));
     left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
     return;
   }
@@ -301,6 +302,7 @@ Communicator::Impl::~Impl() {
         .life.store(static_cast<uint32_t>(board::Life::kGone), std::memory_order_release);
     board_->wake_all();
   }
+  agent_.reset();  // while everything that it looks at is there
 }
 
 }  // namespace rondo

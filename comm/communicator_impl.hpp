@@ -16,6 +16,7 @@
 
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/control/agent.hpp"
 #include "comm/device/device_runner.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/progress.hpp"
@@ -179,6 +180,7 @@ class Communicator::Impl {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<board::Board> board_;
   std::unique_ptr<board::Watch> watch_;
+  std::unique_ptr<comm::Agent> agent_;  // on the first rank of each of several hosts
   std::unique_ptr<comm::Plans> plans_;
   std::unique_ptr<comm::Plans> device_plans_;  // where there is a device
   std::shared_ptr<engine::Runner> runner_;

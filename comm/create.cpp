@@ -148,7 +148,8 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   links_ = introduced.links;
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
-  const comm::HostSizes sizes = comm::size_up(introduced, config_);
+  const comm::HostSizes sizes =
+      comm::size_up(introduced, config_, bootstrap_.hosts(), bootstrap_.rank());
   title_ = parent.title.empty() ? config_.name : parent.title;
   Config shown = config_;
   shown.name = parent.members.empty() ? title_ : title_ + ", " + parent.members;
@@ -170,10 +171,16 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   if (config_.device >= 0) RONDO_TRY(set_up_device());
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
+  if (board_->places().several() && bootstrap_.is_first_on_host()) {
+    agent_ = std::make_unique<comm::Agent>(
+        *board_, bootstrap_.take_control(),
+        [this](int first) { return bootstrap_.find_dead(first); },
+        RONDO_TRY(comm::longest_silence()));
+  }
   bootstrap_.close_sockets();
   // The others are through: no reason to fail.
   (void)base::guarded([&] {
-    if (rank() == 0) status::announce_board(board_segment_.fd());
+    if (bootstrap_.is_first_on_host()) status::announce_board(board_segment_.fd());
     return Status();
   });
   return {};

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <ctime>
+#include <utility>
 
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
@@ -115,20 +117,31 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   error_texts_ = reinterpret_cast<ErrorText*>(at);
 }
 
-Board::Board(std::byte* base, int ranks, int rank, std::string_view name)
-    : BoardView(base, ranks), rank_(rank), counts_kept_(counts_kept(ranks)) {
+Board::Board(std::byte* base, int ranks, int rank, std::string_view name, Places places)
+    : BoardView(base, ranks),
+      rank_(rank),
+      places_(std::move(places)),
+      counts_kept_(counts_kept(ranks)) {
+  if (places_.hosts.ranks() == 0) places_.hosts = base::HostMap::one_host(ranks);
   own_ = states_ + rank;
   own_records_ = records(rank);
   own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
   own_->pid_namespace.store(base::own_pid_namespace(), std::memory_order_relaxed);
   own_->waiting_for.store(-1, std::memory_order_relaxed);
   own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
-  if (rank != 0) return;
+  if (places_.hosts.local_rank(rank) != 0) return;
   header_->version = BoardHeader::kVersion;
   header_->ranks = static_cast<uint32_t>(ranks);
   name.copy(header_->name, sizeof(header_->name) - 1);
   // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
   header_->magic.store(BoardHeader::kMagic, std::memory_order_release);
+}
+
+std::string Board::name_of(int peer) const {
+  const int32_t pid = states_[peer].pid.load(std::memory_order_relaxed);
+  if (!places_.several()) return fmt::format("rank {} (pid {})", peer, pid);
+  return fmt::format("rank {} (pid {} on host {})", peer, pid,
+                     places_.names[static_cast<size_t>(places_.hosts.host_of(peer))]);
 }
 
 std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
@@ -257,8 +270,36 @@ void Board::wake_all() const {
 }
 
 Status Board::raise(const Status& status) const {
+  propose(status);
+  return error();
+}
+
+Status Board::error() const {
+  if (!has_error()) return {};
+  if (places_.several()) await_verdict();
+  return read_error();
+}
+
+// Not seen by spinning loops: only who has found an error comes here.
+void Board::await_verdict() const {
+  constexpr int64_t kMostNs = 2'000'000'000;
+  constexpr timespec kPause{0, 1'000'000};
+  const int64_t until = base::now_ns() + kMostNs;
+  // Acquire: pairs with the release by which the agent publishes the verdict's text (Mirror).
+  while (first_error_->verdict.load(std::memory_order_acquire) == 0) {
+    if (base::now_ns() > until) {
+      uint32_t none = 0;
+      const uint32_t finder = first_error_->finder.load(std::memory_order_acquire);
+      first_error_->verdict.compare_exchange_strong(none, finder, std::memory_order_acq_rel);
+      return;
+    }
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+void Board::propose(const Status& status) const {
   const std::scoped_lock lock(raising_);
-  if (has_error()) return read_error();
+  if (has_error()) return;
   ErrorText& own = error_texts_[rank_];
   own.code = static_cast<int32_t>(status.code());
   size_t length = 0;
@@ -273,12 +314,14 @@ Status Board::raise(const Status& status) const {
                                                    std::memory_order_seq_cst)) {
     wake_all();
   }
-  return read_error();
 }
 
 Status BoardView::read_error() const {
-  // Acquire: pairs with the exchange in raise(), after which nobody writes that text again.
-  const uint32_t finder = first_error_->finder.load(std::memory_order_acquire) - 1;
+  // Acquire: pairs with the exchange in propose(), or the agent's verdict, after which nobody writes
+  // that text again.
+  const uint32_t verdict = first_error_->verdict.load(std::memory_order_acquire);
+  const uint32_t finder =
+      (verdict != 0 ? verdict : first_error_->finder.load(std::memory_order_acquire)) - 1;
   if (finder >= static_cast<uint32_t>(ranks_)) {  // a board that a stranger reads may say anything
     return {Code::kSystem, "the board names a finder of the error that is no rank"};
   }
@@ -302,6 +345,7 @@ std::string BoardView::to_string() const {
                         s.pid.load(std::memory_order_relaxed),
                         life == Life::kAlive  ? "here"
                         : life == Life::kGone ? "gone"
+                        : life == Life::kDead ? "dead"
                                               : "not come",
                         posted, finished);
     if (waits >= 0 && posted > finished) {

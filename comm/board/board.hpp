@@ -1,12 +1,13 @@
-// The board: what every rank is doing, in memory that all ranks of the host map. It is how ranks
-// compare operations, find out who waits for whom, share one error, offer their buffers to each
+// The board: what every rank is doing, in memory that all ranks of the host map. Where there are
+// several hosts, each has a board with the rows of all ranks; those of other hosts are copies
+// (mirror.hpp), some time old and written by the host's agent alone. It is how ranks compare operations, find out who waits for whom, share one error, offer their buffers to each
 // other, and wake each other. It diagnoses nothing itself (watch.hpp does) and carries no payload.
 //
 // Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
 //   what                               writer
-//   BoardHeader                        rank 0, once
-//   FirstError                         the first finder of an error, by compare-and-swap
+//   BoardHeader                        the host's first rank, once
+//   FirstError                         the first finder of an error, by compare-and-swap; verdict: the agent
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
@@ -26,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/base/host_map.hpp"
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 #include "transport/link.hpp"
@@ -90,7 +92,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 6;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 7;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -114,7 +116,8 @@ struct alignas(64) OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
 
-enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2 };
+/// kDead: its process has ended without goodbye, as an agent found (control/agent.hpp).
+enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2, kDead = 3 };
 
 struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun
@@ -172,8 +175,19 @@ struct alignas(128) Doorbell {
 /// nobody.
 struct alignas(128) FirstError {
   std::atomic<uint32_t> finder;  // rank + 1; 0: no error
+  /// Across hosts: the finder of the error that all hosts report, which may be another than this
+  /// host's; 0: not yet known. The agent of rank 0's host decides.
+  std::atomic<uint32_t> verdict;
 };
 static_assert(sizeof(FirstError) == 128);
+
+/// Which host each rank is on, and what the hosts are called.
+struct Places {
+  base::HostMap hosts;
+  std::vector<std::string> names;  // by host
+
+  bool several() const { return hosts.hosts() > 1; }
+};
 
 struct alignas(128) ErrorText {
   int32_t code;
@@ -234,10 +248,15 @@ class BoardView {
 class Board : public BoardView {
  public:
   /// REQUIRES: `base` holds bytes_needed(ranks) bytes, zeroed before the first rank came, and
-  /// outlives the Board. `name`: the communicator's, for who reads the board from outside.
-  Board(std::byte* base, int ranks, int rank, std::string_view name = {});
+  /// outlives the Board. `name`: the communicator's, for who reads the board from outside. `places`:
+  /// default: all ranks share a host.
+  Board(std::byte* base, int ranks, int rank, std::string_view name = {}, Places places = {});
 
   int rank() const { return rank_; }
+  const Places& places() const { return places_; }
+  bool is_local(int peer) const { return places_.hosts.share_host(peer, rank_); }
+  /// "rank 2 (pid 17)"; where there are several hosts, "rank 2 (pid 17 on host b)".
+  std::string name_of(int peer) const;
 
   /// This rank begins operation `sequence` (1, 2, 3, ...) and offers its buffers.
   void post(uint64_t sequence, const Call& call, const transport::Reference& in,
@@ -338,13 +357,20 @@ class Board : public BoardView {
   void wake(int peer) const;
   void wake_all() const;
 
+  /// The error all ranks report, or ok. Across hosts, waits for the verdict of rank 0's host, two
+  /// seconds at most; then this host's own error holds for its ranks.
+  Status error() const;
   /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
   /// that holds.
   Status raise(const Status& status) const;
+  /// The same without waiting for a verdict.
+  void propose(const Status& status) const;
   /// With what the errors that this rank raises begin: "rows: ". Before the first operation.
   void begin_errors_with(std::string words) { errors_begin_ = std::move(words); }
 
  private:
+  friend class Mirror;
+
   static uint64_t pack_shape(const Call& call) {
     return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.is_split) << 7 |
            static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
@@ -361,7 +387,10 @@ class Board : public BoardView {
   std::atomic<uint64_t>* counts(int peer, uint64_t sequence) const;
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
+  void await_verdict() const;
+
   int rank_;
+  Places places_;
   uint64_t counts_kept_;  // of a rank's last all_to_all_v's
   RankState* own_;
   OperationRecord* own_records_;

@@ -211,7 +211,7 @@ class Acceptor {
       case HelloVerdict::kWorldSize:
         break;
     }
-    connection.trust(Bootstrap::kMaxBlobBytes);
+    connection.trust(kMaxBlobBytes);
     const Digest proof = counter_proof(hello, pending.challenge, expected_.key);
     (void)connection.send(FrameKind::kProof, 0,
                           {reinterpret_cast<const char*>(proof.data()), proof.size()}, {},

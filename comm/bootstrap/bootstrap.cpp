@@ -1,23 +1,15 @@
-// The exchanges of ranks that have met: every rank sends a frame to rank 0, and rank 0 answers
-// each. No tree and no pipelining: a communicator exchanges a handful of times, when it is made.
+// Who shares a host, and the stars of one communicator: one around rank 0, and where there are
+// several hosts one on each.
 #include "comm/bootstrap/bootstrap.hpp"
 
-#include <sys/syscall.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <span>
 #include <utility>
 
 #include "comm/base/guarded.hpp"
-#include "comm/base/process.hpp"
-#include "comm/bootstrap/connection.hpp"
-#include "comm/bootstrap/host.hpp"
-#include "comm/bootstrap/meeting.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
 
 namespace rondo::comm {
 
@@ -27,431 +19,122 @@ using transport::UniqueFd;
 
 class Bootstrap::Impl {
  public:
-  Impl(const Identity& identity, milliseconds timeout, Interrupt interrupt)
-      : rank_(identity.rank),
-        size_(identity.world_size),
-        timeout_(timeout),
-        interrupt_(std::move(interrupt)),
-        peers_(static_cast<size_t>(size_)) {
-    if (size_ == 1) peers_[0] = {.pid = getpid(), .same_process = true};
+  Impl(const Identity& identity, milliseconds timeout, const Interrupt& interrupt)
+      : timeout_(timeout),
+        interrupt_(interrupt),
+        star_(std::make_unique<Star>(identity, timeout, interrupt)),
+        hosts_(base::HostMap::one_host(identity.world_size)) {}
+
+  Status meet(const Identity& identity, const std::string& name, const Rendezvous& rendezvous) {
+    const Deadline until{steady_clock::now() + timeout_, &interrupt_};
+    RONDO_TRY(star_->gather(identity, name, rendezvous, until));
+    if (rendezvous.is_tcp()) RONDO_TRY(meet_nearby(identity, name, until));
+    return {};
   }
 
-  Status meet(const Identity& identity, const std::string& name, const Rendezvous& rendezvous);
-  Result<std::vector<std::string>> all_gather(std::string_view blob);
-  Result<UniqueFd> broadcast_fd(int fd);
-  Result<std::vector<UniqueFd>> all_gather_fds(int fd);
-  Status barrier();
-  void fail(const Status& why) { (void)failed_here(why); }
-  /// Whether meet() failed because of another rank, which has reported it.
-  bool has_heard() const { return facts_.heard || heard_from_peer_; }
+  Star& star() { return *star_; }
+  /// The star of this host's ranks.
+  Star& near() { return near_ ? *near_ : *star_; }
+  const base::HostMap& hosts() const { return hosts_; }
+  const std::vector<RankHost>& places() const { return places_; }
+  const std::vector<Peer>& peers() const { return near_ ? peers_ : star_->peers(); }
+  bool has_heard() const { return star_->has_heard() || (near_ && near_->has_heard()); }
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  const std::vector<Peer>& peers() const { return peers_; }
+  /// What an exchange on this host gave; its failure becomes that of all ranks.
+  template <class Outcome>
+  Outcome on_host(Outcome outcome) {
+    const Status& status = outcome.status();
+    if (near_ && !status.ok()) return star_->fail(status);
+    return outcome;
+  }
+
+  std::vector<PeerConnection> take_control() {
+    std::vector<PeerConnection> kept;
+    for (PeerConnection& link : star_->links()) {
+      const bool first = star_->rank() == 0 ? hosts_.local_rank(link.rank) == 0
+                                            : hosts_.local_rank(star_->rank()) == 0;
+      if (first && !hosts_.share_host(link.rank, star_->rank())) kept.push_back(std::move(link));
+    }
+    return kept;
+  }
+
   void close_sockets() {
-    links_.clear();
+    star_->close();
+    if (near_) near_->close();
     interrupt_ = {};
   }
 
  private:
-  using Received = Connection::Received;
-
-  bool is_root() const { return rank_ == 0; }
-  Deadline deadline() const { return {steady_clock::now() + timeout_, &interrupt_}; }
-  std::string name_of(const PeerConnection& link) const {
-    return "rank " + std::to_string(link.rank) + " (pid " + std::to_string(link.pid) + ")";
+  /// TCP passes no descriptors: the ranks of a host agree over it on a unix socket, and meet there.
+  Status meet_nearby(const Identity& identity, const std::string& name, Deadline until) {
+    auto local = agree_on_hosts(identity);
+    if (!local.ok()) return local.status();
+    auto place = Rendezvous::resolve(*local, name);
+    if (!place.ok()) return place.status();
+    auto near = std::make_unique<Star>(*local, timeout_, interrupt_);
+    const bool one_host = hosts_.hosts() == 1;
+    const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
+    if (!one_host) near->call_ranks(members);
+    if (local->world_size > 1) {
+      const Status met = near->gather(*local, name, *place, until);
+      if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
+    }
+    if (one_host) {
+      star_ = std::move(near);  // closes the connections over TCP
+      return {};
+    }
+    near_ = std::move(near);
+    know_peers(members);
+    return {};
   }
 
-  Status meet_nearby(const Identity& identity, const std::string& name, Deadline until);
-  Status gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
-                Deadline until);
-  Status try_to_gather(const Meeting& meeting);
-  Result<Identity> agree_on_local(const Identity& identity);
-  Status know_peers(const std::string& welcome);
-  Status watch_peers();
-  Status begin();
-  Status send_all(FrameKind kind, std::string_view payload, std::span<const int> fds = {});
-  Status send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
-                 std::span<const int> fds, Deadline until);
-  Result<std::vector<Received>> collect(FrameKind kind);
-  Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, FrameKind kind,
-                     Deadline until);
-  Result<bool> hear(PeerConnection& link, FrameKind kind, Received& into);
-  Result<std::vector<UniqueFd>> distribute_fds(std::vector<UniqueFd> given, int own);
-  Result<std::vector<UniqueFd>> receive_fds();
-  Status failed(Status why);
-  /// The same for what has gone wrong in this process: every rank learns in which.
-  Status failed_here(const Status& why);
+  /// Exchanges every rank's host over TCP. Returns where the ranks of this one meet, and as whom,
+  /// with a secret that only ranks with the job's secret can derive.
+  Result<Identity> agree_on_hosts(const Identity& identity) {
+    auto here = RankHost::here(identity.rank);
+    if (here.ok()) here->address = own_address(star_->links().front().connection.fd());
+    if (!here.ok()) return star_->fail(here.status());
+    const std::string ticket = random_hex();
+    auto blobs = star_->all_gather(
+        pack_blobs({here->name, here->boot_id, here->network, here->uid, here->address, ticket}));
+    if (!blobs.ok()) return blobs.status();
+    std::vector<std::string> tickets;
+    for (const std::string& blob : *blobs) {
+      auto parts = unpack_blobs(blob, 6);
+      if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
+      places_.push_back({(*parts)[0], (*parts)[1], (*parts)[2], (*parts)[3], (*parts)[4]});
+      tickets.push_back((*parts)[5]);
+    }
+    hosts_ = group_by_host(places_);
+    RONDO_TRY(check_one_user(places_, hosts_));
+    const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
+    Identity local = identity;
+    local.rank = hosts_.local_rank(identity.rank);
+    local.world_size = static_cast<int>(members.size());
+    local.rendezvous = kAbstractScheme + "rondo-" + tickets[static_cast<size_t>(members.front())];
+    const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
+    local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
+    return local;
+  }
 
-  const int rank_;
-  const int size_;
+  /// The same numbers may be other processes on other hosts.
+  void know_peers(std::span<const int> members) {
+    for (const Peer& peer : star_->peers()) {
+      peers_.push_back({.pid = peer.pid, .pid_namespace = peer.pid_namespace});
+    }
+    for (size_t local = 0; local < members.size(); ++local) {
+      peers_[static_cast<size_t>(members[local])] = near_->peers()[local];
+    }
+  }
+
   const milliseconds timeout_;
   Interrupt interrupt_;
-  uint32_t sequence_ = 0;
-  Status status_;
-  MeetingFacts facts_;
-  bool heard_from_peer_ = false;  // status_ came from another rank, which has it already
-  std::vector<Peer> peers_;
-  std::vector<PeerConnection> links_;  // rank 0: to all other ranks; the others: to rank 0
+  std::unique_ptr<Star> star_;
+  std::unique_ptr<Star> near_;  // null: one host
+  base::HostMap hosts_;
+  std::vector<RankHost> places_;  // by rank; empty: one host, and nobody asked
+  std::vector<Peer> peers_;       // where there are several hosts
 };
-
-Status Bootstrap::Impl::meet(const Identity& identity, const std::string& name,
-                             const Rendezvous& rendezvous) {
-  const Deadline until = deadline();
-  RONDO_TRY(gather(identity, name, rendezvous, until));
-  return rendezvous.is_tcp() ? meet_nearby(identity, name, until) : Status();
-}
-
-/// TCP passes no descriptors: the ranks have agreed over it on a unix socket, and meet again there.
-Status Bootstrap::Impl::meet_nearby(const Identity& identity, const std::string& name,
-                                    Deadline until) {
-  auto local = agree_on_local(identity);
-  if (!local.ok()) return local.status();
-  auto near = Rendezvous::resolve(*local, name);
-  if (!near.ok()) return near.status();
-  const std::vector<PeerConnection> far =
-      std::exchange(links_, {});  // closed when all have met again
-  for (Peer& peer : peers_) peer = {};
-  return gather(*local, name, *near, until);
-}
-
-/// Meets all ranks at `rendezvous`: fills `links_` and `peers_`. Throws nothing: a rank that fails
-/// before the others have seen it comes again, to tell them.
-Status Bootstrap::Impl::gather(const Identity& identity, const std::string& name,
-                               const Rendezvous& rendezvous, Deadline until) {
-  const Meeting meeting{.identity = identity,
-                        .name = name,
-                        .rendezvous = rendezvous,
-                        .timeout = std::max(until.left(), milliseconds(1)),
-                        .interrupt = interrupt_,
-                        .facts = facts_};
-  facts_ = {};
-  Status why;
-  try {
-    return try_to_gather(meeting);
-  } catch (...) {
-    why = base::caught();
-  }
-  return base::guarded([&] {
-    const bool is_known = !links_.empty() || facts_.is_seen;
-    if (!is_known) RONDO_TRY(try_to_gather(meeting));
-    return failed_here(why);
-  });
-}
-
-Status Bootstrap::Impl::try_to_gather(const Meeting& meeting) {
-  std::string welcome;
-  if (is_root()) {
-    auto peers = host_meeting(meeting);
-    if (!peers.ok()) return peers.status();
-    links_ = std::move(*peers);
-    std::vector<ProcessId> ids{{.pid_namespace = base::own_pid_namespace(), .pid = getpid()}};
-    for (const PeerConnection& peer : links_) {
-      ids.push_back({.pid_namespace = peer.pid_namespace, .pid = peer.pid});
-    }
-    welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
-    RONDO_TRY(send_all(FrameKind::kWelcome, welcome));
-  } else {
-    links_.reserve(1);
-    auto joined = join_meeting(meeting);
-    if (!joined.ok()) return joined.status();
-    welcome = std::move(joined->welcome);
-    links_.push_back(std::move(joined->host));
-  }
-  Status known = know_peers(welcome);
-  if (!known.ok()) return failed(known);
-  return meeting.rendezvous.is_tcp() ? Status() : watch_peers();
-}
-
-Status Bootstrap::Impl::know_peers(const std::string& welcome) {
-  std::vector<ProcessId> ids(static_cast<size_t>(size_));
-  if (welcome.size() != ids.size() * sizeof ids[0]) {
-    return Status(Code::kBootstrap, "rank 0 sent a welcome for another number of ranks");
-  }
-  std::memcpy(ids.data(), welcome.data(), welcome.size());
-  for (size_t rank = 0; rank < ids.size(); ++rank) {
-    peers_[rank].pid = ids[rank].pid;
-    peers_[rank].pid_namespace = ids[rank].pid_namespace;
-    peers_[rank].same_process =
-        ids[rank].pid == getpid() && ids[rank].pid_namespace == base::own_pid_namespace();
-  }
-  for (PeerConnection& link : links_) {
-    link.pid = ids[static_cast<size_t>(link.rank)].pid;
-    peers_[static_cast<size_t>(link.rank)].pidfd = ProcessHandle(std::move(link.pidfd));
-  }
-  return {};
-}
-
-/// Every process opens its own pidfd and gives it to all others, for find_dead(). So no pidfd is
-/// that of a later process with the same pid, and ranks of other PID namespaces are watched too.
-Status Bootstrap::Impl::watch_peers() {
-  UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (!own.valid()) return failed_here(system_status("pidfd_open", errno));
-  auto pidfds = all_gather_fds(own.get());
-  if (!pidfds.ok()) return pidfds.status();
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    Peer& peer = peers_[rank];
-    const ProcessId id{.pid_namespace = peer.pid_namespace, .pid = peer.pid};
-    peer.pidfd =
-        peer.same_process ? ProcessHandle() : ProcessHandle::share(id, std::move((*pidfds)[rank]));
-  }
-  return {};
-}
-
-/// Exchanges every rank's host over TCP. Returns the unix socket at which the ranks meet again, and
-/// a secret for it that only ranks with the job's secret can derive.
-Result<Identity> Bootstrap::Impl::agree_on_local(const Identity& identity) {
-  const auto here = RankHost::here();
-  if (!here.ok()) return failed_here(here.status());
-  const std::string ticket = is_root() ? random_hex() : "";
-  auto blobs =
-      all_gather(pack_blobs({here->name, here->boot_id, here->network, here->uid, ticket}));
-  if (!blobs.ok()) return blobs.status();
-  std::vector<RankHost> hosts;
-  Identity local = identity;
-  for (const std::string& blob : *blobs) {
-    auto parts = unpack_blobs(blob, 5);
-    if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
-    hosts.push_back({(*parts)[0], (*parts)[1], (*parts)[2], (*parts)[3]});
-    if (hosts.size() == 1) local.rendezvous = kAbstractScheme + "rondo-" + (*parts)[4];
-  }
-  RONDO_TRY(check_same_host(hosts));
-  const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
-  local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
-  return local;
-}
-
-Status Bootstrap::Impl::begin() {
-  RONDO_TRY(status_);
-  if (size_ > 1 && links_.empty()) {
-    return Status(Code::kBootstrap, "the bootstrap's sockets have been closed");
-  }
-  ++sequence_;
-  return {};
-}
-
-/// Every later operation of this rank returns `why`; sends it to the others.
-Status Bootstrap::Impl::failed(Status why) {
-  if (!status_.ok()) return status_;
-  status_ = std::move(why);
-  if (is_root() || !heard_from_peer_) {
-    const std::string packed = pack_status(status_);
-    for (PeerConnection& link : links_) {
-      // A rank whose socket is full finds it closed instead.
-      (void)link.connection.send(FrameKind::kError, 0, packed, {}, steady_clock::now());
-    }
-  }
-  return status_;
-}
-
-Status Bootstrap::Impl::failed_here(const Status& why) {
-  // Rank 0 names the others when it passes their words on.
-  return failed(is_root() ? Status(why.code(), "rank 0: " + why.message()) : why);
-}
-
-Status Bootstrap::Impl::send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
-                                std::span<const int> fds, Deadline until) {
-  Status sent = link.connection.send(kind, sequence_, payload, fds, until);
-  if (sent.ok()) return sent;
-  if (sent.code() != Code::kPeerDied && sent.code() != Code::kTimeout) {
-    return failed_here(Status(sent.code(), "sending to " + name_of(link) + ": " + sent.message()));
-  }
-  // It may have sent its error before it closed.
-  Received last_words;
-  auto heard = hear(link, kind, last_words);
-  if (!heard.ok()) return failed(heard.status());
-  return failed(Status(sent.code(), name_of(link) + " did not take part in " + to_string(kind) +
-                                        ": " + sent.message()));
-}
-
-Status Bootstrap::Impl::send_all(FrameKind kind, std::string_view payload,
-                                 std::span<const int> fds) {
-  const Deadline until = deadline();
-  for (PeerConnection& link : links_) RONDO_TRY(send_to(link, kind, payload, fds, until));
-  return {};
-}
-
-/// Receives this operation's frame from `link`; false: it has not arrived.
-Result<bool> Bootstrap::Impl::hear(PeerConnection& link, FrameKind kind, Received& into) {
-  auto received = link.connection.try_receive();
-  if (!received.ok() && received.status().code() == Code::kPeerDied) {
-    return Status(Code::kPeerDied, name_of(link) + " ended or left during " + to_string(kind));
-  }
-  if (!received.ok()) {
-    return failed_here(Status(received.status().code(), "receiving from " + name_of(link) + ": " +
-                                                            received.status().message()));
-  }
-  if (!*received) return false;
-  Frame& frame = (*received)->frame;
-  if (frame.kind == FrameKind::kError) {
-    Status why = unpack_status(frame.payload);
-    heard_from_peer_ = true;
-    if (!is_root()) return why;
-    return Status(why.code(), "rank " + std::to_string(link.rank) + ": " + why.message());
-  }
-  if (frame.kind != kind || frame.sequence != sequence_) {
-    return Status(Code::kMismatch, name_of(link) + " is at " + to_string(frame.kind) +
-                                       " (exchange " + std::to_string(frame.sequence) + "), rank " +
-                                       std::to_string(rank_) + " at " + to_string(kind) +
-                                       " (exchange " + std::to_string(sequence_) + ")");
-  }
-  into = std::move(**received);
-  return true;
-}
-
-/// Waits until a link of `links_` is ready; marks in `ended` the links whose process has ended.
-/// Links whose frame has arrived are watched too, so that a death ends the wait for the others.
-Status Bootstrap::Impl::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,
-                                    FrameKind kind, Deadline until) {
-  std::vector<pollfd> watched;
-  std::vector<int> missing;
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const PeerConnection& link = links_[i];
-    watched.push_back({link.connection.fd(), static_cast<short>(come[i] ? 0 : POLLIN), 0});
-    watched.push_back({peers_[static_cast<size_t>(link.rank)].pidfd.get(), POLLIN, 0});
-    if (come[i] == nullptr) missing.push_back(link.rank);
-  }
-  auto ready = poll_until(watched, until);
-  if (!ready.ok()) return ready.status();
-  if (!*ready) {
-    return Status(Code::kTimeout, name_ranks(missing) + " of " + std::to_string(size_) +
-                                      " did not reach the bootstrap's " + to_string(kind) +
-                                      " within " + name_duration(timeout_));
-  }
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const bool hung_up = come[i] != nullptr && (watched[2 * i].revents & (POLLHUP | POLLERR)) != 0;
-    if (hung_up || watched[2 * i + 1].revents != 0) ended[i] = true;
-  }
-  return {};
-}
-
-/// One frame of this operation from every link, in the links' order.
-Result<std::vector<Connection::Received>> Bootstrap::Impl::collect(FrameKind kind) {
-  const Deadline until = deadline() + (is_root() ? milliseconds(0) : kVerdictGrace);
-  std::vector<Received> all(links_.size());
-  std::vector<Received*> come(links_.size(), nullptr);
-  std::vector<bool> ended(links_.size(), false);
-  size_t missing = links_.size();
-  while (true) {
-    for (size_t i = 0; i < links_.size(); ++i) {
-      if (come[i] == nullptr) {
-        auto heard = hear(links_[i], kind, all[i]);
-        if (!heard.ok()) return failed(heard.status());
-        if (*heard) {
-          come[i] = &all[i];
-          --missing;
-        }
-      }
-      if (ended[i] && missing > 0) {
-        return failed(
-            Status(Code::kPeerDied, name_of(links_[i]) + " ended during " + to_string(kind)));
-      }
-    }
-    if (missing == 0) return all;
-    Status waited = await_links(come, ended, kind, until);
-    if (!waited.ok()) return failed(waited);
-  }
-}
-
-Status Bootstrap::Impl::barrier() {
-  RONDO_TRY(begin());
-  if (!is_root()) RONDO_TRY(send_all(FrameKind::kBarrier, {}));
-  auto come = collect(FrameKind::kBarrier);
-  if (!come.ok()) return come.status();
-  return is_root() ? send_all(FrameKind::kBarrier, {}) : Status();
-}
-
-Result<std::vector<std::string>> Bootstrap::Impl::all_gather(std::string_view blob) {
-  RONDO_TRY(begin());
-  if (blob.size() > kMaxBlobBytes) {
-    return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(blob.size()) +
-                                                     " bytes on rank " + std::to_string(rank_) +
-                                                     ": at most " + std::to_string(kMaxBlobBytes)));
-  }
-  if (!is_root()) RONDO_TRY(send_all(FrameKind::kGather, blob));
-  auto come = collect(FrameKind::kGather);
-  if (!come.ok()) return come.status();
-  if (is_root()) {
-    std::vector<std::string> blobs{std::string(blob)};
-    for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
-    RONDO_TRY(send_all(FrameKind::kGather, pack_blobs(blobs)));
-    return blobs;
-  }
-  auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
-  if (!blobs) return failed(Status(Code::kBootstrap, "rank 0 sent blobs that make no sense"));
-  return std::move(*blobs);
-}
-
-Result<UniqueFd> Bootstrap::Impl::broadcast_fd(int fd) {
-  RONDO_TRY(begin());
-  if (is_root()) {
-    if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
-    RONDO_TRY(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
-    return UniqueFd();
-  }
-  auto come = collect(FrameKind::kBroadcastFd);
-  if (!come.ok()) return come.status();
-  if ((*come)[0].fds.size() != 1) {
-    return failed(Status(Code::kBootstrap, "rank 0 sent no descriptor"));
-  }
-  return std::move((*come)[0].fds[0]);
-}
-
-Result<std::vector<UniqueFd>> Bootstrap::Impl::all_gather_fds(int fd) {
-  RONDO_TRY(begin());
-  if (!is_root()) {
-    RONDO_TRY(send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
-    return receive_fds();
-  }
-  auto come = collect(FrameKind::kGatherFds);
-  if (!come.ok()) return come.status();
-  std::vector<UniqueFd> given(static_cast<size_t>(size_));
-  for (size_t i = 0; i < links_.size(); ++i) {
-    auto& fds = (*come)[i].fds;
-    if (!fds.empty()) given[static_cast<size_t>(links_[i].rank)] = std::move(fds[0]);
-  }
-  return distribute_fds(std::move(given), fd);
-}
-
-/// Rank 0 sends `given`, and its `own`, in batches of consecutive ranks; no rank gets its own back.
-Result<std::vector<UniqueFd>> Bootstrap::Impl::distribute_fds(std::vector<UniqueFd> given,
-                                                              int own) {
-  const Deadline until = deadline();
-  for (size_t first = 0; first < given.size(); first += kMaxFdsPerFrame) {
-    const size_t last = std::min(first + kMaxFdsPerFrame, given.size());
-    for (PeerConnection& link : links_) {
-      std::string present(last - first, '\0');
-      std::vector<int> fds;
-      for (size_t rank = first; rank < last; ++rank) {
-        const int fd = rank == 0 ? own : given[rank].get();
-        if (fd < 0 || static_cast<int>(rank) == link.rank) continue;
-        present[rank - first] = 1;
-        fds.push_back(fd);
-      }
-      RONDO_TRY(send_to(link, FrameKind::kGatherFds, present, fds, until));
-    }
-  }
-  return given;
-}
-
-Result<std::vector<UniqueFd>> Bootstrap::Impl::receive_fds() {
-  std::vector<UniqueFd> all;
-  while (all.size() < static_cast<size_t>(size_)) {
-    auto come = collect(FrameKind::kGatherFds);
-    if (!come.ok()) return come.status();
-    auto& [frame, fds] = (*come)[0];
-    const auto count = static_cast<size_t>(std::ranges::count(frame.payload, '\1'));
-    const size_t left = static_cast<size_t>(size_) - all.size();
-    if (frame.payload.empty() || frame.payload.size() > left || count != fds.size()) {
-      return failed(Status(Code::kBootstrap, "rank 0 sent descriptors that make no sense"));
-    }
-    auto next = fds.begin();
-    for (char present : frame.payload) {
-      all.push_back(present == 1 ? std::move(*next++) : UniqueFd());
-    }
-  }
-  return all;
-}
 
 Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Bootstrap::~Bootstrap() = default;
@@ -459,10 +142,10 @@ Bootstrap::Bootstrap(Bootstrap&&) noexcept = default;
 Bootstrap& Bootstrap::operator=(Bootstrap&&) noexcept = default;
 
 Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& name,
-                                  milliseconds timeout, Interrupt interrupt,
+                                  milliseconds timeout, const Interrupt& interrupt,
                                   const std::function<void(const Status&)>& failing) {
   RONDO_TRY(check_name(name));
-  auto impl = std::make_unique<Impl>(identity, timeout, std::move(interrupt));
+  auto impl = std::make_unique<Impl>(identity, timeout, interrupt);
   if (identity.world_size == 1) return Bootstrap(std::move(impl));
   auto rendezvous = Rendezvous::resolve(identity, name);
   if (!rendezvous.ok()) return rendezvous.status();
@@ -472,19 +155,24 @@ Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& n
   return status;
 }
 
-int Bootstrap::rank() const { return impl_->rank(); }
-int Bootstrap::size() const { return impl_->size(); }
+int Bootstrap::rank() const { return impl_->star().rank(); }
+int Bootstrap::size() const { return impl_->star().size(); }
 const std::vector<Peer>& Bootstrap::peers() const { return impl_->peers(); }
+const base::HostMap& Bootstrap::hosts() const { return impl_->hosts(); }
+const std::vector<RankHost>& Bootstrap::places() const { return impl_->places(); }
 Result<std::vector<std::string>> Bootstrap::all_gather(std::string_view blob) {
-  return impl_->all_gather(blob);
+  return impl_->star().all_gather(blob);
 }
-Result<UniqueFd> Bootstrap::broadcast_fd(int fd) { return impl_->broadcast_fd(fd); }
+Result<UniqueFd> Bootstrap::broadcast_fd(int fd) {
+  return impl_->on_host(impl_->near().broadcast_fd(fd));
+}
 Result<std::vector<UniqueFd>> Bootstrap::all_gather_fds(int fd) {
-  return impl_->all_gather_fds(fd);
+  return impl_->on_host(impl_->near().all_gather_fds(fd));
 }
-Status Bootstrap::barrier() { return impl_->barrier(); }
-void Bootstrap::fail(const Status& why) { impl_->fail(why); }
+Status Bootstrap::barrier() { return impl_->star().barrier(); }
+void Bootstrap::fail(const Status& why) { (void)impl_->star().fail(why); }
 void Bootstrap::close_sockets() { impl_->close_sockets(); }
+std::vector<PeerConnection> Bootstrap::take_control() { return impl_->take_control(); }
 
 int Bootstrap::find_dead(int first) const {
   const std::vector<Peer>& all = peers();

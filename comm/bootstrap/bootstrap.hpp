@@ -1,10 +1,9 @@
 // How the ranks of one communicator find and authenticate each other, and what they exchange before
-// shared memory exists: a star of unix stream sockets around rank 0, on one host, found over TCP
-// where no directory is shared. For a few kilobytes and a few descriptors per rank, never for
-// payload. No wait is unbounded, and a failure of one rank reaches all.
+// shared memory exists. Ranks that meet in a directory share a host. Ranks that meet over TCP find
+// out who does, and the ranks of each host meet again at a unix socket. For a few kilobytes and a
+// few descriptors per rank, never for payload. No wait is unbounded, and a failure of one rank
+// reaches all.
 #pragma once
-
-#include <sys/types.h>
 
 #include <chrono>
 #include <functional>
@@ -13,21 +12,14 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/bootstrap/connection.hpp"
+#include "comm/base/host_map.hpp"
 #include "comm/bootstrap/environment.hpp"
-#include "comm/bootstrap/process_handle.hpp"
+#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/star.hpp"
 #include "rondo/status.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
-
-/// A rank of this communicator, this one included.
-struct Peer {
-  pid_t pid = 0;               // in its own PID namespace,
-  uint64_t pid_namespace = 0;  // which is this one (inode)
-  bool same_process = false;   // a thread of this process, or this rank
-  ProcessHandle pidfd{};       // empty when same_process
-};
 
 /// The meeting of one communicator's ranks. One thread at a time; every rank calls the same
 /// operations in the same order. Each operation takes at most the timeout given to meet(). The
@@ -41,7 +33,7 @@ class Bootstrap {
   /// until close_sockets(). `failing` is called when this rank fails to meet, unless another has
   /// told it why. Throws only before another rank can have seen this one, which may then come again.
   static Result<Bootstrap> meet(const Identity& identity, const std::string& name,
-                                std::chrono::milliseconds timeout, Interrupt interrupt = {},
+                                std::chrono::milliseconds timeout, const Interrupt& interrupt = {},
                                 const std::function<void(const Status&)>& failing = {});
   ~Bootstrap();
   Bootstrap(Bootstrap&&) noexcept;
@@ -51,12 +43,17 @@ class Bootstrap {
   int size() const;
   const std::vector<Peer>& peers() const;
 
+  /// Which ranks share a host, and what each rank said of its own.
+  const base::HostMap& hosts() const;
+  const std::vector<RankHost>& places() const;
+
   /// Every rank's blob, by rank. At most kMaxBlobBytes each; lengths may differ.
   Result<std::vector<std::string>> all_gather(std::string_view blob);
-  /// Rank 0 passes `fd`, which stays its own; the others pass -1 and receive a duplicate. Rank 0's
-  /// result is empty.
+  /// On this host: its first rank passes `fd`, which stays its own; the others pass -1 and receive a
+  /// duplicate. The first rank's result is empty.
   Result<transport::UniqueFd> broadcast_fd(int fd);
-  /// Duplicates of each rank's `fd`, by rank; empty where it passed -1, and for this rank itself.
+  /// On this host: duplicates of each rank's `fd`, by local rank; empty where it passed -1, and for
+  /// this rank itself.
   Result<std::vector<transport::UniqueFd>> all_gather_fds(int fd);
   Status barrier();
 
@@ -64,13 +61,17 @@ class Bootstrap {
   /// number before the message. Never waits.
   void fail(const Status& why);
 
-  /// The first rank, from `first` on, whose process has ended, or -1. Never blocks; works after
-  /// close_sockets(). Any thread.
+  /// The first rank of this host, from `first` on, whose process has ended, or -1. Never blocks;
+  /// works after close_sockets(). Any thread.
   int find_dead(int first = 0) const;
   /// Closes the sockets; peers() stay. Every rank calls it after the same operation.
   void close_sockets();
 
-  static constexpr size_t kMaxBlobBytes = 1 << 20;
+  /// Before close_sockets(), where there are several hosts: on rank 0 the connections to the first
+  /// rank of each other host, in order; on these the one to rank 0; else nothing.
+  std::vector<PeerConnection> take_control();
+
+  bool is_first_on_host() const { return hosts().local_rank(rank()) == 0; }
 
  private:
   class Impl;

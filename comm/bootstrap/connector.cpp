@@ -240,7 +240,7 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   proven_ = true;
   suspect_since_.reset();
   host.connection.trust(static_cast<size_t>(meeting_.identity.world_size) *
-                        (Bootstrap::kMaxBlobBytes + sizeof(uint32_t)));
+                        (kMaxBlobBytes + sizeof(uint32_t)));
   auto second = next_frame(host);
   if (!second.ok()) return second.status();
   if (!*second) return std::optional<Joined>();

@@ -2,11 +2,15 @@
 #include "comm/bootstrap/host.hpp"
 
 #include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <map>
+#include <utility>
 
 #include "comm/bootstrap/connection.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -15,7 +19,7 @@ namespace rondo::comm {
 
 using transport::UniqueFd;
 
-Result<RankHost> RankHost::here() {
+Result<RankHost> RankHost::here(int rank) {
   RankHost host;
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
@@ -29,32 +33,45 @@ Result<RankHost> RankHost::here() {
   struct stat info {};
   if (stat("/proc/self/ns/net", &info) == 0) host.network = std::to_string(info.st_ino);
   host.uid = std::to_string(geteuid());
+  if (pretend_host != nullptr) pretend_host(rank, host);
   return host;
 }
 
-Status check_same_host(const std::vector<RankHost>& by_rank) {
-  const RankHost& first = by_rank.front();
-  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const RankHost& other = by_rank[rank];
-    const std::string who = "rank " + std::to_string(rank);
-    if (other.boot_id != first.boot_id) {
-      return Status(Code::kUnavailable, "rank 0 is on host " + first.name + " and " + who +
-                                            " on host " + other.name +
-                                            ": this build has no transport between hosts yet");
-    }
-    if (other.network != first.network) {
-      return Status(Code::kUnavailable,
-                    who + " (" + other.name + ") is on the host of rank 0 (" + first.name +
-                        "), but in another network namespace, so they cannot pass descriptors: "
-                        "give all containers the host's network, or a common directory as "
-                        "RONDO_RENDEZVOUS");
-    }
-    if (other.uid != first.uid) {
-      return Status(Code::kUnavailable, who + " runs as uid " + other.uid + " and rank 0 as uid " +
-                                            first.uid + ": all ranks must be one user's");
+base::HostMap group_by_host(const std::vector<RankHost>& by_rank) {
+  std::map<std::pair<std::string, std::string>, int> labels;
+  std::vector<int> label_of;
+  for (const RankHost& place : by_rank) {
+    const auto at = labels.try_emplace({place.boot_id, place.network}, labels.size()).first;
+    label_of.push_back(at->second);
+  }
+  return base::HostMap(label_of);
+}
+
+Status check_one_user(const std::vector<RankHost>& by_rank, const base::HostMap& hosts) {
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    const int first = hosts.ranks_on(host).front();
+    for (const int rank : hosts.ranks_on(host)) {
+      const std::string& uid = by_rank[static_cast<size_t>(rank)].uid;
+      const std::string& wanted = by_rank[static_cast<size_t>(first)].uid;
+      if (uid == wanted) continue;
+      return {Code::kUnavailable, "rank " + std::to_string(rank) + " runs as uid " + uid +
+                                      " and rank " + std::to_string(first) + " as uid " + wanted +
+                                      ": all ranks of a host must be one user's"};
     }
   }
   return {};
+}
+
+std::string own_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  char host[NI_MAXHOST];
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getsockname(socket, any, &bytes) != 0 ||
+      getnameinfo(any, bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return host;
 }
 
 }  // namespace rondo::comm

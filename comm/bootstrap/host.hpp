@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/base/host_map.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::comm {
@@ -13,15 +14,28 @@ struct RankHost {
   std::string name;
   /// The kernel's, new at every boot; equal in all containers of one host.
   std::string boot_id;
-  /// Inode of the network namespace: abstract sockets belong to one.
+  /// Inode of the network namespace: abstract sockets, over which ranks pass descriptors, belong to
+  /// one.
   std::string network;
   std::string uid;
+  /// By which the rank reaches rank 0: "10.0.0.2", "fd00::2"; for rank 0, where it listens.
+  std::string address{};
 
   /// Errors: kResourceExhausted, kSystem.
-  static Result<RankHost> here();
+  static Result<RankHost> here(int rank);
 };
 
-/// kUnavailable names the first rank that cannot pass descriptors to rank 0, and why.
-Status check_same_host(const std::vector<RankHost>& by_rank);
+/// A hook for tests: changes what a rank finds out about its host, so that ranks of one machine are
+/// on several. Null in every program.
+inline void (*pretend_host)(int rank, RankHost& here) = nullptr;
+
+/// Ranks share a host, that is memory, if they have one kernel and one network namespace.
+base::HostMap group_by_host(const std::vector<RankHost>& by_rank);
+
+/// kUnavailable names a rank that runs as another user than the first one of its host.
+Status check_one_user(const std::vector<RankHost>& by_rank, const base::HostMap& hosts);
+
+/// Of this end of a connected TCP socket, without the port; empty: unknown.
+std::string own_address(int socket);
 
 }  // namespace rondo::comm

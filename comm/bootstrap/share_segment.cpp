@@ -8,13 +8,14 @@ Result<transport::Segment> share_segment(Bootstrap& bootstrap, const char* name,
                                          size_t least_bytes) {
   const size_t bytes = (least_bytes + 4095) / 4096 * 4096;
   Result<transport::Segment> made = transport::Segment{};
-  if (bootstrap.rank() == 0) {
+  const bool makes = bootstrap.is_first_on_host();
+  if (makes) {
     made = transport::Segment::create(name, bytes);
     if (!made.ok()) return made;
   }
-  auto fd = bootstrap.broadcast_fd(bootstrap.rank() == 0 ? made->fd() : -1);
+  auto fd = bootstrap.broadcast_fd(makes ? made->fd() : -1);
   if (!fd.ok()) return fd.status();
-  return bootstrap.rank() == 0 ? std::move(made) : transport::Segment::map(std::move(*fd), bytes);
+  return makes ? std::move(made) : transport::Segment::map(std::move(*fd), bytes);
 }
 
 }  // namespace rondo::comm

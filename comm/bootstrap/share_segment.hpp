@@ -1,4 +1,4 @@
-// Memory that all ranks of a communicator map.
+// Memory that a communicator's ranks on one host map.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,9 @@
 
 namespace rondo::comm {
 
-/// Rank 0 makes it, zeroed, in whole pages of at least `least_bytes`; the others map it. Every rank
-/// calls it at the same point with the same arguments; blocks until rank 0 has. `name` shows in
+/// The host's first rank makes it, zeroed, in whole pages of at least `least_bytes`; the others map it.
+/// Every rank calls it at the same point, those of a host with the same arguments; blocks until the
+/// first rank has. `name` shows in
 /// /proc/PID/maps.
 Result<transport::Segment> share_segment(Bootstrap& bootstrap, const char* name,
                                          size_t least_bytes);

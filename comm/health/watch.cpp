@@ -18,6 +18,8 @@ namespace {
 // How long heartbeats are compared before a rank counts as standing still: longer than the longest
 // sleep between two.
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
+// The same where heartbeats of other hosts come through agents (control/agent.hpp).
+constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
@@ -146,16 +148,15 @@ Status Watch::check_split(std::span<const int> ranks, uint64_t number,
     const uint64_t failed = board_.state(rank).failed_split.load(std::memory_order_relaxed);
     if (rank == board_.rank() || failed >> kCodeBits != number) continue;
     return {static_cast<Code>(failed & ((1u << kCodeBits) - 1)),
-            fmt::format("rank {} (pid {}) cannot take part in this {}: its own error says why",
-                        rank, board_.state(rank).pid.load(std::memory_order_relaxed), what)};
+            fmt::format("{} cannot take part in this {}: its own error says why",
+                        board_.name_of(rank), what)};
   }
   return {};
 }
 
 Status Watch::raise_death(int rank, std::string_view what) {
-  return board_.raise(
-      {Code::kPeerDied, fmt::format("rank {} (pid {}) ended during {}; found by rank {}", rank,
-                                    board_.state(rank).pid.load(), what, board_.rank())});
+  return board_.raise({Code::kPeerDied, fmt::format("{} ended during {}; found by rank {}",
+                                                    board_.name_of(rank), what, board_.rank())});
 }
 
 Status Watch::find_mismatch(const Wait& wait) {
@@ -277,6 +278,7 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
 }
 
 std::string Watch::name_of(int rank) const {
+  if (!board_.is_local(rank)) return board_.name_of(rank);
   const RankState& s = board_.state(rank);
   const int pid = s.pid.load(std::memory_order_relaxed);
   std::string state = " of another PID namespace";
@@ -327,7 +329,8 @@ Status Watch::stalled(const Wait& wait) {
   const int64_t now_is = base::now_ns();
   if (window_end_ns_ == 0) {
     before_ = heartbeats();
-    window_end_ns_ = now_is + kHeartbeatWindowNs;
+    window_end_ns_ =
+        now_is + (board_.places().several() ? kFarHeartbeatWindowNs : kHeartbeatWindowNs);
   }
   if (now_is < window_end_ns_) return {};
   window_end_ns_ = 0;

@@ -95,7 +95,9 @@ Progress Runner::start(Operation& operation) {
   // Peers that were asked before a wait have begun `needed` at least.
   uint64_t slowest = operation.asked_peer == 0 ? operation.sequence : operation.needed;
   for (; operation.asked_peer < board_.ranks(); ++operation.asked_peer) {
-    if (operation.asked_peer == 0) continue;  // this rank
+    // This rank, and those that only have a copy of its rows, which may be old: what a disagreement
+    // was about is then less well known (Watch::mismatch).
+    if (!board_.is_local(asked(operation)) || operation.asked_peer == 0) continue;
     const uint64_t begun = board_.last_begun(asked(operation));
     if (begun < operation.needed) return false;
     slowest = std::min(slowest, begun);

@@ -44,7 +44,7 @@ bool Runner::is_released() {
   const bool addresses = in == Reference::kAddress || out == Reference::kAddress;
   const int64_t waited = base::now_ns() - withdrawn_ns_;
   for (int peer = 0; peer < board_.ranks(); ++peer) {
-    if (peer == board_.rank()) continue;
+    if (peer == board_.rank() || !board_.is_local(peer)) continue;
     const bool in_operation = shares && board_.may_touch(peer, current_->sequence) &&
                               waited < (addresses ? kReleaseOfAddressesNs : kReleaseNs);
     const bool in_message = lanes_.is_read_by(peer) && !board_.has_withdrawn(peer) &&

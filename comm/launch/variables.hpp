@@ -17,6 +17,8 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
     {"RONDO_TIMEOUT", "600",
      "seconds without progress after which a call fails; a timeout set in the program takes "
      "precedence"},
+    {"RONDO_HOST_TIMEOUT", "10",
+     "seconds without a word from another host after which its ranks count as dead"},
     {"RONDO_ARENA_BYTES", "the machine's memory, less with many ranks",
      "address space for rondo::alloc, as in 64G; 0: no library memory"},
     {"RONDO_CMA", "1",

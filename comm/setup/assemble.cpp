@@ -10,25 +10,77 @@
 #include "comm/setup/transport_decorator.hpp"
 #include "comm/status/mapped_board.hpp"
 #include "transport/pace/pace.hpp"
+#include "transport/route/route.hpp"
+#include "transport/ucx/factory.hpp"
 
 namespace rondo::comm {
 namespace {
 
-Result<std::unique_ptr<transport::Transport>> make_transport(const Config& config, int rank,
-                                                             const HostSizes& sizes,
-                                                             std::byte* base, bool same_process,
-                                                             PeerMemory memory) {
-  auto made = transport::shm::create(sizes.fifos, rank, base, std::move(memory.arenas),
+using MadeTransport = Result<std::unique_ptr<transport::Transport>>;
+
+/// Between the ranks of this host, by their local ranks. A pace is for these links: hosts' clocks
+/// differ.
+MadeTransport connect_host(const Config& config, int local_rank, const HostSizes& sizes,
+                           std::byte* base, bool same_process, PeerMemory memory) {
+  auto made = transport::shm::create(sizes.fifos, local_rank, base, std::move(memory.arenas),
                                      same_process, std::move(memory.processes));
   if (made.ok() && transport_decorator != nullptr) {
-    *made = transport_decorator(std::move(*made), rank, sizes.ranks, sizes.fifos.channels);
+    *made =
+        transport_decorator(std::move(*made), local_rank, sizes.local_ranks, sizes.fifos.channels);
   }
   if (!made.ok() || !sizes.paced) return made;
   return transport::pace(std::move(*made), *transport::parse_pace(config.pace));
 }
 
+/// `near`, and links over UCX to the ranks of other hosts.
+MadeTransport connect_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
+                            std::unique_ptr<transport::Transport> near) {
+  const base::HostMap& hosts = bootstrap.hosts();
+  auto opened = transport::ucx::open({.channels = sizes.fifos.channels,
+                                      .depth = sizes.depth,
+                                      .slot_bytes = sizes.slot_bytes,
+                                      .devices = {}});
+  if (!opened.ok()) return opened.status();
+  auto addresses = bootstrap.all_gather((*opened)->address());
+  if (!addresses.ok()) return addresses.status();
+  std::vector<transport::ucx::PeerAddress> peers(addresses->size());
+  std::vector<int> local_ranks(addresses->size(), -1);
+  for (int rank = 0; rank < hosts.ranks(); ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    if (hosts.share_host(rank, bootstrap.rank())) {
+      local_ranks[r] = hosts.local_rank(rank);
+    } else {
+      peers[r] = {.address = std::move((*addresses)[r]),
+                  .name = fmt::format("rank {} on host {}", rank, bootstrap.places()[r].name)};
+    }
+  }
+  auto far = transport::ucx::connect(std::move(*opened), bootstrap.rank(), std::move(peers));
+  if (!far.ok()) return far.status();
+  return transport::route(std::move(near), std::move(*far), std::move(local_ranks));
+}
+
+board::Places places_of(const Bootstrap& bootstrap) {
+  board::Places places{.hosts = bootstrap.hosts(), .names = {}};
+  for (int host = 0; places.several() && host < places.hosts.hosts(); ++host) {
+    const int first = places.hosts.ranks_on(host).front();
+    places.names.push_back(bootstrap.places()[static_cast<size_t>(first)].name);
+  }
+  return places;
+}
+
+/// Of this host by its process, of another host by what its agent says.
+int find_dead(const Bootstrap& bootstrap, const board::Board& board, int first) {
+  const int here = bootstrap.find_dead(first);
+  if (!board.places().several()) return here;
+  for (int rank = first; rank < board.ranks() && rank != here; ++rank) {
+    const auto life = board.state(rank).life.load(std::memory_order_acquire);
+    if (!board.is_local(rank) && life == static_cast<uint32_t>(board::Life::kDead)) return rank;
+  }
+  return here;
+}
+
 engine::RunnerOptions runner_options(const HostSizes& sizes) {
-  const int threads = sizes.ranks * sizes.channels;
+  const int threads = sizes.local_ranks * sizes.channels;
   return {.channels = sizes.channels,
           .blocking = engine::wait_policy(threads, sizes.cpus, sizes.paced),
           .progressing = engine::progressing_policy(threads, sizes.cpus, sizes.paced),
@@ -50,14 +102,20 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
   auto fifos = share_segment(bootstrap, "rondo", transport::shm::bytes_needed(sizes.fifos));
   if (!fifos.ok()) return fifos.status();
   made.fifo_segment = std::move(*fifos);
-  auto transport = make_transport(config, rank, sizes, made.fifo_segment.base(),
-                                  introduced.same_process, std::move(memory));
+  const base::HostMap& hosts = bootstrap.hosts();
+  auto transport = connect_host(config, hosts.local_rank(rank), sizes, made.fifo_segment.base(),
+                                introduced.same_process, std::move(memory));
+  if (transport.ok() && hosts.hosts() > 1) {
+    transport = connect_hosts(bootstrap, sizes, std::move(*transport));
+  }
   if (!transport.ok()) return transport.status();
   made.transport = std::move(*transport);
-  made.board =
-      std::make_unique<board::Board>(made.board_segment.base(), sizes.ranks, rank, config.name);
-  made.watch = std::make_unique<board::Watch>(
-      *made.board, [&bootstrap](int first) { return bootstrap.find_dead(first); });
+  made.board = std::make_unique<board::Board>(made.board_segment.base(), sizes.ranks, rank,
+                                              config.name, places_of(bootstrap));
+  made.watch = std::make_unique<board::Watch>(*made.board,
+                                              [&bootstrap, board = made.board.get()](int first) {
+                                                return find_dead(bootstrap, *board, first);
+                                              });
   engine::register_for_wakeups();
   try {
     made.runner = std::make_shared<engine::Runner>(*made.transport, *made.board, *made.watch,

@@ -23,7 +23,7 @@ struct HostLayers {
   std::shared_ptr<engine::Runner> runner;
 };
 
-/// Every rank calls it at the same point. `config`: with rank 0's settings, and the name that readers
+/// Every rank calls it at the same point. kUnavailable: several hosts, and nothing that connects them. `config`: with rank 0's settings, and the name that readers
 /// of the board see. REQUIRES: `bootstrap` outlives the layers. kResourceExhausted: no memory, no
 /// threads.
 Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,

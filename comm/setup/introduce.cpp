@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -42,8 +43,18 @@ Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
   return own;
 }
 
+/// Of a host: those of `masks`, by rank. Ranks in other control groups go by the first one's.
+int count_cpus(std::span<const int> members, const std::vector<std::string>& masks,
+               const std::vector<RankFacts>& facts) {
+  std::vector<std::string> own;
+  for (const int rank : members) own.push_back(masks[static_cast<size_t>(rank)]);
+  const int granted = facts[static_cast<size_t>(members.front())].granted_cpus;
+  return std::clamp(topology::count_cpus(own), 1, std::max(granted, 1));
+}
+
 /// `blobs` become what follows the facts and the mask: of rank 0 the link profile.
-Status unpack(std::vector<std::string>& blobs, int rank, Introduced& made) {
+Status unpack(std::vector<std::string>& blobs, int rank, const base::HostMap& hosts,
+              Introduced& made) {
   std::vector<RankFacts>& into = made.ranks;
   std::vector<std::string> masks;
   into.resize(blobs.size());
@@ -60,12 +71,25 @@ Status unpack(std::vector<std::string>& blobs, int rank, Introduced& made) {
     masks.push_back(blobs[r].substr(sizeof(RankFacts), into[r].cpu_mask_bytes));
     blobs[r].erase(0, sizeof(RankFacts) + into[r].cpu_mask_bytes);
   }
-  // Ranks in other control groups go by rank 0's.
-  made.cpus = std::clamp(topology::count_cpus(masks), 1, std::max(into[0].granted_cpus, 1));
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    const int ranks = static_cast<int>(hosts.ranks_on(host).size());
+    const int cpus = count_cpus(hosts.ranks_on(host), masks, into);
+    if (host == 0 || ranks * made.busiest.cpus > made.busiest.ranks * cpus) {
+      made.busiest = {.ranks = ranks, .cpus = cpus};
+    }
+    if (host == hosts.host_of(rank)) made.cpus = cpus;
+  }
   return {};
 }
 
-Status check_devices(const std::vector<RankFacts>& ranks) {
+Status check_devices(const std::vector<RankFacts>& ranks, const base::HostMap& hosts) {
+  if (hosts.hosts() > 1 && ranks[0].device >= 0) {
+    return {
+        Code::kUnavailable,
+        fmt::format("Config::device is {}, and the ranks are on {} hosts: communicators on GPUs "
+                    "are for one host; without a device, all-reduce copies in host memory",
+                    ranks[0].device, hosts.hosts())};
+  }
   for (size_t r = 1; r < ranks.size(); ++r) {
     if ((ranks[r].device < 0) == (ranks[0].device < 0)) continue;
     return refuse(
@@ -89,8 +113,9 @@ void adopt(const RankFacts& settings, Config& config) {
 
 Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
                              const std::optional<AgreedLinks>& inherited) {
-  auto own =
-      own_facts(config, inherited ? inherited->named : names_file(config.links), bootstrap.size());
+  const base::HostMap& hosts = bootstrap.hosts();
+  auto own = own_facts(config, inherited ? inherited->named : names_file(config.links),
+                       static_cast<int>(hosts.ranks_on(hosts.host_of(bootstrap.rank())).size()));
   if (!own.ok()) return own.status();
   const std::string cpus = kernels::allowed_cpus();
   own->cpu_mask_bytes = static_cast<uint32_t>(cpus.size());
@@ -104,10 +129,10 @@ Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
   auto blobs = bootstrap.all_gather(blob);
   if (!blobs.ok()) return blobs.status();
   Introduced made{};
-  RONDO_TRY(unpack(*blobs, bootstrap.rank(), made));
+  RONDO_TRY(unpack(*blobs, bootstrap.rank(), hosts, made));
   auto links = tuner::parse_profile(blobs->front(), "of rank 0");
   if (!links.ok()) return links.status();
-  RONDO_TRY(check_devices(made.ranks));
+  RONDO_TRY(check_devices(made.ranks, hosts));
   adopt(made.ranks.front(), config);
   made.links = {.profile = std::move(*links), .named = made.ranks[0].links_named != 0};
   made.same_process =

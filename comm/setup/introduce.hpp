@@ -31,16 +31,20 @@ struct RankFacts {
   // The rank's own.
   uint64_t arena_bytes;  // 0: no library memory
   int32_t device;        // -1: none
-  int32_t granted_cpus;  // by its control group; rank 0's count for all
+  int32_t granted_cpus;  // by its control group; those of a host's first rank count for the host
   transport::shm::Probe probe;
   uint32_t cpu_mask_bytes;  // follow the facts: kernels::allowed_cpus()
 };
 
 struct Introduced {
   std::vector<RankFacts> ranks;  // [rank]
-  int cpus;                      // that the ranks together may use
-  AgreedLinks links;             // rank 0's, for a host with a core for every rank
-  bool same_process;             // all ranks are threads of this one
+  int cpus;                      // that the ranks of this host together may use
+  /// The host with the most ranks for a CPU; equal on all ranks.
+  struct {
+    int ranks, cpus;
+  } busiest;
+  AgreedLinks links;  // rank 0's, for a host with a core for every rank
+  bool same_process;  // all ranks are threads of this one
 };
 
 /// Exchanges the facts, and puts rank 0's settings into `config`. `inherited`: the links of the

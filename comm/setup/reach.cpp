@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -22,11 +23,13 @@ Result<bool> allows_process_copy() {
   return refuse(fmt::format("RONDO_CMA is '{}': it must be 0 or 1", text));
 }
 
-/// Of the arenas of all ranks' processes together.
-uint64_t arena_addresses(const Bootstrap& bootstrap, const std::vector<RankFacts>& ranks) {
+/// Of the arenas of all processes with `members` together.
+uint64_t arena_addresses(const Bootstrap& bootstrap, std::span<const int> members,
+                         const std::vector<RankFacts>& ranks) {
   std::set<std::pair<uint64_t, pid_t>> processes;
   uint64_t sum = 0;
-  for (size_t r = 0; r < ranks.size(); ++r) {
+  for (const int member : members) {
+    const auto r = static_cast<size_t>(member);
     const Peer& peer = bootstrap.peers()[r];
     if (processes.emplace(peer.pid_namespace, peer.pid).second) sum += ranks[r].arena_bytes;
   }
@@ -34,31 +37,34 @@ uint64_t arena_addresses(const Bootstrap& bootstrap, const std::vector<RankFacts
 }
 
 /// False, with a warning: some arena could not be mapped.
-Result<bool> map_arenas(Bootstrap& bootstrap, const std::vector<RankFacts>& ranks,
+Result<bool> map_arenas(Bootstrap& bootstrap, std::span<const int> members,
+                        const std::vector<RankFacts>& ranks,
                         std::vector<transport::ArenaView>& arenas) {
   auto own = transport::export_arena();
   if (!own.ok()) return own.status();
   auto fds = bootstrap.all_gather_fds(own->fd);
   if (!fds.ok()) return fds.status();
-  arenas.resize(ranks.size());
-  const uint64_t addresses = arena_addresses(bootstrap, ranks);
+  arenas.resize(members.size());
+  const uint64_t addresses = arena_addresses(bootstrap, members, ranks);
   const bool fits = addresses <= transport::kArenaAddresses;
-  if (!fits && bootstrap.rank() == 0) {  // equal on all ranks
+  if (!fits && bootstrap.is_first_on_host()) {  // equal on all ranks of the host
     log(LogLevel::kWarn,
         fmt::format("library memory goes through slots: the arenas of {} ranks take {} GiB of "
                     "addresses, and at most {} GiB are mapped; set RONDO_ARENA_BYTES to {}G or "
                     "less, or create the communicator before the first rondo::alloc",
-                    ranks.size(), addresses >> 30, transport::kArenaAddresses >> 30,
-                    transport::kArenaAddresses / ranks.size() >> 30));
+                    members.size(), addresses >> 30, transport::kArenaAddresses >> 30,
+                    transport::kArenaAddresses / members.size() >> 30));
   }
   bool mapped = fits;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    if (static_cast<int>(r) == bootstrap.rank()) {
-      arenas[r] = transport::own_arena();
-    } else if (mapped && (*fds)[r].valid() && ranks[r].arena_bytes > 0) {
-      auto view = transport::attach_arena(std::move((*fds)[r]), ranks[r].arena_bytes);
+  for (size_t local = 0; local < members.size(); ++local) {
+    const int r = members[local];
+    const uint64_t bytes = ranks[static_cast<size_t>(r)].arena_bytes;
+    if (r == bootstrap.rank()) {
+      arenas[local] = transport::own_arena();
+    } else if (mapped && (*fds)[local].valid() && bytes > 0) {
+      auto view = transport::attach_arena(std::move((*fds)[local]), bytes);
       if (view.ok()) {
-        arenas[r] = std::move(*view);
+        arenas[local] = std::move(*view);
         continue;
       }
       mapped = false;
@@ -76,17 +82,21 @@ Result<PeerMemory> reach_peers(Bootstrap& bootstrap, const Introduced& introduce
   auto process_copy = allows_process_copy();
   if (!process_copy.ok()) return process_copy.status();
   PeerMemory memory;
-  auto mapped = map_arenas(bootstrap, introduced.ranks, memory.arenas);
+  const base::HostMap& hosts = bootstrap.hosts();
+  const std::span<const int> members = hosts.ranks_on(hosts.host_of(bootstrap.rank()));
+  auto mapped = map_arenas(bootstrap, members, introduced.ranks, memory.arenas);
   if (!mapped.ok()) return mapped.status();
   // Threads of one process reach each other's memory without the kernel; a paced wire reaches none.
   bool copies = *process_copy && !introduced.same_process && introduced.ranks[0].pace[0] == '\0';
-  for (const RankFacts& facts : introduced.ranks) {
-    memory.processes.push_back(facts.probe.pid);
-    copies = copies && transport::shm::reaches(facts.probe);
+  for (const int member : members) {
+    const transport::shm::Probe& probe = introduced.ranks[static_cast<size_t>(member)].probe;
+    memory.processes.push_back(probe.pid);
+    copies = copies && transport::shm::reaches(probe);
   }
   auto all = bootstrap.all_gather(std::string{*mapped ? '1' : '0', copies ? '1' : '0'});
   if (!all.ok()) return all.status();
-  for (const std::string& answer : *all) {
+  for (const int member : members) {
+    const std::string& answer = (*all)[static_cast<size_t>(member)];
     if (answer.at(0) != '1') memory.arenas.clear();
     if (answer.at(1) != '1') memory.processes.clear();
   }

@@ -1,4 +1,4 @@
-// Setup, third step: which memory of the other ranks every rank can touch.
+// Setup, third step: which memory of the other ranks of its host every rank can touch.
 #pragma once
 
 #include <sys/types.h>
@@ -10,10 +10,11 @@
 
 namespace rondo::comm {
 
-/// Equal on all ranks in what is empty. Where a member is empty, buffers go through slots.
+/// By local rank. Equal on all ranks of a host in what is empty. Where a member is empty, buffers go
+/// through slots.
 struct PeerMemory {
-  std::vector<transport::ArenaView> arenas;  // library memory by rank, mapped here
-  std::vector<pid_t> processes;              // by rank: the kernel copies any memory
+  std::vector<transport::ArenaView> arenas;  // library memory, mapped here
+  std::vector<pid_t> processes;              // the kernel copies any memory
 };
 
 /// Maps the others' arenas, and tries the kernel's copies unless RONDO_CMA, a pace or thread ranks

@@ -22,17 +22,17 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDefaultTimeout{600'000};
 
-/// RONDO_TIMEOUT, else the default.
-Result<milliseconds> default_timeout() {
-  const auto text = variable("RONDO_TIMEOUT");
-  if (!text) return kDefaultTimeout;
+/// The variable `name`, else `otherwise`.
+Result<milliseconds> seconds_of(const char* name, milliseconds otherwise) {
+  const auto text = variable(name);
+  if (!text) return otherwise;
   double seconds = 0;
   const char* const end = text->data() + text->size();
   const auto parsed = std::from_chars(text->data(), end, seconds);
   constexpr double kMost = 1e9;
   if (parsed.ec != std::errc{} || parsed.ptr != end || !(seconds >= 1e-3) || seconds > kMost) {
-    return refuse(fmt::format(
-        "RONDO_TIMEOUT is '{}': it must be a number of seconds from 0.001 to 1e9", *text));
+    return refuse(
+        fmt::format("{} is '{}': it must be a number of seconds from 0.001 to 1e9", name, *text));
   }
   return milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
@@ -92,12 +92,17 @@ Status check_pace(const Config& config) {
 
 }  // namespace
 
+Result<milliseconds> longest_silence() {
+  return seconds_of("RONDO_HOST_TIMEOUT", milliseconds(10'000));
+}
+
 Status settle(Config& config) {
+  RONDO_TRY(longest_silence());
   const bool pace_is_variable = config.pace.empty();
   config.pace = pace_of(config);
   config.links = links_of(config);
   if (config.timeout.count() == 0) {
-    auto timeout = default_timeout();
+    auto timeout = seconds_of("RONDO_TIMEOUT", kDefaultTimeout);
     if (!timeout.ok()) return timeout.status();
     config.timeout = *timeout;
   }

@@ -1,0 +1,274 @@
+// See mirror.hpp.
+#include "comm/board/mirror.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "comm/base/clock.hpp"
+
+namespace rondo::board {
+namespace {
+
+//  A row on the wire, 120 bytes, followed by its operations, messages and counts
+//   0  rank         4
+//   4  pid          4
+//   8  posted       8   RankState's words of the same names
+//  16  finished     8
+//  24  heartbeat    8
+//  32  progress     8
+//  40  failed_split 8
+//  48  waiting_ns   8   age of waiting_since_ns
+//  56  waiting_for  4
+//  60  step         4
+//  64  round        4
+//  68  life         4
+//  72  withdrawn    4
+//  76  algorithm    4
+//  80  messages     4
+//  84  operations   4   how many MirroredOperation follow,
+//  88  shown        4   then MirroredMessage,
+//  92  counted      4   0 or 1: then 2 * ranks words of the all_to_all_v
+//  96  counts_of    8   with this sequence number
+// 104  reserved    16
+struct MirroredRow {
+  int32_t rank, pid;
+  uint64_t posted, finished, heartbeat, progress, failed_split;
+  int64_t waiting_ns;
+  int32_t waiting_for;
+  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, counted;
+  uint64_t counts_of;
+  uint64_t reserved[2];
+};
+static_assert(sizeof(MirroredRow) == 120);
+
+//  MirroredOperation, 40 bytes: OperationRecord's words of the same names
+struct MirroredOperation {
+  uint64_t sequence, count, shape, layout;
+  double factor;
+};
+static_assert(sizeof(MirroredOperation) == 40);
+
+//  MirroredMessage, 32 bytes: MessageRecord's words of the same names
+struct MirroredMessage {
+  uint64_t what, moved_bytes;
+  int64_t age_ns;
+  uint32_t end, behind;
+};
+static_assert(sizeof(MirroredMessage) == 32);
+
+/// Of references' kinds, which mean nothing on another host (Board::pack_kinds).
+constexpr uint64_t kKinds = uint64_t{0xff} << 32;
+
+template <class T>
+void append(std::string& bytes, const T& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+/// Reads what append() wrote; stays at the end once something is missing.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <class T>
+  bool take(T& into) {
+    if (bytes_.size() < sizeof into) return false;
+    std::memcpy(&into, bytes_.data(), sizeof into);
+    bytes_.remove_prefix(sizeof into);
+    return true;
+  }
+  std::string_view rest() const { return bytes_; }
+
+ private:
+  std::string_view bytes_;
+};
+
+int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
+
+Status nonsense() {
+  return {Code::kBootstrap, "another host's agent sent rows that make no sense"};
+}
+
+}  // namespace
+
+// Relaxed loads: the words are read for diagnosis, and each is whole by itself.
+std::string Mirror::pack_rows(int host, uint64_t operations) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  std::string bytes;
+  for (const int rank : board_.places().hosts.ranks_on(host)) {
+    const RankState& s = board_.state(rank);
+    MirroredRow row{};
+    row.life = s.life.load(std::memory_order_acquire);  // first: a rank that leaves posts before
+    row.rank = rank;
+    row.pid = s.pid.load(kRelaxed);
+    row.posted = s.posted.load(std::memory_order_acquire);
+    row.finished = s.finished.load(kRelaxed);
+    row.heartbeat = s.heartbeat.load(kRelaxed);
+    row.progress = s.progress.load(kRelaxed);
+    row.failed_split = s.failed_split.load(kRelaxed);
+    row.waiting_ns = age_of(s.waiting_since_ns.load(kRelaxed));
+    row.waiting_for = s.waiting_for.load(kRelaxed);
+    row.step = s.step.load(kRelaxed);
+    row.round = s.round.load(kRelaxed);
+    row.withdrawn = s.withdrawn.load(kRelaxed);
+    row.algorithm = s.algorithm.load(kRelaxed);
+    row.messages = s.messages.load(std::memory_order_acquire);
+    std::vector<MirroredOperation> last;
+    const uint64_t asked = std::min(operations, kHistory);
+    for (uint64_t at = row.posted > asked ? row.posted - asked + 1 : 1; at <= row.posted; ++at) {
+      const auto posted = board_.read(rank, at);
+      if (!posted) continue;
+      last.push_back({.sequence = at,
+                      .count = posted->call.count,
+                      .shape = Board::pack_shape(posted->call),
+                      .layout = posted->call.layout,
+                      .factor = posted->factor});
+      if (posted->call.collective == Collective::kAllToAllV) row.counts_of = at;
+    }
+    row.operations = static_cast<uint32_t>(last.size());
+    row.shown = std::min(row.messages, kMessages);
+    const size_t counts = 2 * static_cast<size_t>(board_.ranks());
+    const std::atomic<uint64_t>* const words = board_.counts(rank, row.counts_of);
+    row.counted = row.counts_of != 0 && words[0].load(std::memory_order_acquire) == row.counts_of;
+    append(bytes, row);
+    for (const MirroredOperation& operation : last) append(bytes, operation);
+    for (uint32_t i = 0; i < row.shown; ++i) {
+      const MessageRecord& r = board_.messages_[static_cast<size_t>(rank) * kMessages + i];
+      append(bytes, MirroredMessage{.what = r.what.load(kRelaxed),
+                                    .moved_bytes = r.moved_bytes.load(kRelaxed),
+                                    .age_ns = age_of(r.since_ns.load(kRelaxed)),
+                                    .end = r.end.load(kRelaxed),
+                                    .behind = r.behind.load(kRelaxed)});
+    }
+    for (size_t i = 0; row.counted != 0 && i < counts; ++i) {
+      append(bytes, words[1 + i].load(std::memory_order_acquire));
+    }
+  }
+  return bytes;
+}
+
+// The rows' only writer is the agent that calls this. Order and releases as in post() and
+// post_counts(), for the same readers.
+Status Mirror::unpack_rows(std::string_view bytes, int host) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  constexpr auto kRelease = std::memory_order_release;
+  const base::HostMap& hosts = board_.places().hosts;
+  const int own = hosts.host_of(board_.rank());
+  if (host < 0 || host >= hosts.hosts() || host == own) return nonsense();
+  Reader reader(bytes);
+  for (const int rank : hosts.ranks_on(host)) {
+    MirroredRow row;
+    if (!reader.take(row) || row.rank != rank || row.operations > kHistory ||
+        row.shown > kMessages || row.counted > 1 || row.life > static_cast<uint32_t>(Life::kDead) ||
+        row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource) {
+      return nonsense();
+    }
+    RankState& s = board_.state(rank);
+    for (uint32_t i = 0; i < row.operations; ++i) {
+      MirroredOperation operation;
+      if (!reader.take(operation) || operation.sequence == 0) return nonsense();
+      if ((operation.shape & 0x7f) >= kCollectives) return nonsense();
+      OperationRecord& r = board_.records(rank)[operation.sequence % kHistory];
+      if (r.sequence.load(kRelaxed) == operation.sequence) continue;
+      r.sequence.store(0, kRelaxed);
+      r.count.store(operation.count, kRelease);
+      r.shape.store(operation.shape & ~kKinds, kRelease);
+      r.arenas.store(0, kRelease);
+      r.layout.store(operation.layout, kRelease);
+      r.factor.store(operation.factor, kRelease);
+      r.sequence.store(operation.sequence, kRelease);
+    }
+    for (uint32_t i = 0; i < row.shown; ++i) {
+      MirroredMessage message;
+      if (!reader.take(message)) return nonsense();
+      MessageRecord& r = board_.messages_[static_cast<size_t>(rank) * kMessages + i];
+      r.what.store(message.what, kRelaxed);
+      r.moved_bytes.store(message.moved_bytes, kRelaxed);
+      r.since_ns.store(base::now_ns() - message.age_ns, kRelaxed);
+      r.end.store(message.end, kRelaxed);
+      r.behind.store(message.behind, kRelaxed);
+    }
+    std::atomic<uint64_t>* const words = board_.counts(rank, row.counts_of);
+    if (row.counted != 0) words[0].store(0, kRelaxed);
+    for (size_t i = 0; row.counted != 0 && i < 2 * static_cast<size_t>(board_.ranks()); ++i) {
+      uint64_t word;
+      if (!reader.take(word)) return nonsense();
+      words[1 + i].store(word, kRelease);
+    }
+    if (row.counted != 0) words[0].store(row.counts_of, std::memory_order_seq_cst);
+    s.pid.store(row.pid, kRelaxed);
+    s.heartbeat.store(row.heartbeat, kRelaxed);
+    s.progress.store(row.progress, kRelaxed);
+    s.failed_split.store(row.failed_split, kRelaxed);
+    s.waiting_since_ns.store(base::now_ns() - row.waiting_ns, kRelaxed);
+    s.waiting_for.store(row.waiting_for, kRelaxed);
+    s.step.store(row.step, kRelaxed);
+    s.round.store(row.round, kRelaxed);
+    s.withdrawn.store(row.withdrawn, kRelaxed);
+    s.algorithm.store(row.algorithm, kRelaxed);
+    s.messages.store(row.messages, kRelease);
+    s.finished.store(row.finished, kRelease);
+    s.posted.store(row.posted, kRelease);
+    // What is known to be dead stays so; a goodbye that comes late counts.
+    if (row.life != static_cast<uint32_t>(Life::kAlive) ||
+        s.life.load(kRelaxed) != static_cast<uint32_t>(Life::kDead)) {
+      s.life.store(row.life, kRelease);
+    }
+  }
+  return reader.rest().empty() ? Status() : nonsense();
+}
+
+std::optional<FoundError> Mirror::undecided() const {
+  const FirstError& first = *board_.first_error_;
+  // Acquire: pairs with the exchange in propose(): the text is whole.
+  const uint32_t finder = first.finder.load(std::memory_order_acquire);
+  if (finder == 0 || first.verdict.load(std::memory_order_acquire) != 0) return std::nullopt;
+  return FoundError{finder - 1, board_.read_error()};
+}
+
+std::string Mirror::pack_error(const FoundError& error) {
+  std::string bytes;
+  append(bytes, error.finder);
+  append(bytes, static_cast<int32_t>(error.status.code()));
+  return bytes + error.status.message();
+}
+
+Result<FoundError> Mirror::unpack_error(std::string_view bytes) const {
+  Reader reader(bytes);
+  FoundError error{};
+  int32_t code = 0;
+  if (!reader.take(error.finder) || !reader.take(code) || code <= 0 ||
+      error.finder >= static_cast<uint32_t>(board_.ranks())) {
+    return nonsense();
+  }
+  constexpr size_t kMost = sizeof(ErrorText::message) - 1;
+  error.status = {static_cast<Code>(code), std::string(reader.rest().substr(0, kMost))};
+  return error;
+}
+
+void Mirror::decide(const FoundError& error) const {
+  FirstError& first = *board_.first_error_;
+  if (first.verdict.load(std::memory_order_acquire) != 0) return;
+  const int finder = static_cast<int>(error.finder);
+  // A rank of this host has written its own text, before it told of the error.
+  if (!board_.is_local(finder)) {
+    ErrorText& text = board_.error_texts_[finder];
+    text.code = static_cast<int32_t>(error.status.code());
+    const size_t length = error.status.message().copy(text.message, sizeof(text.message) - 1);
+    text.message[length] = '\0';
+  }
+  uint32_t none = 0;
+  // The verdict first: who sees an error finds it. Release: the text comes before.
+  first.verdict.compare_exchange_strong(none, error.finder + 1, std::memory_order_acq_rel);
+  none = 0;
+  first.finder.compare_exchange_strong(none, error.finder + 1, std::memory_order_seq_cst);
+  board_.wake_all();
+}
+
+void Mirror::mark_dead(int rank) const {
+  uint32_t alive = static_cast<uint32_t>(Life::kAlive);
+  board_.state(rank).life.compare_exchange_strong(alive, static_cast<uint32_t>(Life::kDead),
+                                                  std::memory_order_acq_rel);
+}
+
+}  // namespace rondo::board

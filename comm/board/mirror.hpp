@@ -1,0 +1,48 @@
+// The mirror: rows of a board as bytes, by which an agent keeps the copies on other hosts' boards.
+// Pure functions over a board and untrusted bytes; no sockets here. Times travel as ages, because
+// hosts' clocks differ; references to buffers do not travel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "comm/board/board.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::board {
+
+/// An error as it travels: whose it is, and its text.
+struct FoundError {
+  uint32_t finder;  // a rank
+  Status status;
+};
+
+/// One host's board. Thread rule: the agent's; there is one per board.
+class Mirror {
+ public:
+  explicit Mirror(const Board& board) : board_(board) {}
+
+  /// The rows of `host`'s ranks as they stand here. `operations`: of each rank, how many of its last
+  /// ones go along, at most kHistory; so that they fit a control frame, fewer where ranks are many.
+  std::string pack_rows(int host, uint64_t operations) const;
+  /// Writes them to this board. kBootstrap: not the rows of `host`'s ranks, or `host` is this one.
+  Status unpack_rows(std::string_view bytes, int host) const;
+
+  /// This host's first error, if no verdict is known; nothing: there is none.
+  std::optional<FoundError> undecided() const;
+  /// What pack_error() gave. kBootstrap: not an error of a rank.
+  static std::string pack_error(const FoundError& error);
+  Result<FoundError> unpack_error(std::string_view bytes) const;
+  /// That error is what this host's ranks report from now on, unless a verdict is known already.
+  void decide(const FoundError& error) const;
+
+  /// A rank's process has ended without goodbye. Nothing where it said goodbye.
+  void mark_dead(int rank) const;
+
+ private:
+  const Board& board_;
+};
+
+}  // namespace rondo::board

@@ -1,0 +1,345 @@
+// The exchanges of ranks that have met: every rank sends a frame to rank 0, and rank 0 answers
+// each. No tree and no pipelining: a communicator exchanges a handful of times, when it is made.
+#include "comm/bootstrap/star.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "comm/base/guarded.hpp"
+#include "comm/base/process.hpp"
+
+namespace rondo::comm {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using transport::UniqueFd;
+
+Star::Star(const Identity& identity, milliseconds timeout, Interrupt interrupt)
+    : rank_(identity.rank),
+      size_(identity.world_size),
+      timeout_(timeout),
+      interrupt_(std::move(interrupt)),
+      peers_(static_cast<size_t>(size_)) {
+  if (size_ == 1) peers_[0] = {.pid = getpid(), .same_process = true};
+}
+
+Status Star::gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
+                    Deadline until) {
+  const Meeting meeting{.identity = identity,
+                        .name = name,
+                        .rendezvous = rendezvous,
+                        .timeout = std::max(until.left(), milliseconds(1)),
+                        .interrupt = interrupt_,
+                        .facts = facts_};
+  facts_ = {};
+  Status why;
+  try {
+    return try_to_gather(meeting);
+  } catch (...) {
+    why = base::caught();
+  }
+  return base::guarded([&] {
+    const bool is_known = !links_.empty() || facts_.is_seen;
+    if (!is_known) RONDO_TRY(try_to_gather(meeting));
+    return failed_here(why);
+  });
+}
+
+Status Star::try_to_gather(const Meeting& meeting) {
+  std::string welcome;
+  if (is_root()) {
+    auto peers = host_meeting(meeting);
+    if (!peers.ok()) return peers.status();
+    links_ = std::move(*peers);
+    std::vector<ProcessId> ids{{.pid_namespace = base::own_pid_namespace(), .pid = getpid()}};
+    for (const PeerConnection& peer : links_) {
+      ids.push_back({.pid_namespace = peer.pid_namespace, .pid = peer.pid});
+    }
+    welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
+    RONDO_TRY(send_all(FrameKind::kWelcome, welcome));
+  } else {
+    links_.reserve(1);
+    auto joined = join_meeting(meeting);
+    if (!joined.ok()) return joined.status();
+    welcome = std::move(joined->welcome);
+    links_.push_back(std::move(joined->host));
+  }
+  Status known = know_peers(welcome);
+  if (!known.ok()) return failed(known);
+  return meeting.rendezvous.is_tcp() ? Status() : watch_peers();
+}
+
+Status Star::know_peers(const std::string& welcome) {
+  std::vector<ProcessId> ids(static_cast<size_t>(size_));
+  if (welcome.size() != ids.size() * sizeof ids[0]) {
+    return Status(Code::kBootstrap, "rank 0 sent a welcome for another number of ranks");
+  }
+  std::memcpy(ids.data(), welcome.data(), welcome.size());
+  for (size_t rank = 0; rank < ids.size(); ++rank) {
+    peers_[rank].pid = ids[rank].pid;
+    peers_[rank].pid_namespace = ids[rank].pid_namespace;
+    peers_[rank].same_process =
+        ids[rank].pid == getpid() && ids[rank].pid_namespace == base::own_pid_namespace();
+  }
+  for (PeerConnection& link : links_) {
+    link.pid = ids[static_cast<size_t>(link.rank)].pid;
+    peers_[static_cast<size_t>(link.rank)].pidfd = ProcessHandle(std::move(link.pidfd));
+  }
+  return {};
+}
+
+/// Every process opens its own pidfd and gives it to all others, for find_dead(). So no pidfd is
+/// that of a later process with the same pid, and ranks of other PID namespaces are watched too.
+Status Star::watch_peers() {
+  UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!own.valid()) return failed_here(system_status("pidfd_open", errno));
+  auto pidfds = all_gather_fds(own.get());
+  if (!pidfds.ok()) return pidfds.status();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    const ProcessId id{.pid_namespace = peer.pid_namespace, .pid = peer.pid};
+    peer.pidfd =
+        peer.same_process ? ProcessHandle() : ProcessHandle::share(id, std::move((*pidfds)[rank]));
+  }
+  return {};
+}
+
+Status Star::begin() {
+  RONDO_TRY(status_);
+  if (size_ > 1 && links_.empty()) {
+    return Status(Code::kBootstrap, "the bootstrap's sockets have been closed");
+  }
+  ++sequence_;
+  return {};
+}
+
+/// Every later operation of this rank returns `why`; sends it to the others.
+Status Star::failed(Status why) {
+  if (!status_.ok()) return status_;
+  status_ = std::move(why);
+  if (is_root() || !heard_from_peer_) {
+    const std::string packed = pack_status(status_);
+    for (PeerConnection& link : links_) {
+      // A rank whose socket is full finds it closed instead.
+      (void)link.connection.send(FrameKind::kError, 0, packed, {}, steady_clock::now());
+    }
+  }
+  return status_;
+}
+
+Status Star::failed_here(const Status& why) {
+  // Rank 0 names the others when it passes their words on.
+  return failed(
+      is_root() ? Status(why.code(), "rank " + std::to_string(number_of(0)) + ": " + why.message())
+                : why);
+}
+
+Status Star::send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
+                     std::span<const int> fds, Deadline until) {
+  Status sent = link.connection.send(kind, sequence_, payload, fds, until);
+  if (sent.ok()) return sent;
+  if (sent.code() != Code::kPeerDied && sent.code() != Code::kTimeout) {
+    return failed_here(Status(sent.code(), "sending to " + name_of(link) + ": " + sent.message()));
+  }
+  // It may have sent its error before it closed.
+  Received last_words;
+  auto heard = hear(link, kind, last_words);
+  if (!heard.ok()) return failed(heard.status());
+  return failed(Status(sent.code(), name_of(link) + " did not take part in " + to_string(kind) +
+                                        ": " + sent.message()));
+}
+
+Status Star::send_all(FrameKind kind, std::string_view payload, std::span<const int> fds) {
+  const Deadline until = deadline();
+  for (PeerConnection& link : links_) RONDO_TRY(send_to(link, kind, payload, fds, until));
+  return {};
+}
+
+/// Receives this operation's frame from `link`; false: it has not arrived.
+Result<bool> Star::hear(PeerConnection& link, FrameKind kind, Received& into) {
+  auto received = link.connection.try_receive();
+  if (!received.ok() && received.status().code() == Code::kPeerDied) {
+    return Status(Code::kPeerDied, name_of(link) + " ended or left during " + to_string(kind));
+  }
+  if (!received.ok()) {
+    return failed_here(Status(received.status().code(), "receiving from " + name_of(link) + ": " +
+                                                            received.status().message()));
+  }
+  if (!*received) return false;
+  Frame& frame = (*received)->frame;
+  if (frame.kind == FrameKind::kError) {
+    Status why = unpack_status(frame.payload);
+    heard_from_peer_ = true;
+    if (!is_root()) return why;
+    return Status(why.code(),
+                  "rank " + std::to_string(number_of(link.rank)) + ": " + why.message());
+  }
+  if (frame.kind != kind || frame.sequence != sequence_) {
+    return Status(Code::kMismatch, name_of(link) + " is at " + to_string(frame.kind) +
+                                       " (exchange " + std::to_string(frame.sequence) + "), rank " +
+                                       std::to_string(number_of(rank_)) + " at " + to_string(kind) +
+                                       " (exchange " + std::to_string(sequence_) + ")");
+  }
+  into = std::move(**received);
+  return true;
+}
+
+/// Waits until a link of `links_` is ready; marks in `ended` the links whose process has ended.
+/// Links whose frame has arrived are watched too, so that a death ends the wait for the others.
+Status Star::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,
+                         FrameKind kind, Deadline until) {
+  std::vector<pollfd> watched;
+  std::vector<int> missing;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const PeerConnection& link = links_[i];
+    watched.push_back({link.connection.fd(), static_cast<short>(come[i] ? 0 : POLLIN), 0});
+    watched.push_back({peers_[static_cast<size_t>(link.rank)].pidfd.get(), POLLIN, 0});
+    if (come[i] == nullptr) missing.push_back(number_of(link.rank));
+  }
+  auto ready = poll_until(watched, until);
+  if (!ready.ok()) return ready.status();
+  if (!*ready) {
+    return Status(Code::kTimeout, name_ranks(missing) + " of " + std::to_string(size_) +
+                                      " did not reach the bootstrap's " + to_string(kind) +
+                                      " within " + name_duration(timeout_));
+  }
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const bool hung_up = come[i] != nullptr && (watched[2 * i].revents & (POLLHUP | POLLERR)) != 0;
+    if (hung_up || watched[2 * i + 1].revents != 0) ended[i] = true;
+  }
+  return {};
+}
+
+/// One frame of this operation from every link, in the links' order.
+Result<std::vector<Connection::Received>> Star::collect(FrameKind kind) {
+  const Deadline until = deadline() + (is_root() ? milliseconds(0) : kVerdictGrace);
+  std::vector<Received> all(links_.size());
+  std::vector<Received*> come(links_.size(), nullptr);
+  std::vector<bool> ended(links_.size(), false);
+  size_t missing = links_.size();
+  while (true) {
+    for (size_t i = 0; i < links_.size(); ++i) {
+      if (come[i] == nullptr) {
+        auto heard = hear(links_[i], kind, all[i]);
+        if (!heard.ok()) return failed(heard.status());
+        if (*heard) {
+          come[i] = &all[i];
+          --missing;
+        }
+      }
+      if (ended[i] && missing > 0) {
+        return failed(
+            Status(Code::kPeerDied, name_of(links_[i]) + " ended during " + to_string(kind)));
+      }
+    }
+    if (missing == 0) return all;
+    Status waited = await_links(come, ended, kind, until);
+    if (!waited.ok()) return failed(waited);
+  }
+}
+
+Status Star::barrier() {
+  RONDO_TRY(begin());
+  if (!is_root()) RONDO_TRY(send_all(FrameKind::kBarrier, {}));
+  auto come = collect(FrameKind::kBarrier);
+  if (!come.ok()) return come.status();
+  return is_root() ? send_all(FrameKind::kBarrier, {}) : Status();
+}
+
+Result<std::vector<std::string>> Star::all_gather(std::string_view blob) {
+  RONDO_TRY(begin());
+  if (blob.size() > kMaxBlobBytes) {
+    return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(blob.size()) +
+                                                     " bytes on rank " + std::to_string(rank_) +
+                                                     ": at most " + std::to_string(kMaxBlobBytes)));
+  }
+  if (!is_root()) RONDO_TRY(send_all(FrameKind::kGather, blob));
+  auto come = collect(FrameKind::kGather);
+  if (!come.ok()) return come.status();
+  if (is_root()) {
+    std::vector<std::string> blobs{std::string(blob)};
+    for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
+    RONDO_TRY(send_all(FrameKind::kGather, pack_blobs(blobs)));
+    return blobs;
+  }
+  auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
+  if (!blobs) return failed(Status(Code::kBootstrap, "rank 0 sent blobs that make no sense"));
+  return std::move(*blobs);
+}
+
+Result<UniqueFd> Star::broadcast_fd(int fd) {
+  RONDO_TRY(begin());
+  if (is_root()) {
+    if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
+    RONDO_TRY(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
+    return UniqueFd();
+  }
+  auto come = collect(FrameKind::kBroadcastFd);
+  if (!come.ok()) return come.status();
+  if ((*come)[0].fds.size() != 1) {
+    return failed(Status(Code::kBootstrap, "rank 0 sent no descriptor"));
+  }
+  return std::move((*come)[0].fds[0]);
+}
+
+Result<std::vector<UniqueFd>> Star::all_gather_fds(int fd) {
+  RONDO_TRY(begin());
+  if (!is_root()) {
+    RONDO_TRY(send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
+    return receive_fds();
+  }
+  auto come = collect(FrameKind::kGatherFds);
+  if (!come.ok()) return come.status();
+  std::vector<UniqueFd> given(static_cast<size_t>(size_));
+  for (size_t i = 0; i < links_.size(); ++i) {
+    auto& fds = (*come)[i].fds;
+    if (!fds.empty()) given[static_cast<size_t>(links_[i].rank)] = std::move(fds[0]);
+  }
+  return distribute_fds(std::move(given), fd);
+}
+
+/// Rank 0 sends `given`, and its `own`, in batches of consecutive ranks; no rank gets its own back.
+Result<std::vector<UniqueFd>> Star::distribute_fds(std::vector<UniqueFd> given, int own) {
+  const Deadline until = deadline();
+  for (size_t first = 0; first < given.size(); first += kMaxFdsPerFrame) {
+    const size_t last = std::min(first + kMaxFdsPerFrame, given.size());
+    for (PeerConnection& link : links_) {
+      std::string present(last - first, '\0');
+      std::vector<int> fds;
+      for (size_t rank = first; rank < last; ++rank) {
+        const int fd = rank == 0 ? own : given[rank].get();
+        if (fd < 0 || static_cast<int>(rank) == link.rank) continue;
+        present[rank - first] = 1;
+        fds.push_back(fd);
+      }
+      RONDO_TRY(send_to(link, FrameKind::kGatherFds, present, fds, until));
+    }
+  }
+  return given;
+}
+
+Result<std::vector<UniqueFd>> Star::receive_fds() {
+  std::vector<UniqueFd> all;
+  while (all.size() < static_cast<size_t>(size_)) {
+    auto come = collect(FrameKind::kGatherFds);
+    if (!come.ok()) return come.status();
+    auto& [frame, fds] = (*come)[0];
+    const auto count = static_cast<size_t>(std::ranges::count(frame.payload, '\1'));
+    const size_t left = static_cast<size_t>(size_) - all.size();
+    if (frame.payload.empty() || frame.payload.size() > left || count != fds.size()) {
+      return failed(Status(Code::kBootstrap, "rank 0 sent descriptors that make no sense"));
+    }
+    auto next = fds.begin();
+    for (char present : frame.payload) {
+      all.push_back(present == 1 ? std::move(*next++) : UniqueFd());
+    }
+  }
+  return all;
+}
+
+}  // namespace rondo::comm

@@ -1,0 +1,113 @@
+// Ranks that have met around one of them, their rank 0, over authenticated stream sockets, and what
+// they exchange. Over TCP they exchange blobs; over unix sockets descriptors, too.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/process_handle.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+#include "rondo/status.hpp"
+#include "transport/memory/unique_fd.hpp"
+
+namespace rondo::comm {
+
+/// A rank of this communicator, this one included.
+struct Peer {
+  pid_t pid = 0;               // in its own PID namespace,
+  uint64_t pid_namespace = 0;  // which is this one (inode)
+  bool same_process = false;   // a thread of this process, or this rank
+  ProcessHandle pidfd{};       // empty when same_process, and on another host
+};
+
+/// A blob's largest size in Star::all_gather().
+inline constexpr size_t kMaxBlobBytes = size_t{1} << 20;
+
+/// One thread at a time; every rank calls the same operations in the same order. Each takes at most
+/// the timeout. The first failure sticks, and reaches every rank by its next operation.
+class Star {
+ public:
+  Star(const Identity& identity, std::chrono::milliseconds timeout, Interrupt interrupt);
+
+  /// Meets all ranks at `rendezvous`. Throws nothing: a rank that fails before the others have seen
+  /// it comes again, to tell them.
+  Status gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
+                Deadline until);
+  Result<std::vector<std::string>> all_gather(std::string_view blob);
+  /// As in Bootstrap. REQUIRES: unix sockets.
+  Result<transport::UniqueFd> broadcast_fd(int fd);
+  Result<std::vector<transport::UniqueFd>> all_gather_fds(int fd);
+  Status barrier();
+  /// Every later operation returns `why`, on all ranks; those that learn of it read which rank's
+  /// failure it is. Never waits.
+  Status fail(const Status& why) { return failed_here(why); }
+
+  /// How messages call the ranks, where these are not their numbers in the communicator.
+  void call_ranks(std::span<const int> numbers) { numbers_.assign(numbers.begin(), numbers.end()); }
+  /// Whether the failure is another rank's, which has reported it.
+  bool has_heard() const { return facts_.heard || heard_from_peer_; }
+  const Status& status() const { return status_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::vector<Peer>& peers() const { return peers_; }
+  /// Rank 0: to all other ranks, in order; the others: to rank 0.
+  std::vector<PeerConnection>& links() { return links_; }
+  void close() {
+    links_.clear();
+    interrupt_ = {};
+  }
+
+ private:
+  using Received = Connection::Received;
+
+  bool is_root() const { return rank_ == 0; }
+  Deadline deadline() const { return {std::chrono::steady_clock::now() + timeout_, &interrupt_}; }
+  int number_of(int rank) const {
+    return numbers_.empty() ? rank : numbers_[static_cast<size_t>(rank)];
+  }
+  std::string name_of(const PeerConnection& link) const {
+    return "rank " + std::to_string(number_of(link.rank)) + " (pid " + std::to_string(link.pid) +
+           ")";
+  }
+
+  Status try_to_gather(const Meeting& meeting);
+  Status know_peers(const std::string& welcome);
+  Status watch_peers();
+  Status begin();
+  Status send_all(FrameKind kind, std::string_view payload, std::span<const int> fds = {});
+  Status send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
+                 std::span<const int> fds, Deadline until);
+  Result<std::vector<Received>> collect(FrameKind kind);
+  Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, FrameKind kind,
+                     Deadline until);
+  Result<bool> hear(PeerConnection& link, FrameKind kind, Received& into);
+  Result<std::vector<transport::UniqueFd>> distribute_fds(std::vector<transport::UniqueFd> given,
+                                                          int own);
+  Result<std::vector<transport::UniqueFd>> receive_fds();
+  Status failed(Status why);
+  /// The same for what has gone wrong in this process: every rank learns in which.
+  Status failed_here(const Status& why);
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  Interrupt interrupt_;
+  uint32_t sequence_ = 0;
+  Status status_;
+  MeetingFacts facts_;
+  bool heard_from_peer_ = false;  // status_ came from another rank, which has it already
+  std::vector<int> numbers_;      // of the ranks, for messages; empty: as here
+  std::vector<Peer> peers_;
+  std::vector<PeerConnection> links_;
+};
+
+}  // namespace rondo::comm

@@ -1,0 +1,290 @@
+// See agent.hpp. Messages are frames of kind kControl: a letter and its payload.
+//
+//   R  host, 4 bytes; that host's rows (board/mirror.hpp)
+//   E  an error found on this host, for rank 0's host to decide
+//   V  the error that all ranks report
+//   A  some rank waits for long: send rows often
+//   G  goodbye
+#include "comm/control/agent.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+#include "rondo/log.hpp"
+
+namespace rondo::comm {
+
+using board::Life;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kQuietRowsNs = 1000 * kMs, kAlertRowsNs = 50 * kMs;
+constexpr int64_t kAlertNs = 500 * kMs;    // for so long rows travel often after the last A
+constexpr int64_t kLongWaitNs = 20 * kMs;  // of a rank, until its agent asks for that
+constexpr milliseconds kTurn{20};
+constexpr int64_t kLeaveNs = 1000 * kMs;
+// Of each rank, along with its row, while nobody waits.
+constexpr uint64_t kFewOperations = 4;
+
+std::string words_of_ranks(std::span<const int> ranks) {
+  return name_ranks(std::vector<int>(ranks.begin(), ranks.end()));
+}
+
+}  // namespace
+
+Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
+             std::function<int(int)> find_dead, milliseconds silence)
+    : board_(board),
+      mirror_(board),
+      find_dead_(std::move(find_dead)),
+      silence_ns_(std::chrono::nanoseconds(silence).count()),
+      host_(board.places().hosts.host_of(board.rank())),
+      is_hub_(host_ == 0),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
+  for (PeerConnection& line : lines) {
+    set_liveness(line.connection.fd(), silence);
+    lines_.push_back({.host = board.places().hosts.host_of(line.rank),
+                      .connection = std::move(line.connection),
+                      .heard_ns = base::now_ns()});
+  }
+  thread_ = std::thread([this] {
+    // Without an agent this host's ranks learn of nothing: they fail, rather than wait for ever.
+    const Status ended = base::guarded([this] { return run(), Status(); });
+    if (!ended.ok()) board_.propose(ended);
+  });
+}
+
+Agent::~Agent() {
+  leaving_.store(true, std::memory_order_release);
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+void Agent::run() {
+  int64_t leave_by_ns = 0;
+  while (true) {
+    wait(kTurn);
+    const int64_t now = base::now_ns();
+    listen(now);
+    look(now);
+    if (!leaving_.load(std::memory_order_acquire)) continue;
+    if (leave_by_ns == 0) leave_by_ns = now + kLeaveNs;
+    if (may_leave() || now > leave_by_ns) break;
+  }
+  send_rows(false);
+  send_all('G', {});
+  // The other side reads until the end of the stream.
+  while (base::now_ns() < leave_by_ns) {
+    const bool writes = std::ranges::any_of(
+        lines_, [](const Line& line) { return line.connection.wants_to_write(); });
+    if (!writes) break;
+    wait(milliseconds(1));
+  }
+}
+
+// A death ends the wait for who said no goodbye: there is no other news to hand on.
+bool Agent::may_leave() const {
+  if (is_hub_ && !lines_.empty()) return false;
+  const std::span<const int> own = board_.places().hosts.ranks_on(host_);
+  return std::ranges::none_of(own, [this](int rank) {
+    return board_.state(rank).life.load(std::memory_order_acquire) ==
+           static_cast<uint32_t>(Life::kAlive);
+  });
+}
+
+void Agent::wait(milliseconds most) {
+  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+  for (const Line& line : lines_) {
+    const int write = line.connection.wants_to_write() ? POLLOUT : 0;
+    watched.push_back({line.connection.fd(), static_cast<short>(POLLIN | write), 0});
+  }
+  (void)poll(watched.data(), watched.size(), static_cast<int>(most.count()));
+  uint64_t rings = 0;
+  (void)!read(wake_.get(), &rings, sizeof rings);
+  for (size_t i = 0; i < lines_.size(); ++i) {
+    if ((watched[i + 1].revents & POLLOUT) != 0) (void)lines_[i].connection.flush();
+  }
+}
+
+void Agent::listen(int64_t now) {
+  for (Line& line : lines_) {
+    while (line.connection.is_open()) {
+      auto received = line.connection.try_receive();
+      if (!received.ok()) {
+        lose(line, received.status(), now);
+        break;
+      }
+      if (!*received) break;
+      line.heard_ns = now;
+      const Frame& frame = (*received)->frame;
+      if (frame.kind == FrameKind::kControl && !frame.payload.empty()) {
+        handle(line, frame.payload);
+      }
+    }
+  }
+  for (Line& line : lines_) {
+    if (line.connection.is_open() && now - line.heard_ns > silence_ns_) {
+      lose(line, Status(Code::kTimeout, "silent"), now);
+    }
+  }
+  std::erase_if(lines_, [](const Line& line) { return !line.connection.is_open(); });
+}
+
+void Agent::handle(Line& line, std::string_view message) {
+  const char kind = message.front();
+  message.remove_prefix(1);
+  Status understood;
+  switch (kind) {
+    case 'R': {
+      int32_t host = -1;
+      if (message.size() >= sizeof host) {
+        std::memcpy(&host, message.data(), sizeof host);
+        message.remove_prefix(sizeof host);
+      }
+      // Rank 0's agent speaks for all hosts, any other one for its own.
+      understood = is_hub_ && host != line.host ? Status(Code::kBootstrap, "rows of another host")
+                                                : mirror_.unpack_rows(message, host);
+      break;
+    }
+    case 'E':
+    case 'V': {
+      auto error = mirror_.unpack_error(message);
+      understood = error.status();
+      if (error.ok() && kind == 'E' && is_hub_) settle(*error);
+      if (error.ok() && kind == 'V' && !is_hub_) mirror_.decide(*error);
+      break;
+    }
+    case 'A':
+      alert_until_ns_ = base::now_ns() + kAlertNs;
+      if (is_hub_) send_all('A', {}, &line);
+      break;
+    case 'G':
+      line.connection.close();
+      break;
+    default:
+      understood = Status(Code::kBootstrap, "an unknown message");
+  }
+  if (!understood.ok()) {
+    log(LogLevel::kWarn,
+        fmt::format("rank {} ignores what the agent of {} sent: {}", board_.rank(),
+                    board_.name_of(board_.places().hosts.ranks_on(line.host).front()),
+                    understood.message()));
+  }
+}
+
+// The first error that rank 0's agent hears of, its own host's included, is everybody's.
+void Agent::settle(const board::FoundError& error) {
+  mirror_.decide(error);
+  send_all('V', board::Mirror::pack_error(error));
+}
+
+bool Agent::someone_waits(int64_t now) const {
+  const std::span<const int> own = board_.places().hosts.ranks_on(host_);
+  return std::ranges::any_of(own, [&](int rank) {
+    const board::RankState& s = board_.state(rank);
+    return s.waiting_for.load(std::memory_order_relaxed) != -1 &&
+           now - s.waiting_since_ns.load(std::memory_order_relaxed) > kLongWaitNs;
+  });
+}
+
+std::vector<uint32_t> Agent::lives() const {
+  std::vector<uint32_t> all;
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    all.push_back(board_.state(rank).life.load(std::memory_order_acquire));
+  }
+  return all;
+}
+
+void Agent::look(int64_t now) {
+  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) mirror_.mark_dead(dead);
+  if (someone_waits(now)) {
+    if (alert_until_ns_ < now + kAlertNs / 2) send_all('A', {});
+    alert_until_ns_ = now + kAlertNs;
+  }
+  const bool alert = alert_until_ns_ > now;
+  auto lives_now = lives();
+  const bool changed = lives_now != lives_;
+  if (changed || now >= next_rows_ns_ || (alert && now + kAlertRowsNs < next_rows_ns_)) {
+    lives_ = std::move(lives_now);
+    send_rows(alert);
+    next_rows_ns_ = now + (alert ? kAlertRowsNs : kQuietRowsNs);
+  }
+  const auto error = mirror_.undecided();
+  if (!error) return;
+  if (decides()) {
+    settle(*error);
+  } else if (!has_proposed_) {
+    send_all('E', board::Mirror::pack_error(*error));
+    has_proposed_ = true;
+  }
+}
+
+void Agent::send_rows(bool fully) {
+  const base::HostMap& hosts = board_.places().hosts;
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    if (lines_.empty() || (!is_hub_ && host != host_)) continue;
+    const bool many = hosts.ranks_on(host).size() > 32;
+    std::string rows(reinterpret_cast<const char*>(&host), sizeof host);
+    rows += mirror_.pack_rows(host, fully && !many ? board::kHistory : kFewOperations);
+    for (Line& line : lines_) {
+      if (line.host != host) send(line, 'R', rows);
+    }
+  }
+}
+
+void Agent::send(Line& line, char kind, std::string_view payload) {
+  if (!line.connection.is_open()) return;
+  std::string message(1, kind);
+  message += payload;
+  // A connection that fails is found by listen(); one that is full, by its silence.
+  (void)line.connection.try_send(FrameKind::kControl, 0, message);
+}
+
+void Agent::send_all(char kind, std::string_view payload, const Line* except) {
+  for (Line& line : lines_) {
+    if (&line != except) send(line, kind, payload);
+  }
+}
+
+// The process at the other end has ended, or its host does not answer. Who waits for its ranks finds
+// them dead, and says in which operation; a host that is silent is an error by itself, because it may
+// be there.
+void Agent::lose(Line& line, const Status& why, int64_t now) {
+  line.connection.close();
+  const std::span<const int> ranks = board_.places().hosts.ranks_on(line.host);
+  const bool said_goodbye = board_.has_left(ranks.front());
+  if (said_goodbye) return;
+  const bool silent = now - line.heard_ns > silence_ns_ / 2;
+  if (!silent) {
+    mirror_.mark_dead(ranks.front());
+    if (why.code() != Code::kPeerDied) log(LogLevel::kWarn, why.message());
+    return;
+  }
+  for (const int rank : ranks) mirror_.mark_dead(rank);
+  board_.propose(
+      {Code::kPeerDied,
+       fmt::format("host {} with {} has not answered host {} for {:.3g} s: it is down or cut off, "
+                   "or the process of rank {} there is stopped (RONDO_HOST_TIMEOUT sets how long "
+                   "a host may be silent)",
+                   board_.places().names[static_cast<size_t>(line.host)], words_of_ranks(ranks),
+                   board_.places().names[static_cast<size_t>(host_)],
+                   static_cast<double>(now - line.heard_ns) * 1e-9, ranks.front())});
+}
+
+}  // namespace rondo::comm

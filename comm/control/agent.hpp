@@ -1,0 +1,77 @@
+// The agent: a thread in the first process of each host that keeps the host's board like those of
+// the other hosts. Agents form a star around that of rank 0's host, over the connections on which
+// the ranks have met, authenticated and kept (bootstrap). They carry rows, errors and goodbyes,
+// never payload, and nothing waits for them while all goes well.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/board/board.hpp"
+#include "comm/board/mirror.hpp"
+#include "comm/bootstrap/meeting.hpp"
+#include "transport/memory/unique_fd.hpp"
+
+namespace rondo::comm {
+
+/// Runs from its construction on. Rows travel once a second, and every 50 ms while some rank waits
+/// for long; deaths, goodbyes and errors at once. The agent of rank 0's host decides which error came
+/// first. Where its connection is lost, a host decides for itself.
+class Agent {
+ public:
+  /// `lines`: Bootstrap::take_control(). `find_dead`: of this host, as Bootstrap's; any thread.
+  /// `silence`: after so long without a word from a host its ranks count as dead. Both outlive the
+  /// agent, as does the board. Throws std::system_error where there is no thread.
+  Agent(const board::Board& board, std::vector<PeerConnection> lines,
+        std::function<int(int)> find_dead, std::chrono::milliseconds silence);
+  /// Says goodbye, once the host's other ranks have, and on rank 0's host the other hosts; waits for
+  /// them a second at most.
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+ private:
+  struct Line {
+    int host;
+    Connection connection;
+    int64_t heard_ns;  // CLOCK_MONOTONIC, when anything came last
+  };
+
+  void run();
+  void wait(std::chrono::milliseconds most);
+  void listen(int64_t now);
+  void handle(Line& line, std::string_view message);
+  void look(int64_t now);
+  void send_rows(bool fully);
+  void send(Line& line, char kind, std::string_view payload);
+  void send_all(char kind, std::string_view payload, const Line* except = nullptr);
+  void settle(const board::FoundError& error);
+  void lose(Line& line, const Status& why, int64_t now);
+  bool decides() const { return is_hub_ || lines_.empty(); }
+  bool someone_waits(int64_t now) const;
+  std::vector<uint32_t> lives() const;
+  bool may_leave() const;
+
+  const board::Board& board_;
+  const board::Mirror mirror_;
+  const std::function<int(int)> find_dead_;
+  const int64_t silence_ns_;
+  const int host_;
+  const bool is_hub_;
+  std::vector<Line> lines_;
+  std::vector<uint32_t> lives_;  // as last sent
+  int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
+  int64_t next_rows_ns_ = 0;
+  bool has_proposed_ = false;
+  transport::UniqueFd wake_;  // eventfd
+  std::atomic<bool> leaving_{false};
+  std::thread thread_;
+};
+
+}  // namespace rondo::comm
