@@ -34,6 +34,7 @@ class Acceptor {
         world_size_(meeting.identity.world_size),
         expected_{.world_size = static_cast<uint32_t>(world_size_),
                   .name = pack_name(meeting.name),
+                  .job = pack_job(meeting.identity.job),
                   .key = key_of(meeting.identity.secret)},
         deadline_(meeting.deadline()),
         limit_text_(name_duration(meeting.timeout)),
@@ -211,11 +212,12 @@ class Acceptor {
       case HelloVerdict::kWorldSize:
         break;
     }
-    connection.trust(kMaxBlobBytes);
     const Digest proof = counter_proof(hello, pending.challenge, expected_.key);
     (void)connection.send(FrameKind::kProof, 0,
                           {reinterpret_cast<const char*>(proof.data()), proof.size()}, {},
                           steady_clock::now());
+    const FrameKeys keys = frame_keys(hello, pending.challenge, expected_.key, true);
+    connection.trust(kMaxBlobBytes, meeting_.rendezvous.is_tcp() ? &keys : nullptr);
     if (verdict == HelloVerdict::kAccept) {
       return add_peer(hello, pending.visible_pid, std::move(connection));
     }

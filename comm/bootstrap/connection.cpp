@@ -13,19 +13,29 @@
 namespace rondo::comm {
 namespace {
 
-/// An error of a socket whose other end has closed, or whose host has failed.
-bool is_gone(int error) {
+/// What an error of a socket says about its other end; empty: it is this end's.
+std::string loss(int error) {
   switch (error) {
     case EPIPE:
     case ECONNRESET:
+      return "it has closed";
     case ETIMEDOUT:
     case EHOSTUNREACH:
+    case EHOSTDOWN:
     case ENETUNREACH:
-      return true;
+    case ENETDOWN:
+      return std::string("its host does not answer: ") + std::strerror(error);
     default:
-      return false;
+      return {};
   }
 }
+
+Status socket_status(const char* call, int error) {
+  const std::string lost = loss(error);
+  return lost.empty() ? system_status(call, error) : Status(Code::kPeerDied, lost);
+}
+
+Status not_reading() { return Status(Code::kTimeout, "it does not read what it is sent"); }
 
 /// `control`: room for CMSG_SPACE of the descriptors; outlives the message.
 void attach(std::span<const int> fds, char* control, msghdr& message) {
@@ -74,49 +84,166 @@ Status system_status(const std::string& what, int error) {
   }
 }
 
+/// A frame that has not been sent in whole, as sendmsg() takes it.
+class Connection::Outgoing {
+ public:
+  /// `payload`, `fds` and `control` outlive it. The codes are those of the connection's next frame.
+  Outgoing(FrameKind kind, uint32_t sequence, std::string_view payload, size_t fd_count,
+           const std::optional<FrameMac>& mac)
+      : start_{.header = {.magic = kFrameMagic,
+                          .kind = kind,
+                          .fd_count = static_cast<uint16_t>(fd_count),
+                          .sequence = sequence,
+                          .length = static_cast<uint32_t>(payload.size())},
+               .code = {}} {
+    RONDO_CHECK(payload.size() <= UINT32_MAX, "%zu", payload.size());
+    parts_[0] = {&start_, sizeof start_.header};
+    parts_[1] = {const_cast<char*>(payload.data()), payload.size()};
+    parts_[2] = {&payload_code_, 0};
+    if (mac) {
+      start_.code = mac->of_header(start_.header);
+      parts_[0].iov_len = sizeof start_;
+    }
+    if (mac && !payload.empty()) {
+      payload_code_ = mac->of_payload(start_.header, payload);
+      parts_[2].iov_len = sizeof payload_code_;
+    }
+    message_.msg_iov = parts_;
+    message_.msg_iovlen = std::size(parts_);
+  }
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
+
+  msghdr& message() { return message_; }
+  size_t bytes() const { return parts_[0].iov_len + parts_[1].iov_len + parts_[2].iov_len; }
+  void consume(size_t sent) {
+    if (sent == 0) return;
+    message_.msg_control = nullptr;  // descriptors went with the first byte
+    message_.msg_controllen = 0;
+    for (iovec& part : parts_) {
+      const size_t taken = std::min(part.iov_len, sent);
+      part.iov_base = static_cast<char*>(part.iov_base) + taken;
+      part.iov_len -= taken;
+      sent -= taken;
+    }
+  }
+  void append_to(std::string& queue) const {
+    for (const iovec& part : parts_) {
+      queue.append(static_cast<const char*>(part.iov_base), part.iov_len);
+    }
+  }
+
+ private:
+  struct {
+    FrameHeader header;
+    Tag code;
+  } start_;
+  static_assert(sizeof start_ == sizeof(FrameHeader) + sizeof(Tag));
+  Tag payload_code_{};
+  iovec parts_[3];
+  msghdr message_{};
+};
+
+void Connection::trust(size_t max_payload_bytes, const FrameKeys* keys) {
+  trusted_ = true;
+  parser_.allow(max_payload_bytes);
+  if (keys == nullptr) return;
+  send_mac_.emplace(keys->send);
+  parser_.authenticate(keys->receive);
+}
+
+/// One sendmsg() without waiting. Returns the bytes sent; 0: the socket takes nothing now; less: an
+/// errno, negated.
+ssize_t Connection::write_some(msghdr& message) {
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return sent;
+  return errno == EAGAIN ? 0 : -errno;
+}
+
+/// Waits until the socket takes bytes. kTimeout: the deadline.
+Status Connection::await_room(Deadline deadline) const {
+  pollfd writable{socket_.get(), POLLOUT, 0};
+  auto ready = poll_until({&writable, 1}, deadline);
+  if (!ready.ok()) return ready.status();
+  return *ready ? Status() : not_reading();
+}
+
+Status Connection::drain(Deadline deadline) {
+  RONDO_TRY(flush());
+  while (wants_to_write()) {
+    RONDO_TRY(await_room(deadline));
+    RONDO_TRY(flush());
+  }
+  return {};
+}
+
 Status Connection::send(FrameKind kind, uint32_t sequence, std::string_view payload,
                         std::span<const int> fds, Deadline deadline) {
   RONDO_CHECK(fds.size() <= kMaxFdsPerFrame, "%zu", fds.size());
-  FrameHeader header{.magic = kFrameMagic,
-                     .kind = kind,
-                     .fd_count = static_cast<uint16_t>(fds.size()),
-                     .sequence = sequence,
-                     .length = static_cast<uint32_t>(payload.size())};
-  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  if (is_cut_) return not_reading();
+  RONDO_TRY(drain(deadline));
+  Outgoing frame(kind, sequence, payload, fds.size(), send_mac_);
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFdsPerFrame)];
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  if (!fds.empty()) attach(fds, control, message);
-
-  while (parts[0].iov_len + parts[1].iov_len > 0) {
-    ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      if (is_gone(errno)) return Status(Code::kPeerDied, "it has closed");
+  if (!fds.empty()) attach(fds, control, frame.message());
+  while (frame.bytes() > 0) {
+    const ssize_t sent = write_some(frame.message());
+    if (sent > 0) {
+      frame.consume(static_cast<size_t>(sent));
+      is_cut_ = frame.bytes() > 0;
+    } else if (sent == 0) {
+      RONDO_TRY(await_room(deadline));
+    } else if (sent == -ETOOMANYREFS && !deadline.has_passed()) {
       // As many descriptors are in flight as the user may have open: wait until peers have received
       // some.
-      if (errno == ETOOMANYREFS && !deadline.has_passed()) {
-        RONDO_TRY(deadline.check_interrupt());
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        continue;
-      }
-      if (errno != EAGAIN) return system_status("sendmsg", errno);
-      pollfd writable{socket_.get(), POLLOUT, 0};
-      auto ready = poll_until({&writable, 1}, deadline);
-      if (!ready.ok()) return ready.status();
-      if (!*ready) return Status(Code::kTimeout, "it does not read what it is sent");
-      continue;
-    }
-    message.msg_control = nullptr;  // descriptors went with the first byte
-    message.msg_controllen = 0;
-    for (iovec& part : parts) {
-      const size_t taken = std::min<size_t>(part.iov_len, static_cast<size_t>(sent));
-      part.iov_base = static_cast<char*>(part.iov_base) + taken;
-      part.iov_len -= taken;
-      sent -= static_cast<ssize_t>(taken);
+      RONDO_TRY(deadline.check_interrupt());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } else {
+      return socket_status("sendmsg", static_cast<int>(-sent));
     }
   }
+  if (send_mac_) send_mac_->advance();
+  return {};
+}
+
+Status Connection::try_send(FrameKind kind, uint32_t sequence, std::string_view payload) {
+  RONDO_CHECK(payload.size() <= kMaxQueuedBytes / 2, "%zu", payload.size());
+  if (is_cut_) return not_reading();
+  RONDO_TRY(flush());
+  Outgoing frame(kind, sequence, payload, 0, send_mac_);
+  if (queued_bytes() + frame.bytes() > kMaxQueuedBytes) {
+    return Status(Code::kTimeout, "it does not read what it is sent: " +
+                                      std::to_string(queued_bytes()) + " bytes wait for it");
+  }
+  queue_.reserve(queue_.size() + frame.bytes());  // before the first byte is sent: it may throw
+  if (!wants_to_write()) {
+    const ssize_t sent = write_some(frame.message());
+    if (sent < 0) return socket_status("sendmsg", static_cast<int>(-sent));
+    frame.consume(static_cast<size_t>(sent));
+  }
+  if (send_mac_) send_mac_->advance();
+  frame.append_to(queue_);
+  return {};
+}
+
+Status Connection::flush() {
+  while (wants_to_write()) {
+    iovec part{queue_.data() + queue_start_, queued_bytes()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const ssize_t sent = write_some(message);
+    if (sent < 0) return socket_status("sendmsg", static_cast<int>(-sent));
+    if (sent == 0) return {};
+    queue_start_ += static_cast<size_t>(sent);
+    if (queue_start_ >= queue_.size() / 2) {  // so that each byte is moved at most once
+      queue_.erase(0, queue_start_);
+      queue_start_ = 0;
+    }
+  }
+  if (queue_.capacity() > kMaxQueuedBytes / 32) queue_ = {};
   return {};
 }
 
@@ -136,8 +263,8 @@ Result<bool> Connection::read_some() {
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return false;
-  if (got == 0 || (got < 0 && is_gone(errno))) return Status(Code::kPeerDied, "it has closed");
-  if (got < 0) return system_status("recvmsg", errno);
+  if (got == 0) return Status(Code::kPeerDied, "it has closed");
+  if (got < 0) return socket_status("recvmsg", errno);
 
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;

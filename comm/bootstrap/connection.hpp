@@ -1,8 +1,9 @@
-// One authenticated unix stream socket that carries frames and descriptors. Waits at most until a
-// deadline.
+// One stream socket that carries frames: on a unix socket with descriptors, on TCP with
+// authentication codes. Waits at most until a deadline, or not at all.
 #pragma once
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -54,41 +55,66 @@ Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline);
 Status system_status(const std::string& what, int error);
 
 /// Thread-compatible; owns its socket. Before trust() it takes frames of a status' size and no
-/// descriptors.
+/// descriptors. After an error of the other side's bytes, or an error in the middle of a frame, it
+/// is of no more use.
 class Connection {
  public:
+  /// What try_send() lets wait for a peer that does not read.
+  static constexpr size_t kMaxQueuedBytes = size_t{4} << 20;
+
   Connection() = default;
   explicit Connection(transport::UniqueFd socket) : socket_(std::move(socket)) {}
 
-  /// The other side has proved the job's secret.
-  void trust(size_t max_payload_bytes) {
-    trusted_ = true;
-    parser_.allow(max_payload_bytes);
-  }
+  /// The other side has proved the job's secret. With `keys`, from now on all frames both ways carry
+  /// codes (frame_mac.hpp): for TCP. On a unix socket the kernel has named the other side's user,
+  /// and no one else can write into it.
+  void trust(size_t max_payload_bytes, const FrameKeys* keys = nullptr);
+  /// Of frames received from now on.
+  void allow(size_t max_payload_bytes) { parser_.allow(max_payload_bytes); }
 
   int fd() const { return socket_.get(); }
   bool is_open() const { return socket_.valid(); }
+  /// What is queued is lost.
   void close() { socket_.reset(); }
 
-  /// Sends one frame with descriptors. kPeerDied: the other side has closed. kTimeout: it does not
-  /// read.
+  /// Sends one frame with descriptors, after what is queued. kPeerDied: the other side has closed,
+  /// or its host does not answer. kTimeout: it does not read.
   Status send(FrameKind kind, uint32_t sequence, std::string_view payload, std::span<const int> fds,
               Deadline deadline);
+
+  /// Sends one frame without waiting: what the socket does not take is queued for flush(). kTimeout:
+  /// the other side does not read, and more than kMaxQueuedBytes would wait for it; the frame is
+  /// dropped. REQUIRES: payload.size() <= kMaxQueuedBytes / 2.
+  Status try_send(FrameKind kind, uint32_t sequence, std::string_view payload);
+  /// Sends what it can of the queue without waiting. Call it when poll() gives POLLOUT.
+  Status flush();
+  /// Whether something is queued: then poll() for POLLOUT.
+  bool wants_to_write() const { return queued_bytes() > 0; }
+  size_t queued_bytes() const { return queue_.size() - queue_start_; }
 
   /// A frame and its descriptors.
   struct Received {
     Frame frame;
     std::vector<transport::UniqueFd> fds;
   };
-  /// A whole frame, or nothing if none has arrived. kPeerDied: the other side has closed, and all
-  /// its frames have been returned. kBootstrap: it sent what it must not.
+  /// A whole frame, or nothing if none has arrived. kPeerDied: the other side has closed or does not
+  /// answer, and all its frames have been returned. kBootstrap: it sent what it must not, or its
+  /// frames were changed on the way; so do all later calls.
   Result<std::optional<Received>> try_receive();
 
  private:
+  class Outgoing;
+  ssize_t write_some(msghdr& message);
+  Status drain(Deadline deadline);
+  Status await_room(Deadline deadline) const;
   Result<bool> read_some();
 
   transport::UniqueFd socket_;
   bool trusted_ = false;
+  bool is_cut_ = false;               // a frame was sent in part: no other can follow
+  std::optional<FrameMac> send_mac_;  // nothing: frames have no codes
+  std::string queue_;
+  size_t queue_start_ = 0;  // of what the socket has not taken
   FrameParser parser_{kMaxStatusBytes};
   std::vector<transport::UniqueFd> fds_;  // no deque: moving one takes memory
 };

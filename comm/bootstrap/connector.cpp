@@ -165,11 +165,13 @@ bool Connector::say_hello(int fd, const Challenge& challenge) {
               .limit_ms = as_ms(meeting_.timeout),
               .left_ms = as_ms(deadline_.left()),
               .name = pack_name(meeting_.name),
+              .job = pack_job(identity.job),
               .nonce = {},
               .proof = {}};
   const Digest key = key_of(identity.secret);
   prove(hello, challenge, key);
   expected_proof_ = counter_proof(hello, challenge, key);
+  keys_ = frame_keys(hello, challenge, key, false);
   meeting_.facts.is_seen = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello;
   return meeting_.facts.is_seen;
 }
@@ -239,8 +241,9 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   }
   proven_ = true;
   suspect_since_.reset();
-  host.connection.trust(static_cast<size_t>(meeting_.identity.world_size) *
-                        (kMaxBlobBytes + sizeof(uint32_t)));
+  host.connection.trust(
+      static_cast<size_t>(meeting_.identity.world_size) * (kMaxBlobBytes + sizeof(uint32_t)),
+      meeting_.rendezvous.is_tcp() ? &keys_ : nullptr);
   auto second = next_frame(host);
   if (!second.ok()) return second.status();
   if (!*second) return std::optional<Joined>();

@@ -45,6 +45,7 @@ class Connector {
   const Meeting& meeting_;
   const Deadline deadline_;
   Digest expected_proof_{};
+  FrameKeys keys_{};
   bool proven_ = false;  // rank 0 knows the secret
   int drops_ = 0;        // connections closed before a challenge, since the last challenge
   Deadline::Time first_drop_{};

@@ -159,6 +159,7 @@ Result<Identity> identity_from(const Config& config) {
       id.world_size = place.world_size;
       id.local_rank = place.local_rank;
       id.local_world_size = place.local_world_size;
+      id.job = job_id();
     }
   }
   if (id.world_size == 1 && config.unique_id.empty()) return id;

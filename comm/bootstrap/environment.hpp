@@ -19,6 +19,9 @@ struct Identity {
   /// Shared by the ranks of one job, from RONDO_SECRET or RONDO_SECRET_FILE,
   /// and Config::unique_id; may be empty.
   std::string secret;
+  /// The launcher's name of the job, the same on all hosts; empty where it gives none. Keeps jobs
+  /// apart that have one secret and one port.
+  std::string job{};
 };
 
 /// Config::rank and world_size, else the first launcher (launchers.hpp), else one rank alone.

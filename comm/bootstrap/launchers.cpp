@@ -331,6 +331,14 @@ Result<std::string> job_name() {
   return torch_job();
 }
 
+std::string job_id() {
+  const Launcher* launcher = find_launcher();
+  if (launcher == nullptr || launcher->job == pmi_job) return {};  // Hydra's pid is of one host
+  // Each of torchrun's agents counts its own restarts.
+  if (launcher->job == torch_job) return joined("torch", {"TORCHELASTIC_RUN_ID", "MASTER_PORT"});
+  return launcher->job == open_mpi_job ? pmix_job() : launcher->job();
+}
+
 Result<std::string> rank_0_address() {
   const Launcher* launcher = find_launcher();
   if (launcher != nullptr && is_slurm(*launcher)) {

@@ -33,6 +33,10 @@ Result<std::optional<Launched>> read_launcher();
 /// Empty: no launcher, or one without such a name.
 Result<std::string> job_name();
 
+/// A name of the job that is the same on all of its hosts. Empty: no launcher, or one without such a
+/// name.
+std::string job_id();
+
 /// "HOST:PORT" where rank 0 could listen for ranks of other hosts and containers; empty where the
 /// launcher does not say where rank 0 is. The port is MASTER_PORT + 1, as torchrun's agent listens
 /// on MASTER_PORT itself, or follows from Slurm's job and step.

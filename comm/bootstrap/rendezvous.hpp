@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,11 @@ Result<std::optional<transport::UniqueFd>> listen_tcp(const sockaddr_storage& ad
 Result<std::optional<transport::UniqueFd>> connect_tcp(const sockaddr_storage& address,
                                                        socklen_t bytes, const std::string& text,
                                                        Deadline deadline);
+/// For a TCP connection that is kept: sends small frames at once, and fails with kPeerDied when the
+/// other host has vanished: `limit` after data that it does not acknowledge, and at most 1 s later
+/// when there is none. A peer that lets a full window of data wait for so long fails too. `limit` is
+/// at least 1 s.
+Status set_liveness(int socket, std::chrono::milliseconds limit);
 /// "HOST:PORT" or "[HOST]:PORT" as an address; an error names `text`.
 Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into);
 bool is_loopback(const sockaddr_storage& address);

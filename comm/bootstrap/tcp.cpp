@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
@@ -15,20 +16,33 @@ namespace {
 
 using transport::UniqueFd;
 
+struct TcpOption {
+  int level, name, value;
+};
+
+/// The first error, but all that can be set are set.
+Status set_options(int socket, std::initializer_list<TcpOption> options) {
+  Status status;
+  for (const auto& [level, name, value] : options) {
+    if (setsockopt(socket, level, name, &value, sizeof value) != 0 && status.ok()) {
+      status = system_status("setsockopt", errno);
+    }
+  }
+  return status;
+}
+
 /// Accepted sockets inherit these options.
 Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
   UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return system_status("socket", errno);
-  const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   // One end may not learn that the other is gone: the host failed, or the listener closed during
   // the connect (Linux silently drops one in some thousand of those). Keepalive probes after a
   // second of silence detect it.
-  setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  const int first_s = 1, every_s = 1, unanswered = 10;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, &first_s, sizeof first_s);
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, &unanswered, sizeof unanswered);
+  (void)set_options(fd.get(), {{IPPROTO_TCP, TCP_NODELAY, 1},
+                               {SOL_SOCKET, SO_KEEPALIVE, 1},
+                               {IPPROTO_TCP, TCP_KEEPIDLE, 1},
+                               {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+                               {IPPROTO_TCP, TCP_KEEPCNT, 10}});
   return fd;
 }
 
@@ -51,6 +65,16 @@ bool may_come_later(int error) {
 }
 
 }  // namespace
+
+Status set_liveness(int socket, std::chrono::milliseconds limit) {
+  // With TCP_USER_TIMEOUT the kernel compares the time since the last acknowledgement at every
+  // keepalive probe, too, and does not count the probes.
+  return set_options(socket, {{IPPROTO_TCP, TCP_NODELAY, 1},
+                              {SOL_SOCKET, SO_KEEPALIVE, 1},
+                              {IPPROTO_TCP, TCP_KEEPIDLE, 1},
+                              {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+                              {IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count())}});
+}
 
 Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into) {
   const std::string rest = text.substr(kTcpScheme.size());

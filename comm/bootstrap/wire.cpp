@@ -36,9 +36,18 @@ Digest proof_of(const Hello& hello, const Challenge& challenge, const Digest& ke
   return hmac(key, "rondo: a rank", &challenge, sizeof challenge, &hello, offsetof(Hello, proof));
 }
 
+/// A rank without a launcher's variables may belong to the job of one that has them.
+bool is_other_job(const Digest& a, const Digest& b) {
+  return a != b && a != Digest{} && b != Digest{};
+}
+
 }  // namespace
 
 Digest key_of(std::string_view secret) {
+  // Both sides come here first. It selects the functions for this CPU; the random numbers check for
+  // themselves.
+  static const int started = sodium_init();
+  (void)started;
   Digest key{};
   crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()),
                      secret.size(), nullptr, 0);
@@ -69,6 +78,8 @@ std::array<char, 64> pack_name(std::string_view name) {
   return packed;
 }
 
+Digest pack_job(std::string_view id) { return id.empty() ? Digest{} : key_of(id); }
+
 void prove(Hello& hello, const Challenge& challenge, const Digest& key) {
   randombytes_buf(hello.nonce.data(), hello.nonce.size());
   hello.proof = proof_of(hello, challenge, key);
@@ -76,6 +87,17 @@ void prove(Hello& hello, const Challenge& challenge, const Digest& key) {
 
 Digest counter_proof(const Hello& hello, const Challenge& challenge, const Digest& key) {
   return hmac(key, "rondo: rank 0", &challenge, sizeof challenge, &hello, sizeof hello);
+}
+
+FrameKeys frame_keys(const Hello& hello, const Challenge& challenge, const Digest& key,
+                     bool is_rank_0) {
+  const auto derive = [&](std::string_view purpose) {
+    return hmac(key, purpose, &challenge, sizeof challenge, &hello, sizeof hello);
+  };
+  const Digest to_rank_0 = derive("rondo: frames to rank 0");
+  const Digest from_rank_0 = derive("rondo: frames from rank 0");
+  if (is_rank_0) return {.send = from_rank_0, .receive = to_rank_0};
+  return {.send = to_rank_0, .receive = from_rank_0};
 }
 
 bool equal(const Digest& a, const Digest& b) {
@@ -88,7 +110,9 @@ HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expecte
   if (!equal(hello.proof, proof_of(hello, challenge, expected.key))) return HelloVerdict::kSecret;
   // identity_from() refuses a rank outside of its world, so no rondo sends this.
   if (hello.rank >= hello.world_size) return HelloVerdict::kGarbage;
-  if (hello.name != expected.name) return HelloVerdict::kName;
+  if (hello.name != expected.name || is_other_job(hello.job, expected.job)) {
+    return HelloVerdict::kName;
+  }
   if (hello.world_size != expected.world_size) return HelloVerdict::kWorldSize;
   return HelloVerdict::kAccept;
 }
@@ -111,14 +135,13 @@ const char* to_string(FrameKind kind) {
       return "proof";
     case FrameKind::kOtherName:
       return "other_name";
+    case FrameKind::kControl:
+      return "control";
   }
   return "unknown";
 }
 
-Result<std::optional<Frame>> FrameParser::next() {
-  FrameHeader header;
-  if (buffer_.size() < sizeof header) return std::optional<Frame>();
-  std::memcpy(&header, buffer_.data(), sizeof header);
+Status FrameParser::check(const FrameHeader& header) const {
   const auto kind = static_cast<uint16_t>(header.kind);
   if (header.magic != kFrameMagic) return not_a_frame("wrong magic");
   if (kind == 0 || kind > kLastKind) return not_a_frame("kind " + std::to_string(kind));
@@ -129,12 +152,64 @@ Result<std::optional<Frame>> FrameParser::next() {
     return not_a_frame("a payload of " + std::to_string(header.length) + " bytes, at most " +
                        std::to_string(max_payload_bytes_) + " are allowed");
   }
-  if (buffer_.size() < sizeof header + header.length) return std::optional<Frame>();
+  return {};
+}
+
+Status FrameParser::tampered() const {
+  return Status(Code::kBootstrap,
+                "frame " + std::to_string(mac_->number()) +
+                    " of the connection is not the one that the other side sent: its "
+                    "authentication code is wrong, so it was altered, repeated, dropped or moved "
+                    "on the way, by a program that interferes or a faulty device");
+}
+
+void FrameParser::feed(const char* bytes, size_t count) {
+  buffer_.erase(0, start_);
+  start_ = 0;
+  buffer_.append(bytes, count);
+}
+
+void FrameParser::consume(size_t bytes) {
+  constexpr size_t kKeptBytes =
+      1 << 17;  // a larger buffer was for a large payload, which is seldom
+  start_ += bytes;
+  if (start_ < buffer_.size()) return;
+  start_ = 0;
+  buffer_.clear();
+  if (buffer_.capacity() > kKeptBytes) buffer_ = {};
+}
+
+Result<std::optional<Frame>> FrameParser::next() {
+  RONDO_TRY(failure_);
+  auto frame = parse();
+  failure_ = frame.status();
+  return frame;
+}
+
+Result<std::optional<Frame>> FrameParser::parse() {
+  FrameHeader header;
+  const size_t tag_bytes = mac_ ? sizeof(Tag) : 0;
+  const std::string_view bytes = unread();
+  if (bytes.size() < sizeof header + tag_bytes) return std::optional<Frame>();
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (mac_ && !FrameMac::equal(bytes.data() + sizeof header, mac_->of_header(header))) {
+    return tampered();
+  }
+  RONDO_TRY(check(header));
+  const std::string_view rest = bytes.substr(sizeof header + tag_bytes);
+  const size_t rest_bytes = header.length + (header.length > 0 ? tag_bytes : 0);
+  if (rest.size() < rest_bytes) return std::optional<Frame>();
+  const std::string_view payload = rest.substr(0, header.length);
+  if (mac_ && header.length > 0 &&
+      !FrameMac::equal(payload.data() + payload.size(), mac_->of_payload(header, payload))) {
+    return tampered();
+  }
   Frame frame{.kind = header.kind,
               .fd_count = header.fd_count,
               .sequence = header.sequence,
-              .payload = buffer_.substr(sizeof header, header.length)};
-  buffer_.erase(0, sizeof header + header.length);
+              .payload = std::string(payload)};
+  if (mac_) mac_->advance();
+  consume(sizeof header + tag_bytes + rest_bytes);
   return std::optional<Frame>(std::move(frame));
 }
 

@@ -11,16 +11,16 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/bootstrap/frame_mac.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::comm {
 
-using Digest = std::array<unsigned char, 32>;
-
 // The handshake: rank 0 sends a Challenge, the other rank answers with a Hello, and rank 0 with a
 // frame of kind kProof. Each side's proof is an HMAC-SHA256 under the job's secret over all bytes
 // before it, both nonces included: so nothing can be replayed, neither side shows the secret, and
-// rank, world size and name cannot be changed on the way.
+// rank, world size, name and job cannot be changed on the way. The keys of the frames that follow on
+// a TCP connection are derived from the same bytes.
 
 //  Challenge, 48 bytes
 //   0  magic     8   kChallengeMagic
@@ -35,7 +35,7 @@ struct Challenge {
 };
 static_assert(sizeof(Challenge) == 48 && offsetof(Challenge, nonce) == 16);
 
-//  Hello, 168 bytes
+//  Hello, 200 bytes
 //   0  magic          8   kHelloMagic
 //   8  version        4   kProtocolVersion
 //  12  rank           4
@@ -45,8 +45,9 @@ static_assert(sizeof(Challenge) == 48 && offsetof(Challenge, nonce) == 16);
 //  32  limit_ms       4   how long the sender waits in all
 //  36  left_ms        4   how much of that is left
 //  40  name          64   of the communicator, filled up with zeros
-// 104  nonce         32
-// 136  proof         32
+// 104  job           32   hash of the job's id; zeros: the launcher gives none
+// 136  nonce         32
+// 168  proof         32
 struct Hello {
   uint64_t magic;
   uint32_t version;
@@ -57,14 +58,15 @@ struct Hello {
   uint32_t limit_ms;
   uint32_t left_ms;
   std::array<char, 64> name;
+  Digest job;
   Digest nonce;
   Digest proof;
 };
-static_assert(sizeof(Hello) == 168 && offsetof(Hello, name) == 40 && offsetof(Hello, proof) == 136);
+static_assert(sizeof(Hello) == 200 && offsetof(Hello, name) == 40 && offsetof(Hello, proof) == 168);
 
 inline constexpr uint64_t kChallengeMagic = 0x65676e6c68436f52;  // "RoChlnge"
 inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;      // "RdoHello"
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 /// The key of the proofs; also for a job without a secret.
 Digest key_of(std::string_view secret);
@@ -73,10 +75,15 @@ Digest derive_key(const Digest& key, std::string_view purpose);
 
 Challenge make_challenge();
 std::array<char, 64> pack_name(std::string_view name);
+/// Of an empty id: zeros.
+Digest pack_job(std::string_view id);
 /// Fills in the nonce and the proof. REQUIRES: the rest of the hello is complete.
 void prove(Hello& hello, const Challenge& challenge, const Digest& key);
 /// Rank 0's proof, after a hello that it accepts.
 Digest counter_proof(const Hello& hello, const Challenge& challenge, const Digest& key);
+/// The keys of the frames after rank 0's proof. REQUIRES: both sides have proved the secret.
+FrameKeys frame_keys(const Hello& hello, const Challenge& challenge, const Digest& key,
+                     bool is_rank_0);
 /// In constant time.
 bool equal(const Digest& a, const Digest& b);
 
@@ -84,8 +91,8 @@ enum class HelloVerdict {
   kAccept,
   kGarbage,    // not rondo, or a rank that no rondo sends: dropped without an answer
   kVersion,    // another release of rondo: refused with a reason
-  kSecret,     // another job, an intruder, or a recorded hello: refused with a reason
-  kName,       // this job, another communicator: it may try again
+  kSecret,     // another secret, an intruder, or a recorded hello: refused with a reason
+  kName,       // another job or communicator with this secret: it may try again
   kWorldSize,  // this job with another world size: ends the meeting for all
 };
 
@@ -93,6 +100,7 @@ enum class HelloVerdict {
 struct Expected {
   uint32_t world_size;
   std::array<char, 64> name;
+  Digest job;
   Digest key;
 };
 HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expected& expected);
@@ -118,13 +126,17 @@ enum class FrameKind : uint16_t {
                    // batch, 1: descriptor present
   kProof = 7,      // rank 0: it accepts the hello; payload: its counter_proof()
   kOtherName = 8,  // rank 0: it is collecting another communicator's ranks
+  kControl = 9,    // between hosts, after the meeting; the payload is opaque here
 };
-inline constexpr uint16_t kLastKind = 8;
+inline constexpr uint16_t kLastKind = 9;
 
 /// "all_gather", for messages.
 const char* to_string(FrameKind kind);
 
-//  FrameHeader, 16 bytes, before each payload
+// A frame is a header and a payload. After the proofs, on TCP, the header is followed by its code of
+// 16 bytes (FrameMac), and a payload that is not empty by another.
+
+//  FrameHeader, 16 bytes
 //   0  magic     4
 //   4  kind      2
 //   6  fd_count  2   descriptors that were attached to the header's first byte
@@ -150,19 +162,31 @@ struct Frame {
 };
 
 /// Cuts a byte stream into frames. A header is checked as soon as it is complete, so that a wrong
-/// length reserves no memory.
+/// length reserves no memory. The first error sticks.
 class FrameParser {
  public:
   explicit FrameParser(size_t max_payload_bytes) : max_payload_bytes_(max_payload_bytes) {}
   /// From the next header on.
   void allow(size_t max_payload_bytes) { max_payload_bytes_ = max_payload_bytes; }
-  void feed(const char* bytes, size_t count) { buffer_.append(bytes, count); }
-  /// The next whole frame; nothing while it is incomplete; an error if the bytes are not a frame.
+  /// From the next header on, every frame has codes under `key`.
+  void authenticate(const Digest& key) { mac_.emplace(key); }
+  void feed(const char* bytes, size_t count);
+  /// The next whole frame; nothing while it is incomplete; kBootstrap if the bytes are not a frame,
+  /// or not the one that the other side sent next.
   Result<std::optional<Frame>> next();
 
  private:
+  Status check(const FrameHeader& header) const;
+  Result<std::optional<Frame>> parse();
+  std::string_view unread() const { return std::string_view(buffer_).substr(start_); }
+  void consume(size_t bytes);
+  Status tampered() const;
+
   size_t max_payload_bytes_;
+  std::optional<FrameMac> mac_;  // nothing: frames have no codes
   std::string buffer_;
+  size_t start_ = 0;  // of what next() has not returned
+  Status failure_;
 };
 
 /// Of a status' payload.

@@ -223,6 +223,30 @@ TEST_CASE("the variables of Slurm, PALS and PMIx", "[environment]") {
   }
 }
 
+TEST_CASE("a job's name is the same on all of its hosts, or there is none", "[environment]") {
+  const auto job = [](Variables variables) {
+    Environment environment(variables);
+    auto id = identity_from({});
+    INFO(id.status().to_string());
+    REQUIRE(id.ok());
+    return id->job;
+  };
+  Variables torch = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}};
+  CHECK(job(torch).empty());  // many jobs, one after the other
+  torch["TORCHELASTIC_RUN_ID"] = "a run";
+  torch["TORCHELASTIC_RESTART_COUNT"] = "1";  // of one host
+  CHECK(job(torch) == "torch-a_run-29500");
+  Variables mpi = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  CHECK(job(mpi).empty());
+  mpi["PMIX_NAMESPACE"] = "prterun-host-17";
+  CHECK(job(mpi) == "pmix-prterun-host-17");
+  CHECK(job({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).empty());
+  CHECK(job({{"SLURM_PROCID", "0"},
+             {"SLURM_NTASKS", "2"},
+             {"SLURM_JOB_ID", "7"},
+             {"SLURM_STEP_ID", "1"}}) == "slurm-7-1");
+}
+
 TEST_CASE("srun --mpi=pmi2: rank and size as Hydra gives them, the place on the node is Slurm's",
           "[environment]") {
   Variables set = {

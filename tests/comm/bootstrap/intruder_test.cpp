@@ -14,6 +14,7 @@
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/wire.hpp"
+#include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
@@ -36,15 +37,6 @@ using testing::Link;
 using testing::TempDirectory;
 using transport::UniqueFd;
 
-std::string frame_bytes(FrameKind kind, uint32_t sequence, const std::string& payload) {
-  const FrameHeader header{.magic = comm::kFrameMagic,
-                           .kind = kind,
-                           .fd_count = 0,
-                           .sequence = sequence,
-                           .length = static_cast<uint32_t>(payload.size())};
-  return std::string(reinterpret_cast<const char*>(&header), sizeof header) + payload;
-}
-
 /// A connection to rank 0, whose socket the caller has seen.
 UniqueFd connect_to(const TempDirectory& place) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -60,8 +52,10 @@ UniqueFd connect_to(const TempDirectory& place) {
 
 TEST_CASE("hellos are judged field by field", "[bootstrap]") {
   const comm::Challenge challenge = comm::make_challenge();
-  const comm::Expected expected{
-      .world_size = 2, .name = comm::pack_name("world"), .key = comm::key_of("s3cret")};
+  const comm::Expected expected{.world_size = 2,
+                                .name = comm::pack_name("world"),
+                                .job = comm::pack_job("slurm-7-0"),
+                                .key = comm::key_of("s3cret")};
   const Hello good = good_hello(1, 2, challenge);
   const auto verdict = [&](const Hello& hello) { return judge(hello, challenge, expected); };
   const auto proven = [&](Hello hello) {
@@ -85,6 +79,11 @@ TEST_CASE("hellos are judged field by field", "[bootstrap]") {
   bad = good;
   bad.name = comm::pack_name("world.1");
   REQUIRE(proven(bad) == HelloVerdict::kName);
+  bad = good;
+  bad.job = comm::pack_job("slurm-8-0");
+  REQUIRE(proven(bad) == HelloVerdict::kName);
+  bad.job = {};  // of a rank without the launcher's variables
+  REQUIRE(proven(bad) == HelloVerdict::kAccept);
   // ... and without it nothing after the version can be changed, not a single byte.
   for (size_t at = offsetof(Hello, rank); at < sizeof good; ++at) {
     bad = good;

@@ -73,6 +73,7 @@ inline comm::Hello good_hello(uint32_t rank, uint32_t world_size, const comm::Ch
                     .limit_ms = 30'000,
                     .left_ms = 30'000,
                     .name = comm::pack_name("world"),
+                    .job = {},
                     .nonce = {},
                     .proof = {}};
   comm::prove(hello, challenge, comm::key_of(secret));

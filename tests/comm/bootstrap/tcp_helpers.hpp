@@ -40,6 +40,21 @@ inline transport::UniqueFd accept_one(const transport::UniqueFd& listener) {
   return fd;
 }
 
+/// A connection to whoever listens at `port`, as soon as somebody does.
+inline transport::UniqueFd connect_to_loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  transport::UniqueFd fd;
+  const auto until = std::chrono::steady_clock::now() + kLong;
+  do {
+    testing::expect(std::chrono::steady_clock::now() < until, "nobody listens");
+    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+  return fd;
+}
+
 /// A port at which no process listens.
 inline int free_port() {
   int port = 0;

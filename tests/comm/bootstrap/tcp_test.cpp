@@ -38,22 +38,7 @@ using testing::How;
 using testing::Link;
 using transport::UniqueFd;
 
-/// A connection to whoever listens at `port`, as soon as somebody does.
-UniqueFd connect_to_loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  UniqueFd fd;
-  const auto until = std::chrono::steady_clock::now() + kLong;
-  do {
-    expect(std::chrono::steady_clock::now() < until, "nobody listens");
-    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
-  return fd;
-}
-
-/// The same, and what it says first.
+/// A connection to whoever listens at `port`, and what it says first.
 struct Caller {
   explicit Caller(int port) : fd(connect_to_loopback(port)), challenge(read_challenge(fd)) {}
   /// What comes back.
@@ -120,6 +105,15 @@ TEST_CASE("a port serves one communicator after the other, however they overlap"
   }));
   testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int i) {
     meet_and_exchange(tcp_identity(i / 2, 3, port), i % 2 == 0 ? "even" : "odd");
+  }));
+}
+
+TEST_CASE("jobs that share a port and a secret do not disturb each other", "[tcp]") {
+  const int port = free_port();
+  testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int i) {
+    Identity id = tcp_identity(i / 2, 3, port);
+    id.job = i % 2 == 0 ? "slurm-7-0" : "slurm-8-0";
+    meet_and_exchange(id);
   }));
 }
 
