@@ -2,6 +2,8 @@
 // reason and exits with 77 before the first case, which CTest shows as skipped.
 #include "tests/harness/hosts.hpp"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -56,6 +58,13 @@ std::vector<std::string> Hosts::on(int host, const std::vector<std::string>& pro
   std::vector<std::string> words = {RONDO_SOURCE "/tests/harness/hosts", "on", group_, name(host)};
   words.insert(words.end(), program.begin(), program.end());
   return words;
+}
+
+void Hosts::enter_network(int host) const {
+  const std::string path = "/run/netns/" + group_ + "-" + std::to_string(host);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) throw std::runtime_error("cannot enter " + path);
+  close(fd);
 }
 
 std::vector<std::string> Hosts::agent() const {

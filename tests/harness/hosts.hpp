@@ -27,6 +27,9 @@ class Hosts {
   /// The words that run `program` on `host`, for run_program(): in the test's directory and
   /// environment.
   std::vector<std::string> on(int host, const std::vector<std::string>& program) const;
+  /// Moves the calling thread to the host's network, for a forked rank; names are still resolved as
+  /// on the machine.
+  void enter_network(int host) const;
   /// As ssh, for a launcher: these words, a host's name or address and a command line.
   std::vector<std::string> agent() const;
 
