@@ -1,11 +1,7 @@
 // Precedence: the Config, then the launcher's variables, then one rank alone.
 #include "comm/bootstrap/environment.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +13,7 @@
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/interface.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/unique_id.hpp"
@@ -25,30 +22,6 @@
 namespace rondo {
 namespace comm {
 namespace {
-
-/// Whether `address` is a name or address of this host. Reads the interfaces; asks no name server.
-bool is_this_host(const std::string& address) {
-  if (address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0) return true;
-  char host[256] = {};
-  if (gethostname(host, sizeof host - 1) == 0) {
-    const size_t own = strcspn(host, "."), theirs = strcspn(address.c_str(), ".");
-    if (own > 0 && own == theirs && strncasecmp(host, address.c_str(), own) == 0) return true;
-  }
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return false;
-  bool found = false;
-  for (const ifaddrs* i = interfaces; i != nullptr && !found; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr) continue;
-    const int family = i->ifa_addr->sa_family;
-    const void* bytes = nullptr;
-    if (family == AF_INET) bytes = &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr;
-    if (family == AF_INET6) bytes = &reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
-    char text[INET6_ADDRSTRLEN];
-    found = bytes != nullptr && inet_ntop(family, bytes, text, sizeof text) && address == text;
-  }
-  freeifaddrs(interfaces);
-  return found;
-}
 
 /// The file's content, without white space at its end.
 Result<std::string> read_secret_file(const std::string& path) {

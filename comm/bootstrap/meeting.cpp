@@ -28,7 +28,9 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
     if (deadline.has_passed()) {
       return Status(Code::kBootstrap, "rank 0 could not listen at " + meeting.rendezvous.text() +
                                           " within " + name_duration(meeting.timeout) +
-                                          ": another process does" + connector.suspicion());
+                                          (meeting.rendezvous.trouble().empty()
+                                               ? ": another process does" + connector.suspicion()
+                                               : meeting.rendezvous.trouble()));
     }
     RONDO_TRY(connector.pause());
   }
@@ -46,7 +48,7 @@ Result<Joined> join_meeting(const Meeting& meeting) {
                                           " did not come within " + name_duration(meeting.timeout) +
                                           "; rank " + std::to_string(meeting.identity.rank) +
                                           " looked for it at " + meeting.rendezvous.text() +
-                                          connector.suspicion());
+                                          connector.suspicion() + meeting.rendezvous.trouble());
     }
     RONDO_TRY(connector.pause());
   }

@@ -287,10 +287,11 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
     rendezvous.place_ = given.substr(kAbstractScheme.size());
   } else if (comm::is_tcp(given)) {
     rendezvous.scheme_ = Scheme::kTcp;
-    auto bytes = resolve_tcp(given, rendezvous.address_);
-    if (!bytes.ok()) return bytes.status();
-    rendezvous.address_bytes_ = *bytes;
-    if (identity.secret.empty() && !is_loopback(rendezvous.address_)) {
+    auto place = TcpPlace::parse(given);
+    if (!place.ok()) return place.status();
+    rendezvous.tcp_ = std::make_shared<TcpPlace>(std::move(*place));
+    if (!identity.secret.empty()) rendezvous.tcp_->prefer_outward();
+    if (identity.secret.empty() && !rendezvous.tcp_->is_loopback_only()) {
       return Status(Code::kInvalidArgument,
                     given +
                         " can be reached from other hosts, and this job has no secret: give "
@@ -308,14 +309,14 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
 Result<std::optional<Listener>> Rendezvous::listen() const {
   if (scheme_ == Scheme::kDirectory) return listen_in_directory(place_, name_);
   if (scheme_ == Scheme::kAbstract) return listen_at_abstract(place_);
-  auto fd = listen_tcp(address_, address_bytes_, text_);
+  auto fd = tcp_->listen();
   if (!fd.ok()) return fd.status();
   if (!*fd) return std::optional<Listener>();
   return std::optional<Listener>(Listener(std::move(**fd)));
 }
 
 Result<std::optional<UniqueFd>> Rendezvous::try_connect(Deadline deadline) const {
-  if (scheme_ == Scheme::kTcp) return connect_tcp(address_, address_bytes_, text_, deadline);
+  if (scheme_ == Scheme::kTcp) return tcp_->try_connect(deadline);
   sockaddr_un address;
   if (scheme_ == Scheme::kAbstract) {
     const socklen_t bytes = abstract_address(place_, address);

@@ -2,23 +2,22 @@
 // with a random name, or a TCP port. Does not know what the sockets carry.
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/types.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/tcp.hpp"
 #include "rondo/status.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
 
 /// Prefixes of Identity::rendezvous; without one it is a directory.
-inline const std::string kTcpScheme = "tcp://", kAbstractScheme = "abstract:";
+inline const std::string kAbstractScheme = "abstract:";
 inline bool is_tcp(const std::string& rendezvous) { return rendezvous.starts_with(kTcpScheme); }
 
 /// Letters, digits, '_', '-', '.', 1 to 64 of them, not starting with a dot.
@@ -37,7 +36,7 @@ class Listener {
   transport::UniqueFd socket_;
 };
 
-/// One meeting place; a host's name is resolved once, in resolve().
+/// One meeting place. One thread: a name that is not known yet is resolved while the ranks meet.
 class Rendezvous {
  public:
   /// kInvalidArgument: not an address, or one that other hosts reach while the job has no secret.
@@ -52,31 +51,15 @@ class Rendezvous {
   bool is_tcp() const { return scheme_ == Scheme::kTcp; }
   /// For messages: "/tmp/x/world.sock", "tcp://127.0.0.1:29501".
   const std::string& text() const { return text_; }
+  /// "; the host of ... is not known here: ...", or nothing: for errors at the deadline.
+  std::string trouble() const { return tcp_ ? tcp_->trouble() : ""; }
 
  private:
   enum class Scheme { kDirectory, kAbstract, kTcp };
   Scheme scheme_ = Scheme::kDirectory;
   std::string text_, place_, name_;
-  sockaddr_storage address_{};
-  socklen_t address_bytes_ = 0;
+  std::shared_ptr<TcpPlace> tcp_;
 };
-
-/// A TCP socket on `address`, as Rendezvous::listen() and try_connect() want it.
-Result<std::optional<transport::UniqueFd>> listen_tcp(const sockaddr_storage& address,
-                                                      socklen_t bytes, const std::string& text);
-Result<std::optional<transport::UniqueFd>> connect_tcp(const sockaddr_storage& address,
-                                                       socklen_t bytes, const std::string& text,
-                                                       Deadline deadline);
-/// For a TCP connection that is kept: sends small frames at once, and fails with kPeerDied when the
-/// other host has vanished: `limit` after data that it does not acknowledge, and at most 1 s later
-/// when there is none. A peer that lets a full window of data wait for so long fails too. `limit` is
-/// at least 1 s.
-Status set_liveness(int socket, std::chrono::milliseconds limit);
-/// "HOST:PORT" or "[HOST]:PORT" as an address; an error names `text`.
-Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into);
-bool is_loopback(const sockaddr_storage& address);
-/// Of the other end of a socket: "127.0.0.1:40312", or "an unknown place".
-std::string peer_address(int socket);
 
 /// The process at the other end of a unix socket. pid 0: its PID namespace is not visible here.
 struct Credentials {

@@ -1,20 +1,31 @@
-// TCP sockets for ranks that share no directory.
+// See tcp.hpp.
+#include "comm/bootstrap/tcp.hpp"
+
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
+#include <random>
 
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::comm {
 namespace {
 
+using std::chrono::seconds;
+using std::chrono::steady_clock;
 using transport::UniqueFd;
+
+constexpr seconds kResolveEvery{1};
+constexpr seconds kEachAddress{2};
+constexpr int kMostTries = 100;
 
 struct TcpOption {
   int level, name, value;
@@ -32,8 +43,8 @@ Status set_options(int socket, std::initializer_list<TcpOption> options) {
 }
 
 /// Accepted sockets inherit these options.
-Result<UniqueFd> tcp_socket(const sockaddr_storage& address) {
-  UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<UniqueFd> tcp_socket(const SocketAddress& address) {
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return system_status("socket", errno);
   // One end may not learn that the other is gone: the host failed, or the listener closed during
   // the connect (Linux silently drops one in some thousand of those). Keepalive probes after a
@@ -56,6 +67,7 @@ bool may_come_later(int error) {
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
+    case EADDRNOTAVAIL:  // IPv6 without an address to come from
     case EAGAIN:
     case EINTR:
       return true;
@@ -76,68 +88,28 @@ Status set_liveness(int socket, std::chrono::milliseconds limit) {
                               {IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count())}});
 }
 
-Result<socklen_t> resolve_tcp(const std::string& text, sockaddr_storage& into) {
-  const std::string rest = text.substr(kTcpScheme.size());
-  const size_t colon = rest.rfind(':');
-  std::string host = rest.substr(0, colon);
-  const bool bracketed = host.starts_with('[') && host.ends_with(']');
-  if (colon == std::string::npos || host.empty() ||
-      (!bracketed && host.find(':') != std::string::npos)) {
-    return refuse("the rendezvous is " + text + ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
-  }
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  const std::string port = rest.substr(colon + 1);
-  auto number = parse_number("the port of " + text, port);
-  if (!number.ok()) return number.status();
-  if (*number == 0 || *number > 65535) {
-    return refuse("the port of " + text + " must be from 1 to 65535");
-  }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) {
-    return Status(Code::kBootstrap,
-                  "the host of " + text + " is not known here: " + gai_strerror(error));
-  }
-  // Only the first: all ranks must use the same address, and rank 0 listens on one.
-  const socklen_t bytes = found->ai_addrlen;
-  std::memcpy(&into, found->ai_addr, bytes);
-  freeaddrinfo(found);
-  return bytes;
+namespace {
+
+/// The port of a meeting that has just ended can be used at once, and one that is reserved.
+void share_port(int fd) {
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }
 
-bool is_loopback(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+int port_of(int fd) {
+  SocketAddress own;
+  own.bytes = sizeof own.storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0) return 0;
+  return ntohs(own.storage.ss_family == AF_INET
+                   ? reinterpret_cast<const sockaddr_in&>(own.storage).sin_port
+                   : reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_port);
 }
 
-std::string peer_address(int socket) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (getpeername(socket, any, &bytes) != 0 ||
-      getnameinfo(any, bytes, host, sizeof host, port, sizeof port,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "an unknown place";
-  }
-  return std::string(host) + ":" + port;
-}
-
-Result<std::optional<UniqueFd>> listen_tcp(const sockaddr_storage& address, socklen_t bytes,
-                                           const std::string& text) {
+Result<std::optional<UniqueFd>> listen_at(const SocketAddress& address, const std::string& text) {
   auto fd = tcp_socket(address);
   if (!fd.ok()) return fd.status();
-  // The port of a meeting that has just ended can be used at once.
-  const int on = 1;
-  setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0 &&
-      listen(fd->get(), SOMAXCONN) == 0) {
+  share_port(fd->get());
+  if (bind(fd->get(), address.get(), address.bytes) == 0 && listen(fd->get(), SOMAXCONN) == 0) {
     return std::optional<UniqueFd>(std::move(*fd));
   }
   if (errno == EADDRINUSE) return std::optional<UniqueFd>();
@@ -148,12 +120,12 @@ Result<std::optional<UniqueFd>> listen_tcp(const sockaddr_storage& address, sock
   return system_status("rank 0 cannot listen at " + text, errno);
 }
 
-Result<std::optional<UniqueFd>> connect_tcp(const sockaddr_storage& address, socklen_t bytes,
-                                            const std::string& text, Deadline deadline) {
+Result<std::optional<UniqueFd>> connect_to(const SocketAddress& address, const std::string& text,
+                                           Deadline deadline) {
   auto fd = tcp_socket(address);
   if (!fd.ok()) return fd.status();
   int error = 0;
-  if (connect(fd->get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) error = errno;
+  if (connect(fd->get(), address.get(), address.bytes) != 0) error = errno;
   if (error == EINPROGRESS) {
     pollfd writable{fd->get(), POLLOUT, 0};
     auto ready = poll_until({&writable, 1}, deadline);
@@ -178,6 +150,164 @@ Result<std::optional<UniqueFd>> connect_tcp(const sockaddr_storage& address, soc
   }
   if (may_come_later(error)) return std::optional<UniqueFd>();
   return system_status("cannot connect to " + text, error);
+}
+
+/// Binds to the first free port of the range, from a random one on; `claim` finishes the job, with
+/// 0 or an errno.
+Result<TcpListener> bind_in(const std::string& address, PortRange range, int (*claim)(int fd)) {
+  const int ports = range.last - range.first + 1;
+  static thread_local std::mt19937 random{std::random_device{}()};
+  const int start = static_cast<int>(random() % static_cast<unsigned>(ports));
+  const int tries = range.first == 0 ? kMostTries : ports;
+  for (int i = 0; i < tries; ++i) {
+    auto at = parse_address(address, range.first + (start + i) % ports);
+    if (!at.ok()) return at.status();
+    auto fd = tcp_socket(*at);
+    if (!fd.ok()) return fd.status();
+    if (range.first != 0) share_port(fd->get());
+    const int error = bind(fd->get(), at->get(), at->bytes) != 0 ? errno : claim(fd->get());
+    if (error == 0) {
+      const int port = port_of(fd->get());
+      return TcpListener{.socket = std::move(*fd), .port = port};
+    }
+    if (error == EADDRNOTAVAIL) return refuse(address + " is no address of this host");
+    if (error != EADDRINUSE) return system_status("cannot use a port of " + address, error);
+  }
+  return Status(Code::kResourceExhausted, range.first == 0
+                                              ? "no port is free at " + address
+                                              : "RONDO_PORTS is " + std::to_string(range.first) +
+                                                    "-" + std::to_string(range.last) +
+                                                    ", and none of them is free at " + address +
+                                                    ": give it more ports");
+}
+
+}  // namespace
+
+Result<TcpPlace> TcpPlace::parse(const std::string& text) {
+  TcpPlace place;
+  place.text_ = text;
+  const std::string rest = text.substr(kTcpScheme.size());
+  const size_t colon = rest.rfind(':');
+  std::string host = rest.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (colon == std::string::npos || host.empty() ||
+      (!bracketed && host.find(':') != std::string::npos)) {
+    return refuse("the rendezvous is " + text + ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
+  }
+  place.host_ = bracketed ? host.substr(1, host.size() - 2) : host;
+  auto number = parse_number("the port of " + text, rest.substr(colon + 1));
+  if (!number.ok()) return number.status();
+  if (*number == 0 || *number > 65535) {
+    return refuse("the port of " + text + " must be from 1 to 65535");
+  }
+  place.port_ = *number;
+  return place;
+}
+
+/// Fills addresses_, unless it has been tried within the last second.
+bool TcpPlace::resolve() {
+  if (!addresses_.empty()) return true;
+  if (resolve_again_ && steady_clock::now() < *resolve_again_) return false;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
+  resolve_again_ = steady_clock::now() + kResolveEvery;
+  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
+    SocketAddress address;
+    address.bytes = each->ai_addrlen;
+    std::memcpy(&address.storage, each->ai_addr, address.bytes);
+    addresses_.push_back(address);
+  }
+  const bool only_here = std::all_of(addresses_.begin(), addresses_.end(),
+                                     [](const SocketAddress& each) { return is_loopback(each); });
+  const bool is_name = host_ != "localhost" && !parse_address(host_, port_).ok();
+  if (outward_ && only_here && is_name && (!addresses_.empty() || is_this_host(host_))) {
+    const auto interface = interface_for_others({host_});
+    if (interface.ok()) addresses_ = {*parse_address(interface->address, port_)};
+  }
+  if (!addresses_.empty()) {
+    trouble_.clear();
+    return true;
+  }
+  if (trouble_.empty()) {
+    trouble_ = "; the host of " + text_ + " is not known here: " + gai_strerror(error);
+    log(LogLevel::kWarn, trouble_.substr(2) + "; trying again every second");
+  }
+  return false;
+}
+
+bool TcpPlace::is_loopback_only() {
+  return resolve() && std::all_of(addresses_.begin(), addresses_.end(),
+                                  [](const SocketAddress& each) { return is_loopback(each); });
+}
+
+void TcpPlace::prefer_outward() { outward_ = true; }
+
+Result<std::optional<UniqueFd>> TcpPlace::listen() {
+  if (!resolve()) return std::optional<UniqueFd>();
+  if (addresses_.size() == 1) return listen_at(addresses_[0], text_);
+  auto interfaces = list_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
+  auto chosen = chosen_interface();
+  if (!chosen.ok()) return chosen.status();
+  const SocketAddress* best = addresses_.data();
+  for (const SocketAddress& each : addresses_) {
+    if (*chosen && text_of(each) == (*chosen)->address) return listen_at(each, text_);
+    if (!is_of(*best, *interfaces) && is_of(each, *interfaces)) best = &each;
+  }
+  return listen_at(*best, text_);
+}
+
+Result<std::optional<UniqueFd>> TcpPlace::try_connect(Deadline deadline) {
+  if (!resolve()) return std::optional<UniqueFd>();
+  for (const SocketAddress& each : addresses_) {
+    const Deadline until =
+        addresses_.size() == 1 ? deadline : deadline.at_most(steady_clock::now() + kEachAddress);
+    auto connected = connect_to(each, text_, until);
+    if (!connected.ok() || *connected) return connected;
+  }
+  return std::optional<UniqueFd>();
+}
+
+Result<PortRange> port_range() {
+  const auto text = variable("RONDO_PORTS");
+  if (!text) return PortRange{};
+  const size_t dash = text->find('-');
+  const auto first = parse_number("RONDO_PORTS", text->substr(0, dash));
+  const auto last =
+      dash == std::string::npos ? first : parse_number("RONDO_PORTS", text->substr(dash + 1));
+  if (!first.ok() || !last.ok() || *first < 1 || *last > 65535 || *first > *last) {
+    return refuse("RONDO_PORTS is \"" + *text +
+                  "\": it must be FIRST-LAST, as in 20000-20100, from 1 to 65535");
+  }
+  return PortRange{.first = *first, .last = *last};
+}
+
+Result<TcpListener> listen_anywhere(const std::string& address) {
+  auto range = port_range();
+  if (!range.ok()) return range.status();
+  return bind_in(address, *range, [](int fd) { return ::listen(fd, SOMAXCONN) == 0 ? 0 : errno; });
+}
+
+Result<TcpListener> reserve_port(const std::string& address, PortRange range) {
+  return bind_in(address, range, [](int fd) {
+    share_port(fd);
+    return 0;
+  });
+}
+
+std::string peer_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(socket, any, &bytes) != 0 ||
+      getnameinfo(any, bytes, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown place";
+  }
+  return std::string(host) + ":" + port;
 }
 
 }  // namespace rondo::comm

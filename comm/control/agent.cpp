@@ -57,7 +57,7 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (PeerConnection& line : lines) {
-    set_liveness(line.connection.fd(), silence);
+    (void)set_liveness(line.connection.fd(), silence);
     lines_.push_back({.host = board.places().hosts.host_of(line.rank),
                       .connection = std::move(line.connection),
                       .heard_ns = base::now_ns()});

@@ -31,6 +31,11 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
     {"RONDO_RENDEZVOUS", "the launcher's job",
      "where the ranks meet: a directory, or tcp://HOST:PORT, where rank 0 listens; set by "
      "rondo-run"},
+    {"RONDO_INTERFACE", "by which hosts are reached",
+     "network interface for other hosts, as in eth0, 10.0.0.0/8 or fd00::/8; of several, separated "
+     "by commas, the first that the host has"},
+    {"RONDO_PORTS", "any",
+     "TCP ports to listen at, as in 20000-20100, for firewalls between hosts"},
     {"RONDO_SECRET", "none", "proves that ranks belong to the same job; set by rondo-run"},
     {"RONDO_SECRET_FILE", "none",
      "file that holds the secret, readable by its owner only; RONDO_SECRET takes precedence"},
