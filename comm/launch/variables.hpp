@@ -28,6 +28,8 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
     {"RONDO_LINKS", "~/.config/rondo",
      "file that rondo-perf --calibrate wrote, by which rank 0 chooses algorithms for all ranks, or "
      "built-in; Config::links takes precedence"},
+    {"RONDO_UCX", "the system's libucp.so.0",
+     "path of the libucp.so.0 that carries messages between hosts, as of the wheel libucx-cu13"},
     {"RONDO_RENDEZVOUS", "the launcher's job",
      "where the ranks meet: a directory, or tcp://HOST:PORT, where rank 0 listens; set by "
      "rondo-run"},

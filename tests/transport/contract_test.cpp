@@ -19,7 +19,7 @@ void check(Medium medium, const shm::FifoSizes& shape, const std::function<void(
 
 Medium any_medium() {
   return GENERATE(Medium::kThreads, Medium::kForks, Medium::kPaced, Medium::kLazy,
-                  Medium::kLazyForks, Medium::kPacedLazy);
+                  Medium::kLazyForks, Medium::kPacedLazy, Medium::kUcx, Medium::kUcxForks);
 }
 Medium any_mapped_medium() { return GENERATE(Medium::kThreads, Medium::kForks); }
 

@@ -9,11 +9,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
 #include "tests/transport/lazy.hpp"
 #include "transport/pace/pace.hpp"
+#include "transport/ucx/factory.hpp"
 
 namespace rondo::transport::test {
 namespace {
@@ -31,7 +33,20 @@ struct MeetingPlace {
   std::atomic<int> arrived;
   std::atomic<int> attached;
   Card cards[16];
+  struct Address {
+    size_t bytes;
+    char text[8192];
+  };
+  Address addresses[16];  // over UCX
 };
+
+/// `counter` up by one, and wait until all ranks have come so far.
+bool wait_for_all(std::atomic<int>& counter, int ranks) {
+  ++counter;
+  const auto deadline = Clock::now() + std::chrono::seconds(30);
+  while (counter < ranks && Clock::now() < deadline) ::sched_yield();
+  return counter == ranks;
+}
 
 std::string run_body(const std::unique_ptr<Transport>& transport, const shm::FifoSizes& shape,
                      int rank, const std::function<void(Rank&)>& body) {
@@ -67,20 +82,52 @@ std::unique_ptr<Transport> make(Medium medium, const shm::FifoSizes& shape, int 
       return paced(lazily());
     case Medium::kMixed:
       return lazy_between(std::move(*made), rank, shape.ranks, shape.channels);
+    case Medium::kUcx:
+    case Medium::kUcxForks:
+      return nullptr;
   }
   return nullptr;
 }
 
+std::string ucx_rank(MeetingPlace& place, const shm::FifoSizes& shape, int rank,
+                     const std::function<void(Rank&)>& body) {
+  auto opened = ucx::open({.channels = shape.channels,
+                           .depth = shape.depth,
+                           .slot_bytes = shape.slot_bytes,
+                           .devices = "lo"});
+  if (!opened.ok()) return opened.status().to_string();
+  const std::string& own = (*opened)->address();
+  MeetingPlace::Address& shown = place.addresses[rank];
+  if (own.size() > sizeof(shown.text)) return "an address of " + std::to_string(own.size());
+  shown.bytes = own.size();
+  std::memcpy(shown.text, own.data(), own.size());
+  if (!wait_for_all(place.arrived, shape.ranks)) return "not all ranks arrived";
+  std::vector<ucx::PeerAddress> peers;
+  for (int peer = 0; peer < shape.ranks; ++peer) {
+    const MeetingPlace::Address& of = place.addresses[peer];
+    peers.push_back({.address = peer == rank ? "" : std::string(of.text, of.bytes),
+                     .name = "rank " + std::to_string(peer)});
+  }
+  auto transport = ucx::connect(std::move(*opened), rank, std::move(peers));
+  if (!transport.ok()) return transport.status().to_string();
+  return run_body(*transport, shape, rank, body);
+}
+
 std::vector<std::string> run_threads(Medium medium, const shm::FifoSizes& shape,
                                      const std::function<void(Rank&)>& body) {
-  auto segment = Segment::create("test", shm::bytes_needed(shape));
+  auto segment = Segment::create("test", shm::bytes_needed(shape) + sizeof(MeetingPlace));
   if (!segment.ok()) return {segment.status().to_string()};
+  auto* place = reinterpret_cast<MeetingPlace*>(segment->base() + shm::bytes_needed(shape));
   std::vector<std::string> failures(static_cast<size_t>(shape.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < shape.ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto transport = make(medium, shape, rank, segment->base(), {});
-      failures[static_cast<size_t>(rank)] = run_body(transport, shape, rank, body);
+      std::string& failure = failures[static_cast<size_t>(rank)];
+      if (is_ucx(medium)) {
+        failure = ucx_rank(*place, shape, rank, body);
+      } else {
+        failure = run_body(make(medium, shape, rank, segment->base(), {}), shape, rank, body);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -90,16 +137,11 @@ std::vector<std::string> run_threads(Medium medium, const shm::FifoSizes& shape,
 std::string forked_rank(Medium medium, const shm::FifoSizes& shape, int rank, std::byte* base,
                         const std::function<void(Rank&)>& body) {
   auto* place = reinterpret_cast<MeetingPlace*>(base + shm::bytes_needed(shape));
+  if (is_ucx(medium)) return ucx_rank(*place, shape, rank, body);
   const auto own = export_arena();
   if (!own.ok()) return own.status().to_string();
   place->cards[rank] = {::getpid(), own.value().fd, own.value().bytes};
-  const auto wait_for_all = [&](std::atomic<int>& counter) {
-    ++counter;
-    const auto deadline = Clock::now() + std::chrono::seconds(30);
-    while (counter < shape.ranks && Clock::now() < deadline) ::sched_yield();
-    return counter == shape.ranks;
-  };
-  if (!wait_for_all(place->arrived)) return "not all ranks arrived";
+  if (!wait_for_all(place->arrived, shape.ranks)) return "not all ranks arrived";
   std::vector<ArenaView> arenas;
   for (int peer = 0; peer < shape.ranks; ++peer) {
     const MeetingPlace::Card& card = place->cards[peer];
@@ -108,7 +150,7 @@ std::string forked_rank(Medium medium, const shm::FifoSizes& shape, int rank, st
     if (!view.ok()) return view.status().to_string();
     arenas.push_back(std::move(*view));
   }
-  if (!wait_for_all(place->attached)) return "not all ranks attached";
+  if (!wait_for_all(place->attached, shape.ranks)) return "not all ranks attached";
   if (arenas[static_cast<size_t>(rank)].base != own_arena().base) return "own arena mapped twice";
   return run_body(make(medium, shape, rank, base, std::move(arenas)), shape, rank, body);
 }
@@ -166,8 +208,22 @@ const char* to_string(Medium medium) {
       return "paced lazy";
     case Medium::kMixed:
       return "mixed";
+    case Medium::kUcx:
+      return "UCX";
+    case Medium::kUcxForks:
+      return "UCX forks";
   }
   return "?";
+}
+
+const std::string& why_no_ucx() {
+  static const std::string reason = [] {
+    const auto opened = ucx::open({.slot_bytes = 1, .devices = "lo"});
+    if (opened.ok()) return std::string();
+    std::fprintf(stderr, "skipped over UCX: %s\n", opened.status().message().c_str());
+    return opened.status().message();
+  }();
+  return reason;
 }
 
 bool Rank::until(const std::function<bool()>& condition, const std::string& what) {
@@ -234,6 +290,7 @@ void Rank::receive(Receiver& receiver, size_t bytes, uint64_t seed) {
 
 std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body) {
+  if (is_ucx(medium) && !why_no_ucx().empty()) return {};
   return is_forked(medium) ? run_forks(medium, shape, body) : run_threads(medium, shape, body);
 }
 

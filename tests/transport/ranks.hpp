@@ -21,11 +21,16 @@ enum class Medium {
   kLazyForks,  // between processes
   kPacedLazy,  // a pace over a lazy wire
   kMixed,      // lazy between odd and even ranks only
+  kUcx,        // UCX over this machine's loopback, between threads
+  kUcxForks,   // and between processes
 };
 const char* to_string(Medium medium);
 inline bool is_forked(Medium medium) {
-  return medium == Medium::kForks || medium == Medium::kLazyForks;
+  return medium == Medium::kForks || medium == Medium::kLazyForks || medium == Medium::kUcxForks;
 }
+inline bool is_ucx(Medium medium) { return medium == Medium::kUcx || medium == Medium::kUcxForks; }
+/// Why tests over UCX are skipped here; printed once. Empty: they are not.
+const std::string& why_no_ucx();
 
 /// What a body works with on its rank.
 struct Rank {

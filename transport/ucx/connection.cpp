@@ -1,0 +1,160 @@
+#include "transport/ucx/connection.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace rondo::transport::ucx {
+namespace {
+
+// What a socket takes at once, whatever the peer does: the kernel's least buffer of a connected
+// socket.
+constexpr size_t kKernelTakes = 16 << 10;
+
+/// Of a receive of host memory.
+ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data,
+                              ucp_tag_recv_info_t* info) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_RECV_INFO;
+  param.cb.recv = done;
+  param.user_data = user_data;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.recv_info.tag_info = info;
+  return param;
+}
+
+}  // namespace
+
+UcxConnection::UcxConnection(Channel& channel, const Settings& settings, int own_rank,
+                             int peer_rank, std::string address, std::string peer)
+    : channel_(channel),
+      own_rank_(own_rank),
+      peer_rank_(peer_rank),
+      early_credit_(std::max(settings.depth / 2, 1U)),
+      endpoint_(channel, std::move(address), std::move(peer)),
+      sender_(*this, settings.depth, settings.slot_bytes),
+      receiver_(*this, settings.depth, settings.slot_bytes) {
+  control_outbound_.endpoint = &endpoint_;
+}
+
+bool UcxConnection::open() {
+  in_use_ = true;
+  channel_.in_use.push_back(this);
+  endpoint_.open();
+  if (!endpoint_.usable()) return false;
+  if (!sender_.open(&endpoint_) || !receiver_.open()) {
+    endpoint_.fail(Code::kResourceExhausted, "no memory for messages to and from",
+                   "fewer or smaller slots would need less");
+    return false;
+  }
+  post_control();
+  return true;
+}
+
+ucs_status_ptr_t UcxConnection::receive(std::byte* message, size_t bytes, uint32_t slot,
+                                        ucp_tag_recv_nbx_callback_t done, void* user_data,
+                                        ucp_tag_recv_info_t* info) {
+  const ucp_request_param_t param = receiving(done, user_data, info);
+  return channel_.calls->tag_recv_nbx(channel_.worker, message, bytes,
+                                      tag_of(WireKind::kData, peer_rank_, slot), ~uint64_t{0},
+                                      &param);
+}
+
+void UcxConnection::send_data(const std::byte* message, size_t bytes, uint32_t slot,
+                              Outbound* outbound) {
+  followed_ = false;
+  endpoint_.send(message, bytes, tag_of(WireKind::kData, own_rank_, slot), outbound);
+}
+
+void UcxConnection::send_control(bool leaves) {
+  if (control_outbound_.busy) return;
+  told_ = receiver_.released();
+  control_out_ = {.released = told_, .leaves = leaves ? 1U : 0U};
+  followed_ = false;
+  endpoint_.send(&control_out_, sizeof(control_out_), tag_of(WireKind::kControl, own_rank_, 0),
+                 &control_outbound_);
+}
+
+bool UcxConnection::flushed() {
+  if (!usable()) return true;
+  if (owes()) send_control(false);
+  if (owes() || endpoint_.unfinished() > 0) return false;
+  if (sender_.outstanding_bytes() <= kKernelTakes || followed_) return true;
+  send_control(false);
+  followed_ = true;
+  return endpoint_.unfinished() == 0;
+}
+
+void UcxConnection::owe() {
+  if (receiver_.released() - told_ >= early_credit_ && usable()) return send_control(false);
+  hesitated_ = false;
+  if (listed_) return;
+  listed_ = true;
+  channel_.owing.push_back(this);
+}
+
+bool UcxConnection::pay() {
+  if (usable() && owes() && std::exchange(hesitated_, true)) send_control(false);
+  listed_ = usable() && owes();
+  return listed_;
+}
+
+void UcxConnection::credit(uint64_t released) {
+  if (sender_.credit(released)) return;
+  endpoint_.fail(Code::kSystem, "nonsense from",
+                 "it has released " + std::to_string(released) + " messages, more than it got");
+}
+
+void UcxConnection::post_control() {
+  while (true) {
+    ucp_tag_recv_info_t info{};
+    const ucp_request_param_t param = receiving(&UcxConnection::on_control, this, &info);
+    const ucs_status_ptr_t request = channel_.calls->tag_recv_nbx(
+        channel_.worker, &control_in_, sizeof(control_in_),
+        tag_of(WireKind::kControl, peer_rank_, 0), ~uint64_t{0}, &param);
+    control_request_ = UCS_PTR_IS_PTR(request) ? request : nullptr;
+    if (control_request_ != nullptr) return;
+    if (!take_control(UCS_PTR_STATUS(request), info.length)) return;
+  }
+}
+
+void UcxConnection::on_control(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                               void* user_data) {
+  auto& self = *static_cast<UcxConnection*>(user_data);
+  self.control_request_ = nullptr;
+  self.channel_.calls->request_free(request);
+  if (self.take_control(status, info->length)) self.post_control();
+}
+
+/// Whether another control message may follow.
+bool UcxConnection::take_control(ucs_status_t status, size_t length) {
+  if (status == UCS_ERR_CANCELED) return false;
+  if (status != UCS_OK || length != sizeof(control_in_) || control_in_.leaves > 1) {
+    endpoint_.fail(Code::kSystem, "nonsense from", "a control message that is not one");
+    return false;
+  }
+  credit(control_in_.released);
+  if (control_in_.leaves == 1) endpoint_.leave();
+  return control_in_.leaves == 0;
+}
+
+bool UcxConnection::has_left() {
+  if (!endpoint_.left()) return false;
+  endpoint_.fail(Code::kPeerDied, "no more messages to or from", "it has closed its links");
+  return true;
+}
+
+void UcxConnection::lost_message(ucs_status_t status) {
+  if (status != UCS_ERR_CANCELED && !endpoint_.left()) endpoint_.lose(status);
+}
+
+void UcxConnection::say_goodbye() {
+  if (usable()) send_control(true);
+}
+
+void UcxConnection::cancel() {
+  receiver_.cancel();
+  if (control_request_ != nullptr) cancel_request(control_request_);
+}
+
+}  // namespace rondo::transport::ucx

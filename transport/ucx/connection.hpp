@@ -1,0 +1,187 @@
+// The two links between this rank and one peer on one channel. They share an endpoint, and each
+// carries the credits of the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/link.hpp"
+#include "transport/ucx/endpoint.hpp"
+#include "transport/ucx/factory.hpp"
+#include "transport/ucx/wire.hpp"
+
+namespace rondo::transport::ucx {
+
+/// The memory of a link's messages. A message lies so that its payload is aligned to 64 bytes. Pages
+/// that no message has touched cost nothing.
+class MessageSlots {
+ public:
+  /// False: no memory.
+  bool allocate(uint32_t depth, size_t slot_bytes);
+  std::byte* message(size_t slot) const { return payload(slot) - sizeof(DataHeader); }
+  std::byte* payload(size_t slot) const { return memory_.get() + slot * stride_ + kAlignment; }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+  struct FreeSlots {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, FreeSlots> memory_;
+  size_t stride_ = 0;
+};
+
+/// From this rank to the peer.
+class UcxSender final : public Sender {
+ public:
+  UcxSender(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
+      : connection_(connection), depth_(depth), slot_bytes_(slot_bytes) {}
+
+  std::byte* try_acquire(size_t bytes) override;
+  bool try_publish(size_t bytes, uint64_t word) override;
+  bool drained() override { return released_ == published_; }
+  bool flushed() override;
+  size_t capacity() const override { return slot_bytes_; }
+  uint32_t depth() const override { return depth_; }
+
+  bool open(Endpoint* endpoint);
+  /// The peer has released `released` messages; false: it cannot have.
+  bool credit(uint64_t released);
+  /// What the unreleased messages may take of a socket's buffers.
+  size_t outstanding_bytes() const { return outstanding_; }
+
+ private:
+  struct OutboundSlot {
+    Outbound outbound;
+    size_t cost = 0;
+  };
+  UcxConnection& connection_;
+  const uint32_t depth_;
+  const size_t slot_bytes_;
+  MessageSlots memory_;
+  std::vector<OutboundSlot> slots_;
+  uint64_t published_ = 0;
+  uint64_t released_ = 0;  // as far as this rank knows
+  size_t outstanding_ = 0;
+};
+
+/// From the peer to this rank. Each slot has a receive posted, or holds a message.
+class UcxReceiver final : public Receiver {
+ public:
+  UcxReceiver(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
+      : connection_(connection), depth_(depth), slot_bytes_(slot_bytes) {}
+
+  bool try_peek(Delivery* delivery) override;
+  void release() override;
+  bool flushed() override;
+
+  bool open();
+  uint64_t released() const { return released_; }
+  void cancel();
+
+ private:
+  struct InboundSlot {
+    UcxReceiver* receiver = nullptr;
+    void* request = nullptr;  // the posted receive
+    bool arrived = false;
+    bool sound = false;
+    size_t bytes = 0;
+    uint64_t word = 0;
+  };
+  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* slot);
+  size_t index_of(const InboundSlot& slot) const {
+    return static_cast<size_t>(&slot - slots_.data());
+  }
+  void post(InboundSlot& slot);
+  void arrive(InboundSlot& slot, ucs_status_t status, size_t length);
+  uint64_t sequence_of(size_t index) const;
+
+  UcxConnection& connection_;
+  const uint32_t depth_;
+  const size_t slot_bytes_;
+  MessageSlots memory_;
+  std::vector<InboundSlot> slots_;
+  uint64_t released_ = 0;  // the next message's sequence number
+};
+
+/// Exists for every peer with an address; costs memory and a connection from its first use on.
+/// Thread rule: that of its channel.
+class UcxConnection {
+ public:
+  UcxConnection(Channel& channel, const Settings& settings, int own_rank, int peer_rank,
+                std::string address, std::string peer);
+  UcxConnection(const UcxConnection&) = delete;
+  UcxConnection& operator=(const UcxConnection&) = delete;
+
+  UcxSender& sender() { return sender_; }
+  UcxReceiver& receiver() { return receiver_; }
+
+  /// Opens both links on first use; whether messages can pass.
+  bool use() { return in_use_ ? endpoint_.usable() : open(); }
+
+  /// See link.hpp. What has been sent arrives without this rank if UCX has finished sending it, and
+  /// has no rest of it in its own buffer, which happens when the socket is full. There cannot be
+  /// one if little is on its way, for the kernel takes that much, or if UCX has finished a message
+  /// sent later, because it keeps one rest at most. So where much is on its way, a control message
+  /// of no other use follows. (ucp_ep_flush waits for an answer of the peer's UCX over TCP, which an
+  /// idle peer does not give.)
+  bool flushed();
+  /// Sends the credit that is owed, unless it can still travel with a message; false: owes none.
+  bool pay();
+
+  /// Ends both links: `drained` once the peer has read all, or does not matter any more.
+  bool drained() { return !usable() || sender_.drained(); }
+  void say_goodbye();
+  void cancel();
+  void close() { endpoint_.close(); }
+  bool is_closed() { return endpoint_.is_closed(); }
+
+ private:
+  friend class UcxSender;
+  friend class UcxReceiver;
+
+  bool open();
+  bool usable() const { return in_use_ && endpoint_.usable() && !endpoint_.left(); }
+  void send_data(const std::byte* message, size_t bytes, uint32_t slot, Outbound* outbound);
+  /// The receive of a data message, which only the peer's message in `slot` matches.
+  ucs_status_ptr_t receive(std::byte* message, size_t bytes, uint32_t slot,
+                           ucp_tag_recv_nbx_callback_t done, void* user_data,
+                           ucp_tag_recv_info_t* info);
+  void free_request(void* request) { channel_.calls->request_free(request); }
+  void cancel_request(void* request) { channel_.calls->request_cancel(channel_.worker, request); }
+  void lost_message(ucs_status_t status);
+  /// Whether the peer has closed its links, which is a failure once this rank needs them.
+  bool has_left();
+
+  void send_control(bool leaves);
+  void owe();
+  bool owes() const { return told_ != receiver_.released(); }
+  uint64_t piggyback() { return told_ = receiver_.released(); }
+  void credit(uint64_t released);
+  void post_control();
+  static void on_control(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* connection);
+  bool take_control(ucs_status_t status, size_t length);
+
+  Channel& channel_;
+  const int own_rank_;
+  const int peer_rank_;
+  const uint32_t early_credit_;  // releases after which a credit does not wait for a message
+  Endpoint endpoint_;
+  UcxSender sender_;
+  UcxReceiver receiver_;
+  ControlMessage control_out_{}, control_in_{};
+  Outbound control_outbound_;
+  void* control_request_ = nullptr;
+  uint64_t told_ = 0;  // releases that the peer has been sent
+  bool in_use_ = false;
+  bool listed_ = false;     // in channel_.owing
+  bool hesitated_ = false;  // pay() has left time for a message
+  bool followed_ = false;   // the last message sent was a control message of no other use
+};
+
+}  // namespace rondo::transport::ucx

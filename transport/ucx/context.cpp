@@ -1,0 +1,173 @@
+#include "transport/ucx/context.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "transport/ucx/wire.hpp"
+
+namespace rondo::transport::ucx {
+namespace {
+
+// Everything between hosts: shared memory and loops to oneself are other transports' work.
+constexpr const char* kTransports = "^sm,self";
+
+Status validate(const Settings& settings) {
+  const auto refuse = [](const char* name, size_t value, const char* range) {
+    return Status(Code::kInvalidArgument, std::string("UCX transport: ") + name + " is " +
+                                              std::to_string(value) + ", must be " + range);
+  };
+  if (settings.channels < 1 || settings.channels > 65535) {
+    return refuse("channels", static_cast<size_t>(settings.channels), "1..65535");
+  }
+  if (settings.depth < 1 || settings.depth > 65536) {
+    return refuse("depth", settings.depth, "1..65536");
+  }
+  if (settings.slot_bytes < 1 || settings.slot_bytes > std::numeric_limits<uint32_t>::max()) {
+    return refuse("slot_bytes", settings.slot_bytes, "1..2^32-1");
+  }
+  return {};
+}
+
+bool user_has_set(const char* name) { return std::getenv(name) != nullptr; }
+
+}  // namespace
+
+UcxContext::UcxContext(const Settings& settings) : settings_(settings), owner_(::getpid()) {}
+
+UcxContext::~UcxContext() {
+  if (abandoned_ || is_forked_copy()) return;
+  for (const ucp_worker_h worker : workers_) calls_->worker_destroy(worker);
+  if (context_ != nullptr) calls_->cleanup(context_);
+}
+
+bool UcxContext::is_forked_copy() const { return ::getpid() != owner_; }
+
+Status UcxContext::failed(const std::string& doing, ucs_status_t status) const {
+  return {Code::kSystem, "UCX failed while " + doing + ": " + calls_->status_string(status)};
+}
+
+Status UcxContext::open() {
+  RONDO_TRY(validate(settings_));
+  calls_ = RONDO_TRY(load_ucx());
+  RONDO_TRY(make_context());
+  unsigned major = 0, minor = 0, release = 0;
+  calls_->get_version(&major, &minor, &release);
+  const AddressHeader header{.magic = kAddressMagic,
+                             .major = static_cast<uint16_t>(major),
+                             .minor = static_cast<uint16_t>(minor),
+                             .channels = static_cast<uint32_t>(settings_.channels),
+                             .depth = settings_.depth,
+                             .slot_bytes = settings_.slot_bytes};
+  address_.assign(reinterpret_cast<const char*>(&header), sizeof(header));
+  for (int channel = 0; channel < settings_.channels; ++channel) RONDO_TRY(make_worker());
+  return {};
+}
+
+Status UcxContext::configure(ucp_config_t* config) {
+  const auto set = [&](const char* variable, const char* name, const std::string& value) {
+    if (user_has_set(variable)) return Status();
+    const ucs_status_t status = calls_->config_modify(config, name, value.c_str());
+    if (status == UCS_OK) return Status();
+    return failed(std::string("setting ") + variable + " to " + value, status);
+  };
+  RONDO_TRY(set("UCX_TLS", "TLS", kTransports));
+  return settings_.devices.empty() ? Status()
+                                   : set("UCX_NET_DEVICES", "NET_DEVICES", settings_.devices);
+}
+
+Status UcxContext::make_context() {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = calls_->config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return failed("reading its configuration", status);
+  const Status configured = configure(config);
+  if (configured.ok()) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+    params.features = UCP_FEATURE_TAG;
+    params.mt_workers_shared = 1;
+    status = calls_->init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  }
+  calls_->config_release(config);
+  RONDO_TRY(Status(configured));
+  if (status == UCS_OK) return {};
+  const char* const devices = std::getenv("UCX_NET_DEVICES");
+  context_ = nullptr;
+  return failed("opening network devices (" +
+                    (devices != nullptr          ? std::string(devices)
+                     : settings_.devices.empty() ? "all"
+                                                 : settings_.devices) +
+                    "; UCX_NET_DEVICES and UCX_TLS choose others)",
+                status);
+}
+
+Status UcxContext::make_worker() {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h worker = nullptr;
+  const ucs_status_t status = calls_->worker_create(context_, &params, &worker);
+  if (status != UCS_OK) return failed("creating a worker", status);
+  workers_.push_back(worker);
+  return append_address(worker);
+}
+
+Status UcxContext::append_address(ucp_worker_h worker) {
+  ucp_worker_attr_t attributes{};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+  const ucs_status_t status = calls_->worker_query(worker, &attributes);
+  if (status != UCS_OK) return failed("asking for a worker's address", status);
+  const auto length = static_cast<uint32_t>(attributes.address_length);
+  address_.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  address_.append(reinterpret_cast<const char*>(attributes.address), length);
+  calls_->worker_release_address(worker, attributes.address);
+  return {};
+}
+
+Result<std::vector<std::string>> split_address(const PeerAddress& peer, const Settings& settings,
+                                               const std::string& own) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, "the UCX address of " + peer.name + " " + why);
+  };
+  AddressHeader header{}, expected{};
+  if (peer.address.size() < sizeof(header)) return refuse("is cut off");
+  std::memcpy(&header, peer.address.data(), sizeof(header));
+  std::memcpy(&expected, own.data(), sizeof(expected));
+  if (header.magic != kAddressMagic) return refuse("is not one");
+  if (header.major != expected.major || header.minor != expected.minor) {
+    const auto version = [](const AddressHeader& of) {
+      return std::to_string(of.major) + "." + std::to_string(of.minor);
+    };
+    return refuse("comes from UCX " + version(header) + ", this rank has UCX " + version(expected) +
+                  ": install the same version on all hosts, or choose one by RONDO_UCX");
+  }
+  if (std::memcmp(&header, &expected, sizeof(header)) != 0) {
+    return refuse("comes from other settings: " + std::to_string(header.channels) +
+                  " channels, depth " + std::to_string(header.depth) + ", slots of " +
+                  std::to_string(header.slot_bytes) + " bytes");
+  }
+  std::vector<std::string> addresses;
+  size_t at = sizeof(header);
+  for (int channel = 0; channel < settings.channels; ++channel) {
+    uint32_t length = 0;
+    if (peer.address.size() - at < sizeof(length)) return refuse("is cut off");
+    std::memcpy(&length, peer.address.data() + at, sizeof(length));
+    at += sizeof(length);
+    if (length == 0 || peer.address.size() - at < length) return refuse("is cut off");
+    addresses.push_back(peer.address.substr(at, length));
+    at += length;
+  }
+  if (at != peer.address.size()) return refuse("is too long");
+  return addresses;
+}
+
+Result<std::unique_ptr<Opened>> open(const Settings& settings) {
+  auto context = std::make_unique<UcxContext>(settings);
+  RONDO_TRY(context->open());
+  return std::unique_ptr<Opened>(std::move(context));
+}
+
+}  // namespace rondo::transport::ucx

@@ -1,0 +1,52 @@
+// The transport between hosts, over UCX. UCX is loaded when the first rank opens its resources; a
+// build or a machine without it answers kUnavailable. Not for ranks of one host: shm is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rondo/status.hpp"
+#include "transport/link.hpp"
+
+namespace rondo::transport::ucx {
+
+/// Equal on every rank, but for `devices`.
+struct UcxSettings {
+  int channels = 1;
+  uint32_t depth = 8;     // slots of a link
+  size_t slot_bytes = 0;  // capacity of a slot; below 4 GiB
+  std::string devices;    // UCX_NET_DEVICES, unless the user has set that; empty: UCX decides
+};
+using Settings = UcxSettings;
+
+struct PeerAddress {
+  /// What that rank's Opened::address() gave. Empty: no links to that rank (this rank itself, or a
+  /// rank of this host).
+  std::string address;
+  std::string name;  // for messages: "rank 3 on host b"
+};
+
+/// A rank's UCX resources before the ranks have exchanged addresses: one context, one worker per
+/// channel.
+class Opened {
+ public:
+  virtual ~Opened() = default;
+  /// For the other ranks; believed by them, so it must travel authenticated.
+  virtual const std::string& address() const = 0;
+};
+
+/// Loads UCX where that has not happened. Errors: kUnavailable with the packages to install,
+/// kInvalidArgument, kSystem with UCX's reason.
+Result<std::unique_ptr<Opened>> open(const Settings& settings);
+
+/// `peers`: one per rank. The Transport has links to the peers with an address; memory and a
+/// connection are made when a link is first used. Its destructor takes at most a second and a half;
+/// a forked child may run it, and nothing else. Errors: kInvalidArgument where an address makes no
+/// sense, or comes from other settings or another version of UCX.
+Result<std::unique_ptr<Transport>> connect(std::unique_ptr<Opened> opened, int rank,
+                                           std::vector<PeerAddress> peers);
+
+}  // namespace rondo::transport::ucx

@@ -1,0 +1,140 @@
+// The two directions of a connection: slots, sequence numbers and credits.
+#include <cstring>
+
+#include "transport/ucx/connection.hpp"
+
+namespace rondo::transport::ucx {
+namespace {
+
+// What a small message takes of a socket's buffer besides its bytes.
+constexpr size_t kMessageOverhead = 1 << 10;
+
+}  // namespace
+
+bool MessageSlots::allocate(uint32_t depth, size_t slot_bytes) {
+  stride_ = kAlignment + (slot_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, depth * stride_)));
+  return memory_ != nullptr;
+}
+
+bool UcxSender::open(Endpoint* endpoint) {
+  slots_.resize(depth_);
+  for (OutboundSlot& slot : slots_) slot.outbound.endpoint = endpoint;
+  return memory_.allocate(depth_, slot_bytes_);
+}
+
+std::byte* UcxSender::try_acquire(size_t bytes) {
+  RONDO_CHECK(bytes <= slot_bytes_, "%zu bytes for a slot of %zu", bytes, slot_bytes_);
+  if (!connection_.use() || connection_.has_left()) return nullptr;
+  // A released slot may still be busy: the peer has the message before UCX knows that here.
+  const size_t index = published_ % depth_;
+  const bool is_full = published_ - released_ >= depth_ || slots_[index].outbound.busy;
+  return is_full ? nullptr : memory_.payload(index);
+}
+
+bool UcxSender::try_publish(size_t bytes, uint64_t word) {
+  const size_t index = published_ % depth_;
+  OutboundSlot& slot = slots_[index];
+  std::byte* const message = memory_.message(index);
+  const DataHeader header{
+      .word = word, .sequence = published_, .released = connection_.piggyback()};
+  std::memcpy(message, &header, sizeof(header));
+  ++published_;
+  slot.cost = kMessageOverhead + bytes;
+  outstanding_ += slot.cost;
+  connection_.send_data(message, sizeof(header) + bytes, static_cast<uint32_t>(index),
+                        &slot.outbound);
+  return true;
+}
+
+bool UcxSender::flushed() { return connection_.flushed(); }
+
+bool UcxSender::credit(uint64_t released) {
+  if (released > published_) return false;
+  for (; released_ < released; ++released_) outstanding_ -= slots_[released_ % depth_].cost;
+  return true;
+}
+
+bool UcxReceiver::open() {
+  if (!memory_.allocate(depth_, slot_bytes_)) return false;
+  slots_.resize(depth_);
+  for (InboundSlot& slot : slots_) {
+    slot.receiver = this;
+    post(slot);
+  }
+  return true;
+}
+
+void UcxReceiver::post(InboundSlot& slot) {
+  slot.arrived = false;
+  const size_t index = index_of(slot);
+  ucp_tag_recv_info_t info{};
+  const ucs_status_ptr_t request =
+      connection_.receive(memory_.message(index), sizeof(DataHeader) + slot_bytes_,
+                          static_cast<uint32_t>(index), &UcxReceiver::on_received, &slot, &info);
+  slot.request = UCS_PTR_IS_PTR(request) ? request : nullptr;
+  if (slot.request == nullptr) arrive(slot, UCS_PTR_STATUS(request), info.length);
+}
+
+void UcxReceiver::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                              void* user_data) {
+  InboundSlot& slot = *static_cast<InboundSlot*>(user_data);
+  slot.request = nullptr;
+  slot.receiver->connection_.free_request(request);
+  slot.receiver->arrive(slot, status, info->length);
+}
+
+/// A message that is too long or too short, or not the one that this slot waits for, has arrived,
+/// but is not sound. One that got lost with the connection has not arrived.
+void UcxReceiver::arrive(InboundSlot& slot, ucs_status_t status, size_t length) {
+  if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
+    return connection_.lost_message(status);
+  }
+  DataHeader header{};
+  const size_t index = index_of(slot);
+  slot.sound = status == UCS_OK && length >= sizeof(header);
+  if (slot.sound) {
+    std::memcpy(&header, memory_.message(index), sizeof(header));
+    slot.sound = header.sequence == sequence_of(index);
+  }
+  slot.arrived = true;
+  slot.bytes = slot.sound ? length - sizeof(header) : 0;
+  slot.word = header.word;
+  if (slot.sound) connection_.credit(header.released);
+}
+
+/// The number of the one message that the slot can wait for.
+uint64_t UcxReceiver::sequence_of(size_t index) const {
+  const size_t next = released_ % depth_;
+  return released_ + (index >= next ? index - next : index + depth_ - next);
+}
+
+bool UcxReceiver::try_peek(Delivery* delivery) {
+  if (!connection_.use()) return false;
+  const size_t index = released_ % depth_;
+  const InboundSlot& slot = slots_[index];
+  if (!slot.arrived) {
+    connection_.has_left();
+    return false;
+  }
+  *delivery = {
+      .data = slot.sound ? memory_.payload(index) : nullptr, .bytes = slot.bytes, .tag = slot.word};
+  return true;
+}
+
+void UcxReceiver::release() {
+  InboundSlot& slot = slots_[released_ % depth_];
+  ++released_;
+  post(slot);
+  connection_.owe();
+}
+
+bool UcxReceiver::flushed() { return connection_.flushed(); }
+
+void UcxReceiver::cancel() {
+  for (const InboundSlot& slot : slots_) {
+    if (slot.request != nullptr) connection_.cancel_request(slot.request);
+  }
+}
+
+}  // namespace rondo::transport::ucx
