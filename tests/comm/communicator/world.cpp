@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string_view>
 
+#include "comm/bootstrap/host.hpp"
 #include "comm/setup/transport_decorator.hpp"
 #include "kernels/float8.hpp"
 #include "kernels/half.hpp"
@@ -18,11 +20,27 @@ namespace rondo::testing {
 namespace {
 
 // RONDO_TEST_TRANSPORT: what the communicators of this program are made with (CMakeLists.txt).
-const bool kDecorated = [] {
+const std::string_view kTransport = [] {
   const char* const name = std::getenv("RONDO_TEST_TRANSPORT");
-  if (name == nullptr) return false;
+  return std::string_view(name == nullptr ? "" : name);
+}();
+
+// hosts: even ranks on one host, odd ones on another, and UCX's tcp over loopback between them.
+const bool kSeveralHosts = [] {
+  if (kTransport != "hosts") return false;
+  comm::pretend_host = [](int rank, comm::RankHost& here) {
+    here.name = rank % 2 == 0 ? "even" : "odd";
+    here.boot_id = here.name;
+  };
+  setenv("UCX_TLS", "tcp", 1);
+  setenv("UCX_NET_DEVICES", "lo", 1);
+  return true;
+}();
+
+const bool kDecorated = [] {
+  if (kTransport.empty() || kSeveralHosts) return kSeveralHosts;
   comm::transport_decorator =
-      std::string_view(name) == "mixed" ? transport::test::lazy_between : transport::test::lazy;
+      kTransport == "mixed" ? transport::test::lazy_between : transport::test::lazy;
   return true;
 }();
 
@@ -33,6 +51,12 @@ void repeat(unsigned char* at, size_t period, size_t bytes) {
 }
 
 }  // namespace
+
+std::string meeting_place(const std::string& directory) {
+  if (!kSeveralHosts) return directory;
+  const size_t port = 20000 + std::hash<std::string>{}(directory) % 12000;
+  return "tcp://127.0.0.1:" + std::to_string(port);
+}
 
 std::vector<bool> plain_and_library() {
   return kDecorated ? std::vector<bool>{false} : std::vector<bool>{false, true};

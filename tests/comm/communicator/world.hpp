@@ -33,11 +33,15 @@ inline std::vector<int> sizes(std::vector<int> all) {
   return all;
 }
 
+/// Where ranks meet that have `directory` to themselves: there, or over TCP where they are on several
+/// hosts (RONDO_TEST_TRANSPORT).
+std::string meeting_place(const std::string& directory);
+
 /// `config` completed for one rank of a world that meets in `directory`.
 inline Config world_config(const std::string& directory, int rank, int size, Config config = {}) {
   config.rank = rank;
   config.world_size = size;
-  config.rendezvous = directory;
+  config.rendezvous = meeting_place(directory);
   if (config.timeout == Config{}.timeout) config.timeout = std::chrono::seconds{30};
   config.bootstrap_timeout = std::chrono::seconds{30};
   return config;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/base/clock.hpp"
+#include "comm/bootstrap/star.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"
 
