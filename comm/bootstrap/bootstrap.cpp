@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
+#include "comm/bootstrap/interface.hpp"
 
 namespace rondo::comm {
 
@@ -92,18 +93,23 @@ class Bootstrap::Impl {
   /// with a secret that only ranks with the job's secret can derive.
   Result<Identity> agree_on_hosts(const Identity& identity) {
     auto here = RankHost::here(identity.rank);
-    if (here.ok()) here->address = own_address(star_->links().front().connection.fd());
     if (!here.ok()) return star_->fail(here.status());
-    const std::string ticket = random_hex();
-    auto blobs = star_->all_gather(
-        pack_blobs({here->name, here->boot_id, here->network, here->uid, here->address, ticket}));
+    auto interface = interface_for_data();
+    if (!interface.ok()) return star_->fail(interface.status());
+    auto blobs = star_->all_gather(pack_blobs({here->name, here->boot_id, here->network, here->uid,
+                                               interface->name, interface->address, random_hex()}));
     if (!blobs.ok()) return blobs.status();
     std::vector<std::string> tickets;
     for (const std::string& blob : *blobs) {
-      auto parts = unpack_blobs(blob, 6);
+      auto parts = unpack_blobs(blob, 7);
       if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
-      places_.push_back({(*parts)[0], (*parts)[1], (*parts)[2], (*parts)[3], (*parts)[4]});
-      tickets.push_back((*parts)[5]);
+      places_.push_back({.name = (*parts)[0],
+                         .boot_id = (*parts)[1],
+                         .network = (*parts)[2],
+                         .uid = (*parts)[3],
+                         .interface = (*parts)[4],
+                         .address = (*parts)[5]});
+      tickets.push_back((*parts)[6]);
     }
     hosts_ = group_by_host(places_);
     RONDO_TRY(check_one_user(places_, hosts_));
@@ -115,6 +121,14 @@ class Bootstrap::Impl {
     const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
     local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
     return local;
+  }
+
+  /// RONDO_INTERFACE, else that by which the ranks have met.
+  Result<Interface> interface_for_data() {
+    auto chosen = chosen_interface();
+    if (!chosen.ok()) return chosen.status();
+    return *chosen ? std::move(**chosen)
+                   : interface_of_socket(star_->links().front().connection.fd());
   }
 
   /// The same numbers may be other processes on other hosts.

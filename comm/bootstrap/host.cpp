@@ -2,8 +2,6 @@
 #include "comm/bootstrap/host.hpp"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,18 +58,6 @@ Status check_one_user(const std::vector<RankHost>& by_rank, const base::HostMap&
     }
   }
   return {};
-}
-
-std::string own_address(int socket) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
-  char host[NI_MAXHOST];
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (getsockname(socket, any, &bytes) != 0 ||
-      getnameinfo(any, bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) {
-    return {};
-  }
-  return host;
 }
 
 }  // namespace rondo::comm

@@ -18,8 +18,8 @@ struct RankHost {
   /// one.
   std::string network;
   std::string uid;
-  /// By which the rank reaches rank 0: "10.0.0.2", "fd00::2"; for rank 0, where it listens.
-  std::string address{};
+  /// By which other hosts reach it: "eth0", and "10.0.0.2" or "fd00::2".
+  std::string interface{}, address{};
 
   /// Errors: kResourceExhausted, kSystem.
   static Result<RankHost> here(int rank);
@@ -34,8 +34,5 @@ base::HostMap group_by_host(const std::vector<RankHost>& by_rank);
 
 /// kUnavailable names a rank that runs as another user than the first one of its host.
 Status check_one_user(const std::vector<RankHost>& by_rank, const base::HostMap& hosts);
-
-/// Of this end of a connected TCP socket, without the port; empty: unknown.
-std::string own_address(int socket);
 
 }  // namespace rondo::comm

@@ -36,10 +36,11 @@ MadeTransport connect_host(const Config& config, int local_rank, const HostSizes
 MadeTransport connect_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
                             std::unique_ptr<transport::Transport> near) {
   const base::HostMap& hosts = bootstrap.hosts();
-  auto opened = transport::ucx::open({.channels = sizes.fifos.channels,
-                                      .depth = sizes.depth,
-                                      .slot_bytes = sizes.slot_bytes,
-                                      .devices = {}});
+  auto opened = transport::ucx::open(
+      {.channels = sizes.fifos.channels,
+       .depth = sizes.depth,
+       .slot_bytes = sizes.slot_bytes,
+       .devices = bootstrap.places()[static_cast<size_t>(bootstrap.rank())].interface});
   if (!opened.ok()) return opened.status();
   auto addresses = bootstrap.all_gather((*opened)->address());
   if (!addresses.ok()) return addresses.status();
