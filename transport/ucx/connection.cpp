@@ -10,16 +10,17 @@ namespace {
 // socket.
 constexpr size_t kKernelTakes = 16 << 10;
 
+// What no peer sends: a receive that is too short leaves it as it is.
+constexpr ControlMessage kNoControl{.released = 0, .leaves = ~uint64_t{0}};
+
 /// Of a receive of host memory.
-ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data,
-                              ucp_tag_recv_info_t* info) {
+ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data) {
   ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_RECV_INFO;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.recv = done;
   param.user_data = user_data;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  param.recv_info.tag_info = info;
   return param;
 }
 
@@ -52,9 +53,8 @@ bool UcxConnection::open() {
 }
 
 ucs_status_ptr_t UcxConnection::receive(std::byte* message, size_t bytes, uint32_t slot,
-                                        ucp_tag_recv_nbx_callback_t done, void* user_data,
-                                        ucp_tag_recv_info_t* info) {
-  const ucp_request_param_t param = receiving(done, user_data, info);
+                                        ucp_tag_recv_nbx_callback_t done, void* user_data) {
+  const ucp_request_param_t param = receiving(done, user_data);
   return channel_.calls->tag_recv_nbx(channel_.worker, message, bytes,
                                       tag_of(WireKind::kData, peer_rank_, slot), ~uint64_t{0},
                                       &param);
@@ -107,29 +107,29 @@ void UcxConnection::credit(uint64_t released) {
 
 void UcxConnection::post_control() {
   while (true) {
-    ucp_tag_recv_info_t info{};
-    const ucp_request_param_t param = receiving(&UcxConnection::on_control, this, &info);
+    control_in_ = kNoControl;
+    const ucp_request_param_t param = receiving(&UcxConnection::on_control, this);
     const ucs_status_ptr_t request = channel_.calls->tag_recv_nbx(
         channel_.worker, &control_in_, sizeof(control_in_),
         tag_of(WireKind::kControl, peer_rank_, 0), ~uint64_t{0}, &param);
     control_request_ = UCS_PTR_IS_PTR(request) ? request : nullptr;
     if (control_request_ != nullptr) return;
-    if (!take_control(UCS_PTR_STATUS(request), info.length)) return;
+    if (!take_control(UCS_PTR_STATUS(request))) return;
   }
 }
 
-void UcxConnection::on_control(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                               void* user_data) {
+void UcxConnection::on_control(void* request, ucs_status_t status,
+                               const ucp_tag_recv_info_t* /*info*/, void* user_data) {
   auto& self = *static_cast<UcxConnection*>(user_data);
   self.control_request_ = nullptr;
   self.channel_.calls->request_free(request);
-  if (self.take_control(status, info->length)) self.post_control();
+  if (self.take_control(status)) self.post_control();
 }
 
 /// Whether another control message may follow.
-bool UcxConnection::take_control(ucs_status_t status, size_t length) {
+bool UcxConnection::take_control(ucs_status_t status) {
   if (status == UCS_ERR_CANCELED) return false;
-  if (status != UCS_OK || length != sizeof(control_in_) || control_in_.leaves > 1) {
+  if (status != UCS_OK || control_in_.leaves > 1) {
     endpoint_.fail(Code::kSystem, "nonsense from", "a control message that is not one");
     return false;
   }

@@ -97,7 +97,7 @@ class UcxReceiver final : public Receiver {
     return static_cast<size_t>(&slot - slots_.data());
   }
   void post(InboundSlot& slot);
-  void arrive(InboundSlot& slot, ucs_status_t status, size_t length);
+  void arrive(InboundSlot& slot, ucs_status_t status);
   uint64_t sequence_of(size_t index) const;
 
   UcxConnection& connection_;
@@ -149,8 +149,7 @@ class UcxConnection {
   void send_data(const std::byte* message, size_t bytes, uint32_t slot, Outbound* outbound);
   /// The receive of a data message, which only the peer's message in `slot` matches.
   ucs_status_ptr_t receive(std::byte* message, size_t bytes, uint32_t slot,
-                           ucp_tag_recv_nbx_callback_t done, void* user_data,
-                           ucp_tag_recv_info_t* info);
+                           ucp_tag_recv_nbx_callback_t done, void* user_data);
   void free_request(void* request) { channel_.calls->request_free(request); }
   void cancel_request(void* request) { channel_.calls->request_cancel(channel_.worker, request); }
   void lost_message(ucs_status_t status);
@@ -165,7 +164,7 @@ class UcxConnection {
   void post_control();
   static void on_control(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                          void* connection);
-  bool take_control(ucs_status_t status, size_t length);
+  bool take_control(ucs_status_t status);
 
   Channel& channel_;
   const int own_rank_;

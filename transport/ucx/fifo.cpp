@@ -37,7 +37,7 @@ bool UcxSender::try_publish(size_t bytes, uint64_t word) {
   OutboundSlot& slot = slots_[index];
   std::byte* const message = memory_.message(index);
   const DataHeader header{
-      .word = word, .sequence = published_, .released = connection_.piggyback()};
+      .word = word, .sequence = published_, .released = connection_.piggyback(), .bytes = bytes};
   std::memcpy(message, &header, sizeof(header));
   ++published_;
   slot.cost = kMessageOverhead + bytes;
@@ -68,37 +68,37 @@ bool UcxReceiver::open() {
 void UcxReceiver::post(InboundSlot& slot) {
   slot.arrived = false;
   const size_t index = index_of(slot);
-  ucp_tag_recv_info_t info{};
+  // What is not written by a message makes no sense as one.
+  const DataHeader none{.word = 0, .sequence = ~uint64_t{0}, .released = 0, .bytes = 0};
+  std::memcpy(memory_.message(index), &none, sizeof(none));
   const ucs_status_ptr_t request =
       connection_.receive(memory_.message(index), sizeof(DataHeader) + slot_bytes_,
-                          static_cast<uint32_t>(index), &UcxReceiver::on_received, &slot, &info);
+                          static_cast<uint32_t>(index), &UcxReceiver::on_received, &slot);
   slot.request = UCS_PTR_IS_PTR(request) ? request : nullptr;
-  if (slot.request == nullptr) arrive(slot, UCS_PTR_STATUS(request), info.length);
+  if (slot.request == nullptr) arrive(slot, UCS_PTR_STATUS(request));
 }
 
-void UcxReceiver::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                              void* user_data) {
+void UcxReceiver::on_received(void* request, ucs_status_t status,
+                              const ucp_tag_recv_info_t* /*info*/, void* user_data) {
   InboundSlot& slot = *static_cast<InboundSlot*>(user_data);
   slot.request = nullptr;
   slot.receiver->connection_.free_request(request);
-  slot.receiver->arrive(slot, status, info->length);
+  slot.receiver->arrive(slot, status);
 }
 
 /// A message that is too long or too short, or not the one that this slot waits for, has arrived,
 /// but is not sound. One that got lost with the connection has not arrived.
-void UcxReceiver::arrive(InboundSlot& slot, ucs_status_t status, size_t length) {
+void UcxReceiver::arrive(InboundSlot& slot, ucs_status_t status) {
   if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
     return connection_.lost_message(status);
   }
   DataHeader header{};
   const size_t index = index_of(slot);
-  slot.sound = status == UCS_OK && length >= sizeof(header);
-  if (slot.sound) {
-    std::memcpy(&header, memory_.message(index), sizeof(header));
-    slot.sound = header.sequence == sequence_of(index);
-  }
+  if (status == UCS_OK) std::memcpy(&header, memory_.message(index), sizeof(header));
+  slot.sound =
+      status == UCS_OK && header.sequence == sequence_of(index) && header.bytes <= slot_bytes_;
   slot.arrived = true;
-  slot.bytes = slot.sound ? length - sizeof(header) : 0;
+  slot.bytes = slot.sound ? header.bytes : 0;
   slot.word = header.word;
   if (slot.sound) connection_.credit(header.released);
 }

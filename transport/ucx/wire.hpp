@@ -25,14 +25,17 @@ static_assert(tag_of(WireKind::kData, 3, 5) == 0x01000003'00000005u);
 //   0       8      word: the engine's
 //   8       8      sequence: number of the message on its link, from 0
 //   16      8      released: messages of the opposite link that the sender has released
-//   24      n      payload
+//   24      8      bytes: of the payload (UCX 1.13 does not always say how long a message was that had
+//                  come before its receive was posted)
+//   32      n      payload
 struct DataHeader {
   uint64_t word;
   uint64_t sequence;
   uint64_t released;
+  uint64_t bytes;
 };
-static_assert(sizeof(DataHeader) == 24 && offsetof(DataHeader, sequence) == 8 &&
-              offsetof(DataHeader, released) == 16);
+static_assert(sizeof(DataHeader) == 32 && offsetof(DataHeader, sequence) == 8 &&
+              offsetof(DataHeader, released) == 16 && offsetof(DataHeader, bytes) == 24);
 
 // A control message:
 //   offset  bytes  field
