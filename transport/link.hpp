@@ -33,9 +33,10 @@ class Sender {
   virtual ~Sender() = default;
 
   /// Where to write the next slot's `bytes` (at most capacity()), or null: not now, call again.
-  /// A FIFO is full until the message depth() before the next one has been released; messages that
-  /// take no slot, because they travel beside the flag, may be further ahead. Aligned to 64 bytes,
-  /// or to 8 where a small payload travels beside the flag. Calling again without publishing gives
+  /// A FIFO is full until the message depth() before the next one has been released; some may be
+  /// further ahead: those that take no slot, because they travel beside the flag, and on a wire at
+  /// most depth() of any kind. Aligned to 64 bytes, or to 8 where a small payload travels beside the
+  /// flag. Calling again without publishing gives
   /// the same slot; the last `bytes` count.
   virtual std::byte* try_acquire(size_t bytes) = 0;
 
@@ -55,7 +56,8 @@ class Sender {
     return false;
   }
 
-  /// Whether every published slot has been released by every reader.
+  /// Whether every published slot has been released by every reader. On a wire, which takes no
+  /// references, the last releases may stay unknown until the reader has more to tell.
   virtual bool drained() = 0;
   /// Whether every published slot arrives even if this rank never calls progress() again.
   virtual bool flushed() { return true; }
@@ -82,7 +84,8 @@ class Receiver {
   virtual bool try_peek(Delivery* delivery) = 0;
   /// Frees the peeked slot for its writer. REQUIRES: try_peek returned true since the last release.
   virtual void release() = 0;
-  /// Whether the writer learns of every release even if this rank never calls progress() again.
+  /// Whether the writer finds as many free slots as the releases so far entitle it to, even if this
+  /// rank never calls progress() again.
   virtual bool flushed() { return true; }
   /// When a slot is already on its way and cannot be seen before some time: that time
   /// (CLOCK_MONOTONIC nanoseconds), so that a waiter can sleep until then. 0: unknown.

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/transport/cable.hpp"
+#include "tests/transport/child.hpp"
 #include "tests/transport/lazy.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/ucx/factory.hpp"
@@ -37,7 +39,8 @@ struct MeetingPlace {
     size_t bytes;
     char text[8192];
   };
-  Address addresses[16];  // over UCX
+  Address addresses[16];               // over UCX
+  std::atomic<int> moved, cabled, up;  // into network namespaces of their own
 };
 
 /// `counter` up by one, and wait until all ranks have come so far.
@@ -84,17 +87,35 @@ std::unique_ptr<Transport> make(Medium medium, const shm::FifoSizes& shape, int 
       return lazy_between(std::move(*made), rank, shape.ranks, shape.channels);
     case Medium::kUcx:
     case Medium::kUcxForks:
+    case Medium::kUcxHosts:
       return nullptr;
   }
   return nullptr;
 }
 
-std::string ucx_rank(MeetingPlace& place, const shm::FifoSizes& shape, int rank,
+/// Moves this process into a network of its own, with a cable to the other's.
+std::string plug_in(MeetingPlace& place, int rank) {
+  if (std::string failure = leave_network(); !failure.empty()) return failure;
+  place.cards[rank].pid = ::getpid();
+  if (!wait_for_all(place.moved, 2)) return "not all ranks moved";
+  if (rank == 0) {
+    if (std::string failure = lay_cable(place.cards[1].pid); !failure.empty()) return failure;
+  }
+  if (!wait_for_all(place.cabled, 2)) return "no cable";
+  if (std::string failure = take_address(rank + 1); !failure.empty()) return failure;
+  return wait_for_all(place.up, 2) ? await_carrier() : "not all ranks have an address";
+}
+
+std::string ucx_rank(Medium medium, MeetingPlace& place, const shm::FifoSizes& shape, int rank,
                      const std::function<void(Rank&)>& body) {
+  const bool cabled = medium == Medium::kUcxHosts;
+  if (cabled) {
+    if (std::string failure = plug_in(place, rank); !failure.empty()) return failure;
+  }
   auto opened = ucx::open({.channels = shape.channels,
                            .depth = shape.depth,
                            .slot_bytes = shape.slot_bytes,
-                           .devices = "lo"});
+                           .devices = cabled ? kCable : "lo"});
   if (!opened.ok()) return opened.status().to_string();
   const std::string& own = (*opened)->address();
   MeetingPlace::Address& shown = place.addresses[rank];
@@ -124,7 +145,7 @@ std::vector<std::string> run_threads(Medium medium, const shm::FifoSizes& shape,
     threads.emplace_back([&, rank] {
       std::string& failure = failures[static_cast<size_t>(rank)];
       if (is_ucx(medium)) {
-        failure = ucx_rank(*place, shape, rank, body);
+        failure = ucx_rank(medium, *place, shape, rank, body);
       } else {
         failure = run_body(make(medium, shape, rank, segment->base(), {}), shape, rank, body);
       }
@@ -137,7 +158,7 @@ std::vector<std::string> run_threads(Medium medium, const shm::FifoSizes& shape,
 std::string forked_rank(Medium medium, const shm::FifoSizes& shape, int rank, std::byte* base,
                         const std::function<void(Rank&)>& body) {
   auto* place = reinterpret_cast<MeetingPlace*>(base + shm::bytes_needed(shape));
-  if (is_ucx(medium)) return ucx_rank(*place, shape, rank, body);
+  if (is_ucx(medium)) return ucx_rank(medium, *place, shape, rank, body);
   const auto own = export_arena();
   if (!own.ok()) return own.status().to_string();
   place->cards[rank] = {::getpid(), own.value().fd, own.value().bytes};
@@ -212,18 +233,24 @@ const char* to_string(Medium medium) {
       return "UCX";
     case Medium::kUcxForks:
       return "UCX forks";
+    case Medium::kUcxHosts:
+      return "UCX hosts";
   }
   return "?";
 }
 
-const std::string& why_no_ucx() {
-  static const std::string reason = [] {
-    const auto opened = ucx::open({.slot_bytes = 1, .devices = "lo"});
-    if (opened.ok()) return std::string();
-    std::fprintf(stderr, "skipped over UCX: %s\n", opened.status().message().c_str());
-    return opened.status().message();
-  }();
-  return reason;
+bool is_available(Medium medium) {
+  const auto says = [](const char* what, const std::string& reason) {
+    if (!reason.empty()) std::fprintf(stderr, "skipped over %s: %s\n", what, reason.c_str());
+    return reason.empty();
+  };
+  if (!is_ucx(medium)) return true;
+  static const bool has_ucx = says(
+      "UCX",
+      in_child([] { return ucx::open({.slot_bytes = 1, .devices = "lo"}).status().message(); }));
+  if (!has_ucx || medium != Medium::kUcxHosts) return has_ucx;
+  static const bool has_hosts = says("two hosts", why_no_cables());
+  return has_hosts;
 }
 
 bool Rank::until(const std::function<bool()>& condition, const std::string& what) {
@@ -290,7 +317,7 @@ void Rank::receive(Receiver& receiver, size_t bytes, uint64_t seed) {
 
 std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body) {
-  if (is_ucx(medium) && !why_no_ucx().empty()) return {};
+  if (!is_available(medium)) return {};
   return is_forked(medium) ? run_forks(medium, shape, body) : run_threads(medium, shape, body);
 }
 

@@ -23,14 +23,18 @@ enum class Medium {
   kMixed,      // lazy between odd and even ranks only
   kUcx,        // UCX over this machine's loopback, between threads
   kUcxForks,   // and between processes
+  kUcxHosts,   // and between two processes with a network namespace each, joined by a virtual cable
 };
 const char* to_string(Medium medium);
-inline bool is_forked(Medium medium) {
-  return medium == Medium::kForks || medium == Medium::kLazyForks || medium == Medium::kUcxForks;
+inline bool is_ucx(Medium medium) {
+  return medium == Medium::kUcx || medium == Medium::kUcxForks || medium == Medium::kUcxHosts;
 }
-inline bool is_ucx(Medium medium) { return medium == Medium::kUcx || medium == Medium::kUcxForks; }
-/// Why tests over UCX are skipped here; printed once. Empty: they are not.
-const std::string& why_no_ucx();
+inline bool is_forked(Medium medium) {
+  return medium == Medium::kForks || medium == Medium::kLazyForks ||
+         (is_ucx(medium) && medium != Medium::kUcx);
+}
+/// Whether this machine has what the medium needs. Says once, on stderr, what it lacks.
+bool is_available(Medium medium);
 
 /// What a body works with on its rank.
 struct Rank {
@@ -64,8 +68,8 @@ struct Rank {
 /// differ.
 std::byte pattern(uint64_t seed, size_t index);
 
-/// Runs `body` on every rank of `shape` and gives the failures of all. Forked ranks have arenas of
-/// their own.
+/// Runs `body` on every rank of `shape` and gives the failures of all; of none, if the medium is not
+/// available. Forked ranks have arenas of their own.
 std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body);
 

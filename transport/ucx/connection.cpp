@@ -1,6 +1,5 @@
 #include "transport/ucx/connection.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace rondo::transport::ucx {
@@ -31,7 +30,7 @@ UcxConnection::UcxConnection(Channel& channel, const Settings& settings, int own
     : channel_(channel),
       own_rank_(own_rank),
       peer_rank_(peer_rank),
-      early_credit_(std::max(settings.depth / 2, 1U)),
+      reserve_(reserve_of(settings.depth)),
       endpoint_(channel, std::move(address), std::move(peer)),
       sender_(*this, settings.depth, settings.slot_bytes),
       receiver_(*this, settings.depth, settings.slot_bytes) {
@@ -68,8 +67,7 @@ void UcxConnection::send_data(const std::byte* message, size_t bytes, uint32_t s
 
 void UcxConnection::send_control(bool leaves) {
   if (control_outbound_.busy) return;
-  told_ = receiver_.released();
-  control_out_ = {.released = told_, .leaves = leaves ? 1U : 0U};
+  control_out_ = {.released = tell(), .leaves = leaves ? 1U : 0U};
   followed_ = false;
   endpoint_.send(&control_out_, sizeof(control_out_), tag_of(WireKind::kControl, own_rank_, 0),
                  &control_outbound_);
@@ -77,26 +75,34 @@ void UcxConnection::send_control(bool leaves) {
 
 bool UcxConnection::flushed() {
   if (!usable()) return true;
-  if (owes()) send_control(false);
-  if (owes() || endpoint_.unfinished() > 0) return false;
+  // What is small is told later, with the next message to that peer.
+  if (owes_much() || untold_cost_ > kKernelTakes / 2) {
+    send_control(false);
+    if (owes_much()) return false;
+  }
+  if (endpoint_.unfinished() > 0) return false;
   if (sender_.outstanding_bytes() <= kKernelTakes || followed_) return true;
   send_control(false);
   followed_ = true;
   return endpoint_.unfinished() == 0;
 }
 
-void UcxConnection::owe() {
-  if (receiver_.released() - told_ >= early_credit_ && usable()) return send_control(false);
-  hesitated_ = false;
-  if (listed_) return;
-  listed_ = true;
-  channel_.owing.push_back(this);
+bool UcxConnection::can_end() {
+  return flushed() && (!usable() || sender_.outstanding_bytes() <= kKernelTakes);
 }
 
-bool UcxConnection::pay() {
-  if (usable() && owes() && std::exchange(hesitated_, true)) send_control(false);
-  listed_ = usable() && owes();
-  return listed_;
+void UcxConnection::owe(size_t bytes) {
+  untold_cost_ += socket_cost(bytes);
+  pay();
+}
+
+void UcxConnection::pay() {
+  if (owes_much() && usable()) send_control(false);
+}
+
+uint64_t UcxConnection::tell() {
+  untold_cost_ = 0;
+  return told_ = receiver_.released();
 }
 
 void UcxConnection::credit(uint64_t released) {

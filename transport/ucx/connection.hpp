@@ -16,12 +16,19 @@
 
 namespace rondo::transport::ucx {
 
+/// What a message of `bytes` may take of a socket's buffer.
+constexpr size_t socket_cost(size_t bytes) { return bytes + (1 << 10); }
+
+/// How many credits a reader may keep to itself. A link has so many slots more than `depth`, so that
+/// its writer still finds those that the contract promises.
+constexpr uint32_t reserve_of(uint32_t depth) { return (depth + 1) / 2; }
+
 /// The memory of a link's messages. A message lies so that its payload is aligned to 64 bytes. Pages
 /// that no message has touched cost nothing.
 class MessageSlots {
  public:
   /// False: no memory.
-  bool allocate(uint32_t depth, size_t slot_bytes);
+  bool allocate(uint32_t count, size_t slot_bytes);
   std::byte* message(size_t slot) const { return payload(slot) - sizeof(DataHeader); }
   std::byte* payload(size_t slot) const { return memory_.get() + slot * stride_ + kAlignment; }
 
@@ -38,7 +45,10 @@ class MessageSlots {
 class UcxSender final : public Sender {
  public:
   UcxSender(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
-      : connection_(connection), depth_(depth), slot_bytes_(slot_bytes) {}
+      : connection_(connection),
+        depth_(depth),
+        count_(depth + reserve_of(depth)),
+        slot_bytes_(slot_bytes) {}
 
   std::byte* try_acquire(size_t bytes) override;
   bool try_publish(size_t bytes, uint64_t word) override;
@@ -60,6 +70,7 @@ class UcxSender final : public Sender {
   };
   UcxConnection& connection_;
   const uint32_t depth_;
+  const uint32_t count_;  // of slots
   const size_t slot_bytes_;
   MessageSlots memory_;
   std::vector<OutboundSlot> slots_;
@@ -72,7 +83,7 @@ class UcxSender final : public Sender {
 class UcxReceiver final : public Receiver {
  public:
   UcxReceiver(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
-      : connection_(connection), depth_(depth), slot_bytes_(slot_bytes) {}
+      : connection_(connection), count_(depth + reserve_of(depth)), slot_bytes_(slot_bytes) {}
 
   bool try_peek(Delivery* delivery) override;
   void release() override;
@@ -101,7 +112,7 @@ class UcxReceiver final : public Receiver {
   uint64_t sequence_of(size_t index) const;
 
   UcxConnection& connection_;
-  const uint32_t depth_;
+  const uint32_t count_;  // of slots
   const size_t slot_bytes_;
   MessageSlots memory_;
   std::vector<InboundSlot> slots_;
@@ -130,11 +141,11 @@ class UcxConnection {
   /// of no other use follows. (ucp_ep_flush waits for an answer of the peer's UCX over TCP, which an
   /// idle peer does not give.)
   bool flushed();
-  /// Sends the credit that is owed, unless it can still travel with a message; false: owes none.
-  bool pay();
+  /// Sends the credit if more than the reserve is owed.
+  void pay();
 
-  /// Ends both links: `drained` once the peer has read all, or does not matter any more.
-  bool drained() { return !usable() || sender_.drained(); }
+  /// Whether the kernel can deliver without this process what the peer has not read.
+  bool can_end();
   void say_goodbye();
   void cancel();
   void close() { endpoint_.close(); }
@@ -157,9 +168,10 @@ class UcxConnection {
   bool has_left();
 
   void send_control(bool leaves);
-  void owe();
-  bool owes() const { return told_ != receiver_.released(); }
-  uint64_t piggyback() { return told_ = receiver_.released(); }
+  /// The receiver has released a message of `bytes`.
+  void owe(size_t bytes);
+  bool owes_much() const { return receiver_.released() - told_ > reserve_; }
+  uint64_t tell();
   void credit(uint64_t released);
   void post_control();
   static void on_control(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
@@ -169,18 +181,17 @@ class UcxConnection {
   Channel& channel_;
   const int own_rank_;
   const int peer_rank_;
-  const uint32_t early_credit_;  // releases after which a credit does not wait for a message
+  const uint32_t reserve_;
   Endpoint endpoint_;
   UcxSender sender_;
   UcxReceiver receiver_;
   ControlMessage control_out_{}, control_in_{};
   Outbound control_outbound_;
   void* control_request_ = nullptr;
-  uint64_t told_ = 0;  // releases that the peer has been sent
+  uint64_t told_ = 0;       // releases that the peer has been sent
+  size_t untold_cost_ = 0;  // of the messages released since
   bool in_use_ = false;
-  bool listed_ = false;     // in channel_.owing
-  bool hesitated_ = false;  // pay() has left time for a message
-  bool followed_ = false;   // the last message sent was a control message of no other use
+  bool followed_ = false;  // the last message sent was a control message of no other use
 };
 
 }  // namespace rondo::transport::ucx

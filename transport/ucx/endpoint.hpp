@@ -18,7 +18,6 @@ struct Channel {
   ucp_worker_h worker = nullptr;
   Status failure;                      // the first; it stays
   std::vector<UcxConnection*> in_use;  // connections that exist
-  std::vector<UcxConnection*> owing;   // of these, those that may owe their peer a credit
   bool closing = false;                // failures do not count any more
 };
 

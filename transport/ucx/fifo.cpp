@@ -4,43 +4,36 @@
 #include "transport/ucx/connection.hpp"
 
 namespace rondo::transport::ucx {
-namespace {
-
-// What a small message takes of a socket's buffer besides its bytes.
-constexpr size_t kMessageOverhead = 1 << 10;
-
-}  // namespace
-
-bool MessageSlots::allocate(uint32_t depth, size_t slot_bytes) {
+bool MessageSlots::allocate(uint32_t count, size_t slot_bytes) {
   stride_ = kAlignment + (slot_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, depth * stride_)));
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, count * stride_)));
   return memory_ != nullptr;
 }
 
 bool UcxSender::open(Endpoint* endpoint) {
-  slots_.resize(depth_);
+  slots_.resize(count_);
   for (OutboundSlot& slot : slots_) slot.outbound.endpoint = endpoint;
-  return memory_.allocate(depth_, slot_bytes_);
+  return memory_.allocate(count_, slot_bytes_);
 }
 
 std::byte* UcxSender::try_acquire(size_t bytes) {
   RONDO_CHECK(bytes <= slot_bytes_, "%zu bytes for a slot of %zu", bytes, slot_bytes_);
   if (!connection_.use() || connection_.has_left()) return nullptr;
   // A released slot may still be busy: the peer has the message before UCX knows that here.
-  const size_t index = published_ % depth_;
-  const bool is_full = published_ - released_ >= depth_ || slots_[index].outbound.busy;
+  const size_t index = published_ % count_;
+  const bool is_full = published_ - released_ >= count_ || slots_[index].outbound.busy;
   return is_full ? nullptr : memory_.payload(index);
 }
 
 bool UcxSender::try_publish(size_t bytes, uint64_t word) {
-  const size_t index = published_ % depth_;
+  const size_t index = published_ % count_;
   OutboundSlot& slot = slots_[index];
   std::byte* const message = memory_.message(index);
   const DataHeader header{
-      .word = word, .sequence = published_, .released = connection_.piggyback(), .bytes = bytes};
+      .word = word, .sequence = published_, .released = connection_.tell(), .bytes = bytes};
   std::memcpy(message, &header, sizeof(header));
   ++published_;
-  slot.cost = kMessageOverhead + bytes;
+  slot.cost = socket_cost(bytes);
   outstanding_ += slot.cost;
   connection_.send_data(message, sizeof(header) + bytes, static_cast<uint32_t>(index),
                         &slot.outbound);
@@ -51,13 +44,13 @@ bool UcxSender::flushed() { return connection_.flushed(); }
 
 bool UcxSender::credit(uint64_t released) {
   if (released > published_) return false;
-  for (; released_ < released; ++released_) outstanding_ -= slots_[released_ % depth_].cost;
+  for (; released_ < released; ++released_) outstanding_ -= slots_[released_ % count_].cost;
   return true;
 }
 
 bool UcxReceiver::open() {
-  if (!memory_.allocate(depth_, slot_bytes_)) return false;
-  slots_.resize(depth_);
+  if (!memory_.allocate(count_, slot_bytes_)) return false;
+  slots_.resize(count_);
   for (InboundSlot& slot : slots_) {
     slot.receiver = this;
     post(slot);
@@ -105,13 +98,13 @@ void UcxReceiver::arrive(InboundSlot& slot, ucs_status_t status) {
 
 /// The number of the one message that the slot can wait for.
 uint64_t UcxReceiver::sequence_of(size_t index) const {
-  const size_t next = released_ % depth_;
-  return released_ + (index >= next ? index - next : index + depth_ - next);
+  const size_t next = released_ % count_;
+  return released_ + (index >= next ? index - next : index + count_ - next);
 }
 
 bool UcxReceiver::try_peek(Delivery* delivery) {
   if (!connection_.use()) return false;
-  const size_t index = released_ % depth_;
+  const size_t index = released_ % count_;
   const InboundSlot& slot = slots_[index];
   if (!slot.arrived) {
     connection_.has_left();
@@ -123,10 +116,11 @@ bool UcxReceiver::try_peek(Delivery* delivery) {
 }
 
 void UcxReceiver::release() {
-  InboundSlot& slot = slots_[released_ % depth_];
+  InboundSlot& slot = slots_[released_ % count_];
+  const size_t bytes = slot.bytes;
   ++released_;
   post(slot);
-  connection_.owe();
+  connection_.owe(bytes);
 }
 
 bool UcxReceiver::flushed() { return connection_.flushed(); }

@@ -71,7 +71,7 @@ class UcxTransport final : public Transport {
 
   static void push(Channel& channel) {
     channel.calls->worker_progress(channel.worker);
-    std::erase_if(channel.owing, [](UcxConnection* connection) { return !connection->pay(); });
+    for (UcxConnection* connection : channel.in_use) connection->pay();
   }
 
   /// Pushes all channels until `done` holds for every connection in use; false: not in time.
@@ -102,7 +102,7 @@ class UcxTransport final : public Transport {
   /// read it may lose what is on its way, so this waits a while for the peers to read.
   void leave() {
     for (Channel& channel : channels_) channel.closing = true;
-    push_until([](UcxConnection& c) { return c.flushed() && c.drained(); });
+    push_until([](UcxConnection& c) { return c.can_end(); });
     for_all_in_use([](UcxConnection& c) { c.say_goodbye(); });
     push_until([](UcxConnection& c) { return c.flushed(); });
   }
