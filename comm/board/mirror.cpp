@@ -11,7 +11,7 @@
 namespace rondo::board {
 namespace {
 
-//  A row on the wire, 120 bytes, followed by its operations, messages and counts
+//  A row on the wire, 96 bytes, followed by its operations and messages
 //   0  rank         4
 //   4  pid          4
 //   8  posted       8   RankState's words of the same names
@@ -28,27 +28,25 @@ namespace {
 //  76  algorithm    4
 //  80  messages     4
 //  84  operations   4   how many MirroredOperation follow,
-//  88  shown        4   then MirroredMessage,
-//  92  counted      4   0 or 1: then 2 * ranks words of the all_to_all_v
-//  96  counts_of    8   with this sequence number
-// 104  reserved    16
+//  88  shown        4   then MirroredMessage
+//  92  reserved     4
 struct MirroredRow {
   int32_t rank, pid;
   uint64_t posted, finished, heartbeat, progress, failed_split;
   int64_t waiting_ns;
   int32_t waiting_for;
-  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, counted;
-  uint64_t counts_of;
-  uint64_t reserved[2];
+  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, reserved;
 };
-static_assert(sizeof(MirroredRow) == 120);
+static_assert(sizeof(MirroredRow) == 96);
 
-//  MirroredOperation, 40 bytes: OperationRecord's words of the same names
+//  MirroredOperation, 48 bytes: OperationRecord's words of the same names; counted: 1, and the 2 * ranks
+//  words of an all_to_all_v follow, or 0
 struct MirroredOperation {
   uint64_t sequence, count, shape, layout;
   double factor;
+  uint64_t counted;
 };
-static_assert(sizeof(MirroredOperation) == 40);
+static_assert(sizeof(MirroredOperation) == 48);
 
 //  MirroredMessage, 32 bytes: MessageRecord's words of the same names
 struct MirroredMessage {
@@ -66,8 +64,16 @@ void append(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
+
+Status nonsense() {
+  return {Code::kBootstrap, "another host's agent sent rows that make no sense"};
+}
+
+}  // namespace
+
 /// Reads what append() wrote; stays at the end once something is missing.
-class Reader {
+class Mirror::Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
   template <class T>
@@ -83,13 +89,23 @@ class Reader {
   std::string_view bytes_;
 };
 
-int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
-
-Status nonsense() {
-  return {Code::kBootstrap, "another host's agent sent rows that make no sense"};
+bool Mirror::pack_operation(int rank, uint64_t sequence, std::string& bytes) const {
+  const auto posted = board_.read(rank, sequence);
+  if (!posted) return false;
+  const std::atomic<uint64_t>* const words = board_.counts(rank, sequence);
+  const bool counted = posted->call.collective == Collective::kAllToAllV &&
+                       words[0].load(std::memory_order_acquire) == sequence;
+  append(bytes, MirroredOperation{.sequence = sequence,
+                                  .count = posted->call.count,
+                                  .shape = Board::pack_shape(posted->call),
+                                  .layout = posted->call.layout,
+                                  .factor = posted->factor,
+                                  .counted = counted ? 1U : 0U});
+  for (size_t i = 0; counted && i < 2 * static_cast<size_t>(board_.ranks()); ++i) {
+    append(bytes, words[1 + i].load(std::memory_order_acquire));
+  }
+  return true;
 }
-
-}  // namespace
 
 // Relaxed loads: the words are read for diagnosis, and each is whole by itself.
 std::string Mirror::pack_rows(int host, uint64_t operations) const {
@@ -113,25 +129,14 @@ std::string Mirror::pack_rows(int host, uint64_t operations) const {
     row.withdrawn = s.withdrawn.load(kRelaxed);
     row.algorithm = s.algorithm.load(kRelaxed);
     row.messages = s.messages.load(std::memory_order_acquire);
-    std::vector<MirroredOperation> last;
+    row.shown = std::min(row.messages, kMessages);
+    std::string last;
     const uint64_t asked = std::min(operations, kHistory);
     for (uint64_t at = row.posted > asked ? row.posted - asked + 1 : 1; at <= row.posted; ++at) {
-      const auto posted = board_.read(rank, at);
-      if (!posted) continue;
-      last.push_back({.sequence = at,
-                      .count = posted->call.count,
-                      .shape = Board::pack_shape(posted->call),
-                      .layout = posted->call.layout,
-                      .factor = posted->factor});
-      if (posted->call.collective == Collective::kAllToAllV) row.counts_of = at;
+      if (pack_operation(rank, at, last)) ++row.operations;
     }
-    row.operations = static_cast<uint32_t>(last.size());
-    row.shown = std::min(row.messages, kMessages);
-    const size_t counts = 2 * static_cast<size_t>(board_.ranks());
-    const std::atomic<uint64_t>* const words = board_.counts(rank, row.counts_of);
-    row.counted = row.counts_of != 0 && words[0].load(std::memory_order_acquire) == row.counts_of;
     append(bytes, row);
-    for (const MirroredOperation& operation : last) append(bytes, operation);
+    bytes += last;
     for (uint32_t i = 0; i < row.shown; ++i) {
       const MessageRecord& r = board_.messages_[static_cast<size_t>(rank) * kMessages + i];
       append(bytes, MirroredMessage{.what = r.what.load(kRelaxed),
@@ -140,15 +145,43 @@ std::string Mirror::pack_rows(int host, uint64_t operations) const {
                                     .end = r.end.load(kRelaxed),
                                     .behind = r.behind.load(kRelaxed)});
     }
-    for (size_t i = 0; row.counted != 0 && i < counts; ++i) {
-      append(bytes, words[1 + i].load(std::memory_order_acquire));
-    }
   }
   return bytes;
 }
 
-// The rows' only writer is the agent that calls this. Order and releases as in post() and
-// post_counts(), for the same readers.
+// Order and releases as in post_counts() and post(), for the same readers.
+bool Mirror::unpack_operation(int rank, Reader& reader) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  constexpr auto kRelease = std::memory_order_release;
+  MirroredOperation operation;
+  if (!reader.take(operation) || operation.sequence == 0 || operation.counted > 1 ||
+      (operation.shape & 0x7f) >= kCollectives) {
+    return false;
+  }
+  std::atomic<uint64_t>* const words = board_.counts(rank, operation.sequence);
+  // Only the last few are kept: an older one must not take a newer one's place.
+  const bool keeps = words[0].load(kRelaxed) < operation.sequence;
+  if (operation.counted != 0 && keeps) words[0].store(0, kRelaxed);
+  for (size_t i = 0; operation.counted != 0 && i < 2 * static_cast<size_t>(board_.ranks()); ++i) {
+    uint64_t word;
+    if (!reader.take(word)) return false;
+    if (keeps) words[1 + i].store(word, kRelease);
+  }
+  if (operation.counted != 0 && keeps)
+    words[0].store(operation.sequence, std::memory_order_seq_cst);
+  OperationRecord& r = board_.records(rank)[operation.sequence % kHistory];
+  if (r.sequence.load(kRelaxed) == operation.sequence) return true;
+  r.sequence.store(0, kRelaxed);
+  r.count.store(operation.count, kRelease);
+  r.shape.store(operation.shape & ~kKinds, kRelease);
+  r.arenas.store(0, kRelease);
+  r.layout.store(operation.layout, kRelease);
+  r.factor.store(operation.factor, kRelease);
+  r.sequence.store(operation.sequence, kRelease);
+  return true;
+}
+
+// The rows' only writer is the agent that calls this.
 Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   constexpr auto kRelease = std::memory_order_release;
@@ -159,24 +192,13 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   for (const int rank : hosts.ranks_on(host)) {
     MirroredRow row;
     if (!reader.take(row) || row.rank != rank || row.operations > kHistory ||
-        row.shown > kMessages || row.counted > 1 || row.life > static_cast<uint32_t>(Life::kDead) ||
+        row.shown > kMessages || row.life > static_cast<uint32_t>(Life::kDead) ||
         row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource) {
       return nonsense();
     }
     RankState& s = board_.state(rank);
     for (uint32_t i = 0; i < row.operations; ++i) {
-      MirroredOperation operation;
-      if (!reader.take(operation) || operation.sequence == 0) return nonsense();
-      if ((operation.shape & 0x7f) >= kCollectives) return nonsense();
-      OperationRecord& r = board_.records(rank)[operation.sequence % kHistory];
-      if (r.sequence.load(kRelaxed) == operation.sequence) continue;
-      r.sequence.store(0, kRelaxed);
-      r.count.store(operation.count, kRelease);
-      r.shape.store(operation.shape & ~kKinds, kRelease);
-      r.arenas.store(0, kRelease);
-      r.layout.store(operation.layout, kRelease);
-      r.factor.store(operation.factor, kRelease);
-      r.sequence.store(operation.sequence, kRelease);
+      if (!unpack_operation(rank, reader)) return nonsense();
     }
     for (uint32_t i = 0; i < row.shown; ++i) {
       MirroredMessage message;
@@ -188,14 +210,6 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
       r.end.store(message.end, kRelaxed);
       r.behind.store(message.behind, kRelaxed);
     }
-    std::atomic<uint64_t>* const words = board_.counts(rank, row.counts_of);
-    if (row.counted != 0) words[0].store(0, kRelaxed);
-    for (size_t i = 0; row.counted != 0 && i < 2 * static_cast<size_t>(board_.ranks()); ++i) {
-      uint64_t word;
-      if (!reader.take(word)) return nonsense();
-      words[1 + i].store(word, kRelease);
-    }
-    if (row.counted != 0) words[0].store(row.counts_of, std::memory_order_seq_cst);
     s.pid.store(row.pid, kRelaxed);
     s.heartbeat.store(row.heartbeat, kRelaxed);
     s.progress.store(row.progress, kRelaxed);

@@ -42,6 +42,10 @@ class Mirror {
   void mark_dead(int rank) const;
 
  private:
+  class Reader;
+  bool pack_operation(int rank, uint64_t sequence, std::string& bytes) const;
+  bool unpack_operation(int rank, Reader& reader) const;
+
   const Board& board_;
 };
 

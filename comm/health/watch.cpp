@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ctime>
 #include <vector>
 
 #include "comm/base/clock.hpp"
@@ -20,6 +21,8 @@ namespace {
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 // The same where heartbeats of other hosts come through agents (control/agent.hpp).
 constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
+constexpr int64_t kLongestRowWaitNs = 1'000'000'000;
+constexpr timespec kRowPause{0, 1'000'000};
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
@@ -198,6 +201,24 @@ Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& cal
                      sequence, call.to_string(), from, exchange->sends, to, exchange->expects)});
   }
   return {};
+}
+
+void Watch::await_row(int peer, uint64_t sequence) const {
+  if (peer < 0 || board_.is_local(peer)) return;
+  // What makes agents send rows often (control/agent.cpp).
+  RankState& own = board_.state(board_.rank());
+  own.waiting_since_ns.store(1, std::memory_order_relaxed);
+  own.waiting_for.store(peer, std::memory_order_relaxed);
+  const int64_t until = base::now_ns() + kLongestRowWaitNs;
+  // Where one operation is missing that is remembered, the row was sent while nobody waited.
+  const uint64_t oldest = sequence > kHistory ? sequence - kHistory + 1 : 1;
+  const auto is_whole = [&] {
+    const uint64_t begun = board_.last_begun(peer);
+    return begun >= sequence && (board_.read(peer, oldest) || begun >= oldest + kHistory);
+  };
+  while (!is_whole() && !board_.has_error() && base::now_ns() < until) {
+    nanosleep(&kRowPause, nullptr);
+  }
 }
 
 Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {

@@ -77,6 +77,10 @@ class Watch {
   /// Whether the process of `peer` has ended.
   bool has_ended(int peer) const { return find_dead_(peer) == peer; }
 
+  /// Waits, for a second at most, until the row of a rank on another host is as new as operation
+  /// `sequence`: before it is compared. Nothing for ranks of this host, whose rows always are.
+  void await_row(int peer, uint64_t sequence) const;
+
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
   Status mismatch(int peer, uint64_t sequence, const Call& call);

@@ -67,6 +67,7 @@ bool Runner::is_released() {
     return fail(watch_.link_failed(engine.link_error(), operation.prepared->call.to_string()));
   }
   const int peer = engine.blocked_on();
+  watch_.await_row(peer, operation.sequence);
   if (Status uneven =
           watch_.find_uneven(board_.rank(), peer, operation.sequence, operation.prepared->call);
       !uneven.ok()) {

@@ -118,6 +118,12 @@ TEST_CASE("what an all_to_all_v exchanges travels") {
   CHECK(exchange->sends == 5);
   CHECK(exchange->expects == 4);
   CHECK(two.a.exchange(0, 1, 1)->expects == 8);
+  // Those of earlier operations, too.
+  const uint64_t later[] = {0, 0, 0};
+  two.b.post_counts(2, later, later);
+  two.b.post(2, mirrored_call(0, Collective::kAllToAllV), {}, {});
+  REQUIRE(Mirror(two.a).unpack_rows(Mirror(two.b).pack_rows(1, 4), 1).ok());
+  CHECK(two.a.exchange(1, 0, 1)->sends == 5);
 }
 
 TEST_CASE("a host's rows are only for other hosts, and nonsense is refused") {
