@@ -18,7 +18,7 @@ bool UcxSender::open(Endpoint* endpoint) {
 
 std::byte* UcxSender::try_acquire(size_t bytes) {
   RONDO_CHECK(bytes <= slot_bytes_, "%zu bytes for a slot of %zu", bytes, slot_bytes_);
-  if (!connection_.use() || connection_.has_left()) return nullptr;
+  if (connection_.has_left() || !connection_.use()) return nullptr;
   // A released slot may still be busy: the peer has the message before UCX knows that here.
   const size_t index = published_ % count_;
   const bool is_full = published_ - released_ >= count_ || slots_[index].outbound.busy;
@@ -103,9 +103,11 @@ uint64_t UcxReceiver::sequence_of(size_t index) const {
 }
 
 bool UcxReceiver::try_peek(Delivery* delivery) {
-  if (!connection_.use()) return false;
+  connection_.use();
+  if (slots_.empty()) return false;
   const size_t index = released_ % count_;
   const InboundSlot& slot = slots_[index];
+  // What has arrived counts, also where the peer has left since.
   if (!slot.arrived) {
     connection_.has_left();
     return false;
@@ -119,6 +121,8 @@ void UcxReceiver::release() {
   InboundSlot& slot = slots_[released_ % count_];
   const size_t bytes = slot.bytes;
   ++released_;
+  slot.arrived = false;
+  if (!connection_.use()) return;
   post(slot);
   connection_.owe(bytes);
 }
