@@ -17,7 +17,8 @@ uint64_t busiest_source(const std::deque<PendingConnection>& connections) {
   for (const PendingConnection& each : connections) sources.push_back(each.source);
   std::ranges::sort(sources);
   const auto count = [&](uint64_t source) {
-    return std::ranges::equal_range(sources, source).size();
+    const auto [first, last] = std::equal_range(sources.begin(), sources.end(), source);
+    return static_cast<size_t>(last - first);
   };
   size_t most = 0;
   for (auto run = sources.begin(); run != sources.end();) {
