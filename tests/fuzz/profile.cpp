@@ -19,7 +19,12 @@ void run(std::string_view input) {
 std::vector<std::string> seeds() {
   const std::string built_in = tuner::to_json_text(tuner::shared_memory_profile());
   std::string half = built_in.substr(0, built_in.size() / 2);
-  return {built_in, half, "{}", "[[[[1e308]]]]", "{\"format\": \"\\u0000\\ud800\"}"};
+  return {built_in,
+          half,
+          "{}",
+          "[[[[1e308]]]]",
+          "{\"format\": \"\\u0000\\ud800\"}",
+          std::string(1000, '\n') + "z"};  // a token as long as the text
 }
 
 }  // namespace rondo::fuzz
