@@ -1,17 +1,18 @@
 // Rank 0's side of a meeting. A connection is pending until its hello and its proof of the secret
-// are right, and on a unix socket its uid. A pending connection costs one descriptor, 216 bytes and
-// at most kHelloLimit, and cannot end the job.
+// are right, and on a unix socket its uid. A pending connection lasts at most kHelloLimit, and cannot
+// end the job.
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
+#include <span>
 #include <string>
 
 #include "comm/base/guarded.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/pending.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::comm {
@@ -23,8 +24,28 @@ using transport::UniqueFd;
 
 constexpr milliseconds kHelloLimit{5000};
 constexpr size_t kPendingBeyondWorld = 64;
-// Connections accepted before the pending ones are read.
-constexpr int kMostAtOnce = 256;
+// Connections accepted before the pending ones are read: none of them gives way unread to the next.
+constexpr size_t kMostAtOnce = kPendingBeyondWorld;
+
+/// An error of accept() that belongs to the connection, which has failed or a firewall forbids.
+bool is_of_the_connection(int error) {
+  switch (error) {
+    case EINTR:
+    case ECONNABORTED:
+    case EPERM:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENONET:
+    case EOPNOTSUPP:
+      return true;
+    default:
+      return false;
+  }
+}
 
 class Acceptor {
  public:
@@ -38,7 +59,8 @@ class Acceptor {
                   .key = key_of(meeting.identity.secret)},
         deadline_(meeting.deadline()),
         limit_text_(name_duration(meeting.timeout)),
-        peers_(static_cast<size_t>(world_size_)) {}
+        peers_(static_cast<size_t>(world_size_)),
+        pending_(static_cast<size_t>(world_size_) + kPendingBeyondWorld) {}
 
   Result<std::vector<PeerConnection>> run() {
     Status status;
@@ -61,21 +83,13 @@ class Acceptor {
   }
 
  private:
-  struct PendingConnection {
-    UniqueFd socket;
-    pid_t visible_pid;  // 0: it cannot be seen from here
-    Deadline::Time deadline;
-    Challenge challenge;
-    size_t received = 0;
-    Hello hello{};
-  };
-
   Status gather() {
     while (joined_ + 1 < world_size_) {
       RONDO_TRY(wait());
+      RONDO_TRY(read_pending());  // before a flood can take the place of one that has answered
       RONDO_TRY(accept_all());
-      RONDO_TRY(read_pending());
-      RONDO_TRY(check_peers());
+      // Not for every byte of a stranger: it takes two system calls for each peer.
+      if (peer_is_ready_ || joined_ + 1 == world_size_) RONDO_TRY(check_peers());
     }
     return {};
   }
@@ -94,6 +108,8 @@ class Acceptor {
     }
     auto ready = poll_until(watched, until);
     if (!ready.ok()) return ready.status();
+    const auto of_peers = std::span(watched).last(2 * peers_.size());
+    peer_is_ready_ = std::ranges::any_of(of_peers, [](pollfd each) { return each.revents != 0; });
     if (*ready || !deadline_.has_passed()) return {};
     std::vector<int> missing;
     for (int rank = 1; rank < world_size_; ++rank) {
@@ -120,27 +136,23 @@ class Acceptor {
     const std::string from = meeting_.rendezvous.is_tcp() ? "from " + peer_address(connection.fd())
                              : pending.visible_pid > 0    ? pid_text(pending.visible_pid)
                                                           : "from another PID namespace";
-    last_rejected_ =
-        from + " that called itself rank " + std::to_string(pending.hello.rank) + " and " + what;
+    last_rejected_ = from + " that " + what;
     if (++rejected_ == 1) log(LogLevel::kWarn, "rank 0 turned away a connection " + last_rejected_);
     refuse(connection, why);
   }
 
   Status accept_all() {
-    for (int turn = 0; turn < kMostAtOnce; ++turn) {
+    for (size_t turn = 0; turn < kMostAtOnce; ++turn) {
       UniqueFd socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
-        if (errno == EAGAIN) return {};
-        if (errno == EINTR || errno == ECONNABORTED) continue;
         const int error = errno;
+        if (error == EAGAIN) return {};
+        if (is_of_the_connection(error)) continue;
         if (error == EMFILE || error == ENFILE) {
           // The kernel reports it also when no connection waits.
           pollfd waiting{listener_.fd(), POLLIN, 0};
           if (poll(&waiting, 1, 0) == 0) return {};
-          if (!pending_.empty()) {
-            pending_.pop_front();
-            continue;
-          }
+          if (pending_.drop_one()) continue;
         }
         return system_status("rank 0 cannot accept another rank", error);
       }
@@ -155,19 +167,17 @@ class Acceptor {
       if (send(socket.get(), &challenge, sizeof challenge, MSG_NOSIGNAL) != sizeof challenge) {
         continue;
       }
-      if (pending_.size() >= static_cast<size_t>(world_size_) + kPendingBeyondWorld) {
-        pending_.pop_front();
-      }
-      pending_.push_back({.socket = std::move(socket),
-                          .visible_pid = visible_pid,
-                          .deadline = steady_clock::now() + kHelloLimit,
-                          .challenge = challenge});
+      const uint64_t source = source_of(socket.get());
+      pending_.add({.socket = std::move(socket),
+                    .source = source,
+                    .visible_pid = visible_pid,
+                    .deadline = steady_clock::now() + kHelloLimit,
+                    .challenge = challenge});
     }
     return {};
   }
 
   Status read_pending() {
-    std::deque<PendingConnection> still_pending;
     for (PendingConnection& pending : pending_) {
       if (!pending.socket.valid()) continue;  // answered, and then this rank failed
       char* into = reinterpret_cast<char*>(&pending.hello) + pending.received;
@@ -175,13 +185,13 @@ class Acceptor {
           recv(pending.socket.get(), into, sizeof(Hello) - pending.received, MSG_DONTWAIT);
       if (got > 0) pending.received += static_cast<size_t>(got);
       const bool waiting = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
-      if (pending.received == sizeof(Hello)) {
+      if (pending.received == sizeof(Hello) || judge_beginning(pending.hello, pending.received)) {
         RONDO_TRY(answer_hello(pending));
-      } else if (waiting && steady_clock::now() < pending.deadline) {
-        still_pending.push_back(std::move(pending));
+      } else if (!waiting || steady_clock::now() >= pending.deadline) {
+        pending.socket.reset();
       }
     }
-    pending_ = std::move(still_pending);
+    pending_.forget_closed();
     return {};
   }
 
@@ -202,8 +212,9 @@ class Acceptor {
                Status(Code::kBootstrap,
                       "rank 0 has another secret than this rank: it belongs to another job, or "
                       "RONDO_SECRET or RONDO_SECRET_FILE is not the same on both"),
-               "has another secret: RONDO_SECRET or RONDO_SECRET_FILE must be the same on all "
-               "ranks");
+               "called itself rank " + std::to_string(hello.rank) +
+                   " and has another secret: RONDO_SECRET or RONDO_SECRET_FILE must be the same on "
+                   "all ranks");
         return {};
       case HelloVerdict::kName:
         (void)connection.send(FrameKind::kOtherName, 0, {}, {}, steady_clock::now());
@@ -305,11 +316,12 @@ class Acceptor {
   Deadline deadline_;
   std::string limit_text_;
   int joined_ = 0;
+  bool peer_is_ready_ = false;
   bool is_doomed_ = false;  // this rank has failed: a peer's failure makes no difference
   uint64_t rejected_ = 0;
   std::string last_rejected_;
   std::vector<PeerConnection> peers_;  // by rank; rank -1: not yet connected; entry 0 stays empty
-  std::deque<PendingConnection> pending_;
+  PendingConnections pending_;
 };
 
 }  // namespace

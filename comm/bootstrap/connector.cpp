@@ -28,7 +28,7 @@ constexpr milliseconds kSuspicionLimit{2000};
 // Another program closes every connection; a rank 0 closes only those without a challenge when its
 // meeting ends, and several communicators may share a port.
 constexpr int kMaxDrops = 100;
-// A rank 0 sends its challenge at once. It waits as long for the hello (acceptor.cpp).
+// A rank 0 sends its challenge at once, and its proof. It waits as long for the hello (acceptor.cpp).
 constexpr milliseconds kSilence{5000};
 
 }  // namespace
@@ -115,23 +115,31 @@ Status Connector::count_drop() {
       first_drop_);
 }
 
+/// How long to wait for an unproved listener's next message. In the job's own directory only a rank
+/// 0 listens, though it may be stopped.
+Deadline Connector::patience() const {
+  const Deadline verdict = deadline_ + kVerdictGrace;
+  const auto silence = steady_clock::now() + (suspect_since_ ? kSuspicionLimit : kSilence);
+  return meeting_.rendezvous.is_tcp() ? verdict.at_most(silence) : verdict;
+}
+
+/// After patience() with it. Another attempt shows whether the listener is still there.
+Status Connector::count_silence() {
+  if ((deadline_ + kVerdictGrace).has_passed()) return no_answer();
+  return suspect(not_rondo("says nothing"), steady_clock::now());
+}
+
 /// Nothing: the connection is of no use, try again.
 Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
-  const Deadline verdict = deadline_ + kVerdictGrace;
-  // In the job's own directory only a rank 0 listens, though it may be stopped.
-  const auto start = steady_clock::now();
-  const auto silence = start + kSilence;
-  const bool may_be_another = meeting_.rendezvous.is_tcp() && !verdict.is_before(silence);
-  const Deadline until = may_be_another ? verdict.at_most(silence) : verdict;
+  const Deadline until = patience();
   Challenge challenge{};
   size_t received = 0;
   while (received < sizeof challenge) {
     pollfd readable{fd, POLLIN, 0};
     auto ready = poll_until({&readable, 1}, until);
     if (!ready.ok()) return ready.status();
-    if (!*ready && !may_be_another) return no_answer();
     if (!*ready) {
-      RONDO_TRY(suspect(not_rondo("has said nothing for " + name_duration(kSilence)), start));
+      RONDO_TRY(count_silence());
       return std::optional<Challenge>();
     }
     char* into = reinterpret_cast<char*>(&challenge) + received;
@@ -141,14 +149,15 @@ Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
       return std::optional<Challenge>();
     }
     if (got > 0) received += static_cast<size_t>(got);
-    if (received >= sizeof challenge.magic && challenge.magic != kChallengeMagic) {
-      RONDO_TRY(suspect(not_rondo("says something else"), steady_clock::now()));
+    if (auto verdict = judge_beginning(challenge, received)) {
+      RONDO_TRY(suspect(*verdict == HelloVerdict::kVersion
+                            ? other_version(challenge.version, kProtocolVersion)
+                            : not_rondo("says something else"),
+                        steady_clock::now()));
       return std::optional<Challenge>();
     }
   }
-  if (challenge.version == kProtocolVersion) return std::optional<Challenge>(challenge);
-  RONDO_TRY(suspect(other_version(challenge.version, kProtocolVersion), steady_clock::now()));
-  return std::optional<Challenge>();
+  return std::optional<Challenge>(challenge);
 }
 
 bool Connector::say_hello(int fd, const Challenge& challenge) {
@@ -205,6 +214,7 @@ Result<bool> Connector::has_ended(const PeerConnection& host) const {
 Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
   const std::string who = host.pid > 0 ? "rank 0 (pid " + std::to_string(host.pid) + ")" : "rank 0";
   bool ended = false;
+  const Deadline until = proven_ ? deadline_ + kVerdictGrace : patience();
   while (true) {
     auto received = host.connection.try_receive();
     if (received.ok() && *received) return std::optional<Frame>(std::move((*received)->frame));
@@ -223,9 +233,13 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
     if (ended && !proven_) return std::optional<Frame>();
     if (ended) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
     pollfd watched[2] = {{host.connection.fd(), POLLIN, 0}, {host.pidfd.get(), POLLIN, 0}};
-    auto ready = poll_until(watched, deadline_ + kVerdictGrace);
+    auto ready = poll_until(watched, until);
     if (!ready.ok()) return ready.status();
-    if (!*ready) return no_answer();
+    if (!*ready && proven_) return no_answer();
+    if (!*ready) {
+      RONDO_TRY(count_silence());
+      return std::optional<Frame>();
+    }
     ended = watched[1].revents != 0;
   }
 }

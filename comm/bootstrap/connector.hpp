@@ -32,6 +32,8 @@ class Connector {
   /// ok.
   Status suspect(const Status& why, Deadline::Time since);
   Status not_rondo(const std::string& what) const;
+  Deadline patience() const;
+  Status count_silence();
   Result<std::optional<Challenge>> await_challenge(int fd);
   Status count_drop();
   bool say_hello(int fd, const Challenge& challenge);

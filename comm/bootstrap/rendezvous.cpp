@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "comm/bootstrap/connection.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -275,6 +277,18 @@ Result<std::optional<UniqueFd>> connect_unix(const sockaddr_un& address, socklen
   }
 }
 
+/// Once per process.
+void warn_of_short(const std::string& secret) {
+  constexpr size_t kEnough = 16;
+  static std::atomic<bool> has_warned{false};
+  if (secret.size() >= kEnough || has_warned.exchange(true)) return;
+  log(LogLevel::kWarn,
+      "the job's secret has " + std::to_string(secret.size()) +
+          " characters, and whoever poses as rank 0 once can try secrets at leisure "
+          "after that: use at least " +
+          std::to_string(kEnough) + " random ones, as `head -c 24 /dev/urandom | base64` prints");
+}
+
 }  // namespace
 
 Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::string& name) {
@@ -297,6 +311,7 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
                         " can be reached from other hosts, and this job has no secret: give "
                         "every rank the same RONDO_SECRET_FILE, or meet at tcp://127.0.0.1");
     }
+    if (identity.rank == 0 && !rendezvous.tcp_->is_loopback_only()) warn_of_short(identity.secret);
   } else if (given.find("://") != std::string::npos) {
     return Status(Code::kInvalidArgument,
                   "the rendezvous is " + given + ": it must be a directory or tcp://HOST:PORT");

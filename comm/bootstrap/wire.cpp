@@ -41,6 +41,17 @@ bool is_other_job(const Digest& a, const Digest& b) {
   return a != b && a != Digest{} && b != Digest{};
 }
 
+template <class Message>
+std::optional<HelloVerdict> judge_beginning(const Message& message, uint64_t magic,
+                                            size_t received) {
+  if (std::memcmp(&message.magic, &magic, std::min(received, sizeof magic)) != 0) {
+    return HelloVerdict::kGarbage;
+  }
+  const size_t version_end = offsetof(Message, version) + sizeof message.version;
+  if (received >= version_end && message.version != kProtocolVersion) return HelloVerdict::kVersion;
+  return std::nullopt;
+}
+
 }  // namespace
 
 Digest key_of(std::string_view secret) {
@@ -115,6 +126,14 @@ HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expecte
   }
   if (hello.world_size != expected.world_size) return HelloVerdict::kWorldSize;
   return HelloVerdict::kAccept;
+}
+
+std::optional<HelloVerdict> judge_beginning(const Hello& hello, size_t received) {
+  return judge_beginning(hello, kHelloMagic, received);
+}
+
+std::optional<HelloVerdict> judge_beginning(const Challenge& challenge, size_t received) {
+  return judge_beginning(challenge, kChallengeMagic, received);
 }
 
 const char* to_string(FrameKind kind) {

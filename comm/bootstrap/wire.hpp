@@ -104,6 +104,10 @@ struct Expected {
   Digest key;
 };
 HelloVerdict judge(const Hello& hello, const Challenge& challenge, const Expected& expected);
+/// Of a hello's first `received` bytes: kGarbage or kVersion if they suffice to see it.
+std::optional<HelloVerdict> judge_beginning(const Hello& hello, size_t received);
+/// Of a challenge's first `received` bytes: kGarbage or kVersion if they suffice to see it.
+std::optional<HelloVerdict> judge_beginning(const Challenge& challenge, size_t received);
 
 /// Identifies a process of the host; the payload of a welcome.
 struct ProcessId {

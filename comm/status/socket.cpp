@@ -21,6 +21,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "comm/base/printable.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 
@@ -139,6 +140,8 @@ Result<Packet> receive_packet(int socket) {
   return packet;
 }
 
+}  // namespace
+
 std::string describe(const Job& job) {
   std::string command = job.command.substr(0, kMostCommandBytes);
   std::replace(command.begin(), command.end(), '\n', ' ');
@@ -152,10 +155,9 @@ Result<Job> parse_job(const std::string& text) {
   if (!stream) return Status(Code::kInvalidArgument, "a launcher gave an answer without a job");
   stream.ignore();
   std::getline(stream, job.command);
+  job.command = base::printable(job.command, kMostCommandBytes);
   return job;
 }
-
-}  // namespace
 
 void announce_board(int fd) {
   const auto path = comm::variable(kSocketVariable);

@@ -28,6 +28,12 @@ struct Job {
   std::string command{};
 };
 
+/// A job as the text of a packet.
+std::string describe(const Job& job);
+/// The other direction, over bytes of another process: kInvalidArgument. The command has no control
+/// characters.
+Result<Job> parse_job(const std::string& text);
+
 /// The launcher's side. One thread.
 class StatusServer {
  public:

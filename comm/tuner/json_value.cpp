@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "comm/base/printable.hpp"
+
 namespace rondo::tuner {
 namespace {
 
@@ -115,7 +117,8 @@ std::string json_text(double number) { return json(number).dump(); }
 Result<JsonValue> parse_json(std::string_view text) {
   Builder builder;
   if (json::sax_parse(text, &builder)) return std::move(builder.root());
-  return Status(Code::kDataError, builder.error());
+  constexpr size_t kMostText = 300;  // the parser quotes what it has read of a token, of any length
+  return Status(Code::kDataError, base::printable(builder.error(), kMostText));
 }
 
 }  // namespace rondo::tuner

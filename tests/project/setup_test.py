@@ -11,8 +11,8 @@ import tempfile
 TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort", "tail")  # what Debian and every other system has
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
 ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
-              "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen",
-              "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
+              "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen", "clang",
+              "libclang-rt-14-dev", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
 
 

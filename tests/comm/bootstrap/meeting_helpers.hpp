@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/environment.hpp"
 #include "comm/bootstrap/wire.hpp"
 #include "rondo/status.hpp"
@@ -39,6 +40,13 @@ inline comm::Identity identity(int rank, int world_size, const testing::TempDire
           .local_world_size = world_size,
           .rendezvous = place.path(),
           .secret = secret};
+}
+
+/// This rank meets the others, and exchanges something with them.
+inline void meet(const comm::Identity& id) {
+  auto met = comm::Bootstrap::meet(id, "world", kLong);
+  testing::expect(met.ok(), met.status().to_string());
+  testing::expect(met->barrier().ok(), "barrier");
 }
 
 /// Leaves this process `count` descriptors of a limit of `limit`, as long as the result lives.

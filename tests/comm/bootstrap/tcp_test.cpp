@@ -19,7 +19,9 @@
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/wire.hpp"
+#include "rondo/log.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
@@ -166,6 +168,20 @@ TEST_CASE("ranks in containers of their own see each other live and die", "[tcp]
   gang.await(0, "seen");
   gang.await(1, "seen");
   testing::require_all_ok(gang.join());
+}
+
+// Once per process: before another case makes it.
+TEST_CASE("rank 0 warns of a short secret where others can listen, once", "[tcp]") {
+  std::vector<std::string> warnings;
+  set_log_callback([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
+  for (const char* secret : {"sixteen letters.", "s3cret", "s3cret"}) {
+    for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+      CHECK(comm::Rendezvous::resolve(tcp_identity(0, 2, 29501, secret, host), "world").ok());
+    }
+  }
+  set_log_callback({});
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("has 6 characters") != std::string::npos);
 }
 
 TEST_CASE("without a secret nobody listens where others can come", "[tcp]") {
