@@ -97,6 +97,7 @@ Status choose(ExplainedPlan& plan) {
   const bool in_place = r.collective != Collective::kAllToAllV;
   tuner::Available available = r.available;
   available.type = r.type;
+  available.hosts = r.hosts.get();
   const auto candidates = [&] {
     return tuner::candidates(r.collective, r.ranks, bytes, available, in_place, r.links);
   };
@@ -138,9 +139,14 @@ std::optional<double> on_library_memory(const ExplainedPlan& plan) {
   return mapped.predicted_us();
 }
 
+Result<schedule::Schedule> schedule_of(const ExplainedPlan& plan, int rank) {
+  const PlanRequest& r = plan.request;
+  return algorithms::build(r.collective, plan.algorithm, r.hosts, rank, r.root);
+}
+
 Status add_rank(ExplainedPlan& plan, int rank) {
   const PlanRequest& r = plan.request;
-  auto built = RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+  auto built = RONDO_TRY(schedule_of(plan, rank));
   auto program = RONDO_TRY(schedule::lower(
       built, plan.count, limits_of(r), schedule::equal_layout(r.collective, r.ranks, plan.count)));
   plan.schedules.push_back(std::move(built));
@@ -166,8 +172,7 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
       (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
   uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
   for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
-    const auto built =
-        RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+    const auto built = RONDO_TRY(schedule_of(plan, rank));
     for (const schedule::Step& step : built.steps) {
       bytes += kPiece * (1 + step.sources.size() + step.destinations.size());
       if (step.sources.size() > 1) bytes += (step.sources.size() - 1) * parts * value;
@@ -187,14 +192,14 @@ uint64_t buffer_elements(const ExplainedPlan& plan) {
 RankBytes bytes_of(const ExplainedPlan& plan, int rank, const schedule::Traffic& traffic) {
   const PlanRequest& r = plan.request;
   const algorithms::Volume volume = algorithms::volume_of(
-      r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
+      r.collective, plan.algorithm, *r.hosts, rank, is_rooted(r.collective) ? r.root : 0);
   const uint64_t element = size_of(r.type);
   const auto size = static_cast<double>(buffer_elements(plan) * element);
   return {.rank = rank,
           .sent = traffic.elements_sent * element,
           .fetched = traffic.elements_fetched * element,
-          .formula_sent = size * static_cast<double>(volume.sent.units) / r.ranks,
-          .formula_fetched = size * static_cast<double>(volume.fetched.units) / r.ranks,
+          .formula_sent = volume.sent.bytes(size, static_cast<uint64_t>(r.ranks)),
+          .formula_fetched = volume.fetched.bytes(size, static_cast<uint64_t>(r.ranks)),
           .sent_text = std::string(volume.sent.text),
           .fetched_text = std::string(volume.fetched.text)};
 }
@@ -216,7 +221,8 @@ void verify(ExplainedPlan& plan) {
                                        .root = r.root,
                                        .in_place = false,
                                        .count = plan.count,
-                                       .programs = std::move(plan.programs)};
+                                       .programs = std::move(plan.programs),
+                                       .hosts = r.hosts};
   if (is_varying(r.collective)) {
     operation.layouts.assign(static_cast<size_t>(r.ranks),
                              schedule::equal_layout(r.collective, r.ranks, plan.count));
@@ -261,6 +267,10 @@ Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   RONDO_TRY(check(request));
   ExplainedPlan plan{};
   plan.request = request;
+  if (!request.hosts) {
+    plan.request.hosts =
+        std::make_shared<const base::HostMap>(base::HostMap::one_host(request.ranks));
+  }
   plan.count = count_of(request);
   RONDO_TRY(choose(plan));
   plan.library_memory_us = on_library_memory(plan);

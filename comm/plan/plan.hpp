@@ -17,6 +17,7 @@ struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: by prediction
   int ranks = 0;
+  schedule::SharedHosts hosts;  // of the ranks; null: all are on one
   int root = 0;
   std::optional<int> cores;  // that the ranks share, as `links` has it; none: one for each rank
   std::optional<int> rank;   // only this rank's schedule; then nothing is verified
