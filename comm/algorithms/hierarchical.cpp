@@ -237,7 +237,8 @@ WireTerms hierarchical_all_reduce_wire(const Load& l) {
   const double h = l.on.hosts;
   return {.hops = 2 * (h - 1),
           .messages = 2 * (h - 1) * l.messages(l.n / (h * l.on.least)),
-          .bytes = 2 * (h - 1) / h * l.n};
+          .bytes = 2 * (h - 1) / h * l.n,
+          .text = "2(H-1)/H * S"};
 }
 
 /// How often blocks pass along the rails.
@@ -259,7 +260,8 @@ WireTerms hierarchical_half_wire(const Load& l) {
   const double blocks = l.p / l.on.least;
   return {.hops = (l.on.hosts - 1) * passes(l),
           .messages = (blocks - 1) * l.messages(l.n),
-          .bytes = l.on.outside * l.n};
+          .bytes = l.on.outside * l.n,
+          .text = l.on.least == l.on.most ? "(H-1)/H * S" : "(N-n)/N * S, n the smallest host's"};
 }
 
 /// Of broadcast, or reduce: a chain of hosts for each rail.
@@ -275,7 +277,8 @@ WireTerms hierarchical_chain_wire(const Load& l) {
   return {.hops = h - 1,
           .messages = l.messages(chunk),
           .bytes = l.n,
-          .fill_bytes = (h - 2) * std::min(l.n, l.on.least * l.slot)};
+          .fill_bytes = (h - 2) * std::min(l.n, l.on.least * l.slot),
+          .text = "S"};
 }
 
 Terms hierarchical_all_to_all_terms(const Load& l) {

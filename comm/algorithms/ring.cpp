@@ -155,13 +155,16 @@ Terms ring_exclusive_scan_terms(const Load& l) {
 }
 
 /// `steps` steps in each of which every rank sends a chunk. A chunk passes p links in p steps.
-WireTerms ring_wire(const Load& l, double steps, double chunk) {
+WireTerms ring_wire(const Load& l, double steps, double chunk, std::string_view text) {
   return {.hops = steps * l.on.ring_links / l.p,
           .messages = steps * l.messages(chunk),
-          .bytes = l.on.ring_share * steps * chunk};
+          .bytes = l.on.ring_share * steps * chunk,
+          .text = l.on.ring_share > 1 ? "" : text};
 }
-WireTerms ring_all_reduce_wire(const Load& l) { return ring_wire(l, 2 * (l.p - 1), l.n / l.p); }
-WireTerms ring_half_wire(const Load& l) { return ring_wire(l, l.p - 1, l.n); }
+WireTerms ring_all_reduce_wire(const Load& l) {
+  return ring_wire(l, 2 * (l.p - 1), l.n / l.p, "2(N-1)/N * S");
+}
+WireTerms ring_half_wire(const Load& l) { return ring_wire(l, l.p - 1, l.n, "(N-1)/N * S"); }
 
 /// A chain of which `links` are between hosts.
 WireTerms ring_chain_wire(const Load& l, double links, double share) {

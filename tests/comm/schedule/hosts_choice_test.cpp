@@ -190,4 +190,144 @@ TEST_CASE("between hosts memory is never shared, whatever the transport offers i
   }
 }
 
+TEST_CASE("the choice between hosts follows from the prediction") {
+  const Collective ar = Collective::kAllReduce;
+  const SharedHosts two = consecutive({1, 1}), eights = consecutive(std::vector<int>(8, 8));
+  // Few wire hops for little data, few bytes on the wire for much.
+  CHECK(chosen_on(eights, ar, 8) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, ar, 1 << 10) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, ar, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, ar, 256 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kBarrier, 0) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, Collective::kBroadcast, 8) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, Collective::kBroadcast, 64 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kReduce, 64 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kReduceScatter, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kAllGather, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kAllToAll, 1 << 20) == A::kTwoShot);
+  // One rank on each of two hosts: a ring is all that there is, and two-shot and hierarchical are the
+  // same. The wire is most of it.
+  for (uint64_t bytes = 8; bytes <= uint64_t{256} << 20; bytes *= 2) {
+    INFO(bytes);
+    const Algorithm algorithm = chosen_on(two, ar, bytes);
+    CHECK(algorithm == (bytes <= (256 << 10) ? A::kHierarchicalTree : A::kRing));
+    CHECK(price_on(two, ar, A::kRing, bytes).total_us() ==
+          price_on(two, ar, A::kHierarchical, bytes).total_us());
+    const Price price = price_on(two, ar, algorithm, bytes);
+    if (bytes <= 4096) CHECK(price.wire_us > 0.9 * price.total_us());
+    CHECK(price.wire_us >= 10);
+    CHECK(price.wire_us >= 1e-4 * static_cast<double>(bytes));
+  }
+  // A wire that is as good as memory: the shape of hosts hardly matters.
+  LinkProfile perfect = shared_memory_profile();
+  perfect.wire_alpha_us = perfect.wire_message_us = perfect.wire_us_per_byte = 0;
+  CHECK(chosen_on(eights, ar, 64 << 20, kWireOnly, perfect) == A::kTwoShot);
+}
+
+TEST_CASE("ranks of a host share its link, its cores and its cache, and no other host's") {
+  const Collective ar = Collective::kAllReduce;
+  // 2(H-1)/H of the message, whatever the number of ranks.
+  const double bytes = 256 << 20;
+  for (const int each : {1, 4, 16}) {
+    const SharedHosts hosts = consecutive({each, each, each, each});
+    const Price price = price_on(hosts, ar, A::kHierarchical, static_cast<uint64_t>(bytes));
+    CHECK(price.wire_us == Approx(1.5 * bytes * 1e-4).epsilon(0.2));
+  }
+  // Four cores on each host are enough for four ranks on each.
+  LinkProfile four = shared_memory_profile();
+  four.parallel_ranks = 4;
+  const SharedHosts spread = consecutive({4, 4}), crowded = consecutive({7, 1});
+  CHECK(price_on(spread, ar, A::kRing, 1 << 20, four).slots_us ==
+        price_on(spread, ar, A::kRing, 1 << 20).slots_us);
+  CHECK(price_on(crowded, ar, A::kRing, 1 << 20, four).slots_us ==
+        Approx(7.0 / 4 * price_on(crowded, ar, A::kRing, 1 << 20).slots_us));
+  // Corrections were measured on one host.
+  LinkProfile corrected = shared_memory_profile();
+  corrected.corrected_ranks = 8;
+  corrected.corrections = {
+      {.collective = ar, .algorithm = A::kRing, .mapped = false, .points = {{64, 3.0}}}};
+  CHECK(price_on(spread, ar, A::kRing, 64, corrected).correction == 1);
+  CHECK(price_on(consecutive({8}), ar, A::kRing, 64, corrected).correction == 3);
+}
+
+namespace {
+
+/// What everything between hosts would take by `profile`.
+std::vector<Timing> timings_between(const std::vector<SharedHosts>& maps,
+                                    const LinkProfile& profile) {
+  std::vector<Timing> timings;
+  for (const SharedHosts& hosts : maps) {
+    for (const Algorithm algorithm : algorithms_between_hosts(Collective::kAllReduce)) {
+      for (uint64_t bytes = 8; bytes <= uint64_t{64} << 20; bytes *= 8) {
+        timings.push_back(
+            {.question = {.collective = Collective::kAllReduce,
+                          .algorithm = algorithm,
+                          .ranks = hosts->ranks(),
+                          .bytes = bytes,
+                          .hosts = hosts.get()},
+             .us = price_on(hosts, Collective::kAllReduce, algorithm, bytes, profile).total_us()});
+      }
+    }
+  }
+  return timings;
+}
+
+}  // namespace
+
+TEST_CASE("a fit between hosts finds the wire and leaves the host as it was") {
+  LinkProfile machine = shared_memory_profile();
+  machine.wire_alpha_us = 3.3;
+  machine.wire_message_us = 0.21;
+  machine.wire_us_per_byte = 4.2e-5;
+  for (const std::vector<SharedHosts>& maps :
+       {std::vector{consecutive({1, 1})}, {consecutive({2, 2}), consecutive({2, 2, 2})}}) {
+    std::vector<Timing> timings = timings_between(maps, machine);
+    const auto fitted = fit_wire(timings, shared_memory_profile());
+    REQUIRE(fitted.ok());
+    const bool told_apart =
+        maps.size() > 1;  // one message in each hop: latency and overhead are one
+    for (size_t c = 0; c < kConstantCount; ++c) {
+      INFO(kConstants[c].name);
+      const double found = fitted.value().*kConstants[c].value;
+      if (c < kHostConstantCount) CHECK(found == shared_memory_profile().*kConstants[c].value);
+      if (c >= kHostConstantCount && told_apart) {
+        CHECK(found == Approx(machine.*kConstants[c].value).epsilon(0.02));
+      }
+    }
+    for (const Timing& t : timings) {
+      CHECK(price(t.question, fitted.value()).total_us() == Approx(t.us).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("a fit of the wire needs several hosts, and a fit of the host one") {
+  const SharedHosts hosts = consecutive({2, 2});
+  const LinkProfile base = shared_memory_profile();
+  std::vector<Timing> timings = timings_between({hosts}, base);
+  CHECK_THAT(fit(timings, base).status().message(), says("a timing between hosts among those"));
+  CHECK_THAT(fit_wire(std::span(timings).first(2), base).status().message(),
+             says("2 timings cannot determine 3 constants"));
+  timings[3].us = -1;
+  CHECK_THAT(fit_wire(timings, base).status().message(), says("cannot have taken"));
+  timings[3].us = 1;
+  timings[3].question.hosts = nullptr;
+  CHECK_THAT(fit_wire(timings, base).status().message(), says("says nothing about the wire"));
+}
+
+TEST_CASE("between hosts slots are at least as large as the wire prefers, within some memory") {
+  const LinkProfile host = shared_memory_profile();
+  const RanksOnHost one{.ranks = 2, .cores = 2};
+  RanksOnHost two = one;
+  two.ranks_elsewhere = 2;
+  CHECK(profile_of(one, host).slot_bytes == host.slot_bytes);
+  CHECK(profile_of(two, host).slot_bytes == host.wire_slot_bytes);
+  LinkProfile more = host;
+  more.wire_slots = 9;
+  CHECK(profile_of(two, more).slots == 9);
+  CHECK(profile_of(one, more).slots == host.slots);
+  two.ranks_elsewhere = 1000;
+  const LinkProfile many = profile_of(two, host);
+  CHECK(many.slot_bytes * many.slots * 2 * 1003 <= size_t{64} << 20);
+}
+
 }  // namespace rondo::tuner::test
