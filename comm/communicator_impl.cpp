@@ -261,7 +261,8 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
                                         .algorithm = chosen.algorithm,
                                         .ranks = plans.limits().ranks,
                                         .bytes = count * size_of(type),
-                                        .mapped = direct},
+                                        .mapped = direct,
+                                        .hosts = &plans.limits().hosts},
                                        plans.limits().profile)
                               .total_us(),
           .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};

@@ -39,7 +39,8 @@ comm::PlanLimits host_limits(const comm::HostSizes& sizes, int rank, const Confi
                         .process_copy = can.process_copy,
                         .offers = true,
                         .rank_order_only = config.reproducible},
-          .algorithm = config.algorithm};
+          .algorithm = config.algorithm,
+          .hosts = base::HostMap::one_host(sizes.ranks)};
 }
 
 comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Config& config) {

@@ -44,6 +44,11 @@ uint64_t model_bytes(const board::Call& call, size_t ranks) {
 
 }  // namespace
 
+Plans::Plans(const PlanLimits& limits) : limits_(limits) {
+  if (limits_.hosts.ranks() == 0) limits_.hosts = base::HostMap::one_host(limits_.ranks);
+  hosts_ = std::make_shared<const base::HostMap>(limits_.hosts);
+}
+
 Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
   if (is_varying(shape.call.collective)) return prepare(shape);
   const auto known = prepared_.find(shape);
@@ -139,6 +144,7 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
     return call.algorithm;
   }
   const bool possible = algorithms::find(call.collective, forced) != nullptr &&
+                        algorithms::refusal_on(forced, *hosts_) == nullptr &&
                         in_allowed_order(call, forced) &&
                         (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
   return possible ? forced : Algorithm::kAuto;
@@ -146,8 +152,7 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
 
 Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
   const board::Call& call = shape.call;
-  auto built =
-      RONDO_TRY(algorithms::build(call.collective, algorithm, limits_.ranks, rank, call.root));
+  auto built = RONDO_TRY(algorithms::build(call.collective, algorithm, hosts_, rank, call.root));
   const algorithms::CollectiveTraits* traits = algorithms::find(call.collective, algorithm);
   const auto plan = [&](schedule::Program program, bool by_ll) {
     return engine::ExecutionPlan{.algorithm = algorithm,
@@ -190,6 +195,10 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (algorithms::find(shape.call.collective, forced) == nullptr) {
     return {Code::kUnavailable, fmt::format("there is no {} by {}", what, how)};
   }
+  const char* const why = algorithms::refusal_on(forced, *hosts_);
+  if (limits_.ranks > 1 && why != nullptr) {
+    return {Code::kUnavailable, fmt::format("there is no {} by {} here: {}", what, how, why)};
+  }
   if (!in_allowed_order(shape.call, forced)) {
     return {Code::kUnavailable,
             fmt::format("{} by {} does not fold in rank order, as a reproducible communicator must",
@@ -228,6 +237,7 @@ Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const
     available.references = available.references && references;
     available.process_copy = available.process_copy && process_copy;
     available.type = call.type;
+    available.hosts = hosts_.get();
     if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
     // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
     const bool in_place = call.collective != Collective::kAllToAllV;  // which never is

@@ -20,6 +20,7 @@ struct PlanLimits {
   tuner::LinkProfile profile;
   tuner::Available available;              // with `direct` as far as the transport goes
   Algorithm algorithm = Algorithm::kAuto;  // Config::algorithm
+  base::HostMap hosts = {};                // of `ranks`, or empty: all on one host
 };
 
 /// Everything about an operation but its buffers.
@@ -34,7 +35,7 @@ struct Shape {
 /// Thread rule: the communicator's.
 class Plans {
  public:
-  explicit Plans(const PlanLimits& limits) : limits_(limits) {}
+  explicit Plans(const PlanLimits& limits);
 
   /// Remembers what it makes, but for _v collectives: their counts hardly repeat.
   /// Errors: kUnavailable (a forced algorithm cannot do it), kInvalidArgument (slots too small).
@@ -63,6 +64,7 @@ class Plans {
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 
   PlanLimits limits_;
+  schedule::SharedHosts hosts_;
   std::unordered_map<Shape, std::shared_ptr<const engine::Prepared>, Hash> prepared_;
 };
 

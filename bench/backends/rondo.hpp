@@ -31,7 +31,8 @@ struct RondoOptions {
 /// Whether this algorithm may overwrite its input: what the traits in comm/algorithms say.
 constexpr bool is_safe_in_place(Collective collective, Algorithm algorithm) {
   return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
-         !(collective == Collective::kAllToAll && algorithm == Algorithm::kTwoShotDirect);
+         !(collective == Collective::kAllToAll &&
+           (algorithm == Algorithm::kTwoShotDirect || algorithm == Algorithm::kHierarchical));
 }
 
 /// Functions that only rondo has.

@@ -18,6 +18,10 @@ struct Needs {
   bool publish = false;     // slots with one writer and many readers
   bool references = false;  // peers' buffers; an algorithm with this need is called direct
   bool signals = false;     // counters; an algorithm with this need uses no slots
+  bool hosts = false;       // ranks on several hosts
+
+  /// Memory that ranks share, which ranks of several hosts do not.
+  bool one_host() const { return publish || references || signals; }
 };
 
 /// On which ranks peers access a buffer in place.
@@ -34,6 +38,8 @@ struct CollectiveTraits {
   Terms (*terms)(const Load&);
   /// nullptr: moves no data (a barrier).
   Volume (*volume)(const Position&) = nullptr;
+  /// Between hosts; nullptr: the algorithm needs all ranks on one.
+  WireTerms (*wire)(const Load&) = nullptr;
   /// The smallest FIFO depth: 2 where a rank passes on what it receives over links that it also
   /// starts on.
   uint32_t least_depth = 1;
@@ -80,11 +86,21 @@ bool folds_in_rank_order(Collective collective, Algorithm algorithm, DataType ty
 /// Whether the algorithm does the collective, and may by LL. No _v form may.
 bool may_go_by_ll(Collective collective, Algorithm algorithm);
 
-/// What `rank` must move by the formula. REQUIRES: find(collective, algorithm), ranks >= 2.
-Volume volume_of(Collective collective, Algorithm algorithm, int ranks, int rank, int root);
+/// What `rank` must move by the formula. REQUIRES: find(collective, algorithm), two ranks or more,
+/// on hosts for which build() has a schedule.
+Volume volume_of(Collective collective, Algorithm algorithm, const base::HostMap& hosts, int rank,
+                 int root);
 
-/// Pure: the schedule of one rank. kUnavailable when the algorithm does not do that collective. For
-/// ranks == 1 every algorithm is one local copy (nothing for a barrier). Ranks up to 65536.
+/// Why the algorithm cannot do with these hosts; null: it can.
+const char* refusal_on(Algorithm algorithm, const base::HostMap& hosts);
+
+/// Pure: the schedule of one rank. kUnavailable when the algorithm does not do that collective, or
+/// not on these hosts. For one rank every algorithm is one local copy (nothing for a barrier). Ranks
+/// up to 65536. `hosts` is not null.
+Result<Schedule> build(Collective collective, Algorithm algorithm,
+                       const schedule::SharedHosts& hosts, int rank, int root);
+
+/// The same where all ranks are on one host.
 Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root);
 
 }  // namespace rondo::algorithms

@@ -10,12 +10,13 @@ namespace rondo::algorithms {
 
 // Each is defined in the file of its name.
 extern const AlgorithmTraits kRing, kOneShot, kTwoShot, kOneShotDirect, kTwoShotDirect, kFlat,
-    kTree, kStar;
+    kTree, kStar, kHierarchical, kHierarchicalTree;
 
 namespace {
 
-constexpr const AlgorithmTraits* kAll[] = {&kRing,          &kOneShot, &kTwoShot, &kOneShotDirect,
-                                           &kTwoShotDirect, &kFlat,    &kTree,    &kStar};
+constexpr const AlgorithmTraits* kAll[] = {
+    &kRing, &kOneShot, &kTwoShot, &kOneShotDirect, &kTwoShotDirect,
+    &kFlat, &kTree,    &kStar,    &kHierarchical,  &kHierarchicalTree};
 
 constexpr AlgorithmTraits kNothing{.algorithm = Algorithm::kAuto};
 
@@ -64,14 +65,30 @@ bool may_go_by_ll(Collective collective, Algorithm algorithm) {
   return traits != nullptr && traits->ll && !is_varying(collective);
 }
 
-Volume volume_of(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+Volume volume_of(Collective collective, Algorithm algorithm, const base::HostMap& hosts, int rank,
+                 int root) {
   const CollectiveTraits* traits = find(collective, algorithm);
   if (traits->volume == nullptr) return {};
-  const auto n = static_cast<uint64_t>(ranks);
-  return traits->volume({.n = n, .node = static_cast<uint64_t>(rank + ranks - root) % n});
+  const auto n = static_cast<uint64_t>(hosts.ranks());
+  return traits->volume({.n = n,
+                         .node = static_cast<uint64_t>(rank + hosts.ranks() - root) % n,
+                         .hosts = &hosts,
+                         .rank = rank,
+                         .root = root});
 }
 
-Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+const char* refusal_on(Algorithm algorithm, const base::HostMap& hosts) {
+  const Needs& needs = traits_of(algorithm).needs;
+  if (needs.hosts && hosts.hosts() <= 1) return "all ranks are on one host";
+  if (needs.one_host() && hosts.hosts() > 1) return "ranks on several hosts share no memory";
+  return nullptr;
+}
+
+namespace {
+
+/// build(); `hosts`: null if all ranks are on one.
+Result<Schedule> build_on(Collective collective, Algorithm algorithm, int ranks,
+                          const schedule::SharedHosts& hosts, int rank, int root) {
   const CollectiveTraits* traits = find(collective, algorithm);
   if (traits == nullptr) {
     return Status(Code::kUnavailable, std::string("no ") + std::string(name(algorithm)) +
@@ -83,6 +100,11 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
                   " ranks, not " + std::to_string(ranks));
   }
   RONDO_TRY(check_below("rank", rank, ranks));
+  const char* const why = refusal_on(algorithm, hosts ? *hosts : base::HostMap());
+  if (ranks > 1 && why != nullptr) {
+    return Status(Code::kUnavailable, std::string("no ") + std::string(name(algorithm)) + " " +
+                                          std::string(name(collective)) + ": " + why);
+  }
   // Chunks are numbered by int, and an all_to_all has one for every pair.
   constexpr int kMostInPairs = 46340;
   if (base_of(collective) == Collective::kAllToAll && ranks > kMostInPairs) {
@@ -97,7 +119,8 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
              .root = rooted ? root : 0,
              .chunks = 1,
              .least_depth = traits->least_depth,
-             .steps = {}};
+             .steps = {},
+             .hosts = hosts};
   if (ranks > 1) {
     traits->build(s);
   } else if (collective != Collective::kBarrier) {
@@ -106,6 +129,18 @@ Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, in
     s.steps.push_back(move(0, {source}, {out(0)}, finishes));
   }
   return s;
+}
+
+}  // namespace
+
+Result<Schedule> build(Collective collective, Algorithm algorithm,
+                       const schedule::SharedHosts& hosts, int rank, int root) {
+  const bool one = hosts->hosts() <= 1;
+  return build_on(collective, algorithm, hosts->ranks(), one ? nullptr : hosts, rank, root);
+}
+
+Result<Schedule> build(Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+  return build_on(collective, algorithm, ranks, nullptr, rank, root);
 }
 
 }  // namespace rondo::algorithms

@@ -154,28 +154,63 @@ Terms ring_exclusive_scan_terms(const Load& l) {
   return terms;
 }
 
+/// `steps` steps in each of which every rank sends a chunk. A chunk passes p links in p steps.
+WireTerms ring_wire(const Load& l, double steps, double chunk, std::string_view text) {
+  return {.hops = steps * l.on.ring_links / l.p,
+          .messages = steps * l.messages(chunk),
+          .bytes = l.on.ring_share * steps * chunk,
+          .text = l.on.ring_share > 1 ? "" : text};
+}
+WireTerms ring_all_reduce_wire(const Load& l) {
+  return ring_wire(l, 2 * (l.p - 1), l.n / l.p, "2(N-1)/N * S");
+}
+WireTerms ring_half_wire(const Load& l) { return ring_wire(l, l.p - 1, l.n, "(N-1)/N * S"); }
+
+/// A chain of which `links` are between hosts.
+WireTerms ring_chain_wire(const Load& l, double links, double share) {
+  return {.hops = links,
+          .messages = l.messages(l.n),
+          .bytes = share * l.n,
+          .fill_bytes = (links - 1) * std::min(l.n, l.slot)};
+}
+WireTerms ring_down_wire(const Load& l) {
+  return ring_chain_wire(l, l.on.down_links, l.on.down_share);
+}
+
+/// Every rank but the first sends twice.
+WireTerms ring_exclusive_scan_wire(const Load& l) {
+  WireTerms wire = ring_down_wire(l);
+  wire.bytes = 2 * l.on.late_share * l.n;
+  if (l.p > 2) wire.messages *= 2;
+  return wire;
+}
+
 constexpr CollectiveTraits kRingCollectives[] = {
     {.collective = Collective::kAllReduce,
      .build = ring_all_reduce,
      .terms = ring_all_reduce_terms,
      .volume = [](const Position& at) -> Volume { return {.sent = at.there_and_back()}; },
+     .wire = ring_all_reduce_wire,
      .least_depth = 2},
     {.collective = Collective::kReduceScatter,
      .build = ring_reduce_scatter,
      .terms = [](const Load& l) { return half_terms(l, l.p - 1, 0, true); },
      .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .wire = ring_half_wire,
      .least_depth = 2},
     {.collective = Collective::kAllGather,
      .build = ring_all_gather,
      .terms = [](const Load& l) { return half_terms(l, l.p - 1, 0, false); },
      .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .wire = ring_half_wire,
      .least_depth = 2},
     {.collective = Collective::kBroadcast,
      .build = ring_broadcast,
      .terms = ring_chain_terms,
      .volume = [](const Position& at) -> Volume {
        return {.sent = at.node + 1 < at.n ? at.everything() : Amount{}};
-     }},
+     },
+     .wire = ring_down_wire},
     {.collective = Collective::kReduce,
      .build = ring_reduce,
      .terms =
@@ -184,15 +219,15 @@ constexpr CollectiveTraits kRingCollectives[] = {
            terms.reduced_bytes = l.n;
            return terms;
          },
-     .volume = [](const Position& at) -> Volume {
-       return {.sent = at.of_others(at.everything())};
-     }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.everything())}; },
+     .wire = [](const Load& l) { return ring_chain_wire(l, l.on.up_links, l.on.up_share); }},
     {.collective = Collective::kInclusiveScan,
      .build = ring_inclusive_scan,
      .terms = ring_inclusive_scan_terms,
      .volume = [](const Position& at) -> Volume {
        return {.sent = at.is_last() ? Amount{} : at.everything()};
      },
+     .wire = ring_down_wire,
      .folds_along = true},
     {.collective = Collective::kExclusiveScan,
      .build = ring_exclusive_scan,
@@ -202,10 +237,12 @@ constexpr CollectiveTraits kRingCollectives[] = {
                        : at.is_root() ? at.everything()
                                       : Amount{2 * at.n, "2S"}};
      },
+     .wire = ring_exclusive_scan_wire,
      .folds_along = true},
     {.collective = Collective::kBarrier,
      .build = ring_all_reduce,
-     .terms = ring_all_reduce_terms},  // of its byte there is one chunk: depth 1 will do
+     .terms = ring_all_reduce_terms,
+     .wire = ring_all_reduce_wire},  // of its byte there is one chunk: depth 1 will do
 };
 
 }  // namespace

@@ -85,6 +85,14 @@ Terms star_terms(const Load& l, double memory_bytes, double reduced_bytes) {
 /// gather and scatter.
 Terms blocks_terms(const Load& l) { return star_terms(l, (l.p + 1) * l.n, 0); }
 
+/// Messages of `bytes` to or from every rank on another host.
+WireTerms star_wire(const Load& l, double hops, double bytes) {
+  return {.hops = hops,
+          .messages = hops * l.on.outside_root * l.messages(bytes),
+          .bytes = l.on.outside_root * bytes};
+}
+WireTerms one_way_star_wire(const Load& l) { return star_wire(l, 1, l.n); }
+
 // All terms are the root's.
 constexpr CollectiveTraits kStarCollectives[] = {
     {.collective = Collective::kAllReduce,
@@ -98,29 +106,30 @@ constexpr CollectiveTraits kStarCollectives[] = {
      },
      .volume = [](const Position& at) -> Volume {
        return {.sent = at.is_root() ? at.to_everybody() : at.everything()};
-     }},
+     },
+     .wire = [](const Load& l) { return star_wire(l, 2, l.n); }},
     {.collective = Collective::kReduce,
      .build = star_reduce,
      .terms = [](const Load& l) { return star_terms(l, 2 * l.n, (l.p - 1) * l.n); },
-     .volume = [](const Position& at) -> Volume {
-       return {.sent = at.of_others(at.everything())};
-     }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.everything())}; },
+     .wire = one_way_star_wire},
     {.collective = Collective::kBroadcast,
      .build = star_broadcast,
      .terms = [](const Load& l) { return star_terms(l, 2 * l.n, 0); },
-     .volume = [](const Position& at) -> Volume {
-       return {.sent = at.of_root(at.to_everybody())};
-     }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.of_root(at.to_everybody())}; },
+     .wire = one_way_star_wire},
     {.collective = Collective::kGather,
      .build = star_gather,
      .terms = blocks_terms,
-     .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.block())}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.block())}; },
+     .wire = one_way_star_wire},
     {.collective = Collective::kScatter,
      .build = star_scatter,
      .terms = blocks_terms,
      .volume = [](const Position& at) -> Volume {
        return {.sent = at.of_root(at.others_blocks())};
-     }},
+     },
+     .wire = one_way_star_wire},
 };
 
 }  // namespace

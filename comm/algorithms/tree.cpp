@@ -85,6 +85,14 @@ Terms tree_terms(const Load& l) {
   return pipelined(l, height(l.p), neighbours(l.p), l.p <= 2 ? 1 : 4 - neighbours(l.p));
 }
 
+/// broadcast and reduce.
+WireTerms tree_wire(const Load& l) {
+  return {.hops = l.on.heap_depth,
+          .messages = children(l.p) * l.messages(l.n),
+          .bytes = l.on.heap_share * l.n,
+          .fill_bytes = (l.on.heap_depth - 1) * std::min(l.n, l.slot)};
+}
+
 constexpr CollectiveTraits kTreeCollectives[] = {
     {.collective = Collective::kAllReduce,
      .build = tree_all_reduce,
@@ -94,7 +102,12 @@ constexpr CollectiveTraits kTreeCollectives[] = {
                .memory_bytes = 2 * l.n,
                .reduced_bytes = children(l.p) * l.n};
      },
-     .volume = [](const Position& at) -> Volume { return {.sent = at.to_family()}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.to_family()}; },
+     .wire = [](const Load& l) -> WireTerms {
+       return {.hops = 2 * l.on.heap_depth,
+               .messages = neighbours(l.p) * l.messages(l.n),
+               .bytes = l.on.heap_links * l.n};
+     }},
     {.collective = Collective::kReduce,
      .build = tree_reduce,
      .terms =
@@ -103,13 +116,13 @@ constexpr CollectiveTraits kTreeCollectives[] = {
            terms.reduced_bytes = children(l.p) * l.n;
            return terms;
          },
-     .volume = [](const Position& at) -> Volume {
-       return {.sent = at.of_others(at.everything())};
-     }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.everything())}; },
+     .wire = tree_wire},
     {.collective = Collective::kBroadcast,
      .build = tree_broadcast,
      .terms = tree_terms,
-     .volume = [](const Position& at) -> Volume { return {.sent = at.to_children()}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.to_children()}; },
+     .wire = tree_wire},
 };
 
 }  // namespace

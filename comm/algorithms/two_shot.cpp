@@ -106,20 +106,35 @@ void exchange_barrier(Schedule& s) {
   s.steps.push_back(move(0, slots_from_all(s, 0), {out(0)}, true));
 }
 
+/// `shots` exchanges of a chunk for every pair of ranks.
+WireTerms exchange_wire(const Load& l, double shots, double chunk) {
+  return {.hops = shots,
+          .messages = shots * l.on.outside * l.messages(chunk),
+          .bytes = shots * l.on.pairs * chunk};
+}
+WireTerms two_shot_half_wire(const Load& l) { return exchange_wire(l, 1, l.n); }
+
+WireTerms two_shot_scan_wire(const Load& l) {
+  return {.hops = 1, .messages = l.on.outside * l.messages(l.n), .bytes = l.on.later_pairs * l.n};
+}
+
 constexpr CollectiveTraits kTwoShotCollectives[] = {
     {.collective = Collective::kAllReduce,
      .build = two_shot_all_reduce,
      .terms = [](const Load& l) { return shared_terms(l, 2, 2 * (l.p - 2)); },
      .volume = [](const Position& at) -> Volume { return {.sent = at.there_and_back()}; },
+     .wire = [](const Load& l) { return exchange_wire(l, 2, l.n / l.p); },
      .least_depth = 2},
     {.collective = Collective::kReduceScatter,
      .build = two_shot_reduce_scatter,
      .terms = [](const Load& l) { return half_terms(l, 1, l.p - 2, true); },
-     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .wire = two_shot_half_wire},
     {.collective = Collective::kAllGather,
      .build = two_shot_all_gather,
      .terms = [](const Load& l) { return half_terms(l, 1, l.p - 2, false); },
-     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .wire = two_shot_half_wire},
     {.collective = Collective::kAllToAll,
      .build = two_shot_all_to_all,
      .terms = [](const Load& l) -> Terms {
@@ -128,19 +143,23 @@ constexpr CollectiveTraits kTwoShotCollectives[] = {
                .slot_bytes = 2 * (l.p - 1) * l.n,
                .memory_bytes = 2 * l.p * l.n};
      },
-     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; }},
+     .volume = [](const Position& at) -> Volume { return {.sent = at.others_blocks()}; },
+     .wire = two_shot_half_wire},
     {.collective = Collective::kInclusiveScan,
      .build = two_shot_scan,
      .terms = [](const Load& l) { return two_shot_scan_terms(l, l.p - 1); },
-     .volume = two_shot_scan_volume},
+     .volume = two_shot_scan_volume,
+     .wire = two_shot_scan_wire},
     {.collective = Collective::kExclusiveScan,
      .build = two_shot_scan,
      .terms = [](const Load& l) { return two_shot_scan_terms(l, l.p - 2); },
-     .volume = two_shot_scan_volume},
+     .volume = two_shot_scan_volume,
+     .wire = two_shot_scan_wire},
     {.collective = Collective::kBarrier,
      .build = exchange_barrier,
      // One exchange, in which a rank still serves and polls every peer.
-     .terms = [](const Load& l) { return shared_terms(l, 1, 2 * (l.p - 2)); }},
+     .terms = [](const Load& l) { return shared_terms(l, 1, 2 * (l.p - 2)); },
+     .wire = two_shot_half_wire},
 };
 
 }  // namespace

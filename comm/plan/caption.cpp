@@ -90,15 +90,16 @@ std::string hop_in_words(const ExplainedPlan& plan, const Picture& picture, int 
 Caption caption_of(const ExplainedPlan& plan, const Picture& picture, int hop) {
   const PlanRequest& r = plan.request;
   Caption caption;
-  caption.title = fmt::format("{} by {}, {}", name(r.collective), name(plan.algorithm),
-                              counted(r.ranks, "rank"));
+  caption.title =
+      fmt::format("{} by {}, {}", name(r.collective), name(plan.algorithm), ranks_text(r));
   if (hop != 0) caption.title += fmt::format(": hop {} of {}", hop, picture.hops());
   const int chunks = plan.schedules[0].chunks;
   if (r.collective == Collective::kBarrier) {
     caption.subtitle = "no data";
   } else {
     caption.subtitle = fmt::format(
-        "S = {} bytes, a rank's larger buffer; N = {}; {}{}", with_commas(r.size_bytes), r.ranks,
+        "S = {} bytes, a rank's larger buffer; N = {}{}; {}{}", with_commas(r.size_bytes), r.ranks,
+        r.hosts->hosts() > 1 ? fmt::format("; H = {}", r.hosts->hosts()) : "",
         counted(chunks, "chunk"),
         plan.equal_chunks
             ? fmt::format(" of {} bytes",

@@ -40,6 +40,7 @@ ordered_json candidate_json(const tuner::Candidate& c) {
           {"memory_us", c.price.memory_us},
           {"reduce_us", c.price.reduce_us},
           {"process_copy_us", c.price.process_copy_us},
+          {"wire_us", c.price.wire_us},
           {"correction", c.price.correction},
           {"refused", c.refusal == nullptr ? ordered_json() : ordered_json(c.refusal)}};
 }
@@ -54,6 +55,35 @@ ordered_json bytes_json(const RankBytes& b) {
           {"fetched_by_formula", b.formula_fetched}};
 }
 
+ordered_json hosts_json(const PlanRequest& r) {
+  ordered_json list = ordered_json::array();
+  for (int host = 0; host < r.hosts->hosts(); ++host) {
+    list.push_back(r.hosts->ranks_on(host).size());
+  }
+  return list;
+}
+
+ordered_json host_bytes_json(const HostBytes& h) {
+  return {{"host", h.host}, {"ranks", h.ranks}, {"sent", h.sent}, {"received", h.received}};
+}
+
+template <class T, class Convert>
+ordered_json list_of(const std::vector<T>& values, Convert convert) {
+  ordered_json list = ordered_json::array();
+  for (const T& value : values) list.push_back(convert(value));
+  return list;
+}
+
+/// null where all ranks are on one host.
+ordered_json wire_json(const ExplainedPlan& plan) {
+  if (!plan.wire) return {};
+  return {
+      {"hosts", list_of(plan.wire->hosts, host_bytes_json)},
+      {"busiest", plan.wire->hosts.empty() ? ordered_json() : ordered_json(plan.wire->busiest())},
+      {"busiest_formula", plan.wire->text},
+      {"busiest_by_formula", plan.wire->formula}};
+}
+
 ordered_json verification_json(const ExplainedPlan& plan) {
   if (!plan.verification) return {{"verified", false}, {"why", plan.not_verified}};
   const Verification& v = *plan.verification;
@@ -65,13 +95,6 @@ ordered_json verification_json(const ExplainedPlan& plan) {
           {"rank_order", v.report.rank_order}};
 }
 
-template <class T, class Convert>
-ordered_json list_of(const std::vector<T>& values, Convert convert) {
-  ordered_json list = ordered_json::array();
-  for (const T& value : values) list.push_back(convert(value));
-  return list;
-}
-
 }  // namespace
 
 std::string to_json_text(const ExplainedPlan& plan) {
@@ -81,6 +104,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"program", "rondo-plan"},
       {"collective", name(r.collective)},
       {"ranks", r.ranks},
+      {"hosts", hosts_json(r)},
       {"cores", r.cores ? ordered_json(*r.cores) : ordered_json()},
       {"root", is_rooted(r.collective) ? r.root : -1},
       {"size", r.size_bytes},
@@ -102,6 +126,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"slice_elements", g.slice},
       {"equal_chunks", plan.equal_chunks},
       {"bytes", list_of(plan.bytes, bytes_json)},
+      {"wire", wire_json(plan)},
       {"bytes_match", plan.bytes_match()},
       {"verification", verification_json(plan)},
       {"schedule", list_of(plan.schedules, schedule_json)}};

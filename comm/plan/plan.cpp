@@ -2,6 +2,7 @@
 #include "comm/plan/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +28,8 @@ uint64_t count_of(const PlanRequest& r) {
   if (r.collective == Collective::kBarrier) return 0;
   return r.size_bytes / size_of(r.type) / (blocks ? static_cast<uint64_t>(r.ranks) : 1);
 }
+
+bool is_between_hosts(const PlanRequest& r) { return r.hosts && r.hosts->hosts() > 1; }
 
 schedule::Limits limits_of(const PlanRequest& r) {
   return {.element_bytes = r.collective == Collective::kBarrier ? 1 : size_of(r.type),
@@ -97,6 +100,7 @@ Status choose(ExplainedPlan& plan) {
   const bool in_place = r.collective != Collective::kAllToAllV;
   tuner::Available available = r.available;
   available.type = r.type;
+  available.hosts = r.hosts.get();
   const auto candidates = [&] {
     return tuner::candidates(r.collective, r.ranks, bytes, available, in_place, r.links);
   };
@@ -120,6 +124,11 @@ Status choose(ExplainedPlan& plan) {
     plan.why = reason(r, plan.candidates, c);
     return {};
   }
+  const char* const why = algorithms::refusal_on(plan.algorithm, *r.hosts);
+  if (r.ranks > 1 && why != nullptr && algorithms::find(r.collective, plan.algorithm) != nullptr) {
+    return {Code::kUnavailable, fmt::format("there is no {} by {} here: {} (see --hosts)",
+                                            name(r.collective), name(plan.algorithm), why)};
+  }
   return {Code::kUnavailable, fmt::format("there is no {} by {}: see the table in "
                                           "comm/algorithms/README.md",
                                           name(r.collective), name(plan.algorithm))};
@@ -129,7 +138,9 @@ Status choose(ExplainedPlan& plan) {
 /// or cannot be.
 std::optional<double> on_library_memory(const ExplainedPlan& plan) {
   const tuner::Available& available = plan.request.available;
-  if (available.references || !available.publish) return std::nullopt;
+  if (available.references || !available.publish || is_between_hosts(plan.request)) {
+    return std::nullopt;
+  }
   ExplainedPlan mapped{};
   mapped.request = plan.request;
   mapped.request.available.references = true;
@@ -138,9 +149,14 @@ std::optional<double> on_library_memory(const ExplainedPlan& plan) {
   return mapped.predicted_us();
 }
 
+Result<schedule::Schedule> schedule_of(const ExplainedPlan& plan, int rank) {
+  const PlanRequest& r = plan.request;
+  return algorithms::build(r.collective, plan.algorithm, r.hosts, rank, r.root);
+}
+
 Status add_rank(ExplainedPlan& plan, int rank) {
   const PlanRequest& r = plan.request;
-  auto built = RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+  auto built = RONDO_TRY(schedule_of(plan, rank));
   auto program = RONDO_TRY(schedule::lower(
       built, plan.count, limits_of(r), schedule::equal_layout(r.collective, r.ranks, plan.count)));
   plan.schedules.push_back(std::move(built));
@@ -166,8 +182,7 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
       (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
   uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
   for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
-    const auto built =
-        RONDO_TRY(algorithms::build(r.collective, plan.algorithm, r.ranks, rank, r.root));
+    const auto built = RONDO_TRY(schedule_of(plan, rank));
     for (const schedule::Step& step : built.steps) {
       bytes += kPiece * (1 + step.sources.size() + step.destinations.size());
       if (step.sources.size() > 1) bytes += (step.sources.size() - 1) * parts * value;
@@ -187,16 +202,46 @@ uint64_t buffer_elements(const ExplainedPlan& plan) {
 RankBytes bytes_of(const ExplainedPlan& plan, int rank, const schedule::Traffic& traffic) {
   const PlanRequest& r = plan.request;
   const algorithms::Volume volume = algorithms::volume_of(
-      r.collective, plan.algorithm, r.ranks, rank, is_rooted(r.collective) ? r.root : 0);
+      r.collective, plan.algorithm, *r.hosts, rank, is_rooted(r.collective) ? r.root : 0);
   const uint64_t element = size_of(r.type);
   const auto size = static_cast<double>(buffer_elements(plan) * element);
   return {.rank = rank,
           .sent = traffic.elements_sent * element,
           .fetched = traffic.elements_fetched * element,
-          .formula_sent = size * static_cast<double>(volume.sent.units) / r.ranks,
-          .formula_fetched = size * static_cast<double>(volume.fetched.units) / r.ranks,
+          .formula_sent = volume.sent.bytes(size, static_cast<uint64_t>(r.ranks)),
+          .formula_fetched = volume.fetched.bytes(size, static_cast<uint64_t>(r.ranks)),
           .sent_text = std::string(volume.sent.text),
           .fetched_text = std::string(volume.fetched.text)};
+}
+
+/// Compares what crosses the wire with the formula.
+WireBytes wire_bytes_of(const ExplainedPlan& plan) {
+  const PlanRequest& r = plan.request;
+  const uint64_t element = size_of(r.type);
+  const base::HostMap& hosts = *r.hosts;
+  WireBytes wire;
+  if (const auto formula = algorithms::find(r.collective, plan.algorithm)->wire) {
+    const algorithms::WireTerms terms =
+        formula({.p = static_cast<double>(r.ranks),
+                 .n = static_cast<double>(plan.count * element),
+                 .slot = static_cast<double>(r.links.slot_bytes),
+                 .on = algorithms::spread_of(hosts, is_rooted(r.collective) ? r.root : 0)});
+    wire.formula = terms.bytes;
+    wire.text = terms.text;
+  }
+  if (plan.programs.size() != static_cast<size_t>(r.ranks)) return wire;
+  std::vector<schedule::Crossing> crossings(static_cast<size_t>(hosts.hosts()));
+  for (int rank = 0; rank < r.ranks; ++rank) {
+    schedule::add_crossings(plan.programs[static_cast<size_t>(rank)], rank, hosts, crossings);
+  }
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    const schedule::Crossing& crossing = crossings[static_cast<size_t>(host)];
+    wire.hosts.push_back({.host = host,
+                          .ranks = static_cast<int>(hosts.ranks_on(host).size()),
+                          .sent = crossing.elements_out * element,
+                          .received = crossing.elements_in * element});
+  }
+  return wire;
 }
 
 void count_bytes(ExplainedPlan& plan) {
@@ -208,6 +253,7 @@ void count_bytes(ExplainedPlan& plan) {
     plan.bytes.push_back(bytes_of(plan, plan.schedules[i].rank,
                                   schedule::traffic_of(plan.programs[i], plan.request.ranks)));
   }
+  if (is_between_hosts(plan.request)) plan.wire = wire_bytes_of(plan);
 }
 
 void verify(ExplainedPlan& plan) {
@@ -216,7 +262,8 @@ void verify(ExplainedPlan& plan) {
                                        .root = r.root,
                                        .in_place = false,
                                        .count = plan.count,
-                                       .programs = std::move(plan.programs)};
+                                       .programs = std::move(plan.programs),
+                                       .hosts = r.hosts};
   if (is_varying(r.collective)) {
     operation.layouts.assign(static_cast<size_t>(r.ranks),
                              schedule::equal_layout(r.collective, r.ranks, plan.count));
@@ -239,6 +286,18 @@ void verify(ExplainedPlan& plan) {
                                       moved.elements_sent[rank] + moved.elements_fetched[rank],
                                       (b.sent + b.fetched) / size_of(r.type)));
   }
+  for (const HostBytes& h : plan.wire ? plan.wire->hosts : std::vector<HostBytes>()) {
+    const schedule::Crossing& moved =
+        plan.verification->report.crossings[static_cast<size_t>(h.host)];
+    const uint64_t sent = moved.elements_out * size_of(r.type);
+    const uint64_t received = moved.elements_in * size_of(r.type);
+    if (sent == h.sent && received == h.received) continue;
+    plan.verification->verdict =
+        Status(Code::kDataError,
+               fmt::format("host {} sent {} bytes to others and received {}, but its ranks' "
+                           "programs have {} and {}",
+                           h.host, sent, received, h.sent, h.received));
+  }
 }
 
 }  // namespace
@@ -250,17 +309,32 @@ double ExplainedPlan::predicted_us() const {
   return 0;
 }
 
+uint64_t WireBytes::busiest() const {
+  uint64_t most = 0;
+  for (const HostBytes& h : hosts) most = std::max({most, h.sent, h.received});
+  return most;
+}
+
 bool ExplainedPlan::bytes_match() const {
-  return !equal_chunks || std::all_of(bytes.begin(), bytes.end(), [](const RankBytes& b) {
-    return static_cast<double>(b.sent) == b.formula_sent &&
-           static_cast<double>(b.fetched) == b.formula_fetched;
-  });
+  if (!equal_chunks) return true;
+  // A formula's quotients may be rounded in the last bit.
+  const bool crosses = wire && !wire->hosts.empty();
+  const double off = crosses ? static_cast<double>(wire->busiest()) - wire->formula : 0;
+  return std::abs(off) <= 1e-9 * (crosses ? wire->formula : 0) &&
+         std::all_of(bytes.begin(), bytes.end(), [](const RankBytes& b) {
+           return static_cast<double>(b.sent) == b.formula_sent &&
+                  static_cast<double>(b.fetched) == b.formula_fetched;
+         });
 }
 
 Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   RONDO_TRY(check(request));
   ExplainedPlan plan{};
   plan.request = request;
+  if (!request.hosts) {
+    plan.request.hosts =
+        std::make_shared<const base::HostMap>(base::HostMap::one_host(request.ranks));
+  }
   plan.count = count_of(request);
   RONDO_TRY(choose(plan));
   plan.library_memory_us = on_library_memory(plan);
@@ -283,6 +357,23 @@ Result<ExplainedPlan> make_plan(const PlanRequest& request) {
   count_bytes(plan);
   if (plan.not_verified.empty()) verify(plan);
   return plan;
+}
+
+std::string ranks_text(const PlanRequest& r) {
+  std::string text = comm::counted(r.ranks, "rank");
+  if (!is_between_hosts(r)) return text;
+  const base::HostMap& hosts = *r.hosts;
+  std::vector<size_t> on;
+  for (int host = 0; host < hosts.hosts(); ++host) on.push_back(hosts.ranks_on(host).size());
+  text += fmt::format(" on {} hosts", hosts.hosts());
+  if (std::count(on.begin(), on.end(), on[0]) == hosts.hosts()) {
+    return text + fmt::format(" of {}", on[0]);
+  }
+  constexpr size_t kMostShown = 8;
+  const size_t shown = std::min(on.size(), kMostShown);
+  return text + fmt::format(" ({}{})",
+                            fmt::join(on.begin(), on.begin() + static_cast<long>(shown), ", "),
+                            shown < on.size() ? ", ..." : "");
 }
 
 std::string operand_text(const schedule::Operand& operand, bool destination) {

@@ -17,6 +17,7 @@ struct PlanRequest {
   Collective collective = Collective::kAllReduce;
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: by prediction
   int ranks = 0;
+  schedule::SharedHosts hosts;  // of the ranks; null: all are on one
   int root = 0;
   std::optional<int> cores;  // that the ranks share, as `links` has it; none: one for each rank
   std::optional<int> rank;   // only this rank's schedule; then nothing is verified
@@ -36,6 +37,21 @@ struct RankBytes {
   std::string sent_text, fetched_text;
 };
 
+/// Bytes that one host sends to others and receives from them.
+struct HostBytes {
+  int host, ranks;
+  uint64_t sent, received;
+};
+
+/// What crosses the wire. The formula is for the busiest host and direction.
+struct WireBytes {
+  std::vector<HostBytes> hosts;  // empty where not all ranks' programs were made
+  double formula = 0;
+  std::string text;  // empty: the number only
+
+  uint64_t busiest() const;
+};
+
 struct Verification {
   Status verdict;
   schedule::VerifyReport report;
@@ -51,7 +67,8 @@ struct ExplainedPlan {
   std::vector<schedule::Schedule> schedules;  // all ranks', or the requested rank's
   std::vector<schedule::Program> programs;    // likewise
   bool equal_chunks;
-  std::vector<RankBytes> bytes;  // likewise; empty for a barrier, and for one rank
+  std::vector<RankBytes> bytes;   // likewise; empty for a barrier, and for one rank
+  std::optional<WireBytes> wire;  // between hosts, but of a barrier
   std::optional<Verification> verification;
   std::string not_verified;  // why there is no proof
 
@@ -64,6 +81,9 @@ struct ExplainedPlan {
 /// Errors: kInvalidArgument, kUnavailable; the message names the value and the alternatives. A plan
 /// that proves wrong is not an error: see ExplainedPlan::right().
 Result<ExplainedPlan> make_plan(const PlanRequest& request);
+
+/// "4 ranks", "16 ranks on 2 hosts of 8", "6 ranks on 3 hosts (1, 3, 2)".
+std::string ranks_text(const PlanRequest& request);
 
 /// "In", "slot to 2", "In of 3", ...
 std::string operand_text(const schedule::Operand& operand, bool destination);

@@ -35,7 +35,7 @@ constexpr const char* kStdout = "-";
 
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string links, pace, json, svg, size;
+  std::string hosts, links, pace, json, svg, size;
   int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
 };
 
@@ -52,6 +52,30 @@ std::optional<uint64_t> parse_size(const std::string& text) {
                                                      : 10 * (1 + static_cast<int>(power));
   if (shift > 30 || value > (UINT64_MAX >> shift)) return std::nullopt;
   return value << shift;
+}
+
+/// "4x8": as many hosts, times ranks on each; "3,2,3": the ranks of each host. They are numbered host
+/// after host.
+std::optional<std::vector<int>> parse_hosts(const std::string& text) {
+  std::vector<int> numbers;
+  char separator = 0;
+  for (const char *at = text.data(), *end = at + text.size();;) {
+    int number = 0;
+    const auto [rest, error] = std::from_chars(at, end, number);
+    if (error != std::errc{} || number < 1 || number > base::kMaxScheduleRanks) return std::nullopt;
+    numbers.push_back(number);
+    if (rest == end) break;
+    if ((*rest != 'x' && *rest != ',') || (separator != 0 && *rest != separator)) {
+      return std::nullopt;
+    }
+    separator = *rest;
+    at = rest + 1;
+  }
+  if (separator != 'x') return numbers;
+  if (numbers.size() != 2 || int64_t{numbers[0]} * numbers[1] > base::kMaxScheduleRanks) {
+    return std::nullopt;
+  }
+  return std::vector<int>(static_cast<size_t>(numbers[0]), numbers[1]);
 }
 
 template <size_t N>
@@ -76,13 +100,16 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
-  app.add_option("--ranks", flags.ranks, "number of ranks")
-      ->required()
-      ->check(CLI::Range(1, base::kMaxScheduleRanks));
+  auto* ranks = app.add_option("--ranks", flags.ranks, "number of ranks, all on one host")
+                    ->check(CLI::Range(1, base::kMaxScheduleRanks));
+  app.add_option("--hosts", flags.hosts,
+                 "instead: hosts x ranks on each, as in 4x8, or the ranks of each, as in 3,2,3")
+      ->excludes(ranks);
   app.add_option(
          "--cores", flags.cores,
-         "cores that the ranks share; else those of this machine that rondo-plan may use, but "
-         "where --links or RONDO_LINKS names a profile, one for each rank")
+         "cores that the ranks of a host share; else those of this machine that rondo-plan may "
+         "use, but with --hosts, and where --links or RONDO_LINKS names a profile, one for each "
+         "rank")
       ->check(CLI::Range(1, base::kMaxScheduleRanks));
   app.add_option("--size", flags.size,
                  "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary; a "
@@ -114,13 +141,34 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
       ->needs(svg);
 }
 
+void read_ranks(const PlanFlags& flags, PlanRequest& r) {
+  r.ranks = flags.ranks;
+  if (flags.hosts.empty() && flags.ranks == 0) throw CLI::RequiredError("--ranks or --hosts");
+  if (flags.hosts.empty()) return;
+  const auto ranks_on = parse_hosts(flags.hosts);
+  std::vector<int> labels;
+  for (size_t host = 0; ranks_on && host < ranks_on->size(); ++host) {
+    labels.insert(labels.end(), static_cast<size_t>((*ranks_on)[host]), static_cast<int>(host));
+    if (labels.size() > base::kMaxScheduleRanks) break;
+  }
+  if (!ranks_on || labels.size() > base::kMaxScheduleRanks) {
+    throw CLI::ValidationError("--hosts",
+                               "'" + flags.hosts +
+                                   "' is neither hosts x ranks on each, as in 4x8, nor the ranks "
+                                   "of each, as in 3,2,3, of " +
+                                   std::to_string(base::kMaxScheduleRanks) + " ranks at most");
+  }
+  r.ranks = static_cast<int>(labels.size());
+  if (ranks_on->size() > 1) r.hosts = std::make_shared<const base::HostMap>(labels);
+}
+
 PlanRequest read_request(const PlanFlags& flags) {
   PlanRequest r;
   r.collective = parse_or_refuse<Collective>("COLLECTIVE", flags.collective, kCollectiveNames);
   r.algorithm = parse_or_refuse<Algorithm>("--algorithm", flags.algorithm, kAlgorithmNames);
   r.type = parse_or_refuse<DataType>("-d", flags.type, kDataTypeNames);
   r.op = parse_or_refuse<ReduceOp>("-o", flags.op, kReduceOpNames);
-  r.ranks = flags.ranks;
+  read_ranks(flags, r);
   r.root = flags.root;
   if (flags.size.empty() && r.collective != Collective::kBarrier) {
     throw CLI::RequiredError("--size");
@@ -137,10 +185,15 @@ PlanRequest read_request(const PlanFlags& flags) {
     throw CLI::ValidationError("--svg", "stdout has the JSON: write one of them to a file");
   }
   const bool wire = !flags.pace.empty();
+  if (r.hosts && (wire || flags.memory == "library")) {
+    throw CLI::ValidationError("--hosts",
+                               "have a wire of their own (see --links) and share no "
+                               "memory: leave out --pace and --memory library");
+  }
   if (wire && flags.memory == "library") {
     throw CLI::ValidationError("--pace", "a wire maps no memory: leave out --memory library");
   }
-  if (!flags.svg.empty() && (flags.ranks > kMostRanksDrawn || flags.rank >= 0)) {
+  if (!flags.svg.empty() && (r.ranks > kMostRanksDrawn || flags.rank >= 0)) {
     throw CLI::ValidationError("--svg", "draws all ranks, " + std::to_string(kMostRanksDrawn) +
                                             " at most: choose fewer, and leave out --rank");
   }
@@ -156,15 +209,22 @@ PlanRequest read_request(const PlanFlags& flags) {
 /// Those that the ranks share, unless each is to have one.
 std::optional<int> cores_of(const PlanFlags& flags) {
   if (flags.cores > 0) return flags.cores;
-  if (!flags.links.empty()) return std::nullopt;  // of another machine, perhaps
+  if (!flags.links.empty() || !flags.hosts.empty()) return std::nullopt;  // of other machines
   const std::string allowed = kernels::allowed_cpus();
   return std::clamp(kernels::count_cpus(allowed), 1, topology::granted_cpus());
 }
 
-Result<tuner::LinkProfile> links_of(const PlanFlags& flags, std::optional<int> cores) {
+Result<tuner::LinkProfile> links_of(const PlanFlags& flags, const PlanRequest& r) {
   const tuner::LinkProfile host =
       RONDO_TRY(tuner::find_profile(flags.links, tuner::shared_memory_profile()));
-  tuner::RanksOnHost where{.ranks = flags.ranks, .cores = cores.value_or(flags.ranks)};
+  size_t here = static_cast<size_t>(r.ranks);  // on the largest host
+  if (r.hosts) here = r.hosts->ranks_on(0).size();
+  for (int h = 1; r.hosts && h < r.hosts->hosts(); ++h) {
+    here = std::max(here, r.hosts->ranks_on(h).size());
+  }
+  tuner::RanksOnHost where{.ranks = static_cast<int>(here),
+                           .ranks_elsewhere = r.ranks - static_cast<int>(here),
+                           .cores = r.cores.value_or(static_cast<int>(here))};
   if (!flags.pace.empty()) where.wire = RONDO_TRY(transport::parse_pace(flags.pace));
   return tuner::profile_of(where, host);
 }
@@ -218,7 +278,7 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kMistake;
   }
   request.cores = cores_of(flags);
-  auto links = links_of(flags, request.cores);
+  auto links = links_of(flags, request);
   if (!links.ok()) return failed(links.status());
   request.links = std::move(*links);
   auto plan = make_plan(request);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 
+#include "comm/algorithms/algorithm.hpp"
 #include "comm/base/counted.hpp"
 #include "comm/plan/plan.hpp"
 
@@ -59,12 +60,24 @@ constexpr Term kTerms[] = {
     {"overhead", &tuner::Price::overhead_us, 0}, {"latency", &tuner::Price::latency_us, 0},
     {"slots", &tuner::Price::slots_us, 0},       {"memory", &tuner::Price::memory_us, 0},
     {"reduce", &tuner::Price::reduce_us, 0},     {"kernel", &tuner::Price::process_copy_us, 0},
-    {"corrected", &tuner::Price::correction, 1}};
+    {"wire", &tuner::Price::wire_us, 0},         {"corrected", &tuner::Price::correction, 1}};
+
+bool is_between_hosts(const ExplainedPlan& plan) { return plan.request.hosts->hosts() > 1; }
+
+/// Between hosts there is a term more, and names are longer: narrower columns keep to 80.
+std::string cell(const ExplainedPlan& plan, double us, bool sum = false) {
+  if (is_between_hosts(plan)) return fmt::format(" {:{}.1f}", us, sum ? 10 : 8);
+  return fmt::format(" {:{}.2f}", us, sum ? 11 : 9);
+}
 
 void print_candidates(std::FILE* out, const ExplainedPlan& plan) {
+  // Without a price: those that cannot join hosts.
+  const auto is_listed = [&](const tuner::Candidate& c) {
+    return algorithms::refusal_on(c.algorithm, *plan.request.hosts) == nullptr;
+  };
   const auto tells = [&](const Term& term) {
     return std::ranges::any_of(plan.candidates, [&](const tuner::Candidate& c) {
-      return c.price.*term.value != term.nothing;
+      return is_listed(c) && c.price.*term.value != term.nothing;
     });
   };
   std::vector<Term> terms;
@@ -72,14 +85,17 @@ void print_candidates(std::FILE* out, const ExplainedPlan& plan) {
   const bool corrected = tells(std::end(kTerms)[-1]);
   line(out, fmt::format("predicted time in us, the sum of its terms{}:",
                         corrected ? ", times the profile's correction" : ""));
-  std::string head = fmt::format("{:15} {:>11}", "candidate", "sum");
-  for (const Term& term : terms) head += fmt::format(" {:>9}", term.title);
+  const bool narrow = is_between_hosts(plan);
+  std::string head =
+      fmt::format("{:{}} {:>{}}", "candidate", narrow ? 17 : 15, "sum", narrow ? 10 : 11);
+  for (const Term& term : terms) head += fmt::format(" {:>{}}", term.title, narrow ? 8 : 9);
   line(out, head);
   std::map<std::string, std::string> refused;  // reason -> candidates
   for (const tuner::Candidate& c : plan.candidates) {
-    std::string row = fmt::format("{:15} {:11.2f}", name(c.algorithm), c.price.total_us());
-    for (const Term& term : terms) row += fmt::format(" {:9.2f}", c.price.*term.value);
-    line(out, row);
+    std::string row = fmt::format("{:{}}", name(c.algorithm), narrow ? 17 : 15) +
+                      cell(plan, c.price.total_us(), true);
+    for (const Term& term : terms) row += cell(plan, c.price.*term.value);
+    if (is_listed(c)) line(out, row);
     if (c.refusal == nullptr) continue;
     std::string& names = refused[c.refusal];
     names += (names.empty() ? "" : ", ") + std::string(name(c.algorithm));
@@ -141,6 +157,29 @@ void print_bytes(std::FILE* out, const ExplainedPlan& plan) {
   }
 }
 
+void print_wire(std::FILE* out, const ExplainedPlan& plan) {
+  if (!plan.wire) return;
+  const WireBytes& wire = *plan.wire;
+  if (wire.hosts.empty()) {
+    line(out, fmt::format("bytes that cross the busiest host's link, each way: {}{:.0f} by the "
+                          "formula (not counted: it takes all ranks' programs)",
+                          wire.text.empty() ? "" : wire.text + " = ", wire.formula));
+    return;
+  }
+  line(out, "bytes that cross the hosts' links, by the programs:");
+  for (size_t i = 0; i < wire.hosts.size() && i < kRanksShown; ++i) {
+    const HostBytes& h = wire.hosts[i];
+    line(out, fmt::format("  host {} ({}): sends {}, receives {}", h.host, counted(h.ranks, "rank"),
+                          h.sent, h.received));
+  }
+  if (wire.hosts.size() > kRanksShown) {
+    line(out, fmt::format("  ({} hosts more: --json shows all)", wire.hosts.size() - kRanksShown));
+  }
+  line(out, fmt::format("  the most, against the formula: {}",
+                        against(wire.busiest(), wire.formula,
+                                wire.text.empty() ? "the formula" : wire.text, plan.equal_chunks)));
+}
+
 void print_verification(std::FILE* out, const ExplainedPlan& plan) {
   if (!plan.verification) {
     line(out, "not verified: " + plan.not_verified);
@@ -174,13 +213,23 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
                         reduces ? fmt::format(", {}", name(r.op)) : "",
                         is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
   const std::string ranks =
-      counted(r.ranks, "rank") + (r.cores ? " on " + counted(*r.cores, "core") : "");
+      ranks_text(r) +
+      (r.cores ? fmt::format("{}{}", is_between_hosts(plan) ? ", each host of " : " on ",
+                             counted(*r.cores, "core"))
+               : "");
   line(out, fmt::format("{}{}, {}, {}", name(r.collective), what, ranks,
-                        !r.available.publish     ? "a wire"
+                        is_between_hosts(plan)   ? "a wire between hosts"
+                        : !r.available.publish   ? "a wire"
                         : r.available.references ? "library memory"
                                                  : "plain memory"));
   line(out, fmt::format("links: {}; {} slots of {} bytes", r.links.name, r.links.slots,
                         r.links.slot_bytes));
+  if (is_between_hosts(plan)) {
+    line(out, fmt::format("between hosts: {:g} us, {:g} us for each message, {:.4g} GB/s for the "
+                          "link of a host",
+                          r.links.wire_alpha_us, r.links.wire_message_us,
+                          1e-3 / std::max(r.links.wire_us_per_byte, 1e-12)));
+  }
   line(out, "");
   print_candidates(out, plan);
   line(out, "");
@@ -194,6 +243,7 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
   print_schedules(out, plan);
   line(out, "");
   print_bytes(out, plan);
+  print_wire(out, plan);
   print_verification(out, plan);
 }
 

@@ -265,4 +265,16 @@ Traffic traffic_of(const Program& program, int ranks) {
   return traffic;
 }
 
+void add_crossings(const Program& program, int rank, const base::HostMap& hosts,
+                   std::vector<Crossing>& crossings) {
+  for (const Instruction& i : program.instructions) {
+    for (uint32_t k = 0; k < i.destinations; ++k) {
+      const Operand& o = program.operands[i.first + i.sources + k];
+      if (o.place != OperandKind::kSlot || hosts.share_host(rank, o.peer)) continue;
+      crossings[static_cast<size_t>(hosts.host_of(rank))].elements_out += i.length;
+      crossings[static_cast<size_t>(hosts.host_of(o.peer))].elements_in += i.length;
+    }
+  }
+}
+
 }  // namespace rondo::schedule

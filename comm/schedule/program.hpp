@@ -125,6 +125,16 @@ struct Traffic {
 };
 Traffic traffic_of(const Program& program, int ranks);
 
+/// What ranks of one host send to other hosts, and what these send to it.
+struct Crossing {
+  uint64_t elements_out = 0, elements_in = 0;
+  friend bool operator==(const Crossing&, const Crossing&) = default;
+};
+
+/// Adds what `rank` sends to other hosts by its program, to the crossings of every host.
+void add_crossings(const Program& program, int rank, const base::HostMap& hosts,
+                   std::vector<Crossing>& crossings);
+
 /// Pure: schedule + count (the collective's own `count` argument) + limits. The slices of a round
 /// fit the FIFOs: with slots at most depth / 2, but one at least, whatever the schedule. A barrier
 /// ignores `count`: it moves one element at most. Schedules without slots are one round of one

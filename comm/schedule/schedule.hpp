@@ -14,8 +14,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "comm/base/host_map.hpp"
 #include "rondo/types.hpp"
 
 namespace rondo::schedule {
@@ -78,6 +80,9 @@ constexpr int block_out(Collective collective, int chunk, int ranks) {
   return base_of(collective) == Collective::kAllToAll ? chunk / ranks : chunk;
 }
 
+/// Which ranks share a host, held by the schedules of all ranks together; null: all do.
+using SharedHosts = std::shared_ptr<const base::HostMap>;
+
 /// One rank's part.
 struct Schedule {
   Collective collective;
@@ -88,6 +93,7 @@ struct Schedule {
   int chunks;                // into how many chunks the collective's data is divided
   uint32_t least_depth = 1;  // the smallest FIFO depth that it runs with
   std::vector<Step> steps;
+  SharedHosts hosts = nullptr;
 };
 
 /// The field's word for a step: "send", "recv", "recv_reduce_send", "recv_reduce_copy_send",

@@ -330,8 +330,16 @@ Status SymbolicChannel::move(int rank, const Program& program, const Instruction
     }
     RONDO_TRY(put(rank, i, o, index, value));
     if (o.place != OperandKind::kOut) report_.elements_sent[at(rank)] += length;
+    if (o.place == OperandKind::kSlot) count_crossing(rank, o.peer, length);
   }
   return {};
+}
+
+void SymbolicChannel::count_crossing(int from, int to, uint64_t length) {
+  const SharedHosts& hosts = operations_[0].hosts;
+  if (!hosts || hosts->share_host(from, to)) return;
+  report_.crossings[at(hosts->host_of(from))].elements_out += length;
+  report_.crossings[at(hosts->host_of(to))].elements_in += length;
 }
 
 Result<ValueId> SymbolicChannel::take(int rank, const Instruction& i, const Operand& o,

@@ -109,6 +109,7 @@ class SymbolicChannel {
   Result<ValueId> take(int rank, const Instruction& i, const Operand& o, uint64_t index);
   Result<ValueId> fold(int rank, const Instruction& i, const std::vector<ValueId>& sources);
   Status put(int rank, const Instruction& i, const Operand& o, uint64_t index, ValueId value);
+  void count_crossing(int from, int to, uint64_t length);
   Status enter(int rank);
   void next(int rank);
 

@@ -212,6 +212,13 @@ std::string offset_fault(const LoweredOperation& op, const Location& o, int rank
          " of a buffer in which it begins at " + text(expected);
 }
 
+/// Why ranks of two hosts cannot meet so, or empty.
+std::string hosts_fault(const LoweredOperation& op, const Operand& o, bool destination, int rank) {
+  const bool theirs = in_peer(o) || (o.place == OperandKind::kPublished && !destination);
+  if (!op.hosts || !theirs || op.hosts->share_host(rank, o.peer)) return "";
+  return "reaches into memory of rank " + std::to_string(o.peer) + ", which is on another host";
+}
+
 /// Two equal operands on one side would take two slots in one move, or fold a contribution twice.
 bool repeats(std::span<const Location> operands) {
   if (operands.size() < 2) return false;
@@ -231,8 +238,11 @@ std::string instruction_fault(const LoweredOperation& op, int rank, const Instru
   const int ranks = static_cast<int>(op.programs.size());
   if (i.action == Action::kSignal) return {};
   if (i.action == Action::kWait) {
-    if (i.peer >= 0 && i.peer < ranks && i.peer != rank) return {};
-    return "waits for rank " + std::to_string(i.peer) + ", which is not a peer";
+    if (i.peer < 0 || i.peer >= ranks || i.peer == rank) {
+      return "waits for rank " + std::to_string(i.peer) + ", which is not a peer";
+    }
+    if (!op.hosts || op.hosts->share_host(rank, i.peer)) return {};
+    return "waits for the counter of rank " + std::to_string(i.peer) + ", which is on another host";
   }
   if (i.sources == 0 || i.destinations == 0 || i.chunk < 0 ||
       uint64_t{i.first} + i.sources + i.destinations > program.operands.size()) {
@@ -251,6 +261,7 @@ std::string instruction_fault(const LoweredOperation& op, int rank, const Instru
   for (size_t o = 0; o < all.size(); ++o) {
     std::string fault = operand_fault(op.collective, all[o], o >= i.sources, rank, ranks, i.chunk);
     if (fault.empty()) fault = offset_fault(op, all[o], rank);
+    if (fault.empty()) fault = hosts_fault(op, all[o], o >= i.sources, rank);
     if (!fault.empty()) return fault;
   }
   if (i.length != chunk_length(op, i.chunk)) {
@@ -294,6 +305,14 @@ Status check_form(std::span<const LoweredOperation> operations, const Limits& li
       return wrong(what + "programs for " + text(op.programs.size()) +
                    " ranks, but operation 0 has " + text(operations[0].programs.size()));
     }
+    const LoweredOperation& first = operations[0];
+    if (op.hosts && static_cast<size_t>(op.hosts->ranks()) != op.programs.size()) {
+      return wrong(what + "hosts of " + text(static_cast<uint64_t>(op.hosts->ranks())) +
+                   " ranks for programs of " + text(op.programs.size()));
+    }
+    if ((op.hosts && first.hosts && !(*op.hosts == *first.hosts)) || !op.hosts != !first.hosts) {
+      return wrong(what + "ranks are on other hosts than in operation 0");
+    }
     if (const Status status = check_layouts(op); !status.ok())
       return wrong(what + status.message());
     RONDO_TRY(check_geometry(op, what, limits));
@@ -329,6 +348,9 @@ Result<VerifyReport> verify(std::span<const LoweredOperation> operations, const 
   RONDO_TRY(check_form(operations, limits));
   report.elements_sent.resize(operations[0].programs.size());
   report.elements_fetched.resize(operations[0].programs.size());
+  if (operations[0].hosts) {
+    report.crossings.resize(static_cast<size_t>(operations[0].hosts->hosts()));
+  }
   size_t channels = 0;
   for (const LoweredOperation& op : operations) {
     channels = std::max(channels, op.programs[0].channels.size());

@@ -25,6 +25,7 @@ struct LoweredOperation {
   uint64_t count = 0;     // the collective's own argument
   std::vector<Program> programs;       // [rank]
   std::vector<BlockLayout> layouts{};  // [rank], of a _v collective
+  SharedHosts hosts = nullptr;         // as the schedules have it
 };
 
 /// Elements of chunk `chunk`, as the collective is defined.
@@ -33,6 +34,7 @@ uint64_t chunk_length(const LoweredOperation& op, int chunk);
 struct VerifyReport {
   std::vector<uint64_t> elements_sent;     // [rank], as in Traffic, over all operations
   std::vector<uint64_t> elements_fetched;  // [rank]
+  std::vector<Crossing> crossings;         // [host]; empty where all ranks are on one
   uint64_t moves = 0;                      // of the programs, by all ranks
   /// Over all channels and operations. Of rounds that are alike only some are carried out, and
   /// stand for the others; symbolic.hpp says why they may.
@@ -47,6 +49,7 @@ struct VerifyReport {
 ///    known to have come;
 ///  - everybody comes to the end at this FIFO depth, and no slot is left over;
 ///  - slices and rounds cover every element once, within slots;
+///  - nothing but slots of links joins ranks of different hosts;
 ///  - In is not read after Out, in the same place, was written, and no peer touches a buffer before
 ///    it is posted, while another access conflicts, or after its owner may have returned.
 /// `limits`: element_bytes, slot_bytes and depth are used. Otherwise kDataError, with a sentence

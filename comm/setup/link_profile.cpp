@@ -28,7 +28,10 @@ std::string links_of(const Config& config) {
 }
 
 Result<tuner::LinkProfile> link_profile(const ProfileQuery& where) {
-  tuner::RanksOnHost ranks{.ranks = where.ranks, .channels = where.channels, .cores = where.cpus};
+  tuner::RanksOnHost ranks{.ranks = where.ranks,
+                           .ranks_elsewhere = where.ranks_elsewhere,
+                           .channels = where.channels,
+                           .cores = where.cpus};
   if (!where.pace.empty()) {
     auto pacing = transport::parse_pace(where.pace);
     if (!pacing.ok()) return pacing.status();

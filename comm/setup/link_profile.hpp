@@ -11,10 +11,11 @@ namespace rondo::comm {
 
 /// What the choice of a communicator's profile depends on.
 struct ProfileQuery {
-  int ranks, channels;
+  int ranks, channels;       // on this host
   int cpus;                  // that the ranks together may use
   tuner::LinkProfile links;  // of the host, with a core for every rank: host_profile()
   std::string pace;          // Config::pace, empty: none
+  int ranks_elsewhere = 0;   // on other hosts
 };
 
 /// Rank 0's link profile, which all ranks of a communicator use, and of those made from it.

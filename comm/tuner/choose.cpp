@@ -31,6 +31,10 @@ bool is_given_up_in_place(Collective collective, Algorithm algorithm) {
 const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
                     bool in_place) {
   const algorithms::Needs& needs = traits_of(algorithm).needs;
+  if (available.hosts != nullptr) {
+    const char* const why = algorithms::refusal_on(algorithm, *available.hosts);
+    if (why != nullptr) return why;
+  }
   if (available.scaled && !can_scale(*available.scaled, algorithm))
     return "scaled inputs would be rounded differently";
   if (needs.publish && !available.publish) return "no slots with several readers";
@@ -70,9 +74,11 @@ std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t byt
                                   const Available& available, bool in_place,
                                   const LinkProfile& profile) {
   std::vector<Candidate> all;
+  const bool one_host = available.hosts == nullptr || available.hosts->hosts() <= 1;
   for (const AlgorithmTraits* traits : algorithms::all()) {
     const Algorithm algorithm = traits->algorithm;
     if (algorithms::find(collective, algorithm) == nullptr) continue;
+    if (one_host && traits->needs.hosts) continue;
     all.push_back({.algorithm = algorithm,
                    .price = price({.collective = collective,
                                    .algorithm = algorithm,
@@ -80,7 +86,8 @@ std::vector<Candidate> candidates(Collective collective, int ranks, uint64_t byt
                                    .bytes = bytes,
                                    .mapped = available.references ||
                                              (traits->needs.references &&
-                                              !copies_between_processes(collective, available))},
+                                              !copies_between_processes(collective, available)),
+                                   .hosts = available.hosts},
                                   profile),
                    .refusal = refusal(collective, algorithm, available, in_place)});
   }

@@ -27,13 +27,16 @@ struct Available {
   std::optional<DataType> type = {};
   /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
   std::optional<DataType> scaled = {};
+  /// Of the ranks; null: all are on one. Between hosts nothing is shared, whatever is said above.
+  const base::HostMap* hosts = nullptr;
 };
 
 /// Whether the algorithm can fold inputs that are scaled in transit. In one-shot every rank folds
 /// its own input unrounded and the others' rounded, which would give small types different bits.
 bool can_scale(DataType type, Algorithm algorithm);
 
-/// `bytes` as in Question. Of equal predictions the first in the order of Algorithm wins. The
+/// `bytes` as in Question. With several hosts, reductions that must fold in rank order go by two-shot,
+/// star or chain: their bits do not depend on which ranks share a host. Of equal predictions the first in the order of Algorithm wins. The
 /// ring, and where it is excluded two-shot or the star, have no requirements, so there is always a
 /// choice (else kAuto). `in_place`: whether some rank's buffers may be in place; algorithms that are then unsafe
 /// are excluded. Exception: if no safe direct algorithm exists and ranks make offers, an unsafe
@@ -42,7 +45,7 @@ Algorithm choose(Collective collective, int ranks, uint64_t bytes, const Availab
                  bool in_place, const LinkProfile& profile);
 
 /// Every algorithm of the collective, cheapest first, with the reason why it may not be used: to
-/// explain a choice.
+/// explain a choice. Where all ranks are on one host, without those for several.
 struct Candidate {
   Algorithm algorithm;
   Price price;

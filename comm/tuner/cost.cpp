@@ -43,8 +43,11 @@ double interpolate(const std::vector<Correction::Point>& points, uint64_t bytes)
   return from_factor + (to_factor - from_factor) * (n - from) / (to - from);
 }
 
+bool is_on_one_host(const Question& q) { return q.hosts == nullptr || q.hosts->hosts() <= 1; }
+
+/// Corrections were measured on one host.
 double correction_of(const Question& q, const LinkProfile& profile) {
-  if (q.ranks != profile.corrected_ranks) return 1;
+  if (q.ranks != profile.corrected_ranks || !is_on_one_host(q)) return 1;
   for (const Correction& c : profile.corrections) {
     if (c.collective == q.collective && c.algorithm == q.algorithm && c.mapped == q.mapped &&
         !c.points.empty()) {
@@ -54,31 +57,45 @@ double correction_of(const Question& q, const LinkProfile& profile) {
   return 1;
 }
 
+double most_on_a_host(const Question& q) {
+  if (is_on_one_host(q)) return q.ranks;
+  size_t most = 0;
+  for (int h = 0; h < q.hosts->hosts(); ++h) most = std::max(most, q.hosts->ranks_on(h).size());
+  return static_cast<double>(most);
+}
+
 }  // namespace
 
-algorithms::Terms terms_of(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
-                           const LinkProfile& profile) {
-  const algorithms::CollectiveTraits* traits = algorithms::find(collective, algorithm);
+algorithms::Terms terms_of(const Question& q, const LinkProfile& profile) {
+  const algorithms::CollectiveTraits* traits = algorithms::find(q.collective, q.algorithm);
   if (traits == nullptr) return {};
-  const bool barrier = collective == Collective::kBarrier;
-  const auto n = static_cast<double>(bytes);
-  if (ranks == 1) return {.memory_bytes = barrier ? 0 : 2 * n};
-  return traits->terms({.p = static_cast<double>(ranks),
-                        .n = barrier ? 1 : n,
-                        .slot = static_cast<double>(profile.slot_bytes)});
+  const bool barrier = q.collective == Collective::kBarrier;
+  const auto n = static_cast<double>(q.bytes);
+  if (q.ranks == 1) return {.memory_bytes = barrier ? 0 : 2 * n};
+  const bool one_host = is_on_one_host(q);
+  if (one_host && algorithms::traits_of(q.algorithm).needs.hosts) return {};
+  const algorithms::Load load{
+      .p = static_cast<double>(q.ranks),
+      .n = barrier ? 1 : n,
+      .slot = static_cast<double>(profile.slot_bytes),
+      .on = one_host ? algorithms::HostSpread{} : algorithms::spread_of(*q.hosts)};
+  algorithms::Terms terms = traits->terms(load);
+  if (!one_host && traits->wire != nullptr) terms.wire = traits->wire(load);
+  return terms;
 }
 
 std::array<double, kConstantCount> weights_of(const Question& question,
                                               const LinkProfile& profile) {
   if (algorithms::find(question.collective, question.algorithm) == nullptr) return {};
-  algorithms::Terms t =
-      terms_of(question.collective, question.algorithm, question.ranks, question.bytes, profile);
+  algorithms::Terms t = terms_of(question, profile);
   if (question.mapped) t.process_copies = t.process_copied_bytes = 0;
   const double p = question.ranks, n = static_cast<double>(question.bytes);
+  const double sharing = most_on_a_host(question);  // a cache, and cores
   const Form form = form_of(question.collective);
   const double buffers =
-      p * n * ((form.in == Holds::kEach ? p : 1) + (form.out == Holds::kEach ? p : 1));
-  const double turns = profile.parallel_ranks > 0 ? std::max(1.0, p / profile.parallel_ranks) : 1.0;
+      sharing * n * ((form.in == Holds::kEach ? p : 1) + (form.out == Holds::kEach ? p : 1));
+  const double turns =
+      profile.parallel_ranks > 0 ? std::max(1.0, sharing / profile.parallel_ranks) : 1.0;
   const double uncached = uncached_part(buffers, profile);
   return {1,
           turns * t.hops,
@@ -89,7 +106,10 @@ std::array<double, kConstantCount> weights_of(const Question& question,
           turns * t.memory_bytes * uncached,
           turns * t.reduced_bytes,
           turns * t.process_copies,
-          turns * t.process_copied_bytes};
+          turns * t.process_copied_bytes,
+          t.wire.hops,
+          turns * t.wire.messages,
+          t.wire.bytes + t.wire.fill_bytes};
 }
 
 Price price(const Question& question, const LinkProfile& profile) {
@@ -101,6 +121,7 @@ Price price(const Question& question, const LinkProfile& profile) {
           .memory_us = us[5] + us[6],
           .reduce_us = us[7],
           .process_copy_us = us[8] + us[9],
+          .wire_us = us[10] + us[11] + us[12],
           .correction = correction_of(question, profile)};
 }
 

@@ -1,10 +1,11 @@
 // Minimises the sum of (predicted / measured - 1)^2 over constants that may not be negative, by
-// coordinate descent on the normal equations: there are ten unknowns, and a step is a division.
+// coordinate descent on the normal equations: there are some ten unknowns, and a step is a division.
 #include "comm/tuner/fit.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "comm/algorithms/algorithm.hpp"
 
@@ -17,17 +18,18 @@ using EquationRow = std::array<double, kConstantCount>;
 // all the same.
 constexpr int kSweeps = 50'000;
 
-/// Returns the x >= 0 that minimises |A x - 1|^2. Columns of zeros leave x at 0.
-EquationRow solve(const std::vector<EquationRow>& rows) {
+/// Returns the x >= 0 that minimises |A x - b|^2. Columns of zeros leave x at 0.
+EquationRow solve(const std::vector<EquationRow>& rows, const std::vector<double>& targets) {
   std::array<EquationRow, kConstantCount> gram{};
   EquationRow right{}, scale{}, x{};
   for (const EquationRow& row : rows) {
     for (size_t j = 0; j < kConstantCount; ++j) scale[j] += row[j] * row[j];
   }
   for (double& s : scale) s = s > 0 ? std::sqrt(s) : 1;
-  for (const EquationRow& row : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const EquationRow& row = rows[i];
     for (size_t j = 0; j < kConstantCount; ++j) {
-      right[j] += row[j] / scale[j];
+      right[j] += targets[i] * row[j] / scale[j];
       for (size_t k = 0; k < kConstantCount; ++k)
         gram[j][k] += row[j] * row[k] / scale[j] / scale[k];
     }
@@ -44,14 +46,21 @@ EquationRow solve(const std::vector<EquationRow>& rows) {
   return x;
 }
 
-Status check(std::span<const Timing> timings) {
-  if (timings.size() < kConstantCount) {
+bool is_between_hosts(const Question& q) { return q.hosts != nullptr && q.hosts->hosts() > 1; }
+
+Status check(std::span<const Timing> timings, size_t constants, bool between_hosts) {
+  if (timings.size() < constants) {
     return {Code::kInvalidArgument, std::to_string(timings.size()) + " timings cannot determine " +
-                                        std::to_string(kConstantCount) + " constants"};
+                                        std::to_string(constants) + " constants"};
   }
   for (const Timing& t : timings) {
     const Question& q = t.question;
-    if (q.ranks != timings[0].question.ranks) {
+    if (is_between_hosts(q) != between_hosts) {
+      return {Code::kInvalidArgument,
+              between_hosts ? "a timing on one host says nothing about the wire between hosts"
+                            : "a timing between hosts among those that describe one host"};
+    }
+    if (!between_hosts && q.ranks != timings[0].question.ranks) {
       return {Code::kInvalidArgument, "timings of " + std::to_string(q.ranks) + " and of " +
                                           std::to_string(timings[0].question.ranks) +
                                           " ranks; a profile is fitted to one number"};
@@ -86,8 +95,31 @@ Correction& table_of(const Question& q, std::vector<Correction>& tables) {
 
 }  // namespace
 
+Result<LinkProfile> fit_wire(std::span<const Timing> timings, const LinkProfile& base) {
+  RONDO_TRY(check(timings, kConstantCount - kHostConstantCount, true));
+  std::vector<EquationRow> rows;
+  std::vector<double> targets;
+  EquationRow used{};
+  for (const Timing& t : timings) {
+    EquationRow row = weights_of(t.question, base);
+    double host_us = 0;
+    for (size_t j = 0; j < kConstantCount; ++j) {
+      if (j < kHostConstantCount) host_us += std::exchange(row[j], 0) * (base.*kConstants[j].value);
+      used[j] += row[j] /= t.us;
+    }
+    rows.push_back(row);
+    targets.push_back(1 - host_us / t.us);
+  }
+  const EquationRow constants = solve(rows, targets);
+  LinkProfile profile = base;
+  for (size_t j = kHostConstantCount; j < kConstantCount; ++j) {
+    if (used[j] > 0) profile.*kConstants[j].value = rounded(constants[j]);
+  }
+  return profile;
+}
+
 Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base) {
-  RONDO_TRY(check(timings));
+  RONDO_TRY(check(timings, kHostConstantCount, false));
   LinkProfile profile = base;
   profile.corrections.clear();
   profile.corrected_ranks = 0;
@@ -98,7 +130,7 @@ Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base
     for (size_t j = 0; j < kConstantCount; ++j) used[j] += row[j] /= t.us;
     rows.push_back(row);
   }
-  const EquationRow constants = solve(rows);
+  const EquationRow constants = solve(rows, std::vector<double>(rows.size(), 1));
   for (size_t j = 0; j < kConstantCount; ++j) {
     if (used[j] > 0) profile.*kConstants[j].value = rounded(constants[j]);
   }

@@ -1,6 +1,8 @@
 // The built-in profiles. The shared-memory one follows all-reduces of two pinned processes on a
 // 2-core Zen 3 server VM, 8 B to 128 MiB, within a factor of two (tuner_test has the table); the
-// scheduling time slices of ranks that share cores are estimates. What matters is where one
+// scheduling time slices of ranks that share cores are estimates, and so is the wire between hosts, of
+// 100 Gb/s: 12.5 GB/s, of which protocols leave about 10; and 10 us, between the 2 us of RDMA and the
+// 25 us of kernel TCP (`rondo-perf --calibrate` is to measure both). What matters is where one
 // algorithm overtakes another.
 #include "comm/tuner/profile.hpp"
 
@@ -22,10 +24,15 @@ LinkProfile shared_memory_profile() {
           .reduce_us_per_byte = 8e-6,
           .process_copy_us = 2.5,
           .process_copy_us_per_byte = 1e-4,
+          .wire_alpha_us = 10,
+          .wire_message_us = 0.5,
+          .wire_us_per_byte = 1e-4,
           .parallel_ranks = 0,
           .llc_bytes = size_t{32} << 20,
           .slot_bytes = size_t{128} << 10,
-          .slots = 4};
+          .slots = 4,
+          .wire_slot_bytes = size_t{256} << 10,  // UCX prefers messages of 256 KiB to 1 MiB
+          .wire_slots = 4};
 }
 
 LinkProfile oversubscribed_profile(int cores, LinkProfile base) {
@@ -115,7 +122,14 @@ LinkProfile profile_of(const RanksOnHost& where, const LinkProfile& host) {
     profile.name +=
         ": " + std::to_string(where.ranks * where.channels) + " on " + std::to_string(where.cores);
   }
-  return fit_to_memory(std::move(profile), where.ranks, where.channels + 1);
+  if (where.ranks_elsewhere == 0) {
+    return fit_to_memory(std::move(profile), where.ranks, where.channels + 1);
+  }
+  constexpr size_t kMostBytes = size_t{64} << 20;  // of a rank
+  profile.slot_bytes = std::max(profile.slot_bytes, profile.wire_slot_bytes);
+  profile.slots = std::max(profile.slots, profile.wire_slots);
+  return fit_to_memory(std::move(profile), where.ranks + where.ranks_elsewhere, where.channels + 1,
+                       kMostBytes);
 }
 
 }  // namespace rondo::tuner

@@ -45,6 +45,9 @@ struct LinkProfile {
   double reduce_us_per_byte;         // gamma: folding one byte into another, without reading it
   double process_copy_us;            // of each copy between processes by the kernel
   double process_copy_us_per_byte;   // for finding and pinning its pages, beyond the memory's time
+  double wire_alpha_us;              // from a rank to one on another host, beyond alpha_us
+  double wire_message_us;   // for each message that a rank sends to another host, or receives
+  double wire_us_per_byte;  // on the link of a host, in the busier direction; its ranks share it
   /// Ranks that can run at the same time; with more ranks everything but overhead takes longer. 0:
   /// all.
   int parallel_ranks;
@@ -52,6 +55,9 @@ struct LinkProfile {
   size_t llc_bytes;   // last-level cache that the ranks share
   size_t slot_bytes;  // of a slot, published ones included
   uint32_t slots;     // of a link, or published by a rank
+  // What they are at least where ranks are on several hosts.
+  size_t wire_slot_bytes;
+  uint32_t wire_slots;
 
   /// Corrections to the constants' predictions, measured with `corrected_ranks` ranks and used for
   /// that number only. Built-in profiles have none.
@@ -75,8 +81,13 @@ inline constexpr Constant kConstants[] = {
     {"reduce_us_per_byte", &LinkProfile::reduce_us_per_byte},
     {"process_copy_us", &LinkProfile::process_copy_us},
     {"process_copy_us_per_byte", &LinkProfile::process_copy_us_per_byte},
+    {"wire_alpha_us", &LinkProfile::wire_alpha_us},
+    {"wire_message_us", &LinkProfile::wire_message_us},
+    {"wire_us_per_byte", &LinkProfile::wire_us_per_byte},
 };
 inline constexpr size_t kConstantCount = std::size(kConstants);
+/// The last ones are those between hosts; the others can be measured on one.
+inline constexpr size_t kHostConstantCount = kConstantCount - 3;
 
 /// For one host with as many cores as ranks.
 LinkProfile shared_memory_profile();
@@ -107,8 +118,9 @@ LinkProfile fit_to_memory(LinkProfile profile, int ranks, int channels,
 /// Ranks of one host, and what they share.
 struct RanksOnHost {
   int ranks;
-  int channels = 1;  // of each rank; one more is for messages
-  int cores;         // that the ranks together may use
+  int ranks_elsewhere = 0;  // on other hosts
+  int channels = 1;         // of each rank; one more is for messages
+  int cores;                // that the ranks together may use
   std::optional<transport::PaceOptions> wire = std::nullopt;  // between them
 
   /// More pipelines than cores: they take turns.

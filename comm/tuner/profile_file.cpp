@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <span>
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/base/limits.hpp"
@@ -145,25 +146,34 @@ LinkProfile read_document(const JsonValue& document) {
     throw Fault{std::string("it does not say \"format\": \"") + kFormat + "\""};
   }
   const JsonValue* const version = document.find("version");
-  if (version == nullptr || !version->is_whole || version->whole != kProfileVersion) {
+  if (version == nullptr || !version->is_whole || version->whole < kOldestProfileVersion ||
+      version->whole > kProfileVersion) {
     throw Fault{"version is " + shown(version != nullptr ? *version : JsonValue()) +
-                ": this rondo reads " + std::to_string(kProfileVersion) + "; calibrate again"};
+                ": this rondo reads " + std::to_string(kOldestProfileVersion) + " to " +
+                std::to_string(kProfileVersion) + "; calibrate again"};
   }
+  const bool has_wire = version->whole >= 3;
   const Fields top(document, "",
                    {"format", "version", "name", "constants", "machine", "corrections"});
-  LinkProfile profile{};
+  LinkProfile profile = shared_memory_profile();
   profile.name = top.text("name");
+  const std::span<const Constant> known(kConstants, has_wire ? kConstantCount : kHostConstantCount);
   std::vector<std::string> names;
-  for (const Constant& c : kConstants) names.emplace_back(c.name);
+  for (const Constant& c : known) names.emplace_back(c.name);
   const Fields constants(top.at("constants"), "constants", names);
-  for (const Constant& c : kConstants) profile.*c.value = constants.number(c.name);
-  const Fields machine(top.at("machine"), "machine",
-                       {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"});
+  for (const Constant& c : known) profile.*c.value = constants.number(c.name);
+  names = {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"};
+  if (has_wire) names.insert(names.end(), {"wire_slot_bytes", "wire_slots"});
+  const Fields machine(top.at("machine"), "machine", names);
   profile.parallel_ranks =
       static_cast<int>(machine.whole("parallel_ranks", 0, base::kMaxScheduleRanks));
   profile.llc_bytes = machine.whole("llc_bytes", 1, uint64_t{1} << 50);
   profile.slot_bytes = machine.whole("slot_bytes", 8, base::kMaxSlotBytes);
   profile.slots = static_cast<uint32_t>(machine.whole("slots", 2, base::kMaxSlots));
+  if (has_wire) {
+    profile.wire_slot_bytes = machine.whole("wire_slot_bytes", 8, base::kMaxSlotBytes);
+    profile.wire_slots = static_cast<uint32_t>(machine.whole("wire_slots", 2, base::kMaxSlots));
+  }
   read_corrections(top.at("corrections"), profile);
   return profile;
 }
@@ -208,6 +218,8 @@ std::string to_json_text(const LinkProfile& profile) {
          ",\n    \"llc_bytes\": " + std::to_string(profile.llc_bytes) +
          ",\n    \"slot_bytes\": " + std::to_string(profile.slot_bytes) +
          ",\n    \"slots\": " + std::to_string(profile.slots) +
+         ",\n    \"wire_slot_bytes\": " + std::to_string(profile.wire_slot_bytes) +
+         ",\n    \"wire_slots\": " + std::to_string(profile.wire_slots) +
          "\n  },\n  \"corrections\": {\n    \"ranks\": " + std::to_string(profile.corrected_ranks) +
          ",\n    \"tables\": [" + join(profile.corrections, ",", table) + "\n    ]\n  }\n}\n";
 }

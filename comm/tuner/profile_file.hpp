@@ -11,7 +11,9 @@
 
 namespace rondo::tuner {
 
-inline constexpr int kProfileVersion = 2;
+inline constexpr int kProfileVersion = 3;
+/// The oldest that is read. Version 2 knows nothing of other hosts: the built-in wire takes its place.
+inline constexpr int kOldestProfileVersion = 2;
 /// Maximum size of a file, which must fit into one message of the bootstrap.
 inline constexpr size_t kMaxProfileBytes = size_t{1} << 19;
 

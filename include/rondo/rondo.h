@@ -102,7 +102,9 @@ enum {
   RONDO_TWO_SHOT_DIRECT = 5,
   RONDO_FLAT = 6,
   RONDO_TREE = 7,
-  RONDO_STAR = 8
+  RONDO_STAR = 8,
+  RONDO_HIERARCHICAL = 9,
+  RONDO_HIERARCHICAL_TREE = 10
 };
 
 typedef int32_t rondo_log_level;

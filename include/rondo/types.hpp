@@ -141,16 +141,18 @@ constexpr size_t elements(Holds holds, size_t count, size_t ranks) {
 /// plain memory where the kernel copies between processes. The others stage through slots.
 enum class Algorithm : uint8_t {
   kAuto = 0,
-  kRing = 1,           // 2(N-1) steps, each rank talks to two neighbours
-  kOneShot = 2,        // every rank publishes its input and reduces all of them
-  kTwoShot = 3,        // direct exchange reduce-scatter, then direct exchange all-gather
-  kOneShotDirect = 4,  // as kOneShot, reading peers' buffers in place
-  kTwoShotDirect = 5,  // rank r reduces chunk r from all inputs into all outputs
-  kFlat = 6,           // barrier: signal every rank, wait for every rank
-  kTree = 7,           // a binary tree, up, down, or both: 2 log2(N) hops
-  kStar = 8,           // to the root, from it, or both: the naive baseline
+  kRing = 1,               // 2(N-1) steps, each rank talks to two neighbours
+  kOneShot = 2,            // every rank publishes its input and reduces all of them
+  kTwoShot = 3,            // direct exchange reduce-scatter, then direct exchange all-gather
+  kOneShotDirect = 4,      // as kOneShot, reading peers' buffers in place
+  kTwoShotDirect = 5,      // rank r reduces chunk r from all inputs into all outputs
+  kFlat = 6,               // barrier: signal every rank, wait for every rank
+  kTree = 7,               // a binary tree, up, down, or both: 2 log2(N) hops
+  kStar = 8,               // to the root, from it, or both: the naive baseline
+  kHierarchical = 9,       // inside each host, then between hosts; for ranks on several hosts
+  kHierarchicalTree = 10,  // likewise, through one rank of each host: for small messages
 };
-inline constexpr int kAlgorithms = 9;
+inline constexpr int kAlgorithms = 11;
 
 /// Where a message comes from, and its tag, as a recv or a probe asks for them: any rank, any tag.
 /// kAnySource is not -1, which programs pass by mistake for the rank before rank 0.
@@ -237,8 +239,8 @@ inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_to_all", "all_gather_v",   "reduce_scatter_v", "all_to_all_v",
     "gather_v",   "scatter_v",      "inclusive_scan",   "exclusive_scan"};
 inline constexpr std::string_view kAlgorithmNames[kAlgorithms] = {
-    "auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct",
-    "flat", "tree", "star"};
+    "auto", "ring", "one-shot", "two-shot",     "one-shot-direct",  "two-shot-direct",
+    "flat", "tree", "star",     "hierarchical", "hierarchical-tree"};
 
 /// The name, or "?" for a value outside the enumeration (which a peer or a C caller can produce).
 constexpr std::string_view name(DataType v) {

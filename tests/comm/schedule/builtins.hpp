@@ -28,6 +28,7 @@ inline auto says(const std::string& words) {
 #endif
 }
 
+/// On one host.
 inline std::vector<std::pair<Collective, Algorithm>> builtins() {
   std::vector<std::pair<Collective, Algorithm>> all;
   for (int c = 0; c < kCollectives; ++c) {
@@ -36,6 +37,25 @@ inline std::vector<std::pair<Collective, Algorithm>> builtins() {
       all.emplace_back(collective, algorithm);
     }
   }
+  return all;
+}
+
+/// Those that need several hosts.
+inline std::vector<std::pair<Collective, Algorithm>> hierarchical_builtins() {
+  std::vector<std::pair<Collective, Algorithm>> some;
+  for (int c = 0; c < kCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
+      if (needs_hosts(algorithm)) some.emplace_back(collective, algorithm);
+    }
+  }
+  return some;
+}
+
+/// All of them.
+inline std::vector<std::pair<Collective, Algorithm>> all_builtins() {
+  std::vector<std::pair<Collective, Algorithm>> all = builtins();
+  for (const auto& one : hierarchical_builtins()) all.push_back(one);
   return all;
 }
 
@@ -55,11 +75,20 @@ inline Limits tiny(uint32_t depth, int channels = 1) {
           .min_slice_bytes = 0};
 }
 
+inline std::string describe(const SharedHosts& hosts) {
+  std::string text;
+  for (int r = 0; hosts && r < std::min(hosts->ranks(), 32); ++r) {
+    text += (r == 0 ? ", hosts " : " ") + std::to_string(hosts->host_of(r));
+  }
+  return text;
+}
+
 inline std::string describe(const OperationShape& s, const Limits& limits) {
   return std::string(name(s.algorithm)) + " " + std::string(name(s.collective)) + " of " +
          std::to_string(s.count) + " elements, " + std::to_string(s.ranks) + " ranks, root " +
-         std::to_string(s.root) + (s.in_place ? ", in place" : "") + ", depth " +
-         std::to_string(limits.depth) + ", channels " + std::to_string(limits.channels);
+         std::to_string(s.root) + describe(s.hosts) + (s.in_place ? ", in place" : "") +
+         ", depth " + std::to_string(limits.depth) + ", channels " +
+         std::to_string(limits.channels);
 }
 
 /// Blocks of about `count` elements, some of them empty, in an order of their own and with gaps.

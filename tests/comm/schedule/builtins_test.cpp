@@ -34,7 +34,8 @@ void prove(const OperationShape& shape, const Limits& limits) {
 using Builtin = std::pair<Collective, Algorithm>;
 
 /// The first, the second, and the first again.
-void prove_in_turn(const Builtin& first, const Builtin& second, int ranks, int channels) {
+void prove_in_turn(const Builtin& first, const Builtin& second, int ranks, int channels,
+                   const SharedHosts& hosts = nullptr) {
   const uint32_t depth =
       std::max(least_depth(first.first, first.second), least_depth(second.first, second.second));
   const Limits limits = tiny(depth, channels);
@@ -43,13 +44,15 @@ void prove_in_turn(const Builtin& first, const Builtin& second, int ranks, int c
                            .ranks = ranks,
                            .root = ranks - 1,
                            .in_place = algorithms::is_in_place_safe(first.first, first.second),
-                           .count = large_count(first.first, ranks, depth)};
+                           .count = large_count(first.first, ranks, depth),
+                           .hosts = hosts};
   const OperationShape other{
       .collective = second.first,
       .algorithm = second.second,
       .ranks = ranks,
       .in_place = ranks % 2 == 1 && algorithms::is_in_place_safe(second.first, second.second),
-      .count = static_cast<uint64_t>(ranks) * 9 + 1};
+      .count = static_cast<uint64_t>(ranks) * 9 + 1,
+      .hosts = hosts};
   INFO(describe(one, limits) << ", then " << describe(other, limits));
   const LoweredOperation a = operation(one, limits), b = operation(other, limits);
   const Status status = verdict({a, b, a}, limits);
@@ -70,7 +73,7 @@ void prove_depths_and_places(OperationShape shape) {
 
 TEST_CASE("every built-in is proved for few ranks, at every edge count") {
   const std::vector<int> all = few_ranks();
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : all) {
       OperationShape shape{
           .collective = collective, .algorithm = algorithm, .ranks = n, .root = n / 2};
@@ -84,7 +87,7 @@ TEST_CASE("every built-in is proved for few ranks, at every edge count") {
 }
 
 TEST_CASE("every built-in is proved over several rounds and channels") {
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : few_ranks()) {
       for (const uint32_t depth : {least_depth(collective, algorithm), 6u}) {
         for (const int channels : {1, 2, 3}) {
@@ -105,7 +108,7 @@ TEST_CASE("every built-in is proved over several rounds and channels") {
 }
 
 TEST_CASE("every built-in is proved for 64 and 256 ranks") {
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : kSanitized ? std::vector<int>{16} : std::vector<int>{64, 256}) {
       const uint32_t depth = least_depth(collective, algorithm);
       OperationShape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = 1};
@@ -119,7 +122,7 @@ TEST_CASE("every built-in is proved for 64 and 256 ranks") {
 }
 
 TEST_CASE("every root is proved") {
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     if (!is_rooted(collective)) continue;
     for (const int n : {1, 2, 3, 5, 8}) {
       for (int root = 0; root < n; ++root) {
@@ -139,6 +142,21 @@ TEST_CASE("consecutive different operations share FIFOs without getting in each 
       for (const int n : {1, 2, 3, 4, 5, 7, 8, 16, 17}) {
         if (kSanitized && n != 3) continue;
         prove_in_turn(first, second, n, 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("so do operations between hosts, whichever algorithms they go by") {
+  for (const auto& first : hierarchical_builtins()) {
+    for (int c = 0; c < kCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
+        for (const auto& hosts :
+             {consecutive({2, 2}), consecutive({1, 3, 2}), hosts_of({0, 1, 2, 0, 1, 2, 1})}) {
+          if (kSanitized && hosts->ranks() != 4) continue;
+          prove_in_turn(first, {collective, algorithm}, hosts->ranks(), 2, hosts);
+        }
       }
     }
   }
@@ -189,7 +207,7 @@ TEST_CASE("the ring sends exactly 2(N-1)/N of the data, its halves (N-1)/N, and 
 
 TEST_CASE("exactly the algorithms that say so fold in rank order") {
   for (const int n : {5, 6, 7}) {
-    for (const auto& [collective, algorithm] : builtins()) {
+    for (const auto& [collective, algorithm] : all_builtins()) {
       if (!form_of(collective).reduces) continue;
       const Limits limits = tiny(4);
       const LoweredOperation op = operation(

@@ -37,7 +37,7 @@ namespace {
 LinkProfile calibrated(int ranks) {
   LinkProfile profile = shared_memory_profile();
   profile.corrected_ranks = ranks;
-  for (const auto& [collective, algorithm] : schedule::test::builtins()) {
+  for (const auto& [collective, algorithm] : schedule::test::all_builtins()) {
     for (const bool mapped : {false, true}) {
       profile.corrections.push_back({.collective = collective,
                                      .algorithm = algorithm,
@@ -53,14 +53,16 @@ std::vector<double> predictions(int ranks) {
   std::vector<double> all;
   for (const LinkProfile& profile : {shared_memory_profile(), wire_profile(1e9, 20e-6),
                                      oversubscribed_profile(), calibrated(ranks)}) {
-    for (const auto& [collective, algorithm] : schedule::test::builtins()) {
+    for (const auto& [collective, algorithm] : schedule::test::all_builtins()) {
+      const auto hosts = schedule::test::usual_hosts(algorithm, ranks);
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 30; bytes = bytes * 3 + 1) {
         for (const bool mapped : {false, true}) {
           all.push_back(price({.collective = collective,
                                .algorithm = algorithm,
                                .ranks = ranks,
                                .bytes = bytes,
-                               .mapped = mapped},
+                               .mapped = mapped,
+                               .hosts = hosts.get()},
                               profile)
                             .total_us());
         }

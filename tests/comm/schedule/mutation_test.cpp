@@ -168,7 +168,7 @@ void check_mutants(const OperationShape& shape, const Limits& limits, int mutant
 
 TEST_CASE("the reference executor agrees that every built-in works") {
   const Limits limits = two_slices();
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : {1, 2, 3, 4, 5, 7}) {
       for (const bool in_place : {false, true}) {
         if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
@@ -184,7 +184,7 @@ TEST_CASE("the verifier refuses every random mutation that changes what a progra
   const Limits limits = two_slices();
   Random random(20240607);
   Tally tally;
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : {2, 3, 4, 5}) {
       for (const bool in_place : {false, true}) {
         if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
@@ -203,7 +203,7 @@ TEST_CASE("it refuses them too where most rounds are alike and are not carried o
   const Limits limits = two_slices();
   Random random(20261121);
   Tally tally;
-  for (const auto& [collective, algorithm] : builtins()) {
+  for (const auto& [collective, algorithm] : all_builtins()) {
     for (const int n : {2, 3, 4}) {
       OperationShape shape = small(collective, algorithm, n, false);
       shape.count *= 4;  // some 8 rounds

@@ -10,13 +10,60 @@
 
 namespace rondo::schedule::test {
 
-/// The algorithms that do the collective.
+inline bool needs_hosts(Algorithm algorithm) {
+  return algorithms::traits_of(algorithm).needs.hosts;
+}
+
+/// The algorithms that do the collective on one host.
 inline std::vector<Algorithm> algorithms_of(Collective collective) {
   std::vector<Algorithm> some;
   for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
-    if (algorithms::find(collective, traits->algorithm)) some.push_back(traits->algorithm);
+    if (algorithms::find(collective, traits->algorithm) && !traits->needs.hosts) {
+      some.push_back(traits->algorithm);
+    }
   }
   return some;
+}
+
+/// The algorithms that do the collective on several hosts.
+inline std::vector<Algorithm> algorithms_between_hosts(Collective collective) {
+  std::vector<Algorithm> some;
+  for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
+    if (algorithms::find(collective, traits->algorithm) && !traits->needs.one_host()) {
+      some.push_back(traits->algorithm);
+    }
+  }
+  return some;
+}
+
+inline SharedHosts hosts_of(const std::vector<int>& labels) {
+  return std::make_shared<const base::HostMap>(labels);
+}
+
+/// Hosts of these numbers of consecutive ranks.
+inline SharedHosts consecutive(const std::vector<int>& ranks_on) {
+  std::vector<int> labels;
+  for (size_t h = 0; h < ranks_on.size(); ++h) {
+    labels.insert(labels.end(), static_cast<size_t>(ranks_on[h]), static_cast<int>(h));
+  }
+  return hosts_of(labels);
+}
+
+/// Hosts for an algorithm that needs several, and none for others: about three, of one size where
+/// `ranks` can be divided so.
+inline SharedHosts usual_hosts(Algorithm algorithm, int ranks) {
+  if (!needs_hosts(algorithm) || ranks == 1) return nullptr;
+  const int hosts = ranks % 3 == 0 ? 3 : ranks % 2 == 0 ? 2 : std::min(ranks, 3);
+  std::vector<int> labels;
+  for (int r = 0; r < ranks; ++r) labels.push_back(r * hosts / ranks);
+  return hosts_of(labels);
+}
+
+/// build(), on these hosts; null: one.
+inline Result<Schedule> build_on(const SharedHosts& hosts, Collective collective,
+                                 Algorithm algorithm, int ranks, int rank, int root) {
+  return hosts ? algorithms::build(collective, algorithm, hosts, rank, root)
+               : algorithms::build(collective, algorithm, ranks, rank, root);
 }
 
 struct OperationShape {
@@ -27,6 +74,7 @@ struct OperationShape {
   bool in_place = false;
   uint64_t count = 0;
   std::vector<BlockLayout> layouts{};  // [rank], of a _v collective
+  SharedHosts hosts = usual_hosts(algorithm, ranks);
 };
 
 /// build() and lower() for every rank. Refuses in place where the algorithm is not safe so.
@@ -41,10 +89,11 @@ inline Result<LoweredOperation> make_operation(const OperationShape& shape, cons
                       .in_place = shape.in_place,
                       .count = shape.count,
                       .programs = {},
-                      .layouts = shape.layouts};
+                      .layouts = shape.layouts,
+                      .hosts = shape.hosts};
   for (int r = 0; r < shape.ranks; ++r) {
     Result<Schedule> s =
-        algorithms::build(shape.collective, shape.algorithm, shape.ranks, r, shape.root);
+        build_on(shape.hosts, shape.collective, shape.algorithm, shape.ranks, r, shape.root);
     if (!s.ok()) return s.status();
     const bool varies = is_varying(shape.collective);
     Result<Program> program = lower(*s, shape.count, limits,

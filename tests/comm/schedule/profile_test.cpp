@@ -20,6 +20,9 @@ LinkProfile with_corrections() {
   LinkProfile profile = shared_memory_profile();
   profile.name = "a \"machine\"";
   profile.alpha_us = 1.0 / 3;
+  profile.wire_alpha_us = 4.0 / 3;
+  profile.wire_slot_bytes = 1 << 19;
+  profile.wire_slots = 3;
   profile.corrected_ranks = 4;
   profile.corrections = {{.collective = Collective::kAllReduce,
                           .algorithm = Algorithm::kRing,
@@ -80,6 +83,8 @@ TEST_CASE("a profile comes back from its file as it was, to the last bit") {
   CHECK(read.value().llc_bytes == profile.llc_bytes);
   CHECK(read.value().slot_bytes == profile.slot_bytes);
   CHECK(read.value().slots == profile.slots);
+  CHECK(read.value().wire_slot_bytes == profile.wire_slot_bytes);
+  CHECK(read.value().wire_slots == profile.wire_slots);
   CHECK(read.value().parallel_ranks == profile.parallel_ranks);
   for (const int ranks : {2, 4}) {
     for (const bool mapped : {false, true}) {
@@ -100,7 +105,8 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   };
   refused([](json& d) { d["format"] = "other"; }, "format");
   refused([](json& d) { d.erase("format"); }, "format");
-  refused([](json& d) { d["version"] = 1; }, "version is 1: this rondo reads 2");
+  refused([](json& d) { d["version"] = 1; }, "version is 1: this rondo reads 2 to 3");
+  refused([](json& d) { d["version"] = 4; }, "version is 4: this rondo reads 2 to 3");
   refused([](json& d) { d.erase("version"); }, "version");
   refused([](json& d) { d = json::array(); }, "format");
   refused([](json& d) { d["extra"] = 1; }, "unknown field extra");
@@ -119,7 +125,8 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
     refused([&](json& d) { d["constants"][c.name] = -1e-9; }, field + " is -1e-09: it must be");
     refused([&](json& d) { d["constants"][c.name] = "1"; }, field + " is \"1\": it must be");
   }
-  for (const char* name : {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"}) {
+  for (const char* name :
+       {"parallel_ranks", "llc_bytes", "slot_bytes", "slots", "wire_slot_bytes", "wire_slots"}) {
     const std::string field = std::string("machine.") + name;
     refused([&](json& d) { d["machine"].erase(name); }, "field " + field + " is missing");
     refused([&](json& d) { d["machine"][name] = -1; }, field + " is -1: it must be");
@@ -143,6 +150,29 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   refused([&](json& d) { d["corrections"]["ranks"] = -2; }, "corrections.ranks is -2");
   refused([&](json& d) { d["corrections"]["tables"].push_back(table(d)); },
           "corrections.tables[2] repeats all_reduce by ring on plain memory");
+}
+
+TEST_CASE("a file of version 2, which knows nothing of other hosts, gets the built-in wire") {
+  json document = json::parse(to_json_text(with_corrections()));
+  document["version"] = 2;
+  for (size_t c = kHostConstantCount; c < kConstantCount; ++c) {
+    CHECK(std::string(kConstants[c].name).rfind("wire_", 0) == 0);
+    document["constants"].erase(kConstants[c].name);
+  }
+  CHECK_THAT(parse_profile(document.dump(), "x").status().message(),
+             says("unknown field machine.wire_slot_bytes"));
+  document["machine"].erase("wire_slot_bytes");
+  document["machine"].erase("wire_slots");
+  const auto read = parse_profile(document.dump(), "old.json");
+  REQUIRE(read.ok());
+  const LinkProfile profile = with_corrections(), built_in = shared_memory_profile();
+  for (size_t c = 0; c < kConstantCount; ++c) {
+    const LinkProfile& from = c < kHostConstantCount ? profile : built_in;
+    CHECK(read.value().*kConstants[c].value == from.*kConstants[c].value);
+  }
+  CHECK(read->wire_slot_bytes == built_in.wire_slot_bytes);
+  CHECK(read->wire_slots == built_in.wire_slots);
+  CHECK(read->corrections.size() == 2);
 }
 
 TEST_CASE("what is no JSON, no file, or too much is refused") {

@@ -1,0 +1,333 @@
+// The cost model and the choice for ranks on several hosts: the wire's terms against the schedules,
+// which algorithm is chosen where, and that one host is as if there were no others.
+#include <cmath>
+
+#include "comm/tuner/choose.hpp"
+#include "comm/tuner/fit.hpp"
+#include "tests/comm/schedule/builtins.hpp"
+
+namespace rondo::tuner::test {
+namespace {
+
+using namespace schedule::test;  // NOLINT(google-build-using-namespace)
+using schedule::Schedule;
+using schedule::SharedHosts;
+using A = Algorithm;
+
+constexpr Available kWireOnly{.offers = true};
+
+Algorithm chosen_on(const SharedHosts& hosts, Collective collective, uint64_t bytes,
+                    Available available = kWireOnly,
+                    const LinkProfile& profile = shared_memory_profile()) {
+  available.hosts = hosts.get();
+  return choose(collective, hosts->ranks(), bytes, available, true, profile);
+}
+
+Price price_on(const SharedHosts& hosts, Collective collective, Algorithm algorithm, uint64_t bytes,
+               const LinkProfile& profile = shared_memory_profile()) {
+  return price({.collective = collective,
+                .algorithm = algorithm,
+                .ranks = hosts->ranks(),
+                .bytes = bytes,
+                .hosts = hosts.get()},
+               profile);
+}
+
+bool is_even(const base::HostMap& hosts) {
+  return hosts.ranks_on(0).size() * static_cast<size_t>(hosts.hosts()) ==
+             static_cast<size_t>(hosts.ranks()) &&
+         algorithms::spread_of(hosts).most == algorithms::spread_of(hosts).least;
+}
+
+/// WireTerms hops that wait for each other: every rank carries out its steps one after the other, a
+/// message to another host takes one unit of time and everything else none.
+double dependent_hops(const SharedHosts& hosts, Collective collective, Algorithm algorithm) {
+  const auto n = static_cast<size_t>(hosts->ranks());
+  std::vector<Schedule> schedules;
+  for (int r = 0; r < hosts->ranks(); ++r) {
+    schedules.push_back(*build_on(hosts, collective, algorithm, hosts->ranks(), r, 0));
+  }
+  std::vector<size_t> at(n, 0);
+  std::vector<double> now(n, 0);
+  std::vector<std::vector<double>> sent(n * n), taken(n * n);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t r = 0; r < n; ++r) {
+      while (at[r] < schedules[r].steps.size()) {
+        const schedule::Step& step = schedules[r].steps[at[r]];
+        double ready = now[r];
+        bool blocked = false;
+        for (const schedule::Operand& o : step.sources) {
+          if (o.place != schedule::OperandKind::kSlot) continue;
+          const auto peer = static_cast<size_t>(o.peer);
+          const size_t link = peer * n + r;
+          if (taken[link].size() == sent[link].size()) {
+            blocked = true;
+            break;
+          }
+          const bool crosses = !hosts->share_host(o.peer, static_cast<int>(r));
+          ready = std::max(ready, sent[link][taken[link].size()] + (crosses ? 1 : 0));
+        }
+        if (blocked) break;
+        for (const schedule::Operand& o : step.sources) {
+          if (o.place != schedule::OperandKind::kSlot) continue;
+          taken[static_cast<size_t>(o.peer) * n + r].push_back(ready);
+        }
+        now[r] = ready;
+        for (const schedule::Operand& o : step.destinations) {
+          if (o.place != schedule::OperandKind::kSlot) continue;
+          sent[r * n + static_cast<size_t>(o.peer)].push_back(ready);
+        }
+        ++at[r];
+        progress = true;
+      }
+    }
+  }
+  for (size_t r = 0; r < n; ++r) REQUIRE(at[r] == schedules[r].steps.size());
+  return *std::max_element(now.begin(), now.end());
+}
+
+}  // namespace
+
+TEST_CASE("the wire hops of the cost model are those that wait for each other in the schedules") {
+  for (const SharedHosts& hosts :
+       {consecutive({1, 1}), consecutive({2, 2}), consecutive({3, 3, 3}), consecutive({2, 2, 2, 2}),
+        consecutive({1, 3}), consecutive({2, 1, 4}), hosts_of({0, 1, 0, 1, 0, 1}),
+        consecutive({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), consecutive({2, 2, 2, 2, 2, 2, 2, 2, 2})}) {
+    for (int c = 0; c < kCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
+        INFO(name(algorithm) << " " << name(collective) << describe(hosts));
+        const double hops = algorithms::find(collective, algorithm)
+                                ->wire({.p = static_cast<double>(hosts->ranks()),
+                                        .n = 1,
+                                        .slot = 1,
+                                        .on = algorithms::spread_of(*hosts)})
+                                .hops;
+        const double found = dependent_hops(hosts, collective, algorithm);
+        // A ring's chunks begin at different ranks: the formula has the mean of their ways.
+        const bool ring = algorithm == A::kRing && !is_rooted(collective) && !is_scan(collective);
+        // Between hosts of different sizes a hierarchical algorithm's are an estimate.
+        const bool estimated = algorithm == A::kHierarchical && !is_even(*hosts);
+        // The eleventh of eleven hosts adds two hops, one of which may pass beside the others.
+        const bool left_over = algorithm == A::kHierarchicalTree && hosts->hosts() == 11;
+        CHECK(hops <= (estimated ? 4 : 1) * found + (ring || left_over ? 1 : 0));
+        CHECK(hops * (estimated ? 2 : 1) >= found - (ring ? 1 : 0));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "on one host nothing depends on the wire, and hierarchical algorithms are not candidates") {
+  LinkProfile other = shared_memory_profile();
+  other.wire_alpha_us = other.wire_message_us = other.wire_us_per_byte = 1e6;
+  for (const int ranks : {2, 5, 8}) {
+    const auto one = std::make_shared<const base::HostMap>(base::HostMap::one_host(ranks));
+    for (const auto& [collective, algorithm] : builtins()) {
+      for (uint64_t bytes = 1; bytes < uint64_t{1} << 30; bytes *= 32) {
+        const Question question{
+            .collective = collective, .algorithm = algorithm, .ranks = ranks, .bytes = bytes};
+        const double us = price(question, shared_memory_profile()).total_us();
+        CHECK(price_on(one, collective, algorithm, bytes).total_us() == us);
+        CHECK(price(question, other).total_us() == us);
+        Available available = kWireOnly;
+        for (const base::HostMap* hosts : {one.get(), static_cast<const base::HostMap*>(nullptr)}) {
+          available.hosts = hosts;
+          for (const Candidate& c :
+               candidates(collective, ranks, bytes, available, true, shared_memory_profile())) {
+            CHECK_FALSE(needs_hosts(c.algorithm));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("reproducible results do not depend on which ranks share a host") {
+  // Whatever the hosts, only algorithms that fold in rank order, at once, are chosen; so the bits are
+  // those of one host. Something always is.
+  Available available = kWireOnly;
+  available.rank_order_only = true;
+  for (const bool shares : {false, true}) {  // what a transport says of memory inside the hosts
+    available.publish = available.references = available.signals = shares;
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+      available.type = type;
+      for (const SharedHosts& hosts :
+           {consecutive({1, 1}), consecutive({2, 2}), consecutive({1, 3}),
+            consecutive({4, 4, 4, 4}), hosts_of({0, 1, 0, 1}), consecutive({64, 64, 64})}) {
+        for (int c = 0; c < kCollectives; ++c) {
+          const auto collective = static_cast<Collective>(c);
+          if (collective == Collective::kAllToAllV) continue;  // never in place
+          for (uint64_t bytes = 1; bytes < uint64_t{1} << 32; bytes *= 16) {
+            const Algorithm algorithm = chosen_on(hosts, collective, bytes, available);
+            INFO(name(algorithm) << " " << name(collective) << " " << bytes << describe(hosts));
+            REQUIRE(algorithms::find(collective, algorithm) != nullptr);
+            CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
+            if (!form_of(collective).reduces) continue;
+            CHECK(algorithms::folds_in_rank_order(collective, algorithm, type));
+            CHECK_FALSE(needs_hosts(algorithm));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("between hosts memory is never shared, whatever the transport offers inside them") {
+  const Available everything{
+      .publish = true, .references = true, .signals = true, .process_copy = true, .offers = true};
+  const SharedHosts hosts = consecutive({2, 2});
+  for (int c = 0; c < kCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    if (collective == Collective::kAllToAllV) continue;
+    for (uint64_t bytes = 1; bytes < uint64_t{1} << 32; bytes *= 16) {
+      const Algorithm algorithm = chosen_on(hosts, collective, bytes, everything);
+      INFO(name(collective) << " " << bytes);
+      CHECK(algorithms::find(collective, algorithm) != nullptr);
+      CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
+    }
+  }
+}
+
+TEST_CASE("the choice between hosts follows from the prediction") {
+  const Collective ar = Collective::kAllReduce;
+  const SharedHosts two = consecutive({1, 1}), eights = consecutive(std::vector<int>(8, 8));
+  // Few wire hops for little data, few bytes on the wire for much.
+  CHECK(chosen_on(eights, ar, 8) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, ar, 1 << 10) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, ar, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, ar, 256 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kBarrier, 0) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, Collective::kBroadcast, 8) == A::kHierarchicalTree);
+  CHECK(chosen_on(eights, Collective::kBroadcast, 64 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kReduce, 64 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kReduceScatter, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kAllGather, 1 << 20) == A::kHierarchical);
+  CHECK(chosen_on(eights, Collective::kAllToAll, 1 << 20) == A::kTwoShot);
+  // One rank on each of two hosts: a ring is all that there is, and two-shot and hierarchical are the
+  // same. The wire is most of it.
+  for (uint64_t bytes = 8; bytes <= uint64_t{256} << 20; bytes *= 2) {
+    INFO(bytes);
+    const Algorithm algorithm = chosen_on(two, ar, bytes);
+    CHECK(algorithm == (bytes <= (256 << 10) ? A::kHierarchicalTree : A::kRing));
+    CHECK(price_on(two, ar, A::kRing, bytes).total_us() ==
+          price_on(two, ar, A::kHierarchical, bytes).total_us());
+    const Price price = price_on(two, ar, algorithm, bytes);
+    if (bytes <= 4096) CHECK(price.wire_us > 0.9 * price.total_us());
+    CHECK(price.wire_us >= 10);
+    CHECK(price.wire_us >= 1e-4 * static_cast<double>(bytes));
+  }
+  // A wire that is as good as memory: the shape of hosts hardly matters.
+  LinkProfile perfect = shared_memory_profile();
+  perfect.wire_alpha_us = perfect.wire_message_us = perfect.wire_us_per_byte = 0;
+  CHECK(chosen_on(eights, ar, 64 << 20, kWireOnly, perfect) == A::kTwoShot);
+}
+
+TEST_CASE("ranks of a host share its link, its cores and its cache, and no other host's") {
+  const Collective ar = Collective::kAllReduce;
+  // 2(H-1)/H of the message, whatever the number of ranks.
+  const double bytes = 256 << 20;
+  for (const int each : {1, 4, 16}) {
+    const SharedHosts hosts = consecutive({each, each, each, each});
+    const Price price = price_on(hosts, ar, A::kHierarchical, static_cast<uint64_t>(bytes));
+    CHECK(price.wire_us == Approx(1.5 * bytes * 1e-4).epsilon(0.2));
+  }
+  // Four cores on each host are enough for four ranks on each.
+  LinkProfile four = shared_memory_profile();
+  four.parallel_ranks = 4;
+  const SharedHosts spread = consecutive({4, 4}), crowded = consecutive({7, 1});
+  CHECK(price_on(spread, ar, A::kRing, 1 << 20, four).slots_us ==
+        price_on(spread, ar, A::kRing, 1 << 20).slots_us);
+  CHECK(price_on(crowded, ar, A::kRing, 1 << 20, four).slots_us ==
+        Approx(7.0 / 4 * price_on(crowded, ar, A::kRing, 1 << 20).slots_us));
+  // Corrections were measured on one host.
+  LinkProfile corrected = shared_memory_profile();
+  corrected.corrected_ranks = 8;
+  corrected.corrections = {
+      {.collective = ar, .algorithm = A::kRing, .mapped = false, .points = {{64, 3.0}}}};
+  CHECK(price_on(spread, ar, A::kRing, 64, corrected).correction == 1);
+  CHECK(price_on(consecutive({8}), ar, A::kRing, 64, corrected).correction == 3);
+}
+
+namespace {
+
+/// What everything between hosts would take by `profile`.
+std::vector<Timing> timings_between(const std::vector<SharedHosts>& maps,
+                                    const LinkProfile& profile) {
+  std::vector<Timing> timings;
+  for (const SharedHosts& hosts : maps) {
+    for (const Algorithm algorithm : algorithms_between_hosts(Collective::kAllReduce)) {
+      for (uint64_t bytes = 8; bytes <= uint64_t{64} << 20; bytes *= 8) {
+        timings.push_back(
+            {.question = {.collective = Collective::kAllReduce,
+                          .algorithm = algorithm,
+                          .ranks = hosts->ranks(),
+                          .bytes = bytes,
+                          .hosts = hosts.get()},
+             .us = price_on(hosts, Collective::kAllReduce, algorithm, bytes, profile).total_us()});
+      }
+    }
+  }
+  return timings;
+}
+
+}  // namespace
+
+TEST_CASE("a fit between hosts finds the wire and leaves the host as it was") {
+  LinkProfile machine = shared_memory_profile();
+  machine.wire_alpha_us = 3.3;
+  machine.wire_message_us = 0.21;
+  machine.wire_us_per_byte = 4.2e-5;
+  for (const std::vector<SharedHosts>& maps :
+       {std::vector{consecutive({1, 1})}, {consecutive({2, 2}), consecutive({2, 2, 2})}}) {
+    std::vector<Timing> timings = timings_between(maps, machine);
+    const auto fitted = fit_wire(timings, shared_memory_profile());
+    REQUIRE(fitted.ok());
+    const bool told_apart =
+        maps.size() > 1;  // one message in each hop: latency and overhead are one
+    for (size_t c = 0; c < kConstantCount; ++c) {
+      INFO(kConstants[c].name);
+      const double found = fitted.value().*kConstants[c].value;
+      if (c < kHostConstantCount) CHECK(found == shared_memory_profile().*kConstants[c].value);
+      if (c >= kHostConstantCount && told_apart) {
+        CHECK(found == Approx(machine.*kConstants[c].value).epsilon(0.02));
+      }
+    }
+    for (const Timing& t : timings) {
+      CHECK(price(t.question, fitted.value()).total_us() == Approx(t.us).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("a fit of the wire needs several hosts, and a fit of the host one") {
+  const SharedHosts hosts = consecutive({2, 2});
+  const LinkProfile base = shared_memory_profile();
+  std::vector<Timing> timings = timings_between({hosts}, base);
+  CHECK_THAT(fit(timings, base).status().message(), says("a timing between hosts among those"));
+  CHECK_THAT(fit_wire(std::span(timings).first(2), base).status().message(),
+             says("2 timings cannot determine 3 constants"));
+  timings[3].us = -1;
+  CHECK_THAT(fit_wire(timings, base).status().message(), says("cannot have taken"));
+  timings[3].us = 1;
+  timings[3].question.hosts = nullptr;
+  CHECK_THAT(fit_wire(timings, base).status().message(), says("says nothing about the wire"));
+}
+
+TEST_CASE("between hosts slots are at least as large as the wire prefers, within some memory") {
+  const LinkProfile host = shared_memory_profile();
+  const RanksOnHost one{.ranks = 2, .cores = 2};
+  RanksOnHost two = one;
+  two.ranks_elsewhere = 2;
+  CHECK(profile_of(one, host).slot_bytes == host.slot_bytes);
+  CHECK(profile_of(two, host).slot_bytes == host.wire_slot_bytes);
+  LinkProfile more = host;
+  more.wire_slots = 9;
+  CHECK(profile_of(two, more).slots == 9);
+  CHECK(profile_of(one, more).slots == host.slots);
+  two.ranks_elsewhere = 1000;
+  const LinkProfile many = profile_of(two, host);
+  CHECK(many.slot_bytes * many.slots * 2 * 1003 <= size_t{64} << 20);
+}
+
+}  // namespace rondo::tuner::test
