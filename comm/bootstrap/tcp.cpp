@@ -124,19 +124,19 @@ Result<std::optional<UniqueFd>> connect_to(const SocketAddress& address, const s
   return system_status("cannot connect to " + text, error);
 }
 
-/// Binds to the first free port of the range, from a random one on; `claim` finishes the job, with
-/// 0 or an errno.
+/// Binds to a port of the range, from a random one on; `claim` finishes the job, with 0 or an errno.
+/// The first round takes ports that no socket has, the second also those that are reserved, or that
+/// connections which have just ended keep.
 Result<TcpListener> bind_in(const std::string& address, PortRange range, int (*claim)(int fd)) {
   const int ports = range.last - range.first + 1;
-  static thread_local std::mt19937 random{std::random_device{}()};
-  const int start = static_cast<int>(random() % static_cast<unsigned>(ports));
-  const int tries = range.first == 0 ? kMostTries : ports;
+  const int start = static_cast<int>(std::random_device{}() % static_cast<unsigned>(ports));
+  const int tries = range.first == 0 ? kMostTries : 2 * ports;
   for (int i = 0; i < tries; ++i) {
     auto at = parse_address(address, range.first + (start + i) % ports);
     if (!at.ok()) return at.status();
     auto fd = tcp_socket(*at);
     if (!fd.ok()) return fd.status();
-    if (range.first != 0) share_port(fd->get());
+    if (range.first != 0 && i >= ports) share_port(fd->get());
     const int error = bind(fd->get(), at->get(), at->bytes) != 0 ? errno : claim(fd->get());
     if (error == 0) {
       const int port = port_of(fd->get());
