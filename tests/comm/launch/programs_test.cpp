@@ -1,5 +1,4 @@
 // rondo-perf and rondo-train, as they are, under the MPI launchers that are installed.
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
