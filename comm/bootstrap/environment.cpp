@@ -93,18 +93,25 @@ std::string given_rendezvous(const std::optional<Launched>& launched) {
   return own && launched && !by_rondo_run ? "" : given;
 }
 
+/// Where ranks of several hosts meet. `other_host` says why they are on several.
+Result<std::string> derive_tcp(const std::string& other_host, bool has_secret) {
+  auto address = rank_0_address();
+  if (!address.ok()) return address.status();
+  if (!address->empty() && has_secret) return kTcpScheme + *address;
+  std::string missing;
+  if (address->empty()) missing = "MASTER_ADDR, the name or address of rank 0's host";
+  if (!has_secret) {
+    missing += std::string(missing.empty() ? "" : ", and ") +
+               "RONDO_SECRET_FILE, a file that only this user can read (mode 0600), with the same "
+               "secret on every host; or the secret itself as RONDO_SECRET";
+  }
+  return Status(Code::kUnavailable,
+                other_host + ": ranks of several hosts meet over TCP. Give every rank " + missing);
+}
+
 /// The rendezvous that follows from the launcher's variables.
 Result<std::string> derive_rendezvous(const std::string& other_host, bool has_secret) {
-  if (!other_host.empty()) {
-    auto address = rank_0_address();
-    if (!address.ok()) return address.status();
-    if (!address->empty() && has_secret) return kTcpScheme + *address;
-    return Status(Code::kUnavailable,
-                  other_host +
-                      ": this build connects the ranks of one host only; where they are "
-                      "containers of one host, give RONDO_RENDEZVOUS=tcp://HOST:PORT and "
-                      "RONDO_SECRET_FILE");
-  }
+  if (!other_host.empty()) return derive_tcp(other_host, has_secret);
   auto job = job_name();
   if (!job.ok()) return job.status();
   if (job->empty()) {
@@ -148,7 +155,12 @@ Result<Identity> identity_from(const Config& config) {
   if (settled && !launched) return id;
   const std::string other_host = find_other_host(launched);
   if (settled && other_host.empty()) return id;
-  auto derived = derive_rendezvous(other_host, !id.secret.empty() && !settled);
+  if (settled) {
+    return Status(Code::kUnavailable, other_host + ", and the rendezvous is " + id.rendezvous +
+                                          ", a directory, where ranks of one host meet: give "
+                                          "RONDO_RENDEZVOUS=tcp://HOST:PORT, with rank 0's host");
+  }
+  auto derived = derive_rendezvous(other_host, !id.secret.empty());
   if (!derived.ok()) return derived.status();
   id.rendezvous = *derived;
   return id;

@@ -11,6 +11,9 @@
 #include <sstream>
 
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/node_names.hpp"
+#include "comm/bootstrap/tcp.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -254,14 +257,57 @@ Status check_local(const Launcher& names, const char* size_name, Launched& found
   return {};
 }
 
-/// "node[003-005,7],other" begins with node003.
-std::string first_host(const std::string& list) {
-  const size_t open = list.find_first_of("[,");
-  if (open == std::string::npos || list[open] == ',') return list.substr(0, open);
-  const size_t end = list.find_first_of("-,]", open), close = list.find(']', open);
-  if (close == std::string::npos) return {};
-  const std::string tail = list.substr(close + 1, list.find(',', close) - close - 1);
-  return list.substr(0, open) + list.substr(open + 1, end - open - 1) + tail;
+bool is_open_mpi(const Launcher& launcher) { return launcher.job == open_mpi_job; }
+
+/// "10.0.0.1,[fd77::1]": names and addresses of rank 0's host; empty: unknown.
+Result<std::string> rank_0_host(const Launcher* launcher) {
+  auto host = variable("MASTER_ADDR");
+  if (host) return host->find(':') == std::string::npos ? *host : "[" + *host + "]";
+  if (launcher == nullptr) return std::string();
+  if (is_slurm(*launcher)) {
+    return first_host(variable(which({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})).value_or(""));
+  }
+  if (!is_open_mpi(*launcher)) return std::string();
+  // Where mpirun runs: rank 0's host, unless the user has said otherwise.
+  const auto addresses = contact_addresses(variable("OMPI_MCA_orte_hnp_uri").value_or(""));
+  std::string list;
+  bool is_here = false;
+  for (const std::string& address : addresses) {
+    is_here = is_here || is_this_host(address);
+    const bool is_v6 = address.find(':') != std::string::npos;
+    list += (list.empty() ? "" : ",") + (is_v6 ? "[" + address + "]" : address);
+  }
+  if (!list.empty() && !is_here && variable(launcher->rank) == "0") {
+    return refuse("mpirun runs at " + list +
+                  ", which is not the host of rank 0: name that host, as in mpirun -x "
+                  "MASTER_ADDR=HOST");
+  }
+  return list;
+}
+
+/// MASTER_PORT + 1, else a port that follows from the job's name where that is the same on all
+/// hosts.
+Result<int> rank_0_port(const Launcher* launcher) {
+  auto port = master_port();
+  if (!port.ok()) return port.status();
+  if (*port != 0 && (launcher == nullptr || !is_slurm(*launcher) || variable("MASTER_ADDR"))) {
+    return *port < 65535 ? *port + 1 : *port - 1;
+  }
+  auto range = port_range();
+  if (!range.ok()) return range.status();
+  if (range->first == 0)
+    *range = {.first = 20'000, .last = 29'999};  // below Linux's ephemeral ones
+  if (launcher != nullptr && is_slurm(*launcher)) {
+    int job = 0, step = 0;
+    RONDO_TRY(read_number("SLURM_JOB_ID", 0, job));
+    RONDO_TRY(read_number("SLURM_STEP_ID", 0, step));
+    // Jobs that run at the same time mostly have neighbouring numbers.
+    return range->first + (job % 10'000 + step % 10'000) % (range->last - range->first + 1);
+  }
+  std::string job = pmix_job();
+  if (job.empty()) job = pals_job();
+  if (!job.empty() || variable("RONDO_PORTS")) return port_for(job, range->first, range->last);
+  return 29'501;  // as if MASTER_PORT were torch's default
 }
 
 }  // namespace
@@ -341,22 +387,11 @@ std::string job_id() {
 
 Result<std::string> rank_0_address() {
   const Launcher* launcher = find_launcher();
-  if (launcher != nullptr && is_slurm(*launcher)) {
-    const std::string host =
-        first_host(variable(which({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})).value_or(""));
-    int job = 0, step = 0;
-    RONDO_TRY(read_number("SLURM_JOB_ID", 0, job));
-    RONDO_TRY(read_number("SLURM_STEP_ID", 0, step));
-    // Below Linux's ephemeral ports.
-    const int port = 20'000 + (job % 10'000 + step % 10'000) % 10'000;
-    return host.empty() ? host : host + ":" + std::to_string(port);
-  }
-  auto host = variable("MASTER_ADDR");
-  auto port = master_port();
+  auto host = rank_0_host(launcher);
+  if (!host.ok() || host->empty()) return host;
+  auto port = rank_0_port(launcher);
   if (!port.ok()) return port.status();
-  if (!host || *port == 0) return std::string();
-  if (host->find(':') != std::string::npos) host = "[" + *host + "]";
-  return *host + ":" + std::to_string(*port < 65535 ? *port + 1 : *port - 1);
+  return *host + ":" + std::to_string(*port);
 }
 
 std::vector<const char*> rank_variables() {

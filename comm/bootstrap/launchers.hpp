@@ -37,9 +37,11 @@ Result<std::string> job_name();
 /// name.
 std::string job_id();
 
-/// "HOST:PORT" where rank 0 could listen for ranks of other hosts and containers; empty where the
-/// launcher does not say where rank 0 is. The port is MASTER_PORT + 1, as torchrun's agent listens
-/// on MASTER_PORT itself, or follows from Slurm's job and step.
+/// "HOST:PORT" where rank 0 can listen for ranks of other hosts and containers; empty where rank 0's
+/// host is not known. The host: MASTER_ADDR, else the first of Slurm's step, else where Open MPI's
+/// mpirun runs, all of its addresses, separated by commas (an error on a rank 0 that runs
+/// elsewhere). The port: MASTER_PORT + 1, as torchrun's agent listens on MASTER_PORT itself, else
+/// one that follows from the job's name, else 29501.
 Result<std::string> rank_0_address();
 
 /// The variables by which a rank recognizes its launcher. A launcher removes those of an outer one

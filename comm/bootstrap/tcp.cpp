@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <memory>
 #include <random>
+#include <sstream>
 
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
@@ -152,19 +153,19 @@ Result<std::optional<UniqueFd>> connect_to(const SocketAddress& address, const s
   return system_status("cannot connect to " + text, error);
 }
 
-/// Binds to the first free port of the range, from a random one on; `claim` finishes the job, with
-/// 0 or an errno.
+/// Binds to a port of the range, from a random one on; `claim` finishes the job, with 0 or an errno.
+/// The first round takes ports that no socket has, the second also those that are reserved, or that
+/// connections which have just ended keep.
 Result<TcpListener> bind_in(const std::string& address, PortRange range, int (*claim)(int fd)) {
   const int ports = range.last - range.first + 1;
-  static thread_local std::mt19937 random{std::random_device{}()};
-  const int start = static_cast<int>(random() % static_cast<unsigned>(ports));
-  const int tries = range.first == 0 ? kMostTries : ports;
+  const int start = static_cast<int>(std::random_device{}() % static_cast<unsigned>(ports));
+  const int tries = range.first == 0 ? kMostTries : 2 * ports;
   for (int i = 0; i < tries; ++i) {
     auto at = parse_address(address, range.first + (start + i) % ports);
     if (!at.ok()) return at.status();
     auto fd = tcp_socket(*at);
     if (!fd.ok()) return fd.status();
-    if (range.first != 0) share_port(fd->get());
+    if (range.first != 0 && i >= ports) share_port(fd->get());
     const int error = bind(fd->get(), at->get(), at->bytes) != 0 ? errno : claim(fd->get());
     if (error == 0) {
       const int port = port_of(fd->get());
@@ -188,13 +189,17 @@ Result<TcpPlace> TcpPlace::parse(const std::string& text) {
   place.text_ = text;
   const std::string rest = text.substr(kTcpScheme.size());
   const size_t colon = rest.rfind(':');
-  std::string host = rest.substr(0, colon);
-  const bool bracketed = host.starts_with('[') && host.ends_with(']');
-  if (colon == std::string::npos || host.empty() ||
-      (!bracketed && host.find(':') != std::string::npos)) {
+  std::istringstream list(rest.substr(0, colon));
+  for (std::string host; std::getline(list, host, ',');) {
+    const bool bracketed = host.starts_with('[') && host.ends_with(']');
+    if (!bracketed && host.find(':') != std::string::npos) break;
+    place.hosts_.push_back(bracketed ? host.substr(1, host.size() - 2) : host);
+    if (place.hosts_.back().empty()) break;
+  }
+  if (colon == std::string::npos || !list.eof() || place.hosts_.empty() ||
+      place.hosts_.back().empty()) {
     return refuse("the rendezvous is " + text + ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
   }
-  place.host_ = bracketed ? host.substr(1, host.size() - 2) : host;
   auto number = parse_number("the port of " + text, rest.substr(colon + 1));
   if (!number.ok()) return number.status();
   if (*number == 0 || *number > 65535) {
@@ -208,33 +213,45 @@ Result<TcpPlace> TcpPlace::parse(const std::string& text) {
 bool TcpPlace::resolve() {
   if (!addresses_.empty()) return true;
   if (resolve_again_ && steady_clock::now() < *resolve_again_) return false;
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  const int error = getaddrinfo(host_.c_str(), std::to_string(port_).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
   resolve_again_ = steady_clock::now() + kResolveEvery;
-  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
-    SocketAddress address;
-    address.bytes = each->ai_addrlen;
-    std::memcpy(&address.storage, each->ai_addr, address.bytes);
-    addresses_.push_back(address);
-  }
-  const bool only_here = std::all_of(addresses_.begin(), addresses_.end(),
-                                     [](const SocketAddress& each) { return is_loopback(each); });
-  const bool is_name = host_ != "localhost" && !parse_address(host_, port_).ok();
-  if (outward_ && only_here && is_name && (!addresses_.empty() || is_this_host(host_))) {
-    const auto interface = interface_for_others({host_});
-    if (interface.ok()) addresses_ = {*parse_address(interface->address, port_)};
+  std::string why;
+  for (const std::string& host : hosts_) {
+    const int error = resolve(host);
+    if (error != 0) why = gai_strerror(error);
   }
   if (!addresses_.empty()) {
     trouble_.clear();
     return true;
   }
   if (trouble_.empty()) {
-    trouble_ = "; the host of " + text_ + " is not known here: " + gai_strerror(error);
+    trouble_ = "; the host of " + text_ + " is not known here: " + why;
     log(LogLevel::kWarn, trouble_.substr(2) + "; trying again every second");
   }
   return false;
+}
+
+/// Appends the addresses of one name; returns getaddrinfo()'s error, or 0.
+int TcpPlace::resolve(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port_).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
+    SocketAddress address;
+    address.bytes = each->ai_addrlen;
+    std::memcpy(&address.storage, each->ai_addr, address.bytes);
+    addresses.push_back(address);
+  }
+  const bool only_here = std::all_of(addresses.begin(), addresses.end(),
+                                     [](const SocketAddress& each) { return is_loopback(each); });
+  const bool is_name = host != "localhost" && !parse_address(host, port_).ok();
+  if (outward_ && only_here && is_name && (!addresses.empty() || is_this_host(host))) {
+    const auto interface = interface_for_others({host});
+    if (interface.ok()) addresses = {*parse_address(interface->address, port_)};
+  }
+  addresses_.insert(addresses_.end(), addresses.begin(), addresses.end());
+  return addresses.empty() ? error : 0;
 }
 
 bool TcpPlace::is_loopback_only() {

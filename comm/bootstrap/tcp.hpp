@@ -17,8 +17,8 @@ namespace rondo::comm {
 
 inline const std::string kTcpScheme = "tcp://";
 
-/// tcp://HOST:PORT, or [HOST] for IPv6. The name is resolved by the system's resolver and with its
-/// timeouts, once; while it is unknown, as that of a pod which is not ready, again every second. One
+/// tcp://HOST:PORT, or [HOST] for IPv6; several names or addresses of the same host are separated by
+/// commas. A name is resolved by the system's resolver and with its timeouts, once; while it is unknown, as that of a pod which is not ready, again every second. One
 /// thread.
 class TcpPlace {
  public:
@@ -45,7 +45,10 @@ class TcpPlace {
  private:
   bool resolve();
 
-  std::string text_, host_;
+  int resolve(const std::string& host);
+
+  std::string text_;
+  std::vector<std::string> hosts_;
   int port_ = 0;
   bool outward_ = false;
   std::vector<SocketAddress> addresses_;

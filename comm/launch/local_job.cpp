@@ -25,11 +25,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "comm/bootstrap/launchers.hpp"
+#include "comm/bootstrap/tcp.hpp"
 #include "comm/launch/output_lines.hpp"
-#include "comm/launch/repeated_lines.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/topology/binding.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -39,23 +40,6 @@ namespace {
 
 using transport::UniqueFd;
 using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::seconds kGrace{5};
-// After Ctrl-C ranks may end what they do; who does not want to wait presses it again.
-constexpr std::chrono::seconds kInterruptGrace{60};
-// From the first failed rank to the signal for the others: they notice by themselves, and one of
-// them may be about to say why.
-constexpr std::chrono::milliseconds kMoment{500};
-constexpr int kTimeoutExit = 124;                             // as timeout(1)
-constexpr int kNotFoundExit = 127, kNotExecutableExit = 126;  // as the shell
-constexpr int kLauncherExit = 125;  // as timeout(1): the launcher itself failed
-
-sigset_t handled_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
-  return set;
-}
 
 /// A new directory with mode 0700 in which the ranks meet.
 class MeetingPlace {
@@ -94,16 +78,12 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-std::string random_hex() {
-  std::array<unsigned char, 32> bytes;
-  std::array<char, 65> text;
-  randombytes_buf(bytes.data(), bytes.size());
-  return sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
-}
+void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+void set(const char* name, int value) { set(name, std::to_string(value)); }
 
 class LocalJob {
  public:
-  explicit LocalJob(const JobOptions& options) : options_(options) {
+  LocalJob(const JobOptions& options, Console& console) : options_(options), console_(console) {
     const sigset_t set = handled_signals();
     signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }
@@ -115,10 +95,6 @@ class LocalJob {
     while (running_ > 0) turn();
     leave_nothing();
     drain_outputs();
-    if (stdout_.error() != 0) {
-      spdlog::error("cannot write to stdout: {}", std::strerror(stdout_.error()));
-      if (exit_code_ == 0) exit_code_ = kLauncherExit;
-    }
     return {.exit_code = exit_code_, .rank_failed = rank_failed_ && !interrupted_ && !timed_out_};
   }
 
@@ -126,8 +102,8 @@ class LocalJob {
   struct OutputStream {
     UniqueFd fd;
     LineCutter lines;
-    Sink* sink;
-    int rank;
+    int rank;  // of the whole job
+    int target;
   };
   struct Rank {
     pid_t pid = -1;
@@ -158,19 +134,28 @@ class LocalJob {
     }
   }
 
+  int first_rank() const { return options_.part ? options_.part->first_rank : 0; }
+
   void set_common_environment() {
     for (const char* outer : comm::rank_variables()) unsetenv(outer);
-    const std::string ranks = std::to_string(options_.ranks);
-    setenv("WORLD_SIZE", ranks.c_str(), 1);
-    setenv("LOCAL_WORLD_SIZE", ranks.c_str(), 1);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", std::to_string(free_port()).c_str(), 1);
-    setenv("RONDO_RENDEZVOUS", place_.path().c_str(), 1);
-    setenv("RONDO_SECRET", random_hex().c_str(), 1);
-    setenv("RONDO_RESTART_COUNT", std::to_string(options_.restart_count).c_str(), 1);
+    JobPart part = options_.part.value_or(JobPart{.world_size = options_.ranks});
+    const bool is_spread = part.hosts > 1;
+    if (part.secret.empty()) part.secret = make_secret();
+    set("WORLD_SIZE", part.world_size);
+    set("LOCAL_WORLD_SIZE", options_.ranks);
+    set("GROUP_RANK", part.host);
+    set("GROUP_WORLD_SIZE", part.hosts);
+    set("MASTER_ADDR", is_spread ? part.master_address : "127.0.0.1");
+    set("MASTER_PORT", is_spread ? part.master_port : free_port());
+    set("RONDO_RENDEZVOUS",
+        is_spread ? comm::kTcpScheme + with_port(part.master_address, part.rendezvous_port)
+                  : place_.path());
+    set("RONDO_SECRET", part.secret);
+    set("RONDO_RESTART_COUNT", options_.restart_count);
   }
 
-  void start(int rank) {
+  void start(int local_rank) {
+    const int rank = first_rank() + local_rank;
     int out[2], err[2], failure[2];
     if (pipe2(out, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
     UniqueFd out_read(out[0]), out_write(out[1]);
@@ -179,8 +164,8 @@ class LocalJob {
     if (pipe2(failure, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
     UniqueFd failure_read(failure[0]), failure_write(failure[1]);
 
-    setenv("RANK", std::to_string(rank).c_str(), 1);
-    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    set("RANK", rank);
+    set("LOCAL_RANK", local_rank);
     name_terminals(out_read.get(), err_read.get());
     const pid_t launcher = getpid();
     const pid_t pid = fork();
@@ -188,7 +173,7 @@ class LocalJob {
     if (pid == 0) {
       // What cannot be bound runs all the same.
       if (!shares_.empty()) {
-        (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(rank)]);
+        (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(local_rank)]);
       }
       become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
     }
@@ -211,40 +196,27 @@ class LocalJob {
     }
   }
 
-  std::string prefix_of(int rank) const {
-    return options_.prefix_lines ? fmt::format("[{}] ", rank) : "";
-  }
-
   void pass_on(int rank, UniqueFd out, UniqueFd err) {
-    const auto print_out = [this, rank](std::string_view line) {
-      stdout_.push(prefix_of(rank) + std::string(line));
+    const auto add = [&](UniqueFd fd, int target, bool is_terminal) {
+      LineCutter lines(is_terminal, [this, rank, target](std::string_view line) {
+        console_.print(rank, target, line);
+      });
+      streams_.push_back({std::move(fd), std::move(lines), rank, target});
     };
-    const auto print_err = [this, rank](std::string_view line) {
-      errors_.add(rank, line, Clock::now());
-    };
-    const auto terminal = [](int fd) { return isatty(fd) == 1; };
-    streams_.push_back(
-        {std::move(out), LineCutter(terminal(STDOUT_FILENO), print_out), &stdout_, rank});
-    streams_.push_back(
-        {std::move(err), LineCutter(terminal(STDERR_FILENO), print_err), &stderr_, rank});
-  }
-
-  std::vector<std::string> prefixes() const {
-    std::vector<std::string> all;
-    for (int rank = 0; rank < options_.ranks; ++rank) all.push_back(prefix_of(rank));
-    return all;
+    add(std::move(out), STDOUT_FILENO, options_.stdout_is_terminal);
+    add(std::move(err), STDERR_FILENO, options_.stderr_is_terminal);
   }
 
   /// For rondo::stdout_is_terminal() and its twin: which pipes lead to a terminal.
-  static void name_terminals(int out_pipe, int err_pipe) {
+  void name_terminals(int out_pipe, int err_pipe) const {
     std::string names;
-    const auto add = [&names](int fd, int pipe) {
+    const auto add = [&names](bool is_terminal, int pipe) {
       struct stat facts {};
-      if (isatty(fd) != 1 || fstat(pipe, &facts) != 0) return;
+      if (!is_terminal || fstat(pipe, &facts) != 0) return;
       names += (names.empty() ? "" : ",") + std::to_string(facts.st_ino);
     };
-    add(STDOUT_FILENO, out_pipe);
-    add(STDERR_FILENO, err_pipe);
+    add(options_.stdout_is_terminal, out_pipe);
+    add(options_.stderr_is_terminal, err_pipe);
     if (names.empty()) {
       unsetenv("RONDO_TERMINAL");
     } else {
@@ -282,8 +254,7 @@ class LocalJob {
   // ---- watching
 
   void turn() {
-    std::vector<pollfd> watched{{signals_.get(), POLLIN, 0}};
-    watch(watched);
+    std::vector<pollfd> watched = watch();
     const int ready = poll(watched.data(), watched.size(), wait_ms());
     if (ready < 0 && errno != EINTR) {
       spdlog::error("poll: {}; stopping all ranks", std::strerror(errno));
@@ -294,28 +265,28 @@ class LocalJob {
       serve(watched);
       read_signals();
     }
+    while (const auto order = console_.next_order()) obey(*order);
     reap();
     check_time();
   }
 
-  /// The server, sinks and streams, in this order after the signals.
-  void watch(std::vector<pollfd>& watched) {
-    watched.push_back({server_ ? server_->fd() : -1, POLLIN, 0});
-    for (Sink* sink : {&stdout_, &stderr_}) {
-      watched.push_back({sink->has_work() ? sink->fd() : -1, POLLOUT, 0});
-    }
+  /// Signals and server, the streams of ranks, then the console's.
+  std::vector<pollfd> watch() const {
+    std::vector<pollfd> watched{{signals_.get(), POLLIN, 0},
+                                {server_ ? server_->fd() : -1, POLLIN, 0}};
     for (const OutputStream& stream : streams_) {
-      watched.push_back({stream.sink->is_full() ? -1 : stream.fd.get(), POLLIN, 0});
+      watched.push_back({console_.is_full(stream.target) ? -1 : stream.fd.get(), POLLIN, 0});
     }
+    console_.watch(watched);
+    return watched;
   }
 
-  void serve(const std::vector<pollfd>& watched) {
+  void serve(std::span<const pollfd> watched) {
     if (watched[1].revents != 0) server_->serve();
-    if (watched[2].revents != 0) stdout_.write_some();
-    if (watched[3].revents != 0) stderr_.write_some();
     for (size_t i = 0; i < streams_.size(); ++i) {
-      if (watched[i + 4].revents != 0) read_stream(streams_[i]);
+      if (watched[i + 2].revents != 0) read_stream(streams_[i]);
     }
+    console_.serve(watched.subspan(streams_.size() + 2));
   }
 
   void read_stream(OutputStream& stream) {
@@ -324,7 +295,7 @@ class LocalJob {
     if (got > 0) return stream.lines.feed({bytes.data(), static_cast<size_t>(got)});
     if (got < 0 && errno == EINTR) return;
     stream.lines.finish();
-    if (stream.sink == &stderr_) errors_.end(stream.rank, Clock::now());
+    console_.close(stream.rank, stream.target);
     stream.fd.reset();
   }
 
@@ -334,19 +305,30 @@ class LocalJob {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) child_ended_ = true;
       if (signal == SIGCHLD) continue;
-      if (signal == SIGUSR1) {
-        if (server_) {
-          server_->serve();  // a communicator may have been announced this very moment
-          stderr_.push(server_->flight_records());
-        }
-        continue;
-      }
-      spdlog::warn("passing {} on to all ranks", strsignal(signal));
-      const bool again = interrupted_;
-      interrupted_ = true;
-      if (!stopping_) exit_code_ = 128 + signal;
-      stop(again ? SIGKILL : signal);
+      pass_on_signal(signal);
     }
+  }
+
+  void pass_on_signal(int signal) {
+    if (signal == SIGUSR1) {
+      if (!server_) return;
+      server_->serve();  // a communicator may have been announced this very moment
+      return console_.show(server_->flight_records());
+    }
+    if (!options_.part) spdlog::warn("passing {} on to all ranks", strsignal(signal));
+    const bool again = interrupted_;
+    interrupted_ = true;
+    if (!stopping_) exit_code_ = 128 + signal;
+    stop(again ? SIGKILL : signal);
+  }
+
+  void obey(const Order& order) {
+    if (order.what == Order::What::kSignal) return pass_on_signal(order.signal);
+    if (order.what == Order::What::kKill) {
+      exit_code_ = kLauncherExit;
+      return leave_nothing();
+    }
+    if (!kill_at_) stop(SIGTERM);
   }
 
   /// Notices which ranks have ended, and leaves them zombies until leave_nothing(): as long as a
@@ -388,20 +370,19 @@ class LocalJob {
   }
 
   void report(int rank, const siginfo_t& end) {
-    const int status = end.si_status;  // an exit code, or the signal that killed it
-    if (stopping_ || (end.si_code == CLD_EXITED && status == 0)) return;
-    if (end.si_code == CLD_EXITED) {
-      spdlog::error("rank {} exited with code {}; stopping the others", rank, status);
-      return rank_failed(status);
-    }
-    spdlog::error("rank {} was killed by signal {} ({}); stopping the others", rank, status,
-                  strsignal(status));
-    rank_failed(128 + status);
+    // si_status is an exit code, or the signal that killed the rank.
+    const RankFailure failure{
+        .rank = first_rank() + rank, .killed = end.si_code != CLD_EXITED, .status = end.si_status};
+    if (stopping_ || failure.exit_code() == 0) return;
+    console_.report(failure);
+    rank_failed_ = stopping_ = true;
+    exit_code_ = failure.exit_code();
+    stop_at_ = Clock::now() + kMoment;
   }
 
   void check_time() {
     const auto now = Clock::now();
-    errors_.turn(now);
+    console_.turn(now);
     if (options_.deadline && now >= *options_.deadline && !timed_out_) {
       timed_out_ = true;
       if (!stopping_) {
@@ -421,18 +402,12 @@ class LocalJob {
     if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
     if (stop_at_) until = std::min(until, *stop_at_);
     if (kill_at_) until = std::min(until, *kill_at_);
-    if (const auto held = errors_.next()) until = std::min(until, *held);
+    if (const auto held = console_.next()) until = std::min(until, *held);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
     return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
 
   // ---- stopping
-
-  void rank_failed(int exit_code) {
-    rank_failed_ = stopping_ = true;
-    exit_code_ = exit_code;
-    stop_at_ = Clock::now() + kMoment;
-  }
 
   void fail(int exit_code) {
     exit_code_ = exit_code;
@@ -482,28 +457,24 @@ class LocalJob {
       return std::any_of(streams_.begin(), streams_.end(),
                          [](const OutputStream& stream) { return stream.fd.valid(); });
     };
-    if (!has_open()) errors_.finish();
-    while (has_open() || stdout_.has_work() || stderr_.has_work()) {
-      std::vector<pollfd> watched{{-1, 0, 0}};
-      watch(watched);
+    while (has_open()) {
+      std::vector<pollfd> watched = watch();
+      watched[0].fd = -1;
       const int ready =
           poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
-      if (ready == 0 && errors_.next()) {
-        errors_.finish();  // the writers that remain are silent
-        continue;
-      }
-      if (ready == 0 || (ready < 0 && errno != EINTR)) return;
+      if (ready == 0 || (ready < 0 && errno != EINTR)) break;  // the writers that remain are silent
       if (ready > 0) serve(watched);
-      if (!has_open()) errors_.finish();
+      console_.turn(Clock::now());
     }
+    console_.finish();
+    flush(console_);
   }
 
   const JobOptions& options_;
+  Console& console_;
   MeetingPlace place_;
   std::optional<status::StatusServer> server_;
   UniqueFd signals_;
-  Sink stdout_{STDOUT_FILENO}, stderr_{STDERR_FILENO};
-  RepeatedLines errors_{prefixes(), [this](std::string_view line) { stderr_.push(line); }};
   std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
   std::vector<kernels::CpuMask> shares_;  // by rank; empty: nobody is bound
@@ -516,7 +487,28 @@ class LocalJob {
 
 }  // namespace
 
-JobResult run_job(const JobOptions& options) { return LocalJob(options).run(); }
+JobResult run_job(const JobOptions& options, Console& console) {
+  return LocalJob(options, console).run();
+}
+
+sigset_t handled_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
+
+std::string make_secret() {
+  std::array<unsigned char, 32> bytes;
+  std::array<char, 65> text;
+  randombytes_buf(bytes.data(), bytes.size());
+  return sodium_bin2hex(text.data(), text.size(), bytes.data(), bytes.size());
+}
+
+std::string with_port(const std::string& address, int port) {
+  const bool is_v6 = address.find(':') != std::string::npos;
+  return (is_v6 ? "[" + address + "]:" : address + ":") + std::to_string(port);
+}
 
 void prepare_process() {
   const sigset_t set = handled_signals();

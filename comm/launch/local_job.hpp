@@ -1,24 +1,42 @@
-// One attempt at running a program as N ranks of this host: starts them, passes on their output,
-// and ends with none of their processes left, however the attempt goes.
+// One attempt at running a program as ranks of this host: starts them, passes on their output, and
+// ends with none of their processes left, however the attempt goes.
 #pragma once
+
+#include <signal.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/launch/console.hpp"
+
 namespace rondo::run {
+
+/// What the ranks of this host are in a job that a rondo-run on another host supervises.
+struct JobPart {
+  int first_rank = 0;
+  int world_size = 1;
+  int host = 0, hosts = 1;
+  /// Of several hosts: where rank 0's is reached, a free port of it for the program, and one for
+  /// rondo.
+  std::string master_address{};
+  int master_port = 0, rendezvous_port = 0;
+  std::string secret{};
+};
 
 struct JobOptions {
   int ranks = 1;
   std::vector<std::string> command;
   int restart_count = 0;
-  /// Whether every line that a rank prints begins with "[rank] ".
-  bool prefix_lines = true;
   /// Whether each rank is bound to a share of the CPUs, where there is one for each.
   bool bind = false;
+  /// Whether what the ranks write there ends up on a terminal.
+  bool stdout_is_terminal = false, stderr_is_terminal = false;
   /// When the whole job, all attempts together, must be over.
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  /// Nothing: this process supervises the whole job.
+  std::optional<JobPart> part;
 };
 
 struct JobResult {
@@ -28,10 +46,17 @@ struct JobResult {
 };
 
 /// REQUIRES: prepare_process() was called, and no other threads or children exist.
-JobResult run_job(const JobOptions& options);
+JobResult run_job(const JobOptions& options, Console& console);
 
 /// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD reach run_job() through a descriptor; orphans of
 /// ranks become this process's children.
 void prepare_process();
+/// Those signals, for a signalfd; a process that becomes another program unblocks them.
+sigset_t handled_signals();
+
+/// A fresh secret for one attempt.
+std::string make_secret();
+/// The words that mean a place on the network: [HOST]:PORT for IPv6.
+std::string with_port(const std::string& address, int port);
 
 }  // namespace rondo::run

@@ -1,5 +1,5 @@
-// rondo-run: starts a program as N ranks on this host. Flags and restarts; local_job does the rest.
-// For several hosts use the cluster's own launcher: rondo reads the environments that those leave.
+// rondo-run: starts a program as N ranks on this host, or as ranks of several hosts. Flags and
+// restarts; local_job and hosts_job do the rest.
 #include <sodium.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -7,8 +7,15 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,7 +23,12 @@
 
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
+#include "comm/bootstrap/interface.hpp"
+#include "comm/launch/console.hpp"
+#include "comm/launch/host_list.hpp"
+#include "comm/launch/hosts_job.hpp"
 #include "comm/launch/local_job.hpp"
+#include "comm/launch/serve.hpp"
 #include "comm/launch/variables.hpp"
 #include "rondo/rondo.h"
 
@@ -40,7 +52,9 @@ void print_environment() {
   }
 }
 
-int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
+/// `attempt` runs the job once.
+int run(rondo::run::JobOptions options, int max_restarts, double timeout_s,
+        const std::function<rondo::run::JobResult(const rondo::run::JobOptions&)>& attempt) {
   if (timeout_s > 0) {
     constexpr double kLongestS = 1e9;  // beyond, the clock would overflow
     options.deadline = std::chrono::steady_clock::now() +
@@ -48,7 +62,7 @@ int run(rondo::run::JobOptions options, int max_restarts, double timeout_s) {
                            std::chrono::duration<double>(std::min(timeout_s, kLongestS)));
   }
   while (true) {
-    const rondo::run::JobResult result = rondo::run::run_job(options);
+    const rondo::run::JobResult result = attempt(options);
     if (!result.rank_failed || options.restart_count >= max_restarts) return result.exit_code;
     ++options.restart_count;
     spdlog::warn("restarting all ranks: {} of {}", options.restart_count, max_restarts);
@@ -59,14 +73,37 @@ struct RunFlags {
   std::string ranks, bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;
-  bool standalone = false, no_prefix = false;
+  bool standalone = false, no_prefix = false, serve = false;
+  std::string hosts, hostfile, agent, remote_program, rendezvous_host, directory;
+  double lost_after_s = 60;
 };
+
+void add_host_flags(CLI::App& app, RunFlags& flags) {
+  auto* hosts =
+      app.add_option("--hosts", flags.hosts, "a:2,b:2: hosts, and how many ranks of each");
+  app.add_option("--hostfile", flags.hostfile, "the same as lines: HOST, HOST:2 or HOST slots=2")
+      ->excludes(hosts);
+  app.add_option("--agent", flags.agent,
+                 "what runs a command on a host: CMD HOST COMMAND; by default ssh, which must not "
+                 "ask for a password")
+      ->take_last();
+  app.add_option("--remote-rondo-run", flags.remote_program,
+                 "rondo-run on the hosts; by default at the same path as here, else in PATH there");
+  app.add_option("--rendezvous", flags.rendezvous_host,
+                 "name or address under which the others reach the first host; by default as in "
+                 "--hosts");
+  app.add_option("--chdir", flags.directory, "directory of the ranks; by default the current one");
+  app.add_option("--lost-after", flags.lost_after_s,
+                 "a host that has been silent for so many seconds is lost; 60 by default")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--serve", flags.serve)->group("");  // what rondo-run starts on a host
+}
 
 void add_flags(CLI::App& app, RunFlags& flags) {
   app.set_version_flag("--version", "rondo-run " RONDO_VERSION);
   app.add_option("-n,--nproc-per-node", flags.ranks,
-                 "number of ranks, or cpu, or gpu: one for each")
-      ->required();
+                 "number of ranks, or cpu, or gpu: one for each; with --hosts, of each host that "
+                 "has no number of its own");
   app.add_option("--max-restarts", flags.max_restarts,
                  "when a rank fails, start all again, so often")
       ->check(CLI::NonNegativeNumber);
@@ -79,6 +116,7 @@ void add_flags(CLI::App& app, RunFlags& flags) {
          "none: ranks run where the system puts them")
       ->check(CLI::IsMember({"share", "none"}))
       ->capture_default_str();
+  add_host_flags(app, flags);
   app.add_flag("--standalone", flags.standalone, "accepted for torchrun's sake: always so");
   app.add_flag_callback(
       "--help-environment",
@@ -106,6 +144,90 @@ std::optional<std::vector<std::string>> command_of(const CLI::App& app) {
   return command;
 }
 
+/// Where the ranks of several hosts run: by the name under which the user came here, which other
+/// hosts may know where links lead elsewhere.
+std::string directory_of(const RunFlags& flags) {
+  std::error_code error;
+  const auto here = std::filesystem::current_path(error);
+  const char* name = std::getenv("PWD");
+  const bool by_name = name != nullptr && std::filesystem::equivalent(name, here, error);
+  const std::filesystem::path base = by_name ? name : here;
+  return (flags.directory.empty() ? base : base / flags.directory).string();
+}
+
+/// The hosts of --hosts or --hostfile; empty: this one. Nothing, and a logged reason: a flag is
+/// wrong.
+std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
+  const bool here = flags.hosts.empty() && flags.hostfile.empty();
+  const int given = here || !flags.ranks.empty() ? count_ranks(flags.ranks) : 1;
+  if (here && flags.ranks.empty()) {
+    spdlog::error("-n is missing: the number of ranks; or --hosts a:2,b:2");
+    return std::nullopt;
+  }
+  if (given < 1 || given > rondo::base::kMaxRanks) {
+    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one",
+                  flags.ranks, rondo::base::kMaxRanks);
+    return std::nullopt;
+  }
+  if (here) return std::vector<rondo::run::JobHost>();
+  std::string text;
+  if (!flags.hostfile.empty()) {
+    std::ifstream file(flags.hostfile);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    if (file.fail() && text.empty()) {
+      spdlog::error("--hostfile is \"{}\", which cannot be read", flags.hostfile);
+      return std::nullopt;
+    }
+  }
+  auto hosts = flags.hostfile.empty() ? rondo::run::parse_hosts(flags.hosts, given)
+                                      : rondo::run::parse_hostfile(text, flags.hostfile, given);
+  if (!hosts.ok() && flags.hostfile.empty()) {
+    spdlog::error("--hosts is \"{}\": {}", flags.hosts, hosts.status().message());
+  } else if (!hosts.ok()) {
+    spdlog::error("{}", hosts.status().message());
+  }
+  if (!hosts.ok()) return std::nullopt;
+  return *hosts;
+}
+
+int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, int ranks,
+          const std::vector<std::string>& command) {
+  namespace run_ns = rondo::run;
+  if (ranks > rondo::base::kMaxRanks) {
+    spdlog::error("{} ranks are too many: {} at most", ranks, rondo::base::kMaxRanks);
+    return 2;
+  }
+  const run_ns::JobOptions job{.ranks = ranks,
+                               .command = command,
+                               .restart_count = 0,
+                               .bind = flags.bind == "share",
+                               .stdout_is_terminal = isatty(STDOUT_FILENO) == 1,
+                               .stderr_is_terminal = isatty(STDERR_FILENO) == 1,
+                               .deadline = {},
+                               .part = {}};
+  const bool only_this_host = std::all_of(hosts.begin(), hosts.end(), [](const auto& host) {
+    return rondo::comm::is_this_host(host.name);
+  });
+  const run_ns::HostsOptions where{
+      .hosts = hosts,
+      .agent = {.words = flags.agent.empty() ? run_ns::default_agent()
+                                             : CLI::detail::split_up(flags.agent),
+                .remote_program = flags.remote_program,
+                .lost_after_s = std::min(flags.lost_after_s, 1e9)},
+      .directory = directory_of(flags),
+      .rendezvous_host = flags.rendezvous_host,
+      .only_this_host = only_this_host};
+  bool has_lost_output = false;
+  const int code = run(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
+    run_ns::TerminalConsole console(ranks, !flags.no_prefix);
+    const run_ns::JobResult result = hosts.empty() ? run_ns::run_job(attempt, console)
+                                                   : run_ns::run_on_hosts(where, attempt, console);
+    has_lost_output = console.has_lost_output() || has_lost_output;
+    return result;
+  });
+  return code == 0 && has_lost_output ? run_ns::kLauncherExit : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -118,7 +240,8 @@ int main(int argc, char** argv) {
   }
   CLI::App app(
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
-      "Starts PROGRAM as N ranks on this host; the first one that fails stops all.\n"
+      "rondo-run --hosts a:2,b:2 [OPTIONS] [--] PROGRAM [ARGS...]\n"
+      "Starts PROGRAM as ranks on this host or several; the first one that fails stops all.\n"
       "rondo-status shows what they do; SIGUSR1 prints their flight recorders.",
       "rondo-run");
   RunFlags flags;
@@ -132,20 +255,17 @@ int main(int argc, char** argv) {
     if (!printed.ok()) spdlog::error("{}", printed.message());
     return printed.ok() ? 0 : 125;
   }
-  const int ranks = count_ranks(flags.ranks);
-  if (ranks < 1 || ranks > rondo::base::kMaxRanks) {
-    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one",
-                  flags.ranks, rondo::base::kMaxRanks);
-    return 2;
-  }
+  rondo::run::prepare_process();
+  if (flags.serve) return rondo::run::serve();
+  const auto hosts = hosts_of(flags);
+  if (!hosts) return 2;
   const auto command = command_of(app);
   if (!command) return 2;
-  rondo::run::prepare_process();
-  return run({.ranks = ranks,
-              .command = *command,
-              .restart_count = 0,
-              .prefix_lines = !flags.no_prefix,
-              .bind = flags.bind == "share",
-              .deadline = {}},
-             flags.max_restarts, flags.timeout_s);
+  if (!flags.directory.empty() && hosts->empty() && chdir(flags.directory.c_str()) != 0) {
+    spdlog::error("--chdir is \"{}\": {}", flags.directory, std::strerror(errno));
+    return 2;
+  }
+  int ranks = hosts->empty() ? count_ranks(flags.ranks) : 0;
+  for (const rondo::run::JobHost& host : *hosts) ranks += host.ranks;
+  return start(flags, *hosts, ranks, *command);
 }

@@ -407,6 +407,55 @@ TEST_CASE("ranks on other hosts: TCP where there is a secret", "[environment]") 
   REQUIRE(identity_from({})->rendezvous == "tcp://127.0.0.1:1234");
   setenv("RONDO_RENDEZVOUS", "/some/where", 1);
   REQUIRE(identity_from({}).status().code() == Code::kUnavailable);
+  REQUIRE(identity_from({}).status().message().find("/some/where, a directory") !=
+          std::string::npos);
+}
+
+TEST_CASE("where rank 0 is, by each launcher", "[environment]") {
+  const auto place = [](Variables variables) {
+    variables.emplace("RONDO_SECRET", "abc");
+    Environment environment(variables);
+    const auto id = identity_from({});
+    return id.ok() ? id->rendezvous : id.status().message();
+  };
+  Variables slurm = {{"SLURM_PROCID", "1"},   {"SLURM_STEP_NUM_TASKS", "2"},
+                     {"SLURM_NODEID", "1"},   {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                     {"SLURM_LOCALID", "0"},  {"SLURM_STEP_NODELIST", "rack[1-2]node[03,7]-b,c"},
+                     {"SLURM_JOB_ID", "102"}, {"SLURM_STEP_ID", "1"}};
+  CHECK(place(slurm) == "tcp://rack1node03-b:20103");
+  slurm["RONDO_PORTS"] = "30000-30009";
+  CHECK(place(slurm) == "tcp://rack1node03-b:30003");
+  slurm["MASTER_ADDR"] = "203.0.113.7";
+  CHECK(place(slurm) == "tcp://203.0.113.7:30003");
+  slurm["MASTER_PORT"] = "29500";
+  CHECK(place(slurm) == "tcp://203.0.113.7:29501");
+
+  Variables open_mpi = {
+      {"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+      {"PMIX_NAMESPACE", "3902734337"},
+      {"OMPI_MCA_orte_hnp_uri",
+       "3902734336.0;tcp://203.0.113.7,198.51.100.7,127.0.0.1:41395;tcp6://[2001:db8::7]:58991"}};
+  const std::string mpirun = place(open_mpi);
+  CHECK(mpirun.rfind("tcp://203.0.113.7,198.51.100.7,[2001:db8::7]:2", 0) == 0);
+  open_mpi["OMPI_COMM_WORLD_RANK"] = "0";
+  CHECK(place(open_mpi).find("mpirun -x MASTER_ADDR=HOST") != std::string::npos);
+  open_mpi["MASTER_ADDR"] = "2001:db8::8";
+  CHECK(place(open_mpi).rfind("tcp://[2001:db8::8]:2", 0) == 0);
+  open_mpi.erase("OMPI_MCA_orte_hnp_uri");
+  open_mpi.erase("MASTER_ADDR");
+  CHECK(place(open_mpi).find("MASTER_ADDR, the name or address") != std::string::npos);
+
+  Variables hydra = {{"PMI_RANK", "1"},
+                     {"PMI_SIZE", "2"},
+                     {"MPI_LOCALRANKID", "0"},
+                     {"MPI_LOCALNRANKS", "1"},
+                     {"MASTER_ADDR", "a"}};
+  CHECK(place(hydra) == "tcp://a:29501");
+  hydra.erase("MASTER_ADDR");
+  CHECK(place(hydra).find("MASTER_ADDR, the name or address") != std::string::npos);
 }
 
 TEST_CASE("a secret from a file that is the owner's alone", "[environment]") {
@@ -479,7 +528,7 @@ TEST_CASE("bad variables are named with their value", "[environment]") {
        {"LOCAL_WORLD_SIZE is 3", "WORLD_SIZE is 2"}},
       {{{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}},
        Code::kUnavailable,
-       {"LOCAL_WORLD_SIZE is 2", "WORLD_SIZE is 4", "one host"}},
+       {"LOCAL_WORLD_SIZE is 2", "WORLD_SIZE is 4", "MASTER_ADDR"}},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}},
        Code::kInvalidArgument,
        {"RONDO_RENDEZVOUS", "MASTER_PORT"}},
@@ -494,7 +543,7 @@ TEST_CASE("bad variables are named with their value", "[environment]") {
         {"MASTER_PORT", "1234"},
         {"MASTER_ADDR", "203.0.113.7"}},
        Code::kUnavailable,
-       {"MASTER_ADDR is \"203.0.113.7\"", "one host"}},
+       {"MASTER_ADDR is \"203.0.113.7\"", "MASTER_ADDR"}},
       {{{"OMPI_COMM_WORLD_RANK", "1"}},
        Code::kInvalidArgument,
        {"OMPI_COMM_WORLD_SIZE is not set"}},

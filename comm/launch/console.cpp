@@ -1,0 +1,80 @@
+// See console.hpp.
+#include "comm/launch/console.hpp"
+
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace rondo::run {
+
+std::string describe(const RankFailure& failure) {
+  if (!failure.killed) {
+    return fmt::format("rank {} exited with code {}", failure.rank, failure.status);
+  }
+  return fmt::format("rank {} was killed by signal {} ({})", failure.rank, failure.status,
+                     strsignal(failure.status));
+}
+
+void flush(Console& console) {
+  while (console.has_work()) {
+    std::vector<pollfd> watched;
+    console.watch(watched);
+    const int ready =
+        poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
+    if (ready == 0 || (ready < 0 && errno != EINTR)) return;
+    if (ready > 0) console.serve(watched);
+  }
+}
+
+TerminalConsole::TerminalConsole(int ranks, bool prefix)
+    : prefix_(prefix),
+      errors_(prefixes(ranks), [this](std::string_view line) { stderr_.push(line); }) {}
+
+std::string TerminalConsole::prefix_of(int rank) const {
+  return prefix_ ? fmt::format("[{}] ", rank) : "";
+}
+
+std::vector<std::string> TerminalConsole::prefixes(int ranks) const {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(prefix_of(rank));
+  return all;
+}
+
+void TerminalConsole::print(int rank, int fd, std::string_view line) {
+  if (fd == STDERR_FILENO) return errors_.add(rank, line, std::chrono::steady_clock::now());
+  stdout_.push(prefix_of(rank) + std::string(line));
+}
+
+void TerminalConsole::close(int rank, int fd) {
+  if (fd == STDERR_FILENO) errors_.end(rank, std::chrono::steady_clock::now());
+}
+
+void TerminalConsole::report(const RankFailure& failure) {
+  spdlog::error("{}; stopping the others", describe(failure));
+}
+
+bool TerminalConsole::is_full(int fd) const {
+  return (fd == STDERR_FILENO ? stderr_ : stdout_).is_full();
+}
+
+void TerminalConsole::watch(std::vector<pollfd>& watched) const {
+  for (const Sink* sink : {&stdout_, &stderr_}) {
+    watched.push_back({sink->has_work() ? sink->fd() : -1, POLLOUT, 0});
+  }
+}
+
+void TerminalConsole::serve(std::span<const pollfd> watched) {
+  if (watched[0].revents != 0) stdout_.write_some();
+  if (watched[1].revents != 0) stderr_.write_some();
+}
+
+bool TerminalConsole::has_lost_output() const {
+  if (stdout_.error() == 0) return false;
+  spdlog::error("cannot write to stdout: {}", std::strerror(stdout_.error()));
+  return true;
+}
+
+}  // namespace rondo::run

@@ -1,0 +1,186 @@
+// See host_link.hpp.
+#include "comm/launch/host_link.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/interface.hpp"
+#include "comm/launch/local_job.hpp"
+
+namespace rondo::run {
+namespace {
+
+using transport::UniqueFd;
+
+std::string own_program() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+/// A word for a shell, as it is.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+/// For whatever shell the user has on the host: only single quotes mean the same in all of them.
+std::string remote_command(const std::string& program) {
+  if (!program.empty()) return "exec " + quoted(program) + " --serve";
+  const std::string script =
+      "if test -x \"$0\"; then exec \"$0\" --serve; fi; exec rondo-run --serve";
+  return "exec /bin/sh -c " + quoted(script) + " " + quoted(own_program());
+}
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return comm::system_status("pipe", errno);
+  return Pipe{.read = UniqueFd(ends[0]), .write = UniqueFd(ends[1])};
+}
+
+[[noreturn]] void become_agent(const std::vector<std::string>& words, pid_t launcher, int in,
+                               int out, int err) {
+  setsid();
+  // The host notices the end of its stdin; an agent that has not connected yet would not.
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != launcher) _exit(kLauncherExit);
+  dup2(in, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  const sigset_t set = handled_signals();
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_DFL);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  const std::string why = fmt::format("cannot run {}: {}\n", words[0], std::strerror(errno));
+  (void)!write(STDERR_FILENO, why.data(), why.size());
+  _exit(kNotFoundExit);
+}
+
+}  // namespace
+
+std::vector<std::string> default_agent() {
+  return {"ssh",
+          "-x",
+          "-T",
+          "-o",
+          "BatchMode=yes",
+          "-o",
+          "ConnectTimeout=20",
+          "-o",
+          "ServerAliveInterval=10",
+          "-o",
+          "ServerAliveCountMax=3"};
+}
+
+Status HostLink::start(const AgentOptions& agent) {
+  lost_after_ = std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(agent.lost_after_s));
+  heard_ = std::chrono::steady_clock::now();
+  next_sign_ = heard_ + lost_after_ / 6;
+  std::vector<std::string> words = {own_program(), "--serve"};
+  if (!comm::is_this_host(host_.name)) {
+    words = agent.words;
+    words.insert(words.end(), {host_.name, remote_command(agent.remote_program)});
+  }
+  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
+  for (const auto* each : {&in, &out, &err}) {
+    if (!each->ok()) return each->status();
+  }
+  const pid_t launcher = getpid();
+  pid_ = fork();
+  if (pid_ < 0) return comm::system_status("fork", errno);
+  if (pid_ == 0) {
+    become_agent(words, launcher, in->read.get(), out->write.get(), err->write.get());
+  }
+  in_ = std::move(in->write);
+  out_ = std::move(out->read);
+  err_ = std::move(err->read);
+  sink_.emplace(in_.get());
+  sink_->push(greeting());
+  return {};
+}
+
+void HostLink::send(RunMessage kind, std::string_view payload) {
+  if (in_.valid()) sink_->push(pack(kind, payload));
+}
+
+void HostLink::watch(std::vector<pollfd>& watched, bool rests) const {
+  watched.push_back({in_.valid() && sink_->has_work() ? in_.get() : -1, POLLOUT, 0});
+  watched.push_back({rests ? -1 : out_.get(), POLLIN, 0});
+  watched.push_back({err_.get(), POLLIN, 0});
+}
+
+void HostLink::serve(std::span<const pollfd> watched) {
+  if (watched[0].revents != 0 && in_.valid()) sink_->write_some();
+  if (watched[1].revents != 0) read_output();
+  if (watched[2].revents != 0) read_errors();
+}
+
+void HostLink::read_output() {
+  std::array<char, 65536> bytes;
+  const ssize_t got = read(out_.get(), bytes.data(), bytes.size());
+  if (got < 0 && errno == EINTR) return;
+  if (got <= 0) return out_.reset();
+  heard_ = std::chrono::steady_clock::now();
+  reader_.feed({bytes.data(), static_cast<size_t>(got)});
+}
+
+void HostLink::read_errors() {
+  std::array<char, 4096> bytes;
+  const ssize_t got = read(err_.get(), bytes.data(), bytes.size());
+  if (got < 0 && errno == EINTR) return;
+  if (got > 0) return errors_.feed({bytes.data(), static_cast<size_t>(got)});
+  errors_.finish();
+  err_.reset();
+}
+
+void HostLink::turn(Time now, bool rests) {
+  if (rests) heard_ = now;
+  if (now >= next_sign_) {
+    send(RunMessage::kAlive);
+    next_sign_ = now + lost_after_ / 6;
+  }
+  if (out_.valid() && now >= heard_ + lost_after_) {
+    was_silent_ = true;
+    out_.reset();
+    close();
+    kill_agent(SIGKILL);
+  }
+}
+
+std::optional<ReceivedFrame> HostLink::next_frame() {
+  auto frame = reader_.next();
+  errors_.feed(reader_.take_noise());
+  return frame;
+}
+
+std::vector<std::string> HostLink::take_lines() { return std::exchange(lines_, {}); }
+
+void HostLink::kill_agent(int signal) const {
+  if (has_agent()) kill(-pid_, signal);
+}
+
+void HostLink::reap() {
+  int status = 0;
+  if (!has_agent() || waitpid(pid_, &status, WNOHANG) != pid_) return;
+  agent_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace rondo::run

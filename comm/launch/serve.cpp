@@ -1,0 +1,224 @@
+// See serve.hpp.
+#include "comm/launch/serve.hpp"
+
+#include <signal.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <sstream>
+
+#include "comm/bootstrap/launchers.hpp"
+#include "comm/bootstrap/tcp.hpp"
+#include "comm/launch/frames.hpp"
+
+namespace rondo::run {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The rondo-run at the other end of stdin and stdout.
+class RemoteConsole final : public Console {
+ public:
+  RemoteConsole() { stdout_.push(greeting()); }
+
+  void print(int rank, int fd, std::string_view line) override {
+    send(RunMessage::kLine, fmt::format("{}{} ", fd, rank).append(line));
+  }
+  void close(int rank, int fd) override {
+    send(RunMessage::kClosed, fmt::format("{}{} ", fd, rank));
+  }
+  void show(std::string_view text) override { send(RunMessage::kText, text); }
+  void report(const RankFailure& failure) override { send(RunMessage::kFailure, to_json(failure)); }
+  bool is_full(int) const override { return stdout_.is_full(); }
+
+  void watch(std::vector<pollfd>& watched) const override {
+    watched.push_back({has_ended_ ? -1 : STDIN_FILENO, POLLIN, 0});
+    watched.push_back({stdout_.has_work() ? STDOUT_FILENO : -1, POLLOUT, 0});
+  }
+  void serve(std::span<const pollfd> watched) override {
+    if (watched[0].revents != 0) receive();
+    if (watched[1].revents != 0) stdout_.write_some();
+  }
+
+  std::optional<Time> next() const override { return std::min(next_sign_, lost_at()); }
+  void turn(Time now) override {
+    if (now >= next_sign_) {
+      send(RunMessage::kAlive);
+      next_sign_ = now + lost_after_ / 6;
+    }
+    if (now >= lost_at() && !has_ended_) end("has been silent for too long");
+  }
+
+  std::optional<Order> next_order() override {
+    while (auto frame = reader_.next()) {
+      if (frame->kind == RunMessage::kStop) return Order{.what = Order::What::kStop};
+      if (frame->kind == RunMessage::kSignal) {
+        return Order{.what = Order::What::kSignal, .signal = std::stoi(frame->payload)};
+      }
+      if (frame->kind == RunMessage::kStart || frame->kind == RunMessage::kPrepare) {
+        requests_.push_back(std::move(*frame));
+      }
+    }
+    if (!std::exchange(end_is_new_, false)) return std::nullopt;
+    return Order{.what = Order::What::kKill};
+  }
+
+  void finish() override {}
+  bool has_work() const override { return stdout_.has_work(); }
+
+  void send(RunMessage kind, std::string_view payload = {}) { stdout_.push(pack(kind, payload)); }
+  void set_lost_after(double seconds) {
+    lost_after_ = std::chrono::ceil<std::chrono::milliseconds>(
+        std::chrono::duration<double>(std::min(seconds, 1e9)));
+    next_sign_ = Clock::now() + lost_after_ / 6;
+  }
+
+  /// Waits for a request of this kind. Nothing: the other end is gone, or stops the job.
+  std::optional<std::string> await(RunMessage kind) {
+    while (true) {
+      const auto order = next_order();
+      if (!requests_.empty() && requests_.front().kind == kind) {
+        std::string payload = std::move(requests_.front().payload);
+        requests_.pop_front();
+        return payload;
+      }
+      if (order) return std::nullopt;
+      std::vector<pollfd> watched;
+      watch(watched);
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(*next() - Clock::now()).count();
+      if (poll(watched.data(), watched.size(),
+               static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000))) > 0) {
+        serve(watched);
+      }
+      turn(Clock::now());
+    }
+  }
+
+ private:
+  Time lost_at() const { return heard_ + lost_after_; }
+
+  void receive() {
+    std::array<char, 65536> bytes;
+    const ssize_t got = read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (got <= 0) return end("is gone");
+    heard_ = Clock::now();
+    reader_.feed({bytes.data(), static_cast<size_t>(got)});
+  }
+
+  void end(const char* why) {
+    has_ended_ = end_is_new_ = true;
+    spdlog::error("the rondo-run that has started this one {}; killing all ranks", why);
+  }
+
+  Sink stdout_{STDOUT_FILENO};
+  FrameReader reader_;
+  std::deque<ReceivedFrame> requests_;
+  bool has_ended_ = false, end_is_new_ = false;
+  std::chrono::milliseconds lost_after_{std::chrono::minutes(1)};
+  Time heard_ = Clock::now(), next_sign_ = heard_ + lost_after_ / 6;
+};
+
+/// What this process logs is a message of the other end's.
+class FrameSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit FrameSink(RemoteConsole& console) : console_(console) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    console_.send(RunMessage::kLog,
+                  fmt::format("{}{}", static_cast<int>(message.level),
+                              std::string_view(message.payload.data(), message.payload.size())));
+  }
+  void flush_() override {}
+
+  RemoteConsole& console_;
+};
+
+/// How the other end's ssh has reached this host, if it has.
+std::string ssh_address() {
+  std::istringstream words(comm::variable("SSH_CONNECTION").value_or(""));
+  std::string client, client_port, server;
+  words >> client >> client_port >> server;
+  return server;
+}
+
+/// The environment and directory of the ranks, and where rank 0 listens. The ports stay reserved
+/// until the job is over.
+class PreparedHost {
+ public:
+  Readiness prepare(const Preparation& preparation) {
+    std::vector<std::string> names = preparation.reserve_for;
+    if (!names.empty()) names.push_back(ssh_address());
+    for (const auto& [name, value] : preparation.environment) {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+    if (chdir(preparation.directory.c_str()) != 0) {
+      return {.problem = fmt::format(
+                  "cannot enter the directory {}: {}; --chdir names one that every host has",
+                  preparation.directory, std::strerror(errno))};
+    }
+    if (names.empty()) return {};
+    if (preparation.only_this_host) return reserve({.name = "lo", .address = "127.0.0.1"});
+    auto interface = comm::interface_for_others(names);
+    if (!interface.ok()) return {.problem = interface.status().message()};
+    return reserve(*interface);
+  }
+
+ private:
+  Readiness reserve(const comm::Interface& interface) {
+    auto range = comm::port_range();
+    if (!range.ok()) return {.problem = range.status().message()};
+    Readiness readiness{.problem = {}, .address = interface.address};
+    for (int* port : {&readiness.rendezvous_port, &readiness.master_port}) {
+      auto reserved = comm::reserve_port(interface.address, *range);
+      if (!reserved.ok()) return {.problem = reserved.status().message()};
+      *port = reserved->port;
+      ports_.push_back(std::move(*reserved));
+    }
+    return readiness;
+  }
+
+  std::vector<comm::TcpListener> ports_;
+};
+
+JobResult run_requested(RemoteConsole& console) {
+  constexpr JobResult kNothing{.exit_code = kLauncherExit};
+  const auto preparation = console.await(RunMessage::kPrepare);
+  if (!preparation) return kNothing;
+  const Preparation wanted = parse_preparation(*preparation);
+  console.set_lost_after(wanted.lost_after_s);
+  PreparedHost host;
+  console.send(RunMessage::kReady, to_json(host.prepare(wanted)));
+  const auto job = console.await(RunMessage::kStart);
+  return job ? run_job(parse_job(*job), console) : kNothing;
+}
+
+}  // namespace
+
+int serve() {
+  RemoteConsole console;
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("serve", std::make_shared<FrameSink>(console)));
+  JobResult result{.exit_code = kLauncherExit};
+  try {
+    result = run_requested(console);
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());
+  }
+  console.send(RunMessage::kResult, to_json(result));
+  flush(console);
+  return result.exit_code;
+}
+
+}  // namespace rondo::run
