@@ -23,8 +23,8 @@
 namespace rondo {
 namespace {
 
-comm::PlanLimits host_limits(const comm::HostSizes& sizes, int rank, const Config& config,
-                             const transport::Capabilities& can) {
+comm::PlanLimits host_limits(const comm::HostSizes& sizes, const base::HostMap& hosts, int rank,
+                             const Config& config, const transport::Capabilities& can) {
   return {.ranks = sizes.ranks,
           .rank = rank,
           .channels = sizes.channels,
@@ -40,7 +40,7 @@ comm::PlanLimits host_limits(const comm::HostSizes& sizes, int rank, const Confi
                         .offers = true,
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm,
-          .hosts = base::HostMap::one_host(sizes.ranks)};
+          .hosts = hosts};
 }
 
 comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Config& config) {
@@ -122,6 +122,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   auto identity = prepare(settled);
   if (!identity.ok() && parent.failing) parent.failing(identity.status());
   if (!identity.ok()) return identity.status();
+  identity->listening = parent.listening;
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
   RONDO_TRY(bootstrap.status());
@@ -163,7 +164,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   watch_ = std::move(layers.watch);
   runner_ = std::move(layers.runner);
   plans_ = std::make_unique<comm::Plans>(
-      host_limits(sizes, rank(), config_, transport_->capabilities()));
+      host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities()));
   timeout_ns_ = std::chrono::nanoseconds(config_.timeout).count();
   log(LogLevel::kInfo,
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "comm/base/guarded.hpp"
@@ -38,6 +39,7 @@ class Bootstrap::Impl {
   Star& near() { return near_ ? *near_ : *star_; }
   const base::HostMap& hosts() const { return hosts_; }
   const std::vector<RankHost>& places() const { return places_; }
+  const std::shared_ptr<const UniqueFd>& listening() const { return listening_; }
   const std::vector<Peer>& peers() const { return near_ ? peers_ : star_->peers(); }
   bool has_heard() const { return star_->has_heard() || (near_ && near_->has_heard()); }
 
@@ -96,20 +98,25 @@ class Bootstrap::Impl {
     if (!here.ok()) return star_->fail(here.status());
     auto interface = interface_for_data();
     if (!interface.ok()) return star_->fail(interface.status());
-    auto blobs = star_->all_gather(pack_blobs({here->name, here->boot_id, here->network, here->uid,
-                                               interface->name, interface->address, random_hex()}));
+    auto listener = listen_anywhere(interface->address);
+    if (!listener.ok()) return star_->fail(listener.status());
+    listening_ = std::make_shared<const UniqueFd>(std::move(listener->socket));
+    auto blobs = star_->all_gather(
+        pack_blobs({here->name, here->boot_id, here->network, here->uid, interface->name,
+                    interface->address, std::to_string(listener->port), random_hex()}));
     if (!blobs.ok()) return blobs.status();
     std::vector<std::string> tickets;
     for (const std::string& blob : *blobs) {
-      auto parts = unpack_blobs(blob, 7);
+      auto parts = unpack_blobs(blob, 8);
       if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
       places_.push_back({.name = (*parts)[0],
                          .boot_id = (*parts)[1],
                          .network = (*parts)[2],
                          .uid = (*parts)[3],
                          .interface = (*parts)[4],
-                         .address = (*parts)[5]});
-      tickets.push_back((*parts)[6]);
+                         .address = (*parts)[5],
+                         .port = std::atoi((*parts)[6].c_str())});
+      tickets.push_back((*parts)[7]);
     }
     hosts_ = group_by_host(places_);
     RONDO_TRY(check_one_user(places_, hosts_));
@@ -146,8 +153,9 @@ class Bootstrap::Impl {
   std::unique_ptr<Star> star_;
   std::unique_ptr<Star> near_;  // null: one host
   base::HostMap hosts_;
-  std::vector<RankHost> places_;  // by rank; empty: one host, and nobody asked
-  std::vector<Peer> peers_;       // where there are several hosts
+  std::vector<RankHost> places_;               // by rank; empty: they met in a directory
+  std::shared_ptr<const UniqueFd> listening_;  // at this rank's place
+  std::vector<Peer> peers_;                    // where there are several hosts
 };
 
 Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -186,6 +194,14 @@ Result<std::vector<UniqueFd>> Bootstrap::all_gather_fds(int fd) {
 Status Bootstrap::barrier() { return impl_->star().barrier(); }
 void Bootstrap::fail(const Status& why) { (void)impl_->star().fail(why); }
 void Bootstrap::close_sockets() { impl_->close_sockets(); }
+std::string Bootstrap::meeting_place(int rank) const {
+  if (places().empty()) return {};
+  const RankHost& place = places()[static_cast<size_t>(rank)];
+  const bool v6 = place.address.find(':') != std::string::npos;
+  return kTcpScheme + (v6 ? "[" + place.address + "]" : place.address) + ":" +
+         std::to_string(place.port);
+}
+const std::shared_ptr<const UniqueFd>& Bootstrap::listening() const { return impl_->listening(); }
 std::vector<PeerConnection> Bootstrap::take_control() { return impl_->take_control(); }
 
 int Bootstrap::find_dead(int first) const {

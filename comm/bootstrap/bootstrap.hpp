@@ -47,6 +47,11 @@ class Bootstrap {
   const base::HostMap& hosts() const;
   const std::vector<RankHost>& places() const;
 
+  /// Ranks that have met over TCP: where they can meet as another communicator whose rank 0 is `rank`,
+  /// and that one's socket there (this rank's; open as long as the Bootstrap). Else empty.
+  std::string meeting_place(int rank) const;
+  const std::shared_ptr<const transport::UniqueFd>& listening() const;
+
   /// Every rank's blob, by rank. At most kMaxBlobBytes each; lengths may differ.
   Result<std::vector<std::string>> all_gather(std::string_view blob);
   /// On this host: its first rank passes `fd`, which stays its own; the others pass -1 and receive a

@@ -2,10 +2,12 @@
 // variables. Opens no file but the secret's.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "rondo/communicator.hpp"
 #include "rondo/status.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
 
@@ -22,6 +24,8 @@ struct Identity {
   /// The launcher's name of the job, the same on all hosts; empty where it gives none. Keeps jobs
   /// apart that have one secret and one port.
   std::string job{};
+  /// Of rank 0, where a socket listens at `rendezvous` already.
+  std::shared_ptr<const transport::UniqueFd> listening{};
 };
 
 /// Config::rank and world_size, else the first launcher (launchers.hpp), else one rank alone.

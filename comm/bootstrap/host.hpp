@@ -19,7 +19,10 @@ struct RankHost {
   std::string network;
   std::string uid;
   /// By which other hosts reach it: "eth0", and "10.0.0.2" or "fd00::2".
-  std::string interface{}, address{};
+  std::string interface {
+  }, address{};
+  /// Where it listens for ranks of communicators that are made from this one, for which it is rank 0.
+  int port = 0;
 
   /// Errors: kResourceExhausted, kSystem.
   static Result<RankHost> here(int rank);

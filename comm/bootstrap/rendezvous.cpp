@@ -296,6 +296,7 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
   Rendezvous rendezvous;
   rendezvous.name_ = name;
   rendezvous.text_ = rendezvous.place_ = given;
+  rendezvous.listening_ = identity.listening;
   if (given.starts_with(kAbstractScheme)) {
     rendezvous.scheme_ = Scheme::kAbstract;
     rendezvous.place_ = given.substr(kAbstractScheme.size());
@@ -324,6 +325,11 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
 Result<std::optional<Listener>> Rendezvous::listen() const {
   if (scheme_ == Scheme::kDirectory) return listen_in_directory(place_, name_);
   if (scheme_ == Scheme::kAbstract) return listen_at_abstract(place_);
+  if (listening_) {
+    UniqueFd shared(fcntl(listening_->get(), F_DUPFD_CLOEXEC, 0));
+    if (!shared.valid()) return system_status("cannot listen at " + text_, errno);
+    return std::optional<Listener>(Listener(std::move(shared)));
+  }
   auto fd = tcp_->listen();
   if (!fd.ok()) return fd.status();
   if (!*fd) return std::optional<Listener>();

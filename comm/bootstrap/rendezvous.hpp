@@ -59,6 +59,7 @@ class Rendezvous {
   Scheme scheme_ = Scheme::kDirectory;
   std::string text_, place_, name_;
   std::shared_ptr<TcpPlace> tcp_;
+  std::shared_ptr<const transport::UniqueFd> listening_;  // Identity::listening
 };
 
 /// The process at the other end of a unix socket. pid 0: its PID namespace is not visible here.

@@ -52,6 +52,12 @@ WaitPolicy wait_policy(int threads, int cpus, bool paced) {
   return {.spins = 4000, .yield_ns = 1'000'000};
 }
 
+WaitPolicy over_wire(WaitPolicy policy) {
+  constexpr uint32_t kPolls = 100;
+  policy.spins = std::min(policy.spins, kPolls);
+  return policy;
+}
+
 CallerWaits::CallerWaits() { waiting_callers.fetch_add(1, std::memory_order_relaxed); }
 CallerWaits::~CallerWaits() { waiting_callers.fetch_sub(1, std::memory_order_relaxed); }
 

@@ -24,6 +24,9 @@ struct WaitPolicy {
 /// messages take so long that sleeping is always right.
 WaitPolicy wait_policy(int threads, int cpus, bool paced);
 
+/// `policy` where a poll also moves what is on a wire, which takes as long as tens of plain polls.
+WaitPolicy over_wire(WaitPolicy policy);
+
 /// For progress threads beside `threads` threads of their ranks.
 WaitPolicy progressing_policy(int threads, int cpus, bool paced);
 

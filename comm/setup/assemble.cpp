@@ -80,11 +80,14 @@ int find_dead(const Bootstrap& bootstrap, const board::Board& board, int first) 
   return here;
 }
 
-engine::RunnerOptions runner_options(const HostSizes& sizes) {
+engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts) {
   const int threads = sizes.local_ranks * sizes.channels;
+  const auto over_links = [&](engine::WaitPolicy policy) {
+    return several_hosts ? engine::over_wire(policy) : policy;
+  };
   return {.channels = sizes.channels,
-          .blocking = engine::wait_policy(threads, sizes.cpus, sizes.paced),
-          .progressing = engine::progressing_policy(threads, sizes.cpus, sizes.paced),
+          .blocking = over_links(engine::wait_policy(threads, sizes.cpus, sizes.paced)),
+          .progressing = over_links(engine::progressing_policy(threads, sizes.cpus, sizes.paced)),
           .cache_bytes = sizes.profile.llc_bytes / 2};
 }
 
@@ -120,7 +123,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
   engine::register_for_wakeups();
   try {
     made.runner = std::make_shared<engine::Runner>(*made.transport, *made.board, *made.watch,
-                                                   runner_options(sizes));
+                                                   runner_options(sizes, hosts.hosts() > 1));
   } catch (const std::system_error& error) {
     return Status(Code::kResourceExhausted,
                   fmt::format("no threads for {} channels: {}", sizes.channels, error.what()));
