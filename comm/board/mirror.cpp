@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/base/clock.hpp"
+#include "comm/base/printable.hpp"
 
 namespace rondo::board {
 namespace {
@@ -56,6 +57,9 @@ struct MirroredMessage {
 };
 static_assert(sizeof(MirroredMessage) == 32);
 
+/// Far from where a loop to the last operation would not end.
+constexpr uint64_t kMostPosted = uint64_t{1} << 62;
+
 /// Of references' kinds, which mean nothing on another host (Board::pack_kinds).
 constexpr uint64_t kKinds = uint64_t{0xff} << 32;
 
@@ -65,6 +69,12 @@ void append(std::string& bytes, const T& value) {
 }
 
 int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
+
+/// Of an age that another host has sent.
+int64_t since_of(int64_t age_ns) {
+  const int64_t now = base::now_ns();
+  return now - std::clamp<int64_t>(age_ns, 0, now);
+}
 
 Status nonsense() {
   return {Code::kBootstrap, "another host's agent sent rows that make no sense"};
@@ -193,7 +203,8 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     MirroredRow row;
     if (!reader.take(row) || row.rank != rank || row.operations > kHistory ||
         row.shown > kMessages || row.life > static_cast<uint32_t>(Life::kDead) ||
-        row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource) {
+        row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource ||
+        row.posted > kMostPosted) {
       return nonsense();
     }
     RankState& s = board_.state(rank);
@@ -206,7 +217,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
       MessageRecord& r = board_.messages_[static_cast<size_t>(rank) * kMessages + i];
       r.what.store(message.what, kRelaxed);
       r.moved_bytes.store(message.moved_bytes, kRelaxed);
-      r.since_ns.store(base::now_ns() - message.age_ns, kRelaxed);
+      r.since_ns.store(since_of(message.age_ns), kRelaxed);
       r.end.store(message.end, kRelaxed);
       r.behind.store(message.behind, kRelaxed);
     }
@@ -214,7 +225,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     s.heartbeat.store(row.heartbeat, kRelaxed);
     s.progress.store(row.progress, kRelaxed);
     s.failed_split.store(row.failed_split, kRelaxed);
-    s.waiting_since_ns.store(base::now_ns() - row.waiting_ns, kRelaxed);
+    s.waiting_since_ns.store(since_of(row.waiting_ns), kRelaxed);
     s.waiting_for.store(row.waiting_for, kRelaxed);
     s.step.store(row.step, kRelaxed);
     s.round.store(row.round, kRelaxed);
@@ -252,11 +263,12 @@ Result<FoundError> Mirror::unpack_error(std::string_view bytes) const {
   FoundError error{};
   int32_t code = 0;
   if (!reader.take(error.finder) || !reader.take(code) || code <= 0 ||
+      code > static_cast<int32_t>(Code::kDataError) ||
       error.finder >= static_cast<uint32_t>(board_.ranks())) {
     return nonsense();
   }
   constexpr size_t kMost = sizeof(ErrorText::message) - 1;
-  error.status = {static_cast<Code>(code), std::string(reader.rest().substr(0, kMost))};
+  error.status = {static_cast<Code>(code), base::printable(reader.rest(), kMost)};
   return error;
 }
 
