@@ -232,9 +232,14 @@ Result<Interface> interface_for_others(const std::vector<std::string>& names) {
 bool is_this_host(const std::string& name) {
   if (name == "localhost" || name == "::1" || name.starts_with("127.")) return true;
   char host[256] = {};
-  if (gethostname(host, sizeof host - 1) == 0) {
-    const size_t own = strcspn(host, "."), theirs = strcspn(name.c_str(), ".");
-    if (own > 0 && own == theirs && strncasecmp(host, name.c_str(), own) == 0) return true;
+  if (gethostname(host, sizeof host - 1) == 0 && *host != '\0') {
+    // One of both may lack the domain.
+    const std::string own = host;
+    const bool has_domains =
+        own.find('.') != std::string::npos && name.find('.') != std::string::npos;
+    const std::string ours = has_domains ? own : own.substr(0, own.find('.'));
+    const std::string theirs = has_domains ? name : name.substr(0, name.find('.'));
+    if (strcasecmp(ours.c_str(), theirs.c_str()) == 0) return true;
   }
   const auto interfaces = list_interfaces();
   const auto address = parse_address(name, 0);

@@ -121,7 +121,7 @@ class LocalJob {
   /// Without it the job runs all the same.
   void start_status_server() {
     const status::Job job{.pid = getpid(),
-                          .ranks = options_.ranks,
+                          .ranks = options_.part ? options_.part->world_size : options_.ranks,
                           .started_s = std::time(nullptr),
                           .command = fmt::format("{}", fmt::join(options_.command, " "))};
     auto server = status::StatusServer::open(place_.path(), job);

@@ -53,8 +53,9 @@ void print_environment() {
 }
 
 /// `attempt` runs the job once.
-int run(rondo::run::JobOptions options, int max_restarts, double timeout_s,
-        const std::function<rondo::run::JobResult(const rondo::run::JobOptions&)>& attempt) {
+int run_attempts(
+    rondo::run::JobOptions options, int max_restarts, double timeout_s,
+    const std::function<rondo::run::JobResult(const rondo::run::JobOptions&)>& attempt) {
   if (timeout_s > 0) {
     constexpr double kLongestS = 1e9;  // beyond, the clock would overflow
     options.deadline = std::chrono::steady_clock::now() +
@@ -192,40 +193,39 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
 
 int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, int ranks,
           const std::vector<std::string>& command) {
-  namespace run_ns = rondo::run;
+  using namespace rondo::run;
   if (ranks > rondo::base::kMaxRanks) {
     spdlog::error("{} ranks are too many: {} at most", ranks, rondo::base::kMaxRanks);
     return 2;
   }
-  const run_ns::JobOptions job{.ranks = ranks,
-                               .command = command,
-                               .restart_count = 0,
-                               .bind = flags.bind == "share",
-                               .stdout_is_terminal = isatty(STDOUT_FILENO) == 1,
-                               .stderr_is_terminal = isatty(STDERR_FILENO) == 1,
-                               .deadline = {},
-                               .part = {}};
+  const JobOptions job{.ranks = ranks,
+                       .command = command,
+                       .restart_count = 0,
+                       .bind = flags.bind == "share",
+                       .stdout_is_terminal = isatty(STDOUT_FILENO) == 1,
+                       .stderr_is_terminal = isatty(STDERR_FILENO) == 1,
+                       .deadline = {},
+                       .part = {}};
   const bool only_this_host = std::all_of(hosts.begin(), hosts.end(), [](const auto& host) {
     return rondo::comm::is_this_host(host.name);
   });
-  const run_ns::HostsOptions where{
+  const HostsOptions where{
       .hosts = hosts,
-      .agent = {.words = flags.agent.empty() ? run_ns::default_agent()
-                                             : CLI::detail::split_up(flags.agent),
+      .agent = {.words = flags.agent.empty() ? default_agent() : CLI::detail::split_up(flags.agent),
                 .remote_program = flags.remote_program,
                 .lost_after_s = std::min(flags.lost_after_s, 1e9)},
       .directory = directory_of(flags),
       .rendezvous_host = flags.rendezvous_host,
       .only_this_host = only_this_host};
   bool has_lost_output = false;
-  const int code = run(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
-    run_ns::TerminalConsole console(ranks, !flags.no_prefix);
-    const run_ns::JobResult result = hosts.empty() ? run_ns::run_job(attempt, console)
-                                                   : run_ns::run_on_hosts(where, attempt, console);
+  const int code = run_attempts(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
+    TerminalConsole console(ranks, !flags.no_prefix);
+    const JobResult result =
+        hosts.empty() ? run_job(attempt, console) : run_on_hosts(where, attempt, console);
     has_lost_output = console.has_lost_output() || has_lost_output;
     return result;
   });
-  return code == 0 && has_lost_output ? run_ns::kLauncherExit : code;
+  return code == 0 && has_lost_output ? kLauncherExit : code;
 }
 
 }  // namespace

@@ -179,6 +179,20 @@ TEST_CASE("ranks of two hosts meet at addresses of both families", "[interface]"
   require_meeting(hosts, "tcp://[fd77::1]:29501");
 }
 
+TEST_CASE("ranks of one host meet at ::1, with a secret or without", "[interface]") {
+  const Hosts hosts(1);
+  for (const char* secret : {"s3cret", ""}) {
+    testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
+      hosts.enter_network(0);
+      comm::Identity id = tcp_identity(rank, 3, 1, secret);
+      id.rendezvous = "tcp://[::1]:29501";
+      auto met = comm::Bootstrap::meet(id, "world", kLong);
+      expect(met.ok(), met.status().to_string());
+      expect(met->barrier().ok(), "barrier");
+    }));
+  }
+}
+
 TEST_CASE("a name that no resolver knows is awaited until the deadline", "[interface]") {
   for (const int rank : {0, 1}) {
     comm::Identity id = tcp_identity(rank, 2, 1);

@@ -110,6 +110,31 @@ TEST_CASE("mpirun over two hosts", "[clusters]") {
   }
 }
 
+TEST_CASE("rondo-run over two hosts", "[clusters]") {
+  const Hosts hosts(2);
+  std::string agent;
+  for (const std::string& word : hosts.agent()) agent += word + " ";
+  for (const char* list : {"h0:2,h1", "fd77::1,fd77::2"}) {
+    const ProgramResult ran = run_program(
+        std::vector<std::string>{RONDO_RUN, "--agent", agent, "--hosts", list, "--"} + kPerf,
+        kNoLauncher);
+    INFO(ran.out << ran.err);
+    CHECK(has_met(ran));
+  }
+}
+
+TEST_CASE("two names of this host are two hosts that need no agent", "[clusters]") {
+  const ProgramResult ran =
+      run_program(std::vector<std::string>{RONDO_RUN, "--agent", "false", "--hosts",
+                                           "localhost:2,127.0.0.1:1", "--"} +
+                      kPerf,
+                  kNoLauncher);
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK(holds(ran.out, "# ranks: 3"));
+  CHECK(holds(ran.out, "# Out of bounds values : 0 OK"));
+}
+
 TEST_CASE("srun over two nodes", "[clusters]") {
   const Hosts hosts(2);
   std::vector<PlayedRank> ranks;

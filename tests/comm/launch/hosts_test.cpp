@@ -482,33 +482,5 @@ TEST_CASE("a host that is silent, and a rondo-run that is, are noticed", "[hosts
   }
 }
 
-TEST_CASE("ranks of two hosts meet where rondo-run says", "[hosts]") {
-  const Hosts hosts(2);
-  const TempDirectory place;
-  for (const char* list : {"h0:2,h1", "fd77::1,fd77::2"}) {
-    const ProgramResult r = run_program({RONDO_RUN, "--agent", joined(hosts.agent()), "--hosts",
-                                         list, RONDO_PERF, "all_reduce", "-b", "8", "-e", "8"},
-                                        environment(place));
-    INFO(r.out << r.err);
-    if (r.exit_code == 0) {
-      CHECK(contains(r.out, "# Out of bounds values : 0 OK"));
-    } else {
-      CHECK(contains(r.err, "is on the host of rank 0"));  // they have met, and cannot share memory
-    }
-  }
-}
-
-TEST_CASE("two names of this host are two hosts that need no agent", "[hosts]") {
-  const TempDirectory place;
-  const ProgramResult r =
-      run_program({RONDO_RUN, "--agent", "false", "--hosts", "localhost:2,127.0.0.1:1", "--",
-                   RONDO_PERF, "all_reduce", "-b", "8", "-e", "8K", "-n", "2"},
-                  environment(place));
-  INFO(r.out << r.err);
-  CHECK(r.exit_code == 0);
-  CHECK(contains(r.out, "# ranks: 3"));
-  CHECK(contains(r.out, "# Out of bounds values : 0 OK"));
-}
-
 }  // namespace
 }  // namespace rondo
