@@ -108,6 +108,13 @@ Caption caption_of(const ExplainedPlan& plan, const Picture& picture, int hop) {
   }
   if (hop != 0) caption.notes.push_back(hop_in_words(plan, picture, hop));
   for (std::string& line : bytes_in_words(plan, hop != 0)) caption.notes.push_back(std::move(line));
+  if (plan.wire && !plan.wire->hosts.empty()) {
+    const WireBytes& wire = *plan.wire;
+    caption.notes.push_back(
+        fmt::format("The busiest host's link carries {} each way.",
+                    amount_text(wire.busiest(), wire.formula,
+                                wire.text.empty() ? "the formula" : std::string_view(wire.text))));
+  }
   std::erase(caption.notes, "");
   return caption;
 }

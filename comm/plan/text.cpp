@@ -66,7 +66,7 @@ bool is_between_hosts(const ExplainedPlan& plan) { return plan.request.hosts->ho
 
 /// Between hosts there is a term more, and names are longer: narrower columns keep to 80.
 std::string cell(const ExplainedPlan& plan, double us, bool sum = false) {
-  if (is_between_hosts(plan)) return fmt::format(" {:{}.1f}", us, sum ? 10 : 8);
+  if (is_between_hosts(plan)) return fmt::format(" {:8.1f}", us);
   return fmt::format(" {:{}.2f}", us, sum ? 11 : 9);
 }
 
@@ -87,7 +87,7 @@ void print_candidates(std::FILE* out, const ExplainedPlan& plan) {
                         corrected ? ", times the profile's correction" : ""));
   const bool narrow = is_between_hosts(plan);
   std::string head =
-      fmt::format("{:{}} {:>{}}", "candidate", narrow ? 17 : 15, "sum", narrow ? 10 : 11);
+      fmt::format("{:{}} {:>{}}", "candidate", narrow ? 17 : 15, "sum", narrow ? 8 : 11);
   for (const Term& term : terms) head += fmt::format(" {:>{}}", term.title, narrow ? 8 : 9);
   line(out, head);
   std::map<std::string, std::string> refused;  // reason -> candidates

@@ -1,9 +1,8 @@
 // The built-in profiles. The shared-memory one follows all-reduces of two pinned processes on a
 // 2-core Zen 3 server VM, 8 B to 128 MiB, within a factor of two (tuner_test has the table); the
-// scheduling time slices of ranks that share cores are estimates, and so is the wire between hosts, of
-// 100 Gb/s: 12.5 GB/s, of which protocols leave about 10; and 10 us, between the 2 us of RDMA and the
-// 25 us of kernel TCP (`rondo-perf --calibrate` is to measure both). What matters is where one
-// algorithm overtakes another.
+// scheduling time slices of ranks that share cores are estimates. So is the wire between hosts, of a
+// network of 100 Gb/s: that is 12.5 GB/s, of which protocols leave about 10; 10 us lie between the 2
+// of RDMA and the 25 of TCP in the kernel. What matters is where one algorithm overtakes another.
 #include "comm/tuner/profile.hpp"
 
 #include <algorithm>

@@ -470,8 +470,8 @@ static void configurations(void) {
              config.timeout_ms == 0 && config.bootstrap_timeout_ms == 60000 &&
              config.algorithm == RONDO_AUTO && config.unique_id == NULL,
          "the defaults");
-  config.algorithm = 9;
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "unknown algorithm 9");
+  config.algorithm = 99;
+  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "unknown algorithm 99");
   rondo_config_init(&config, sizeof config);
   config.unique_id = "short";
   expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "Config::rank is -1");

@@ -171,10 +171,11 @@ def run(*arguments):
 
 
 def draw(collective, algorithm, ranks, *more):
-    """The picture, or None: there is no such algorithm."""
-    size = [] if collective == "barrier" else ["--size", 640 * ranks]
-    done = run(collective, "--ranks", ranks, "--algorithm", algorithm, *size, "--memory", "library", "--svg", "-", *more)
-    if done.returncode == 2 and "there is no " in done.stderr:
+    """The picture, or None: there is no such algorithm. `ranks`: their number on one host, or rondo-plan's --hosts."""
+    size = [] if collective == "barrier" else ["--size", 6720 if isinstance(ranks, str) else 640 * ranks]
+    where = ["--hosts", ranks] if isinstance(ranks, str) else ["--ranks", ranks, "--memory", "library"]
+    done = run(collective, *where, "--algorithm", algorithm, *size, "--svg", "-", *more)
+    if done.returncode == 2 and re.search("there is no |share no memory", done.stderr):
         return None
     assert done.returncode == 0, (collective, algorithm, ranks, done.stderr)
     return done.stdout
@@ -203,6 +204,19 @@ class Pictures(unittest.TestCase):
                     drawn += 1
                     self.check(f"{collective} by {algorithm}, {ranks} ranks", svg)
         self.assertGreaterEqual(drawn, 4 * 30)
+
+    def test_of_every_plan_between_hosts(self):
+        drawn = 0
+        for collective in names("COLLECTIVE"):
+            for algorithm in "hierarchical", "hierarchical-tree", "two-shot", "ring":
+                for hosts in "1,1", "2x2", "1,3", "3x2", "2,1,4", "2x4":
+                    svg = draw(collective, algorithm, hosts)
+                    if svg is None:
+                        break
+                    drawn += 1
+                    self.assertIn(f"on {3 if hosts in ('3x2', '2,1,4') else 2} hosts", svg)
+                    self.check(f"{collective} by {algorithm}, hosts {hosts}", svg)
+        self.assertGreaterEqual(drawn, 6 * 30)
 
     def test_of_the_documents(self):
         files = sorted((ROOT / "docs").glob("*.svg"))

@@ -132,6 +132,90 @@ TEST_CASE("the JSON of every algorithm says that bytes match and that it is veri
   }
 }
 
+TEST_CASE("between hosts the text has the wire, and fits 80 columns") {
+  const ProgramResult ran = plan({"all_reduce", "--hosts", "2x4", "--size", "1M"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("8 ranks on 2 hosts of 4, a wire between hosts"));
+  CHECK_THAT(ran.out, says("between hosts: 10 us, 0.5 us for each message, 10 GB/s for the link"));
+  CHECK_THAT(ran.out, says("refused: ranks on several hosts share no memory: "));
+  CHECK_THAT(ran.out, says("hierarchical: the cheapest that is possible; "));
+  CHECK_THAT(ran.out, says("host 1 (4 ranks): sends 1048576, receives 1048576"));
+  CHECK_THAT(ran.out, says("the most, against the formula: 1048576 = 2(H-1)/H * S"));
+  CHECK_THAT(ran.out, says("verified: 8 ranks"));
+  std::istringstream text(ran.out.substr(ran.out.find("\ncandidate ") + 1));
+  std::string row;
+  std::getline(text, row);
+  CHECK(row == "candidate              sum overhead  latency    slots   memory   reduce     wire");
+  int candidates = 0;
+  for (; std::getline(text, row) && row.rfind("refused", 0) != 0; ++candidates) {
+    INFO(row);
+    CHECK(row.size() <= 80);
+    std::istringstream cells(row);
+    std::string name;
+    double total = 0, sum = 0, term = 0;
+    cells >> name >> total;
+    while (cells >> term) sum += term;
+    CHECK(std::abs(sum - total) < 0.4);
+  }
+  CHECK(candidates == 6);
+}
+
+TEST_CASE("hosts of different sizes, in JSON and in a picture's words") {
+  const ProgramResult ran = plan({"all_reduce", "--hosts", "3,2,3", "--size", "61440",
+                                  "--algorithm", "hierarchical", "--json", "-"});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit_code == 0);
+  const auto json = nlohmann::json::parse(ran.out);
+  CHECK(json["ranks"] == 8);
+  CHECK(json["hosts"] == nlohmann::json({3, 2, 3}));
+  CHECK(json["bytes_match"] == true);
+  CHECK(json["verification"]["verified"] == true);
+  CHECK(json["wire"]["busiest"] == 2 * 2 * 61440 / 3);
+  CHECK(json["wire"]["busiest_by_formula"] == 2 * 2 * 61440 / 3);
+  CHECK(json["wire"]["busiest_formula"] == "2(H-1)/H * S");
+  CHECK(json["wire"]["hosts"].size() == 3);
+  CHECK(json["candidates"][0]["wire_us"].get<double>() >= 0);
+  const auto one = nlohmann::json::parse(
+      plan({"all_reduce", "--ranks", "2", "--size", "1K", "--json", "-"}).out);
+  CHECK(one["wire"].is_null());
+  CHECK(one["hosts"] == nlohmann::json({2}));
+  const ProgramResult drawn = plan({"all_reduce", "--hosts", "1,3", "--size", "64K", "--svg", "-"});
+  CHECK(drawn.exit_code == 0);
+  CHECK_THAT(drawn.out, says("4 ranks on 2 hosts (1, 3)"));
+}
+
+TEST_CASE("of 16384 ranks on 2048 hosts one rank's plan is shown, and the wire by its formula") {
+  const ProgramResult ran = plan({"all_reduce", "--hosts", "2048x8", "--size", "64M"});
+  INFO(ran.err);
+  CHECK(ran.exit_code == 0);
+  CHECK_THAT(ran.out, says("16384 ranks on 2048 hosts of 8"));
+  CHECK_THAT(ran.out, says("hierarchical: the cheapest that is possible"));
+  CHECK_THAT(ran.out, says("each way: 2(H-1)/H * S = 134152192 by the formula (not counted"));
+  CHECK_THAT(ran.out, says("not verified: the schedules of 16384 ranks"));
+}
+
+TEST_CASE("hosts that make no sense are refused") {
+  const auto refused = [](std::vector<std::string> arguments, const std::string& words) {
+    arguments.insert(arguments.begin(), {"all_reduce", "--size", "1K"});
+    const ProgramResult ran = plan(arguments);
+    INFO(arguments.back());
+    CHECK(ran.exit_code == 2);
+    CHECK_THAT(ran.err, says(words));
+  };
+  for (const char* hosts : {"4y8", "4x", "0x3", "3,,2", "2x2x2", "2x2,3", "x", ",", "-1", "2x 2",
+                            "256x257", "99999999999x2"}) {
+    refused({"--hosts", hosts}, "neither hosts x ranks on each, as in 4x8, nor");
+  }
+  refused({"--hosts", "2x2", "--ranks", "4"}, "excludes");
+  refused({}, "--ranks or --hosts");
+  refused({"--hosts", "2x2", "--memory", "library"}, "leave out --pace and --memory library");
+  refused({"--hosts", "2x2", "--pace", "1GB/s,20us"}, "leave out --pace and --memory library");
+  refused({"--ranks", "4", "--algorithm", "hierarchical"}, "all ranks are on one host");
+  refused({"--hosts", "2x2", "--algorithm", "one-shot"}, "share no memory");
+  CHECK(plan({"all_reduce", "--size", "1K", "--hosts", "1x4"}).exit_code == 0);
+}
+
 TEST_CASE("a dash is stdout, which then has nothing else") {
   const ProgramResult json = plan({"all_reduce", "--ranks", "2", "--size", "1K", "--json", "-"});
   INFO(json.out << json.err);

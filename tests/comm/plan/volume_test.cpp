@@ -49,6 +49,59 @@ TEST_CASE("what every algorithm moves is what its formula says, and every plan i
   }
 }
 
+TEST_CASE("between hosts the bytes of ranks and of hosts' links are those of the formulas") {
+  using schedule::test::consecutive;
+  for (const auto& hosts : {consecutive({1, 1}), consecutive({2, 2, 2}), consecutive({1, 3}),
+                            consecutive({2, 1, 4}), schedule::test::hosts_of({0, 1, 0, 1})}) {
+    const auto n = static_cast<uint64_t>(hosts->ranks());
+    for (int c = 0; c < kCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const Algorithm algorithm : schedule::test::algorithms_between_hosts(collective)) {
+        // Whole cache lines for every division: 2, 3 and 6 chunks, and one of each rank.
+        PlanRequest r = request(collective, algorithm, hosts->ranks(), n * 64 * 60);
+        r.hosts = hosts;
+        r.root = is_rooted(collective) ? hosts->ranks() - 1 : 0;
+        const ExplainedPlan plan = planned(r);
+        INFO(name(algorithm) << " " << name(collective) << schedule::test::describe(hosts));
+        CHECK((plan.equal_chunks || collective == Collective::kBarrier));
+        CHECK(plan.right());
+        REQUIRE(plan.verification);
+        CHECK(plan.verification->verdict.ok());
+        if (collective == Collective::kBarrier) continue;
+        REQUIRE(plan.wire);
+        CHECK(plan.wire->hosts.size() == static_cast<size_t>(hosts->hosts()));
+        CHECK(static_cast<double>(plan.wire->busiest()) == Approx(plan.wire->formula));
+        uint64_t out = 0, in = 0;
+        for (const HostBytes& h : plan.wire->hosts) out += h.sent, in += h.received;
+        CHECK(out == in);
+      }
+    }
+  }
+}
+
+TEST_CASE("a host's link that carries something else than its formula says is not called right") {
+  PlanRequest r = request(Collective::kAllReduce, Algorithm::kHierarchical, 4, 65536);
+  r.hosts = schedule::test::consecutive({2, 2});
+  ExplainedPlan plan = planned(r);
+  REQUIRE(plan.right());
+  CHECK(plan.wire->busiest() == 65536);
+  CHECK(plan.wire->text == "2(H-1)/H * S");
+  plan.wire->hosts[1].received += 4;
+  CHECK_FALSE(plan.right());
+  // Chunks that end on cache lines are compared with nothing.
+  r.size_bytes = 40000;
+  const ExplainedPlan odd = planned(r);
+  CHECK_FALSE(odd.equal_chunks);
+  CHECK(odd.right());
+}
+
+TEST_CASE("an algorithm for several hosts is refused on one, with the reason") {
+  const PlanRequest r = request(Collective::kAllReduce, Algorithm::kHierarchical, 4, 64);
+  const Status status = make_plan(r).status();
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK_THAT(status.message(), says("all ranks are on one host"));
+}
+
 TEST_CASE("a ring all-reduce sends exactly 2(N-1)/N of the data") {
   for (const uint64_t n : {2, 3, 7, 16, 64}) {
     const uint64_t size = n * 4096;

@@ -119,6 +119,25 @@ TEST_CASE("the wire hops of the cost model are those that wait for each other in
 }
 
 TEST_CASE(
+    "hierarchical-tree takes a wire hop for every factor of eight hosts, hierarchical 2(H-1)") {
+  const auto hops = [](Algorithm algorithm, int hosts) {
+    const auto map = std::make_shared<const base::HostMap>(base::HostMap::equal(hosts, 4));
+    return terms_of({.collective = Collective::kAllReduce,
+                     .algorithm = algorithm,
+                     .ranks = map->ranks(),
+                     .bytes = 8,
+                     .hosts = map.get()},
+                    shared_memory_profile())
+        .wire.hops;
+  };
+  for (const int hosts : {2, 3, 5, 7, 8}) CHECK(hops(A::kHierarchicalTree, hosts) == 1);
+  for (const int hosts : {9, 10, 12, 15, 64}) CHECK(hops(A::kHierarchicalTree, hosts) == 2);
+  CHECK(hops(A::kHierarchicalTree, 11) == 4);  // ten, and one that is left over
+  CHECK(hops(A::kHierarchicalTree, 2048) == 4);
+  for (const int hosts : {2, 9, 64}) CHECK(hops(A::kHierarchical, hosts) == 2 * (hosts - 1));
+}
+
+TEST_CASE(
     "on one host nothing depends on the wire, and hierarchical algorithms are not candidates") {
   LinkProfile other = shared_memory_profile();
   other.wire_alpha_us = other.wire_message_us = other.wire_us_per_byte = 1e6;
