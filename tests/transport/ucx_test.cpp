@@ -91,6 +91,24 @@ struct Pair {
   Status status[2];
 };
 
+/// While it lives, new sockets of UCX take little, so that a rest of a message stays in UCX.
+class NarrowSockets {
+ public:
+  explicit NarrowSockets(bool narrow) {
+    for (const char* name : kNames) {
+      if (narrow) ::setenv(name, "8k", 1);
+    }
+  }
+  ~NarrowSockets() {
+    for (const char* name : kNames) ::unsetenv(name);
+  }
+  NarrowSockets(const NarrowSockets&) = delete;
+  NarrowSockets& operator=(const NarrowSockets&) = delete;
+
+ private:
+  static constexpr const char* kNames[] = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
+};
+
 bool no_ucx() { return !is_available(Medium::kUcx); }
 
 TEST_CASE("a message longer than the slot is shown without data, and the next one is read") {
@@ -233,6 +251,9 @@ TEST_CASE("settings that make no sense are refused; devices that do not exist ar
 TEST_CASE("what has flushed arrives although its rank calls progress() no more") {
   if (no_ucx()) return;
   const size_t bytes = GENERATE(size_t{8}, size_t{3000}, size_t{8000}, size_t{30'000});
+  const bool narrow = GENERATE(false, true);
+  INFO(bytes << " bytes" << (narrow ? ", sockets that take little" : ""));
+  const NarrowSockets sockets(narrow);
   Pair pair(1 << 20, 1 << 20);
   pair.connect();
   uint64_t sent = 0;
@@ -245,7 +266,7 @@ TEST_CASE("what has flushed arrives although its rank calls progress() no more")
     Delivery delivery{};
     const auto start = Clock::now();
     while (!pair.receiver(1).try_peek(&delivery) && seconds_since(start) < 20) {
-      REQUIRE(pair.ranks[1]->progress(0).ok());
+      if (!pair.ranks[1]->progress(0).ok()) break;
     }
     REQUIRE(delivery.data != nullptr);
     CHECK(delivery.tag == i);
