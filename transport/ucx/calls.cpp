@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string>
+#include <system_error>
 
 namespace rondo::transport::ucx {
 namespace {
@@ -13,11 +15,14 @@ namespace {
 struct QuietVariable {
   const char *name, *value;
 };
-// No handlers of signals, which are the program's; nothing printed, as rondo reports what fails.
-constexpr std::array<QuietVariable, 5> kQuiet{
-    QuietVariable{"UCX_HANDLE_ERRORS", "none"}, QuietVariable{"UCX_ERROR_SIGNALS", ""},
-    QuietVariable{"UCX_DEBUG_SIGNO", "0"}, QuietVariable{"UCX_LOG_LEVEL", "fatal"},
-    QuietVariable{"UCX_WARN_UNUSED_ENV_VARS", "n"}};
+// No handlers of signals, which are the program's; nothing printed, as rondo reports what fails; and
+// the process's memory calls unpatched, if there is no RDMA for which UCX would have to watch them.
+constexpr std::array<QuietVariable, 6> kQuiet{QuietVariable{"UCX_HANDLE_ERRORS", "none"},
+                                              QuietVariable{"UCX_ERROR_SIGNALS", ""},
+                                              QuietVariable{"UCX_DEBUG_SIGNO", "0"},
+                                              QuietVariable{"UCX_LOG_LEVEL", "fatal"},
+                                              QuietVariable{"UCX_WARN_UNUSED_ENV_VARS", "n"},
+                                              QuietVariable{"UCX_MEM_MMAP_HOOK_MODE", "none"}};
 
 /// Sets what UCX reads in its constructor, for the time that takes. What the user has set stays.
 class QuietConstructor {
@@ -25,7 +30,8 @@ class QuietConstructor {
   QuietConstructor() {
     for (size_t i = 0; i < kQuiet.size(); ++i) {
       const auto [name, value] = kQuiet[i];
-      set_[i] = std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0;
+      const bool wanted = i + 1 < kQuiet.size() || !has_rdma();
+      set_[i] = wanted && std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0;
     }
   }
   ~QuietConstructor() {
@@ -88,6 +94,12 @@ const char* find_all(void* library, Calls* calls) {
 }
 
 }  // namespace
+
+bool has_rdma() {
+  std::error_code none;
+  const bool empty = std::filesystem::is_empty("/sys/class/infiniband", none);
+  return !empty && !none;
+}
 
 Result<const Calls*> load_ucx() {
   static std::mutex mutex;

@@ -38,10 +38,8 @@ bool user_has_set(const char* name) { return std::getenv(name) != nullptr; }
 
 /// Whether UCX can use nothing but TCP on these devices ("eth0,eth1"), or, if empty, on this host.
 bool is_tcp_only(const std::string& devices) {
+  if (devices.empty() || devices == "all") return !has_rdma();
   std::error_code none;
-  if (devices.empty() || devices == "all") {
-    return std::filesystem::is_empty("/sys/class/infiniband", none) || none;
-  }
   std::istringstream names(devices);
   for (std::string name; std::getline(names, name, ',');) {
     if (!std::filesystem::exists("/sys/class/net/" + name, none)) return false;
