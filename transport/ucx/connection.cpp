@@ -46,6 +46,7 @@ bool UcxConnection::open() {
                    "fewer or smaller slots would need less");
     return false;
   }
+  ready_ = true;
   post_control();
   return true;
 }
