@@ -92,7 +92,7 @@ void Agent::run() {
   // The other side reads until the end of the stream.
   while (base::now_ns() < leave_by_ns) {
     const bool writes = std::ranges::any_of(
-        lines_, [](const Line& line) { return line.connection.wants_to_write(); });
+        lines_, [](const HostLine& line) { return line.connection.wants_to_write(); });
     if (!writes) break;
     wait(milliseconds(1));
   }
@@ -110,7 +110,7 @@ bool Agent::may_leave() const {
 
 void Agent::wait(milliseconds most) {
   std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
-  for (const Line& line : lines_) {
+  for (const HostLine& line : lines_) {
     const int write = line.connection.wants_to_write() ? POLLOUT : 0;
     watched.push_back({line.connection.fd(), static_cast<short>(POLLIN | write), 0});
   }
@@ -123,7 +123,7 @@ void Agent::wait(milliseconds most) {
 }
 
 void Agent::listen(int64_t now) {
-  for (Line& line : lines_) {
+  for (HostLine& line : lines_) {
     while (line.connection.is_open()) {
       auto received = line.connection.try_receive();
       if (!received.ok()) {
@@ -138,15 +138,15 @@ void Agent::listen(int64_t now) {
       }
     }
   }
-  for (Line& line : lines_) {
+  for (HostLine& line : lines_) {
     if (line.connection.is_open() && now - line.heard_ns > silence_ns_) {
       lose(line, Status(Code::kTimeout, "silent"), now);
     }
   }
-  std::erase_if(lines_, [](const Line& line) { return !line.connection.is_open(); });
+  std::erase_if(lines_, [](const HostLine& line) { return !line.connection.is_open(); });
 }
 
-void Agent::handle(Line& line, std::string_view message) {
+void Agent::handle(HostLine& line, std::string_view message) {
   const char kind = message.front();
   message.remove_prefix(1);
   Status understood;
@@ -242,13 +242,13 @@ void Agent::send_rows(bool fully) {
     const bool many = hosts.ranks_on(host).size() > 32;
     std::string rows(reinterpret_cast<const char*>(&host), sizeof host);
     rows += mirror_.pack_rows(host, fully && !many ? board::kHistory : kFewOperations);
-    for (Line& line : lines_) {
+    for (HostLine& line : lines_) {
       if (line.host != host) send(line, 'R', rows);
     }
   }
 }
 
-void Agent::send(Line& line, char kind, std::string_view payload) {
+void Agent::send(HostLine& line, char kind, std::string_view payload) {
   if (!line.connection.is_open()) return;
   std::string message(1, kind);
   message += payload;
@@ -256,8 +256,8 @@ void Agent::send(Line& line, char kind, std::string_view payload) {
   (void)line.connection.try_send(FrameKind::kControl, 0, message);
 }
 
-void Agent::send_all(char kind, std::string_view payload, const Line* except) {
-  for (Line& line : lines_) {
+void Agent::send_all(char kind, std::string_view payload, const HostLine* except) {
+  for (HostLine& line : lines_) {
     if (&line != except) send(line, kind, payload);
   }
 }
@@ -265,7 +265,7 @@ void Agent::send_all(char kind, std::string_view payload, const Line* except) {
 // The process at the other end has ended, or its host does not answer. Who waits for its ranks finds
 // them dead, and says in which operation; a host that is silent is an error by itself, because it may
 // be there.
-void Agent::lose(Line& line, const Status& why, int64_t now) {
+void Agent::lose(HostLine& line, const Status& why, int64_t now) {
   line.connection.close();
   const std::span<const int> ranks = board_.places().hosts.ranks_on(line.host);
   const bool said_goodbye = board_.has_left(ranks.front());

@@ -37,7 +37,7 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
 
  private:
-  struct Line {
+  struct HostLine {
     int host;
     Connection connection;
     int64_t heard_ns;  // CLOCK_MONOTONIC, when anything came last
@@ -46,13 +46,13 @@ class Agent {
   void run();
   void wait(std::chrono::milliseconds most);
   void listen(int64_t now);
-  void handle(Line& line, std::string_view message);
+  void handle(HostLine& line, std::string_view message);
   void look(int64_t now);
   void send_rows(bool fully);
-  void send(Line& line, char kind, std::string_view payload);
-  void send_all(char kind, std::string_view payload, const Line* except = nullptr);
+  void send(HostLine& line, char kind, std::string_view payload);
+  void send_all(char kind, std::string_view payload, const HostLine* except = nullptr);
   void settle(const board::FoundError& error);
-  void lose(Line& line, const Status& why, int64_t now);
+  void lose(HostLine& line, const Status& why, int64_t now);
   bool decides() const { return is_hub_ || lines_.empty(); }
   bool someone_waits(int64_t now) const;
   std::vector<uint32_t> lives() const;
@@ -64,7 +64,7 @@ class Agent {
   const int64_t silence_ns_;
   const int host_;
   const bool is_hub_;
-  std::vector<Line> lines_;
+  std::vector<HostLine> lines_;
   std::vector<uint32_t> lives_;  // as last sent
   int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
   int64_t next_rows_ns_ = 0;

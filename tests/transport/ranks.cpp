@@ -241,6 +241,7 @@ const char* to_string(Medium medium) {
 
 bool is_available(Medium medium) {
   const auto says = [](const char* what, const std::string& reason) {
+    if (reason.rfind("ended by signal", 0) == 0) return true;  // no reason to skip
     if (!reason.empty()) std::fprintf(stderr, "skipped over %s: %s\n", what, reason.c_str());
     return reason.empty();
   };

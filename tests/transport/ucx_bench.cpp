@@ -33,8 +33,9 @@ struct Ends {
       std::_Exit(1);
     }
   }
-  bool try_send(size_t bytes) {
+  bool try_send(size_t bytes, const std::byte* from = nullptr) {
     std::byte* const slot = sender.try_acquire(bytes);
+    if (slot != nullptr && from != nullptr) std::memcpy(slot, from, bytes);
     return slot != nullptr && sender.try_publish(bytes, 1);
   }
   void send(size_t bytes) {
@@ -78,8 +79,11 @@ void time_turns(const char* name, const Ends& ends, double divisor, Turn turn) {
   }
 }
 
-/// Moves `bytes` one way, or both ways at once, several times; the fastest and the median.
-void time_stream(Ends& ends, size_t bytes, bool both) {
+/// Moves `bytes` one way, or both ways at once, several times; the fastest and the median. `fills`:
+/// copied into the slots from memory, as an engine does; the difference is what sending from that
+/// memory would save.
+void time_stream(Ends& ends, size_t bytes, bool both, bool fills) {
+  const std::vector<std::byte> memory(fills ? bytes : 0, std::byte{1});
   const size_t slot = ends.sender.capacity();
   const size_t slots = (bytes + slot - 1) / slot;
   std::vector<double> times;
@@ -94,7 +98,9 @@ void time_stream(Ends& ends, size_t bytes, bool both) {
     size_t to_receive = both || ends.self.rank == 1 ? slots : 0;
     while (to_send + to_receive > 0) {
       bool moved = false;
-      if (to_send > 0 && ends.try_send(std::min(slot, bytes))) --to_send, moved = true;
+      const size_t next = std::min(slot, bytes);
+      const std::byte* const from = fills ? memory.data() + (to_send - 1) * next : nullptr;
+      if (to_send > 0 && ends.try_send(next, from)) --to_send, moved = true;
       if (to_receive > 0 && ends.try_receive()) --to_receive, moved = true;
       if (!moved) ends.wait();
     }
@@ -111,8 +117,9 @@ void time_stream(Ends& ends, size_t bytes, bool both) {
   if (ends.self.rank == 0) {
     const auto total = static_cast<double>(bytes);
     std::printf("%3zu MiB %-36s %8.2f GB/s fastest %6.2f GB/s median%s\n", bytes >> 20,
-                both ? "both ways" : "one way", total / times.front() * 1e-9,
-                total / times[times.size() / 2] * 1e-9, both ? " each way" : "");
+                both ? "both ways" : (fills ? "one way, slots filled" : "one way"),
+                total / times.front() * 1e-9, total / times[times.size() / 2] * 1e-9,
+                both ? " each way" : "");
     std::fflush(stdout);
   }
 }
@@ -145,8 +152,9 @@ void measure(Rank& self) {
   });
   ends.flush();
   for (const size_t mebibytes : {1, 64}) {
-    time_stream(ends, mebibytes << 20, false);
-    time_stream(ends, mebibytes << 20, true);
+    time_stream(ends, mebibytes << 20, false, false);
+    time_stream(ends, mebibytes << 20, false, true);
+    time_stream(ends, mebibytes << 20, true, false);
   }
 }
 

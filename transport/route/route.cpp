@@ -6,10 +6,10 @@
 namespace rondo::transport {
 namespace {
 
-class Route final : public Transport {
+class Router final : public Transport {
  public:
-  Route(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
-        std::vector<int> local_ranks)
+  Router(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
+         std::vector<int> local_ranks)
       : near_(std::move(near)), far_(std::move(far)), local_ranks_(std::move(local_ranks)) {
     near_moves_ = near_ && near_->capabilities().needs_progress;
   }
@@ -47,7 +47,7 @@ class Route final : public Transport {
 
 std::unique_ptr<Transport> route(std::unique_ptr<Transport> near, std::unique_ptr<Transport> far,
                                  std::vector<int> local_ranks) {
-  return std::make_unique<Route>(std::move(near), std::move(far), std::move(local_ranks));
+  return std::make_unique<Router>(std::move(near), std::move(far), std::move(local_ranks));
 }
 
 }  // namespace rondo::transport

@@ -4,40 +4,46 @@
 
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <string>
+#include <system_error>
 
 namespace rondo::transport::ucx {
 namespace {
 
-/// Environment variables that UCX reads in its constructor, for the time that takes: no handlers of
-/// signals, which are the program's, and no warnings about messages that an aborted operation left.
-/// What the user has set stays.
+struct QuietVariable {
+  const char *name, *value;
+};
+// No handlers of signals, which are the program's; nothing printed, as rondo reports what fails; and
+// the process's memory calls unpatched, if there is no RDMA for which UCX would have to watch them.
+constexpr std::array<QuietVariable, 6> kQuiet{QuietVariable{"UCX_HANDLE_ERRORS", "none"},
+                                              QuietVariable{"UCX_ERROR_SIGNALS", ""},
+                                              QuietVariable{"UCX_DEBUG_SIGNO", "0"},
+                                              QuietVariable{"UCX_LOG_LEVEL", "fatal"},
+                                              QuietVariable{"UCX_WARN_UNUSED_ENV_VARS", "n"},
+                                              QuietVariable{"UCX_MEM_MMAP_HOOK_MODE", "none"}};
+
+/// Sets what UCX reads in its constructor, for the time that takes. What the user has set stays.
 class QuietConstructor {
  public:
   QuietConstructor() {
-    for (size_t i = 0; i < kVariables.size(); ++i) {
-      set_[i] = std::getenv(kVariables[i][0]) == nullptr &&
-                ::setenv(kVariables[i][0], kVariables[i][1], 0) == 0;
+    for (size_t i = 0; i < kQuiet.size(); ++i) {
+      const auto [name, value] = kQuiet[i];
+      const bool wanted = i + 1 < kQuiet.size() || !has_rdma();
+      set_[i] = wanted && std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0;
     }
   }
   ~QuietConstructor() {
-    for (size_t i = 0; i < kVariables.size(); ++i) {
-      if (set_[i]) ::unsetenv(kVariables[i][0]);
+    for (size_t i = 0; i < kQuiet.size(); ++i) {
+      if (set_[i]) ::unsetenv(kQuiet[i].name);
     }
   }
   QuietConstructor(const QuietConstructor&) = delete;
   QuietConstructor& operator=(const QuietConstructor&) = delete;
 
  private:
-  static constexpr std::array<const char* [2], 4> kVariables {
-    {
-      {"UCX_HANDLE_ERRORS", "none"}, {"UCX_ERROR_SIGNALS", ""}, {"UCX_DEBUG_SIGNO", "0"}, {
-        "UCX_WARN_UNUSED_ENV_VARS", "n"
-      }
-    }
-  };
-  std::array<bool, kVariables.size()> set_{};
+  std::array<bool, kQuiet.size()> set_{};
 };
 
 /// The library, which stays loaded: it cannot be unloaded safely.
@@ -88,6 +94,12 @@ const char* find_all(void* library, Calls* calls) {
 }
 
 }  // namespace
+
+bool has_rdma() {
+  std::error_code none;
+  const bool empty = std::filesystem::is_empty("/sys/class/infiniband", none);
+  return !empty && !none;
+}
 
 Result<const Calls*> load_ucx() {
   static std::mutex mutex;

@@ -47,6 +47,7 @@ bool UcxConnection::open() {
                    "fewer or smaller slots would need less");
     return false;
   }
+  ready_ = true;
   post_control();
   return true;
 }

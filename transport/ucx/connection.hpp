@@ -132,7 +132,7 @@ class UcxConnection {
   UcxReceiver& receiver() { return receiver_; }
 
   /// Opens both links on first use; whether messages can pass.
-  bool use() { return in_use_ ? endpoint_.usable() : open(); }
+  bool use() { return in_use_ ? ready_ && endpoint_.usable() : open(); }
 
   /// See link.hpp. What has been sent arrives without this rank if UCX has finished sending it, and
   /// has no rest of it in its own buffer, which happens when the socket is full. There cannot be
@@ -156,7 +156,7 @@ class UcxConnection {
   friend class UcxReceiver;
 
   bool open();
-  bool usable() const { return in_use_ && endpoint_.usable() && !endpoint_.left(); }
+  bool usable() const { return ready_ && endpoint_.usable() && !endpoint_.left(); }
   void send_data(const std::byte* message, size_t bytes, uint32_t slot, Outbound* outbound);
   /// The receive of a data message, which only the peer's message in `slot` matches.
   ucs_status_ptr_t receive(std::byte* message, size_t bytes, uint32_t slot,
@@ -191,6 +191,7 @@ class UcxConnection {
   uint64_t told_ = 0;       // releases that the peer has been sent
   size_t untold_cost_ = 0;  // of the messages released since
   bool in_use_ = false;
+  bool ready_ = false;     // has its memory and receives
   bool followed_ = false;  // the last message sent was a control message of no other use
 };
 

@@ -4,7 +4,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include "transport/ucx/wire.hpp"
@@ -33,6 +35,17 @@ Status validate(const Settings& settings) {
 }
 
 bool user_has_set(const char* name) { return std::getenv(name) != nullptr; }
+
+/// Whether UCX can use nothing but TCP on these devices ("eth0,eth1"), or, if empty, on this host.
+bool is_tcp_only(const std::string& devices) {
+  if (devices.empty() || devices == "all") return !has_rdma();
+  std::error_code none;
+  std::istringstream names(devices);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (!std::filesystem::exists("/sys/class/net/" + name, none)) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -75,8 +88,13 @@ Status UcxContext::configure(ucp_config_t* config) {
     return failed(std::string("setting ") + variable + " to " + value, status);
   };
   RONDO_TRY(set("UCX_TLS", "TLS", kTransports));
-  return settings_.devices.empty() ? Status()
-                                   : set("UCX_NET_DEVICES", "NET_DEVICES", settings_.devices);
+  if (!settings_.devices.empty()) {
+    RONDO_TRY(set("UCX_NET_DEVICES", "NET_DEVICES", settings_.devices));
+  }
+  // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
+  const char* const chosen = std::getenv("UCX_NET_DEVICES");
+  if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
+  return set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf");
 }
 
 Status UcxContext::make_context() {

@@ -20,7 +20,7 @@ struct UcxSettings {
   size_t slot_bytes = 0;  // capacity of a slot; below 4 GiB
   std::string devices;    // UCX_NET_DEVICES, unless the user has set that; empty: UCX decides
 };
-using Settings = UcxSettings;
+using Settings = UcxSettings;  // a type's own name is unique in the project
 
 struct PeerAddress {
   /// What that rank's Opened::address() gave. Empty: no links to that rank (this rank itself, or a

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/comm/bootstrap/environment_variables.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 
@@ -17,37 +18,6 @@ namespace rondo {
 namespace {
 
 using comm::identity_from;
-
-/// Whatever a launcher of these families may have set.
-const char* const kPrefixes[] = {"RANK=", "WORLD_SIZE=", "LOCAL_",          "MASTER_", "RONDO_",
-                                 "TORCH", "OMPI_",       "PMIX_",           "PMI_",    "MPI_",
-                                 "PALS_", "SLURM_",      "XDG_RUNTIME_DIR="};
-
-using Variables = std::map<std::string, std::string>;
-
-/// Exactly these variables, of those that count, while it lives.
-class Environment {
- public:
-  explicit Environment(const Variables& variables) {
-    clear();
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Environment() { clear(); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  static void clear() {
-    std::vector<std::string> names;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string text = *entry;
-      for (const char* prefix : kPrefixes) {
-        if (text.starts_with(prefix)) names.push_back(text.substr(0, text.find('=')));
-      }
-    }
-    for (const std::string& name : names) unsetenv(name.c_str());
-  }
-};
 
 std::string job_directory(const std::string& job) {
   return "/tmp/rondo-" + std::to_string(geteuid()) + "/" + job;

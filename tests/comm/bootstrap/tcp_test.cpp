@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -382,7 +383,7 @@ TEST_CASE("rank 0 without a descriptor for another rank says so to those who hav
 TEST_CASE("a rank without a descriptor says that, not that it is on another host", "[tcp]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
     const std::vector<UniqueFd> ballast = take_descriptors(256, 0);
-    expect_failure(comm::RankHost::here().status(), Code::kResourceExhausted,
+    expect_failure(comm::RankHost::here(0).status(), Code::kResourceExhausted,
                    "RLIMIT_NOFILE is 256");
   }));
 }
@@ -434,31 +435,78 @@ TEST_CASE("over TCP a rank that ends while the ranks meet is named", "[tcp]") {
   REQUIRE(hear_out(two.fd).find(named) != std::string::npos);
 }
 
-TEST_CASE("ranks that cannot share memory learn which, and why", "[tcp]") {
-  const comm::RankHost here = comm::RankHost::here().value();
+TEST_CASE("ranks share a host that have one kernel and one network namespace", "[tcp]") {
+  const comm::RankHost here = comm::RankHost::here(0).value();
   REQUIRE_FALSE(here.name.empty());
   REQUIRE(here.boot_id.size() == 36);
   REQUIRE_FALSE(here.network.empty());
-  REQUIRE(comm::check_same_host({here, here, here}).ok());
-  const auto refused = [&](const comm::RankHost& other, std::vector<std::string> parts) {
-    const Status status = comm::check_same_host({here, here, other});
-    INFO(status.to_string());
-    REQUIRE(status.code() == Code::kUnavailable);
-    parts.push_back("rank 2");
-    for (const std::string& part : parts) {
-      REQUIRE(status.message().find(part) != std::string::npos);
-    }
+  REQUIRE(comm::group_by_host({here, here, here}).hosts() == 1);
+  comm::RankHost booted_later = here, contained = here, of_another = here;
+  booted_later.boot_id.back() ^= 1;
+  contained.network += "1";
+  of_another.uid = "12345";
+  const std::vector<comm::RankHost> all{here, booted_later, here, contained, booted_later};
+  REQUIRE(comm::group_by_host(all) == base::HostMap({0, 1, 0, 2, 1}));
+  // Users matter between ranks that share memory.
+  const auto check = [](const std::vector<comm::RankHost>& ranks) {
+    return comm::check_one_user(ranks, comm::group_by_host(ranks));
   };
-  comm::RankHost other = here;
-  other.name = "elsewhere";
-  other.boot_id.back() ^= 1;
-  refused(other, {"host elsewhere", "host " + here.name, "no transport between hosts"});
-  other = here;
-  other.network += "1";
-  refused(other, {"network namespace", "RONDO_RENDEZVOUS"});
-  other = here;
-  other.uid = "12345";
-  refused(other, {"uid 12345"});
+  REQUIRE(check(all).ok());
+  of_another.network += "1";
+  REQUIRE(check({here, of_another}).ok());
+  const Status refused = check({here, of_another, contained});
+  REQUIRE(refused.code() == Code::kUnavailable);
+  REQUIRE(refused.message().find("rank 2 runs as uid") != std::string::npos);
+}
+
+/// Rank `rank` of hosts 0, 0, 1 in turn.
+void pretend_three_on_two_hosts(int rank, comm::RankHost& here) {
+  if (rank % 3 == 2) here.boot_id += "-other";
+}
+
+TEST_CASE("ranks of several hosts exchange blobs with all, and descriptors on their host",
+          "[tcp]") {
+  const int port = free_port();
+  comm::pretend_host = pretend_three_on_two_hosts;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int rank) {
+    auto met = Bootstrap::meet(tcp_identity(rank, 6, port), "world", kLong);
+    expect(met.ok(), met.status().to_string());
+    expect(met->hosts() == base::HostMap({0, 0, 1, 0, 0, 1}), "hosts");
+    auto blobs = met->all_gather("of " + std::to_string(rank));
+    expect(blobs.ok() && blobs->size() == 6 && (*blobs)[5] == "of 5", blobs.status().to_string());
+    const UniqueFd own(memfd_create(std::to_string(rank).c_str(), MFD_CLOEXEC));
+    auto fds = met->all_gather_fds(own.get());
+    expect(fds.ok(), fds.status().to_string());
+    const auto members = met->hosts().ranks_on(met->hosts().host_of(rank));
+    expect_eq(fds->size(), members.size(), "descriptors");
+    for (size_t local = 0; local < members.size(); ++local) {
+      const bool is_own = members[local] == rank;
+      expect_eq((*fds)[local].valid(), !is_own, "descriptor of each other rank of the host");
+      const bool has_pidfd = met->peers()[static_cast<size_t>(members[local])].pidfd.valid();
+      expect_eq(has_pidfd, !is_own, "pidfd of each other rank of the host");
+    }
+    auto first = met->broadcast_fd(met->is_first_on_host() ? own.get() : -1);
+    expect(first.ok() && first->valid() != met->is_first_on_host(), first.status().to_string());
+    expect(met->barrier().ok(), "barrier");
+    const size_t lines = met->take_control().size();
+    expect_eq(lines, rank == 0 || rank == 2 ? size_t{1} : size_t{0}, "control connections");
+    expect(met->meeting_place(5).starts_with("tcp://127.0.0.1:"), met->meeting_place(5));
+  }));
+  comm::pretend_host = nullptr;
+}
+
+TEST_CASE("a failure on one of several hosts reaches all, with the rank's own number", "[tcp]") {
+  const int port = free_port();
+  comm::pretend_host = pretend_three_on_two_hosts;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int rank) {
+    auto met = Bootstrap::meet(tcp_identity(rank, 6, port), "world", kLong);
+    expect(met.ok(), met.status().to_string());
+    if (rank == 5) met->fail(Status(Code::kSystem, "no luck"));
+    Status status = met->all_gather_fds(-1).status();
+    if (status.ok()) status = met->barrier();
+    expect_failure(status, Code::kSystem, rank == 5 ? "no luck" : "rank 5: no luck");
+  }));
+  comm::pretend_host = nullptr;
 }
 
 TEST_CASE("ranks of two users meet over TCP to learn that they cannot share", "[tcp]") {
