@@ -69,9 +69,10 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
   prepared->layout = shape.layout;
   measure(shape, *prepared);
   choose_kernel(shape, *prepared);
-  // Alike on all ranks: where the layout varies, one's In may be large enough and another's not.
+  // Alike on all ranks: where the layout varies, one's In may be large enough and another's not. A
+  // rank of another host cannot follow a reference.
   const bool may_refer =
-      limits_.available.references && !prepared->scaled &&
+      limits_.available.references && hosts_->hosts() == 1 && !prepared->scaled &&
       !(call.type == DataType::kBool && is_scan(call.collective)) &&
       (prepared->in_bytes >= engine::kReferenceBytes || is_varying(call.collective));
   prepared->sharing = may_refer ? Sharing::kReferences : Sharing::kSlots;

@@ -21,11 +21,8 @@ HostSizes size_up(const Introduced& introduced, const Config& config, const base
                      .channels = channels,
                      .cpus = introduced.busiest.cpus,
                      .links = introduced.links.profile,
-                     .pace = config.pace});
-  if (hosts.hosts() > 1) {  // one size for all links: that of the slower ones
-    profile.slots = profile.wire_slots;
-    profile.slot_bytes = profile.wire_slot_bytes;
-  }
+                     .pace = config.pace,
+                     .ranks_elsewhere = hosts.ranks() - introduced.busiest.ranks});
   const uint32_t depth = config.slots > 0 ? static_cast<uint32_t>(config.slots) : profile.slots;
   const size_t slot_bytes = config.slot_bytes > 0 ? config.slot_bytes : profile.slot_bytes;
   return {.ranks = hosts.ranks(),

@@ -127,8 +127,8 @@ LinkProfile profile_of(const RanksOnHost& where, const LinkProfile& host) {
   constexpr size_t kMostBytes = size_t{64} << 20;  // of a rank
   profile.slot_bytes = std::max(profile.slot_bytes, profile.wire_slot_bytes);
   profile.slots = std::max(profile.slots, profile.wire_slots);
-  return fit_to_memory(std::move(profile), where.ranks + where.ranks_elsewhere, where.channels + 1,
-                       kMostBytes);
+  // Links to other hosts take memory only where they are used (transport/ucx), which few are.
+  return fit_to_memory(std::move(profile), where.ranks, where.channels + 1, kMostBytes);
 }
 
 }  // namespace rondo::tuner

@@ -1,0 +1,95 @@
+// A communicator's plans where its ranks are on several hosts.
+#include "comm/plans.hpp"
+
+#include "comm/algorithms/algorithm.hpp"
+#include "tests/comm/schedule/builtins.hpp"
+
+namespace rondo::comm::test {
+namespace {
+
+using schedule::test::consecutive;
+using schedule::test::says;
+
+PlanLimits limits_on(const base::HostMap& hosts, int rank) {
+  return {.ranks = hosts.ranks(),
+          .rank = rank,
+          .channels = 1,
+          .depth = 4,
+          .publish_depth = 4,
+          .slot_bytes = 65536,
+          .publish_slot_bytes = 65536,
+          .profile = tuner::shared_memory_profile(),
+          .available = {.publish = true, .references = true, .signals = true, .offers = true},
+          .hosts = hosts};
+}
+
+Shape all_reduce_of(uint64_t count, Algorithm algorithm = Algorithm::kAuto) {
+  Shape shape{};
+  shape.call.collective = Collective::kAllReduce;
+  shape.call.count = count;
+  shape.call.type = DataType::kFloat32;
+  shape.call.op = ReduceOp::kSum;
+  shape.call.algorithm = algorithm;
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("plans between hosts use links only, and the schedule of those hosts") {
+  const auto hosts = consecutive({4, 4});
+  Plans plans(limits_on(*hosts, 5));
+  const auto large = plans.find(all_reduce_of(1 << 20));
+  REQUIRE(large.ok());
+  CHECK((*large)->staged.algorithm == Algorithm::kHierarchical);
+  CHECK((*large)->direct == nullptr);
+  CHECK((*large)->sharing == engine::Sharing::kSlots);
+  const auto built =
+      algorithms::build(Collective::kAllReduce, Algorithm::kHierarchical, hosts, 5, 0);
+  CHECK((*large)->staged.program.instructions.size() == built->steps.size());
+  const auto little = plans.find(all_reduce_of(2));
+  REQUIRE(little.ok());
+  CHECK((*little)->staged.algorithm == Algorithm::kHierarchicalTree);
+  CHECK(plans.most_bytes_moved(all_reduce_of(1 << 20), Algorithm::kHierarchical).ok());
+}
+
+TEST_CASE("a forced algorithm that these hosts do not allow is refused with the reason") {
+  const auto refused = [](const base::HostMap& hosts, Algorithm algorithm) {
+    Plans plans(limits_on(hosts, 0));
+    const Status status = plans.find(all_reduce_of(100, algorithm)).status();
+    CHECK(status.code() == Code::kUnavailable);
+    return status.message();
+  };
+  const auto two = consecutive({2, 2});
+  CHECK_THAT(refused(*two, Algorithm::kOneShot), says("ranks on several hosts share no memory"));
+  CHECK_THAT(refused(*two, Algorithm::kTwoShotDirect), says("share no memory"));
+  CHECK_THAT(refused(base::HostMap::one_host(4), Algorithm::kHierarchical),
+             says("all ranks are on one host"));
+  // A map that is left empty is one host; and a communicator's algorithm, unlike a call's, is only a
+  // wish.
+  PlanLimits limits = limits_on(base::HostMap::one_host(4), 0);
+  limits.hosts = {};
+  limits.algorithm = Algorithm::kHierarchical;
+  Plans plans(limits);
+  CHECK(plans.limits().hosts == base::HostMap::one_host(4));
+  const auto made = plans.find(all_reduce_of(100));
+  REQUIRE(made.ok());
+  CHECK((*made)->staged.algorithm != Algorithm::kHierarchical);
+}
+
+TEST_CASE("a reproducible communicator between hosts folds in rank order") {
+  for (const auto& hosts : {consecutive({4, 4}), consecutive({1, 7})}) {
+    PlanLimits limits = limits_on(*hosts, 0);
+    limits.available.rank_order_only = true;
+    Plans plans(limits);
+    for (const uint64_t count : {1, 1000, 1 << 20}) {
+      const auto made = plans.find(all_reduce_of(count));
+      REQUIRE(made.ok());
+      CHECK(algorithms::folds_in_rank_order(Collective::kAllReduce, (*made)->staged.algorithm,
+                                            DataType::kFloat32));
+    }
+    CHECK(plans.find(all_reduce_of(8, Algorithm::kHierarchical)).status().code() ==
+          Code::kUnavailable);
+  }
+}
+
+}  // namespace rondo::comm::test
