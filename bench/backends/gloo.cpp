@@ -161,10 +161,13 @@ class GlooBackend final : public Backend {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_gloo_backend(int rank, int size,
-                                                   const std::string& directory) {
+Result<std::unique_ptr<Backend>> make_gloo_backend(int rank, int size, const std::string& directory,
+                                                   const std::string& interface) {
   try {
-    auto device = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr("127.0.0.1"));
+    ::gloo::transport::tcp::attr attributes;
+    if (interface.empty()) attributes.hostname = "127.0.0.1";
+    attributes.iface = interface;
+    auto device = ::gloo::transport::tcp::CreateDevice(attributes);
     ::gloo::rendezvous::FileStore store(directory);
     auto context = std::make_shared<::gloo::rendezvous::Context>(rank, size);
     context->connectFullMesh(store, device);

@@ -4,11 +4,13 @@
 #include <mpi.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -37,6 +39,7 @@ using nlohmann::json;
 struct CompareOptions {
   std::string collective = "all_reduce", min = "8", max = "64M", type = "float", op = "sum",
               json_file;
+  std::string interface;  // empty: all ranks are on this host
   size_t factor = 4, rounds = 11;
   double batch_ms = 20;
   bool in_place = false, no_gloo = false;
@@ -55,12 +58,27 @@ struct ComparedRounds {
   std::vector<std::vector<double>> times_us;
 };
 
-Result<std::string> share_directory(const TemporaryDirectory* mine) {
-  char path[4096] = {};
-  if (mine != nullptr) std::strncpy(path, mine->path().c_str(), sizeof(path) - 1);
-  MPI_Bcast(path, sizeof(path), MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (path[0] == '\0') return Status(Code::kSystem, "rank 0 could not make a temporary directory");
-  return std::string(path);
+/// Rank 0's text, on every rank.
+std::string text_of_rank_0(const std::string& mine) {
+  char text[4096] = {};
+  std::strncpy(text, mine.c_str(), sizeof(text) - 1);
+  MPI_Bcast(text, sizeof(text), MPI_CHAR, 0, MPI_COMM_WORLD);
+  return text;
+}
+
+/// Where rondo's ranks meet: in `directory`; on several hosts at a port of rank 0's, with a secret
+/// of rank 0's.
+Result<std::string> rondo_rendezvous(const CompareOptions& options, const std::string& directory,
+                                     int rank) {
+  if (options.interface.empty()) return directory + "/rondo";
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  auto secret = make_unique_id();
+  secret = text_of_rank_0(rank == 0 && secret.ok() ? *secret : "");
+  if (secret->empty()) return Status(Code::kSystem, "rank 0 could not make a secret");
+  setenv("RONDO_SECRET", secret->c_str(), 1);
+  setenv("RONDO_INTERFACE", options.interface.c_str(), 1);
+  return "tcp://" + text_of_rank_0(host) + ":29511";
 }
 
 /// One batch of each contender in turn. MPI's barrier keeps a rank from entering a batch while
@@ -163,7 +181,7 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   Config config;
   config.rank = rank;
   config.world_size = ranks;
-  config.rendezvous = directory + "/rondo";
+  config.rendezvous = RONDO_TRY(rondo_rendezvous(options, directory, rank));
   auto rondo = RONDO_TRY(make_rondo_backend({.config = config}));
   const BothMemories memory(std::max<size_t>(*max, 64));
   if (!memory.ok())
@@ -176,7 +194,7 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
                                              {mpi->name(), mpi.get(), plain}};
   std::unique_ptr<Backend> gloo;
   if (!options.no_gloo) {
-    gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo"));
+    gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo", options.interface));
     contenders.push_back({gloo->name(), gloo.get(), plain});
   }
   std::vector<CallShape> shapes;
@@ -214,12 +232,13 @@ int run_under_mpi(const CompareOptions& options) {
     auto made = TemporaryDirectory::create();
     if (made.ok()) mine = std::make_unique<TemporaryDirectory>(std::move(made).value());
   }
-  auto directory = share_directory(mine.get());
+  const std::string directory = text_of_rank_0(mine ? mine->path() : "");
   json document;
-  if (mine) std::filesystem::create_directory(*directory + "/gloo");
+  if (mine) std::filesystem::create_directory(directory + "/gloo");
   MPI_Barrier(MPI_COMM_WORLD);
-  const Status status =
-      directory.ok() ? compare_all(options, *directory, document) : directory.status();
+  const Status status = directory.empty()
+                            ? Status(Code::kSystem, "rank 0 could not make a temporary directory")
+                            : compare_all(options, directory, document);
   if (!status.ok()) {
     spdlog::error("rank {}: {}", rank, status.to_string());
     return 1;
@@ -254,6 +273,8 @@ int run_program(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--in-place", options.in_place, "input and output are the same buffer");
   app.add_flag("--no-gloo", options.no_gloo, "leave Gloo out");
+  app.add_option("--interface", options.interface,
+                 "the ranks are on several hosts that share TMPDIR, joined by this interface");
   app.add_option("--json", options.json_file, "write every round there");
   try {
     app.parse(argc, argv);

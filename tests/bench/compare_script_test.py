@@ -1,7 +1,9 @@
 """How scripts/compare merges runs: ratios within a run, the fastest of all by ratio and not by microseconds."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import os
 import tempfile
 import unittest
@@ -44,6 +46,13 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.rows[0]["fastest"]["rondo plain"], {"name": "B sm", "ratio": 2})
         self.assertEqual(self.rows[0]["fastest"]["rondo library"], {"name": "B sm", "ratio": 4})
 
+    def test_what_iperf3_moves_is_compared_within_a_run(self):
+        self.assertNotIn("of_limit", self.rows[0])
+        times = {"rondo plain": [2, 2, 2], "rondo library": [1, 1, 1], "A": [3, 3, 6]}
+        rows = compare.merge([{**run("A", "A", times), "iperf3_gb_per_s": 1.024}])
+        self.assertEqual(rows[0]["of_limit"], {"rondo plain": 0.5, "rondo library": 1})
+        self.assertIn("of iperf3", compare.table_of(rows)[0])
+
     def test_one_odd_round_does_not_move_the_median(self):
         self.assertEqual(compare.ratio([1, 1, 1], [2, 2, 50]), 2)
 
@@ -76,6 +85,26 @@ class Commands(unittest.TestCase):
         for words, in_place in (([], False), (["--in-place"], True), (["broadcast"], True), (["reduce"], False),
                                 (["broadcast", "--out-of-place"], False)):
             self.assertEqual(compare.parse_arguments(words).in_place, in_place, words)
+
+    def test_on_two_hosts_both_places_are_measured(self):
+        arguments = compare.parse_arguments(["--namespaces"])
+        self.assertEqual((arguments.places, arguments.maxbytes), ([False, True], "256M"))
+        self.assertEqual(compare.parse_arguments(["--namespaces", "--in-place"]).places, [True])
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            compare.parse_arguments(["--namespaces", "--ranks", "3"])
+
+    def test_two_hosts_are_joined_by_tcp_only(self):
+        """Namespaces of one kernel share memory, which is no network."""
+        hosts = compare.compare_namespaces.Namespaces()
+        hosts.name = "x"
+        with tempfile.TemporaryDirectory() as folder:
+            for open_mpi in (True, False):
+                words = compare.command_of(self.peer(open_mpi), 4, False, "/p", ["all_reduce"],
+                                           hosts.launch(self.peer(open_mpi), 4, folder))
+                self.assertIn("UCX_TLS=tcp,self", words)
+                self.assertIn("h0:2,h1:2", words)
+                self.assertEqual("btl" in words, open_mpi)
+                self.assertEqual(words[-2:], ["/p", "all_reduce"])
 
     def test_missing_mpis_are_left_out(self):
         with tempfile.TemporaryDirectory() as empty:
