@@ -186,7 +186,8 @@ TEST_CASE("messages that are no messages are shown without data") {
   Stranger stranger;
   Delivery nothing{};
   stranger.victim->receiver(0, 1).try_peek(&nothing);
-  const ucx::DataHeader late{.word = 5, .sequence = 6, .released = 0, .bytes = 0};  // slot 0 waits for 0
+  const ucx::DataHeader late{
+      .word = 5, .sequence = 6, .released = 0, .bytes = 0};  // slot 0 waits for 0
   stranger.write(&late, sizeof(late), tag);
   shown = stranger.delivery();
   CHECK(shown.data == nullptr);
