@@ -41,7 +41,8 @@ void run(std::string_view input) {
 
 std::vector<std::string> seeds() {
   const std::string id = make_unique_id().value();
-  return {std::string(1, '\0') + id, "\1" + blob(id + " a 10.0.0.1 20000") + blob("ready a") + blob("ready b"),
+  return {std::string(1, '\0') + id,
+          "\1" + blob(id + " a 10.0.0.1 20000") + blob("ready a") + blob("ready b"),
           "\1" + blob(id + " a - 0") + blob("ready a") + blob("!rank 2 failed"),
           "\1" + blob(id + " a - 0") + blob("ready b")};
 }
