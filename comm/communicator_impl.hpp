@@ -58,6 +58,7 @@ struct Parent {
   std::function<void(const Status&)> failing{};  // this rank fails, and may be the first to
   std::string title{}, members{};  // "world/color 1", "ranks 0 and 2 of world"; else Config::name
   bool named = false;              // the title is the caller's, and errors begin with it
+  std::string place{};             // where to meet; else as Config says
   std::shared_ptr<const transport::UniqueFd> listening{};  // Identity::listening
   Status refused{};  // not ok: this rank only comes to the meeting to say so
 };

@@ -82,9 +82,17 @@ void warn_of_unknown_variables(int rank) {
 
 Result<comm::Identity> Communicator::Impl::prepare(Config& settled) {
   Status status = comm::settle(settled);
-  if (settled.all_gather) status = comm::agree_on_unique_id(settled, std::move(status));
-  RONDO_TRY(status);
+  comm::ChosenPlace place;
+  if (settled.all_gather) {
+    place = RONDO_TRY(comm::agree_on_unique_id(settled, std::move(status)));
+  } else {
+    RONDO_TRY(status);
+  }
   auto identity = RONDO_TRY(comm::identity_from(settled));
+  if (!place.rendezvous.empty()) {
+    identity.rendezvous = place.rendezvous;
+    identity.listening = place.listening;
+  }
   if (identity.world_size > base::kMaxRanks) {
     return comm::refuse(
         fmt::format("{} ranks; at most {} are possible", identity.world_size, base::kMaxRanks));
@@ -122,7 +130,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   auto identity = prepare(settled);
   if (!identity.ok() && parent.failing) parent.failing(identity.status());
   if (!identity.ok()) return identity.status();
-  identity->listening = parent.listening;
+  if (!parent.place.empty()) {
+    identity->rendezvous = parent.place;
+    identity->listening = parent.listening;
+  }
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
   RONDO_TRY(bootstrap.status());

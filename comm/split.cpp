@@ -54,8 +54,6 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
   config.world_size = static_cast<int>(members.size());
   config.rank =
       static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
-  const std::string place = bootstrap_.meeting_place(members.front());
-  if (!place.empty()) config.rendezvous = place;
   // Names are short: what grows with every split of a split is hashed.
   config.name = fmt::format("split-{:016x}-{:08x}-{}-{}", std::hash<std::string>{}(config_.name),
                             all[0].nonce, number, color);
@@ -88,6 +86,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const 
                            .title = part.title,
                            .members = comm::name_ranks(part.members) + " of " + title_,
                            .named = part.named,
+                           .place = bootstrap_.meeting_place(part.members.front()),
                            .listening = part.config.rank == 0 ? bootstrap_.listening() : nullptr});
   if (made.ok()) return made;
   return explain_failure(part, made.status());

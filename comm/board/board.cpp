@@ -287,7 +287,8 @@ void Board::await_verdict() const {
   const int64_t until = base::now_ns() + kMostNs;
   // Acquire: pairs with the release by which the agent publishes the verdict's text (Mirror).
   while (first_error_->verdict.load(std::memory_order_acquire) == 0) {
-    if (base::now_ns() > until) {
+    const int64_t now = base::now_ns();
+    if (now > until || !agent_looks(now)) {
       uint32_t none = 0;
       const uint32_t finder = first_error_->finder.load(std::memory_order_acquire);
       first_error_->verdict.compare_exchange_strong(none, finder, std::memory_order_acq_rel);
@@ -295,6 +296,14 @@ void Board::await_verdict() const {
     }
     nanosleep(&kPause, nullptr);
   }
+}
+
+// An agent looks every 20 ms.
+bool Board::agent_looks(int64_t now_ns) const {
+  constexpr int64_t kStandsStillNs = 400'000'000;
+  // Relaxed: a fact by itself.
+  const int64_t looked_ns = first_error_->agent_ns.load(std::memory_order_relaxed);
+  return looked_ns == 0 || now_ns - looked_ns < kStandsStillNs;
 }
 
 void Board::propose(const Status& status) const {

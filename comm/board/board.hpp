@@ -141,6 +141,8 @@ struct alignas(128) RankState {
   // The last split or duplicate, by its number from 1, of which this rank could not make its part,
   // and the Code: 0: none.
   std::atomic<uint64_t> failed_split;
+  // Of a rank on another host: CLOCK_MONOTONIC, when its row last came.
+  std::atomic<int64_t> heard_ns;
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
@@ -178,6 +180,11 @@ struct alignas(128) FirstError {
   /// Across hosts: the finder of the error that all hosts report, which may be another than this
   /// host's; 0: not yet known. The agent of rank 0's host decides.
   std::atomic<uint32_t> verdict;
+  /// CLOCK_MONOTONIC, when this host's agent last looked: one that does not look brings no verdict.
+  /// 0: there is none; kAgentEnded.
+  std::atomic<int64_t> agent_ns;
+
+  static constexpr int64_t kAgentEnded = 1;
 };
 static_assert(sizeof(FirstError) == 128);
 
@@ -358,7 +365,8 @@ class Board : public BoardView {
   void wake_all() const;
 
   /// The error all ranks report, or ok. Across hosts, waits for the verdict of rank 0's host, two
-  /// seconds at most; then this host's own error holds for its ranks.
+  /// seconds at most, and not where this host's agent has ended or stands still; without a verdict
+  /// this host's own error holds for its ranks.
   Status error() const;
   /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
   /// that holds.
@@ -388,6 +396,7 @@ class Board : public BoardView {
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
   void await_verdict() const;
+  bool agent_looks(int64_t now_ns) const;
 
   int rank_;
   Places places_;

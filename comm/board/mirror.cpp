@@ -222,6 +222,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
       r.behind.store(message.behind, kRelaxed);
     }
     s.pid.store(row.pid, kRelaxed);
+    s.heard_ns.store(base::now_ns(), kRelaxed);
     s.heartbeat.store(row.heartbeat, kRelaxed);
     s.progress.store(row.progress, kRelaxed);
     s.failed_split.store(row.failed_split, kRelaxed);
@@ -289,6 +290,19 @@ void Mirror::decide(const FoundError& error) const {
   none = 0;
   first.finder.compare_exchange_strong(none, error.finder + 1, std::memory_order_seq_cst);
   board_.wake_all();
+}
+
+void Mirror::introduce(int rank, int32_t pid) const {
+  RankState& s = board_.state(rank);
+  s.pid.store(pid, std::memory_order_relaxed);
+  s.waiting_for.store(-1, std::memory_order_relaxed);
+  s.heard_ns.store(base::now_ns(), std::memory_order_relaxed);
+  s.life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+}
+
+// Relaxed: a fact by itself.
+void Mirror::show_agent(int64_t now_ns) const {
+  board_.first_error_->agent_ns.store(now_ns, std::memory_order_relaxed);
 }
 
 void Mirror::mark_dead(int rank) const {

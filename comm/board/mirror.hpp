@@ -38,6 +38,11 @@ class Mirror {
   /// That error is what this host's ranks report from now on, unless a verdict is known already.
   void decide(const FoundError& error) const;
 
+  /// Before the first operation: a rank of another host is there, and has this number.
+  void introduce(int rank, int32_t pid) const;
+  /// The agent is about to look, or, with FirstError::kAgentEnded, looks no more.
+  void show_agent(int64_t now_ns) const;
+
   /// A rank's process has ended without goodbye. Nothing where it said goodbye.
   void mark_dead(int rank) const;
 

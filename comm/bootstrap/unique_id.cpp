@@ -8,11 +8,17 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
+#include <optional>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/tcp.hpp"
 #include "comm/bootstrap/wire.hpp"
 
 namespace rondo {
@@ -25,8 +31,9 @@ constexpr std::string_view kPrefix = "rondo1-";
 constexpr size_t kRandomBytes = 32, kIdChars = kPrefix.size() + 2 * kRandomBytes;
 static_assert(kIdChars <= kUniqueIdChars);
 
-// A rank's blob in Config::all_gather: the id from rank 0, kReady from the others, or kRefusal and
-// this rank's error; filled up with zeros.
+// A rank's blob in Config::all_gather: words separated by spaces, filled up with zeros. From rank 0 the
+// id, its host, and where it listens for other hosts, address and port ("-" and 0: nowhere); from
+// the others kReady and their host; or kRefusal and this rank's error.
 constexpr size_t kBlobBytes = 256;  // promised in communicator.hpp
 constexpr std::string_view kReady = "ready";
 constexpr char kRefusal = '!';
@@ -69,31 +76,86 @@ Result<std::vector<std::string>> call(const AllGather& all_gather, const std::st
 
 std::string text_of(const std::string& blob) { return blob.substr(0, blob.find('\0')); }
 
-Result<std::string> find_id(const std::vector<std::string>& blobs, const Config& config,
-                            const std::string& own) {
+/// Of a text that is whole and has so many.
+std::optional<std::vector<std::string>> words_of(const std::string& text, size_t count) {
+  std::istringstream stream(text);
+  std::vector<std::string> words(std::istream_iterator<std::string>(stream), {});
+  if (words.size() != count) return std::nullopt;
+  return words;
+}
+
+/// Every rank's words.
+Result<std::vector<std::vector<std::string>>> read_blobs(const std::vector<std::string>& blobs,
+                                                         const Config& config,
+                                                         const std::string& own) {
   const std::string who = "Config::all_gather on rank " + std::to_string(config.rank);
   const std::string rule = ": it must give every rank's blob, whole, in rank order";
   if (blobs.size() != static_cast<size_t>(config.world_size)) {
     return Status(Code::kBootstrap, who + " gave " + std::to_string(blobs.size()) + " blobs for " +
                                         std::to_string(config.world_size) + " ranks" + rule);
   }
+  std::vector<std::vector<std::string>> all;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
     const std::string text = text_of(blobs[rank]);
     if (!text.empty() && text[0] == kRefusal) {
       return Status(Code::kBootstrap,
                     "rank " + std::to_string(rank) + " cannot take part: " + text.substr(1));
     }
-    const bool good = rank == 0 ? is_unique_id(text) : text == kReady;
+    auto words = words_of(text, rank == 0 ? 4 : 2);
+    const bool good = words && (rank == 0 ? is_unique_id((*words)[0]) : (*words)[0] == kReady);
     if (blobs[rank].size() != kBlobBytes || !good) {
       return Status(Code::kBootstrap, who + " gave " + std::to_string(blobs[rank].size()) +
                                           " bytes for rank " + std::to_string(rank) +
                                           " that rank did not give it" + rule);
     }
+    all.push_back(std::move(*words));
   }
   if (blobs[static_cast<size_t>(config.rank)] != own) {
     return Status(Code::kBootstrap, who + " did not give back this rank's own blob" + rule);
   }
-  return text_of(blobs.front());
+  return all;
+}
+
+/// This rank's host, as a word that says nothing else.
+Result<std::string> host_word(int rank) {
+  auto here = comm::RankHost::here(rank);
+  if (!here.ok()) return here.status();
+  constexpr size_t kWordBytes = 12;
+  const comm::Digest word = comm::derive_key(comm::key_of(here->boot_id), here->network);
+  return hex(word.data(), kWordBytes);
+}
+
+/// Rank 0's blob. It listens for other hosts before it knows whether there are any.
+Result<std::string> begin_place(const std::string& host, comm::ChosenPlace& place) {
+  auto id = make_unique_id();
+  if (!id.ok()) return id.status();
+  const std::string begin = *id + " " + host + " ";
+  const auto interface = comm::interface_for_others({});
+  if (!interface.ok()) return begin + "- 0";
+  auto listener = comm::listen_anywhere(interface->address);
+  if (!listener.ok()) return listener.status();
+  place.listening = std::make_shared<const transport::UniqueFd>(std::move(listener->socket));
+  return begin + interface->address + " " + std::to_string(listener->port);
+}
+
+/// `words`: of all ranks.
+Status choose_place(const std::vector<std::vector<std::string>>& words, comm::ChosenPlace& place) {
+  const std::vector<std::string>& first = words.front();
+  const auto on_first = [&](const std::vector<std::string>& of) { return of[1] == first[1]; };
+  const auto other = std::ranges::find_if_not(words, on_first);
+  if (other == words.end()) {
+    place = {};
+    return {};
+  }
+  if (first[2] == "-") {
+    return {Code::kUnavailable,
+            "rank " + std::to_string(other - words.begin()) +
+                " is on another host than rank 0, whose host has no interface but loopback and "
+                "those of containers: set RONDO_INTERFACE there"};
+  }
+  const bool v6 = first[2].find(':') != std::string::npos;
+  place.rendezvous = comm::kTcpScheme + (v6 ? "[" + first[2] + "]" : first[2]) + ":" + first[3];
+  return {};
 }
 
 }  // namespace
@@ -124,29 +186,33 @@ Status meet_by_unique_id(const Config& config, Identity& identity) {
   return {};
 }
 
-Status agree_on_unique_id(Config& config, Status own) {
+Result<ChosenPlace> agree_on_unique_id(Config& config, Status own) {
   if (own.ok()) own = check_given(config, "Config::all_gather");
   if (own.ok() && !config.unique_id.empty()) {
     own = refuse("Config::unique_id and Config::all_gather are both set: set one");
   }
-  std::string blob(kReady);
-  if (own.ok() && config.rank == 0) {
-    auto made = make_unique_id();
+  ChosenPlace place;
+  std::string blob;
+  if (own.ok()) {
+    auto host = host_word(config.rank);
+    auto made = !host.ok() || config.rank != 0 ? std::move(host) : begin_place(*host, place);
     own = made.status();
-    if (made.ok()) blob = *made;
+    if (made.ok()) blob = config.rank == 0 ? *made : std::string(kReady) + " " + *made;
   }
   if (!own.ok()) blob = kRefusal + own.to_string();
   blob.resize(kBlobBytes);
   auto blobs = call(config.all_gather, blob);
   RONDO_TRY(own);
   if (!blobs.ok()) {
-    return {blobs.status().code(), "Config::all_gather failed on rank " +
-                                       std::to_string(config.rank) + ": " +
-                                       blobs.status().message()};
+    return Status(blobs.status().code(), "Config::all_gather failed on rank " +
+                                             std::to_string(config.rank) + ": " +
+                                             blobs.status().message());
   }
-  auto id = find_id(*blobs, config, blob);
-  if (id.ok()) config.unique_id = *id;
-  return id.status();
+  auto words = read_blobs(*blobs, config, blob);
+  if (!words.ok()) return words.status();
+  RONDO_TRY(choose_place(*words, place));
+  config.unique_id = words->front().front();
+  return place;
 }
 
 }  // namespace comm

@@ -35,6 +35,8 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kQuietRowsNs = 1000 * kMs, kAlertRowsNs = 50 * kMs;
 constexpr int64_t kAlertNs = 500 * kMs;    // for so long rows travel often after the last A
 constexpr int64_t kLongWaitNs = 20 * kMs;  // of a rank, until its agent asks for that
+// Something comes more often from an agent that does not stand still.
+constexpr int64_t kAnswersNs = 1500 * kMs;
 constexpr milliseconds kTurn{20};
 constexpr int64_t kLeaveNs = 1000 * kMs;
 // Of each rank, along with its row, while nobody waits.
@@ -66,6 +68,7 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
     // Without an agent this host's ranks learn of nothing: they fail, rather than wait for ever.
     const Status ended = base::guarded([this] { return run(), Status(); });
     if (!ended.ok()) board_.propose(ended);
+    mirror_.show_agent(board::FirstError::kAgentEnded);
   });
 }
 
@@ -81,6 +84,7 @@ void Agent::run() {
   while (true) {
     wait(kTurn);
     const int64_t now = base::now_ns();
+    mirror_.show_agent(now);
     listen(now);
     look(now);
     if (!leaving_.load(std::memory_order_acquire)) continue;
@@ -140,7 +144,9 @@ void Agent::listen(int64_t now) {
   }
   for (HostLine& line : lines_) {
     if (line.connection.is_open() && now - line.heard_ns > silence_ns_) {
-      lose(line, Status(Code::kTimeout, "silent"), now);
+      give_up(line, fmt::format("has not answered host {} for {:.3g} s",
+                                board_.places().names[static_cast<size_t>(host_)],
+                                static_cast<double>(now - line.heard_ns) * 1e-9));
     }
   }
   std::erase_if(lines_, [](const HostLine& line) { return !line.connection.is_open(); });
@@ -180,9 +186,10 @@ void Agent::handle(HostLine& line, std::string_view message) {
     default:
       understood = Status(Code::kBootstrap, "an unknown message");
   }
-  if (!understood.ok()) {
+  if (!understood.ok() && !std::exchange(line.complained, true)) {
     log(LogLevel::kWarn,
-        fmt::format("rank {} ignores what the agent of {} sent: {}", board_.rank(),
+        fmt::format("rank {} ignores what the agent of {} sent, and will say so once: {}",
+                    board_.rank(),
                     board_.name_of(board_.places().hosts.ranks_on(line.host).front()),
                     understood.message()));
   }
@@ -192,6 +199,11 @@ void Agent::handle(HostLine& line, std::string_view message) {
 void Agent::settle(const board::FoundError& error) {
   mirror_.decide(error);
   send_all('V', board::Mirror::pack_error(error));
+}
+
+// While rank 0's agent stands still, with its process, it decides nothing.
+bool Agent::decides(int64_t now) const {
+  return is_hub_ || lines_.empty() || now - lines_.front().heard_ns > kAnswersNs;
 }
 
 bool Agent::someone_waits(int64_t now) const {
@@ -227,11 +239,11 @@ void Agent::look(int64_t now) {
   }
   const auto error = mirror_.undecided();
   if (!error) return;
-  if (decides()) {
+  if (decides(now)) {
     settle(*error);
   } else if (!has_proposed_) {
-    send_all('E', board::Mirror::pack_error(*error));
     has_proposed_ = true;
+    send_all('E', board::Mirror::pack_error(*error));
   }
 }
 
@@ -252,8 +264,12 @@ void Agent::send(HostLine& line, char kind, std::string_view payload) {
   if (!line.connection.is_open()) return;
   std::string message(1, kind);
   message += payload;
-  // A connection that fails is found by listen(); one that is full, by its silence.
-  (void)line.connection.try_send(FrameKind::kControl, 0, message);
+  // A connection that fails is found by listen().
+  const Status sent = line.connection.try_send(FrameKind::kControl, 0, message);
+  // Rows are sent again. An error is not: without it the ranks there would report another one.
+  if (sent.code() == Code::kTimeout && (kind == 'E' || kind == 'V')) {
+    give_up(line, "does not read what it is sent");
+  }
 }
 
 void Agent::send_all(char kind, std::string_view payload, const HostLine* except) {
@@ -266,25 +282,33 @@ void Agent::send_all(char kind, std::string_view payload, const HostLine* except
 // them dead, and says in which operation; a host that is silent is an error by itself, because it may
 // be there.
 void Agent::lose(HostLine& line, const Status& why, int64_t now) {
-  line.connection.close();
-  const std::span<const int> ranks = board_.places().hosts.ranks_on(line.host);
-  const bool said_goodbye = board_.has_left(ranks.front());
-  if (said_goodbye) return;
-  const bool silent = now - line.heard_ns > silence_ns_ / 2;
-  if (!silent) {
-    mirror_.mark_dead(ranks.front());
-    if (why.code() != Code::kPeerDied) log(LogLevel::kWarn, why.message());
-    return;
+  if (now - line.heard_ns > silence_ns_ / 2) {
+    return give_up(line, "does not answer: " + why.message());
   }
-  for (const int rank : ranks) mirror_.mark_dead(rank);
-  board_.propose(
-      {Code::kPeerDied,
-       fmt::format("host {} with {} has not answered host {} for {:.3g} s: it is down or cut off, "
-                   "or the process of rank {} there is stopped (RONDO_HOST_TIMEOUT sets how long "
-                   "a host may be silent)",
-                   board_.places().names[static_cast<size_t>(line.host)], words_of_ranks(ranks),
-                   board_.places().names[static_cast<size_t>(host_)],
-                   static_cast<double>(now - line.heard_ns) * 1e-9, ranks.front())});
+  line.connection.close();
+  const int first = board_.places().hosts.ranks_on(line.host).front();
+  if (board_.has_left(first)) return;
+  mirror_.mark_dead(first);
+  if (why.code() != Code::kPeerDied) log(LogLevel::kWarn, why.message());
+}
+
+void Agent::give_up(HostLine& line, const std::string& why) {
+  if (std::exchange(line.lost, true)) return;
+  const std::span<const int> ranks = board_.places().hosts.ranks_on(line.host);
+  if (!board_.has_left(ranks.front())) {
+    for (const int rank : ranks) mirror_.mark_dead(rank);
+    board_.propose(
+        {Code::kPeerDied,
+         fmt::format(
+             "host {} with {} {}: it is down or cut off, or the process of rank {} there is "
+             "stopped (RONDO_HOST_TIMEOUT sets how long a host may be silent)",
+             board_.places().names[static_cast<size_t>(line.host)], words_of_ranks(ranks), why,
+             ranks.front())});
+    // Before the connection closes: a host that comes back learns what became of it.
+    const auto error = mirror_.undecided();
+    if (is_hub_ && error) settle(*error);
+  }
+  line.connection.close();
 }
 
 }  // namespace rondo::comm

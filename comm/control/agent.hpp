@@ -22,7 +22,7 @@ namespace rondo::comm {
 
 /// Runs from its construction on. Rows travel once a second, and every 50 ms while some rank waits
 /// for long; deaths, goodbyes and errors at once. The agent of rank 0's host decides which error came
-/// first. Where its connection is lost, a host decides for itself.
+/// first. Where its connection is lost, or nothing comes from it, a host decides for itself.
 class Agent {
  public:
   /// `lines`: Bootstrap::take_control(). `find_dead`: of this host, as Bootstrap's; any thread.
@@ -40,7 +40,9 @@ class Agent {
   struct HostLine {
     int host;
     Connection connection;
-    int64_t heard_ns;  // CLOCK_MONOTONIC, when anything came last
+    int64_t heard_ns;         // CLOCK_MONOTONIC, when anything came last
+    bool lost = false;        // its ranks count as dead
+    bool complained = false;  // in the log, of what it sent
   };
 
   void run();
@@ -53,7 +55,8 @@ class Agent {
   void send_all(char kind, std::string_view payload, const HostLine* except = nullptr);
   void settle(const board::FoundError& error);
   void lose(HostLine& line, const Status& why, int64_t now);
-  bool decides() const { return is_hub_ || lines_.empty(); }
+  void give_up(HostLine& line, const std::string& why);
+  bool decides(int64_t now) const;
   bool someone_waits(int64_t now) const;
   std::vector<uint32_t> lives() const;
   bool may_leave() const;

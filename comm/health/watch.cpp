@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <numeric>
 #include <vector>
 
 #include "comm/base/clock.hpp"
@@ -23,6 +24,8 @@ constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
 constexpr int64_t kLongestRowWaitNs = 1'000'000'000;
 constexpr timespec kRowPause{0, 1'000'000};
+// A connection that closes is seen before the end of the process that closed it, or its agent's word.
+constexpr int64_t kUntilDeathIsSeenNs = 100'000'000;
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
@@ -183,7 +186,15 @@ Status Watch::abandoned(int peer, const std::string& transfer) {
       left_early(peer, fmt::format("while rank {} is in {}", board_.rank(), transfer)));
 }
 
+// The rank that died is a better answer than one of its connections.
 Status Watch::link_failed(const Status& link, const std::string& what) {
+  const int64_t until = base::now_ns() + kUntilDeathIsSeenNs;
+  while (link.code() == Code::kPeerDied && !board_.has_error() && base::now_ns() < until) {
+    std::vector<int> all(static_cast<size_t>(board_.ranks()));
+    std::iota(all.begin(), all.end(), 0);
+    RONDO_TRY(check_alive(all, what));
+    nanosleep(&kRowPause, nullptr);
+  }
   return board_.raise({link.code(), fmt::format("{} during {}; found by rank {}", link.message(),
                                                 what, board_.rank())});
 }
@@ -260,6 +271,13 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
     return board_.state(r).heartbeat.load(std::memory_order_relaxed) !=
            before[static_cast<size_t>(r)];
   };
+  // Rows come by agents, which live in the first ranks of their hosts, and from one host to another by
+  // that of rank 0: where they have stopped coming, such a rank has stopped, and others may have not.
+  const auto agent_of = [&](int r) {
+    if (!rows_are_old(r)) return r;
+    return rows_are_old(0) ? 0
+                           : board_.places().hosts.ranks_on(board_.places().hosts.host_of(r))[0];
+  };
   const auto inside = [&](int r) {
     return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
   };
@@ -274,19 +292,32 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
     const bool still = !moving(at) && inside(at);
     const int next = still ? board_.awaited_elsewhere(at)
                            : board_.state(at).waiting_for.load(std::memory_order_relaxed);
+    if (still && rows_are_old(at)) return agent_of(at);
     if (still && !is_next(next)) return at;
     at = next;
   }
   // The chain closed, or ended at a rank that is through: take whoever stands still.
   for (int r = 0; r < ranks; ++r) {
-    if (r != board_.rank() && !moving(r) && inside(r)) return r;
+    if (r != board_.rank() && !moving(r) && inside(r)) return agent_of(r);
   }
   return -1;
+}
+
+bool Watch::rows_are_old(int rank) const {
+  const int64_t heard_ns = board_.state(rank).heard_ns.load(std::memory_order_relaxed);
+  return !board_.is_local(rank) && base::now_ns() - heard_ns > kFarHeartbeatWindowNs;
 }
 
 std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   const RankState& s = board_.state(rank);
   const uint64_t posted = s.posted.load(std::memory_order_acquire);
+  if (rows_are_old(rank)) {
+    const int64_t heard_ns = s.heard_ns.load(std::memory_order_relaxed);
+    return fmt::format(
+        "{} stands still: nothing has come from its process for {:.3g} s, when it was in "
+        "operation {}",
+        name_of(rank), static_cast<double>(base::now_ns() - heard_ns) * 1e-9, posted);
+  }
   if (posted >= wait.sequence) return name_of(rank) + " stands still inside it";
   const std::vector<Message> messages = board_.messages(rank);
   std::string text = name_of(rank) + " has not called it";

@@ -100,6 +100,8 @@ class Watch {
   Status find_dead(const Wait& wait);
   Status raise_death(int rank, std::string_view what);
   Status stalled(const Wait& wait);
+  /// Of a rank on another host: its row has not come for long, although this rank waits.
+  bool rows_are_old(int rank) const;
   std::string describe_stalled(int rank, const Wait& wait) const;
   /// Whom the wait waits for: "rank 2", or for any source its candidates.
   std::string describe_awaited(const Wait& wait) const;

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/base/clock.hpp"
+#include "comm/board/mirror.hpp"
 #include "comm/bootstrap/share_segment.hpp"
 #include "comm/setup/transport_decorator.hpp"
 #include "comm/status/mapped_board.hpp"
@@ -80,6 +82,17 @@ int find_dead(const Bootstrap& bootstrap, const board::Board& board, int first) 
   return here;
 }
 
+/// By the first rank of this host, for all: what is known before the first rows come.
+void introduce_others(const Bootstrap& bootstrap, const board::Board& board) {
+  if (!board.places().several() || !bootstrap.is_first_on_host()) return;
+  const board::Mirror mirror(board);
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    const Peer& peer = bootstrap.peers()[static_cast<size_t>(rank)];
+    if (!board.is_local(rank)) mirror.introduce(rank, static_cast<int32_t>(peer.pid));
+  }
+  mirror.show_agent(base::now_ns());
+}
+
 engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts) {
   const int threads = sizes.local_ranks * sizes.channels;
   const auto over_links = [&](engine::WaitPolicy policy) {
@@ -116,6 +129,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
   made.transport = std::move(*transport);
   made.board = std::make_unique<board::Board>(made.board_segment.base(), sizes.ranks, rank,
                                               config.name, places_of(bootstrap));
+  introduce_others(bootstrap, *made.board);
   made.watch = std::make_unique<board::Watch>(*made.board,
                                               [&bootstrap, board = made.board.get()](int first) {
                                                 return find_dead(bootstrap, *board, first);

@@ -35,15 +35,16 @@ void run(std::string_view input) {
     }
     return blobs;
   };
-  const Status status = comm::agree_on_unique_id(config, Status());
-  if (status.ok()) must(!config.unique_id.empty(), "an agreement has an id");
+  const auto place = comm::agree_on_unique_id(config, Status());
+  if (place.ok()) must(!config.unique_id.empty(), "an agreement has an id");
 }
 
 std::vector<std::string> seeds() {
   const std::string id = make_unique_id().value();
-  return {std::string(1, '\0') + id, "\1" + blob(id) + blob("ready") + blob("ready"),
-          "\1" + blob(id) + blob("ready") + blob("!rank 2 failed"),
-          "\1" + blob(id) + blob("ready")};
+  return {std::string(1, '\0') + id,
+          "\1" + blob(id + " a 10.0.0.1 20000") + blob("ready a") + blob("ready b"),
+          "\1" + blob(id + " a - 0") + blob("ready a") + blob("!rank 2 failed"),
+          "\1" + blob(id + " a - 0") + blob("ready b")};
 }
 
 }  // namespace rondo::fuzz

@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-constexpr int kSkipped = 77;
+constexpr int kCannotBeMade = 77;
 
 ProgramResult run_tool(const std::vector<std::string>& words) {
   std::vector<std::string> command = {RONDO_SOURCE "/tests/harness/hosts"};
@@ -83,7 +83,8 @@ bool Hosts::netem(int host, const std::vector<std::string>& arguments, int netwo
   std::vector<std::string> words = {"netem", group_, name(host), std::to_string(network)};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const ProgramResult result = run_tool(words);
-  if (result.exit_code != 0 && result.exit_code != kSkipped) throw std::runtime_error(result.err);
+  if (result.exit_code != 0 && result.exit_code != kCannotBeMade)
+    throw std::runtime_error(result.err);
   return result.exit_code == 0;
 }
 

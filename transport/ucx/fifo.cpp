@@ -107,11 +107,9 @@ bool UcxReceiver::try_peek(Delivery* delivery) {
   if (slots_.empty()) return false;
   const size_t index = released_ % count_;
   const InboundSlot& slot = slots_[index];
-  // What has arrived counts, also where the peer has left since.
-  if (!slot.arrived) {
-    connection_.has_left();
-    return false;
-  }
+  // What has arrived counts, also where the peer has left since. That nothing more will come is for
+  // the communicator to say, which knows whether this rank needs it.
+  if (!slot.arrived) return false;
   *delivery = {
       .data = slot.sound ? memory_.payload(index) : nullptr, .bytes = slot.bytes, .tag = slot.word};
   return true;

@@ -21,7 +21,7 @@ void expect_refused(const Status& status, const std::string& says) {
 
 }  // namespace
 
-TEST_CASE("bad arguments are refused by value, and the communicator goes on") {
+TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[one_host]") {
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     Buffer a(4096, false), b(4096, false);
     unsigned char *in = a.data(), *out = b.data();

@@ -250,7 +250,7 @@ TEST_CASE("a communicator is gone only when its work has ended") {
 // The tests' own pthread_create: fails when told to. (Sanitizers have one of their own.)
 std::atomic<bool> no_more_threads{false};
 
-TEST_CASE("no thread to be had is an error, and the communicator goes on without") {
+TEST_CASE("no thread to be had is an error, and the communicator goes on without", "[one_host]") {
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     Buffer data(4096, false);
     no_more_threads = true;

@@ -53,7 +53,10 @@ void repeat(unsigned char* at, size_t period, size_t bytes) {
 }  // namespace
 
 std::string meeting_place(const std::string& directory) {
-  if (!kSeveralHosts) return directory;
+  return kSeveralHosts ? loopback_place(directory) : directory;
+}
+
+std::string loopback_place(const std::string& directory) {
   const size_t port = 20000 + std::hash<std::string>{}(directory) % 12000;
   return "tcp://127.0.0.1:" + std::to_string(port);
 }

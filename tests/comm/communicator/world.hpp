@@ -36,6 +36,8 @@ inline std::vector<int> sizes(std::vector<int> all) {
 /// Where ranks meet that have `directory` to themselves: there, or over TCP where they are on several
 /// hosts (RONDO_TEST_TRANSPORT).
 std::string meeting_place(const std::string& directory);
+/// tcp://127.0.0.1 with a port that follows from the directory.
+std::string loopback_place(const std::string& directory);
 
 /// `config` completed for one rank of a world that meets in `directory`.
 inline Config world_config(const std::string& directory, int rank, int size, Config config = {}) {

@@ -1,0 +1,196 @@
+// What ranks on several hosts promise beyond what ranks of one host do: hierarchical algorithms are
+// exact however ranks lie on hosts, reproducible results do not depend on it, what connects hosts is
+// named where it is missing, and hosts are called by their names. The hosts are pretended, with UCX
+// over loopback between them (tests/comm/faults has real ones).
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iterator>
+
+#include "comm/bootstrap/host.hpp"
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+/// The host of each rank; read by the hook, in this process and those forked from it.
+std::vector<int> layout;
+
+void lie_on(int rank, comm::RankHost& here) {
+  here.name = "h" + std::to_string(layout[static_cast<size_t>(rank)]);
+  here.boot_id = here.name;
+}
+
+/// Runs body(communicator) on ranks that lie on these hosts.
+void run_on(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body,
+            const Config& config = {}) {
+  layout = hosts;
+  const auto saved = comm::pretend_host;
+  comm::pretend_host = lie_on;
+  setenv("UCX_TLS", "tcp", 1);
+  setenv("UCX_NET_DEVICES", "lo", 1);
+  const TempDirectory directory;
+  const int size = static_cast<int>(hosts.size());
+  const auto results = run_ranks(How::kForks, size, [&](int rank) {
+    Config own = world_config(directory.path(), rank, size, config);
+    own.rendezvous = loopback_place(directory.path());
+    auto made = Communicator::create(own);
+    expect(made.ok(), "create: " + made.status().to_string());
+    body(*made);
+  });
+  comm::pretend_host = saved;
+  require_all_ok(results);
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string text_of(const std::vector<int>& hosts) {
+  std::string text = "ranks on hosts";
+  for (const int host : hosts) text += " " + std::to_string(host);
+  return text;
+}
+
+const std::vector<std::vector<int>> kLayouts{{0, 1},       {0, 1, 0},    {0, 0, 1, 1},
+                                             {0, 1, 2, 3}, {0, 0, 0, 1}, {0, 1, 1, 2, 2, 2, 2}};
+
+/// The bits of `rank`'s sums of values without a pattern, all collectives that reduce one after the other.
+std::string reduced_bits(Communicator& comm, size_t count, DataType type) {
+  const auto n = static_cast<size_t>(comm.size());
+  const size_t bytes = count * n * size_of(type);
+  Buffer in(bytes, false), out(bytes, false), root(bytes, false), part(bytes, false);
+  for (size_t i = 0; i < count * n; ++i) {
+    const double value =
+        std::sin(static_cast<double>(i * 31 + static_cast<size_t>(comm.rank()) * 17)) *
+        std::ldexp(1.0, static_cast<int>(i % 20) - 10);
+    store(in.data() + i * size_of(type), type, value);
+  }
+  expect_ok(comm.all_reduce(in.data(), out.data(), count * n, type), "all_reduce");
+  expect_ok(comm.reduce_scatter(in.data(), part.data(), count, type), "reduce_scatter");
+  expect_ok(comm.reduce(in.data(), root.data(), count * n, type, 1), "reduce");
+  std::string bits(reinterpret_cast<char*>(out.data()), bytes);
+  bits.append(reinterpret_cast<char*>(part.data()), count * size_of(type));
+  if (comm.rank() == 1) bits.append(reinterpret_cast<char*>(root.data()), bytes);
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("hierarchical algorithms are exact however ranks lie on hosts") {
+  Config tiny_slots;
+  tiny_slots.slot_bytes = 4096;
+  for (const std::vector<int>& hosts : kLayouts) {
+    INFO(text_of(hosts));
+    run_on(
+        hosts,
+        [](Communicator& comm) {
+          for (const Algorithm algorithm :
+               {Algorithm::kHierarchical, Algorithm::kHierarchicalTree}) {
+            for (const size_t count : {size_t{1}, size_t{13}, size_t{5000}, size_t{100'003}}) {
+              for (const bool in_place : {false, true}) {
+                Buffer in(count * 4, false), out(count * 4, false);
+                fill(in, 0, count, DataType::kInt32, ReduceOp::kSum, comm.rank());
+                auto* const to = in_place ? in.data() : out.data();
+                expect_ok(comm.all_reduce(in.data(), to, count, DataType::kInt32, ReduceOp::kSum,
+                                          {.algorithm = algorithm}),
+                          "all_reduce");
+                check(
+                    in_place ? in : out, 0, count, DataType::kInt32,
+                    [&](size_t i) {
+                      return expected(comm.size(), i, ReduceOp::kSum, DataType::kInt32);
+                    },
+                    std::string(name(algorithm)));
+              }
+            }
+          }
+        },
+        tiny_slots);
+  }
+}
+
+TEST_CASE("large messages go by hosts, and small ones through their first ranks") {
+  run_on({0, 0, 1, 1}, [](Communicator& comm) {
+    const auto chosen = [&](size_t count) {
+      return comm.plan(Collective::kAllReduce, count, DataType::kFloat32, false, Algorithm::kAuto)
+          .algorithm;
+    };
+    expect(chosen(1 << 22) == Algorithm::kHierarchical, std::string(name(chosen(1 << 22))));
+    expect(chosen(2) == Algorithm::kHierarchicalTree, std::string(name(chosen(2))));
+  });
+}
+
+TEST_CASE("reproducible results do not depend on how ranks lie on hosts") {
+  Config reproducible;
+  reproducible.reproducible = true;
+  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    std::string first;
+    for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0, 0, 0},
+                                          {0, 1, 0, 1, 0},
+                                          {0, 0, 0, 1, 1},
+                                          {0, 1, 2, 3, 4},
+                                          {0, 1, 1, 1, 1}}) {
+      INFO(name(type) << ", " << text_of(hosts));
+      const TempDirectory results;
+      run_on(
+          hosts,
+          [&](Communicator& comm) {
+            std::string all;
+            for (const size_t count : {size_t{3}, size_t{2000}, size_t{40'000}}) {
+              all += reduced_bits(comm, count, type);
+            }
+            write_file(results.path() + "/" + std::to_string(comm.rank()), all);
+          },
+          reproducible);
+      std::string bits;
+      for (int rank = 0; rank < 5; ++rank) {
+        bits += read_file(results.path() + "/" + std::to_string(rank));
+      }
+      if (first.empty()) first = bits;
+      REQUIRE(bits.size() == first.size());
+      CHECK(bits == first);
+    }
+  }
+}
+
+TEST_CASE(
+    "without UCX ranks on several hosts learn what to install, and those of one do not need it") {
+  setenv("RONDO_UCX", "/nowhere/libucp.so.0", 1);
+  layout = {0, 1, 0};
+  comm::pretend_host = lie_on;
+  const TempDirectory directory;
+  const auto results = run_ranks(How::kForks, 3, [&](int rank) {
+    Config config = world_config(directory.path(), rank, 3);
+    config.rendezvous = loopback_place(directory.path());
+    const auto made = Communicator::create(config);
+    expect(made.status().code() == Code::kUnavailable, made.status().to_string());
+    expect(made.status().message().find("libucx0") != std::string::npos, made.status().to_string());
+  });
+  comm::pretend_host = nullptr;
+  require_all_ok(results);
+  run_on({0, 0}, [](Communicator& comm) { expect_ok(comm.barrier(), "barrier"); });
+  unsetenv("RONDO_UCX");
+}
+
+TEST_CASE("errors and the flight record know the hosts") {
+  run_on({0, 1, 1}, [](Communicator& comm) {
+    expect_ok(comm.barrier(), "barrier");
+    if (comm.rank() == 2) comm.abort("enough");
+    Status status;
+    while (status.ok()) status = comm.barrier();
+    expect(status.code() == Code::kAborted, status.to_string());
+    expect(status.message().find("rank 2 aborted: enough") != std::string::npos,
+           status.to_string());
+    // The rows of other hosts' ranks are there, too.
+    const std::string record = comm.flight_record();
+    expect(record.find("rank 2 (pid ") != std::string::npos, record);
+    expect(record.find("#1 barrier") != std::string::npos, record);
+  });
+}
+
+}  // namespace rondo::testing

@@ -1,0 +1,141 @@
+// See hosts_world.hpp.
+#include "tests/comm/faults/hosts_world.hpp"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <stdexcept>
+
+#include "comm/bootstrap/host.hpp"
+
+namespace rondo::testing {
+namespace {
+
+// The hosts share the machine's name, as far as a forked rank can see.
+std::string own_host;
+
+void enter(const Hosts& hosts, int host) {
+  hosts.enter_network(host);
+  own_host = Hosts::name(host);
+  setenv("RONDO_SECRET", "between the hosts of a test", 1);
+  comm::pretend_host = [](int, comm::RankHost& here) { here.name = own_host; };
+}
+
+std::shared_ptr<Outcome> shared_outcomes(size_t count) {
+  const size_t bytes = count * sizeof(Outcome);
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::runtime_error("no shared memory");
+  return {static_cast<Outcome*>(at), [bytes](Outcome* outcomes) { munmap(outcomes, bytes); }};
+}
+
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+}  // namespace
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+void show_time(const std::string& row, double seconds) {
+  std::printf("%-76s %6.3f s\n", row.c_str(), seconds);
+  std::fflush(stdout);
+}
+
+void Outcome::is(const Status& status) {
+  code = status.code();
+  std::snprintf(text, sizeof text, "%s", status.message().c_str());
+  at_ns = now_ns();
+}
+
+HostsGang HostsGang::raw(const Hosts& hosts, Placement placement, const RawBody& body,
+                         const Config& config, std::chrono::seconds limit) {
+  HostsGang gang;
+  gang.placement_ = std::move(placement);
+  gang.outcomes_ = shared_outcomes(gang.placement_.size());
+  Outcome* const outcomes = gang.outcomes_.get();
+  gang.ranks_ = std::make_unique<ForkGang>(
+      gang.size(),
+      [&, outcomes, places = gang.placement_](int rank, Link& link) {
+        const int host = places[static_cast<size_t>(rank)];
+        enter(hosts, host);
+        Config own = config;
+        own.rank = rank;
+        own.world_size = static_cast<int>(places.size());
+        own.rendezvous = "tcp://" + Hosts::address(places.front()) + ":7000";
+        if (own.bootstrap_timeout == Config{}.bootstrap_timeout) {
+          own.bootstrap_timeout = std::chrono::seconds{20};
+        }
+        if (own.timeout == Config{}.timeout) own.timeout = std::chrono::seconds{30};
+        Outcome& outcome = outcomes[rank];
+        const Status status = body(own, link, outcome);
+        outcome.gone_ns = now_ns();
+        if (outcome.at_ns == 0) outcome.is(status);
+      },
+      limit);
+  return gang;
+}
+
+HostsGang::HostsGang(const Hosts& hosts, Placement placement, const Body& body,
+                     const Config& config, std::chrono::seconds limit) {
+  *this = raw(
+      hosts, std::move(placement),
+      [&](const Config& own, Link& link, Outcome& outcome) {
+        auto comm = Communicator::create(own);
+        expect(comm.ok(), "create: " + comm.status().to_string());
+        outcome.is(body(*comm, link));
+        return Status();
+      },
+      config, limit);
+}
+
+void HostsGang::await_all(const std::string& event) {
+  for (int rank = 0; rank < size(); ++rank) ranks_->await(rank, event);
+}
+
+double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
+  std::vector<int> ending = wanted.survivors;
+  ending.insert(ending.end(), wanted.ends_too.begin(), wanted.ends_too.end());
+  for (const int rank : ending) ranks_->await_end(rank);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (std::ranges::find(ending, rank) == ending.end()) ranks_->kill(rank, SIGKILL);
+  }
+  const std::vector<RankResult> results = ranks_->join();
+  double longest = 0;
+  for (const int rank : wanted.survivors) {
+    const Outcome& own = outcome(rank);
+    const Outcome& first = outcome(wanted.survivors.front());
+    INFO("rank " << rank << " of " << size() << ": " << results[static_cast<size_t>(rank)].message
+                 << Status(own.code, own.text).to_string());
+    CHECK(results[static_cast<size_t>(rank)].ok);
+    CHECK(std::ranges::find(wanted.codes, own.code) != wanted.codes.end());
+    CHECK(own.code == first.code);
+    for (const std::string& part : wanted.says) CHECK(has(own.text, part));
+    const bool says_one = std::ranges::any_of(
+        wanted.one_of, [&](const std::string& part) { return has(own.text, part); });
+    CHECK((wanted.one_of.empty() || says_one));
+    if (wanted.same_text) CHECK(std::string(own.text) == first.text);
+    const double took = static_cast<double>(own.at_ns - fault_ns) * 1e-9;
+    CHECK(took < wanted.within_s);
+    longest = std::max(longest, took);
+    CHECK(static_cast<double>(own.gone_ns - own.at_ns) * 1e-9 < wanted.gone_within_s);
+  }
+  for (const int rank : wanted.ends_too) {
+    INFO("rank " << rank << " of " << size() << ": " << outcome(rank).text);
+    CHECK(outcome(rank).at_ns != 0);
+    CHECK(outcome(rank).code != Code::kOk);
+    const double took = static_cast<double>(outcome(rank).at_ns - fault_ns) * 1e-9;
+    CHECK(took < wanted.within_s);
+    longest = std::max(longest, took);
+  }
+  return longest;
+}
+
+}  // namespace rondo::testing

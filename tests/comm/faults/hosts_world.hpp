@@ -1,0 +1,81 @@
+// Worlds whose ranks are processes on several hosts (harness/hosts.hpp), and what each rank ended
+// with and when: the frame of the tests of faults between hosts.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/comm/communicator/world.hpp"
+#include "tests/harness/hosts.hpp"
+#include "tests/harness/rank_group.hpp"
+
+namespace rondo::testing {
+
+/// What a rank ended with, in memory that the test shares with it. A rank that never said has
+/// at_ns == 0.
+struct Outcome {
+  int64_t at_ns;    // CLOCK_MONOTONIC
+  int64_t gone_ns;  // when its communicator was destroyed
+  Code code;
+  char text[1100];
+
+  void is(const Status& status);
+};
+
+/// Which host each rank is on: {0, 0, 1, 1}.
+using Placement = std::vector<int>;
+
+/// A communicator over hosts, one process for each rank. The body's status is the rank's outcome.
+/// Thread rule: the test's thread.
+class HostsGang {
+ public:
+  using Body = std::function<Status(Communicator&, Link&)>;
+  /// What to do without a communicator: `config` is the rank's, complete.
+  using RawBody = std::function<Status(const Config& config, Link&, Outcome&)>;
+
+  HostsGang(const Hosts& hosts, Placement placement, const Body& body, const Config& config = {},
+            std::chrono::seconds limit = std::chrono::seconds{40});
+  static HostsGang raw(const Hosts& hosts, Placement placement, const RawBody& body,
+                       const Config& config = {},
+                       std::chrono::seconds limit = std::chrono::seconds{40});
+  HostsGang(HostsGang&&) = default;
+  HostsGang& operator=(HostsGang&&) = default;
+
+  int size() const { return static_cast<int>(placement_.size()); }
+  int host_of(int rank) const { return placement_[static_cast<size_t>(rank)]; }
+  ForkGang& ranks() { return *ranks_; }
+  /// Waits until all ranks have announced `event`.
+  void await_all(const std::string& event);
+  /// Valid once the rank has ended, or has announced that it has one.
+  const Outcome& outcome(int rank) const { return outcomes_.get()[rank]; }
+
+  /// What survivors of a fault must show.
+  struct Wanted {
+    std::vector<int> survivors;
+    std::vector<Code> codes;            // one of them, the same on all
+    std::vector<std::string> says{};    // every text contains all of them,
+    std::vector<std::string> one_of{};  // and one of these
+    std::vector<int> ends_too{};        // with an error of its own
+    double gone_within_s = 2.5;         // of the error, the communicator is destroyed
+    double within_s;                    // of the fault, on all
+    bool same_text = false;
+  };
+  /// Waits for the survivors, kills the others, checks, and returns the longest time to an error.
+  double check(int64_t fault_ns, const Wanted& wanted);
+
+ private:
+  HostsGang() = default;
+  Placement placement_;
+  std::shared_ptr<Outcome> outcomes_;
+  std::unique_ptr<ForkGang> ranks_;
+};
+
+int64_t now_ns();
+
+/// Prints the longest time to the error of a row of the table in the README.
+void show_time(const std::string& row, double seconds);
+
+}  // namespace rondo::testing
