@@ -94,7 +94,9 @@ Status UcxContext::configure(ucp_config_t* config) {
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
-  return set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf");
+  RONDO_TRY(set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf"));
+  // UCX cuts messages into pieces of this size, each with calls of its own; its 64 KiB are too few.
+  return set("UCX_TCP_RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "256k");
 }
 
 Status UcxContext::make_context() {
