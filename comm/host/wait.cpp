@@ -21,8 +21,11 @@ constexpr int64_t kSleepNs = 1'000'000;
 constexpr int64_t kUnsafeSleepNs = 200'000;
 // Below this much time a sleep's own cost is larger than what it saves.
 constexpr int64_t kWorthSleepingNs = 15'000;
-// For a thread that has other communicators to look after, which no single doorbell covers.
+// For a thread that has links or other communicators to look after, which no single doorbell covers.
+// Naps grow with the wait, or the polls of tens of waiting ranks leave no CPU to the awaited one.
 constexpr int64_t kNapNs = 50'000;
+constexpr int64_t kLongestNapNs = 1'000'000;
+constexpr int64_t kNapsShare = 8;  // a nap prolongs a wait by an eighth, or by kNapNs
 
 // The least that Linux grants.
 constexpr uint64_t kTurnNs = 100'000;
@@ -123,7 +126,7 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     return false;
   }
   if (!may_sleep) {
-    sleep_until(now + kNapNs);
+    sleep_until(now + std::clamp((now - start_ns_) / kNapsShare, kNapNs, kLongestNapNs));
     return false;
   }
   board::Doorbell& bell = board_->doorbell(board_->rank());
