@@ -141,6 +141,12 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   if (status.ok()) return impl;
   return base::guarded([&] {
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
+    const bool has_died = status.code() == Code::kPeerDied;
+    if (has_died && parent.undecided != nullptr && impl && impl->is_at_last_exchange_) {
+      impl->bootstrap_.close_sockets();
+      (void)impl->board_->propose(status);
+      *parent.undecided = std::move(impl);
+    }
     return status;
   });
 }
@@ -148,6 +154,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
 Status Communicator::Impl::set_up(const comm::Parent& parent) {
   auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
   links_ = introduced.links;
+  token_ = introduced.token;
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
   const comm::HostSizes sizes =
@@ -171,6 +178,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
   if (config_.device >= 0) RONDO_TRY(set_up_device());
+  is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
   if (board_->places().several() && bootstrap_.is_first_on_host()) {
