@@ -16,8 +16,10 @@
 
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/roll_call.hpp"
 #include "comm/control/agent.hpp"
 #include "comm/device/device_runner.hpp"
+#include "comm/control/endings.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/progress.hpp"
 #include "comm/host/runner.hpp"
@@ -60,6 +62,9 @@ struct Parent {
   bool named = false;              // the title is the caller's, and errors begin with it
   std::string place{};             // where to meet; else as Config says
   std::shared_ptr<const transport::UniqueFd> listening{};  // Identity::listening
+  /// Not null: where a communicator goes whose last exchange has ended with a death, so that other
+  /// ranks may have it.
+  std::unique_ptr<Communicator::Impl>* undecided = nullptr;
   Status refused{};  // not ok: this rank only comes to the meeting to say so
 };
 
@@ -110,6 +115,9 @@ class Communicator::Impl {
   Result<std::optional<SplitPart>> choose_part(int color, int key, std::string_view called,
                                                std::string_view name = {});
   Result<std::unique_ptr<Impl>> make_part(const SplitPart& part);
+  /// See Communicator.
+  Result<std::unique_ptr<Impl>> shrink(std::chrono::milliseconds patience);
+  const std::vector<int>& former_ranks() const { return former_ranks_; }
   Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
             ReduceOp op) const;
 
@@ -169,6 +177,11 @@ class Communicator::Impl {
   Status check_members(const SplitPart& part);
   void note_failure(const SplitPart& part, const Status& why);
   Status explain_failure(const SplitPart& part, const Status& status);
+  /// This rank's part of what is left: `members`, by their ranks here.
+  Result<std::unique_ptr<Impl>> make_remainder(const comm::Muster& muster, uint64_t number,
+                                               comm::Endings& endings);
+  /// Whether others have got communicator `number` of shrink() without this rank: then the error.
+  Status check_left_out(uint64_t number, std::chrono::milliseconds patience) const;
   /// What every rank wants of a split, in the host's memory.
   Status gather_for_split(const int32_t* own, int32_t* all, size_t count);
   int64_t timeout_of(const CallOptions& options) const;
@@ -204,6 +217,10 @@ class Communicator::Impl {
   std::string title_;  // for people; Config::name is for the ranks that meet
   std::optional<comm::AgreedLinks> links_;  // likewise
   uint64_t splits_ = 0;                     // so far
+  uint64_t token_ = 0;                      // no other communicator's
+  std::vector<int> former_ranks_;           // of one that shrink() has made
+  bool is_at_last_exchange_ = false;        // of setting it up
+  std::unique_ptr<Impl> undecided_;         // by shrink(): other ranks may have got it
   int64_t senders_checked_ns_ = 0;
   std::unique_ptr<device::DeviceRunner> device_;  // null: operations are the host's
 };

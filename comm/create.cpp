@@ -92,6 +92,7 @@ Result<comm::Identity> Communicator::Impl::prepare(Config& settled) {
   if (!place.rendezvous.empty()) {
     identity.rendezvous = place.rendezvous;
     identity.listening = place.listening;
+    identity.is_kept_place = true;
   }
   if (identity.world_size > base::kMaxRanks) {
     return comm::refuse(
@@ -133,6 +134,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   if (!parent.place.empty()) {
     identity->rendezvous = parent.place;
     identity->listening = parent.listening;
+    identity->is_kept_place = true;
   }
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
@@ -152,6 +154,12 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   if (status.ok()) return impl;
   return base::guarded([&] {
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
+    const bool has_died = status.code() == Code::kPeerDied;
+    if (has_died && parent.undecided != nullptr && impl && impl->is_at_last_exchange_) {
+      impl->bootstrap_.close_sockets();
+      (void)impl->board_->propose(status);
+      *parent.undecided = std::move(impl);
+    }
     return status;
   });
 }
@@ -159,6 +167,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
 Status Communicator::Impl::set_up(const comm::Parent& parent) {
   auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
   links_ = introduced.links;
+  token_ = introduced.token;
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
   const comm::HostSizes sizes =
@@ -182,6 +191,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
   if (config_.device >= 0) RONDO_TRY(set_up_device());
+  is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
   if (board_->places().several() && bootstrap_.is_first_on_host()) {

@@ -92,7 +92,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 7;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 8;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -143,6 +143,9 @@ struct alignas(128) RankState {
   std::atomic<uint64_t> failed_split;
   // Of a rank on another host: CLOCK_MONOTONIC, when its row last came.
   std::atomic<int64_t> heard_ns;
+  // How many communicators this rank has got from Communicator::shrink(): the same number on all of
+  // their members.
+  std::atomic<uint64_t> shrunk;
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away

@@ -12,7 +12,7 @@
 namespace rondo::board {
 namespace {
 
-//  A row on the wire, 96 bytes, followed by its operations and messages
+//  A row on the wire, 104 bytes, followed by its operations and messages
 //   0  rank         4
 //   4  pid          4
 //   8  posted       8   RankState's words of the same names
@@ -31,14 +31,16 @@ namespace {
 //  84  operations   4   how many MirroredOperation follow,
 //  88  shown        4   then MirroredMessage
 //  92  reserved     4
+//  96  shrunk       8
 struct MirroredRow {
   int32_t rank, pid;
   uint64_t posted, finished, heartbeat, progress, failed_split;
   int64_t waiting_ns;
   int32_t waiting_for;
   uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, reserved;
+  uint64_t shrunk;
 };
-static_assert(sizeof(MirroredRow) == 96);
+static_assert(sizeof(MirroredRow) == 104);
 
 //  MirroredOperation, 48 bytes: OperationRecord's words of the same names; counted: 1, and the 2 * ranks
 //  words of an all_to_all_v follow, or 0
@@ -132,6 +134,7 @@ std::string Mirror::pack_rows(int host, uint64_t operations) const {
     row.heartbeat = s.heartbeat.load(kRelaxed);
     row.progress = s.progress.load(kRelaxed);
     row.failed_split = s.failed_split.load(kRelaxed);
+    row.shrunk = s.shrunk.load(kRelaxed);
     row.waiting_ns = age_of(s.waiting_since_ns.load(kRelaxed));
     row.waiting_for = s.waiting_for.load(kRelaxed);
     row.step = s.step.load(kRelaxed);
@@ -226,6 +229,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     s.heartbeat.store(row.heartbeat, kRelaxed);
     s.progress.store(row.progress, kRelaxed);
     s.failed_split.store(row.failed_split, kRelaxed);
+    s.shrunk.store(row.shrunk, kRelaxed);
     s.waiting_since_ns.store(since_of(row.waiting_ns), kRelaxed);
     s.waiting_for.store(row.waiting_for, kRelaxed);
     s.step.store(row.step, kRelaxed);

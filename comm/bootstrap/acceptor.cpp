@@ -23,6 +23,8 @@ using std::chrono::steady_clock;
 using transport::UniqueFd;
 
 constexpr milliseconds kHelloLimit{5000};
+// How often a roll call looks which ranks are needed.
+constexpr milliseconds kNeedsChangeEvery{5};
 constexpr size_t kPendingBeyondWorld = 64;
 // Connections accepted before the pending ones are read: none of them gives way unread to the next.
 constexpr size_t kMostAtOnce = kPendingBeyondWorld;
@@ -84,20 +86,32 @@ class Acceptor {
 
  private:
   Status gather() {
-    while (joined_ + 1 < world_size_) {
+    while (!is_complete()) {
       RONDO_TRY(wait());
+      if (is_over_) return check_peers();
       RONDO_TRY(read_pending());  // before a flood can take the place of one that has answered
       RONDO_TRY(accept_all());
       // Not for every byte of a stranger: it takes two system calls for each peer.
-      if (peer_is_ready_ || joined_ + 1 == world_size_) RONDO_TRY(check_peers());
+      if (peer_is_ready_ || is_complete()) RONDO_TRY(check_peers());
     }
     return {};
   }
+
+  bool is_complete() const {
+    if (joined_ + 1 == world_size_) return true;
+    if (!is_roll_call()) return false;
+    for (int rank = 1; rank < world_size_; ++rank) {
+      if (peers_[static_cast<size_t>(rank)].rank < 0 && (*meeting_.is_needed)(rank)) return false;
+    }
+    return true;
+  }
+  bool is_roll_call() const { return meeting_.is_needed != nullptr; }
 
   /// Until a descriptor is ready, the first pending connection expires, or the deadline.
   Status wait() {
     std::vector<pollfd> watched{{listener_.fd(), POLLIN, 0}};
     Deadline until = deadline_;
+    if (is_roll_call()) until = until.at_most(steady_clock::now() + kNeedsChangeEvery);
     for (const PendingConnection& pending : pending_) {
       watched.push_back({pending.socket.get(), POLLIN, 0});
       until = until.at_most(pending.deadline);
@@ -111,6 +125,10 @@ class Acceptor {
     const auto of_peers = std::span(watched).last(2 * peers_.size());
     peer_is_ready_ = std::ranges::any_of(of_peers, [](pollfd each) { return each.revents != 0; });
     if (*ready || !deadline_.has_passed()) return {};
+    if (is_roll_call()) {
+      is_over_ = true;
+      return {};
+    }
     std::vector<int> missing;
     for (int rank = 1; rank < world_size_; ++rank) {
       if (peers_[static_cast<size_t>(rank)].rank < 0) missing.push_back(rank);
@@ -244,7 +262,8 @@ class Acceptor {
     const int rank = static_cast<int>(hello.rank);
     const auto pid = static_cast<pid_t>(hello.pid);
     PeerConnection& peer = peers_[hello.rank];
-    if (is_doomed_ && peer.rank >= 0) {  // its first connection was lost
+    // Its first connection was lost.
+    if (peer.rank >= 0 && (is_doomed_ || (is_roll_call() && peer.pid == pid))) {
       peer.connection = std::move(connection);
       return {};
     }
@@ -259,7 +278,7 @@ class Acceptor {
     if (!pidfd.ok()) {
       const Status unwatched(pidfd.status().code(), "rank 0: " + pidfd.status().message());
       refuse(connection, unwatched);
-      return unwatched;
+      return is_roll_call() && unwatched.code() == Code::kPeerDied ? Status() : unwatched;
     }
     peer = {.rank = rank,
             .pid = pid,
@@ -284,6 +303,13 @@ class Acceptor {
       if (peer.rank < 0) continue;
       const std::string who = "rank " + std::to_string(peer.rank) + " " + pid_text(peer.pid);
       auto received = peer.connection.try_receive();
+      pollfd ended{peer.pidfd.get(), POLLIN, 0};
+      const bool has_ended = !received.ok() || poll(&ended, 1, 0) > 0;
+      if (is_roll_call() && (has_ended || *received)) {
+        peer = {};  // it has left the roll call: it may come again
+        --joined_;
+        continue;
+      }
       if (received.ok() && *received && (*received)->frame.kind == FrameKind::kError) {
         meeting_.facts.heard = true;
         Status why = unpack_status((*received)->frame.payload);
@@ -296,8 +322,7 @@ class Acceptor {
         return Status(received.status().code(),
                       "rank 0: receiving from " + who + ": " + received.status().message());
       }
-      pollfd ended{peer.pidfd.get(), POLLIN, 0};
-      if (!received.ok() || poll(&ended, 1, 0) > 0) {
+      if (has_ended) {
         return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
       }
     }
@@ -317,6 +342,7 @@ class Acceptor {
   std::string limit_text_;
   int joined_ = 0;
   bool peer_is_ready_ = false;
+  bool is_over_ = false;    // a roll call whose deadline has passed
   bool is_doomed_ = false;  // this rank has failed: a peer's failure makes no difference
   uint64_t rejected_ = 0;
   std::string last_rejected_;

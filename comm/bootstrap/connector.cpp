@@ -120,7 +120,9 @@ Status Connector::count_drop() {
 Deadline Connector::patience() const {
   const Deadline verdict = deadline_ + kVerdictGrace;
   const auto silence = steady_clock::now() + (suspect_since_ ? kSuspicionLimit : kSilence);
-  return meeting_.rendezvous.is_tcp() ? verdict.at_most(silence) : verdict;
+  const bool may_be_foreign = meeting_.rendezvous.is_tcp() && meeting_.is_needed == nullptr &&
+                              !meeting_.identity.is_kept_place;
+  return may_be_foreign ? verdict.at_most(silence) : verdict;
 }
 
 /// After patience() with it. Another attempt shows whether the listener is still there.

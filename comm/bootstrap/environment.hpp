@@ -24,7 +24,9 @@ struct Identity {
   /// The launcher's name of the job, the same on all hosts; empty where it gives none. Keeps jobs
   /// apart that have one secret and one port.
   std::string job{};
-  /// Of rank 0, where a socket listens at `rendezvous` already.
+  /// A socket listens at `rendezvous` already, rank 0's: nobody answers there before rank 0 comes.
+  bool is_kept_place = false;
+  /// Of rank 0: that socket.
   std::shared_ptr<const transport::UniqueFd> listening{};
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct MeetingFacts {
   bool heard = false;    // the failure is another rank's, which has reported it
 };
 
+/// Whether a roll call waits for that rank.
+using IsNeeded = std::function<bool(int rank)>;
+
 struct Meeting {
   const Identity& identity;
   const std::string& name;
@@ -35,11 +39,16 @@ struct Meeting {
   std::chrono::milliseconds timeout;
   const Interrupt& interrupt;
   MeetingFacts& facts;
+  /// Null: all ranks must come, and one that ends while they meet fails the meeting. Else a roll call
+  /// (roll_call.hpp): rank 0 takes the ranks that come, until no other is needed, at the deadline at
+  /// the latest; and the others know that the place is rank 0's own, however late it comes there.
+  const IsNeeded* is_needed = nullptr;
 
   Deadline deadline() const { return {std::chrono::steady_clock::now() + timeout, &interrupt}; }
 };
 
-/// Accepts all other ranks at `listener`: the second half of host_meeting().
+/// Accepts all other ranks at `listener`: the second half of host_meeting(). After a roll call, the
+/// ranks that have come, and in the place of each other one a PeerConnection whose rank is -1.
 Result<std::vector<PeerConnection>> accept_ranks(const Meeting& meeting, const Listener& listener);
 
 /// Rank 0: connections to all other ranks, in order, from rank 1. A failure is sent to all ranks

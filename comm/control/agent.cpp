@@ -226,7 +226,10 @@ std::vector<uint32_t> Agent::lives() const {
 void Agent::look(int64_t now) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) mirror_.mark_dead(dead);
   if (someone_waits(now)) {
-    if (alert_until_ns_ < now + kAlertNs / 2) send_all('A', {});
+    if (now >= next_alarm_ns_) {
+      send_all('A', {});
+      next_alarm_ns_ = now + kAlertNs / 2;
+    }
     alert_until_ns_ = now + kAlertNs;
   }
   const bool alert = alert_until_ns_ > now;

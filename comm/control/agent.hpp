@@ -70,6 +70,7 @@ class Agent {
   std::vector<HostLine> lines_;
   std::vector<uint32_t> lives_;  // as last sent
   int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
+  int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;
   bool has_proposed_ = false;
   transport::UniqueFd wake_;  // eventfd

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -19,7 +20,7 @@
 namespace rondo::comm {
 namespace {
 
-constexpr uint32_t kVersion = 8;
+constexpr uint32_t kVersion = 9;
 static_assert(std::is_trivially_copyable_v<RankFacts>);
 
 bool names_file(const std::string& links) { return !links.empty() && links != tuner::kBuiltIn; }
@@ -35,6 +36,8 @@ Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
   own.reproducible = config.reproducible ? 1 : 0;
   own.links_named = links_named ? 1 : 0;
   own.slot_bytes = config.slot_bytes;
+  std::random_device random;
+  own.token = static_cast<uint64_t>(random()) << 32 | random();
   config.pace.copy(own.pace, kPaceChars - 1);
   own.arena_bytes = arena->fd >= 0 ? arena->bytes : 0;
   own.device = config.device;
@@ -135,6 +138,7 @@ Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
   RONDO_TRY(check_devices(made.ranks, hosts));
   adopt(made.ranks.front(), config);
   made.links = {.profile = std::move(*links), .named = made.ranks[0].links_named != 0};
+  made.token = made.ranks[0].token;
   made.same_process =
       std::ranges::all_of(bootstrap.peers(), [](const Peer& peer) { return peer.same_process; });
   return made;

@@ -27,6 +27,7 @@ struct RankFacts {
   uint32_t reproducible;
   uint32_t links_named;
   uint64_t slot_bytes;
+  uint64_t token;  // random
   char pace[kPaceChars];
   // The rank's own.
   uint64_t arena_bytes;  // 0: no library memory
@@ -45,6 +46,7 @@ struct Introduced {
   } busiest;
   AgreedLinks links;  // rank 0's, for a host with a core for every rank
   bool same_process;  // all ranks are threads of this one
+  uint64_t token;     // rank 0's: no other communicator has it
 };
 
 /// Exchanges the facts, and puts rank 0's settings into `config`. `inherited`: the links of the

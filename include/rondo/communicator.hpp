@@ -213,6 +213,27 @@ class Communicator {
   /// Another communicator of the same ranks, with independent operations. Collective.
   Result<Communicator> duplicate();
 
+  /// After a failure (a rank that ended, a timeout, an abort): a communicator of the ranks that are
+  /// left, in their old order, with this one's settings. Every rank that is left calls it, as in
+  /// MPI's MPIX_Comm_shrink. The ranks need not agree on which failure there was, and need no
+  /// collective that works; shrink() finds out who is left, waits up to `patience` (0:
+  /// Config::bootstrap_timeout) for ranks that have not ended and have not come, and goes on without
+  /// them if more than half of those that have not ended are there, or half with the lowest of them.
+  /// Otherwise kTimeout, which tells two parts of the ranks from going on side by side. A rank that
+  /// comes when the others have gone on gets kTimeout, too.
+  ///
+  /// Blocks for `patience` and two seconds for each rank that could lead the others and does not come,
+  /// and then as create() does. A rank that ends meanwhile is left out. Any other error fails the call
+  /// on all ranks, which may call it again. This communicator stays as it is: failed, or, if nothing
+  /// has failed, working. Destroy it at any time. kUnavailable on a device.
+  ///
+  /// Ranks on hosts that lose each other are dead to each other: two parts of the network go on side by
+  /// side, if both call shrink().
+  Result<Communicator> shrink(std::chrono::milliseconds patience = std::chrono::milliseconds{0});
+  /// Of a communicator from shrink(): the rank that each of its ranks had before, by rank, so that
+  /// data can be divided anew. Else empty.
+  const std::vector<int>& former_ranks() const;
+
   /// Leaves the communicator without waiting for the peers. Waits for outstanding asynchronous
   /// operations, unless one has failed; on a device it waits for enqueued ones, at most the
   /// communicator's timeout. Graphs that hold some must have ended.

@@ -53,14 +53,14 @@ TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
       gang.ranks().kill(victim, SIGSTOP);
       std::vector<int> survivors = {0, 1, 2, 3};
       std::erase(survivors, victim);
-      const double took =
-          gang.check(stopped_ns, {.survivors = survivors,
-                                  .codes = {Code::kTimeout},
-                                  .says = {"rank " + std::to_string(victim) + " (pid " +
-                                               std::to_string(gang.ranks().pid(victim)),
-                                           operation.names[0]},
-                                  .one_of = {"stands still", "stopped by a signal"},
-                                  .within_s = 3});
+      const double took = gang.check(
+          stopped_ns, {.survivors = survivors,
+                       .codes = {Code::kTimeout},
+                       .says = {"rank " + std::to_string(victim) + " (pid " +
+                                    std::to_string(gang.ranks().pid(victim)),
+                                operation.names[0]},
+                       .one_of = {"stands still", "stopped by a signal", "has not called it"},
+                       .within_s = 3});
       CHECK(took > 1.9);
       longest = std::max(longest, took);
     }

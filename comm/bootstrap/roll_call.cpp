@@ -1,0 +1,180 @@
+// See roll_call.hpp. The decision travels as the payload of the welcome: nonce, 8 bytes; the members'
+// ranks, 4 bytes each.
+#include "comm/bootstrap/roll_call.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string_view>
+
+#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/rendezvous.hpp"
+
+namespace rondo::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kSendLimit{1000};
+
+std::string pack(const Muster& muster) {
+  std::string bytes(reinterpret_cast<const char*>(&muster.nonce), sizeof muster.nonce);
+  for (const int32_t member : muster.members) {
+    bytes.append(reinterpret_cast<const char*>(&member), sizeof member);
+  }
+  return bytes;
+}
+
+/// Nothing: not a decision that has this rank as a member.
+std::optional<Muster> unpack(std::string_view bytes, int rank, int ranks) {
+  Muster muster;
+  if (bytes.size() < sizeof muster.nonce) return {};
+  std::memcpy(&muster.nonce, bytes.data(), sizeof muster.nonce);
+  bytes.remove_prefix(sizeof muster.nonce);
+  for (int32_t member = -1; bytes.size() >= sizeof member; bytes.remove_prefix(sizeof member)) {
+    std::memcpy(&member, bytes.data(), sizeof member);
+    const int before = muster.members.empty() ? -1 : muster.members.back();
+    if (member <= before || member >= ranks) return {};
+    muster.members.push_back(member);
+  }
+  if (!bytes.empty() || !std::ranges::binary_search(muster.members, rank)) return {};
+  return muster;
+}
+
+class Caller {
+ public:
+  explicit Caller(const RollCall& call)
+      : call_(call),
+        rank_(call.identity.rank),
+        ranks_(call.identity.world_size),
+        is_late_(static_cast<size_t>(ranks_)) {}
+
+  Result<Muster> run() {
+    for (int leader = 0; leader < rank_; ++leader) {
+      if (call_.has_ended(leader)) continue;
+      auto muster = follow(leader);
+      if (!muster.ok()) return muster.status();
+      if (*muster) return std::move(**muster);
+    }
+    return lead();
+  }
+
+ private:
+  // A meeting is around its rank 0: ranks count from the leader on.
+  int to_meeting(int rank, int leader) const { return (rank - leader + ranks_) % ranks_; }
+  int from_meeting(int rank, int leader) const { return (rank + leader) % ranks_; }
+
+  Identity identity_for(int leader) const {
+    Identity identity = call_.identity;
+    identity.rank = to_meeting(rank_, leader);
+    if (rank_ != leader) identity.listening.reset();
+    if (std::string place = call_.place(leader); !place.empty()) identity.rendezvous = place;
+    return identity;
+  }
+  std::string name_for(int leader) const { return call_.name + "-" + std::to_string(leader); }
+
+  /// Nothing: that leader has ended, or does not come.
+  Result<std::optional<Muster>> follow(int leader) {
+    const Identity identity = identity_for(leader);
+    const std::string name = name_for(leader);
+    auto rendezvous = Rendezvous::resolve(identity, name);
+    if (!rendezvous.ok()) return rendezvous.status();
+    Status broken_off;
+    const Interrupt interrupt = [&] {
+      broken_off = call_.interrupt();
+      if (broken_off.ok() && call_.has_ended(leader)) return Status(Code::kPeerDied, "ended");
+      return broken_off;
+    };
+    MeetingFacts facts;
+    const IsNeeded nobody = [](int) { return false; };
+    auto joined = join_meeting({.identity = identity,
+                                .name = name,
+                                .rendezvous = *rendezvous,
+                                .timeout = call_.patience,
+                                .interrupt = interrupt,
+                                .facts = facts,
+                                .is_needed = &nobody});
+    if (joined.ok()) {
+      auto muster = unpack(joined->welcome, rank_, ranks_);
+      if (muster) return muster;
+      return Status(Code::kBootstrap,
+                    "rank " + std::to_string(leader) + " sent a roll call that makes no sense");
+    }
+    RONDO_TRY(broken_off);
+    const Status& why = joined.status();
+    if (facts.heard) return why;
+    const bool is_late = why.code() == Code::kBootstrap || why.code() == Code::kTimeout;
+    if (!is_late && why.code() != Code::kPeerDied) return why;
+    is_late_[static_cast<size_t>(leader)] = is_late;
+    return std::optional<Muster>();
+  }
+
+  Result<Muster> lead() {
+    const Identity identity = identity_for(rank_);
+    const std::string name = name_for(rank_);
+    auto rendezvous = Rendezvous::resolve(identity, name);
+    if (!rendezvous.ok()) return rendezvous.status();
+    MeetingFacts facts;
+    const IsNeeded is_needed = [this](int in_meeting) {
+      const int rank = from_meeting(in_meeting, rank_);
+      return !is_late_[static_cast<size_t>(rank)] && !call_.has_ended(rank);
+    };
+    auto come = host_meeting({.identity = identity,
+                              .name = name,
+                              .rendezvous = *rendezvous,
+                              .timeout = call_.patience,
+                              .interrupt = call_.interrupt,
+                              .facts = facts,
+                              .is_needed = &is_needed});
+    if (!come.ok()) return come.status();
+    Muster muster{.members = {rank_}, .nonce = std::random_device{}()};
+    muster.nonce = muster.nonce << 32 | std::random_device{}();
+    for (const PeerConnection& peer : *come) {
+      if (peer.rank >= 0) muster.members.push_back(from_meeting(peer.rank, rank_));
+    }
+    std::ranges::sort(muster.members);
+    Status decided = call_.interrupt();
+    if (decided.ok()) decided = check_majority(muster.members);
+    for (PeerConnection& peer : *come) {
+      if (peer.rank < 0) continue;
+      // One that this does not reach finds that the others wait for it, or they that it has ended.
+      (void)peer.connection.send(decided.ok() ? FrameKind::kWelcome : FrameKind::kError, 0,
+                                 decided.ok() ? pack(muster) : pack_status(decided), {},
+                                 steady_clock::now() + kSendLimit);
+    }
+    RONDO_TRY(decided);
+    return muster;
+  }
+
+  /// See roll_call.hpp.
+  Status check_majority(const std::vector<int>& members) const {
+    std::vector<int> missing;
+    int lowest = ranks_;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const bool is_member = std::ranges::binary_search(members, rank);
+      if (!is_member && call_.has_ended(rank)) continue;
+      lowest = std::min(lowest, rank);
+      if (!is_member) missing.push_back(rank);
+    }
+    const bool has_lowest = members.front() == lowest;
+    if (members.size() + (has_lowest ? 1 : 0) > missing.size()) return {};
+    return Status(
+        Code::kTimeout,
+        "shrink: " + name_ranks(missing) + " did not come within " + name_duration(call_.patience) +
+            ", and have not ended: " + name_ranks(members) + (members.size() > 1 ? " are" : " is") +
+            " too few to go on without them, because they might do so too. End them, or "
+            "give shrink() more patience");
+  }
+
+  const RollCall& call_;
+  const int rank_, ranks_;
+  std::vector<bool> is_late_;  // did not come to lead
+};
+
+}  // namespace
+
+Result<Muster> call_roll(const RollCall& call) { return Caller(call).run(); }
+
+}  // namespace rondo::comm

@@ -1,0 +1,51 @@
+// The roll call: which ranks of a communicator that has failed are left. The ranks that are left meet
+// around the lowest of them, the leader, which decides once every rank has come that has not ended,
+// or patience has passed; and all of them learn the same decision.
+//
+// A leader that ends before its ranks know the decision is followed by the next rank. One that ends
+// while it sends it leaves ranks that know it and ranks that do not: those that do have a dead member,
+// cannot make a communicator, and come to the next leader.
+//
+// No two leaders decide for two parts of the ranks: a decision that leaves out ranks which have not
+// ended takes more than half of those that have not, or half with the lowest one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/environment.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::comm {
+
+/// What a roll call needs to know. One thread; what it refers to outlives it.
+struct RollCall {
+  /// This rank and the number of ranks, as in the communicator that has failed; the secret; and where
+  /// its ranks meet, unless `place` says it.
+  Identity identity;
+  /// Of the meetings, less the leader's number: equal on all ranks, and of no other roll call.
+  std::string name;
+  /// How long a rank waits for a leader, and a leader for ranks.
+  std::chrono::milliseconds patience;
+  /// Identity::rendezvous where `rank` leads; empty: as `identity` says.
+  std::function<std::string(int rank)> place;
+  /// Whether that rank is known to have ended or left: it never comes, on any rank's account.
+  std::function<bool(int rank)> has_ended;
+  /// Ends the roll call with its status, if that is not ok.
+  Interrupt interrupt;
+};
+
+struct Muster {
+  std::vector<int> members;  // ascending
+  uint64_t nonce = 0;        // the leader's; of no other decision
+};
+
+/// Blocks for patience, and two seconds more, for each leader that does not come. kTimeout: the ranks
+/// that came are too few to go on.
+Result<Muster> call_roll(const RollCall& call);
+
+}  // namespace rondo::comm

@@ -1,0 +1,138 @@
+// A communicator of the ranks that are left of one that has failed. Two phases: the roll call decides
+// which they are (bootstrap/roll_call.hpp), and these meet as a split's part does. When one of them
+// ends in the second phase, both are repeated.
+//
+// Whether such a communicator exists is decided where a rank passes the last exchange of setting it up.
+// A rank in which this exchange ended with a death cannot know whether others passed it. It keeps what
+// it has set up, and comes to the next roll call: one that passed marks its row of the old board
+// (RankState::shrunk), and then the communicator exists, with a dead member, on both. If none did,
+// all of them come to the roll call.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "comm/base/limits.hpp"
+#include "comm/base/refuse.hpp"
+#include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/meeting.hpp"
+#include "comm/communicator_impl.hpp"
+
+namespace rondo {
+
+using comm::refuse;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr std::string_view kShrunk = ", shrunk";
+
+}  // namespace
+
+Status Communicator::Impl::check_left_out(uint64_t number, milliseconds patience) const {
+  for (int r = 0; r < size(); ++r) {
+    if (board_->state(r).shrunk.load(std::memory_order_acquire) < number) continue;
+    return {
+        Code::kTimeout,
+        fmt::format("shrink: rank {} came too late: rank {} and others have gone on without it. "
+                    "They waited for the patience that their calls gave; here it is {}",
+                    rank(), r, comm::name_duration(patience))};
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
+    const comm::Muster& muster, uint64_t number, comm::Endings& endings) {
+  const std::vector<int>& members = muster.members;
+  Config config = config_;
+  config.world_size = static_cast<int>(members.size());
+  config.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
+  config.name = fmt::format("shrunk-{:016x}-{}", muster.nonce, number);
+  const auto check_members = [&] {
+    for (const int member : members) {
+      // One that has got the new communicator may have destroyed this one.
+      const std::atomic<uint64_t>& theirs = board_->state(member).shrunk;
+      if (!endings.is_known(member) || theirs.load(std::memory_order_acquire) >= number) continue;
+      return Status(Code::kPeerDied,
+                    fmt::format("{} ended during shrink", board_->name_of(member)));
+    }
+    return Status();
+  };
+  auto made =
+      create(config, {.links = links_,
+                      .interrupt = check_members,
+                      .title = title_.ends_with(kShrunk) ? title_ : title_ + std::string(kShrunk),
+                      .members = comm::name_ranks(members) + " of " + title_,
+                      .place = bootstrap_.meeting_place(members.front()),
+                      .listening = config.rank == 0 ? bootstrap_.listening() : nullptr,
+                      .undecided = &undecided_});
+  if (made.ok()) (*made)->former_ranks_ = members;
+  if (undecided_) undecided_->former_ranks_ = members;
+  return made;
+}
+
+Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseconds patience) {
+  if (group_) return refuse("shrink inside a group: call group_end first");
+  if (patience < milliseconds(0) || patience > base::kLongestTimeout) {
+    return refuse(fmt::format("shrink: a patience of {} ms: 0 (Config::bootstrap_timeout) to {} ms",
+                              patience.count(), base::kLongestTimeout.count()));
+  }
+  if (device_) {
+    return Status(
+        Code::kUnavailable,
+        "shrink: this communicator is on a device, whose kernels may still wait for ranks "
+        "that have ended: end this process's part and start the job anew");
+  }
+  if (patience == milliseconds(0)) patience = config_.bootstrap_timeout;
+  std::atomic<uint64_t>& shrunk = board_->state(rank()).shrunk;
+  const uint64_t number = shrunk.load(std::memory_order_relaxed) + 1;
+  // Release: pairs with check_left_out().
+  const auto mark = [&] { shrunk.store(number, std::memory_order_release); };
+
+  Config as_config = config_;
+  as_config.rank = rank();
+  as_config.world_size = size();
+  comm::Endings endings(bootstrap_, *board_);
+  auto identity = comm::identity_from(as_config);
+  if (!identity.ok()) return identity.status();
+  identity->listening = bootstrap_.listening();
+  const comm::RollCall call{
+      .identity = std::move(*identity),
+      .name = fmt::format("shrink-{:016x}-{}", token_, number),
+      .patience = patience,
+      .place = [this](int leader) { return bootstrap_.meeting_place(leader); },
+      .has_ended = [&endings](int r) { return endings.has_ended(r); },
+      .interrupt = [&] { return check_left_out(number, patience); }};
+  // Every further turn follows a death.
+  Status failed;
+  for (int turn = 0; turn <= size(); ++turn) {
+    auto muster = call_roll(call);
+    const bool exists = undecided_ != nullptr && !check_left_out(number, patience).ok();
+    if (exists) {
+      mark();
+      return std::move(undecided_);
+    }
+    if (!muster.ok()) return muster.status();
+    undecided_.reset();
+    auto made = make_remainder(*muster, number, endings);
+    if (made.ok()) {
+      mark();
+      return made;
+    }
+    failed = made.status();
+    if (failed.code() != Code::kPeerDied) break;
+  }
+  return failed;
+}
+
+Result<Communicator> Communicator::shrink(milliseconds patience) {
+  return impl_->guarded([&]() -> Result<Communicator> {
+    auto made = impl_->shrink(patience);
+    if (!made.ok()) return made.status();
+    return Communicator(std::move(*made));
+  });
+}
+
+const std::vector<int>& Communicator::former_ranks() const { return impl_->former_ranks(); }
+
+}  // namespace rondo
