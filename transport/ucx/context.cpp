@@ -96,7 +96,11 @@ Status UcxContext::configure(ucp_config_t* config) {
   if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
   RONDO_TRY(set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf"));
   // UCX cuts messages into pieces of this size, each with calls of its own; its 64 KiB are too few.
-  return set("UCX_TCP_RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "256k");
+  // UCX 1.13 ignores the second name, later ones refuse the first.
+  for (const char* const name : {"RX_SEG_SIZE", "TCP_RX_SEG_SIZE"}) {
+    if (!user_has_set("UCX_TCP_RX_SEG_SIZE")) calls_->config_modify(config, name, "256k");
+  }
+  return {};
 }
 
 Status UcxContext::make_context() {
