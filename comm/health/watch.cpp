@@ -186,13 +186,14 @@ Status Watch::abandoned(int peer, const std::string& transfer) {
       left_early(peer, fmt::format("while rank {} is in {}", board_.rank(), transfer)));
 }
 
-// The rank that died is a better answer than one of its connections.
-Status Watch::link_failed(const Status& link, const std::string& what) {
+// The rank that died or left is a better answer than one of its connections.
+Status Watch::link_failed(const Status& link, const std::string& what, int peer) {
   const int64_t until = base::now_ns() + kUntilDeathIsSeenNs;
   while (link.code() == Code::kPeerDied && !board_.has_error() && base::now_ns() < until) {
     std::vector<int> all(static_cast<size_t>(board_.ranks()));
     std::iota(all.begin(), all.end(), 0);
     RONDO_TRY(check_alive(all, what));
+    if (peer >= 0 && board_.has_left(peer)) return abandoned(peer, what);
     nanosleep(&kRowPause, nullptr);
   }
   return board_.raise({link.code(), fmt::format("{} during {}; found by rank {}", link.message(),

@@ -89,8 +89,9 @@ class Watch {
   /// The error, raised on the board, for a message that waits for a rank that has left;
   /// kAnySource: for all ranks, and all have.
   Status abandoned(int peer, const std::string& transfer);
-  /// The error, raised on the board, for a link that failed during `what`.
-  Status link_failed(const Status& link, const std::string& what);
+  /// The error, raised on the board, for a link that failed during `what`, which waits for `peer`
+  /// (kAnySource: for whichever).
+  Status link_failed(const Status& link, const std::string& what, int peer);
   /// The error, raised on the board, if two ranks disagree about what passes between them in an
   /// all_to_all_v; else ok.
   Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);

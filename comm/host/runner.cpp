@@ -247,7 +247,8 @@ Progress Runner::step_lanes() {
   if (!lanes_.empty() && board_.has_error()) return withdraw();
   if (needs_progress_ && !lanes_.empty()) {
     if (const Status link = transport_.progress(options_.channels); !link.ok()) {
-      return fail(watch_.link_failed(link, lanes_.most_urgent().to_string()));
+      const Transfer& waiting = lanes_.most_urgent();
+      return fail(watch_.link_failed(link, waiting.to_string(), waiting.peer));
     }
   }
   const Progress progress = lanes_.advance();

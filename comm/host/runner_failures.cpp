@@ -64,7 +64,8 @@ bool Runner::is_released() {
 [[gnu::noinline]] Progress Runner::engine_failed(const Operation& operation,
                                                  const HostEngine& engine) {
   if (!engine.link_error().ok()) {
-    return fail(watch_.link_failed(engine.link_error(), operation.prepared->call.to_string()));
+    return fail(watch_.link_failed(engine.link_error(), operation.prepared->call.to_string(),
+                                   engine.blocked_on()));
   }
   const int peer = engine.blocked_on();
   watch_.await_row(peer, operation.sequence);

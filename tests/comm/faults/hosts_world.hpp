@@ -27,6 +27,7 @@ struct Outcome {
 
 /// Which host each rank is on: {0, 0, 1, 1}.
 using Placement = std::vector<int>;
+inline const Placement kFour{0, 0, 1, 1};
 
 /// A communicator over hosts, one process for each rank. The body's status is the rank's outcome.
 /// Thread rule: the test's thread.

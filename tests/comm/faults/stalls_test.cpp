@@ -11,7 +11,6 @@
 namespace rondo::testing {
 namespace {
 
-const Placement kFour{0, 0, 1, 1};
 const Placement kThreeHosts{0, 1, 1, 2};
 
 HostsGang start(const Hosts& hosts, const Placement& placement, const Operation& operation,

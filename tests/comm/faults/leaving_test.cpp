@@ -1,0 +1,178 @@
+// Ends without faults, on several hosts: whoever leaves first, nobody waits for long, and nothing is
+// left. And splits over hosts, with and without a death.
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tests/comm/faults/hosts_world.hpp"
+#include "tests/comm/faults/operations.hpp"
+
+namespace rondo::testing {
+namespace {
+
+size_t entries(const char* directory) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
+  return count;
+}
+
+size_t mapped_regions() {
+  std::ifstream maps("/proc/self/maps");
+  size_t lines = 0;
+  for (std::string line; std::getline(maps, line);) ++lines;
+  return lines;
+}
+
+void require_all_fine(HostsGang& gang) {
+  require_all_ok(gang.ranks().join());
+  for (int rank = 0; rank < gang.size(); ++rank) {
+    INFO("rank " << rank << ": " << gang.outcome(rank).text);
+    CHECK(gang.outcome(rank).code == Code::kOk);
+  }
+}
+
+double seconds(int64_t from_ns, int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) * 1e-9;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of several hosts leave in any order, and none waits for long") {
+  const Hosts hosts(2);
+  const std::vector<std::vector<int>> orders = {{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}};
+  double longest = 0;
+  for (const std::vector<int>& order : orders) {
+    HostsGang gang = HostsGang::raw(hosts, kFour, [&](const Config& own, Link& link, Outcome&) {
+      auto comm = Communicator::create(own);
+      expect(comm.ok(), comm.status().to_string());
+      Buffers buffers(1200, false);
+      for (int turn = 0; turn < 3; ++turn) {
+        RONDO_TRY(operations()[0].call(*comm, buffers, turn));
+      }
+      link.announce("ready");
+      link.await("leave");
+      const int64_t begun_ns = now_ns();
+      { const Communicator gone = std::move(*comm); }
+      const double took = seconds(begun_ns, now_ns());
+      expect(took < 2.5, "leaving took " + std::to_string(took) + " s");
+      return Status();
+    });
+    gang.await_all("ready");
+    std::vector<int64_t> told_ns(order.size());
+    for (const int rank : order) {
+      told_ns[static_cast<size_t>(rank)] = now_ns();
+      gang.ranks().tell(rank, "leave");
+      gang.ranks().await_end(rank);
+    }
+    for (const int rank : order)
+      longest = std::max(longest,
+                         seconds(told_ns[static_cast<size_t>(rank)], gang.outcome(rank).gone_ns));
+    require_all_fine(gang);
+  }
+  show_time("leaving one after the other", longest);
+}
+
+TEST_CASE("communicators over hosts that come and go leave nothing") {
+  const Hosts hosts(2);
+  const std::set<std::string> before = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      names.insert(entry.path());
+    }
+    return names;
+  }();
+  HostsGang gang = HostsGang::raw(hosts, kFour, [](const Config& own, Link&, Outcome&) {
+    size_t descriptors = 0, threads = 0, maps = 0;
+    for (int turn = 0; turn < 50; ++turn) {
+      Config config = own;
+      config.name = "turn-" + std::to_string(turn);
+      auto comm = Communicator::create(config);
+      expect(comm.ok(), comm.status().to_string());
+      Buffers buffers(400, false);
+      RONDO_TRY(operations()[0].call(*comm, buffers, turn));
+      { const Communicator gone = std::move(*comm); }
+      if (turn == 4) {
+        descriptors = entries("/proc/self/fd");
+        threads = entries("/proc/self/task");
+        maps = mapped_regions();
+      }
+    }
+    expect_eq(entries("/proc/self/fd"), descriptors, "descriptors");
+    expect_eq(entries("/proc/self/task"), threads, "threads");
+    expect(mapped_regions() < maps + 40,
+           std::to_string(mapped_regions()) + " mapped regions, first " + std::to_string(maps));
+    return Status();
+  });
+  const int64_t start_ns = now_ns();
+  require_all_fine(gang);
+  show_time("50 communicators, each", seconds(start_ns, now_ns()) / 50);
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path();
+    CHECK((name.find("rondo") == std::string::npos || before.contains(name)));
+  }
+  for (const int host : {0, 1}) CHECK(hosts.processes(host).empty());
+}
+
+TEST_CASE("parts of a communicator over hosts: on one, over both, of parts") {
+  const Hosts hosts(2);
+  HostsGang gang(hosts, kFour, [](Communicator& comm, Link&) {
+    const int rank = comm.rank();
+    Buffers buffers(240, false);
+    const auto works = [&](Communicator& part, int size) {
+      expect_eq(part.size(), size, "ranks of the part");
+      for (int turn = 0; turn < 2; ++turn) {
+        for (const Operation& operation : operations()) {
+          expect_ok(operation.call(part, buffers, turn), operation.names[0]);
+        }
+      }
+    };
+    auto near = comm.split(rank / 2, 0);  // each on one host
+    auto far = comm.split(rank % 2, 0);   // each over both
+    auto back = comm.split(0, -rank);     // rank 0 is on the other host
+    expect(near.ok() && far.ok() && back.ok(),
+           near.status().to_string() + far.status().to_string() + back.status().to_string());
+    works(**near, 2);
+    works(**far, 2);
+    works(**back, 4);
+    auto again = (*back)->split(rank % 2, 0);  // a part of a part
+    expect(again.ok(), again.status().to_string());
+    works(**again, 2);
+    works(comm, 4);
+    return Status();
+  });
+  require_all_fine(gang);
+}
+
+TEST_CASE("a rank killed during splits over hosts is named by all") {
+  const Hosts hosts(2);
+  double longest = 0;
+  for (const int victim : {0, 1, 2, 3}) {
+    for (const bool whole : {false, true}) {
+      INFO("rank " << victim << " killed during " << (whole ? "duplicates" : "splits"));
+      HostsGang gang(hosts, kFour, [&](Communicator& comm, Link& link) {
+        Status status;
+        for (int turn = 0; status.ok(); ++turn) {
+          if (turn == 1) link.announce("going");
+          status = whole ? comm.duplicate().status() : comm.split(comm.rank() % 2, 0).status();
+        }
+        return status;
+      });
+      gang.await_all("going");
+      std::vector<int> survivors = {0, 1, 2, 3};
+      std::erase(survivors, victim);
+      const int64_t killed_ns = now_ns();
+      gang.ranks().kill(victim, SIGKILL);
+      longest =
+          std::max(longest, gang.check(killed_ns, {.survivors = survivors,
+                                                   .codes = {Code::kPeerDied},
+                                                   .says = {"rank " + std::to_string(victim) + " "},
+                                                   .within_s = 3}));
+    }
+  }
+  show_time("a rank killed during a split", longest);
+}
+
+}  // namespace rondo::testing
