@@ -30,14 +30,14 @@ namespace {
 //  80  messages     4
 //  84  operations   4   how many MirroredOperation follow,
 //  88  shown        4   then MirroredMessage
-//  92  reserved     4
+//  92  age_ms       4   since the row left its own host: rank 0's agent hands it on
 //  96  shrunk       8
 struct MirroredRow {
   int32_t rank, pid;
   uint64_t posted, finished, heartbeat, progress, failed_split;
   int64_t waiting_ns;
   int32_t waiting_for;
-  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, reserved;
+  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, age_ms;
   uint64_t shrunk;
 };
 static_assert(sizeof(MirroredRow) == 104);
@@ -71,6 +71,12 @@ void append(std::string& bytes, const T& value) {
 }
 
 int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
+
+constexpr int64_t kMs = 1'000'000;
+
+uint32_t age_in_ms(int64_t since_ns) {
+  return static_cast<uint32_t>(std::min<int64_t>(age_of(since_ns) / kMs, UINT32_MAX));
+}
 
 /// Of an age that another host has sent.
 int64_t since_of(int64_t age_ns) {
@@ -128,6 +134,7 @@ std::string Mirror::pack_rows(int host, uint64_t operations) const {
     MirroredRow row{};
     row.life = s.life.load(std::memory_order_acquire);  // first: a rank that leaves posts before
     row.rank = rank;
+    if (!board_.is_local(rank)) row.age_ms = age_in_ms(s.heard_ns.load(kRelaxed));
     row.pid = s.pid.load(kRelaxed);
     row.posted = s.posted.load(std::memory_order_acquire);
     row.finished = s.finished.load(kRelaxed);
@@ -225,7 +232,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
       r.behind.store(message.behind, kRelaxed);
     }
     s.pid.store(row.pid, kRelaxed);
-    s.heard_ns.store(base::now_ns(), kRelaxed);
+    s.heard_ns.store(since_of(row.age_ms * kMs), kRelaxed);
     s.heartbeat.store(row.heartbeat, kRelaxed);
     s.progress.store(row.progress, kRelaxed);
     s.failed_split.store(row.failed_split, kRelaxed);

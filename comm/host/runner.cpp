@@ -257,6 +257,15 @@ Progress Runner::step_lanes() {
   return progress;
 }
 
+// A peer's first messages need this rank's progress, also on channels on which it waits for nothing. What
+// fails there is for who uses them.
+void Runner::push_idle_channels(bool operates, bool has_messages) {
+  for (int channel = 0; !operates && channel < options_.channels; ++channel) {
+    (void)transport_.progress(channel);
+  }
+  if (!has_messages) (void)transport_.progress(options_.channels);
+}
+
 [[gnu::noinline]] bool Runner::wait_a_little(const Operation* operation, Waiter& waiter,
                                              bool may_sleep) {
   const HostEngine& engine = *engines_[0];
@@ -268,6 +277,7 @@ Progress Runner::step_lanes() {
   }
   int64_t ready_at_ns = operation != nullptr ? engine.ready_at_ns() : lanes_.ready_at_ns();
   if (operation != nullptr && lanes) ready_at_ns = 0;  // either may be first
+  if (needs_progress_) push_idle_channels(operation != nullptr, lanes);
   if (!waiter.idle(ready_at_ns, may_sleep)) return true;
   board::Wait wait{.sequence = board::kNoSequence,
                    .call = nullptr,

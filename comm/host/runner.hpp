@@ -69,6 +69,7 @@ class Runner {
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
+  void push_idle_channels(bool operates, bool has_messages);
   enum class Lookup : uint8_t { kFound, kAwaited, kNone, kMismatch };
 
   uint64_t begin(const Prepared& prepared);

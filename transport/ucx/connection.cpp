@@ -76,6 +76,7 @@ void UcxConnection::send_control(bool leaves) {
 
 bool UcxConnection::flushed() {
   if (!usable()) return true;
+  if (owes_only_credit()) return true;
   // What is small is told later, with the next message to that peer.
   if (owes_much() || untold_cost_ > kKernelTakes / 2) {
     send_control(false);
@@ -88,8 +89,15 @@ bool UcxConnection::flushed() {
   return endpoint_.unfinished() == 0;
 }
 
+// The first message of a connection leaves when the peer makes progress, and the peer may have done its
+// part and wait for this rank elsewhere. The credit goes with the next use of the link.
+bool UcxConnection::owes_only_credit() const {
+  return control_outbound_.busy && endpoint_.unfinished() == 1 && sender_.outstanding_bytes() == 0;
+}
+
 bool UcxConnection::can_end() {
-  return flushed() && (!usable() || sender_.outstanding_bytes() <= kKernelTakes);
+  return flushed() && !control_outbound_.busy &&
+         (!usable() || sender_.outstanding_bytes() <= kKernelTakes);
 }
 
 void UcxConnection::owe(size_t bytes) {

@@ -156,6 +156,8 @@ class UcxConnection {
   friend class UcxReceiver;
 
   bool open();
+  /// All that UCX has not finished is a credit.
+  bool owes_only_credit() const;
   bool usable() const { return ready_ && endpoint_.usable() && !endpoint_.left(); }
   void send_data(const std::byte* message, size_t bytes, uint32_t slot, Outbound* outbound);
   /// The receive of a data message, which only the peer's message in `slot` matches.

@@ -97,7 +97,14 @@ HostsGang::HostsGang(const Hosts& hosts, Placement placement, const Body& body,
 }
 
 void HostsGang::await_all(const std::string& event) {
-  for (int rank = 0; rank < size(); ++rank) ranks_->await(rank, event);
+  for (int rank = 0; rank < size(); ++rank) {
+    try {
+      ranks_->await(rank, event);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(error.what() +
+                               Status(outcome(rank).code, outcome(rank).text).to_string());
+    }
+  }
 }
 
 double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
