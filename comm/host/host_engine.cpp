@@ -67,9 +67,10 @@ void HostEngine::start(const Operation& operation) {
 // below would be half of its time. What only large operations do stays out of line, to save
 // registers.
 [[gnu::flatten]] Progress HostEngine::advance() {
+  // Before it forgets for which peer it waited: that is asked when a link fails.
+  if (needs_progress_ && !push()) return Progress::kFailed;
   awaited_ = nullptr;
   blocked_on_.store(-1, std::memory_order_relaxed);
-  if (needs_progress_ && !push()) return Progress::kFailed;
   const Progress walked = engine::advance(program_, *geometry_, cursor_, *this, budget_);
   if (walked != Progress::kDone) return walked;
   if (!referred_.empty() && drain_references() != Progress::kDone) return Progress::kBlocked;

@@ -1,6 +1,7 @@
 // Random faults at random moments of random operations, on ranks and hosts by a seed. Every run ends
 // in right results, or in an error on every survivor that names the fault. RONDO_TEST_CHAOS: so many
-// runs (else as many as fit half a minute, 60 at most), from seed RONDO_TEST_CHAOS_SEED (else 1).
+// runs (else as many as fit half a minute, 60 at most), from seed RONDO_TEST_CHAOS_SEED (else 1);
+// RONDO_TEST_CHAOS_FAULT: of these, the runs with "cut" or another fault only.
 #include <signal.h>
 
 #include <algorithm>
@@ -172,11 +173,14 @@ TEST_CASE("random faults on random hosts end in right results or named errors") 
   const Hosts hosts(3);
   const bool asked = std::getenv("RONDO_TEST_CHAOS") != nullptr;
   const int runs = number("RONDO_TEST_CHAOS", 60), first = number("RONDO_TEST_CHAOS_SEED", 1);
+  const char* const only = std::getenv("RONDO_TEST_CHAOS_FAULT");
   const int64_t start_ns = now_ns();
   std::map<std::string, std::pair<int, double>> seen;
   for (int i = 0; i < runs && (asked || now_ns() - start_ns < kMostNs); ++i) {
     const Run run(static_cast<unsigned>(first + i));
-    auto& [times, longest] = seen[kFaultNames[static_cast<size_t>(run.fault)]];
+    const std::string fault = kFaultNames[static_cast<size_t>(run.fault)];
+    if (only != nullptr && fault != only) continue;
+    auto& [times, longest] = seen[fault];
     ++times;
     longest = std::max(longest, carry_out(hosts, run));
     if (i % 16 != 0) continue;
