@@ -91,15 +91,20 @@ Status UcxContext::configure(ucp_config_t* config) {
   if (!settings_.devices.empty()) {
     RONDO_TRY(set("UCX_NET_DEVICES", "NET_DEVICES", settings_.devices));
   }
+  // UCX 1.13 ignores the second name, later ones refuse the first.
+  const auto set_tcp = [&](const std::string& name, const char* value) {
+    if (user_has_set(("UCX_TCP_" + name).c_str())) return;
+    calls_->config_modify(config, name.c_str(), value);
+    calls_->config_modify(config, ("TCP_" + name).c_str(), value);
+  };
+  // Else a thread that connects to a host that is cut off hangs in connect() for two minutes.
+  set_tcp("CONN_NB", "y");
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
   RONDO_TRY(set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf"));
   // UCX cuts messages into pieces of this size, each with calls of its own; its 64 KiB are too few.
-  // UCX 1.13 ignores the second name, later ones refuse the first.
-  for (const char* const name : {"RX_SEG_SIZE", "TCP_RX_SEG_SIZE"}) {
-    if (!user_has_set("UCX_TCP_RX_SEG_SIZE")) calls_->config_modify(config, name, "256k");
-  }
+  set_tcp("RX_SEG_SIZE", "256k");
   return {};
 }
 
