@@ -217,6 +217,25 @@ rondo_code rondo_duplicate(rondo_communicator* communicator, rondo_communicator*
                  });
 }
 
+rondo_code rondo_shrink(rondo_communicator* communicator, int64_t patience_ms,
+                        rondo_communicator** left) {
+  return guarded({{communicator, "the communicator"}, {left, "the place for the communicator"}},
+                 [&]() -> Status {
+                   *left = nullptr;
+                   auto made =
+                       communicator->communicator.shrink(std::chrono::milliseconds(patience_ms));
+                   if (made.ok()) *left = new rondo_communicator{std::move(*made)};
+                   return made.status();
+                 });
+}
+
+int rondo_former_rank(const rondo_communicator* communicator, int rank) {
+  if (communicator == nullptr) return kNone;
+  const std::vector<int>& former = communicator->communicator.former_ranks();
+  return rank >= 0 && static_cast<size_t>(rank) < former.size() ? former[static_cast<size_t>(rank)]
+                                                                : kNone;
+}
+
 void rondo_destroy(rondo_communicator* communicator) { delete communicator; }
 
 int rondo_rank(const rondo_communicator* communicator) {

@@ -217,6 +217,16 @@ rondo_code rondo_split_named(rondo_communicator* communicator, int32_t color, in
 /* Another communicator of the same ranks, with independent operations. Collective. */
 rondo_code rondo_duplicate(rondo_communicator* communicator, rondo_communicator** same);
 
+/* After a failure: a communicator of the ranks that are left, in their old order. Every rank that is
+ * left calls it. Ranks that have not ended and do not come within patience_ms (0:
+ * bootstrap_timeout_ms) are left out by a majority of the others; see Communicator::shrink() in
+ * communicator.hpp. `communicator` stays as it is, for rondo_destroy. */
+rondo_code rondo_shrink(rondo_communicator* communicator, int64_t patience_ms,
+                        rondo_communicator** left);
+/* The rank that `rank` of a communicator from rondo_shrink had before. -1: no such rank, or another
+ * communicator. */
+int rondo_former_rank(const rondo_communicator* communicator, int rank);
+
 /* -1 for a null communicator. */
 int rondo_rank(const rondo_communicator* communicator);
 int rondo_size(const rondo_communicator* communicator);
