@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -380,6 +381,22 @@ PyCommunicator* split(PyCommunicator& self, std::optional<int32_t> color, int32_
 
 PyCommunicator* duplicate(PyCommunicator& self) { return part_of(self, rondo_duplicate); }
 
+PyCommunicator* shrink(PyCommunicator& self, std::optional<double> patience) {
+  const int64_t patience_ms = patience ? milliseconds(*patience) : 0;
+  return part_of(self, [&](rondo_communicator* from, rondo_communicator** left) {
+    return rondo_shrink(from, patience_ms, left);
+  });
+}
+
+std::vector<int> former_ranks(const PyCommunicator& self) {
+  std::vector<int> former;
+  for (int rank = 0; rank < self.size(); ++rank) {
+    former.push_back(rondo_former_rank(self.handle(), rank));
+  }
+  if (!former.empty() && former.front() < 0) former.clear();
+  return former;
+}
+
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
@@ -436,6 +453,8 @@ void bind_communicator(nb::module_& module) {
       .def("split", split, nb::arg("color").none(), nb::arg("key") = 0,
            nb::arg("name") = nb::none(), nb::rv_policy::take_ownership)
       .def("duplicate", duplicate, nb::rv_policy::take_ownership)
+      .def("shrink", shrink, nb::arg("patience") = nb::none(), nb::rv_policy::take_ownership)
+      .def_prop_ro("former_ranks", former_ranks)
       .def(
           "abort",
           [](PyCommunicator& self, const std::string& reason) {

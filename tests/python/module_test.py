@@ -52,6 +52,7 @@ class UnderALauncher(unittest.TestCase):
 
     def test_a_death_a_disagreement_and_an_interrupt_are_errors_that_say_so(self):
         self.assertEqual(self.ranks(2, "dies"), 1)
+        self.assertEqual(self.ranks(3, "shrinks"), 2)
         self.assertEqual(self.ranks(2, "disagree"), 2)
         self.assertEqual(self.ranks(2, "another_collective"), 2)
         self.assertEqual(self.ranks(2, "interrupted"), 2)

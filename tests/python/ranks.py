@@ -250,6 +250,30 @@ def dies(c):
     raise AssertionError("no error")
 
 
+def shrinks(c):
+    """Rank 1 dies, and the others go on."""
+    n, r = c.size, c.rank
+    if r == 1:
+        os._exit(0)
+    try:
+        c.barrier()
+    except rondo.Error as error:
+        assert error.code == "peer died", error
+    else:
+        raise AssertionError("no error")
+    assert c.former_ranks == []
+    with c.shrink(patience=20) as left:
+        assert (left.size, left.rank) == (n - 1, max(r - 1, 0)), (left.size, left.rank)
+        assert left.former_ranks == [rank for rank in range(n) if rank != 1], left.former_ranks
+        same(left.all_reduce(data(r, 5)), total(n, 5) - data(1, 5))
+    try:
+        c.shrink(patience=-1)
+    except ValueError as error:
+        assert "seconds" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
 def disagree(c):
     try:
         c.all_reduce(np.ones(3 + c.rank, "float32"))

@@ -228,25 +228,6 @@ static void parts(rondo_communicator* world) {
   rondo_destroy(same);
 }
 
-static void those_left(rondo_communicator* world) {
-  rondo_communicator *same = NULL, *left = NULL;
-  int32_t one = 1, sum = 0;
-  expect_ok(rondo_duplicate(world, &same), "duplicate");
-  if (rank == 1) {
-    expect_ok(rondo_abort(same, "enough of this"), "abort");
-    rondo_destroy(same);
-    return;
-  }
-  expect_ok(rondo_shrink(same, 20000, &left), "shrink");
-  rondo_destroy(same);
-  expect(rondo_size(left) == kRanks - 1 && rondo_rank(left) == (rank == 0 ? 0 : rank - 1), "order");
-  expect(rondo_former_rank(left, rondo_rank(left)) == rank, "former rank");
-  expect(rondo_former_rank(left, kRanks - 1) == -1 && rondo_former_rank(world, 0) == -1, "no rank");
-  expect_ok(rondo_all_reduce(left, &one, &sum, 1, RONDO_INT32, RONDO_SUM, NULL), "of those left");
-  expect(sum == kRanks - 1, "of those left");
-  rondo_destroy(left);
-}
-
 static void options_of_calls(rondo_communicator* world) {
   rondo_call_options options;
   rondo_call_options_init(&options, sizeof options);
@@ -416,7 +397,6 @@ static void rank_with_id(const rondo_unique_id* id) {
   varying(world, 1);
   messages_and_groups(world);
   parts(world);
-  those_left(world);
   options_of_calls(world);
   what_is_known(world);
   refused(world);
@@ -527,7 +507,6 @@ static void configurations(void) {
   rondo_destroy(NULL);
   rondo_work_release(NULL);
   expect(rondo_rank(NULL) == -1 && rondo_size(NULL) == -1, "of nothing");
-  expect(rondo_former_rank(NULL, 0) == -1, "of nothing");
 }
 
 static void* error_of_new_thread(void* unused) {

@@ -1,4 +1,4 @@
-/* rondo.h's scans, gather_v, scatter_v, registered memory, and splits with a name, as a C99 program sees them: on
+/* rondo.h's scans, gather_v, scatter_v, registered memory, splits with a name, and shrinks, as a C99 program sees them: on
  * three forked ranks, blocking, asynchronous and in a group; and what is refused. The others are
  * in c_api_test.c. */
 #include <stdio.h>
@@ -99,6 +99,29 @@ static void refusals(rondo_communicator* world) {
   expect(plan.algorithm == RONDO_TWO_SHOT, "a small scan takes one hop");
 }
 
+/* Rank 1 ends `whole`; the others go on. */
+static void shrinks(rondo_communicator* world) {
+  rondo_communicator *whole = NULL, *left = NULL;
+  int32_t one = 1, sum = 0;
+  expect(rondo_duplicate(world, &whole) == RONDO_OK, "duplicate");
+  if (rank == 1) {
+    expect(rondo_abort(whole, "enough of this") == RONDO_OK, "abort");
+    rondo_destroy(whole);
+    return;
+  }
+  expect(rondo_shrink(whole, -1, &left) == RONDO_INVALID_ARGUMENT && left == NULL, "no patience");
+  expect(rondo_shrink(whole, 20000, &left) == RONDO_OK, "shrink");
+  rondo_destroy(whole);
+  expect(rondo_size(left) == kRanks - 1 && rondo_rank(left) == (rank == 0 ? 0 : 1), "order");
+  expect(rondo_former_rank(left, 0) == 0 && rondo_former_rank(left, 1) == 2, "former ranks");
+  expect(rondo_former_rank(left, 2) == -1 && rondo_former_rank(left, -1) == -1, "no such rank");
+  expect(rondo_former_rank(world, 0) == -1 && rondo_former_rank(NULL, 0) == -1, "no shrink");
+  expect(rondo_all_reduce(left, &one, &sum, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK &&
+             sum == kRanks - 1,
+         "the sum of those left");
+  rondo_destroy(left);
+}
+
 static void run_rank(const rondo_unique_id* id) {
   rondo_communicator* world = NULL;
   rondo_config config;
@@ -114,6 +137,7 @@ static void run_rank(const rondo_unique_id* id) {
   }
   refusals(world);
   registered(world);
+  shrinks(world);
   int32_t in = 1, sum = 0, before = -1;
   expect(rondo_group_start(world) == RONDO_OK, "group");
   expect(rondo_inclusive_scan(world, &in, &sum, 1, RONDO_INT32, RONDO_SUM, NULL) == RONDO_OK &&

@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <random>
+#include <span>
 
 #include "comm/base/clock.hpp"
 #include "tests/comm/communicator/await.hpp"
@@ -117,6 +119,75 @@ void kill_ranks(int size, const std::vector<int>& victims, When when) {
   require_left_ok(results, left);
 }
 
+// A training loop, as a program writes it: gradients of this rank's samples are summed over all ranks.
+constexpr int kTrainers = 4, kSteps = 300, kDeathFrom = 20;
+constexpr size_t kParameters = 500, kSamples = 24;
+
+struct Model {
+  int steps = 0;
+  std::vector<float> parameters = std::vector<float>(kParameters);
+
+  void step(const std::vector<float>& gradient) {
+    for (size_t i = 0; i < kParameters; ++i) parameters[i] -= 0.01f * gradient[i];
+    ++steps;
+  }
+};
+
+std::vector<float> gradient_of(const Model& model, int rank, int size) {
+  std::vector<float> gradient(kParameters);
+  for (auto sample = static_cast<size_t>(rank); sample < kSamples;
+       sample += static_cast<size_t>(size)) {
+    for (size_t i = 0; i < kParameters; ++i) {
+      gradient[i] += model.parameters[i] - std::sin(static_cast<float>(sample * i + sample));
+    }
+  }
+  return gradient;
+}
+
+/// The same by one thread that plays `size` ranks, until so many steps are done.
+void play(Model& model, int size, int steps) {
+  while (model.steps < steps) {
+    std::vector<float> sum = gradient_of(model, 0, size);
+    for (int rank = 1; rank < size; ++rank) {
+      const std::vector<float> gradient = gradient_of(model, rank, size);
+      for (size_t i = 0; i < kParameters; ++i) sum[i] += gradient[i];
+    }
+    model.step(sum);
+  }
+}
+
+/// Survives one death; with `dies_after_us` not below 0, this rank's.
+void train(Communicator& comm, int64_t dies_after_us) {
+  Model model, before;  // the model one step ago
+  int lost_at = -1;
+  while (model.steps < kSteps) {
+    if (dies_after_us >= 0 && model.steps == kDeathFrom) die_in(dies_after_us);
+    std::vector<float> gradient = gradient_of(model, comm.rank(), comm.size());
+    const Status status =
+        comm.all_reduce(gradient.data(), gradient.data(), kParameters, DataType::kFloat32);
+    if (status.ok()) {
+      before = model;
+      model.step(gradient);
+      continue;
+    }
+    auto left = comm.shrink(kPatience);
+    expect(left.ok(), left.status().to_string());
+    expect_eq(left->size(), kTrainers - 1, "size");
+    comm = std::move(*left);
+    // A rank whose all-reduce had ended well is one step ahead of one whose all-reduce failed.
+    int32_t least = model.steps;
+    expect_ok(comm.all_reduce(&least, &least, 1, DataType::kInt32, ReduceOp::kMin), "least");
+    if (model.steps > least) model = before;
+    expect_eq(model.steps, least, "steps");
+    lost_at = least;
+  }
+  expect(lost_at >= 0, "no rank was lost");
+  Model played;
+  play(played, kTrainers, lost_at);
+  play(played, kTrainers - 1, kSteps);
+  expect(played.parameters == model.parameters, "not the same parameters");
+}
+
 int threads_of_this_process() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return static_cast<int>(std::distance(begin(tasks), end(tasks)));
@@ -177,6 +248,24 @@ TEST_CASE("a rank killed at any moment of a shrink is left out") {
       use(comm);
     });
     require_left_ok(results, left);
+  }
+}
+
+TEST_CASE("a training loop that loses a rank gives the bits of one that goes on with fewer") {
+  for (const int victim : {0, 2}) {
+    const std::vector<int64_t> moments_us{0, 1500, 500, 3000, 6000};
+    for (const int64_t after_us : std::span(moments_us).first(spans_hosts() ? 2 : 5)) {
+      INFO("rank " << victim << " dies after " << after_us << " us");
+      const TempDirectory directory;
+      const auto results = run_ranks(How::kForks, kTrainers, [&](int rank) {
+        Config config = world_config(directory.path(), rank, kTrainers);
+        config.reproducible = true;
+        auto comm = Communicator::create(config);
+        expect(comm.ok(), comm.status().to_string());
+        train(*comm, rank == victim ? after_us : -1);
+      });
+      require_left_ok(results, all_but({victim}, kTrainers));
+    }
   }
 }
 

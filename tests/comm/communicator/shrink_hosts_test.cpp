@@ -1,0 +1,92 @@
+// Communicator::shrink() where ranks are on two hosts with a network each: after the host of rank 0 has
+// died, the first rank of another host, or a host's last rank.
+#include <signal.h>
+#include <stdlib.h>
+
+#include <cstdio>
+
+#include "comm/base/clock.hpp"
+#include "tests/comm/communicator/every_collective.hpp"
+#include "tests/comm/communicator/world.hpp"
+#include "tests/harness/hosts.hpp"
+
+namespace rondo::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+Config config_on(const Hosts& hosts, int host, int rank, int size) {
+  hosts.enter_network(host);
+  setenv("RONDO_SECRET", "a secret of these tests", 1);
+  setenv("UCX_TLS", "tcp", 1);
+  Config config;
+  config.rank = rank;
+  config.world_size = size;
+  config.rendezvous = "tcp://" + Hosts::address(0) + ":29501";
+  config.timeout = config.bootstrap_timeout = std::chrono::seconds(30);
+  return config;
+}
+
+struct Loss {
+  std::vector<int> killed, left;
+  bool during_shrink;
+};
+
+/// Two ranks on each of two hosts.
+void lose(const Hosts& hosts, const Loss& loss) {
+  std::string what;
+  for (const int rank : loss.killed) what += " " + std::to_string(rank);
+  INFO("killed:" << what << (loss.during_shrink ? ", when the others shrink" : ""));
+  ForkGang gang(4, [&](int rank, Link& link) {
+    auto comm = Communicator::create(config_on(hosts, rank / 2, rank, 4));
+    expect(comm.ok(), comm.status().to_string());
+    calls::everything(*comm, {.count = 11});
+    link.announce("ready");
+    link.await("go");
+    const bool is_left = std::find(loss.left.begin(), loss.left.end(), rank) != loss.left.end();
+    if (is_left && loss.during_shrink) link.announce("shrinks");
+    Status failed = loss.during_shrink ? Status(Code::kAborted, "nothing") : Status();
+    while (failed.ok()) failed = comm->barrier();
+    const int64_t began = base::now_ns();
+    auto made = comm->shrink(milliseconds(15'000));
+    expect(made.ok(), "after " + failed.to_string() + ": " + made.status().to_string());
+    const auto took_us = (base::now_ns() - began) / 1000;
+    expect(made->former_ranks() == loss.left, "former ranks");
+    if (getenv("RONDO_TEST_TIMES") != nullptr) {
+      std::printf("rank %d goes on after %lld us\n", rank, static_cast<long long>(took_us));
+    }
+    expect(took_us < 8'000'000, "took " + std::to_string(took_us) + " us");
+    calls::everything(*made, {.count = 37});
+    calls::everything(*made, {.count = 20'000, .in_place = true});
+    expect_ok(made->barrier(), "barrier");
+  });
+  for (int rank = 0; rank < 4; ++rank) gang.await(rank, "ready");
+  if (!loss.during_shrink) {
+    for (const int rank : loss.killed) gang.kill(rank, SIGKILL);
+  }
+  for (const int rank : loss.left) gang.tell(rank, "go");
+  if (loss.during_shrink) {
+    for (const int rank : loss.left) gang.await(rank, "shrinks");
+    for (const int rank : loss.killed) gang.kill(rank, SIGKILL);
+  }
+  std::vector<RankResult> theirs;
+  const auto results = gang.join();
+  for (const int rank : loss.left) theirs.push_back(results[static_cast<size_t>(rank)]);
+  require_all_ok(theirs);
+}
+
+}  // namespace
+
+TEST_CASE("ranks of two hosts go on without those that are killed", "[hosts]") {
+  const Hosts hosts(2);
+  for (const bool during_shrink : {false, true}) {
+    lose(hosts, {{0, 1}, {2, 3}, during_shrink});
+    lose(hosts, {{0}, {1, 2, 3}, during_shrink});
+    lose(hosts, {{2}, {0, 1, 3}, during_shrink});
+    lose(hosts, {{3}, {0, 1, 2}, during_shrink});
+    lose(hosts, {{2, 3}, {0, 1}, during_shrink});
+    lose(hosts, {{0, 2}, {1, 3}, during_shrink});
+  }
+}
+
+}  // namespace rondo::testing
