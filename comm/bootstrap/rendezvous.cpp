@@ -192,20 +192,26 @@ std::vector<std::filesystem::path> entries_of(const std::filesystem::path& direc
   return entries;
 }
 
-/// Removes what jobs whose rank 0 was killed during a meeting left beside `path`: sockets whose lock
-/// is free, and directories that are empty then. A rank whose directory was swept recreates it.
+/// Removes what a rank 0 that was killed during a meeting left in the directory: sockets whose lock is
+/// free.
+void sweep(const UniqueFd& directory, const std::filesystem::path& path) {
+  for (std::filesystem::path file : entries_of(path)) {
+    if (file.extension() != ".lock") continue;
+    auto lock = try_lock(directory, file.filename());
+    if (!lock.ok() || !*lock) continue;
+    unlinkat(directory.get(), file.replace_extension(".sock").filename().c_str(), 0);
+    unlinkat(directory.get(), file.replace_extension(".lock").filename().c_str(), 0);
+  }
+}
+
+/// Sweeps the directories beside `path`, of other jobs, and removes those that are empty then. A rank
+/// whose directory was removed recreates it.
 void sweep_siblings(const std::filesystem::path& path) {
   for (const std::filesystem::path& sibling : entries_of(path.parent_path())) {
     if (sibling == path) continue;
     auto directory = open_private_directory(sibling);
     if (!directory.ok() || !*directory) continue;
-    for (std::filesystem::path file : entries_of(sibling)) {
-      if (file.extension() != ".lock") continue;
-      auto lock = try_lock(**directory, file.filename());
-      if (!lock.ok() || !*lock) continue;
-      unlinkat((*directory)->get(), file.replace_extension(".sock").filename().c_str(), 0);
-      unlinkat((*directory)->get(), file.replace_extension(".lock").filename().c_str(), 0);
-    }
+    sweep(**directory, sibling);
     rmdir(sibling.c_str());
   }
 }
@@ -231,6 +237,7 @@ Result<std::optional<Listener>> listen_in_directory(const std::string& path,
   auto opened = open_private_directory(path);
   if (!opened.ok()) return opened.status();
   if (!*opened) return std::optional<Listener>();
+  sweep(**opened, path);
   auto lock = try_lock(**opened, name + ".lock");
   if (!lock.ok()) return lock.status();
   if (!*lock) return std::optional<Listener>();

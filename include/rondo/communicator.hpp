@@ -219,12 +219,13 @@ class Communicator {
   /// collective that works; shrink() finds out who is left, waits up to `patience` (0:
   /// Config::bootstrap_timeout) for ranks that have not ended and have not come, and goes on without
   /// them if more than half of those that have not ended are there, or half with the lowest of them.
-  /// Otherwise kTimeout, which tells two parts of the ranks from going on side by side. A rank that
+  /// Otherwise kTimeout: two parts of the ranks never go on side by side. A rank that
   /// comes when the others have gone on gets kTimeout, too.
   ///
   /// Blocks for `patience` and two seconds for each rank that could lead the others and does not come,
-  /// and then as create() does. A rank that ends meanwhile is left out. Any other error fails the call
-  /// on all ranks, which may call it again. This communicator stays as it is: failed, or, if nothing
+  /// and then as create() does. A rank that ends meanwhile is left out. After any other error
+  /// the call may be repeated, by all ranks; one that fails alone (it has no descriptors) is left out
+  /// if it does not come again in time. This communicator stays as it is: failed, or, if nothing
   /// has failed, working. Destroy it at any time. kUnavailable on a device.
   ///
   /// Ranks on hosts that lose each other are dead to each other: two parts of the network go on side by

@@ -248,6 +248,7 @@ TEST_CASE("a rank killed at any moment of a shrink is left out") {
       use(comm);
     });
     require_left_ok(results, left);
+    CHECK(std::filesystem::is_empty(directory.path()));
   }
 }
 
