@@ -376,6 +376,8 @@ class Board : public BoardView {
   Status raise(const Status& status) const;
   /// The same without waiting for a verdict.
   void propose(const Status& status) const;
+  /// Across hosts: whether this host's agent has not ended and does not stand still.
+  bool agent_looks(int64_t now_ns) const;
   /// With what the errors that this rank raises begin: "rows: ". Before the first operation.
   void begin_errors_with(std::string words) { errors_begin_ = std::move(words); }
 
@@ -399,7 +401,6 @@ class Board : public BoardView {
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
   void await_verdict() const;
-  bool agent_looks(int64_t now_ns) const;
 
   int rank_;
   Places places_;

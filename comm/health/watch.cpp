@@ -274,10 +274,13 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
   };
   // Rows come by agents, which live in the first ranks of their hosts, and from one host to another by
   // that of rank 0: where they have stopped coming, such a rank has stopped, and others may have not.
+  const base::HostMap& hosts = board_.places().hosts;
+  const bool no_agent = board_.places().several() && !board_.agent_looks(base::now_ns());
+  const int own_first = hosts.ranks_on(hosts.host_of(board_.rank()))[0];
   const auto agent_of = [&](int r) {
+    if (!board_.is_local(r) && no_agent && !board_.has_left(own_first)) return own_first;
     if (!rows_are_old(r)) return r;
-    return rows_are_old(0) ? 0
-                           : board_.places().hosts.ranks_on(board_.places().hosts.host_of(r))[0];
+    return rows_are_old(0) ? 0 : hosts.ranks_on(hosts.host_of(r))[0];
   };
   const auto inside = [&](int r) {
     return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
@@ -293,7 +296,7 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
     const bool still = !moving(at) && inside(at);
     const int next = still ? board_.awaited_elsewhere(at)
                            : board_.state(at).waiting_for.load(std::memory_order_relaxed);
-    if (still && rows_are_old(at)) return agent_of(at);
+    if (still && agent_of(at) != at) return agent_of(at);
     if (still && !is_next(next)) return at;
     at = next;
   }
@@ -306,7 +309,9 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
 
 bool Watch::rows_are_old(int rank) const {
   const int64_t heard_ns = board_.state(rank).heard_ns.load(std::memory_order_relaxed);
-  return !board_.is_local(rank) && base::now_ns() - heard_ns > kFarHeartbeatWindowNs;
+  const int64_t now = base::now_ns();
+  return !board_.is_local(rank) && board_.agent_looks(now) &&
+         now - heard_ns > kFarHeartbeatWindowNs;
 }
 
 std::string Watch::describe_stalled(int rank, const Wait& wait) const {
@@ -387,6 +392,9 @@ Status Watch::stalled(const Wait& wait) {
   }
   if (now_is < window_end_ns_) return {};
   window_end_ns_ = 0;
+  if (wait.call == nullptr && wait.peer >= 0 && board_.has_left(wait.peer)) {
+    return abandoned(wait.peer, wait.transfer);
+  }
   const int culprit = find_culprit(wait, before_);
   const std::string why = culprit >= 0 ? describe_stalled(culprit, wait) : describe_circle(wait);
   return board_.raise(
