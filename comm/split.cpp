@@ -72,7 +72,13 @@ Status Communicator::Impl::check_members(const SplitPart& part) {
   Status status = watch_->check_split(part.members, part.number, part.called);
   if (!status.ok()) return status;
   status = board_->error();
-  if (status.ok()) status = watch_->check_alive(part.members, part.called);
+  std::vector<int> needed = part.members;
+  if (board_->places().several()) {
+    // What other hosts' members say of the part comes by this host's agent and rank 0's.
+    const base::HostMap& hosts = board_->places().hosts;
+    needed.insert(needed.end(), {0, hosts.ranks_on(hosts.host_of(rank())).front()});
+  }
+  if (status.ok()) status = watch_->check_alive(needed, part.called);
   if (!status.ok() && device_) device_->abort();
   return status;
 }

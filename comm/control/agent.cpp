@@ -299,7 +299,6 @@ void Agent::give_up(HostLine& line, const std::string& why) {
   if (std::exchange(line.lost, true)) return;
   const std::span<const int> ranks = board_.places().hosts.ranks_on(line.host);
   if (!board_.has_left(ranks.front())) {
-    for (const int rank : ranks) mirror_.mark_dead(rank);
     board_.propose(
         {Code::kPeerDied,
          fmt::format(
@@ -310,6 +309,8 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     // Before the connection closes: a host that comes back learns what became of it.
     const auto error = mirror_.undecided();
     if (is_hub_ && error) settle(*error);
+    // After the error: a rank that waits for one of them would report that it ended.
+    for (const int rank : ranks) mirror_.mark_dead(rank);
   }
   line.connection.close();
 }
