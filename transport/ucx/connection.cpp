@@ -40,6 +40,9 @@ UcxConnection::UcxConnection(Channel& channel, const Settings& settings, int own
 bool UcxConnection::open() {
   in_use_ = true;
   channel_.in_use.push_back(this);
+  // Where the peer's connection was lost, UCX takes it away in the progress after the one that found it,
+  // and aborts if it is asked for that peer in between (assertion in tcp_ep.c, 1.13).
+  for (int i = 0; i < 2; ++i) channel_.calls->worker_progress(channel_.worker);
   endpoint_.open();
   if (!endpoint_.usable()) return false;
   if (!sender_.open(&endpoint_) || !receiver_.open()) {

@@ -99,6 +99,9 @@ Status UcxContext::configure(ucp_config_t* config) {
   };
   // Else a thread that connects to a host that is cut off hangs in connect() for two minutes.
   set_tcp("CONN_NB", "y");
+  // An event can be that a peer died, after which UCX aborts at the next one that it got along with it
+  // (assertion in tcp_iface.c).
+  set_tcp("MAX_POLL", "1");
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
