@@ -73,10 +73,8 @@ Status Communicator::Impl::check_members(const SplitPart& part) {
   if (!status.ok()) return status;
   status = board_->error();
   std::vector<int> needed = part.members;
-  if (board_->places().several()) {
-    // What other hosts' members say of the part comes by this host's agent and rank 0's.
-    const base::HostMap& hosts = board_->places().hosts;
-    needed.insert(needed.end(), {0, hosts.ranks_on(hosts.host_of(rank())).front()});
+  for (int r = 0; r < size(); ++r) {
+    if (board_->hears_through(r)) needed.push_back(r);
   }
   if (status.ok()) status = watch_->check_alive(needed, part.called);
   if (!status.ok() && device_) device_->abort();

@@ -378,6 +378,11 @@ class Board : public BoardView {
   void propose(const Status& status) const;
   /// Across hosts: whether this host's agent has not ended and does not stand still.
   bool agent_looks(int64_t now_ns) const;
+  /// Across hosts: whether news of other hosts comes by that rank's process (control/agent.hpp).
+  bool hears_through(int rank) const {
+    return places_.several() &&
+           (rank == 0 || rank == places_.hosts.ranks_on(places_.hosts.host_of(rank_)).front());
+  }
   /// With what the errors that this rank raises begin: "rows: ". Before the first operation.
   void begin_errors_with(std::string words) { errors_begin_ = std::move(words); }
 

@@ -122,10 +122,11 @@ uint64_t Watch::all_moves() const {
 Status Watch::find_dead(const Wait& wait) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
     const RankState& state = board_.state(dead);
-    // A rank that said goodbye has done its part of every operation that it began, and any other
-    // of those that it has finished.
+    // A rank that said goodbye has done its part of every operation that it began, and any other of
+    // those that it has finished; but without an agent nothing more is heard of other hosts.
     if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) ||
-        state.finished.load(std::memory_order_acquire) >= wait.sequence) {
+        (state.finished.load(std::memory_order_acquire) >= wait.sequence &&
+         !board_.hears_through(dead))) {
       continue;
     }
     return raise_death(dead, wait.what());

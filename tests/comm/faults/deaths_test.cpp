@@ -66,4 +66,35 @@ TEST_CASE("a killed rank is named by every rank of every host") {
   }
 }
 
+// Without an agent, whose part of the operation is done, nothing would tell that others have failed.
+TEST_CASE("who waits for another host does not wait on when its own host's agent is killed") {
+  const Hosts hosts(2);
+  for (const int agent : {0, 2}) {
+    const int root = agent + 1, late = 2 - agent;
+    INFO("rank " << root << " waits for rank " << late << ", rank " << agent << " is killed");
+    HostsGang gang(hosts, kFour, [&](Communicator& comm, Link& link) {
+      RONDO_TRY(comm.barrier());
+      if (comm.rank() == late) link.await("the end");
+      const float in = 1;
+      float out[4] = {};
+      if (comm.rank() == root) link.announce("waits");
+      const Status status = comm.gather(&in, out, 1, DataType::kFloat32, root);
+      if (comm.rank() == agent) link.announce("done");
+      if (comm.rank() != root) link.await("the end");
+      return status;
+    });
+    gang.ranks().await(root, "waits");
+    gang.ranks().await(agent, "done");
+    const int64_t killed_ns = now_ns();
+    gang.ranks().kill(agent, SIGKILL);
+    const double took = gang.check(
+        killed_ns, {.survivors = {root},
+                    .codes = {Code::kPeerDied},
+                    .says = {"rank " + std::to_string(agent) + " ",
+                             "on host " + Hosts::name(gang.host_of(agent)), "gather"},
+                    .within_s = 1});
+    show_time("rank " + std::to_string(agent) + " killed, whose host's other rank waits", took);
+  }
+}
+
 }  // namespace rondo::testing
