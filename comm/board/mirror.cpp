@@ -255,11 +255,12 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   return reader.rest().empty() ? Status() : nonsense();
 }
 
-std::optional<FoundError> Mirror::undecided() const {
+std::optional<FoundError> Mirror::error() const {
   const FirstError& first = *board_.first_error_;
-  // Acquire: pairs with the exchange in propose(): the text is whole.
-  const uint32_t finder = first.finder.load(std::memory_order_acquire);
-  if (finder == 0 || first.verdict.load(std::memory_order_acquire) != 0) return std::nullopt;
+  // Acquire: pairs with the exchange in decide() or propose(): the text is whole.
+  uint32_t finder = first.verdict.load(std::memory_order_acquire);
+  if (finder == 0) finder = first.finder.load(std::memory_order_acquire);
+  if (finder == 0) return std::nullopt;
   return FoundError{finder - 1, board_.read_error()};
 }
 

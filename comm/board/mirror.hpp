@@ -30,8 +30,8 @@ class Mirror {
   /// Writes them to this board. kBootstrap: not the rows of `host`'s ranks, or `host` is this one.
   Status unpack_rows(std::string_view bytes, int host) const;
 
-  /// This host's first error, if no verdict is known; nothing: there is none.
-  std::optional<FoundError> undecided() const;
+  /// The error that this host's ranks report: the verdict, else their first; nothing: there is none.
+  std::optional<FoundError> error() const;
   /// What pack_error() gave. kBootstrap: not an error of a rank.
   static std::string pack_error(const FoundError& error);
   Result<FoundError> unpack_error(std::string_view bytes) const;

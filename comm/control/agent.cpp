@@ -173,7 +173,10 @@ void Agent::handle(HostLine& line, std::string_view message) {
       auto error = mirror_.unpack_error(message);
       understood = error.status();
       if (error.ok() && kind == 'E' && is_hub_) settle(*error);
-      if (error.ok() && kind == 'V' && !is_hub_) mirror_.decide(*error);
+      if (error.ok() && kind == 'V' && !is_hub_) {
+        has_settled_ = true;
+        mirror_.decide(*error);
+      }
       break;
     }
     case 'A':
@@ -195,10 +198,13 @@ void Agent::handle(HostLine& line, std::string_view message) {
   }
 }
 
-// The first error that rank 0's agent hears of, its own host's included, is everybody's.
+// The first error that rank 0's agent hears of, its own host's included, is everybody's, and one that
+// another host decides on alone is news for rank 0's agent. What this host's ranks report counts: they
+// may have decided while this agent stood still.
 void Agent::settle(const board::FoundError& error) {
+  if (std::exchange(has_settled_, true)) return;
   mirror_.decide(error);
-  send_all('V', board::Mirror::pack_error(error));
+  send_all(is_hub_ ? 'V' : 'E', board::Mirror::pack_error(mirror_.error().value_or(error)));
 }
 
 // While rank 0's agent stands still, with its process, it decides nothing.
@@ -240,7 +246,7 @@ void Agent::look(int64_t now) {
     send_rows(alert);
     next_rows_ns_ = now + (alert ? kAlertRowsNs : kQuietRowsNs);
   }
-  const auto error = mirror_.undecided();
+  const auto error = has_settled_ ? std::nullopt : mirror_.error();
   if (!error) return;
   if (decides(now)) {
     settle(*error);
@@ -307,7 +313,7 @@ void Agent::give_up(HostLine& line, const std::string& why) {
              board_.places().names[static_cast<size_t>(line.host)], words_of_ranks(ranks), why,
              ranks.front())});
     // Before the connection closes: a host that comes back learns what became of it.
-    const auto error = mirror_.undecided();
+    const auto error = mirror_.error();
     if (is_hub_ && error) settle(*error);
     // After the error: a rank that waits for one of them would report that it ended.
     for (const int rank : ranks) mirror_.mark_dead(rank);

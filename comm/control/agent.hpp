@@ -73,6 +73,7 @@ class Agent {
   int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;
   bool has_proposed_ = false;
+  bool has_settled_ = false;  // this host reports an error, and the others have been sent it
   transport::UniqueFd wake_;  // eventfd
   std::atomic<bool> leaving_{false};
   std::thread thread_;

@@ -23,6 +23,17 @@ namespace {
 using board::Life;
 using std::chrono::milliseconds;
 
+struct FreeMemory {
+  void operator()(std::byte* base) const { std::free(base); }
+};
+
+PeerConnection line_to(int rank, int fd) {
+  PeerConnection line{.rank = rank};
+  line.connection = Connection(transport::UniqueFd(fd));
+  line.connection.trust(kMaxBlobBytes);
+  return line;
+}
+
 /// One rank on each of `hosts` hosts, with a board and an agent. Rank 0's host is "h0".
 class Hosts {
  public:
@@ -77,21 +88,53 @@ class Hosts {
   void close_line(int h) { shutdown(far_ends_[static_cast<size_t>(h) - 1], SHUT_RDWR); }
 
  private:
-  struct Free {
-    void operator()(std::byte* base) const { std::free(base); }
-  };
-  static PeerConnection line_to(int rank, int fd) {
-    PeerConnection line{.rank = rank};
-    line.connection = Connection(transport::UniqueFd(fd));
-    line.connection.trust(kMaxBlobBytes);
-    return line;
-  }
-
-  std::vector<std::unique_ptr<std::byte, Free>> memory_;
+  std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
   std::vector<std::unique_ptr<board::Board>> boards_;
   std::vector<std::atomic<bool>> dead_;
   std::vector<int> far_ends_;
   std::vector<std::unique_ptr<Agent>> agents_;
+};
+
+/// Host `own` of two with a rank each, "h0" and "h1": its board and agent. The test is the other one's
+/// agent.
+class OneOfTwo {
+ public:
+  OneOfTwo(int own, milliseconds silence) {
+    const size_t bytes = (board::Board::bytes_needed(2) + 127) / 128 * 128;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
+    std::memset(memory_.get(), 0, bytes);
+    board = std::make_unique<board::Board>(
+        memory_.get(), 2, own, "",
+        board::Places{.hosts = base::HostMap({0, 1}), .names = {"h0", "h1"}});
+    int ends[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+    other_ = Connection(transport::UniqueFd(ends[1]));
+    other_.trust(kMaxBlobBytes);
+    std::vector<PeerConnection> lines;
+    lines.push_back(line_to(1 - own, ends[0]));
+    agent_ = std::make_unique<Agent>(
+        *board, std::move(lines), [](int) { return -1; }, silence);
+  }
+  ~OneOfTwo() {
+    board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone));
+  }
+  /// Whether such a message has come.
+  bool hears(char kind, const std::string& part) {
+    while (true) {
+      auto received = other_.try_receive();
+      if (!received.ok() || !*received) return false;
+      const std::string& message = (*received)->frame.payload;
+      if (message.starts_with(kind) && message.find(part) != std::string::npos) return true;
+    }
+  }
+
+  const int64_t began_ns = base::now_ns();
+  std::unique_ptr<board::Board> board;
+
+ private:
+  std::unique_ptr<std::byte, FreeMemory> memory_;
+  Connection other_;
+  std::unique_ptr<Agent> agent_;
 };
 
 /// Whether it becomes true within five seconds.
@@ -173,30 +216,35 @@ TEST_CASE("the end of an agent's process is its rank's death, and leaves the oth
 }
 
 TEST_CASE("a silent host is an error that names its ranks") {
-  Hosts hosts(1);  // rank 0 of two: the other host's agent never speaks
-  const size_t bytes = (board::Board::bytes_needed(2) + 127) / 128 * 128;
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(128, bytes));
-  std::memset(memory, 0, bytes);
-  int ends[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  const transport::UniqueFd silent(ends[1]);
-  {
-    board::Board board(memory, 2, 0, "",
-                       {.hosts = base::HostMap({0, 1}), .names = {"here", "there"}});
-    std::vector<PeerConnection> lines(1);
-    lines[0].rank = 1;
-    lines[0].connection = Connection(transport::UniqueFd(ends[0]));
-    lines[0].connection.trust(kMaxBlobBytes);
-    const int64_t began = base::now_ns();
-    Agent agent(
-        board, std::move(lines), [](int) { return -1; }, milliseconds(300));
-    CHECK(soon([&] { return board.has_error(); }));
-    CHECK(base::now_ns() - began >= 300'000'000);
-    CHECK_THAT(board.error().message(),
-               testing::contains("host there with rank 1 has not answered host here for 0.3"));
-    board.state(0).life.store(static_cast<uint32_t>(Life::kGone));
+  OneOfTwo here(0, milliseconds(300));  // the other host's agent never speaks
+  CHECK(soon([&] { return here.board->has_error(); }));
+  CHECK(base::now_ns() - here.began_ns >= 300'000'000);
+  CHECK_THAT(here.board->error().message(),
+             testing::contains("host h1 with rank 1 has not answered host h0 for 0.3"));
+}
+
+TEST_CASE("an error that a host's ranks report without a verdict is every other host's, too") {
+  for (const int first : {0, 1, 2}) {
+    INFO("host " << first);
+    Hosts hosts(3);
+    const Status aborted(Code::kAborted, "it aborted");
+    hosts.at(first).propose(aborted);
+    // As a rank there does where the agent stands still for long (Board::error).
+    board::Mirror(hosts.at(first))
+        .decide({.finder = static_cast<uint32_t>(first), .status = aborted});
+    for (int h = 0; h < 3; ++h) {
+      CHECK(soon([&] { return hosts.at(h).has_error(); }));
+      CHECK(hosts.at(h).error().to_string() == aborted.to_string());
+    }
   }
-  std::free(memory);
+}
+
+TEST_CASE("an error that a host decides on alone reaches rank 0's host when that answers again") {
+  OneOfTwo here(1, milliseconds(30'000));  // rank 0's process is stopped
+  CHECK(soon([&] { return base::now_ns() - here.began_ns > 2'000'000'000; }));
+  here.board->propose({Code::kAborted, "rank 1 aborted"});
+  CHECK(here.board->error().message() == "rank 1 aborted");
+  CHECK(soon([&] { return here.hears('E', "rank 1 aborted"); }));
 }
 
 }  // namespace rondo::comm
