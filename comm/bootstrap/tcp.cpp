@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
@@ -86,7 +87,8 @@ Status set_liveness(int socket, std::chrono::milliseconds limit) {
                               {SOL_SOCKET, SO_KEEPALIVE, 1},
                               {IPPROTO_TCP, TCP_KEEPIDLE, 1},
                               {IPPROTO_TCP, TCP_KEEPINTVL, 1},
-                              {IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count())}});
+                              {IPPROTO_TCP, TCP_USER_TIMEOUT,
+                               static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX))}});
 }
 
 namespace {

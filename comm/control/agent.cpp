@@ -33,6 +33,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kQuietRowsNs = 1000 * kMs, kAlertRowsNs = 50 * kMs;
+constexpr int64_t kRowsInSilence = 4;  // rows come so often, at least, while a host may be silent
 constexpr int64_t kAlertNs = 500 * kMs;    // for so long rows travel often after the last A
 constexpr int64_t kLongWaitNs = 20 * kMs;  // of a rank, until its agent asks for that
 // Something comes more often from an agent that does not stand still.
@@ -244,7 +245,8 @@ void Agent::look(int64_t now) {
   if (changed || now >= next_rows_ns_ || (alert && now + kAlertRowsNs < next_rows_ns_)) {
     lives_ = std::move(lives_now);
     send_rows(alert);
-    next_rows_ns_ = now + (alert ? kAlertRowsNs : kQuietRowsNs);
+    next_rows_ns_ =
+        now + std::min(alert ? kAlertRowsNs : kQuietRowsNs, silence_ns_ / kRowsInSilence);
   }
   const auto error = has_settled_ ? std::nullopt : mirror_.error();
   if (!error) return;

@@ -93,7 +93,11 @@ Status check_pace(const Config& config) {
 }  // namespace
 
 Result<milliseconds> longest_silence() {
-  return seconds_of("RONDO_HOST_TIMEOUT", milliseconds(10'000));
+  const milliseconds silence = RONDO_TRY(seconds_of("RONDO_HOST_TIMEOUT", milliseconds(10'000)));
+  // Less is below what a busy machine may take to let an agent run.
+  if (silence >= milliseconds(1000)) return silence;
+  return refuse(fmt::format("RONDO_HOST_TIMEOUT is '{}': it must be 1 second at least",
+                            *variable("RONDO_HOST_TIMEOUT")));
 }
 
 Status settle(Config& config) {

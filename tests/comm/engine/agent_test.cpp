@@ -223,6 +223,16 @@ TEST_CASE("a silent host is an error that names its ranks") {
              testing::contains("host h1 with rank 1 has not answered host h0 for 0.3"));
 }
 
+TEST_CASE("hosts that are quiet are not silent, however short that may be") {
+  Hosts hosts(2, milliseconds(1000));
+  for (uint64_t beat = 1; beat <= 4; ++beat) {  // rows of ranks none of which waits
+    hosts.at(1).state(1).heartbeat.store(beat);
+    CHECK(soon([&] { return hosts.at(0).state(1).heartbeat.load() == beat; }));
+  }
+  CHECK_FALSE(hosts.at(0).has_error());
+  CHECK_FALSE(hosts.at(1).has_error());
+}
+
 TEST_CASE("an error that a host's ranks report without a verdict is every other host's, too") {
   for (const int first : {0, 1, 2}) {
     INFO("host " << first);

@@ -316,6 +316,25 @@ TEST_CASE("a timeout set in the program goes before RONDO_TIMEOUT, ten minutes t
   }));
 }
 
+TEST_CASE("RONDO_HOST_TIMEOUT is a second at least", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    for (const char* text : {"0.999", "-1", "never"}) {
+      set_environment({{"RONDO_HOST_TIMEOUT", text}});
+      const Status status = Communicator::create(config).status();
+      expect(status.message().find(std::string("RONDO_HOST_TIMEOUT is '") + text) == 0,
+             status.to_string());
+    }
+    for (const char* text : {"1", "1e9"}) {
+      set_environment({{"RONDO_HOST_TIMEOUT", text}});
+      const auto made = Communicator::create(config);
+      expect(made.ok(), made.status().to_string());
+    }
+  }));
+}
+
 TEST_CASE("place_from_launcher() says the same without meeting anybody", "[launch]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
     set_environment(pals(0, 2));
