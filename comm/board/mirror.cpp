@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/base/clock.hpp"
+#include "comm/base/limits.hpp"
 #include "comm/base/printable.hpp"
 
 namespace rondo::board {
@@ -59,6 +60,9 @@ struct MirroredMessage {
 };
 static_assert(sizeof(MirroredMessage) == 32);
 
+static_assert(kMostRowsBytes / base::kMaxRanks >= sizeof(MirroredRow) + sizeof(MirroredOperation) +
+                                                      kMessages * sizeof(MirroredMessage));
+
 /// Far from where a loop to the last operation would not end.
 constexpr uint64_t kMostPosted = uint64_t{1} << 62;
 
@@ -107,12 +111,15 @@ class Mirror::Reader {
   std::string_view bytes_;
 };
 
-bool Mirror::pack_operation(int rank, uint64_t sequence, std::string& bytes) const {
+/// False: it is not there any more, or there is no room for it in `bytes`, which may have `room`.
+bool Mirror::pack_operation(int rank, uint64_t sequence, size_t room, std::string& bytes) const {
   const auto posted = board_.read(rank, sequence);
-  if (!posted) return false;
+  if (!posted || bytes.size() + sizeof(MirroredOperation) > room) return false;
   const std::atomic<uint64_t>* const words = board_.counts(rank, sequence);
+  const size_t words_bytes = 2 * static_cast<size_t>(board_.ranks()) * sizeof(uint64_t);
   const bool counted = posted->call.collective == Collective::kAllToAllV &&
-                       words[0].load(std::memory_order_acquire) == sequence;
+                       words[0].load(std::memory_order_acquire) == sequence &&
+                       bytes.size() + sizeof(MirroredOperation) + words_bytes <= room;
   append(bytes, MirroredOperation{.sequence = sequence,
                                   .count = posted->call.count,
                                   .shape = Board::pack_shape(posted->call),
@@ -125,11 +132,31 @@ bool Mirror::pack_operation(int rank, uint64_t sequence, std::string& bytes) con
   return true;
 }
 
+/// Returns how many.
+uint32_t Mirror::pack_operations(int rank, uint64_t posted, uint64_t asked, uint64_t* known,
+                                 size_t room, std::string& bytes) const {
+  const uint64_t forgotten = posted - std::min(posted, kHistory);
+  const uint64_t needed = std::max(forgotten, known != nullptr ? *known : 0);  // all after it
+  uint64_t at = posted;
+  uint32_t packed = 0;
+  // Where one does not go along, or has not come from its own host yet, all go along the next time.
+  bool whole = true;
+  for (; at > needed && posted - at < std::min(asked, kHistory); --at) {
+    const bool fits = pack_operation(rank, at, room, bytes);
+    whole = whole && fits;
+    packed += fits ? 1 : 0;
+  }
+  if (known != nullptr && whole && at <= needed) *known = posted;
+  return packed;
+}
+
 // Relaxed loads: the words are read for diagnosis, and each is whole by itself.
-std::string Mirror::pack_rows(int host, uint64_t operations) const {
+std::string Mirror::pack_rows(int host, uint64_t operations, std::span<uint64_t> known) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
+  const std::span<const int> ranks = board_.places().hosts.ranks_on(host);
+  const size_t room = kMostRowsBytes / ranks.size() - sizeof(MirroredRow);
   std::string bytes;
-  for (const int rank : board_.places().hosts.ranks_on(host)) {
+  for (const int rank : ranks) {
     const RankState& s = board_.state(rank);
     MirroredRow row{};
     row.life = s.life.load(std::memory_order_acquire);  // first: a rank that leaves posts before
@@ -151,10 +178,9 @@ std::string Mirror::pack_rows(int host, uint64_t operations) const {
     row.messages = s.messages.load(std::memory_order_acquire);
     row.shown = std::min(row.messages, kMessages);
     std::string last;
-    const uint64_t asked = std::min(operations, kHistory);
-    for (uint64_t at = row.posted > asked ? row.posted - asked + 1 : 1; at <= row.posted; ++at) {
-      if (pack_operation(rank, at, last)) ++row.operations;
-    }
+    row.operations = pack_operations(rank, row.posted, operations,
+                                     known.empty() ? nullptr : &known[static_cast<size_t>(rank)],
+                                     room - row.shown * sizeof(MirroredMessage), last);
     append(bytes, row);
     bytes += last;
     for (uint32_t i = 0; i < row.shown; ++i) {

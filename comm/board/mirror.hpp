@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,9 @@
 #include "rondo/status.hpp"
 
 namespace rondo::board {
+
+/// Of one host's rows. Its ranks share it equally.
+inline constexpr size_t kMostRowsBytes = (size_t{1} << 20) - 64;
 
 /// An error as it travels: whose it is, and its text.
 struct FoundError {
@@ -24,9 +28,11 @@ class Mirror {
  public:
   explicit Mirror(const Board& board) : board_(board) {}
 
-  /// The rows of `host`'s ranks as they stand here. `operations`: of each rank, how many of its last
-  /// ones go along, at most kHistory; so that they fit a control frame, fewer where ranks are many.
-  std::string pack_rows(int host, uint64_t operations) const;
+  /// The rows of `host`'s ranks as they stand here, in kMostRowsBytes at most. `operations`: of each
+  /// rank, how many of its last ones go along, at most kHistory, the latest first; where ranks are many,
+  /// as many as there is room for, and without what all_to_all_v's exchange. `known`, by rank: up to
+  /// which operation the reader has all, which do not go along; brought up to date. Empty: it has none.
+  std::string pack_rows(int host, uint64_t operations, std::span<uint64_t> known = {}) const;
   /// Writes them to this board. kBootstrap: not the rows of `host`'s ranks, or `host` is this one.
   Status unpack_rows(std::string_view bytes, int host) const;
 
@@ -48,7 +54,9 @@ class Mirror {
 
  private:
   class Reader;
-  bool pack_operation(int rank, uint64_t sequence, std::string& bytes) const;
+  bool pack_operation(int rank, uint64_t sequence, size_t room, std::string& bytes) const;
+  uint32_t pack_operations(int rank, uint64_t posted, uint64_t asked, uint64_t* known, size_t room,
+                           std::string& bytes) const;
   bool unpack_operation(int rank, Reader& reader) const;
 
   const Board& board_;

@@ -1,6 +1,6 @@
 // See agent.hpp. Messages are frames of kind kControl: a letter and its payload.
 //
-//   R  host, 4 bytes; that host's rows (board/mirror.hpp)
+//   R  of one host or several: host, 4 bytes; length, 4 bytes; that host's rows (board/mirror.hpp)
 //   E  an error found on this host, for rank 0's host to decide
 //   V  the error that all ranks report
 //   A  some rank waits for long: send rows often
@@ -33,8 +33,8 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kQuietRowsNs = 1000 * kMs, kAlertRowsNs = 50 * kMs;
-constexpr int64_t kRowsInSilence = 4;  // rows come so often, at least, while a host may be silent
-constexpr int64_t kAlertNs = 500 * kMs;    // for so long rows travel often after the last A
+constexpr int64_t kRowsInSilence = 4;    // rows come so often, at least, while a host may be silent
+constexpr int64_t kAlertNs = 500 * kMs;  // for so long rows travel often after the last A
 constexpr int64_t kLongWaitNs = 20 * kMs;  // of a rank, until its agent asks for that
 // Something comes more often from an agent that does not stand still.
 constexpr int64_t kAnswersNs = 1500 * kMs;
@@ -42,6 +42,8 @@ constexpr milliseconds kTurn{20};
 constexpr int64_t kLeaveNs = 1000 * kMs;
 // Of each rank, along with its row, while nobody waits.
 constexpr uint64_t kFewOperations = 4;
+// A message is a letter, and one host's rows at least, with their host and length.
+static_assert(board::kMostRowsBytes + 16 <= kMaxBlobBytes);
 
 std::string words_of_ranks(std::span<const int> ranks) {
   return name_ranks(std::vector<int>(ranks.begin(), ranks.end()));
@@ -57,6 +59,7 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
       silence_ns_(std::chrono::nanoseconds(silence).count()),
       host_(board.places().hosts.host_of(board.rank())),
       is_hub_(host_ == 0),
+      known_(static_cast<size_t>(board.ranks())),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (PeerConnection& line : lines) {
@@ -158,17 +161,9 @@ void Agent::handle(HostLine& line, std::string_view message) {
   message.remove_prefix(1);
   Status understood;
   switch (kind) {
-    case 'R': {
-      int32_t host = -1;
-      if (message.size() >= sizeof host) {
-        std::memcpy(&host, message.data(), sizeof host);
-        message.remove_prefix(sizeof host);
-      }
-      // Rank 0's agent speaks for all hosts, any other one for its own.
-      understood = is_hub_ && host != line.host ? Status(Code::kBootstrap, "rows of another host")
-                                                : mirror_.unpack_rows(message, host);
+    case 'R':
+      understood = take_rows(line, message);
       break;
-    }
     case 'E':
     case 'V': {
       auto error = mirror_.unpack_error(message);
@@ -258,17 +253,51 @@ void Agent::look(int64_t now) {
   }
 }
 
+// In as few messages as hold them: the centre of many hosts hands on the rows of all of them.
 void Agent::send_rows(bool fully) {
+  if (lines_.empty()) return;
+  struct RowsOf {
+    int32_t host;
+    std::string bytes;
+  };
   const base::HostMap& hosts = board_.places().hosts;
+  std::vector<RowsOf> all;
   for (int host = 0; host < hosts.hosts(); ++host) {
-    if (lines_.empty() || (!is_hub_ && host != host_)) continue;
-    const bool many = hosts.ranks_on(host).size() > 32;
-    std::string rows(reinterpret_cast<const char*>(&host), sizeof host);
-    rows += mirror_.pack_rows(host, fully && !many ? board::kHistory : kFewOperations);
-    for (HostLine& line : lines_) {
-      if (line.host != host) send(line, 'R', rows);
-    }
+    if (!is_hub_ && host != host_) continue;
+    all.push_back(
+        {host, mirror_.pack_rows(host, fully ? board::kHistory : kFewOperations, known_)});
   }
+  for (HostLine& line : lines_) {
+    std::string message;
+    for (const auto& [host, bytes] : all) {
+      if (line.host == host) continue;
+      if (!message.empty() && message.size() + bytes.size() > board::kMostRowsBytes) {
+        send(line, 'R', std::exchange(message, {}));
+      }
+      const auto length = static_cast<uint32_t>(bytes.size());
+      message.append(reinterpret_cast<const char*>(&host), sizeof host);
+      message.append(reinterpret_cast<const char*>(&length), sizeof length);
+      message += bytes;
+    }
+    if (!message.empty()) send(line, 'R', message);
+  }
+}
+
+Status Agent::take_rows(const HostLine& line, std::string_view message) const {
+  while (!message.empty()) {
+    int32_t host = -1;
+    uint32_t length = 0;
+    if (message.size() < sizeof host + sizeof length) break;
+    std::memcpy(&host, message.data(), sizeof host);
+    std::memcpy(&length, message.data() + sizeof host, sizeof length);
+    message.remove_prefix(sizeof host + sizeof length);
+    if (message.size() < length) break;
+    // Rank 0's agent speaks for all hosts, any other one for its own.
+    if (is_hub_ && host != line.host) return {Code::kBootstrap, "rows of another host"};
+    RONDO_TRY(mirror_.unpack_rows(message.substr(0, length), host));
+    message.remove_prefix(length);
+  }
+  return message.empty() ? Status() : Status(Code::kBootstrap, "rows that are cut off");
 }
 
 void Agent::send(HostLine& line, char kind, std::string_view payload) {
@@ -277,10 +306,10 @@ void Agent::send(HostLine& line, char kind, std::string_view payload) {
   message += payload;
   // A connection that fails is found by listen().
   const Status sent = line.connection.try_send(FrameKind::kControl, 0, message);
-  // Rows are sent again. An error is not: without it the ranks there would report another one.
-  if (sent.code() == Code::kTimeout && (kind == 'E' || kind == 'V')) {
-    give_up(line, "does not read what it is sent");
-  }
+  if (sent.code() != Code::kTimeout) return;
+  // Rows are sent again, whole. An error is not: without it the ranks there would report another one.
+  if (kind == 'R') std::ranges::fill(known_, 0);
+  if (kind == 'E' || kind == 'V') give_up(line, "does not read what it is sent");
 }
 
 void Agent::send_all(char kind, std::string_view payload, const HostLine* except) {

@@ -51,6 +51,7 @@ class Agent {
   void handle(HostLine& line, std::string_view message);
   void look(int64_t now);
   void send_rows(bool fully);
+  Status take_rows(const HostLine& line, std::string_view message) const;
   void send(HostLine& line, char kind, std::string_view payload);
   void send_all(char kind, std::string_view payload, const HostLine* except = nullptr);
   void settle(const board::FoundError& error);
@@ -69,6 +70,7 @@ class Agent {
   const bool is_hub_;
   std::vector<HostLine> lines_;
   std::vector<uint32_t> lives_;  // as last sent
+  std::vector<uint64_t> known_;  // by rank: up to which operation the others have been sent all
   int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
   int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;

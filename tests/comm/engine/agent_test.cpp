@@ -115,17 +115,18 @@ class OneOfTwo {
     agent_ = std::make_unique<Agent>(
         *board, std::move(lines), [](int) { return -1; }, silence);
   }
-  ~OneOfTwo() {
-    board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone));
+  ~OneOfTwo() { board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone)); }
+  /// The next message that has come; empty: none.
+  std::string next() {
+    auto received = other_.try_receive();
+    return received.ok() && *received ? (*received)->frame.payload : std::string();
   }
   /// Whether such a message has come.
   bool hears(char kind, const std::string& part) {
-    while (true) {
-      auto received = other_.try_receive();
-      if (!received.ok() || !*received) return false;
-      const std::string& message = (*received)->frame.payload;
-      if (message.starts_with(kind) && message.find(part) != std::string::npos) return true;
+    for (std::string message = next(); !message.empty(); message = next()) {
+      if (message[0] == kind && message.find(part) != std::string::npos) return true;
     }
+    return false;
   }
 
   const int64_t began_ns = base::now_ns();
@@ -145,6 +146,15 @@ bool soon(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return false;
+}
+
+board::Call call_of(uint64_t count) {
+  return {.collective = Collective::kAllReduce,
+          .type = DataType::kFloat32,
+          .op = ReduceOp::kSum,
+          .algorithm = Algorithm::kAuto,
+          .root = 0,
+          .count = count};
 }
 
 bool is(const board::Board& board, int rank, Life life) {
@@ -231,6 +241,28 @@ TEST_CASE("hosts that are quiet are not silent, however short that may be") {
   }
   CHECK_FALSE(hosts.at(0).has_error());
   CHECK_FALSE(hosts.at(1).has_error());
+}
+
+TEST_CASE("while ranks wait, operations that the other hosts know do not travel again") {
+  OneOfTwo here(0, milliseconds(30'000));
+  for (uint64_t at = 1; at <= board::kHistory; ++at) {
+    here.board->post(at, call_of(at), {}, {});
+  }
+  here.board->state(0).waiting_since_ns.store(base::now_ns() - 1'000'000'000);
+  here.board->state(0).waiting_for.store(1);
+  size_t whole = 0, last = 0, rows = 0;
+  CHECK(soon([&] {
+    for (std::string message = here.next(); !message.empty(); message = here.next()) {
+      if (message[0] != 'R') continue;
+      last = message.size();
+      whole = std::max(whole, last);
+      ++rows;
+    }
+    return rows > 10;
+  }));
+  CHECK(whole > board::kHistory * 48);
+  CHECK(last < 256);
+  here.board->state(0).waiting_for.store(-1);
 }
 
 TEST_CASE("an error that a host's ranks report without a verdict is every other host's, too") {

@@ -126,6 +126,27 @@ TEST_CASE("what an all_to_all_v exchanges travels") {
   CHECK(two.a.exchange(1, 0, 1)->sends == 5);
 }
 
+TEST_CASE("the rows of a host fit a frame, however many ranks it has and whatever they exchange") {
+  constexpr int kRanks = 1024;
+  TwoHosts two(kRanks);
+  const std::vector<uint64_t> counts(kRanks, 5);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == 1) continue;
+    Board board(two.at_a, kRanks, rank, "world", TwoHosts::places(kRanks));
+    for (uint64_t at = 1; at <= kHistory; ++at) {
+      if (at + 4 > kHistory) board.post_counts(at, counts, counts);
+      board.post(at, mirrored_call(at, Collective::kAllToAllV), {}, {});
+    }
+    board.show_messages(kMessages);
+  }
+  const std::string rows = Mirror(two.a).pack_rows(0, kHistory);
+  CHECK(rows.size() <= size_t{1} << 20);  // comm::kMaxBlobBytes
+  REQUIRE(Mirror(two.b).unpack_rows(rows, 0).ok());
+  const auto last = two.b.read(kRanks - 1, kHistory);
+  REQUIRE(last);
+  CHECK(last->call == mirrored_call(kHistory, Collective::kAllToAllV));
+}
+
 TEST_CASE("a host's rows are only for other hosts, and nonsense is refused") {
   TwoHosts two;
   two.b.post(1, mirrored_call(3), {}, {});
