@@ -64,9 +64,11 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (PeerConnection& line : lines) {
     (void)set_liveness(line.connection.fd(), silence);
+    const int fd = line.connection.fd();
     lines_.push_back({.host = board.places().hosts.host_of(line.rank),
                       .connection = std::move(line.connection),
-                      .heard_ns = base::now_ns()});
+                      .heard_ns = base::now_ns(),
+                      .in_children = ClosedInChildren(fd)});
   }
   thread_ = std::thread([this] {
     // Without an agent this host's ranks learn of nothing: they fail, rather than wait for ever.
@@ -74,6 +76,11 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
     if (!ended.ok()) board_.propose(ended);
     mirror_.show_agent(board::FirstError::kAgentEnded);
   });
+}
+
+void Agent::HostLine::close() {
+  in_children.end();
+  connection.close();
 }
 
 Agent::~Agent() {
@@ -180,7 +187,7 @@ void Agent::handle(HostLine& line, std::string_view message) {
       if (is_hub_) send_all('A', {}, &line);
       break;
     case 'G':
-      line.connection.close();
+      line.close();
       break;
     default:
       understood = Status(Code::kBootstrap, "an unknown message");
@@ -325,7 +332,7 @@ void Agent::lose(HostLine& line, const Status& why, int64_t now) {
   if (now - line.heard_ns > silence_ns_ / 2) {
     return give_up(line, "does not answer: " + why.message());
   }
-  line.connection.close();
+  line.close();
   const int first = board_.places().hosts.ranks_on(line.host).front();
   if (board_.has_left(first)) return;
   mirror_.mark_dead(first);
@@ -349,7 +356,7 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     // After the error: a rank that waits for one of them would report that it ended.
     for (const int rank : ranks) mirror_.mark_dead(rank);
   }
-  line.connection.close();
+  line.close();
 }
 
 }  // namespace rondo::comm

@@ -16,6 +16,7 @@
 #include "comm/board/board.hpp"
 #include "comm/board/mirror.hpp"
 #include "comm/bootstrap/meeting.hpp"
+#include "comm/control/closed_in_children.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
@@ -40,9 +41,11 @@ class Agent {
   struct HostLine {
     int host;
     Connection connection;
-    int64_t heard_ns;         // CLOCK_MONOTONIC, when anything came last
-    bool lost = false;        // its ranks count as dead
-    bool complained = false;  // in the log, of what it sent
+    int64_t heard_ns;              // CLOCK_MONOTONIC, when anything came last
+    bool lost = false;             // its ranks count as dead
+    bool complained = false;       // in the log, of what it sent
+    ClosedInChildren in_children;  // of the connection
+    void close();
   };
 
   void run();

@@ -2,7 +2,11 @@
 // everybody's, and hosts that end, or are silent, are noticed.
 #include "comm/control/agent.hpp"
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -115,7 +119,11 @@ class OneOfTwo {
     agent_ = std::make_unique<Agent>(
         *board, std::move(lines), [](int) { return -1; }, silence);
   }
-  ~OneOfTwo() { board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone)); }
+  ~OneOfTwo() { end_agent(); }
+  void end_agent() {
+    board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone));
+    agent_.reset();
+  }
   /// The next message that has come; empty: none.
   std::string next() {
     auto received = other_.try_receive();
@@ -127,6 +135,12 @@ class OneOfTwo {
       if (message[0] == kind && message.find(part) != std::string::npos) return true;
     }
     return false;
+  }
+
+  /// Whether this host's agent has closed its end.
+  bool is_closed() {
+    auto received = other_.try_receive();
+    return !received.ok() && received.status().code() == Code::kPeerDied;
   }
 
   const int64_t began_ns = base::now_ns();
@@ -263,6 +277,21 @@ TEST_CASE("while ranks wait, operations that the other hosts know do not travel 
   CHECK(whole > board::kHistory * 48);
   CHECK(last < 256);
   here.board->state(0).waiting_for.store(-1);
+}
+
+TEST_CASE("a forked child does not hide the end of its parent from other hosts") {
+  OneOfTwo here(1, milliseconds(30'000));
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pause();
+    _exit(0);
+  }
+  REQUIRE(child > 0);
+  here.end_agent();
+  CHECK(soon([&] { return here.is_closed(); }));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST_CASE("an error that a host's ranks report without a verdict is every other host's, too") {
