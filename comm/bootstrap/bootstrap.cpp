@@ -130,12 +130,14 @@ class Bootstrap::Impl {
     return local;
   }
 
-  /// RONDO_INTERFACE, else that by which the ranks have met.
+  /// RONDO_INTERFACE, else that by which the ranks have met. Ranks that met at loopback share a host,
+  /// and may have no secret: other hosts must not reach them.
   Result<Interface> interface_for_data() {
+    auto met = interface_of_socket(star_->links().front().connection.fd());
+    if (met.ok() && is_loopback(*met)) return met;
     auto chosen = chosen_interface();
     if (!chosen.ok()) return chosen.status();
-    return *chosen ? std::move(**chosen)
-                   : interface_of_socket(star_->links().front().connection.fd());
+    return *chosen ? std::move(**chosen) : std::move(met);
   }
 
   /// The same numbers may be other processes on other hosts.

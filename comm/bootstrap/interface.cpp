@@ -44,11 +44,6 @@ std::pair<const uint8_t*, size_t> bytes_of(const SocketAddress& address) {
   return {reinterpret_cast<const uint8_t*>(&v6.sin6_addr), 16};
 }
 
-bool is_loopback(const Interface& interface) {
-  const auto address = parse_address(interface.address, 0);
-  return address.ok() && is_loopback(*address);
-}
-
 /// Interfaces that container engines and hypervisors make for what runs on this host.
 bool is_internal(const Interface& interface) {
   if (is_loopback(interface)) return true;
@@ -169,7 +164,9 @@ Result<std::vector<Interface>> list_interfaces() {
       const SocketAddress address = address_from(each->ifa_addr);
       const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
       if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) continue;
-      found.push_back({.name = each->ifa_name, .address = text_of(address)});
+      // For an address with a label of its own, "eth0:1".
+      const std::string label = each->ifa_name;
+      found.push_back({.name = label.substr(0, label.find(':')), .address = text_of(address)});
     }
   }
   return found;
@@ -244,6 +241,11 @@ bool is_this_host(const std::string& name) {
   const auto interfaces = list_interfaces();
   const auto address = parse_address(name, 0);
   return interfaces.ok() && address.ok() && find_address(*interfaces, *address) != nullptr;
+}
+
+bool is_loopback(const Interface& interface) {
+  const auto address = parse_address(interface.address, 0);
+  return address.ok() && is_loopback(*address);
 }
 
 bool is_loopback(const SocketAddress& address) {

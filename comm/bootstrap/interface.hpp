@@ -47,6 +47,7 @@ struct SocketAddress {
   socklen_t bytes = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
+bool is_loopback(const Interface& interface);
 bool is_loopback(const SocketAddress& address);
 /// Not loopback, and not the address that stands for all.
 bool is_of(const SocketAddress& address, const std::vector<Interface>& interfaces);

@@ -51,6 +51,9 @@ TEST_CASE("RONDO_INTERFACE names an interface, a network or several", "[interfac
     expect_interface(chosen_by("fd78::/16"), "eth1", "fd78::1");
     expect_interface(chosen_by("ib0,192.168.0.0/16,eth1,eth0"), "eth1", "10.78.0.1");
     expect_interface(chosen_by("lo"), "lo", "127.0.0.1");
+    expect(std::system("ip addr add 10.99.0.1/24 dev eth0 label eth0:1") == 0, "ip");
+    expect_interface(chosen_by("10.99.0.0/16"), "eth0", "10.99.0.1");  // what UCX calls it
+    expect(std::system("ip addr del 10.99.0.1/24 dev eth0") == 0, "ip");
     for (const char* wrong : {"ib0", "192.168.0.0/16", "10.0.0.0/33", "10.0.0/8", "eth0/24"}) {
       const Status status = chosen_by(wrong).status();
       expect_eq(to_string(status.code()), to_string(Code::kInvalidArgument), wrong);
@@ -85,6 +88,21 @@ TEST_CASE("where other hosts reach this one", "[interface]") {
     const Status none = comm::interface_for_others({}).status();
     expect_eq(to_string(none.code()), to_string(Code::kUnavailable), none.message());
   });
+}
+
+TEST_CASE("ranks that meet at loopback are not reached from elsewhere", "[interface]") {
+  const Hosts hosts(1);
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    hosts.enter_network(0);
+    setenv("RONDO_INTERFACE", "eth0", 1);
+    comm::Identity identity = tcp_identity(rank, 2, 20'078);
+    identity.secret.clear();
+    auto met = comm::Bootstrap::meet(identity, "world", kLong);
+    expect(met.ok(), met.status().to_string());
+    for (const int first : {0, 1}) {
+      expect(met->meeting_place(first).starts_with("tcp://127.0.0.1:"), met->meeting_place(first));
+    }
+  }));
 }
 
 TEST_CASE("a connection's interface", "[interface]") {
