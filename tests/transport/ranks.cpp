@@ -115,7 +115,7 @@ std::string ucx_rank(Medium medium, MeetingPlace& place, const shm::FifoSizes& s
   auto opened = ucx::open({.channels = shape.channels,
                            .depth = shape.depth,
                            .slot_bytes = shape.slot_bytes,
-                           .devices = cabled ? kCable : "lo"});
+                           .interface = cabled ? kCable : "lo"});
   if (!opened.ok()) return opened.status().to_string();
   const std::string& own = (*opened)->address();
   MeetingPlace::Address& shown = place.addresses[rank];
@@ -248,7 +248,7 @@ bool is_available(Medium medium) {
   if (!is_ucx(medium)) return true;
   static const bool has_ucx = says(
       "UCX",
-      in_child([] { return ucx::open({.slot_bytes = 1, .devices = "lo"}).status().message(); }));
+      in_child([] { return ucx::open({.slot_bytes = 1, .interface = "lo"}).status().message(); }));
   if (!has_ucx || medium != Medium::kUcxHosts) return has_ucx;
   static const bool has_hosts = says("two hosts", why_no_cables());
   return has_hosts;

@@ -27,7 +27,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 ucx::Settings settings(size_t slot_bytes, uint32_t depth = 4) {
-  return {.channels = 1, .depth = depth, .slot_bytes = slot_bytes, .devices = "lo"};
+  return {.channels = 1, .depth = depth, .slot_bytes = slot_bytes, .interface = "lo"};
 }
 
 /// `address` as if it came from slots of `slot_bytes`.
@@ -243,7 +243,7 @@ TEST_CASE("settings that make no sense are refused; devices that do not exist ar
     CHECK(ucx::open(refused).status().code() == Code::kInvalidArgument);
   }
   ucx::Settings nowhere = settings(8);
-  nowhere.devices = "rondo-none";
+  nowhere.interface = "rondo-none";
   if (std::getenv("UCX_NET_DEVICES") == nullptr) {
     CHECK_THAT(ucx::open(nowhere).status().message(), testing::contains("rondo-none"));
   }

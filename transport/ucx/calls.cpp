@@ -4,10 +4,10 @@
 
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <string>
-#include <system_error>
+
+#include "transport/ucx/rdma.hpp"
 
 namespace rondo::transport::ucx {
 namespace {
@@ -94,12 +94,6 @@ const char* find_all(void* library, Calls* calls) {
 }
 
 }  // namespace
-
-bool has_rdma() {
-  std::error_code none;
-  const bool empty = std::filesystem::is_empty("/sys/class/infiniband", none);
-  return !empty && !none;
-}
 
 Result<const Calls*> load_ucx() {
   static std::mutex mutex;

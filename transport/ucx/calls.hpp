@@ -37,7 +37,4 @@ struct Calls {
 /// is tried again. Thread-safe. Error: kUnavailable.
 Result<const Calls*> load_ucx();
 
-/// Whether this host has a device of InfiniBand's kind, RoCE's included.
-bool has_rdma();
-
 }  // namespace rondo::transport::ucx

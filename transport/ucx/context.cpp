@@ -4,11 +4,10 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <limits>
-#include <sstream>
 #include <utility>
 
+#include "transport/ucx/rdma.hpp"
 #include "transport/ucx/wire.hpp"
 
 namespace rondo::transport::ucx {
@@ -35,17 +34,6 @@ Status validate(const Settings& settings) {
 }
 
 bool user_has_set(const char* name) { return std::getenv(name) != nullptr; }
-
-/// Whether UCX can use nothing but TCP on these devices ("eth0,eth1"), or, if empty, on this host.
-bool is_tcp_only(const std::string& devices) {
-  if (devices.empty() || devices == "all") return !has_rdma();
-  std::error_code none;
-  std::istringstream names(devices);
-  for (std::string name; std::getline(names, name, ',');) {
-    if (!std::filesystem::exists("/sys/class/net/" + name, none)) return false;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -88,23 +76,23 @@ Status UcxContext::configure(ucp_config_t* config) {
     return failed(std::string("setting ") + variable + " to " + value, status);
   };
   RONDO_TRY(set("UCX_TLS", "TLS", kTransports));
-  if (!settings_.devices.empty()) {
-    RONDO_TRY(set("UCX_NET_DEVICES", "NET_DEVICES", settings_.devices));
-  }
+  const std::string devices = with_rdma(settings_.interface, settings_.all_rdma);
+  if (!devices.empty()) RONDO_TRY(set("UCX_NET_DEVICES", "NET_DEVICES", devices));
   // UCX 1.13 ignores the second name, later ones refuse the first.
-  const auto set_tcp = [&](const std::string& name, const char* value) {
+  const auto set_tcp = [&](const std::string& name, const std::string& value) {
     if (user_has_set(("UCX_TCP_" + name).c_str())) return;
-    calls_->config_modify(config, name.c_str(), value);
-    calls_->config_modify(config, ("TCP_" + name).c_str(), value);
+    calls_->config_modify(config, name.c_str(), value.c_str());
+    calls_->config_modify(config, ("TCP_" + name).c_str(), value.c_str());
   };
   // Else a thread that connects to a host that is cut off hangs in connect() for two minutes.
   set_tcp("CONN_NB", "y");
   // An event can be that a peer died, after which UCX aborts at the next one that it got along with it
   // (assertion in tcp_iface.c).
   set_tcp("MAX_POLL", "1");
+  if (!settings_.ports.empty()) set_tcp("PORT_RANGE", settings_.ports);
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
-  if (!is_tcp_only(chosen != nullptr ? chosen : settings_.devices)) return {};
+  if (!is_tcp_only(chosen != nullptr ? chosen : devices)) return {};
   RONDO_TRY(set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf"));
   // UCX cuts messages into pieces of this size, each with calls of its own; its 64 KiB are too few.
   set_tcp("RX_SEG_SIZE", "256k");
@@ -129,9 +117,9 @@ Status UcxContext::make_context() {
   const char* const devices = std::getenv("UCX_NET_DEVICES");
   context_ = nullptr;
   return failed("opening network devices (" +
-                    (devices != nullptr          ? std::string(devices)
-                     : settings_.devices.empty() ? "all"
-                                                 : settings_.devices) +
+                    (devices != nullptr            ? std::string(devices)
+                     : settings_.interface.empty() ? "all"
+                                                   : settings_.interface) +
                     "; UCX_NET_DEVICES and UCX_TLS choose others)",
                 status);
 }

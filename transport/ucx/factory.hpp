@@ -13,12 +13,15 @@
 
 namespace rondo::transport::ucx {
 
-/// Equal on every rank, but for `devices`.
+/// Equal on every rank, but for the interface and what follows it.
 struct UcxSettings {
   int channels = 1;
   uint32_t depth = 8;     // slots of a link
   size_t slot_bytes = 0;  // capacity of a slot; below 4 GiB
-  std::string devices;    // UCX_NET_DEVICES, unless the user has set that; empty: UCX decides
+  /// With RDMA devices (rdma.hpp), unless the user has set UCX_NET_DEVICES; empty: UCX decides.
+  std::string interface {};
+  bool all_rdma = false;  // also devices that do not belong to that interface
+  std::string ports{};    // UCX_TCP_PORT_RANGE, as in "20000-20100"; empty: any
 };
 using Settings = UcxSettings;  // a type's own name is unique in the project
 

@@ -4,9 +4,12 @@
 // over loopback between them (tests/comm/faults has real ones).
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <set>
+#include <sstream>
 
 #include "comm/bootstrap/host.hpp"
 #include "tests/comm/communicator/world.hpp"
@@ -43,6 +46,23 @@ void run_on(const std::vector<int>& hosts, const std::function<void(Communicator
   require_all_ok(results);
 }
 
+/// No rank of these hosts gets a communicator.
+void expect_refused(const std::vector<int>& hosts, Code code, const std::string& says) {
+  layout = hosts;
+  comm::pretend_host = lie_on;
+  const TempDirectory directory;
+  const int size = static_cast<int>(hosts.size());
+  const auto results = run_ranks(How::kForks, size, [&](int rank) {
+    Config config = world_config(directory.path(), rank, size);
+    config.rendezvous = loopback_place(directory.path());
+    const auto made = Communicator::create(config);
+    expect(made.status().code() == code, made.status().to_string());
+    expect(made.status().message().find(says) != std::string::npos, made.status().to_string());
+  });
+  comm::pretend_host = nullptr;
+  require_all_ok(results);
+}
+
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
@@ -55,6 +75,30 @@ std::string text_of(const std::vector<int>& hosts) {
   std::string text = "ranks on hosts";
   for (const int host : hosts) text += " " + std::to_string(host);
   return text;
+}
+
+/// The TCP ports at which this process listens.
+std::set<int> listened_ports() {
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    own.insert(std::filesystem::read_symlink(entry, gone));
+  }
+  std::set<int> ports;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      // number: address:port remote state queues timer retransmissions uid timeout inode
+      std::istringstream words(line);
+      std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      if (word.size() < 10 || word[3] != "0A" || !own.contains("socket:[" + word[9] + "]"))
+        continue;
+      ports.insert(std::stoi(word[1].substr(word[1].find(':') + 1), nullptr, 16));
+    }
+  }
+  return ports;
 }
 
 const std::vector<std::vector<int>> kLayouts{{0, 1},       {0, 1, 0},    {0, 0, 1, 1},
@@ -161,20 +205,23 @@ TEST_CASE("reproducible results do not depend on how ranks lie on hosts") {
 TEST_CASE(
     "without UCX ranks on several hosts learn what to install, and those of one do not need it") {
   setenv("RONDO_UCX", "/nowhere/libucp.so.0", 1);
-  layout = {0, 1, 0};
-  comm::pretend_host = lie_on;
-  const TempDirectory directory;
-  const auto results = run_ranks(How::kForks, 3, [&](int rank) {
-    Config config = world_config(directory.path(), rank, 3);
-    config.rendezvous = loopback_place(directory.path());
-    const auto made = Communicator::create(config);
-    expect(made.status().code() == Code::kUnavailable, made.status().to_string());
-    expect(made.status().message().find("libucx0") != std::string::npos, made.status().to_string());
-  });
-  comm::pretend_host = nullptr;
-  require_all_ok(results);
+  expect_refused({0, 1, 0}, Code::kUnavailable, "libucx0");
   run_on({0, 0}, [](Communicator& comm) { expect_ok(comm.barrier(), "barrier"); });
   unsetenv("RONDO_UCX");
+}
+
+TEST_CASE("a rank listens at ports of RONDO_PORTS only, and says when they do not suffice") {
+  setenv("RONDO_PORTS", "23000-23039", 1);
+  run_on({0, 1}, [](Communicator& comm) {
+    expect_ok(comm.barrier(), "barrier");
+    const std::set<int> ports = listened_ports();
+    expect(ports.size() >= 2, "no ports");
+    expect(*ports.begin() >= 23'000 && *ports.rbegin() <= 23'039,
+           std::to_string(*ports.begin()) + " to " + std::to_string(*ports.rbegin()));
+  });
+  setenv("RONDO_PORTS", "23040-23041", 1);
+  expect_refused({0, 1}, Code::kResourceExhausted, "give it more ports");
+  unsetenv("RONDO_PORTS");
 }
 
 TEST_CASE("errors and the flight record know the hosts") {

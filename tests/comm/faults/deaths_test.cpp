@@ -87,12 +87,12 @@ TEST_CASE("who waits for another host does not wait on when its own host's agent
     gang.ranks().await(agent, "done");
     const int64_t killed_ns = now_ns();
     gang.ranks().kill(agent, SIGKILL);
-    const double took = gang.check(
-        killed_ns, {.survivors = {root},
-                    .codes = {Code::kPeerDied},
-                    .says = {"rank " + std::to_string(agent) + " ",
-                             "on host " + Hosts::name(gang.host_of(agent)), "gather"},
-                    .within_s = 1});
+    const double took =
+        gang.check(killed_ns, {.survivors = {root},
+                               .codes = {Code::kPeerDied},
+                               .says = {"rank " + std::to_string(agent) + " ",
+                                        "on host " + Hosts::name(gang.host_of(agent)), "gather"},
+                               .within_s = 1});
     show_time("rank " + std::to_string(agent) + " killed, whose host's other rank waits", took);
   }
 }
