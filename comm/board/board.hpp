@@ -134,7 +134,8 @@ struct alignas(128) RankState {
   std::atomic<int64_t> waiting_since_ns;  // CLOCK_MONOTONIC, when anything last moved
   std::atomic<uint32_t> algorithm;        // Algorithm of the operation; kAuto: not yet decided
   std::atomic<uint32_t> messages;         // peers and directions in which a message waits; 0: none
-  std::atomic<uint32_t> pid_namespace;    // inode: where `pid` is the rank's number
+  // Where `pid` is the rank's number: an inode; on another host a number of no namespace here.
+  std::atomic<uint32_t> pid_namespace;
   // While the rank's process waits for long in another communicator: packed_process() of the rank
   // there that it waits for; 0: it does not.
   std::atomic<uint64_t> elsewhere;

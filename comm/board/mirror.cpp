@@ -88,6 +88,18 @@ int64_t since_of(int64_t age_ns) {
   return now - std::clamp<int64_t>(age_ns, 0, now);
 }
 
+/// A number for a PID namespace of another host. Numbers of processes, and of namespaces, may be the
+/// same on several hosts. Linux's own begin at 0xef000000, so that this is none of this host's.
+uint32_t name_elsewhere(uint64_t pid_namespace, std::string_view boot_id) {
+  uint32_t hash = 2166136261U;  // FNV-1a
+  const auto add = [&hash](unsigned char byte) { hash = (hash ^ byte) * 16777619U; };
+  for (const char c : boot_id) add(static_cast<unsigned char>(c));
+  for (unsigned shift = 0; shift < 64; shift += 8) {
+    add(static_cast<unsigned char>(pid_namespace >> shift));
+  }
+  return (hash & 0x7fffffff) | 1;
+}
+
 Status nonsense() {
   return {Code::kBootstrap, "another host's agent sent rows that make no sense"};
 }
@@ -330,9 +342,11 @@ void Mirror::decide(const FoundError& error) const {
   board_.wake_all();
 }
 
-void Mirror::introduce(int rank, int32_t pid) const {
+void Mirror::introduce(int rank, int32_t pid, uint64_t pid_namespace,
+                       std::string_view boot_id) const {
   RankState& s = board_.state(rank);
   s.pid.store(pid, std::memory_order_relaxed);
+  s.pid_namespace.store(name_elsewhere(pid_namespace, boot_id), std::memory_order_relaxed);
   s.waiting_for.store(-1, std::memory_order_relaxed);
   s.heard_ns.store(base::now_ns(), std::memory_order_relaxed);
   s.life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);

@@ -44,8 +44,9 @@ class Mirror {
   /// That error is what this host's ranks report from now on, unless a verdict is known already.
   void decide(const FoundError& error) const;
 
-  /// Before the first operation: a rank of another host is there, and has this number.
-  void introduce(int rank, int32_t pid) const;
+  /// Before the first operation: a rank of another host is there, and has this number in that PID
+  /// namespace of its host, whose boot_id says which it is. The same on all boards of this host.
+  void introduce(int rank, int32_t pid, uint64_t pid_namespace, std::string_view boot_id) const;
   /// The agent is about to look, or, with FirstError::kAgentEnded, looks no more.
   void show_agent(int64_t now_ns) const;
 

@@ -109,8 +109,10 @@ void introduce_others(const Bootstrap& bootstrap, const board::Board& board) {
   if (!board.places().several() || !bootstrap.is_first_on_host()) return;
   const board::Mirror mirror(board);
   for (int rank = 0; rank < board.ranks(); ++rank) {
+    if (board.is_local(rank)) continue;
     const Peer& peer = bootstrap.peers()[static_cast<size_t>(rank)];
-    if (!board.is_local(rank)) mirror.introduce(rank, static_cast<int32_t>(peer.pid));
+    mirror.introduce(rank, static_cast<int32_t>(peer.pid), peer.pid_namespace,
+                     bootstrap.places()[static_cast<size_t>(rank)].boot_id);
   }
   mirror.show_agent(base::now_ns());
 }

@@ -228,6 +228,26 @@ TEST_CASE("errors of no rank, or of no code, are refused") {
   CHECK(two.a.error().message() == std::string(1019, 'x'));
 }
 
+TEST_CASE("processes of other hosts are told apart, though they have the same numbers") {
+  const size_t bytes = (Board::bytes_needed(4) + 127) / 128 * 128;
+  auto* const base = static_cast<std::byte*>(std::aligned_alloc(128, bytes));
+  std::memset(base, 0, bytes);
+  {
+    const Board board(base, 4, 0, "world",
+                      {.hosts = base::HostMap({0, 1, 2, 2}), .names = {"a", "b", "c"}});
+    const Mirror mirror(board);
+    mirror.introduce(1, 7, 0xefffffff, "boot b");
+    mirror.introduce(2, 7, 0xefffffff, "boot c");
+    mirror.introduce(3, 7, 0xf0000001, "boot c");
+    for (const int rank : {1, 2, 3}) {
+      board.state(0).elsewhere.store(packed_process(board.state(rank)));
+      CHECK(board.awaited_elsewhere(0) == rank);
+      CHECK(board.state(rank).pid_namespace.load() < 0xef000000);  // none of this host
+    }
+  }
+  std::free(base);
+}
+
 TEST_CASE("who is dead stays dead, unless a goodbye was on its way") {
   TwoHosts two;
   const Mirror at_a(two.a), at_b(two.b);
