@@ -199,9 +199,7 @@ void Bootstrap::close_sockets() { impl_->close_sockets(); }
 std::string Bootstrap::meeting_place(int rank) const {
   if (places().empty()) return {};
   const RankHost& place = places()[static_cast<size_t>(rank)];
-  const bool v6 = place.address.find(':') != std::string::npos;
-  return kTcpScheme + (v6 ? "[" + place.address + "]" : place.address) + ":" +
-         std::to_string(place.port);
+  return kTcpScheme + bracketed(place.address) + ":" + std::to_string(place.port);
 }
 const std::shared_ptr<const UniqueFd>& Bootstrap::listening() const { return impl_->listening(); }
 std::vector<PeerConnection> Bootstrap::take_control() { return impl_->take_control(); }

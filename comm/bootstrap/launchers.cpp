@@ -262,7 +262,7 @@ bool is_open_mpi(const Launcher& launcher) { return launcher.job == open_mpi_job
 /// "10.0.0.1,[fd77::1]": names and addresses of rank 0's host; empty: unknown.
 Result<std::string> rank_0_host(const Launcher* launcher) {
   auto host = variable("MASTER_ADDR");
-  if (host) return host->find(':') == std::string::npos ? *host : "[" + *host + "]";
+  if (host) return bracketed(*host);
   if (launcher == nullptr) return std::string();
   if (is_slurm(*launcher)) {
     return first_host(variable(which({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})).value_or(""));
@@ -274,8 +274,7 @@ Result<std::string> rank_0_host(const Launcher* launcher) {
   bool is_here = false;
   for (const std::string& address : addresses) {
     is_here = is_here || is_this_host(address);
-    const bool is_v6 = address.find(':') != std::string::npos;
-    list += (list.empty() ? "" : ",") + (is_v6 ? "[" + address + "]" : address);
+    list += (list.empty() ? "" : ",") + bracketed(address);
   }
   if (!list.empty() && !is_here && variable(launcher->rank) == "0") {
     return refuse("mpirun runs at " + list +

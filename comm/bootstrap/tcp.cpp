@@ -193,9 +193,9 @@ Result<TcpPlace> TcpPlace::parse(const std::string& text) {
   const size_t colon = rest.rfind(':');
   std::istringstream list(rest.substr(0, colon));
   for (std::string host; std::getline(list, host, ',');) {
-    const bool bracketed = host.starts_with('[') && host.ends_with(']');
-    if (!bracketed && host.find(':') != std::string::npos) break;
-    place.hosts_.push_back(bracketed ? host.substr(1, host.size() - 2) : host);
+    const bool in_brackets = host.starts_with('[') && host.ends_with(']');
+    if (!in_brackets && host.find(':') != std::string::npos) break;
+    place.hosts_.push_back(in_brackets ? host.substr(1, host.size() - 2) : host);
     if (place.hosts_.back().empty()) break;
   }
   if (colon == std::string::npos || !list.eof() || place.hosts_.empty() ||

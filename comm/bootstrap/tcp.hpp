@@ -17,6 +17,11 @@ namespace rondo::comm {
 
 inline const std::string kTcpScheme = "tcp://";
 
+/// As it stands before ":PORT": an IPv6 address in brackets.
+inline std::string bracketed(const std::string& address) {
+  return address.find(':') == std::string::npos ? address : "[" + address + "]";
+}
+
 /// tcp://HOST:PORT, or [HOST] for IPv6; several names or addresses of the same host are separated by
 /// commas. A name is resolved by the system's resolver and with its timeouts, once; while it is unknown, as that of a pod which is not ready, again every second. One
 /// thread.

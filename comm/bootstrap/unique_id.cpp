@@ -1,14 +1,18 @@
-// A unique id is "rondo1-" and 64 random hexadecimal digits. The directory's name is a hash of it,
-// so that the file system does not show the id.
+// A unique id is "rondo2-", "ADDRESS:PORT-" unless its maker's host has no interface for others, and 64
+// random hexadecimal digits. Without an address the ranks meet in a directory, whose name is a hash
+// of the id, so that the file system does not show it.
 #include "comm/bootstrap/unique_id.hpp"
 
+#include <netinet/in.h>
 #include <sodium.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <exception>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -24,12 +28,14 @@
 namespace rondo {
 
 using comm::refuse;
+using transport::UniqueFd;
 
 namespace {
 
-constexpr std::string_view kPrefix = "rondo1-";
-constexpr size_t kRandomBytes = 32, kIdChars = kPrefix.size() + 2 * kRandomBytes;
-static_assert(kIdChars <= kUniqueIdChars);
+constexpr std::string_view kPrefix = "rondo2-";
+constexpr size_t kRandomBytes = 32, kBareIdChars = kPrefix.size() + 2 * kRandomBytes;
+constexpr size_t kLongestPlace = INET6_ADDRSTRLEN + std::string_view("[]:65535-").size();
+static_assert(kBareIdChars + kLongestPlace <= kUniqueIdChars);
 
 // A rank's blob in Config::all_gather: words separated by spaces, filled up with zeros. From rank 0 the
 // id, its host, and where it listens for other hosts, address and port ("-" and 0: nowhere); from
@@ -45,9 +51,37 @@ std::string hex(const unsigned char* bytes, size_t count) {
   return text;
 }
 
-bool is_unique_id(std::string_view text) {
-  return text.size() == kIdChars && text.substr(0, kPrefix.size()) == kPrefix &&
-         text.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+/// "ADDRESS:PORT" of an id, empty: it has none; nothing: it is no id.
+std::optional<std::string_view> place_in(std::string_view id) {
+  if (id.size() < kBareIdChars || !id.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = id.substr(id.size() - 2 * kRandomBytes);
+  std::string_view place = id.substr(kPrefix.size(), id.size() - kBareIdChars);
+  if (digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  if (place.empty()) return place;
+  if (!place.ends_with('-')) return std::nullopt;
+  place.remove_suffix(1);
+  const bool good = place.find_first_not_of("0123456789abcdef.:[]") == std::string_view::npos &&
+                    comm::TcpPlace::parse(comm::kTcpScheme + std::string(place)).ok();
+  return good ? std::optional(place) : std::nullopt;
+}
+
+/// `place`: "ADDRESS:PORT-", or empty.
+Result<std::string> make_id(const std::string& place) {
+  if (sodium_init() < 0) return Status(Code::kSystem, "libsodium cannot start: no randomness");
+  std::array<unsigned char, kRandomBytes> bytes;
+  randombytes_buf(bytes.data(), bytes.size());
+  return std::string(kPrefix) + place + hex(bytes.data(), bytes.size());
+}
+
+/// Keeps the ports of the last ids of this process, so that no program gets one by chance before
+/// rank 0 listens at it.
+void keep_port(UniqueFd reserved) {
+  constexpr size_t kMost = 16;
+  static std::mutex mutex;
+  static std::deque<UniqueFd> kept;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(reserved));
+  if (kept.size() > kMost) kept.pop_front();
 }
 
 /// For both ways to meet without launcher variables.
@@ -102,7 +136,8 @@ Result<std::vector<std::vector<std::string>>> read_blobs(const std::vector<std::
                     "rank " + std::to_string(rank) + " cannot take part: " + text.substr(1));
     }
     auto words = words_of(text, rank == 0 ? 4 : 2);
-    const bool good = words && (rank == 0 ? is_unique_id((*words)[0]) : (*words)[0] == kReady);
+    const bool good =
+        words && (rank == 0 ? place_in((*words)[0]).has_value() : (*words)[0] == kReady);
     if (blobs[rank].size() != kBlobBytes || !good) {
       return Status(Code::kBootstrap, who + " gave " + std::to_string(blobs[rank].size()) +
                                           " bytes for rank " + std::to_string(rank) +
@@ -127,15 +162,23 @@ Result<std::string> host_word(int rank) {
 
 /// Rank 0's blob. It listens for other hosts before it knows whether there are any.
 Result<std::string> begin_place(const std::string& host, comm::ChosenPlace& place) {
-  auto id = make_unique_id();
+  auto id = make_id("");
   if (!id.ok()) return id.status();
   const std::string begin = *id + " " + host + " ";
   const auto interface = comm::interface_for_others({});
   if (!interface.ok()) return begin + "- 0";
   auto listener = comm::listen_anywhere(interface->address);
   if (!listener.ok()) return listener.status();
-  place.listening = std::make_shared<const transport::UniqueFd>(std::move(listener->socket));
+  place.listening = std::make_shared<const UniqueFd>(std::move(listener->socket));
   return begin + interface->address + " " + std::to_string(listener->port);
+}
+
+/// `subject` is on another host than rank 0.
+Status no_interface(const std::string& subject) {
+  return {Code::kUnavailable,
+          subject +
+              " on another host than rank 0, whose host has no interface but loopback and "
+              "those of containers: set RONDO_INTERFACE there"};
 }
 
 /// `words`: of all ranks.
@@ -148,24 +191,24 @@ Status choose_place(const std::vector<std::vector<std::string>>& words, comm::Ch
     return {};
   }
   if (first[2] == "-") {
-    return {Code::kUnavailable,
-            "rank " + std::to_string(other - words.begin()) +
-                " is on another host than rank 0, whose host has no interface but loopback and "
-                "those of containers: set RONDO_INTERFACE there"};
+    return no_interface("rank " + std::to_string(other - words.begin()) + " is");
   }
-  const bool v6 = first[2].find(':') != std::string::npos;
-  place.rendezvous = comm::kTcpScheme + (v6 ? "[" + first[2] + "]" : first[2]) + ":" + first[3];
+  place.rendezvous = comm::kTcpScheme + comm::bracketed(first[2]) + ":" + first[3];
   return {};
 }
 
 }  // namespace
 
 Result<std::string> make_unique_id() {
-  if (sodium_init() < 0) return Status(Code::kSystem, "libsodium cannot start: no randomness");
-  std::array<unsigned char, kRandomBytes> bytes;
-  randombytes_buf(bytes.data(), bytes.size());
-  return base::guarded([&]() -> Result<std::string> {
-    return std::string(kPrefix) + hex(bytes.data(), bytes.size());
+  return base::guarded([]() -> Result<std::string> {
+    const auto interface = comm::interface_for_others({});
+    // Without another interface than loopback no other host has ranks.
+    if (interface.status().code() == Code::kUnavailable) return make_id("");
+    RONDO_TRY(interface.status());
+    auto port = RONDO_TRY(comm::port_range());
+    auto reserved = RONDO_TRY(comm::reserve_port(interface->address, port));
+    keep_port(std::move(reserved.socket));
+    return make_id(comm::bracketed(interface->address) + ":" + std::to_string(reserved.port) + "-");
   });
 }
 
@@ -173,16 +216,24 @@ namespace comm {
 
 Status meet_by_unique_id(const Config& config, Identity& identity) {
   RONDO_TRY(check_given(config, "Config::unique_id"));
-  if (!is_unique_id(config.unique_id)) {
+  const auto place = place_in(config.unique_id);
+  if (!place) {
     return refuse("Config::unique_id (" + std::to_string(config.unique_id.size()) +
-                  " characters) is not what make_unique_id() gave: pass all " +
-                  std::to_string(kIdChars) + " characters on as they are");
+                  " characters) is not what make_unique_id() gave: pass all of it on as it is");
+  }
+  identity.secret.append(config.unique_id);
+  if (!place->empty()) {
+    identity.rendezvous = kTcpScheme + std::string(*place);
+    std::string address(place->substr(0, place->rfind(':')));
+    std::erase_if(address, [](char c) { return c == '[' || c == ']'; });
+    if (config.rank != 0 || is_this_host(address)) return {};
+    return refuse("Config::unique_id was made on another host, at " + std::string(*place) +
+                  ", where rank 0 cannot listen: call make_unique_id() on the host of rank 0");
   }
   constexpr size_t kNameBytes = 16;
   const Digest name = derive_key(key_of(config.unique_id), "directory");
   identity.rendezvous =
       "/tmp/rondo-" + std::to_string(geteuid()) + "/id-" + hex(name.data(), kNameBytes);
-  identity.secret.append(config.unique_id);
   return {};
 }
 

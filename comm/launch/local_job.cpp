@@ -506,8 +506,7 @@ std::string make_secret() {
 }
 
 std::string with_port(const std::string& address, int port) {
-  const bool is_v6 = address.find(':') != std::string::npos;
-  return (is_v6 ? "[" + address + "]:" : address + ":") + std::to_string(port);
+  return comm::bracketed(address) + ":" + std::to_string(port);
 }
 
 void prepare_process() {

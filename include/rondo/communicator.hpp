@@ -21,8 +21,10 @@
 namespace rondo {
 
 /// A fresh id for one communicator: printable, at most kUniqueIdChars characters, and secret,
-/// because a process of this user that knows it can join. Give it to every rank as
-/// Config::unique_id, by any means.
+/// because a process of this user that knows it can join. Call it on rank 0's host (in any process
+/// of it) and give the id to every rank, of any host, as Config::unique_id, by any means. It names
+/// an address by RONDO_INTERFACE and a port of RONDO_PORTS, which is kept for rank 0 until this
+/// process ends or has made 16 more.
 Result<std::string> make_unique_id();
 inline constexpr size_t kUniqueIdChars = 127;
 
@@ -42,8 +44,8 @@ struct Config {
   /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else derived from the launcher's name for the
   /// job.
   std::string rendezvous;
-  /// Instead of a directory: the result of one rank's make_unique_id(). rank and world_size must be
-  /// set; the environment does not say where to meet.
+  /// Instead of a directory: a result of make_unique_id(). rank and world_size must be set; the
+  /// environment does not say where to meet.
   std::string unique_id;
   /// Instead of both: create() calls it once on every rank to distribute a unique id that rank 0
   /// makes. rank and world_size must be set. Not called again after create().

@@ -132,8 +132,9 @@ int32_t rondo_version(void);
 
 typedef struct rondo_communicator rondo_communicator;
 
-/* An id that one communicator's ranks share; copy it as bytes (MPI_Bcast, a file, a store), and
- * keep it secret: a process of this user that knows it can join. */
+/* An id that one communicator's ranks share, on any hosts; make it on rank 0's host, copy it as
+ * bytes (MPI_Bcast, a file, a store), and keep it secret: a process of this user that knows it can
+ * join. */
 typedef struct rondo_unique_id {
   char text[128];
 } rondo_unique_id;

@@ -117,23 +117,23 @@ TEST_CASE("nothing is left behind, and the id does not show", "[unique_id]") {
     return names;
   };
   const auto before = ids();
-  auto id = make_unique_id();
-  REQUIRE(id.ok());
   std::set<std::string> during;
   struct stat info {};
+  ThreadGather gather(2);
   require_all_ok(run_ranks(How::kThreads, 2, [&](int rank) {
     Config config = given(rank, 2);
-    config.unique_id = *id;
-    if (rank == 0) return create_and_sum(config);
-    // Rank 0 waits for this rank, so its directory is there, or will be.
-    while (during.size() <= before.size()) during = ids();
-    for (const auto& name : during)
-      if (before.count(name) == 0) expect(stat(name.c_str(), &info) == 0, "stat " + name);
+    config.all_gather = gather.of(rank, [&, rank](Blobs&) {
+      if (rank == 0) return;
+      // Rank 0 waits for this rank, so its directory is there, or will be.
+      while (during.size() <= before.size()) during = ids();
+      for (const auto& name : during)
+        if (before.count(name) == 0) expect(stat(name.c_str(), &info) == 0, "stat " + name);
+    });
     create_and_sum(config);
   }));
   REQUIRE((info.st_mode & 07777) == 0700);
   REQUIRE(info.st_uid == geteuid());
-  const std::string digits = id->substr(id->size() - 64);
+  const std::string digits = gather.blobs()[0].substr(0, 71).substr(7);  // the rest of "rondo2-"
   for (const auto& name : during) REQUIRE(name.find(digits.substr(0, 16)) == std::string::npos);
   REQUIRE(ids() == before);
 }
@@ -150,8 +150,8 @@ TEST_CASE("ranks with different ids do not meet", "[unique_id]") {
   require_all_ok(results);
 }
 
-TEST_CASE("an id in the directory of another is refused: both are needed", "[unique_id]") {
-  // RONDO_SECRET is part of what ranks prove; the id alone says where.
+TEST_CASE("an id with another secret is refused: both are needed", "[unique_id]") {
+  // RONDO_SECRET is part of what ranks prove.
   auto id = make_unique_id();
   const auto results = run_ranks(How::kForks, 2, [&](int rank) {
     setenv("RONDO_SECRET", rank == 0 ? "a" : "b", 1);
@@ -169,10 +169,19 @@ TEST_CASE("an id in the directory of another is refused: both are needed", "[uni
 TEST_CASE("a unique id that cannot be used", "[unique_id]") {
   Config config = given(0, 2);
   const std::string id = *make_unique_id();
-  config.unique_id = id.substr(0, id.size() - 1);
-  require_says(Communicator::create(config).status(), Code::kInvalidArgument, "70 characters");
-  REQUIRE(Communicator::create(config).status().message().find(id.substr(10, 20)) ==
-          std::string::npos);
+  const std::string digits = id.substr(id.size() - 64);
+  for (const std::string& spoiled :
+       {id.substr(0, id.size() - 1), id.substr(1), "rondo2-10.0.0.1-" + digits,
+        "rondo2-host:1-" + digits, "rondo2-10.0.0.1:0-" + digits}) {
+    config.unique_id = spoiled;
+    const Status status = Communicator::create(config).status();
+    require_says(status, Code::kInvalidArgument,
+                 std::to_string(spoiled.size()) + " characters) is not what make_unique_id() gave");
+    REQUIRE(status.message().find(digits.substr(0, 20)) == std::string::npos);
+  }
+  config.unique_id = "rondo2-192.0.2.1:20000-" + digits;
+  require_says(Communicator::create(config).status(), Code::kInvalidArgument,
+               "192.0.2.1:20000, where rank 0 cannot listen");
   config.unique_id = id;
   config.rendezvous = "/tmp/elsewhere";
   require_says(Communicator::create(config).status(), Code::kInvalidArgument,
