@@ -93,6 +93,17 @@ std::string given_rendezvous(const std::optional<Launched>& launched) {
   return own && launched && !by_rondo_run ? "" : given;
 }
 
+/// Why they may be on others, though nothing says so to the rank beside MASTER_ADDR: the ranks must
+/// choose alike. Empty: they are not, or have no secret to meet elsewhere.
+std::string may_be_elsewhere(const std::optional<Launched>& launched, bool has_secret) {
+  const bool by_hand = !launched || (variable("RANK") && !variable("LOCAL_WORLD_SIZE"));
+  const auto address = variable("MASTER_ADDR");
+  if (!by_hand || !address || !has_secret || *address == "localhost") return {};
+  const auto numeric = parse_address(*address, 0);
+  if (numeric.ok() && is_loopback(*numeric)) return {};
+  return "MASTER_ADDR is \"" + *address + "\" and LOCAL_WORLD_SIZE not set";
+}
+
 /// Where ranks of several hosts meet. `other_host` says why they are on several.
 Result<std::string> derive_tcp(const std::string& other_host, bool has_secret) {
   auto address = rank_0_address();
@@ -153,13 +164,14 @@ Result<Identity> identity_from(const Config& config) {
   if (is_tcp(id.rendezvous)) return id;
   const bool settled = !id.rendezvous.empty();
   if (settled && !launched) return id;
-  const std::string other_host = find_other_host(launched);
+  std::string other_host = find_other_host(launched);
   if (settled && other_host.empty()) return id;
   if (settled) {
     return Status(Code::kUnavailable, other_host + ", and the rendezvous is " + id.rendezvous +
                                           ", a directory, where ranks of one host meet: give "
                                           "RONDO_RENDEZVOUS=tcp://HOST:PORT, with rank 0's host");
   }
+  if (other_host.empty()) other_host = may_be_elsewhere(launched, !id.secret.empty());
   auto derived = derive_rendezvous(other_host, !id.secret.empty());
   if (!derived.ok()) return derived.status();
   id.rendezvous = *derived;

@@ -180,6 +180,8 @@ TEST_CASE("plain variables, as of an indexed job's pods", "[clusters]") {
           "MASTER_ADDR=h0", "MASTER_PORT=29500", "RONDO_SECRET_FILE=" + file}});
   }
   CHECK(play(hosts, ranks).empty());
+  for (PlayedRank& rank : ranks) std::erase(rank.variables, "LOCAL_WORLD_SIZE=1");
+  CHECK(play(hosts, ranks).empty());
   for (PlayedRank& rank : ranks) rank.variables.emplace_back("RONDO_RENDEZVOUS=tcp://h0:23456");
   CHECK(play(hosts, ranks).empty());
 }
