@@ -6,6 +6,7 @@ executes the others; threads of this module complete their futures.
 """
 import contextlib
 import datetime
+import hashlib
 import logging
 import os
 import socket
@@ -370,6 +371,24 @@ def _create(given, options):
     return RondoBackend(rank, size, options, communicator)
 
 
+def _host():
+    """A word that ranks have in common if they share a host's network."""
+    with open("/proc/sys/kernel/random/boot_id", "rb") as boot:
+        return hashlib.blake2b(boot.read() + str(os.stat("/proc/self/ns/net").st_ino).encode(), digest_size=16).digest()
+
+
+def _agree_on_place(c):
+    """MASTER_ADDR and a MASTER_PORT that is free on rank 0's host."""
+    hosts = c.all_gather(bytearray(_host()), bytearray(16 * c.size))
+    one_host = bytes(hosts) == bytes(hosts[:16]) * c.size
+    place = bytearray(512)
+    if c.rank == 0:
+        with socket.create_server(("", 0)) as free:
+            own = f"{'127.0.0.1' if one_host else socket.gethostname()} {free.getsockname()[1]}".encode()
+            place[:len(own)] = own
+    return bytes(c.broadcast(place)).rstrip(b"\0").decode().split()
+
+
 def _describe_job():
     """Sets what init_process_group() reads by default where the launcher did not: mpirun and srun have names of their own for ranks,
     and no port. rondo knows the names, and its ranks agree on a port."""
@@ -378,12 +397,8 @@ def _describe_job():
         return
     try:
         with rondo.Communicator() as c:
-            port = bytearray(8)
-            if c.rank == 0:
-                with socket.create_server(("127.0.0.1", 0)) as free:
-                    port[:] = free.getsockname()[1].to_bytes(8, "little")
-            c.broadcast(port)
-            found = {"RANK": c.rank, "WORLD_SIZE": c.size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": int.from_bytes(port, "little")}
+            address, port = _agree_on_place(c)
+            found = {"RANK": c.rank, "WORLD_SIZE": c.size, "MASTER_ADDR": address, "MASTER_PORT": port}
     except rondo.Error as failure:
         logging.getLogger("rondo").warning("RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set: %s", failure)
         return
