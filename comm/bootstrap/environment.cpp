@@ -15,6 +15,7 @@
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/interface.hpp"
 #include "comm/bootstrap/launchers.hpp"
+#include "comm/bootstrap/pmix.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -104,6 +105,23 @@ std::string may_be_elsewhere(const std::optional<Launched>& launched, bool has_s
   return "MASTER_ADDR is \"" + *address + "\" and LOCAL_WORLD_SIZE not set";
 }
 
+/// By an id that rank 0 makes and the launcher's PMIx server passes on.
+Status meet_by_pmix(const Config& config, Identity& id) {
+  if (id.rank == 0) {
+    RONDO_TRY(pmix_publish([] {
+      auto made = make_unique_id();
+      return made.ok() ? *made : "rank 0: " + made.status().to_string();
+    }));
+  }
+  auto passed = pmix_published(config.bootstrap_timeout);
+  if (!passed.ok()) {
+    return Status(Code::kBootstrap,
+                  "rank 0 has published no place to meet: " + passed.status().message());
+  }
+  if (passed->starts_with("rank 0: ")) return {Code::kBootstrap, *passed};
+  return meet_by_passed_id(*passed, id);
+}
+
 /// Where ranks of several hosts meet. `other_host` says why they are on several.
 Result<std::string> derive_tcp(const std::string& other_host, bool has_secret) {
   auto address = rank_0_address();
@@ -170,6 +188,10 @@ Result<Identity> identity_from(const Config& config) {
     return Status(Code::kUnavailable, other_host + ", and the rendezvous is " + id.rendezvous +
                                           ", a directory, where ranks of one host meet: give "
                                           "RONDO_RENDEZVOUS=tcp://HOST:PORT, with rank 0's host");
+  }
+  if (launched && launched->by_pmix && !other_host.empty()) {
+    RONDO_TRY(meet_by_pmix(config, id));
+    return id;
   }
   if (other_host.empty()) other_host = may_be_elsewhere(launched, !id.secret.empty());
   auto derived = derive_rendezvous(other_host, !id.secret.empty());

@@ -13,6 +13,7 @@
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/interface.hpp"
 #include "comm/bootstrap/node_names.hpp"
+#include "comm/bootstrap/pmix.hpp"
 #include "comm/bootstrap/tcp.hpp"
 
 namespace rondo::comm {
@@ -257,6 +258,23 @@ Status check_local(const Launcher& names, const char* size_name, Launched& found
   return {};
 }
 
+/// PMIx leaves the number of ranks out of the environment, but its server knows it.
+Result<std::optional<Launched>> ask_pmix(const Launcher& names) {
+  auto place = pmix_place();
+  if (!place.ok()) {
+    return Status(place.status().code(),
+                  shown(names.rank) + " but WORLD_SIZE is not set: " + names.hint +
+                      "; the launcher cannot be asked: " + place.status().message());
+  }
+  RONDO_TRY(check_range(*place, "the rank that PMIx gives", "the world size that PMIx gives"));
+  Launched found{.place = *place, .elsewhere = {}, .by_pmix = true};
+  if (place->local_world_size != place->world_size) {
+    found.elsewhere = "of " + std::to_string(place->world_size) + " ranks PMIx has placed " +
+                      std::to_string(place->local_world_size) + " on this host";
+  }
+  return std::optional<Launched>(found);
+}
+
 bool is_open_mpi(const Launcher& launcher) { return launcher.job == open_mpi_job; }
 
 /// "10.0.0.1,[fd77::1]": names and addresses of rank 0's host; empty: unknown.
@@ -336,6 +354,9 @@ Result<std::optional<Launched>> read_launcher() {
   }
   RONDO_TRY(find_contradiction(*names));
   const char* size_name = which(names->world_size);
+  if (!variable(size_name) && names->job == pmix_job && variable("PMIX_NAMESPACE")) {
+    return ask_pmix(*names);
+  }
   if (!variable(size_name)) {
     return refuse(shown(names->rank) + " but " + size_name + " is not set: " + names->hint);
   }

@@ -25,6 +25,8 @@ struct Launched {
   Place place{};
   /// "LOCAL_WORLD_SIZE is 2 but WORLD_SIZE is 4" where ranks are on other hosts; else empty.
   std::string elsewhere;
+  /// The launcher's PMIx server said so, and ranks can pass on a text by it.
+  bool by_pmix = false;
 };
 /// Of the first launcher of the table whose variables are set; nothing: there is none.
 Result<std::optional<Launched>> read_launcher();

@@ -237,6 +237,15 @@ Status meet_by_unique_id(const Config& config, Identity& identity) {
   return {};
 }
 
+Status meet_by_passed_id(const std::string& id, Identity& identity) {
+  const auto place = place_in(id);
+  if (!place) return {Code::kBootstrap, "the launcher passed on another text than rank 0's id"};
+  if (place->empty()) return no_interface("ranks are");
+  identity.secret.append(id);
+  identity.rendezvous = kTcpScheme + std::string(*place);
+  return {};
+}
+
 Result<ChosenPlace> agree_on_unique_id(Config& config, Status own) {
   if (own.ok()) own = check_given(config, "Config::all_gather");
   if (own.ok() && !config.unique_id.empty()) {

@@ -17,6 +17,10 @@ namespace rondo::comm {
 /// without printing the id: make_unique_id() did not make it.
 Status meet_by_unique_id(const Config& config, Identity& identity);
 
+/// The same for an id that this rank has got by the means of its launcher. kUnavailable: the id says
+/// nowhere, because rank 0's host has no interface for others.
+Status meet_by_passed_id(const std::string& id, Identity& identity);
+
 /// Where ranks meet that share no directory: on rank 0 also the socket that listens there.
 struct ChosenPlace {
   std::string rendezvous;  // empty: the one that follows from the id

@@ -92,7 +92,8 @@ struct Place {
 
 /// Reads the environment of rondo-run, torchrun, Open MPI, MPICH, PALS, Slurm or PMIx; nullopt
 /// without any of them. For decisions before create(): pinning, devices, starting ranks.
-/// kInvalidArgument names a variable that is missing, wrong or contradicted by another.
+/// kInvalidArgument names a variable that is missing, wrong or contradicted by another. Under PMIx
+/// without WORLD_SIZE it connects to the launcher's server; kUnavailable: that fails.
 Result<std::optional<Place>> place_from_launcher();
 
 /// Settings that one call may override.

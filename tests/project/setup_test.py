@@ -12,7 +12,7 @@ TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort",
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
 ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
               "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen", "clang",
-              "libclang-rt-14-dev", "libucx-dev", "iproute2", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
+              "libclang-rt-14-dev", "libucx-dev", "iproute2", "libpmix-dev", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
 
 

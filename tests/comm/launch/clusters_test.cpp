@@ -21,6 +21,8 @@ using testing::TempDirectory;
 const std::vector<std::string> kPerf = {RONDO_PERF, "all_reduce", "-b", "8",  "-e",
                                         "8",        "-n",         "1",  "-w", "0"};
 
+constexpr const char* kNoLeaks = "ASAN_OPTIONS=detect_leaks=0";
+
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -56,18 +58,22 @@ std::string play(const Hosts& hosts, const std::vector<PlayedRank>& ranks) {
   return failures;
 }
 
-TEST_CASE("mpirun over two hosts", "[clusters]") {
-  const Hosts hosts(3);
-  const TempDirectory place;
-  // Hydra's agent gets flags of ssh's before the host.
-  const std::string agent = place.path() + "/agent";
+/// The remote agent of an mpirun. Hydra's gets flags of ssh's before the host.
+void write_agent(const std::string& path, const Hosts& hosts) {
   {
-    std::ofstream file(agent);
+    std::ofstream file(path);
     file << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexec";
     for (const std::string& word : hosts.agent()) file << " " << word;
     file << " \"$@\"\n";
   }
-  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+TEST_CASE("mpirun over two hosts", "[clusters]") {
+  const Hosts hosts(3);
+  const TempDirectory place;
+  const std::string agent = place.path() + "/agent";
+  write_agent(agent, hosts);
   for (const Mpirun& mpirun : mpiruns()) {
     INFO(mpirun.path);
     const auto run = [&](const std::string& list, std::vector<std::string> variables) {
@@ -107,6 +113,50 @@ TEST_CASE("mpirun over two hosts", "[clusters]") {
     CHECK(lost.exit_code != 0);
     CHECK(holds(lost.out + lost.err, "MASTER_ADDR"));
   }
+}
+
+TEST_CASE("PMIx alone: ranks ask the launcher's server for their number, a place and a secret",
+          "[clusters]") {
+  const Hosts hosts(3);
+  const TempDirectory place;
+  const std::string agent = place.path() + "/agent";
+  write_agent(agent, hosts);
+  // Without what other launchers with PMIx leave out. libpmix leaks a few bytes.
+  std::vector<std::string> no_variables = {"/usr/bin/env", kNoLeaks};
+  for (const char* name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"}) {
+    no_variables.insert(no_variables.begin() + 1, {"-u", std::string("OMPI_COMM_WORLD_") + name});
+  }
+  for (const Mpirun& mpirun : mpiruns()) {
+    if (!mpirun.is_open_mpi) continue;
+    for (const char* list : {"h0:2", "h0:2,h1:1", "h1:1,h2:2"}) {
+      INFO(mpirun.path << " on " << list);
+      const ProgramResult ran =
+          run_program(hosts.on(0, std::vector<std::string>{mpirun.path, "--mca", "plm_rsh_agent",
+                                                           agent, "--oversubscribe", "--bind-to",
+                                                           "none", "--host", list} +
+                                      no_variables + kPerf),
+                      kNoLauncher + std::vector<std::string>{"TMPDIR=" + place.path()},
+                      std::chrono::seconds(60));
+      INFO(ran.out << ran.err);
+      if (holds(ran.out + ran.err, "was built without pmix.h")) {
+        WARN("no PMIx in this build: not tested");
+        return;
+      }
+      CHECK(has_met(ran));
+      CHECK(holds(ran.out, std::string(list) == "h0:2" ? "# ranks: 2" : "# ranks: 3"));
+    }
+  }
+}
+
+TEST_CASE("PMIx variables without a server", "[clusters]") {
+  const ProgramResult ran = run_program(
+      kPerf,
+      kNoLauncher + std::vector<std::string>{"PMIX_RANK=1", "PMIX_NAMESPACE=none", kNoLeaks});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code != 0);
+  CHECK(holds(ran.err, "PMIX_RANK is 1 but WORLD_SIZE is not set"));
+  CHECK((holds(ran.err, "PMIx_Init failed") || holds(ran.err, "pmix.h") ||
+         holds(ran.err, "libpmix2")));
 }
 
 TEST_CASE("rondo-run over two hosts", "[clusters]") {

@@ -1,0 +1,160 @@
+// See pmix.hpp. The header's macros are not used: some call functions of the library, which is not
+// linked, so that its absence stops nothing.
+#include "comm/bootstrap/pmix.hpp"
+
+#include <dlfcn.h>
+#include <pmix.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace rondo::comm {
+namespace {
+
+constexpr const char* kLibrary = "libpmix.so.2";
+constexpr const char* kKey = "rondo.id";
+
+/// The library's functions.
+struct PmixCalls {
+  decltype(&::PMIx_Init) init = nullptr;
+  decltype(&::PMIx_Finalize) finalize = nullptr;
+  decltype(&::PMIx_Get) get = nullptr;
+  decltype(&::PMIx_Put) put = nullptr;
+  decltype(&::PMIx_Commit) commit = nullptr;
+  decltype(&::PMIx_Error_string) error_string = nullptr;
+
+  Status load() {
+    void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* const reason = ::dlerror();
+      return {Code::kUnavailable,
+              "cannot load PMIx's library: " + std::string(reason != nullptr ? reason : kLibrary) +
+                  "; install Debian's libpmix2"};
+    }
+    const auto find = [&](auto& function, const char* name) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+      return function != nullptr;
+    };
+    const bool all = find(init, "PMIx_Init") && find(finalize, "PMIx_Finalize") &&
+                     find(get, "PMIx_Get") && find(put, "PMIx_Put") &&
+                     find(commit, "PMIx_Commit") && find(error_string, "PMIx_Error_string");
+    if (all) return {};
+    return {Code::kUnavailable, std::string(kLibrary) + " lacks functions of PMIx"};
+  }
+};
+
+/// The process's connection to the launcher's server.
+class Client {
+ public:
+  static Client& of_process() {
+    static Client client;
+    return client;
+  }
+  /// A forked child is not connected.
+  ~Client() {
+    if (place_ && pid_ == getpid()) (void)calls_.finalize(nullptr, 0);
+  }
+  Client() = default;
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  Result<Place> place() {
+    const std::lock_guard lock(mutex_);
+    if (place_) return *place_;
+    RONDO_TRY(calls_.load());
+    RONDO_TRY(check("PMIx_Init", calls_.init(&self_, nullptr, 0)));
+    pid_ = getpid();
+    auto found = read_place();
+    if (found.ok()) {
+      place_ = *found;
+    } else {
+      (void)calls_.finalize(nullptr, 0);
+    }
+    return found;
+  }
+
+  Status publish(const std::function<std::string()>& make) {
+    const std::lock_guard lock(mutex_);
+    if (has_published_) return {};
+    std::string text = make();
+    pmix_value_t value{};
+    value.type = PMIX_STRING;
+    value.data.string = text.data();
+    RONDO_TRY(check("PMIx_Put", calls_.put(PMIX_GLOBAL, kKey, &value)));
+    RONDO_TRY(check("PMIx_Commit", calls_.commit()));
+    has_published_ = true;
+    return {};
+  }
+
+  Result<std::string> published(std::chrono::milliseconds timeout) {
+    const std::lock_guard lock(mutex_);
+    pmix_info_t limit{};
+    std::strcpy(limit.key, PMIX_TIMEOUT);
+    limit.value.type = PMIX_INT;
+    limit.value.data.integer = static_cast<int>(
+        std::max<int64_t>(1, std::chrono::ceil<std::chrono::seconds>(timeout).count()));
+    return get<std::string>(0, kKey, &limit);
+  }
+
+ private:
+  Status check(const std::string& call, pmix_status_t code) {
+    if (code == PMIX_SUCCESS) return {};
+    return {Code::kUnavailable, call + " failed: " + calls_.error_string(code)};
+  }
+
+  Result<Place> read_place() {
+    Place place;
+    place.rank = static_cast<int>(self_.rank);
+    place.world_size = RONDO_TRY(get<int>(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE));
+    place.local_world_size = RONDO_TRY(get<int>(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE));
+    place.local_rank = RONDO_TRY(get<int>(self_.rank, PMIX_LOCAL_RANK));
+    return place;
+  }
+
+  template <class T>
+  Result<T> get(pmix_rank_t rank, const char* key, const pmix_info_t* limit = nullptr) {
+    pmix_proc_t proc{};
+    std::memcpy(proc.nspace, self_.nspace, sizeof proc.nspace);
+    proc.rank = rank;
+    pmix_value_t* value = nullptr;
+    RONDO_TRY(check("PMIx_Get of " + std::string(key),
+                    calls_.get(&proc, key, limit, limit == nullptr ? 0 : 1, &value)));
+    std::optional<T> found;
+    if constexpr (std::is_same_v<T, int>) {
+      if (value->type == PMIX_UINT32) found = static_cast<int>(value->data.uint32);
+      if (value->type == PMIX_UINT16) found = value->data.uint16;
+    } else if (value->type == PMIX_STRING && value->data.string != nullptr) {
+      found = value->data.string;
+      std::free(value->data.string);
+    }
+    std::free(value);
+    if (found) return std::move(*found);
+    return Status(Code::kUnavailable, "PMIx gave " + std::string(key) + " as another type");
+  }
+
+  std::mutex mutex_;
+  PmixCalls calls_;
+  pmix_proc_t self_{};
+  pid_t pid_ = 0;
+  std::optional<Place> place_;
+  bool has_published_ = false;
+};
+
+}  // namespace
+
+Result<Place> pmix_place() { return Client::of_process().place(); }
+Status pmix_publish(const std::function<std::string()>& make) {
+  return Client::of_process().publish(make);
+}
+Result<std::string> pmix_published(std::chrono::milliseconds timeout) {
+  return Client::of_process().published(timeout);
+}
+
+}  // namespace rondo::comm
