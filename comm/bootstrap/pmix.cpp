@@ -6,9 +6,9 @@
 #include <pmix.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <type_traits>
@@ -25,6 +25,7 @@ struct PmixCalls {
   decltype(&::PMIx_Init) init = nullptr;
   decltype(&::PMIx_Finalize) finalize = nullptr;
   decltype(&::PMIx_Get) get = nullptr;
+  decltype(&::PMIx_Get_nb) get_nb = nullptr;
   decltype(&::PMIx_Put) put = nullptr;
   decltype(&::PMIx_Commit) commit = nullptr;
   decltype(&::PMIx_Error_string) error_string = nullptr;
@@ -43,8 +44,9 @@ struct PmixCalls {
       return function != nullptr;
     };
     const bool all = find(init, "PMIx_Init") && find(finalize, "PMIx_Finalize") &&
-                     find(get, "PMIx_Get") && find(put, "PMIx_Put") &&
-                     find(commit, "PMIx_Commit") && find(error_string, "PMIx_Error_string");
+                     find(get, "PMIx_Get") && find(get_nb, "PMIx_Get_nb") &&
+                     find(put, "PMIx_Put") && find(commit, "PMIx_Commit") &&
+                     find(error_string, "PMIx_Error_string");
     if (all) return {};
     return {Code::kUnavailable, std::string(kLibrary) + " lacks functions of PMIx"};
   }
@@ -93,14 +95,21 @@ class Client {
     return {};
   }
 
+  /// Open MPI 4 does not keep to PMIX_TIMEOUT for a rank of another host, so the wait is our own.
   Result<std::string> published(std::chrono::milliseconds timeout) {
     const std::lock_guard lock(mutex_);
-    pmix_info_t limit{};
-    std::strcpy(limit.key, PMIX_TIMEOUT);
-    limit.value.type = PMIX_INT;
-    limit.value.data.integer = static_cast<int>(
-        std::max<int64_t>(1, std::chrono::ceil<std::chrono::seconds>(timeout).count()));
-    return get<std::string>(0, kKey, &limit);
+    const pmix_proc_t first = process(0);
+    auto answer = std::make_shared<PmixAnswer>();
+    auto kept =
+        std::make_unique<std::shared_ptr<PmixAnswer>>(answer);  // until it comes, or for ever
+    RONDO_TRY(check("PMIx_Get_nb", calls_.get_nb(&first, kKey, nullptr, 0, take, kept.get())));
+    (void)kept.release();
+    std::unique_lock answer_lock(answer->mutex);
+    if (!answer->came.wait_for(answer_lock, timeout, [&] { return answer->status.has_value(); })) {
+      return Status(Code::kBootstrap, "nothing came within the timeout");
+    }
+    RONDO_TRY(check("PMIx_Get_nb", *answer->status));
+    return answer->text;
   }
 
  private:
@@ -112,30 +121,47 @@ class Client {
   Result<Place> read_place() {
     Place place;
     place.rank = static_cast<int>(self_.rank);
-    place.world_size = RONDO_TRY(get<int>(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE));
-    place.local_world_size = RONDO_TRY(get<int>(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE));
-    place.local_rank = RONDO_TRY(get<int>(self_.rank, PMIX_LOCAL_RANK));
+    place.world_size = RONDO_TRY(get(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE));
+    place.local_world_size = RONDO_TRY(get(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE));
+    place.local_rank = RONDO_TRY(get(self_.rank, PMIX_LOCAL_RANK));
     return place;
   }
 
-  template <class T>
-  Result<T> get(pmix_rank_t rank, const char* key, const pmix_info_t* limit = nullptr) {
-    pmix_proc_t proc{};
-    std::memcpy(proc.nspace, self_.nspace, sizeof proc.nspace);
-    proc.rank = rank;
-    pmix_value_t* value = nullptr;
-    RONDO_TRY(check("PMIx_Get of " + std::string(key),
-                    calls_.get(&proc, key, limit, limit == nullptr ? 0 : 1, &value)));
-    std::optional<T> found;
-    if constexpr (std::is_same_v<T, int>) {
-      if (value->type == PMIX_UINT32) found = static_cast<int>(value->data.uint32);
-      if (value->type == PMIX_UINT16) found = value->data.uint16;
-    } else if (value->type == PMIX_STRING && value->data.string != nullptr) {
-      found = value->data.string;
-      std::free(value->data.string);
+  pmix_proc_t process(pmix_rank_t rank) const {
+    pmix_proc_t named = self_;
+    named.rank = rank;
+    return named;
+  }
+
+  /// What the library's thread gives a waiting rank, which may have gone on.
+  struct PmixAnswer {
+    std::mutex mutex;
+    std::condition_variable came;
+    std::optional<pmix_status_t> status;
+    std::string text;
+  };
+  static void take(pmix_status_t status, pmix_value_t* value, void* kept) {
+    const std::unique_ptr<std::shared_ptr<PmixAnswer>> owned(
+        static_cast<std::shared_ptr<PmixAnswer>*>(kept));
+    PmixAnswer& answer = **owned;
+    const std::lock_guard lock(answer.mutex);
+    answer.status = status;
+    if (status == PMIX_SUCCESS && value != nullptr && value->type == PMIX_STRING) {
+      answer.text = value->data.string;
     }
+    answer.came.notify_all();
+  }
+
+  /// A number.
+  Result<int> get(pmix_rank_t rank, const char* key) {
+    const pmix_proc_t proc = process(rank);
+    pmix_value_t* value = nullptr;
+    RONDO_TRY(check("PMIx_Get of " + std::string(key), calls_.get(&proc, key, nullptr, 0, &value)));
+    const pmix_data_type_t type = value->type;
+    const int found =
+        type == PMIX_UINT16 ? value->data.uint16 : static_cast<int>(value->data.uint32);
     std::free(value);
-    if (found) return std::move(*found);
+    if (type == PMIX_UINT16 || type == PMIX_UINT32) return found;
     return Status(Code::kUnavailable, "PMIx gave " + std::string(key) + " as another type");
   }
 
