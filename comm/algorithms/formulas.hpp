@@ -15,6 +15,7 @@ struct WireTerms {
   double hops = 0;             // of its latency, one after the other
   double messages = 0;         // that the busiest rank sends, or receives
   double bytes = 0;            // that leave the busiest host, or enter it, whichever are more
+  double both_bytes = 0;       // that leave or enter a host: of the one where these are the most
   double fill_bytes = 0;       // of a pipeline: that one host passes on before the next one begins
   std::string_view text = "";  // `bytes` in words; empty where words are longer than the number
 };

@@ -238,6 +238,7 @@ WireTerms hierarchical_all_reduce_wire(const Load& l) {
   return {.hops = 2 * (h - 1),
           .messages = 2 * (h - 1) * l.messages(l.n / (h * l.on.least)),
           .bytes = 2 * (h - 1) / h * l.n,
+          .both_bytes = 4 * (h - 1) / h * l.n,
           .text = "2(H-1)/H * S"};
 }
 
@@ -261,6 +262,7 @@ WireTerms hierarchical_half_wire(const Load& l) {
   return {.hops = (l.on.hosts - 1) * passes(l),
           .messages = (blocks - 1) * l.messages(l.n),
           .bytes = l.on.outside * l.n,
+          .both_bytes = l.on.outside_two * l.n,
           .text = l.on.least == l.on.most ? "(H-1)/H * S" : "(N-n)/N * S, n the smallest host's"};
 }
 
@@ -277,6 +279,7 @@ WireTerms hierarchical_chain_wire(const Load& l) {
   return {.hops = h - 1,
           .messages = l.messages(chunk),
           .bytes = l.n,
+          .both_bytes = h > 2 ? 2 * l.n : l.n,
           .fill_bytes = (h - 2) * std::min(l.n, l.on.least * l.slot),
           .text = "S"};
 }
@@ -293,7 +296,8 @@ Terms hierarchical_all_to_all_terms(const Load& l) {
 WireTerms hierarchical_all_to_all_wire(const Load& l) {
   return {.hops = (l.on.hosts - 1) * l.on.most,
           .messages = l.on.outside * l.messages(l.n),
-          .bytes = l.on.pairs * l.n};
+          .bytes = l.on.pairs * l.n,
+          .both_bytes = 2 * l.on.pairs * l.n};
 }
 
 /// A rank's place, for volumes.

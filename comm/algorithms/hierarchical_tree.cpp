@@ -187,7 +187,8 @@ WireTerms hierarchical_tree_all_reduce_wire(const Load& l) {
   const double sent = count.messages + count.guests;
   return {.hops = count.stages + 2 * count.guests,
           .messages = sent * l.messages(l.n),
-          .bytes = sent * l.n};
+          .bytes = sent * l.n,
+          .both_bytes = 2 * sent * l.n};
 }
 
 Terms hierarchical_tree_terms(const Load& l, bool reduces) {
@@ -201,9 +202,12 @@ Terms hierarchical_tree_terms(const Load& l, bool reduces) {
 
 WireTerms hierarchical_tree_wire(const Load& l) {
   const double depth = heap_depth(l.on.hosts), children = heap_children(l.on.hosts);
+  // Of the host after the first, which has a parent, too.
+  const double inner = 1 + std::clamp<double>(l.on.hosts - 1 - kFan, 0, kFan);
   return {.hops = depth,
           .messages = depth * children * l.messages(l.n),
           .bytes = children * l.n,
+          .both_bytes = std::max(children, inner) * l.n,
           .fill_bytes = (depth - 1) * children * std::min(l.n, l.slot)};
 }
 

@@ -159,6 +159,7 @@ WireTerms ring_wire(const Load& l, double steps, double chunk, std::string_view 
   return {.hops = steps * l.on.ring_links / l.p,
           .messages = steps * l.messages(chunk),
           .bytes = l.on.ring_share * steps * chunk,
+          .both_bytes = 2 * l.on.ring_share * steps * chunk,
           .text = l.on.ring_share > 1 ? "" : text};
 }
 WireTerms ring_all_reduce_wire(const Load& l) {
@@ -167,20 +168,22 @@ WireTerms ring_all_reduce_wire(const Load& l) {
 WireTerms ring_half_wire(const Load& l) { return ring_wire(l, l.p - 1, l.n, "(N-1)/N * S"); }
 
 /// A chain of which `links` are between hosts.
-WireTerms ring_chain_wire(const Load& l, double links, double share) {
+WireTerms ring_chain_wire(const Load& l, double links, double share, double both) {
   return {.hops = links,
           .messages = l.messages(l.n),
           .bytes = share * l.n,
+          .both_bytes = both * l.n,
           .fill_bytes = (links - 1) * std::min(l.n, l.slot)};
 }
 WireTerms ring_down_wire(const Load& l) {
-  return ring_chain_wire(l, l.on.down_links, l.on.down_share);
+  return ring_chain_wire(l, l.on.down_links, l.on.down_share, l.on.down_both);
 }
 
 /// Every rank but the first sends twice.
 WireTerms ring_exclusive_scan_wire(const Load& l) {
   WireTerms wire = ring_down_wire(l);
   wire.bytes = 2 * l.on.late_share * l.n;
+  wire.both_bytes = 2 * l.on.late_both * l.n;
   if (l.p > 2) wire.messages *= 2;
   return wire;
 }
@@ -220,7 +223,10 @@ constexpr CollectiveTraits kRingCollectives[] = {
            return terms;
          },
      .volume = [](const Position& at) -> Volume { return {.sent = at.of_others(at.everything())}; },
-     .wire = [](const Load& l) { return ring_chain_wire(l, l.on.up_links, l.on.up_share); }},
+     .wire =
+         [](const Load& l) {
+           return ring_chain_wire(l, l.on.up_links, l.on.up_share, l.on.up_both);
+         }},
     {.collective = Collective::kInclusiveScan,
      .build = ring_inclusive_scan,
      .terms = ring_inclusive_scan_terms,

@@ -28,6 +28,9 @@ void count_pairs(const base::HostMap& map, HostSpread& spread) {
   spread.outside = ranks - spread.least;
   spread.later_pairs = std::max(most(earlier), most(later));
   for (const double n : on) spread.pairs = std::max(spread.pairs, n * (ranks - n));
+  for (size_t h = 0; h < on.size(); ++h) {
+    spread.outside_two = std::max(spread.outside_two, 2 * ranks - on[h] - on[(h + 1) % on.size()]);
+  }
 }
 
 void count_ring(const base::HostMap& map, int root, HostSpread& spread) {
@@ -43,18 +46,26 @@ void count_ring(const base::HostMap& map, int root, HostSpread& spread) {
   };
   for (int r = 0; r < ranks; ++r) count(r, 1);
   const auto share = [&] { return std::max(most(leave), most(enter)); };
+  const auto both = [&] {
+    PerHost sums = leave;
+    for (size_t h = 0; h < sums.size(); ++h) sums[h] += enter[h];
+    return most(sums);
+  };
   const int to_root = (root + ranks - 1) % ranks;
   spread.ring_links = links;
   spread.ring_share = share();
   count(root, -1);
   spread.up_links = links;
   spread.up_share = share();
+  spread.up_both = both();
   count(root, 1);
   count(to_root, -1);
   spread.down_links = links;
   spread.down_share = share();
+  spread.down_both = both();
   count(root, -0.5);
   spread.late_share = share();
+  spread.late_both = both();
 }
 
 void count_heap(const base::HostMap& map, int root, HostSpread& spread) {

@@ -89,7 +89,8 @@ Terms blocks_terms(const Load& l) { return star_terms(l, (l.p + 1) * l.n, 0); }
 WireTerms star_wire(const Load& l, double hops, double bytes) {
   return {.hops = hops,
           .messages = hops * l.on.outside_root * l.messages(bytes),
-          .bytes = l.on.outside_root * bytes};
+          .bytes = l.on.outside_root * bytes,
+          .both_bytes = hops * l.on.outside_root * bytes};
 }
 WireTerms one_way_star_wire(const Load& l) { return star_wire(l, 1, l.n); }
 

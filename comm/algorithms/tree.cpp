@@ -90,6 +90,7 @@ WireTerms tree_wire(const Load& l) {
   return {.hops = l.on.heap_depth,
           .messages = children(l.p) * l.messages(l.n),
           .bytes = l.on.heap_share * l.n,
+          .both_bytes = l.on.heap_links * l.n,
           .fill_bytes = (l.on.heap_depth - 1) * std::min(l.n, l.slot)};
 }
 
@@ -106,7 +107,8 @@ constexpr CollectiveTraits kTreeCollectives[] = {
      .wire = [](const Load& l) -> WireTerms {
        return {.hops = 2 * l.on.heap_depth,
                .messages = neighbours(l.p) * l.messages(l.n),
-               .bytes = l.on.heap_links * l.n};
+               .bytes = l.on.heap_links * l.n,
+               .both_bytes = 2 * l.on.heap_links * l.n};
      }},
     {.collective = Collective::kReduce,
      .build = tree_reduce,

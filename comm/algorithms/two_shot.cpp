@@ -110,12 +110,16 @@ void exchange_barrier(Schedule& s) {
 WireTerms exchange_wire(const Load& l, double shots, double chunk) {
   return {.hops = shots,
           .messages = shots * l.on.outside * l.messages(chunk),
-          .bytes = shots * l.on.pairs * chunk};
+          .bytes = shots * l.on.pairs * chunk,
+          .both_bytes = 2 * shots * l.on.pairs * chunk};
 }
 WireTerms two_shot_half_wire(const Load& l) { return exchange_wire(l, 1, l.n); }
 
 WireTerms two_shot_scan_wire(const Load& l) {
-  return {.hops = 1, .messages = l.on.outside * l.messages(l.n), .bytes = l.on.later_pairs * l.n};
+  return {.hops = 1,
+          .messages = l.on.outside * l.messages(l.n),
+          .bytes = l.on.later_pairs * l.n,
+          .both_bytes = l.on.pairs * l.n};
 }
 
 constexpr CollectiveTraits kTwoShotCollectives[] = {

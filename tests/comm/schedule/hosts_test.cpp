@@ -190,13 +190,17 @@ TEST_CASE("what ranks send is what their formulas say, and what crosses hosts wh
         add_crossings(op.programs[at], r, *hosts, crossings);
       }
       CHECK(crossings == report->crossings);
-      uint64_t most = 0;
-      for (const Crossing& c : crossings) most = std::max({most, c.elements_out, c.elements_in});
+      uint64_t most = 0, most_both = 0;
+      for (const Crossing& c : crossings) {
+        most = std::max({most, c.elements_out, c.elements_in});
+        most_both = std::max(most_both, c.elements_out + c.elements_in);
+      }
       const algorithms::WireTerms wire = row.wire({.p = static_cast<double>(n),
                                                    .n = static_cast<double>(count),
                                                    .slot = 64,
                                                    .on = algorithms::spread_of(*hosts, root)});
       CHECK(wire.bytes == Approx(static_cast<double>(most)));
+      CHECK(wire.both_bytes == Approx(static_cast<double>(most_both)));
     }
   });
 }
