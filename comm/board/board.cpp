@@ -13,6 +13,7 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
+#include "comm/base/printable.hpp"
 #include "comm/base/process.hpp"
 #include "comm/board/tags.hpp"
 
@@ -93,7 +94,8 @@ size_t BoardView::bytes_needed(int ranks) {
          static_cast<size_t>(ranks) *
              (sizeof(RankState) + sizeof(Doorbell) + kHistory * sizeof(OperationRecord) +
               kMessages * sizeof(MessageRecord) +
-              counts_kept(ranks) * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText));
+              counts_kept(ranks) * counts_words(ranks) * sizeof(uint64_t) + sizeof(ErrorText) +
+              sizeof(HostRecord));
 }
 
 BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
@@ -115,6 +117,8 @@ BoardView::BoardView(const std::byte* base, int ranks) : ranks_(ranks) {
   counts_ = reinterpret_cast<std::atomic<uint64_t>*>(at);
   at += sizeof(uint64_t) * static_cast<size_t>(ranks) * counts_kept(ranks) * counts_words(ranks);
   error_texts_ = reinterpret_cast<ErrorText*>(at);
+  at += sizeof(ErrorText) * static_cast<size_t>(ranks);
+  host_records_ = reinterpret_cast<HostRecord*>(at);
 }
 
 Board::Board(std::byte* base, int ranks, int rank, std::string_view name, Places places)
@@ -132,6 +136,14 @@ Board::Board(std::byte* base, int ranks, int rank, std::string_view name, Places
   if (places_.hosts.local_rank(rank) != 0) return;
   header_->version = BoardHeader::kVersion;
   header_->ranks = static_cast<uint32_t>(ranks);
+  header_->host = static_cast<uint32_t>(places_.hosts.host_of(rank));
+  for (int peer = 0; peer < ranks; ++peer) {
+    const auto host = static_cast<size_t>(places_.hosts.host_of(peer));
+    HostRecord& record = host_records_[peer];
+    record.host = static_cast<uint32_t>(host);
+    if (!places_.several() || host >= places_.names.size()) continue;
+    places_.names[host].copy(record.name, sizeof(record.name) - 1);
+  }
   name.copy(header_->name, sizeof(header_->name) - 1);
   // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
   header_->magic.store(BoardHeader::kMagic, std::memory_order_release);
@@ -342,7 +354,23 @@ Status BoardView::read_error() const {
   return base::guarded([&] { return Status(code == Code::kOk ? Code::kSystem : code, text); });
 }
 
+Places BoardView::read_places() const {
+  std::vector<int> labels;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const uint32_t host = host_records_[rank].host;
+    labels.push_back(host < static_cast<uint32_t>(ranks_) ? static_cast<int>(host) : 0);
+  }
+  Places places{.hosts = base::HostMap(labels), .names = {}};
+  for (int host = 0; places.several() && host < places.hosts.hosts(); ++host) {
+    char name[sizeof(HostRecord::name)];
+    std::memcpy(name, host_records_[places.hosts.ranks_on(host)[0]].name, sizeof(name));
+    places.names.push_back(base::printable({name, ::strnlen(name, sizeof(name))}, sizeof(name)));
+  }
+  return places;
+}
+
 std::string BoardView::to_string() const {
+  const Places places = read_places();
   std::string text;
   for (int peer = 0; peer < ranks_; ++peer) {
     const RankState& s = states_[peer];
@@ -350,8 +378,12 @@ std::string BoardView::to_string() const {
     const uint64_t finished = s.finished.load(std::memory_order_acquire);
     const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
     const auto life = static_cast<Life>(s.life.load(std::memory_order_acquire));
-    text += fmt::format("rank {} (pid {}, {}): {} begun, {} finished", peer,
-                        s.pid.load(std::memory_order_relaxed),
+    const std::string where =
+        places.several()
+            ? " on host " + places.names[static_cast<size_t>(places.hosts.host_of(peer))]
+            : "";
+    text += fmt::format("rank {} (pid {}{}, {}): {} begun, {} finished", peer,
+                        s.pid.load(std::memory_order_relaxed), where,
                         life == Life::kAlive  ? "here"
                         : life == Life::kGone ? "gone"
                         : life == Life::kDead ? "dead"

@@ -6,7 +6,7 @@
 // Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
 //   what                               writer
-//   BoardHeader                        the host's first rank, once
+//   BoardHeader, HostRecord[ranks]     the host's first rank, once
 //   FirstError                         the first finder of an error, by compare-and-swap; verdict: the agent
 //   RankState[ranks]                   that rank
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
@@ -14,6 +14,7 @@
 //   MessageRecord[ranks][kMessages]    that rank, while it waits
 //   Counts[ranks][2 to 64]             that rank: what its last all_to_all_v's exchange
 //   ErrorText[ranks]                   that rank, while FirstError names none
+//   HostRecord[ranks]                  see above
 #pragma once
 
 #include <algorithm>
@@ -92,13 +93,21 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 8;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 9;                 // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
-  char name[112];  // of the communicator, ends in 0; cut where it is longer
+  uint32_t host;   // whose ranks share this board
+  char name[108];  // of the communicator, ends in 0; cut where it is longer
 };
 static_assert(sizeof(BoardHeader) == 128);
+
+/// Where a rank is. Before the header's magic, and as trustworthy as the header.
+struct alignas(64) HostRecord {
+  uint32_t host;
+  char name[60];  // of the host, ends in 0; cut where it is longer; empty where there is one host
+};
+static_assert(sizeof(HostRecord) == 64);
 
 /// 64 bytes; eight words, so that a reader that races with the owner's next lap sees torn but
 /// defined values, which the sequence word then exposes.
@@ -232,6 +241,10 @@ class BoardView {
   Status error() const { return has_error() ? read_error() : Status(); }
   bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
 
+  /// Which host each rank is on, as the host's first rank has written it; from a board that a stranger
+  /// reads, as far as it makes sense. A single host has no name.
+  Places read_places() const;
+
   /// The last operations of every rank, and the messages with which it waits, as text.
   std::string to_string() const;
 
@@ -251,6 +264,7 @@ class BoardView {
   MessageRecord* messages_;
   std::atomic<uint64_t>* counts_;
   ErrorText* error_texts_;
+  HostRecord* host_records_;
 };
 
 /// One rank's view of the board. Thread rule: post, finish, show_message and show_messages belong

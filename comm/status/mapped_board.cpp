@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -57,6 +58,7 @@ Result<MappedBoard> MappedBoard::open(transport::UniqueFd fd) {
     return not_a_board(fmt::format("{} ranks do not fit {} bytes", ranks, bytes));
   }
   board.ranks_ = static_cast<int>(ranks);
+  board.host_ = static_cast<int>(std::min(header->host, kMostRanks));
   char name[sizeof(header->name)];
   std::memcpy(name, header->name, sizeof(name));
   board.name_ = base::printable({name, ::strnlen(name, sizeof(name))}, sizeof(name));

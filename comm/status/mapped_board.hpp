@@ -25,6 +25,8 @@ class MappedBoard {
   board::BoardView view() const { return {mapping_.get(), ranks_}; }
   /// Of the communicator.
   const std::string& name() const { return name_; }
+  /// Whose ranks share the board: their processes are here, and the other ranks' rows are copies.
+  int host() const { return host_; }
   /// For handing on; still this object's.
   int fd() const { return fd_.get(); }
   /// The same for the same board (the inode's number).
@@ -40,7 +42,7 @@ class MappedBoard {
   transport::UniqueFd fd_;
   std::unique_ptr<const std::byte, Unmap> mapping_;
   uint64_t id_ = 0;
-  int ranks_ = 0;
+  int ranks_ = 0, host_ = 0;
   std::string name_;
 };
 

@@ -49,6 +49,7 @@ Json to_json(const board::Message& message) {
 
 Json to_json(const RankSnapshot& rank) {
   Json json = {{"rank", rank.rank},
+               {"host", rank.host},
                {"pid", rank.pid},
                {"does", to_string(rank.doing)},
                {"pid_is_of_another_namespace", rank.foreign_pid},
@@ -56,6 +57,7 @@ Json to_json(const RankSnapshot& rank) {
                {"begun", rank.begun},
                {"ended", rank.ended},
                {"operation", rank.operation.empty() ? Json() : Json(rank.operation)}};
+  if (rank.age_seconds) json["age_seconds"] = *rank.age_seconds;
   if (rank.elsewhere >= 0) json["waits_elsewhere_for"] = rank.elsewhere;
   if (rank.doing == Doing::kWaiting) {
     json["waits_for"] = rank.peer == kAnySource ? Json() : Json(rank.peer);
@@ -79,6 +81,7 @@ Json to_json(const Snapshot& snapshot) {
   Json ranks = Json::array();
   for (const RankSnapshot& rank : snapshot.ranks) ranks.push_back(to_json(rank));
   return {{"communicator", snapshot.communicator},
+          {"hosts", snapshot.hosts},
           {"ranks", std::move(ranks)},
           {"chains", waiting_chains(snapshot)},
           {"error", snapshot.error.empty() ? Json(nullptr) : Json(snapshot.error)}};

@@ -6,7 +6,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "comm/algorithms/algorithm.hpp"
@@ -36,16 +38,18 @@ std::optional<board::Posted> last_posted(const BoardView& board, int rank, uint6
   return std::nullopt;
 }
 
-double seconds_since(const RankState& state) {
-  const int64_t since_ns = state.waiting_since_ns.load(std::memory_order_relaxed);
+double seconds_since(const std::atomic<int64_t>& moment) {
+  const int64_t since_ns = moment.load(std::memory_order_relaxed);
   return static_cast<double>(std::max<int64_t>(base::now_ns() - since_ns, 0)) * 1e-9;
 }
 
-void describe_wait(const RankState& state, const board::Call& call, int ranks, RankSnapshot& rank) {
-  rank.seconds = seconds_since(state);
+void describe_wait(const RankState& state, const board::Call& call,
+                   const schedule::SharedHosts& hosts, RankSnapshot& rank) {
+  rank.seconds = seconds_since(state.waiting_since_ns);
   rank.algorithm = static_cast<Algorithm>(state.algorithm.load(std::memory_order_relaxed));
+  if (call.root < 0 || call.root >= hosts->ranks()) return;  // a board that a stranger wrote
   const uint32_t step = state.step.load(std::memory_order_relaxed);
-  auto schedule = algorithms::build(call.collective, rank.algorithm, ranks, rank.rank, call.root);
+  auto schedule = algorithms::build(call.collective, rank.algorithm, hosts, rank.rank, call.root);
   if (!schedule.ok() || step >= schedule->steps.size()) return;
   rank.step = step;
   rank.steps = static_cast<uint32_t>(schedule->steps.size());
@@ -61,9 +65,13 @@ std::string message_with(const RankSnapshot& rank) {
   return "a message (send, recv)";
 }
 
-RankSnapshot look_at(const BoardView& board, int r) {
+RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts& hosts,
+                     int own_host) {
   const RankState& state = board.state(r);
-  RankSnapshot rank{.rank = r, .pid = state.pid.load(std::memory_order_relaxed)};
+  RankSnapshot rank{
+      .rank = r, .pid = state.pid.load(std::memory_order_relaxed), .host = hosts->host_of(r)};
+  const bool here = rank.host == own_host;
+  if (!here) rank.age_seconds = seconds_since(state.heard_ns);
   // Before the rest: a rank that leaves has done so after all else.
   const auto life = static_cast<Life>(state.life.load(std::memory_order_acquire));
   const int peer = state.waiting_for.load(std::memory_order_relaxed);
@@ -72,19 +80,22 @@ RankSnapshot look_at(const BoardView& board, int r) {
   rank.message_lanes = state.messages.load(std::memory_order_relaxed);
   const auto posted = last_posted(board, r, rank.begun);
   if (posted) rank.operation = posted->call.to_string();
-  rank.foreign_pid = life == Life::kAlive &&
+  rank.foreign_pid = here && life == Life::kAlive &&
                      !base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed));
-  if (life == Life::kAlive && !rank.foreign_pid) rank.process = board::process_state(rank.pid);
+  const bool has_process = here && life == Life::kAlive && !rank.foreign_pid;
+  if (has_process) rank.process = board::process_state(rank.pid);
   if (life != Life::kAlive) {
-    rank.doing = life == Life::kGone ? Doing::kLeft : Doing::kNotCome;
-  } else if (!rank.foreign_pid && has_ended(rank.process)) {
+    rank.doing = life == Life::kGone   ? Doing::kLeft
+                 : life == Life::kDead ? Doing::kDead
+                                       : Doing::kNotCome;
+  } else if (has_process && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
   } else if (rank.begun <= rank.ended &&
              (peer == kAnySource || (peer >= 0 && peer < board.ranks()))) {
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
     rank.operation = message_with(rank);
-    rank.seconds = seconds_since(state);
+    rank.seconds = seconds_since(state.waiting_since_ns);
   } else if (rank.begun <= rank.ended) {
     rank.doing = Doing::kOutside;
     rank.elsewhere = board.awaited_elsewhere(r);
@@ -93,7 +104,7 @@ RankSnapshot look_at(const BoardView& board, int r) {
   } else {
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
-    describe_wait(state, posted->call, board.ranks(), rank);
+    describe_wait(state, posted->call, hosts, rank);
   }
   return rank;
 }
@@ -144,7 +155,16 @@ std::vector<int> path_from(const Snapshot& snapshot, int head) {
   }
 }
 
-std::string row_of(const RankSnapshot& rank) {
+/// A cell, wide enough for every host's name; nothing where there is one host. Of the heading: -1.
+std::string host_cell(const Snapshot& snapshot, int host) {
+  if (snapshot.hosts.empty()) return "";
+  size_t width = 4;
+  for (const std::string& name : snapshot.hosts) width = std::max(width, name.size());
+  return fmt::format("{:<{}}  ", host < 0 ? "host" : snapshot.hosts[static_cast<size_t>(host)],
+                     width);
+}
+
+std::string row_of(const Snapshot& snapshot, const RankSnapshot& rank) {
   const bool waits = rank.doing == Doing::kWaiting;
   const bool in_operation = rank.begun > rank.ended || waits;
   std::string step = "-", round = "-", wait = "-", peer = "-";
@@ -160,11 +180,12 @@ std::string row_of(const RankSnapshot& rank) {
   if (waits && rank.algorithm != Algorithm::kAuto && operation.find(" by ") == std::string::npos) {
     operation += fmt::format(" by {}", name(rank.algorithm));
   }
-  return fmt::format(
-      "{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}", rank.rank, rank.pid,
-      rank.process.empty() ? to_string(rank.doing)
-                           : fmt::format("{} ({})", to_string(rank.doing), rank.process),
-      rank.begun, step, round, peer, wait, operation);
+  return fmt::format("{:>4}  {}{:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}", rank.rank,
+                     host_cell(snapshot, rank.host), rank.pid,
+                     rank.process.empty()
+                         ? to_string(rank.doing)
+                         : fmt::format("{} ({})", to_string(rank.doing), rank.process),
+                     rank.begun, step, round, peer, wait, operation);
 }
 
 /// A line for each.
@@ -180,6 +201,19 @@ std::string messages_of(const RankSnapshot& rank) {
   return text;
 }
 
+/// How old the rows of other hosts' ranks are.
+std::string remote_rows(const Snapshot& snapshot) {
+  std::vector<int> remote;
+  double oldest = 0;
+  for (const RankSnapshot& rank : snapshot.ranks) {
+    if (!rank.age_seconds) continue;
+    remote.push_back(rank.rank);
+    oldest = std::max(oldest, *rank.age_seconds);
+  }
+  if (remote.empty()) return "";
+  return fmt::format("{}: on other hosts, as it was up to {:.2g} s ago\n", list_of(remote), oldest);
+}
+
 }  // namespace
 
 const char* to_string(Doing doing) {
@@ -189,8 +223,13 @@ const char* to_string(Doing doing) {
 
 Snapshot take(const MappedBoard& board) {
   const BoardView view = board.view();
-  Snapshot snapshot{.communicator = board.name()};
-  for (int rank = 0; rank < view.ranks(); ++rank) snapshot.ranks.push_back(look_at(view, rank));
+  board::Places places = view.read_places();
+  const auto hosts = std::make_shared<const base::HostMap>(std::move(places.hosts));
+  Snapshot snapshot{.communicator = board.name(), .hosts = std::move(places.names)};
+  const int own_host = hosts->hosts() > 1 ? board.host() : 0;
+  for (int rank = 0; rank < view.ranks(); ++rank) {
+    snapshot.ranks.push_back(look_at(view, rank, hosts, own_host));
+  }
   if (const Status error = view.error(); !error.ok()) snapshot.error = error.to_string();
   return snapshot;
 }
@@ -233,9 +272,10 @@ std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
 std::string to_text(const Snapshot& snapshot) {
   std::string text = fmt::format("communicator \"{}\" of {}\n", snapshot.communicator,
                                  comm::counted(snapshot.ranks.size(), "rank"));
-  text += fmt::format("{:>4}  {:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
-                      "pid", "does", "operation", "step", "round", "peer", "for", "what");
-  for (const RankSnapshot& rank : snapshot.ranks) text += row_of(rank) + "\n";
+  text += fmt::format("{:>4}  {}{:>8}  {:<24}  {:>10}  {:<28}  {:>6}  {:>5}  {:>8}  {}\n", "rank",
+                      host_cell(snapshot, -1), "pid", "does", "operation", "step", "round", "peer",
+                      "for", "what");
+  for (const RankSnapshot& rank : snapshot.ranks) text += row_of(snapshot, rank) + "\n";
   for (const RankSnapshot& rank : snapshot.ranks) text += messages_of(rank);
   std::vector<int> foreign;
   for (const RankSnapshot& rank : snapshot.ranks) {
@@ -246,6 +286,7 @@ std::string to_text(const Snapshot& snapshot) {
             ": in another PID namespace, where their pids count; whether these processes live "
             "cannot be seen from here\n";
   }
+  text += remote_rows(snapshot);
   for (const std::string& chain : waiting_chains(snapshot)) text += chain + "\n";
   if (!snapshot.error.empty()) text += "error: " + snapshot.error + "\n";
   return text;

@@ -26,7 +26,9 @@ enum class Doing {
 const char* to_string(Doing doing);
 
 struct RankSnapshot {
-  int rank = 0, pid = 0;
+  int rank = 0, pid = 0, host = 0;
+  /// Of a rank on another host than the board: how long ago all this was so.
+  std::optional<double> age_seconds{};
   Doing doing = Doing::kNotCome;
   bool foreign_pid = false;       // of another PID namespace: nothing is known of the process
   std::string process{};          // the kernel's word: "stopped by a signal"; empty: unknown
@@ -47,6 +49,7 @@ struct RankSnapshot {
 
 struct Snapshot {
   std::string communicator;
+  std::vector<std::string> hosts{};  // their names, by number; empty: there is one
   std::vector<RankSnapshot> ranks{};
   std::string error{};  // that all ranks report; empty: none
 };

@@ -27,17 +27,19 @@ bool contains(const std::string& text, const std::string& part) {
 /// A communicator whose ranks are all this process, and do what a test says.
 class Ranks {
  public:
-  explicit Ranks(int ranks) {
+  explicit Ranks(int ranks, const board::Places& places = {}) {
     auto made =
         transport::Segment::create(kBoardName, (Board::bytes_needed(ranks) + 4095) & ~4095u);
     REQUIRE(made.ok());
     segment_ = std::move(*made);
     base_ = segment_.base();
     for (int rank = 0; rank < ranks; ++rank) {
-      boards_.emplace_back(segment_.base(), ranks, rank, "training");
+      boards_.emplace_back(segment_.base(), ranks, rank, "training", places);
     }
   }
   Board& operator[](int rank) { return boards_[static_cast<size_t>(rank)]; }
+  /// As the agent of that host has it: its first rank writes the header.
+  void see_from(int host) { header().host = static_cast<uint32_t>(host); }
   void post(int rank, uint64_t sequence) {
     boards_[static_cast<size_t>(rank)].post(sequence,
                                             {.collective = Collective::kAllReduce,
@@ -48,15 +50,20 @@ class Ranks {
                                              .count = 1000},
                                             {}, {});
   }
-  void wait(int rank, int peer, uint32_t step = 0) {
+  void wait(int rank, int peer, uint32_t step = 0, Algorithm algorithm = Algorithm::kRing) {
     RankState& state = boards_[static_cast<size_t>(rank)].state(rank);
     state.waiting_since_ns = base::now_ns() - 1'500'000'000;
-    state.algorithm = static_cast<uint32_t>(Algorithm::kRing);
+    state.algorithm = static_cast<uint32_t>(algorithm);
     state.step = step;
     state.waiting_for = peer;
   }
   int fd() const { return segment_.fd(); }
   BoardHeader& header() { return *reinterpret_cast<BoardHeader*>(base_); }
+  board::HostRecord& host_record(size_t rank) {
+    const auto ranks = boards_.size();  // they come last
+    return reinterpret_cast<board::HostRecord*>(
+        base_ + Board::bytes_needed(static_cast<int>(ranks)))[static_cast<ptrdiff_t>(rank - ranks)];
+  }
   board::FirstError& first_error() {
     return *reinterpret_cast<board::FirstError*>(base_ + sizeof(BoardHeader));
   }
@@ -111,6 +118,53 @@ TEST_CASE("each rank's state is told apart") {
   CHECK(contains(to_text(snapshot), "  1 of 11 recv_reduce_send  "));  // as rondo-plan counts them
   CHECK(waiting_chains(snapshot) ==
         std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
+}
+
+TEST_CASE("with several hosts each rank's is shown, and the step of hierarchical operations") {
+  Ranks ranks(5, {.hosts = base::HostMap({0, 1, 0, 1, 2}), .names = {"ant", "bee", "wasp"}});
+  ranks.see_from(0);
+  for (int rank = 0; rank < 5; ++rank) ranks.post(rank, 4);
+  ranks.wait(0, 3, 1, Algorithm::kHierarchical);
+  ranks.wait(1, 0, 1, Algorithm::kHierarchicalTree);
+  // Far away, where pids mean other processes: this one does not live here.
+  for (int rank : {1, 3, 4}) {
+    ranks[rank].state(rank).heard_ns = base::now_ns() - 2'000'000'000;
+    ranks[rank].state(rank).pid = 1 << 30;
+  }
+  ranks[4].state(4).life = static_cast<uint32_t>(board::Life::kDead);
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.hosts == std::vector<std::string>{"ant", "bee", "wasp"});
+  std::vector<int> hosts;
+  for (const RankSnapshot& rank : snapshot.ranks) hosts.push_back(rank.host);
+  CHECK(hosts == std::vector<int>{0, 1, 0, 1, 2});
+  CHECK(snapshot.ranks[0].doing == Doing::kWaiting);
+  CHECK_FALSE(snapshot.ranks[0].process.empty());
+  CHECK_FALSE(snapshot.ranks[0].age_seconds);
+  CHECK(snapshot.ranks[0].step == 1u);
+  CHECK(snapshot.ranks[0].steps > 2u);
+  CHECK_FALSE(snapshot.ranks[0].action.empty());
+  CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
+  CHECK(snapshot.ranks[1].process.empty());
+  CHECK_FALSE(snapshot.ranks[1].foreign_pid);
+  REQUIRE(snapshot.ranks[1].age_seconds);
+  CHECK(*snapshot.ranks[1].age_seconds >= 2);
+  CHECK(snapshot.ranks[1].step == 1u);
+  CHECK(snapshot.ranks[3].doing == Doing::kWorking);
+  CHECK(snapshot.ranks[4].doing == Doing::kDead);
+  const std::string text = to_text(snapshot);
+  CHECK(contains(text, "rank  host       pid  does"));
+  CHECK(contains(text, "   1  bee   1073741824  waits"));
+  CHECK(contains(text, "ranks 1, 3, 4: on other hosts, as it was up to 2"));
+  CHECK_FALSE(contains(text, "PID namespace"));
+  // The flight recorder says where a rank is, too.
+  auto mapped = MappedBoard::open(transport::UniqueFd(dup(ranks.fd())));
+  REQUIRE(mapped.ok());
+  CHECK(contains(mapped->view().to_string(), "rank 3 (pid 1073741824 on host bee, here)"));
+  // Of another host's board the other ranks are the near ones.
+  ranks.see_from(1);
+  const Snapshot there = ranks.look();
+  CHECK(there.ranks[0].age_seconds);
+  CHECK(there.ranks[1].doing == Doing::kDead);
 }
 
 // In a container of its own every rank has pid 1, which is another process here.
@@ -236,6 +290,27 @@ TEST_CASE("nonsense on a board is shown as far as it makes sense") {
   CHECK(snapshot.ranks[1].peer == 0);
   CHECK_FALSE(snapshot.ranks[1].step.has_value());
   CHECK(contains(to_text(snapshot), "rank 1 waits for rank 0"));
+}
+
+TEST_CASE("hosts that a stranger's board invents do no harm") {
+  Ranks ranks(2, {.hosts = base::HostMap({0, 1}), .names = {"a", std::string(100, '\x1b')}});
+  ranks.see_from(-1);
+  ranks.host_record(0).host = 0xffffffff;
+  ranks[1].post(1,
+                {.collective = Collective::kBroadcast,
+                 .type = DataType::kFloat32,
+                 .op = ReduceOp::kSum,
+                 .algorithm = Algorithm::kAuto,
+                 .root = 1 << 20,
+                 .count = 1000},
+                {}, {});
+  ranks.wait(1, 0, 0, Algorithm::kHierarchical);
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
+  CHECK_FALSE(snapshot.ranks[1].step);
+  CHECK(snapshot.hosts == std::vector<std::string>{"a", std::string(59, '?')});
+  CHECK(snapshot.ranks[0].host == 0);
+  CHECK(snapshot.ranks[1].host == 1);
 }
 
 TEST_CASE("the error of all ranks is shown") {
