@@ -232,6 +232,13 @@ Status Communicator::Impl::broken_off() noexcept {
   return runner_->await_release();
 }
 
+std::vector<int> Communicator::Impl::hosts() const {
+  const base::HostMap& map = plans_->limits().hosts;
+  std::vector<int> hosts;
+  for (int rank = 0; rank < map.ranks(); ++rank) hosts.push_back(map.host_of(rank));
+  return hosts;
+}
+
 Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
                               Algorithm algorithm, ReduceOp op) const {
   Request request{.collective = collective, .count = count, .type = type, .op = op};

@@ -123,6 +123,7 @@ class Communicator::Impl {
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
+  std::vector<int> hosts() const;
   bool is_reproducible() const { return plans_->limits().available.rank_order_only; }
   Status status() const { return device_ ? device_->check(true) : board_->error(); }
   Status finish();

@@ -77,6 +77,7 @@ class Rondo final : public RondoBackend {
     const Plan chosen = plan(shape);
     return chosen.algorithm == Algorithm::kAuto ? std::nullopt : std::optional<Plan>(chosen);
   }
+  std::vector<int> hosts() const override { return communicator_.hosts(); }
 
   Status run(const BackendCall& operation) override {
     if (!cuda_) return call(operation);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bench/backends/cuda_memory.hpp"
 #include "bench/harness/backend.hpp"
@@ -46,6 +47,8 @@ class RondoBackend : public Backend {
   virtual void select(Algorithm algorithm, bool direct) = 0;
   /// The plan of this shape with the selected algorithm; nullopt if it is not possible here.
   virtual std::optional<Plan> planned(const CallShape& shape) const = 0;
+  /// Communicator::hosts().
+  virtual std::vector<int> hosts() const = 0;
 };
 
 /// Blocks until all ranks have come.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "bench/perf/interleaved.hpp"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr size_t kRoundsOfCalibrate = 21;
 constexpr double kBatchUsOfCalibrate = 250;
+constexpr double kTotalUsOfCalibrate = 4 * 60e6;
 // Predictions are promised from this size on.
 constexpr size_t kHeldOutFrom = size_t{64} << 10;
 
@@ -46,7 +49,12 @@ struct Contenders {
   std::vector<bool> held_out;  // likewise
 };
 
+bool spans_hosts(const std::vector<int>& hosts) {
+  return std::any_of(hosts.begin(), hosts.end(), [](int host) { return host > 0; });
+}
+
 Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
+  const bool between_hosts = spans_hosts(backend.hosts());
   Contenders contenders;
   int block = 0;  // a size and its held-out neighbour
   for (int c = 0; c < kCollectives; ++c) {
@@ -58,6 +66,7 @@ Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) 
           shape_of(collective, DataType::kFloat32, ReduceOp::kSum, 0, size.bytes, backend.size());
       if (shape.count == 0 && !barrier) continue;
       for (const bool library : {false, true}) {
+        if (library && between_hosts) continue;  // no difference: everything goes through slots
         for (const Algorithm algorithm : algorithms_for(backend, shape, library)) {
           contenders.all.push_back({.shape = shape,
                                     .algorithm = algorithm,
@@ -75,8 +84,23 @@ Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) 
 
 size_t argument_bytes(const CallShape& shape) { return shape.count * size_of(shape.type); }
 
+/// "2 ranks", "4 ranks on 2 hosts".
+std::string described(const std::vector<int>& hosts) {
+  std::string text = std::to_string(hosts.size()) + " ranks";
+  if (spans_hosts(hosts)) {
+    text += " on " + std::to_string(*std::max_element(hosts.begin(), hosts.end()) + 1) + " hosts";
+  }
+  return text;
+}
+
+/// The profile that is to be extended; empty: there is none that is understood.
+std::string profile_before(const PerfOptions& options) {
+  std::ifstream file(options.calibrate_file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 Status write_profile(const std::vector<Contender>& measured, const PerfOptions& options,
-                     int ranks) {
+                     const std::vector<int>& hosts) {
   std::vector<LinkTiming> timings;
   for (const Contender& c : measured) {
     timings.push_back({.collective = c.shape.collective,
@@ -85,10 +109,15 @@ Status write_profile(const std::vector<Contender>& measured, const PerfOptions& 
                        .library_memory = c.library,
                        .us = c.time_us});
   }
-  auto text = RONDO_TRY(
-      fit_link_profile(timings, ranks, "calibrated with " + std::to_string(ranks) + " ranks"));
+  const std::string name = "calibrated with " + described(hosts);
+  auto text = fit_link_profile(timings, hosts, name, profile_before(options));
+  if (!text.ok() && text.status().code() == Code::kDataError) {
+    spdlog::warn("begins anew, from the built-in profile: {}", text.status().message());
+    text = fit_link_profile(timings, hosts, name);
+  }
+  RONDO_TRY(text.status());
   std::ofstream file(options.calibrate_file, std::ios::trunc);
-  file << text;
+  file << *text;
   file.close();
   if (file) return {};
   return {Code::kSystem,
@@ -139,6 +168,36 @@ void print_errors(RondoBackend& calibrated, const std::vector<Contender>& held_o
   std::printf("# within 15 %%: %zu of %zu\n", within_all, cases_all);
 }
 
+/// Every timing beside its prediction by the written profile; `held_out`: it was not fitted.
+Status write_json(const PerfOptions& options, RondoBackend& calibrated,
+                  const std::vector<Contender>& fitted, const std::vector<Contender>& held_out) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const std::vector<Contender>* some : {&fitted, &held_out}) {
+    for (const Contender& c : *some) {
+      calibrated.select(c.algorithm, c.library);
+      const auto plan = calibrated.planned(c.shape);
+      rows.push_back({{"collective", name(c.shape.collective)},
+                      {"algorithm", name(c.algorithm)},
+                      {"memory", c.library ? "library" : "plain"},
+                      {"size", size_bytes(c.shape, calibrated.size())},
+                      {"held_out", some == &held_out},
+                      {"time", c.time_us},
+                      {"predicted_us", plan ? plan->predicted_us : 0}});
+    }
+  }
+  std::ofstream file(options.json_file, std::ios::trunc);
+  file << nlohmann::json{{"program", "rondo-perf"},
+                         {"calibrated", options.calibrate_file},
+                         {"hosts", calibrated.hosts()},
+                         {"results", rows}}
+              .dump(1)
+       << "\n";
+  file.close();
+  if (file) return {};
+  return {Code::kSystem,
+          "cannot write --json '" + options.json_file + "': " + std::strerror(errno)};
+}
+
 Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& backend) {
   const bool first = backend.rank() == 0;
   if (first) {
@@ -154,7 +213,8 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
               "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
     }
     if (is_new) std::filesystem::remove(options.calibrate_file, ignored);
-    std::printf("# calibrating: one to two minutes on an idle machine, more on a busy one\n");
+    std::printf("# calibrating: %s minutes on an idle machine, more on a busy one\n",
+                spans_hosts(backend.hosts()) ? "four to six" : "one to two");
     std::fflush(stdout);
   }
   Contenders contenders = contenders_at(backend, with_held_out(sizes_of(options.sweep)));
@@ -166,23 +226,24 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
   }
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfCalibrate,
                    .batch_us = kBatchUsOfCalibrate,
+                   .total_us = kTotalUsOfCalibrate,
                    .progress = first ? "calibrating" : ""};
-  RONDO_TRY(time_interleaved(backend, memory, how, contenders.all));
+  const size_t rounds = RONDO_TRY(time_interleaved(backend, memory, how, contenders.all));
   settle(contenders.all);
   std::vector<Contender> fitted, held_out;
   for (size_t i = 0; i < contenders.all.size(); ++i) {
     (contenders.held_out[i] ? held_out : fitted).push_back(std::move(contenders.all[i]));
   }
-  if (first) RONDO_TRY(write_profile(fitted, options, backend.size()));
+  if (first) RONDO_TRY(write_profile(fitted, options, backend.hosts()));
 
   config.links = options.calibrate_file;  // only rank 0 reads it
   config.name = "calibrated";
   auto calibrated = RONDO_TRY(make_rondo_backend({.config = config}));
   if (!first) return {};
-  std::printf("# %zu timings of %d ranks in %zu rounds fitted, written to %s\n", fitted.size(),
-              backend.size(), how.rounds, options.calibrate_file.c_str());
+  std::printf("# %zu timings of %s in %zu rounds fitted, written to %s\n", fitted.size(),
+              described(backend.hosts()).c_str(), rounds, options.calibrate_file.c_str());
   if (!held_out.empty()) print_errors(*calibrated, held_out);
-  return {};
+  return options.json_file.empty() ? Status{} : write_json(options, *calibrated, fitted, held_out);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -35,12 +36,23 @@ std::vector<size_t> fastest_rounds(std::span<const Contender> block) {
   return order;
 }
 
+/// As many of the rounds as fit, from how long the first one took on the slowest rank.
+Result<size_t> affordable(RondoBackend& backend, const Rounds& how, double round_us) {
+  constexpr size_t kLeastRounds = 5;
+  auto slowest_us = RONDO_TRY(slowest_of(backend, {&round_us, 1}));
+  const double fitting = how.total_us / std::max(slowest_us.front(), 1.0);
+  if (fitting >= static_cast<double>(how.rounds)) return how.rounds;
+  return std::min(how.rounds, std::max(kLeastRounds, static_cast<size_t>(fitting)));
+}
+
 }  // namespace
 
-Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
-                        std::vector<Contender>& contenders) {
+Result<size_t> time_interleaved(RondoBackend& backend, const BothMemories& memory,
+                                const Rounds& how, std::vector<Contender>& contenders) {
   std::vector<double> times;
-  for (size_t round = 0; round <= how.rounds; ++round) {
+  size_t rounds = how.rounds;
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t round = 0; round <= rounds; ++round) {
     for (size_t c = 0; c < contenders.size(); ++c) {
       Contender& contender = contenders[c];
       backend.select(contender.algorithm, contender.library);
@@ -52,14 +64,17 @@ Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const
       } else {
         times.push_back(RONDO_TRY(time_batch(backend, operation, contender.iterations)));
       }
-      show(how, round * contenders.size() + c + 1, (how.rounds + 1) * contenders.size());
+      show(how, round * contenders.size() + c + 1, (rounds + 1) * contenders.size());
     }
+    if (round > 0 || how.total_us == INFINITY) continue;
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    rounds = RONDO_TRY(affordable(backend, how, took.count()));
   }
   auto slowest = RONDO_TRY(slowest_of(backend, times));
   for (size_t i = 0; i < slowest.size(); ++i) {
     contenders[i % contenders.size()].times.push_back(slowest[i]);
   }
-  return {};
+  return rounds;
 }
 
 void settle(std::vector<Contender>& contenders) {

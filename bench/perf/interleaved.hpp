@@ -2,6 +2,7 @@
 // machine affects all of them.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,13 @@ struct Contender {
 struct Rounds {
   size_t rounds = 11;
   double batch_us = 300;
-  std::string progress;  // shown on a terminal, by the rank that has it
+  double total_us = INFINITY;  // there are fewer rounds where all would take longer, at least five
+  std::string progress;        // shown on a terminal, by the rank that has it
 };
 
-/// Fills `times`. Out of place, without checks.
-Status time_interleaved(RondoBackend& backend, const BothMemories& memory, const Rounds& how,
-                        std::vector<Contender>& contenders);
+/// Fills `times`. Out of place, without checks. Returns the number of rounds.
+Result<size_t> time_interleaved(RondoBackend& backend, const BothMemories& memory,
+                                const Rounds& how, std::vector<Contender>& contenders);
 
 /// Sets time_us to each contender's undisturbed time. Contenders with the same `block`, which are
 /// compared with each other, use the same few rounds, those that were fastest for all of them

@@ -225,10 +225,15 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
   line(out, fmt::format("links: {}; {} slots of {} bytes", r.links.name, r.links.slots,
                         r.links.slot_bytes));
   if (is_between_hosts(plan)) {
-    line(out, fmt::format("between hosts: {:g} us, {:g} us for each message, {:.4g} GB/s for the "
-                          "link of a host",
-                          r.links.wire_alpha_us, r.links.wire_message_us,
-                          1e-3 / std::max(r.links.wire_us_per_byte, 1e-12)));
+    const double one_way = r.links.wire_us_per_byte + r.links.wire_both_us_per_byte;
+    const double each_way = one_way + r.links.wire_both_us_per_byte;
+    line(out, fmt::format(
+                  "between hosts: {:g} us, {:g} us for each message, {:.4g} GB/s for the "
+                  "link of a host{}",
+                  r.links.wire_alpha_us, r.links.wire_message_us, 1e-3 / std::max(one_way, 1e-12),
+                  each_way > one_way
+                      ? fmt::format(", {:.4g} GB/s each way for both at once", 1e-3 / each_way)
+                      : ""));
   }
   line(out, "");
   print_candidates(out, plan);

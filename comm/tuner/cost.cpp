@@ -45,13 +45,20 @@ double interpolate(const std::vector<Correction::Point>& points, uint64_t bytes)
 
 bool is_on_one_host(const Question& q) { return q.hosts == nullptr || q.hosts->hosts() <= 1; }
 
-/// Corrections were measured on one host.
+bool were_measured(const base::HostMap& measured, const Question& q) {
+  if (is_on_one_host(q)) return measured.hosts() == 1 && measured.ranks() == q.ranks;
+  return measured == *q.hosts;
+}
+
 double correction_of(const Question& q, const LinkProfile& profile) {
-  if (q.ranks != profile.corrected_ranks || !is_on_one_host(q)) return 1;
-  for (const Correction& c : profile.corrections) {
-    if (c.collective == q.collective && c.algorithm == q.algorithm && c.mapped == q.mapped &&
-        !c.points.empty()) {
-      return interpolate(c.points, q.bytes);
+  const bool mapped = q.mapped && is_on_one_host(q);
+  for (const Corrections& corrections : profile.corrections) {
+    if (!were_measured(corrections.hosts, q)) continue;
+    for (const Correction& c : corrections.tables) {
+      if (c.collective == q.collective && c.algorithm == q.algorithm && c.mapped == mapped &&
+          !c.points.empty()) {
+        return interpolate(c.points, q.bytes);
+      }
     }
   }
   return 1;
@@ -74,10 +81,13 @@ algorithms::Terms terms_of(const Question& q, const LinkProfile& profile) {
   if (q.ranks == 1) return {.memory_bytes = barrier ? 0 : 2 * n};
   const bool one_host = is_on_one_host(q);
   if (one_host && algorithms::traits_of(q.algorithm).needs.hosts) return {};
+  // As profile_of() gives them to ranks on several hosts.
+  const size_t slot_bytes =
+      one_host ? profile.slot_bytes : std::max(profile.slot_bytes, profile.wire_slot_bytes);
   const algorithms::Load load{
       .p = static_cast<double>(q.ranks),
       .n = barrier ? 1 : n,
-      .slot = static_cast<double>(profile.slot_bytes),
+      .slot = static_cast<double>(slot_bytes),
       .on = one_host ? algorithms::HostSpread{} : algorithms::spread_of(*q.hosts)};
   algorithms::Terms terms = traits->terms(load);
   if (!one_host && traits->wire != nullptr) terms.wire = traits->wire(load);
@@ -109,7 +119,8 @@ std::array<double, kConstantCount> weights_of(const Question& question,
           turns * t.process_copied_bytes,
           t.wire.hops,
           turns * t.wire.messages,
-          t.wire.bytes + t.wire.fill_bytes};
+          t.wire.bytes + t.wire.fill_bytes,
+          t.wire.both_bytes + t.wire.fill_bytes};
 }
 
 Price price(const Question& question, const LinkProfile& profile) {
@@ -121,7 +132,7 @@ Price price(const Question& question, const LinkProfile& profile) {
           .memory_us = us[5] + us[6],
           .reduce_us = us[7],
           .process_copy_us = us[8] + us[9],
-          .wire_us = us[10] + us[11] + us[12],
+          .wire_us = us[10] + us[11] + us[12] + us[13],
           .correction = correction_of(question, profile)};
 }
 

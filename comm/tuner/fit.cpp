@@ -48,7 +48,8 @@ EquationRow solve(const std::vector<EquationRow>& rows, const std::vector<double
 
 bool is_between_hosts(const Question& q) { return q.hosts != nullptr && q.hosts->hosts() > 1; }
 
-Status check(std::span<const Timing> timings, size_t constants, bool between_hosts) {
+Status check(std::span<const Timing> timings, size_t constants) {
+  const bool between_hosts = !timings.empty() && is_between_hosts(timings[0].question);
   if (timings.size() < constants) {
     return {Code::kInvalidArgument, std::to_string(timings.size()) + " timings cannot determine " +
                                         std::to_string(constants) + " constants"};
@@ -57,8 +58,7 @@ Status check(std::span<const Timing> timings, size_t constants, bool between_hos
     const Question& q = t.question;
     if (is_between_hosts(q) != between_hosts) {
       return {Code::kInvalidArgument,
-              between_hosts ? "a timing on one host says nothing about the wire between hosts"
-                            : "a timing between hosts among those that describe one host"};
+              "timings on one host and between hosts; a profile is fitted to either"};
     }
     if (!between_hosts && q.ranks != timings[0].question.ranks) {
       return {Code::kInvalidArgument, "timings of " + std::to_string(q.ranks) + " and of " +
@@ -83,6 +83,18 @@ double rounded(double value) {
   return std::round(value / unit) * unit;
 }
 
+base::HostMap map_of(const Question& q) {
+  return is_between_hosts(q) ? *q.hosts : base::HostMap::one_host(q.ranks);
+}
+
+Corrections& corrections_of(const Question& q, LinkProfile& profile) {
+  const base::HostMap hosts = map_of(q);
+  for (Corrections& known : profile.corrections) {
+    if (known.hosts == hosts) return known;
+  }
+  return profile.corrections.emplace_back(Corrections{.hosts = hosts, .tables = {}});
+}
+
 Correction& table_of(const Question& q, std::vector<Correction>& tables) {
   const auto found = std::find_if(tables.begin(), tables.end(), [&](const Correction& c) {
     return c.collective == q.collective && c.algorithm == q.algorithm && c.mapped == q.mapped;
@@ -93,68 +105,93 @@ Correction& table_of(const Question& q, std::vector<Correction>& tables) {
   return tables.back();
 }
 
-}  // namespace
+/// What the constants alone predict.
+double modelled_us(const Question& q, const LinkProfile& profile) {
+  Price modelled = price(q, profile);
+  modelled.correction = 1;
+  return modelled.total_us();
+}
 
-Result<LinkProfile> fit_wire(std::span<const Timing> timings, const LinkProfile& base) {
-  RONDO_TRY(check(timings, kConstantCount - kHostConstantCount, true));
+/// The constants from `first` to `last`, fitted to what the others leave of the timings.
+void fit_constants(std::span<const Timing> timings, size_t first, size_t last,
+                   LinkProfile& profile) {
   std::vector<EquationRow> rows;
   std::vector<double> targets;
   EquationRow used{};
   for (const Timing& t : timings) {
-    EquationRow row = weights_of(t.question, base);
-    double host_us = 0;
+    EquationRow row = weights_of(t.question, profile);
+    double known_us = 0;
     for (size_t j = 0; j < kConstantCount; ++j) {
-      if (j < kHostConstantCount) host_us += std::exchange(row[j], 0) * (base.*kConstants[j].value);
+      if (j < first || j >= last)
+        known_us += std::exchange(row[j], 0) * (profile.*kConstants[j].value);
       used[j] += row[j] /= t.us;
     }
     rows.push_back(row);
-    targets.push_back(1 - host_us / t.us);
+    targets.push_back(1 - known_us / t.us);
   }
   const EquationRow constants = solve(rows, targets);
-  LinkProfile profile = base;
-  for (size_t j = kHostConstantCount; j < kConstantCount; ++j) {
+  for (size_t j = first; j < last; ++j) {
     if (used[j] > 0) profile.*kConstants[j].value = rounded(constants[j]);
   }
-  return profile;
 }
 
-Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base) {
-  RONDO_TRY(check(timings, kHostConstantCount, false));
-  LinkProfile profile = base;
-  profile.corrections.clear();
-  profile.corrected_ranks = 0;
-  std::vector<EquationRow> rows;
-  EquationRow used{};
-  for (const Timing& t : timings) {
-    EquationRow row = weights_of(t.question, profile);
-    for (size_t j = 0; j < kConstantCount; ++j) used[j] += row[j] /= t.us;
-    rows.push_back(row);
-  }
-  const EquationRow constants = solve(rows, std::vector<double>(rows.size(), 1));
-  for (size_t j = 0; j < kConstantCount; ++j) {
-    if (used[j] > 0) profile.*kConstants[j].value = rounded(constants[j]);
-  }
-  std::vector<Correction> tables;
-  for (const Timing& t : timings) {
-    const double modelled = price(t.question, profile).total_us();
-    if (modelled <= 0) {
-      return Status(Code::kInvalidArgument,
-                    "these timings explain nothing: by the constants fitted to them " +
-                        std::string(name(t.question.collective)) + " by " +
-                        std::string(name(t.question.algorithm)) + " would take no time at all");
+/// Corrections that predict by `profile` what the same ones predict by `before`.
+void keep_predictions(const LinkProfile& before, LinkProfile& profile) {
+  for (Corrections& kept : profile.corrections) {
+    for (Correction& table : kept.tables) {
+      for (Correction::Point& point : table.points) {
+        const Question q{.collective = table.collective,
+                         .algorithm = table.algorithm,
+                         .ranks = kept.hosts.ranks(),
+                         .bytes = point.bytes,
+                         .mapped = table.mapped,
+                         .hosts = &kept.hosts};
+        const double now = modelled_us(q, profile), then = modelled_us(q, before);
+        if (now > 0 && then > 0) point.factor = rounded(point.factor * then / now);
+      }
     }
-    table_of(t.question, tables)
+  }
+}
+
+Status add_corrections(std::span<const Timing> timings, LinkProfile& profile) {
+  for (const Timing& t : timings) {
+    const double modelled = modelled_us(t.question, profile);
+    if (modelled <= 0) {
+      return {Code::kInvalidArgument,
+              "these timings explain nothing: by the constants fitted to them " +
+                  std::string(name(t.question.collective)) + " by " +
+                  std::string(name(t.question.algorithm)) + " would take no time at all"};
+    }
+    table_of(t.question, corrections_of(t.question, profile).tables)
         .points.push_back({.bytes = t.question.bytes, .factor = rounded(t.us / modelled)});
   }
-  for (Correction& table : tables) {
-    auto& points = table.points;
-    std::sort(points.begin(), points.end(), [](auto& a, auto& b) { return a.bytes < b.bytes; });
-    const auto end = std::unique(points.begin(), points.end(),
-                                 [](auto& a, auto& b) { return a.bytes == b.bytes; });
-    points.erase(end, points.end());
+  for (Corrections& corrections : profile.corrections) {
+    for (Correction& table : corrections.tables) {
+      auto& points = table.points;
+      std::sort(points.begin(), points.end(), [](auto& a, auto& b) { return a.bytes < b.bytes; });
+      const auto end = std::unique(points.begin(), points.end(),
+                                   [](auto& a, auto& b) { return a.bytes == b.bytes; });
+      points.erase(end, points.end());
+    }
   }
-  profile.corrections = std::move(tables);
-  profile.corrected_ranks = timings[0].question.ranks;
+  return {};
+}
+
+}  // namespace
+
+Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base) {
+  const bool between_hosts = !timings.empty() && is_between_hosts(timings[0].question);
+  const size_t first = between_hosts ? kHostConstantCount : 0;
+  const size_t last = between_hosts ? kConstantCount : kHostConstantCount;
+  RONDO_TRY(check(timings, last - first));
+  LinkProfile profile = base;
+  fit_constants(timings, first, last, profile);
+  for (const Timing& t : timings) {
+    const base::HostMap hosts = map_of(t.question);
+    std::erase_if(profile.corrections, [&](const Corrections& c) { return c.hosts == hosts; });
+  }
+  keep_predictions(base, profile);
+  RONDO_TRY(add_corrections(timings, profile));
   return profile;
 }
 

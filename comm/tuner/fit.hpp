@@ -14,15 +14,12 @@ struct Timing {
   double us;  // of one operation out of place
 };
 
-/// `base` with constants and corrections fitted to timings on one host. A constant that no timing
-/// depends on keeps its value. Errors: kInvalidArgument, for fewer timings than constants, times that
-/// are not above 0 or contradict each other, different numbers of ranks, or several hosts.
+/// `base` with constants and corrections fitted to timings, all on one host, or all between hosts, of
+/// one map or several. On one host the constants of a host are fitted; between hosts those of the wire,
+/// because one hop cannot tell the two apart. The other ones are kept, and so are those that no timing
+/// depends on. Corrections of other maps are scaled so that they predict the same as before.
+/// Errors: kInvalidArgument, for fewer timings than constants, times that are not above 0 or contradict
+/// each other, and timings on one host among those between hosts, or of another number of ranks.
 Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base);
-
-/// `base` with the wire's constants fitted to timings between hosts, which may be several maps; those
-/// of a host are kept, because one hop between hosts cannot tell them from the wire's. Corrections
-/// stay as they are: they hold on one host. Errors: kInvalidArgument, as in fit(), or all ranks of a
-/// timing on one host.
-Result<LinkProfile> fit_wire(std::span<const Timing> timings, const LinkProfile& base);
 
 }  // namespace rondo::tuner

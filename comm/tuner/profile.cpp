@@ -26,6 +26,7 @@ LinkProfile shared_memory_profile() {
           .wire_alpha_us = 10,
           .wire_message_us = 0.5,
           .wire_us_per_byte = 1e-4,
+          .wire_both_us_per_byte = 0,
           .parallel_ranks = 0,
           .llc_bytes = size_t{32} << 20,
           .slot_bytes = size_t{128} << 10,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/base/host_map.hpp"
 #include "rondo/types.hpp"
 #include "transport/cuda_ipc/placement.hpp"
 #include "transport/pace/pace.hpp"
@@ -26,8 +27,14 @@ struct Correction {
   };
   Collective collective;
   Algorithm algorithm;
-  bool mapped;  // all ranks' buffers were library memory
+  bool mapped;  // all ranks' buffers were library memory; false between hosts
   std::vector<Point> points;
+};
+
+/// What was measured with ranks that lay on hosts like this, and is used for those only.
+struct Corrections {
+  base::HostMap hosts;
+  std::vector<Correction> tables;
 };
 
 /// Times in microseconds. A byte of the operation's own or a peer's buffers costs memory_*; a byte
@@ -48,6 +55,8 @@ struct LinkProfile {
   double wire_alpha_us;              // from a rank to one on another host, beyond alpha_us
   double wire_message_us;   // for each message that a rank sends to another host, or receives
   double wire_us_per_byte;  // on the link of a host, in the busier direction; its ranks share it
+  /// Beyond that, of each byte of both directions: where they share the link, or the cores that serve it.
+  double wire_both_us_per_byte;
   /// Ranks that can run at the same time; with more ranks everything but overhead takes longer. 0:
   /// all.
   int parallel_ranks;
@@ -59,10 +68,9 @@ struct LinkProfile {
   size_t wire_slot_bytes;
   uint32_t wire_slots;
 
-  /// Corrections to the constants' predictions, measured with `corrected_ranks` ranks and used for
-  /// that number only. Built-in profiles have none.
-  int corrected_ranks = 0;
-  std::vector<Correction> corrections = {};
+  /// Corrections to the constants' predictions, once for each way in which ranks lie on hosts.
+  /// Built-in profiles have none.
+  std::vector<Corrections> corrections = {};
 };
 
 /// The constants in which a prediction is linear, by name: for files and for fitting.
@@ -84,10 +92,11 @@ inline constexpr Constant kConstants[] = {
     {"wire_alpha_us", &LinkProfile::wire_alpha_us},
     {"wire_message_us", &LinkProfile::wire_message_us},
     {"wire_us_per_byte", &LinkProfile::wire_us_per_byte},
+    {"wire_both_us_per_byte", &LinkProfile::wire_both_us_per_byte},
 };
 inline constexpr size_t kConstantCount = std::size(kConstants);
 /// The last ones are those between hosts; the others can be measured on one.
-inline constexpr size_t kHostConstantCount = kConstantCount - 3;
+inline constexpr size_t kHostConstantCount = kConstantCount - 4;
 
 /// For one host with as many cores as ranks.
 LinkProfile shared_memory_profile();

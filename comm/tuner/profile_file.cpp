@@ -15,6 +15,7 @@
 namespace rondo::tuner {
 namespace {
 
+constexpr size_t kConstantCountOfVersion3 = kConstantCount - 1;
 constexpr const char* kFormat = "rondo link profile";
 
 /// An error in a profile; thrown within this file only.
@@ -119,24 +120,62 @@ Correction read_correction(const JsonValue& object, const std::string& path) {
   return c;
 }
 
-void read_corrections(const JsonValue& object, LinkProfile& profile) {
-  const Fields corrections(object, "corrections", {"ranks", "tables"});
-  profile.corrected_ranks =
-      static_cast<int>(corrections.whole("ranks", 0, base::kMaxScheduleRanks));
+std::vector<Correction> read_tables(const Fields& corrections) {
+  std::vector<Correction> read;
   const std::vector<JsonValue>& tables = corrections.array("tables");
   for (size_t i = 0; i < tables.size(); ++i) {
     const std::string path = corrections.full("tables[" + std::to_string(i) + "]");
-    Correction read = read_correction(tables[i], path);
-    for (const Correction& c : profile.corrections) {
-      if (c.collective == read.collective && c.algorithm == read.algorithm &&
-          c.mapped == read.mapped) {
+    Correction table = read_correction(tables[i], path);
+    for (const Correction& c : read) {
+      if (c.collective == table.collective && c.algorithm == table.algorithm &&
+          c.mapped == table.mapped) {
         throw Fault{path + " repeats " + std::string(name(c.collective)) + " by " +
                     std::string(name(c.algorithm)) + " on " + (c.mapped ? "library" : "plain") +
                     " memory"};
       }
     }
-    profile.corrections.push_back(std::move(read));
+    read.push_back(std::move(table));
   }
+  return read;
+}
+
+base::HostMap read_hosts(const Fields& corrections) {
+  const std::vector<JsonValue>& hosts = corrections.array("hosts");
+  if (hosts.empty() || hosts.size() > base::kMaxScheduleRanks) {
+    corrections.refuse("hosts", "the host of every rank");
+  }
+  std::vector<int> labels;
+  for (const JsonValue& host : hosts) {
+    if (!host.is_whole || host.whole >= hosts.size()) {
+      corrections.refuse("hosts", "numbers of hosts, from 0 and below the number of ranks");
+    }
+    labels.push_back(static_cast<int>(host.whole));
+  }
+  return base::HostMap(labels);
+}
+
+std::vector<Corrections> read_corrections(const Fields& top) {
+  std::vector<Corrections> read;
+  const std::vector<JsonValue>& all = top.array("corrections");
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string path = top.full("corrections[" + std::to_string(i) + "]");
+    const Fields one(all[i], path, {"hosts", "tables"});
+    Corrections corrections{.hosts = read_hosts(one), .tables = read_tables(one)};
+    for (const Corrections& c : read) {
+      if (c.hosts == corrections.hosts) throw Fault{path + " repeats the hosts of another one"};
+    }
+    read.push_back(std::move(corrections));
+  }
+  return read;
+}
+
+/// Up to version 3.
+std::vector<Corrections> read_old_corrections(const Fields& top) {
+  const Fields one(top.at("corrections"), "corrections", {"ranks", "tables"});
+  const auto ranks = static_cast<int>(one.whole("ranks", 0, base::kMaxScheduleRanks));
+  std::vector<Correction> tables = read_tables(one);
+  if (ranks == 0) return {};
+  return {{.hosts = base::HostMap::one_host(ranks), .tables = std::move(tables)}};
 }
 
 LinkProfile read_document(const JsonValue& document) {
@@ -157,7 +196,10 @@ LinkProfile read_document(const JsonValue& document) {
                    {"format", "version", "name", "constants", "machine", "corrections"});
   LinkProfile profile = shared_memory_profile();
   profile.name = top.text("name");
-  const std::span<const Constant> known(kConstants, has_wire ? kConstantCount : kHostConstantCount);
+  const size_t constant_count = version->whole >= 4 ? kConstantCount
+                                : has_wire          ? kConstantCountOfVersion3
+                                                    : kHostConstantCount;
+  const std::span<const Constant> known(kConstants, constant_count);
   std::vector<std::string> names;
   for (const Constant& c : known) names.emplace_back(c.name);
   const Fields constants(top.at("constants"), "constants", names);
@@ -174,7 +216,7 @@ LinkProfile read_document(const JsonValue& document) {
     profile.wire_slot_bytes = machine.whole("wire_slot_bytes", 8, base::kMaxSlotBytes);
     profile.wire_slots = static_cast<uint32_t>(machine.whole("wire_slots", 2, base::kMaxSlots));
   }
-  read_corrections(top.at("corrections"), profile);
+  profile.corrections = version->whole >= 4 ? read_corrections(top) : read_old_corrections(top);
   return profile;
 }
 
@@ -202,14 +244,23 @@ std::string table_text(const Correction& c) {
          join(c.points, ",", [](const auto& point) { return json_text(point.factor); }) + "]}";
 }
 
+std::string corrections_text(const Corrections& corrections) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < corrections.hosts.ranks(); ++rank) {
+    hosts.push_back(corrections.hosts.host_of(rank));
+  }
+  // A line for each table: people read these files.
+  const auto table = [](const Correction& c) { return "\n      " + table_text(c); };
+  return "\n    {\"hosts\": [" + join(hosts, ", ", [](int host) { return std::to_string(host); }) +
+         "], \"tables\": [" + join(corrections.tables, ",", table) + "\n    ]}";
+}
+
 }  // namespace
 
 std::string to_json_text(const LinkProfile& profile) {
   const auto constant = [&](const Constant& c) {
     return "    " + json_text(c.name) + ": " + json_text(profile.*c.value);
   };
-  // A line for each table: people read these files.
-  const auto table = [](const Correction& c) { return "\n      " + table_text(c); };
   return "{\n  \"format\": " + json_text(kFormat) +
          ",\n  \"version\": " + std::to_string(kProfileVersion) +
          ",\n  \"name\": " + json_text(profile.name) + ",\n  \"constants\": {\n" +
@@ -220,8 +271,8 @@ std::string to_json_text(const LinkProfile& profile) {
          ",\n    \"slots\": " + std::to_string(profile.slots) +
          ",\n    \"wire_slot_bytes\": " + std::to_string(profile.wire_slot_bytes) +
          ",\n    \"wire_slots\": " + std::to_string(profile.wire_slots) +
-         "\n  },\n  \"corrections\": {\n    \"ranks\": " + std::to_string(profile.corrected_ranks) +
-         ",\n    \"tables\": [" + join(profile.corrections, ",", table) + "\n    ]\n  }\n}\n";
+         "\n  },\n  \"corrections\": [" + join(profile.corrections, ",", corrections_text) +
+         "\n  ]\n}\n";
 }
 
 Result<LinkProfile> parse_profile(std::string_view text, const std::string& where) {

@@ -11,8 +11,10 @@
 
 namespace rondo::tuner {
 
-inline constexpr int kProfileVersion = 3;
+inline constexpr int kProfileVersion = 4;
 /// The oldest that is read. Version 2 knows nothing of other hosts: the built-in wire takes its place.
+/// Up to version 3 there are corrections of one number of ranks, on one host, and both directions of
+/// the wire are independent.
 inline constexpr int kOldestProfileVersion = 2;
 /// Maximum size of a file, which must fit into one message of the bootstrap.
 inline constexpr size_t kMaxProfileBytes = size_t{1} << 19;

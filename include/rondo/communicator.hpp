@@ -248,6 +248,9 @@ class Communicator {
   int rank() const;
   int size() const;
   bool is_reproducible() const;  // Config::reproducible, of all ranks
+  /// The host of every rank. Hosts are numbered from 0 in the order of their lowest ranks: all 0 where
+  /// there is one.
+  std::vector<int> hosts() const;
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
   Status all_reduce(const void* in, void* out, size_t count, DataType type,
@@ -566,16 +569,19 @@ struct LinkTiming {
   Collective collective;
   Algorithm algorithm;  // the forced one; not kAuto
   size_t bytes;         // the call's count in bytes (of one block, if it has blocks)
-  bool library_memory;  // of all buffers; false: plain memory
+  bool library_memory;  // of all buffers; false: plain memory. Between hosts it makes no difference
   double us;
 };
 
-/// The text of a link profile for `ranks` ranks of this host, to be written to a file that
-/// Config::links names. It predicts measured times exactly, and sizes in between and other numbers
-/// of ranks by constants fitted to all timings. Reads the host's caches; otherwise pure.
-/// kInvalidArgument for too few timings, or times that are not above 0.
-Result<std::string> fit_link_profile(std::span<const LinkTiming> timings, int ranks,
-                                     const std::string& name);
+/// The text of a link profile, to be written to a file that Config::links names, from timings of ranks
+/// that lie on `hosts` (Communicator::hosts()). It predicts measured times exactly, and sizes in between
+/// and other ranks by constants fitted to all timings: a host's constants if there is one host, the
+/// wire's if there are several. `before`: the text of the profile in which everything else stays as it
+/// is; empty: the built-in one. Reads the host's caches; otherwise pure.
+/// kInvalidArgument for too few timings, or times that are not above 0; kDataError for `before`.
+Result<std::string> fit_link_profile(std::span<const LinkTiming> timings,
+                                     std::span<const int> hosts, const std::string& name,
+                                     const std::string& before = {});
 
 /// The file in which communicators look for a link profile of this processor if neither
 /// Config::links nor RONDO_LINKS names one: in $XDG_CONFIG_HOME/rondo, or ~/.config/rondo. It need

@@ -36,15 +36,16 @@ namespace {
 
 LinkProfile calibrated(int ranks) {
   LinkProfile profile = shared_memory_profile();
-  profile.corrected_ranks = ranks;
+  Corrections corrections{.hosts = base::HostMap::one_host(ranks), .tables = {}};
   for (const auto& [collective, algorithm] : schedule::test::all_builtins()) {
     for (const bool mapped : {false, true}) {
-      profile.corrections.push_back({.collective = collective,
-                                     .algorithm = algorithm,
-                                     .mapped = mapped,
-                                     .points = {{8, 0.7}, {3000, 1.9}, {uint64_t{1} << 24, 0.6}}});
+      corrections.tables.push_back({.collective = collective,
+                                    .algorithm = algorithm,
+                                    .mapped = mapped,
+                                    .points = {{8, 0.7}, {3000, 1.9}, {uint64_t{1} << 24, 0.6}}});
     }
   }
+  profile.corrections = {std::move(corrections)};
   return profile;
 }
 

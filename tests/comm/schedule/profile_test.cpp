@@ -23,16 +23,34 @@ LinkProfile with_corrections() {
   profile.wire_alpha_us = 4.0 / 3;
   profile.wire_slot_bytes = 1 << 19;
   profile.wire_slots = 3;
-  profile.corrected_ranks = 4;
-  profile.corrections = {{.collective = Collective::kAllReduce,
-                          .algorithm = Algorithm::kRing,
-                          .mapped = false,
-                          .points = {{64, 0.5}, {1024, 2}, {4096, 2}}},
-                         {.collective = Collective::kAllReduce,
-                          .algorithm = Algorithm::kRing,
-                          .mapped = true,
-                          .points = {{64, 1.0 / 7}}}};
+  const Correction plain{.collective = Collective::kAllReduce,
+                         .algorithm = Algorithm::kRing,
+                         .mapped = false,
+                         .points = {{64, 0.5}, {1024, 2}, {4096, 2}}};
+  Correction library = plain, between_hosts = plain;
+  library.mapped = true;
+  library.points = {{64, 1.0 / 7}};
+  between_hosts.points = {{64, 3}};
+  profile.corrections = {
+      {.hosts = base::HostMap::one_host(4), .tables = {plain, library}},
+      {.hosts = base::HostMap({0, 1, 0, 1}), .tables = {between_hosts}},
+  };
   return profile;
+}
+
+/// As version 2 or 3 wrote it.
+json old_document(int version) {
+  json document = json::parse(to_json_text(with_corrections()));
+  document["version"] = version;
+  document["corrections"] = {{"ranks", 4}, {"tables", document["corrections"][0]["tables"]}};
+  document["constants"].erase("wire_both_us_per_byte");
+  if (version >= 3) return document;
+  for (const char* constant : {"wire_alpha_us", "wire_message_us", "wire_us_per_byte"}) {
+    document["constants"].erase(constant);
+  }
+  document["machine"].erase("wire_slot_bytes");
+  document["machine"].erase("wire_slots");
+  return document;
 }
 
 Question ring(int ranks, uint64_t bytes, bool mapped = false) {
@@ -86,6 +104,9 @@ TEST_CASE("a profile comes back from its file as it was, to the last bit") {
   CHECK(read.value().wire_slot_bytes == profile.wire_slot_bytes);
   CHECK(read.value().wire_slots == profile.wire_slots);
   CHECK(read.value().parallel_ranks == profile.parallel_ranks);
+  REQUIRE(read->corrections.size() == 2);
+  CHECK(read->corrections[1].hosts == profile.corrections[1].hosts);
+  CHECK(read->corrections[1].tables[0].points[0].factor == 3);
   for (const int ranks : {2, 4}) {
     for (const bool mapped : {false, true}) {
       for (uint64_t bytes = 1; bytes < 1 << 20; bytes *= 3) {
@@ -105,15 +126,15 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   };
   refused([](json& d) { d["format"] = "other"; }, "format");
   refused([](json& d) { d.erase("format"); }, "format");
-  refused([](json& d) { d["version"] = 1; }, "version is 1: this rondo reads 2 to 3");
-  refused([](json& d) { d["version"] = 4; }, "version is 4: this rondo reads 2 to 3");
+  refused([](json& d) { d["version"] = 1; }, "version is 1: this rondo reads 2 to 4");
+  refused([](json& d) { d["version"] = 5; }, "version is 5: this rondo reads 2 to 4");
   refused([](json& d) { d.erase("version"); }, "version");
   refused([](json& d) { d = json::array(); }, "format");
   refused([](json& d) { d["extra"] = 1; }, "unknown field extra");
   refused([](json& d) { d["constants"]["beta"] = 1; }, "unknown field constants.beta");
   refused([](json& d) { d["machine"]["cores"] = 1; }, "unknown field machine.cores");
-  refused([](json& d) { d["corrections"]["tables"][0]["x"] = 1; },
-          "unknown field corrections.tables[0].x");
+  refused([](json& d) { d["corrections"][0]["tables"][0]["x"] = 1; },
+          "unknown field corrections[0].tables[0].x");
   refused([](json& d) { d["constants"] = 3; }, "constants is 3, not an object");
   refused([](json& d) { d["name"] = 3; }, "name is 3: it must be a string");
   for (const char* group : {"constants", "machine", "corrections"}) {
@@ -135,8 +156,8 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   }
   refused([](json& d) { d["machine"]["slots"] = 1; }, "machine.slots is 1");
   refused([](json& d) { d["machine"]["slot_bytes"] = 4; }, "machine.slot_bytes is 4");
-  const auto table = [](json& d) -> json& { return d["corrections"]["tables"][0]; };
-  const std::string first = "corrections.tables[0].";
+  const auto table = [](json& d) -> json& { return d["corrections"][0]["tables"][0]; };
+  const std::string first = "corrections[0].tables[0].";
   refused([&](json& d) { table(d).erase("memory"); }, "field " + first + "memory is missing");
   refused([&](json& d) { table(d)["memory"] = "fast"; }, first + "memory is \"fast\"");
   refused([&](json& d) { table(d)["collective"] = "sum"; }, first + "collective is \"sum\"");
@@ -147,32 +168,53 @@ TEST_CASE("a profile that is not understood is refused, by file and field") {
   refused([&](json& d) { table(d)["factor"] = {1, 2}; }, "as long as bytes");
   refused([&](json& d) { table(d)["factor"] = {1, 0, 2}; }, "numbers above 0");
   refused([&](json& d) { table(d)["factor"] = 1; }, "an array");
-  refused([&](json& d) { d["corrections"]["ranks"] = -2; }, "corrections.ranks is -2");
-  refused([&](json& d) { d["corrections"]["tables"].push_back(table(d)); },
-          "corrections.tables[2] repeats all_reduce by ring on plain memory");
+  const auto hosts = [&](const json& value, const std::string& words) {
+    refused([&](json& d) { d["corrections"][0]["hosts"] = value; }, words);
+  };
+  hosts({0, -2}, "corrections[0].hosts is [0,-2]: it must be numbers of hosts");
+  hosts({0, 2}, "below the number of ranks");
+  hosts(json::array(), "it must be the host of every rank");
+  hosts(4, "corrections[0].hosts is 4: it must be an array");
+  hosts({5, 2}, "below");
+  hosts({0, 1, 0, 1}, "corrections[1] repeats the hosts of another one");
+  hosts({1, 0, 1, 0}, "corrections[1] repeats the hosts of another one");
+  refused(
+      [&](json& d) {
+        d["corrections"] = {{"ranks", 4}};
+      },
+      "corrections is {\"ranks\":4}: it must");
+  refused([&](json& d) { d["corrections"][0]["tables"].push_back(table(d)); },
+          "corrections[0].tables[2] repeats all_reduce by ring on plain memory");
 }
 
-TEST_CASE("a file of version 2, which knows nothing of other hosts, gets the built-in wire") {
-  json document = json::parse(to_json_text(with_corrections()));
-  document["version"] = 2;
-  for (size_t c = kHostConstantCount; c < kConstantCount; ++c) {
-    CHECK(std::string(kConstants[c].name).rfind("wire_", 0) == 0);
-    document["constants"].erase(kConstants[c].name);
-  }
-  CHECK_THAT(parse_profile(document.dump(), "x").status().message(),
-             says("unknown field machine.wire_slot_bytes"));
-  document["machine"].erase("wire_slot_bytes");
-  document["machine"].erase("wire_slots");
-  const auto read = parse_profile(document.dump(), "old.json");
-  REQUIRE(read.ok());
+TEST_CASE("files of older versions are read, and what they do not know is built in") {
   const LinkProfile profile = with_corrections(), built_in = shared_memory_profile();
-  for (size_t c = 0; c < kConstantCount; ++c) {
-    const LinkProfile& from = c < kHostConstantCount ? profile : built_in;
-    CHECK(read.value().*kConstants[c].value == from.*kConstants[c].value);
+  for (const int version : {2, 3}) {
+    INFO("version " << version);
+    const auto read = parse_profile(old_document(version).dump(), "old.json");
+    REQUIRE(read.ok());
+    for (size_t c = 0; c < kConstantCount; ++c) {
+      const std::string name = kConstants[c].name;
+      const bool of_wire = name.rfind("wire_", 0) == 0;
+      CHECK(of_wire == (c >= kHostConstantCount));
+      const bool known = !of_wire || (version == 3 && name != "wire_both_us_per_byte");
+      CHECK(read.value().*kConstants[c].value == (known ? profile : built_in).*kConstants[c].value);
+    }
+    CHECK(read->wire_slot_bytes == (version == 3 ? profile : built_in).wire_slot_bytes);
+    CHECK(read->wire_slots == (version == 3 ? profile : built_in).wire_slots);
+    REQUIRE(read->corrections.size() == 1);
+    CHECK(read->corrections[0].hosts == base::HostMap::one_host(4));
+    CHECK(read->corrections[0].tables.size() == 2);
   }
-  CHECK(read->wire_slot_bytes == built_in.wire_slot_bytes);
-  CHECK(read->wire_slots == built_in.wire_slots);
-  CHECK(read->corrections.size() == 2);
+  json newer = old_document(2);
+  newer["machine"]["wire_slots"] = 4;
+  CHECK_THAT(parse_profile(newer.dump(), "x").status().message(),
+             says("unknown field machine.wire_slots"));
+  json none = old_document(3);
+  none["corrections"] = {{"ranks", 0}, {"tables", json::array()}};
+  CHECK(parse_profile(none.dump(), "x")->corrections.empty());
+  none["corrections"]["ranks"] = -2;
+  CHECK_THAT(parse_profile(none.dump(), "x").status().message(), says("corrections.ranks is -2"));
 }
 
 TEST_CASE("what is no JSON, no file, or too much is refused") {
@@ -201,6 +243,16 @@ TEST_CASE(
   CHECK(factor(4, 1 << 30) == 2);
   CHECK(factor(4, 1 << 30, true) == 1.0 / 7);
   CHECK(factor(3, 1024) == 1);
+  const auto between = [&](const std::vector<int>& labels, bool mapped) {
+    const base::HostMap hosts(labels);
+    Question question = ring(4, 64, mapped);
+    question.hosts = &hosts;
+    return price(question, profile).correction;
+  };
+  CHECK(between({0, 0, 0, 0}, false) == 0.5);  // one host
+  CHECK(between({0, 1, 0, 1}, false) == 3);
+  CHECK(between({1, 0, 1, 0}, true) == 3);  // the kind of memory makes no difference between hosts
+  CHECK(between({0, 0, 1, 1}, false) == 1);
   LinkProfile other = wire_profile(1e9, 1e-6, profile);
   CHECK(price(ring(4, 1024), other).correction == 1);
   CHECK(other.alpha_us == Approx(profile.alpha_us + 1));
@@ -226,7 +278,8 @@ TEST_CASE("a fit finds the constants of the machine that the timings come from")
       INFO(c.name << ", " << ranks << " ranks");
       CHECK(fitted.value().*c.value == Approx(machine.*c.value).epsilon(0.02));
     }
-    for (const Correction& table : fitted.value().corrections) {
+    REQUIRE(fitted->corrections.size() == 1);
+    for (const Correction& table : fitted->corrections[0].tables) {
       for (const Correction::Point& point : table.points)
         CHECK(point.factor == Approx(1).epsilon(0.02));
     }
@@ -247,8 +300,28 @@ TEST_CASE("what the constants cannot explain is predicted all the same where it 
   // And it can be written and read.
   const auto back = parse_profile(to_json_text(fitted.value()), "back");
   REQUIRE(back.ok());
-  CHECK(back.value().corrected_ranks == 2);
-  CHECK(back.value().corrections.size() == fitted.value().corrections.size());
+  REQUIRE(back->corrections.size() == 1);
+  CHECK(back->corrections[0].hosts == base::HostMap::one_host(2));
+  CHECK(back->corrections[0].tables.size() == fitted->corrections[0].tables.size());
+}
+
+TEST_CASE("a fit keeps what it does not measure: other ranks are predicted as before") {
+  std::vector<Timing> of_two = synthetic(shared_memory_profile(), 2);
+  for (size_t i = 0; i < of_two.size(); ++i) of_two[i].us *= i % 3 == 0 ? 2.5 : 0.8;
+  LinkProfile slower = shared_memory_profile();
+  for (const Constant& c : kConstants) slower.*c.value *= 3;
+  const auto first = fit(of_two, shared_memory_profile());
+  REQUIRE(first.ok());
+  const auto both = fit(synthetic(slower, 4), *first);
+  REQUIRE(both.ok());
+  CHECK(both->corrections.size() == 2);
+  CHECK(both->alpha_us == Approx(slower.alpha_us).epsilon(0.02));
+  for (const Timing& t : of_two) {
+    CHECK(price(t.question, *both).total_us() == Approx(t.us).epsilon(0.003));
+  }
+  const auto again = fit(synthetic(shared_memory_profile(), 2), *both);
+  REQUIRE(again.ok());
+  CHECK(again->corrections.size() == 2);  // not three: the newer ones replace those of two ranks
 }
 
 TEST_CASE("a fit needs enough timings, of one number of ranks, that are times") {
