@@ -157,9 +157,10 @@ void add_rondo_flags(CLI::App& app, Texts& texts, PerfOptions& options) {
   app.add_flag(
       "--topology", options.topology,
       "instead of measuring, print the machine's topology and the link profile for --ranks");
-  app.add_option("--calibrate", options.calibrate_file,
-                 "time every collective with every algorithm on both kinds of memory, and write a "
-                 "link profile to FILE, or to the place where all programs of rondo find it")
+  app.add_option(
+         "--calibrate", options.calibrate_file,
+         "time every collective, or COLLECTIVE, with every algorithm on both kinds of memory, "
+         "and write a link profile to FILE, or to the place where all programs of rondo find it")
       ->type_name("[FILE]")
       ->expected(0, 1);
   app.add_option("--links", options.links,
@@ -180,13 +181,11 @@ void add_rondo_flags(CLI::App& app, Texts& texts, PerfOptions& options) {
       ->capture_default_str();
 }
 
-/// A calibration covers every collective, by default from the smallest size to well above the
+/// A calibration covers every collective if none is named, by default from the smallest size to well above the
 /// caches.
-void calibrate_by_default(const CLI::App& app, Texts& texts) {
-  if (!texts.collective.empty()) {
-    refuse("--calibrate", texts.collective, "is one collective; a calibration takes them all");
-  }
-  texts.collective = name(Collective::kAllReduce);  // unused
+void calibrate_by_default(const CLI::App& app, Texts& texts, PerfOptions& options) {
+  options.every_collective = texts.collective.empty();
+  if (options.every_collective) texts.collective = name(Collective::kAllReduce);  // unused
   if (app.count("-b") == 0) texts.min = "8";
   if (app.count("-e") == 0) texts.max = "64M";
   if (app.count("-f") == 0 && app.count("-i") == 0) texts.factor = 2;
@@ -270,7 +269,7 @@ ParsedOptions parse_options(const PerfProgram& program, int argc, const char* co
     if (program.collective) options.collective = *program.collective;
     options.calibrate = program.is_rondo && app.count("--calibrate") > 0;
     if (options.calibrate) {
-      calibrate_by_default(app, texts);
+      calibrate_by_default(app, texts, options);
     } else if (!program.collective && texts.collective.empty() && !options.topology) {
       throw CLI::RequiredError("COLLECTIVE");
     }

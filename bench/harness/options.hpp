@@ -41,9 +41,10 @@ struct PerfOptions {
   size_t graph = 0;   // operations in one replay of a graph; 0: no graphs
   int channels = 0;   // 0: rondo's choice
   std::string pace;
-  std::string links;           // link profile to use
-  bool calibrate = false;      // measure everything and write a link profile
-  std::string calibrate_file;  // its file; empty: the default place
+  std::string links;              // link profile to use
+  bool calibrate = false;         // measure every algorithm and write a link profile
+  bool every_collective = false;  // for that, instead of `collective`
+  std::string calibrate_file;     // its file; empty: the default place
   bool sweep_algorithms = false;
   std::string json_file;
   bool stats = false;     // a line of statistics under every row

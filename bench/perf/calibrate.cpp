@@ -53,12 +53,14 @@ bool spans_hosts(const std::vector<int>& hosts) {
   return std::any_of(hosts.begin(), hosts.end(), [](int host) { return host > 0; });
 }
 
-Contenders contenders_at(RondoBackend& backend, const std::vector<Size>& sizes) {
+Contenders contenders_at(RondoBackend& backend, const PerfOptions& options) {
+  const std::vector<Size> sizes = with_held_out(sizes_of(options.sweep));
   const bool between_hosts = spans_hosts(backend.hosts());
   Contenders contenders;
   int block = 0;  // a size and its held-out neighbour
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
+    if (!options.every_collective && options.collective != collective) continue;
     const bool barrier = collective == Collective::kBarrier;
     for (const Size& size : sizes) {
       if (!size.held_out) ++block;
@@ -217,7 +219,7 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
                 spans_hosts(backend.hosts()) ? "four to six" : "one to two");
     std::fflush(stdout);
   }
-  Contenders contenders = contenders_at(backend, with_held_out(sizes_of(options.sweep)));
+  Contenders contenders = contenders_at(backend, options);
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
   if (!memory.ok()) {
     return {Code::kResourceExhausted, "no memory for four buffers of " +

@@ -7,7 +7,7 @@
 
 namespace rondo::bench {
 
-/// Measures every collective with every algorithm on both kinds of memory at the sizes of
+/// Measures every collective, or options.collective, with every algorithm on both kinds of memory at the sizes of
 /// options.sweep; writes options.calibrate_file (rank 0); loads it into a second communicator with
 /// `config`; and prints the error of its predictions against times of the same rounds at sizes that
 /// the fit has not seen. Where ranks are on several hosts it is the wire that is measured, on plain

@@ -187,8 +187,9 @@ Result<LinkProfile> fit(std::span<const Timing> timings, const LinkProfile& base
   LinkProfile profile = base;
   fit_constants(timings, first, last, profile);
   for (const Timing& t : timings) {
-    const base::HostMap hosts = map_of(t.question);
-    std::erase_if(profile.corrections, [&](const Corrections& c) { return c.hosts == hosts; });
+    std::erase_if(corrections_of(t.question, profile).tables, [&](const Correction& table) {
+      return table.collective == t.question.collective;
+    });
   }
   keep_predictions(base, profile);
   RONDO_TRY(add_corrections(timings, profile));

@@ -67,7 +67,13 @@ TEST_CASE("a calibration covers all collectives and sizes unless told otherwise"
   CHECK(some->sweep.max == size_t{1} << 20);
   CHECK(some->sweep.factor == 4);
   CHECK(parse_words({"all_reduce", "--sweep", "--links", "y"}).options->sweep_algorithms);
-  CHECK(parse_words({"all_reduce", "--calibrate", "x"}).exit_code == 2);
+  CHECK(all->every_collective);
+  const auto one = parse_words({"broadcast", "--calibrate", "x"}).options;
+  REQUIRE(one);
+  CHECK(one->calibrate);
+  CHECK_FALSE(one->every_collective);
+  CHECK(one->collective == Collective::kBroadcast);
+  CHECK(parse_words({"nonsense", "--calibrate", "x"}).exit_code == 2);
   CHECK(parse_words({"--calibrate", "x", "--sweep"}).exit_code == 2);
   CHECK(parse_words({"--sweep"}).exit_code == 2);
   CHECK(parse_words({"--calibrate", "x"}, false).exit_code == 2);  // MPI has no link profile

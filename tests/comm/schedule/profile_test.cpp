@@ -319,6 +319,21 @@ TEST_CASE("a fit keeps what it does not measure: other ranks are predicted as be
   for (const Timing& t : of_two) {
     CHECK(price(t.question, *both).total_us() == Approx(t.us).epsilon(0.003));
   }
+  // One collective of the two ranks is measured again: the others stay as they were.
+  std::vector<Timing> of_one, of_others;
+  for (Timing t : of_two) {
+    const bool again = t.question.collective == Collective::kBroadcast;
+    if (again) t.us *= 7;
+    (again ? of_one : of_others).push_back(t);
+  }
+  const auto partly = fit(of_one, *both);
+  REQUIRE(partly.ok());
+  CHECK(partly->corrections.size() == 2);
+  for (const auto& timings : {of_one, of_others}) {
+    for (const Timing& t : timings) {
+      CHECK(price(t.question, *partly).total_us() == Approx(t.us).epsilon(0.005));
+    }
+  }
   const auto again = fit(synthetic(shared_memory_profile(), 2), *both);
   REQUIRE(again.ok());
   CHECK(again->corrections.size() == 2);  // not three: the newer ones replace those of two ranks
