@@ -17,8 +17,6 @@
 namespace rondo::testing {
 namespace {
 
-constexpr int kCannotBeMade = 77;
-
 ProgramResult run_tool(const std::vector<std::string>& words) {
   std::vector<std::string> command = {RONDO_SOURCE "/tests/harness/hosts"};
   command.insert(command.end(), words.begin(), words.end());
@@ -35,7 +33,7 @@ ProgramResult run_tool(const std::vector<std::string>& words) {
 
 }  // namespace
 
-Hosts::Hosts(int count, int networks) {
+Hosts::Hosts(int count, int networks) : count_(count) {
   group_ = call({"up", std::to_string(getpid()), std::to_string(count), std::to_string(networks)});
   group_.pop_back();  // the line's end
 }
@@ -60,8 +58,12 @@ std::vector<std::string> Hosts::on(int host, const std::vector<std::string>& pro
   return words;
 }
 
-void Hosts::enter_network(int host) const {
-  const std::string path = "/run/netns/" + group_ + "-" + std::to_string(host);
+void Hosts::enter_network(int host) const { enter(std::to_string(host)); }
+
+void Hosts::enter_bridge() const { enter("net"); }
+
+void Hosts::enter(const std::string& space) const {
+  const std::string path = "/run/netns/" + group_ + "-" + space;
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) throw std::runtime_error("cannot enter " + path);
   close(fd);
@@ -77,15 +79,6 @@ void Hosts::cut(int host, int network) const {
 
 void Hosts::mend(int host, int network) const {
   call({"mend", group_, name(host), std::to_string(network)});
-}
-
-bool Hosts::netem(int host, const std::vector<std::string>& arguments, int network) const {
-  std::vector<std::string> words = {"netem", group_, name(host), std::to_string(network)};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  const ProgramResult result = run_tool(words);
-  if (result.exit_code != 0 && result.exit_code != kCannotBeMade)
-    throw std::runtime_error(result.err);
-  return result.exit_code == 0;
 }
 
 void Hosts::signal(int host, int signal) const {

@@ -20,6 +20,7 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
+  int count() const { return count_; }
   static std::string address(int host, int network = 0);     // "10.77.0.1"
   static std::string address_v6(int host, int network = 0);  // "fd77::1"
   static std::string name(int host);                         // "h0"
@@ -30,15 +31,14 @@ class Hosts {
   /// Moves the calling thread to the host's network, for a forked rank; names are still resolved as
   /// on the machine.
   void enter_network(int host) const;
+  /// The same with the network in which the bridge is.
+  void enter_bridge() const;
   /// As ssh, for a launcher: these words, a host's name or address and a command line.
   std::vector<std::string> agent() const;
 
   /// The network loses what the interface sends and is sent, without a sign to either end.
   void cut(int host, int network = 0) const;
   void mend(int host, int network = 0) const;
-  /// What leaves the interface passes a netem queue, as in {"delay", "10ms"}. False: this kernel
-  /// has none.
-  bool netem(int host, const std::vector<std::string>& arguments, int network = 0) const;
 
   /// Signals every process of the host.
   void signal(int host, int signal) const;
@@ -49,6 +49,8 @@ class Hosts {
 
  private:
   std::string call(const std::vector<std::string>& words) const;
+  void enter(const std::string& space) const;
+  const int count_;
   std::string group_;
 };
 

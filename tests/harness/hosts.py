@@ -58,12 +58,6 @@ class Hosts:
     def mend(self, host, network=0):
         self._call("mend", self.group, host, network)
 
-    def netem(self, host, arguments, network=0):
-        """False: this kernel has no netem."""
-        code = subprocess.run([TOOL, "netem", self.group, str(host), str(network), *arguments], timeout=60).returncode
-        assert code in (0, SKIPPED), f"netem: exit code {code}"
-        return code == 0
-
     def signal(self, host, signal):
         """To every process of the host: signal.SIGSTOP freezes it."""
         self._call("signal", self.group, host, int(signal))

@@ -1,26 +1,90 @@
 // The fixture that tests with several hosts stand on.
 #include "tests/harness/hosts.hpp"
 
+#include <arpa/inet.h>
+#include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "tests/harness/bad_network.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo::testing {
 namespace {
 
-/// "refused": the other host is there, and nothing listens. "lost": no answer for half a second.
-std::string knock(const Hosts& hosts, int from, const std::string& at) {
+/// "refused": the other host is there, and nothing listens. "lost": no answer in that time.
+std::string knock(const Hosts& hosts, int from, const std::string& at,
+                  const char* seconds = "0.5") {
   const ProgramResult ran = run_program(
-      hosts.on(from, {"timeout", "0.5", "bash", "-c", "LC_ALL=C; echo > /dev/tcp/" + at + "/9"}));
+      hosts.on(from, {"timeout", seconds, "bash", "-c", "LC_ALL=C; echo > /dev/tcp/" + at + "/9"}));
   if (ran.exit_code == 124) return "lost";
   return ran.err.find("Connection refused") != std::string::npos ? "refused" : ran.err;
 }
+
+struct Seen {
+  int came = 0;     // of those that were sent, at least once
+  int doubled = 0;  // more of them
+  int late = 0;     // after one that was sent later
+  double first_ms = 0, last_ms = 0;
+};
+
+/// Numbered datagrams from one host to another.
+class Datagrams {
+ public:
+  Datagrams(const Hosts& hosts, int from, int to) {
+    std::thread([&] {  // of which the network is another one for a while
+      hosts.enter_network(from);
+      from_ = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+      hosts.enter_network(to);
+      to_ = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    })
+        .join();
+    sockaddr_in at{.sin_family = AF_INET, .sin_port = htons(9999), .sin_addr = {}, .sin_zero = {}};
+    const int bytes = 1 << 20;
+    REQUIRE(setsockopt(to_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) == 0);
+    REQUIRE(bind(to_, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+    REQUIRE(inet_pton(AF_INET, Hosts::address(to).c_str(), &at.sin_addr) == 1);
+    REQUIRE(connect(from_, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+  }
+  ~Datagrams() {
+    close(from_);
+    close(to_);
+  }
+  Datagrams(const Datagrams&) = delete;
+  Datagrams& operator=(const Datagrams&) = delete;
+
+  /// Until none has come for a while.
+  Seen send(int count) const {
+    constexpr int kNothingComesMs = 400;
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    Seen seen;
+    std::vector<int> times(static_cast<size_t>(count));
+    int newest = -1;
+    for (int i = 0; i < count; ++i) REQUIRE(::send(from_, &i, sizeof i, 0) == sizeof i);
+    for (pollfd ready{to_, POLLIN, 0}; poll(&ready, 1, kNothingComesMs) > 0;) {
+      int i = -1;
+      REQUIRE(recv(to_, &i, sizeof i, 0) == sizeof i);
+      seen.last_ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+      if (seen.came == 0) seen.first_ms = seen.last_ms;
+      ++(times.at(static_cast<size_t>(i))++ == 0 ? seen.came : seen.doubled);
+      seen.late += i < newest ? 1 : 0;
+      newest = std::max(newest, i);
+    }
+    return seen;
+  }
+
+ private:
+  int from_ = -1, to_ = -1;
+};
 
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -59,16 +123,58 @@ TEST_CASE("a cut link loses packets, and a mended one does not", "[hosts]") {
   CHECK(knock(hosts, 1, Hosts::address(0)) != "refused");
   CHECK(knock(hosts, 0, Hosts::address(1, 1)) == "refused");
   hosts.mend(1);
-  CHECK(knock(hosts, 0, Hosts::address(1)) == "refused");
+  CHECK(knock(hosts, 0, Hosts::address(1), "5") == "refused");
 }
 
-TEST_CASE("netem delays, where the kernel has it", "[hosts]") {
+TEST_CASE("a bad network delays, loses, doubles, mixes and holds up what it is told to",
+          "[hosts]") {
+  using std::chrono::microseconds;
   const Hosts hosts(2);
-  if (!hosts.netem(0, {"delay", "700ms"})) {
-    WARN("this kernel has no netem: not tested");
-    return;
+  const Datagrams line(hosts, 0, 1);
+  BadNetwork network(hosts, 1);
+  const Seen perfect = line.send(1000);
+  CHECK((perfect.came == 1000 && perfect.doubled == 0 && perfect.late == 0));
+
+  network.set(0, 1, {.delay = microseconds{30'000}});
+  CHECK(line.send(10).first_ms >= 30);
+
+  network.set(0, 1, {.lost = 0.3});
+  const Seen lossy = line.send(1000);
+  CHECK((lossy.came > 550 && lossy.came < 850));
+
+  network.set(0, 1, {.doubled = 0.3});
+  const Seen doubled = line.send(1000);
+  CHECK((doubled.came == 1000 && doubled.doubled > 150 && doubled.doubled < 450));
+
+  network.set(0, 1, {.jitter = microseconds{20'000}});
+  const Seen mixed = line.send(1000);
+  CHECK((mixed.came == 1000 && mixed.late > 100));
+
+  network.set(0, 1, {.bytes_per_s = 100'000});
+  const Seen slow = line.send(400);  // of 46 bytes each
+  CHECK((slow.came == 400 && slow.last_ms > 150));
+
+  const BadNetwork::Counts counts = network.counts();
+  CHECK((counts.lost > 150 && counts.doubled > 150 && counts.overtaken > 100));
+
+  network.set_all({});
+  network.cut(1);
+  CHECK(line.send(10).came == 0);
+}
+
+TEST_CASE("of a bad network one direction can be cut, and after it all is well", "[hosts]") {
+  const Hosts hosts(3);
+  {
+    BadNetwork network(hosts, 1);
+    network.set(0, 1, Wire::none());
+    CHECK(Datagrams(hosts, 0, 1).send(10).came == 0);
+    CHECK(Datagrams(hosts, 1, 0).send(10).came == 0);  // nobody says where host 1 is
+    CHECK(Datagrams(hosts, 2, 1).send(10).came == 10);
+    CHECK(knock(hosts, 2, Hosts::address(0)) == "refused");
+    CHECK(knock(hosts, 0, Hosts::address(1)) != "refused");
   }
-  CHECK(knock(hosts, 0, Hosts::address(1)) == "lost");
+  // The kernel asks once a second where host 1 is.
+  CHECK(knock(hosts, 0, Hosts::address(1), "5") == "refused");
 }
 
 TEST_CASE("the processes of a host freeze, thaw and end with it", "[hosts]") {
