@@ -145,4 +145,12 @@ double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
   return longest;
 }
 
+void require_all_fine(HostsGang& gang) {
+  require_all_ok(gang.ranks().join());
+  for (int rank = 0; rank < gang.size(); ++rank) {
+    INFO("rank " << rank << ": " << gang.outcome(rank).text);
+    CHECK(gang.outcome(rank).code == Code::kOk);
+  }
+}
+
 }  // namespace rondo::testing

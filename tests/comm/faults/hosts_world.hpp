@@ -74,6 +74,9 @@ class HostsGang {
   std::unique_ptr<ForkGang> ranks_;
 };
 
+/// Waits for all ranks, and fails the test unless each ends well.
+void require_all_fine(HostsGang& gang);
+
 int64_t now_ns();
 
 /// Prints the longest time to the error of a row of the table in the README.

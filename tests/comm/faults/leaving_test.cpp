@@ -26,14 +26,6 @@ size_t mapped_regions() {
   return lines;
 }
 
-void require_all_fine(HostsGang& gang) {
-  require_all_ok(gang.ranks().join());
-  for (int rank = 0; rank < gang.size(); ++rank) {
-    INFO("rank " << rank << ": " << gang.outcome(rank).text);
-    CHECK(gang.outcome(rank).code == Code::kOk);
-  }
-}
-
 double seconds(int64_t from_ns, int64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) * 1e-9;
 }

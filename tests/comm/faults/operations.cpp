@@ -99,6 +99,30 @@ Status messages(Communicator& comm, Buffers& b, int turn) {
   return checked(comm.group_end(), b, b.count, [&](size_t i) { return value(left, i, turn); });
 }
 
+/// With every rank two messages each way; the recvs come in the other order, of the odd tags first.
+Status tagged_messages(Communicator& comm, Buffers& b, int turn) {
+  fill(comm, b, turn);
+  const int ranks = comm.size();
+  const size_t half = b.count / (2 * static_cast<size_t>(ranks));
+  RONDO_TRY(comm.group_start());
+  for (const int odd : {0, 1}) {
+    for (int peer = 0; peer < ranks; ++peer) {
+      const size_t at = (2 * static_cast<size_t>(peer) + static_cast<size_t>(odd)) * half;
+      (void)comm.send(b.input() + at, half, kType, peer, 10 + odd);
+    }
+  }
+  for (const int odd : {1, 0}) {
+    for (int peer = ranks - 1; peer >= 0; --peer) {
+      const size_t at = (2 * static_cast<size_t>(peer) + static_cast<size_t>(odd)) * half;
+      (void)comm.recv(b.output() + at, half, kType, peer, 10 + odd);
+    }
+  }
+  const size_t first = 2 * static_cast<size_t>(comm.rank()) * half;
+  return checked(comm.group_end(), b, 2 * half * static_cast<size_t>(ranks), [&](size_t i) {
+    return value(static_cast<int>(i / (2 * half)), first + i % (2 * half), turn);
+  });
+}
+
 }  // namespace
 
 const std::vector<Operation>& operations() {
@@ -113,6 +137,7 @@ const std::vector<Operation>& operations() {
       {{"all_to_all"}, all_to_all},
       {{"all_reduce"}, all_reduce_async},
       {{"exclusive_scan"}, exclusive_scan},
+      {{"recv", "send"}, tagged_messages},
   };
   return all;
 }
