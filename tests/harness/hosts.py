@@ -13,7 +13,6 @@ import subprocess
 import sys
 
 TOOL = str(pathlib.Path(__file__).with_name("hosts"))
-SKIPPED = 77
 
 
 class Hosts:
