@@ -52,9 +52,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
     for (const int member : members) {
       // One that has got the new communicator may have destroyed this one.
       const std::atomic<uint64_t>& theirs = board_->state(member).shrunk;
-      if (!endings.is_known(member) || theirs.load(std::memory_order_acquire) >= number) continue;
-      return Status(Code::kPeerDied,
-                    fmt::format("{} ended during shrink", board_->name_of(member)));
+      if (theirs.load(std::memory_order_acquire) >= number) continue;
+      if (!endings.is_known(member) && !endings.is_lost(member)) continue;
+      return Status(Code::kPeerDied, fmt::format("{} ended during shrink, or does not answer",
+                                                 board_->name_of(member)));
     }
     return Status();
   };
@@ -102,6 +103,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .patience = patience,
       .place = [this](int leader) { return bootstrap_.meeting_place(leader); },
       .has_ended = [&endings](int r) { return endings.has_ended(r); },
+      .is_lost = [&endings](int r) { return endings.is_lost(r); },
       .interrupt = [&] { return check_left_out(number, patience); }};
   // Every further turn follows a death.
   Status failed;

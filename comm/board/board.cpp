@@ -386,6 +386,7 @@ std::string BoardView::to_string() const {
                         s.pid.load(std::memory_order_relaxed), where,
                         life == Life::kAlive  ? "here"
                         : life == Life::kGone ? "gone"
+                        : life == Life::kLost ? "lost"
                         : life == Life::kDead ? "dead"
                                               : "not come",
                         posted, finished);

@@ -125,8 +125,9 @@ struct alignas(64) OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
 
-/// kDead: its process has ended without goodbye, as an agent found (control/agent.hpp).
-enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2, kDead = 3 };
+/// What agents find (control/agent.hpp): kLost: its host does not answer, so it may live and hold this
+/// rank for lost; kDead: its process has ended without goodbye. Nobody waits for either.
+enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2, kLost = 3, kDead = 4 };
 
 struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun

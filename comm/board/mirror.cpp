@@ -284,9 +284,8 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     s.messages.store(row.messages, kRelease);
     s.finished.store(row.finished, kRelease);
     s.posted.store(row.posted, kRelease);
-    // What is known to be dead stays so; a goodbye that comes late counts.
-    if (row.life != static_cast<uint32_t>(Life::kAlive) ||
-        s.life.load(kRelaxed) != static_cast<uint32_t>(Life::kDead)) {
+    // What is known of an end stays so; a goodbye that comes late counts.
+    if (row.life == static_cast<uint32_t>(Life::kGone) || row.life >= s.life.load(kRelaxed)) {
       s.life.store(row.life, kRelease);
     }
   }
@@ -357,10 +356,17 @@ void Mirror::show_agent(int64_t now_ns) const {
   board_.first_error_->agent_ns.store(now_ns, std::memory_order_relaxed);
 }
 
-void Mirror::mark_dead(int rank) const {
-  uint32_t alive = static_cast<uint32_t>(Life::kAlive);
-  board_.state(rank).life.compare_exchange_strong(alive, static_cast<uint32_t>(Life::kDead),
-                                                  std::memory_order_acq_rel);
+void Mirror::mark_dead(int rank) const { mark(rank, Life::kDead); }
+
+void Mirror::mark_lost(int rank) const { mark(rank, Life::kLost); }
+
+void Mirror::mark(int rank, Life life) const {
+  for (const Life before : {Life::kAlive, Life::kLost}) {
+    uint32_t expected = static_cast<uint32_t>(before);
+    if (before >= life) return;
+    board_.state(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(life),
+                                                    std::memory_order_acq_rel);
+  }
 }
 
 }  // namespace rondo::board

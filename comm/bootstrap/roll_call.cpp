@@ -53,7 +53,7 @@ class Caller {
 
   Result<Muster> run() {
     for (int leader = 0; leader < rank_; ++leader) {
-      if (call_.has_ended(leader)) continue;
+      if (is_absent(leader)) continue;
       auto muster = follow(leader);
       if (!muster.ok()) return muster.status();
       if (*muster) return std::move(**muster);
@@ -75,6 +75,8 @@ class Caller {
   }
   std::string name_for(int leader) const { return call_.name + "-" + std::to_string(leader); }
 
+  bool is_absent(int rank) const { return call_.has_ended(rank) || call_.is_lost(rank); }
+
   /// Nothing: that leader has ended, or does not come.
   Result<std::optional<Muster>> follow(int leader) {
     const Identity identity = identity_for(leader);
@@ -84,7 +86,7 @@ class Caller {
     Status broken_off;
     const Interrupt interrupt = [&] {
       broken_off = call_.interrupt();
-      if (broken_off.ok() && call_.has_ended(leader)) return Status(Code::kPeerDied, "ended");
+      if (broken_off.ok() && is_absent(leader)) return Status(Code::kPeerDied, "ended");
       return broken_off;
     };
     MeetingFacts facts;
@@ -119,7 +121,7 @@ class Caller {
     MeetingFacts facts;
     const IsNeeded is_needed = [this](int in_meeting) {
       const int rank = from_meeting(in_meeting, rank_);
-      return !is_late_[static_cast<size_t>(rank)] && !call_.has_ended(rank);
+      return !is_late_[static_cast<size_t>(rank)] && !is_absent(rank);
     };
     auto come = host_meeting({.identity = identity,
                               .name = name,

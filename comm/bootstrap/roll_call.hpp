@@ -35,6 +35,8 @@ struct RollCall {
   std::function<std::string(int rank)> place;
   /// Whether that rank is known to have ended or left: it never comes, on any rank's account.
   std::function<bool(int rank)> has_ended;
+  /// Whether that rank does not answer, and may live: nobody waits for it, and it has not ended.
+  std::function<bool(int rank)> is_lost;
   /// Ends the roll call with its status, if that is not ok.
   Interrupt interrupt;
 };

@@ -354,7 +354,7 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     const auto error = mirror_.error();
     if (is_hub_ && error) settle(*error);
     // After the error: a rank that waits for one of them would report that it ended.
-    for (const int rank : ranks) mirror_.mark_dead(rank);
+    for (const int rank : ranks) mirror_.mark_lost(rank);
   }
   line.close();
 }

@@ -36,10 +36,10 @@ bool Endings::is_known(int rank) {
   return ended_[static_cast<size_t>(rank)];
 }
 
-bool Endings::is_marked(int rank) const {
-  const uint32_t life = board_.state(rank).life.load(std::memory_order_acquire);
-  return life == static_cast<uint32_t>(board::Life::kGone) ||
-         life == static_cast<uint32_t>(board::Life::kDead);
+bool Endings::is_lost(int rank) const { return is_marked(rank, board::Life::kLost); }
+
+bool Endings::is_marked(int rank, board::Life life) const {
+  return board_.state(rank).life.load(std::memory_order_acquire) == static_cast<uint32_t>(life);
 }
 
 void Endings::look() {
@@ -50,7 +50,10 @@ void Endings::look() {
     ended_[static_cast<size_t>(dead)] = true;
   }
   for (int rank = 0; rank < board_.ranks(); ++rank) {
-    if (rank != board_.rank() && is_marked(rank)) ended_[static_cast<size_t>(rank)] = true;
+    if (rank == board_.rank()) continue;
+    if (is_marked(rank, board::Life::kGone) || is_marked(rank, board::Life::kDead)) {
+      ended_[static_cast<size_t>(rank)] = true;
+    }
   }
 }
 

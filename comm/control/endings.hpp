@@ -24,13 +24,15 @@ class Endings {
   bool has_ended(int rank);
   /// The same without connection attempts.
   bool is_known(int rank);
+  /// Whether its host does not answer: the rank may live.
+  bool is_lost(int rank) const;
 
  private:
   struct Attempt {
     transport::UniqueFd socket;
     int64_t began_ns = 0;
   };
-  bool is_marked(int rank) const;
+  bool is_marked(int rank, board::Life life) const;
   void look();
   void ask(int rank);
   void conclude(int rank, int error);

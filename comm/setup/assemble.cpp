@@ -99,7 +99,7 @@ int find_dead(const Bootstrap& bootstrap, const board::Board& board, int first) 
   if (!board.places().several()) return here;
   for (int rank = first; rank < board.ranks() && rank != here; ++rank) {
     const auto life = board.state(rank).life.load(std::memory_order_acquire);
-    if (!board.is_local(rank) && life == static_cast<uint32_t>(board::Life::kDead)) return rank;
+    if (!board.is_local(rank) && life >= static_cast<uint32_t>(board::Life::kLost)) return rank;
   }
   return here;
 }

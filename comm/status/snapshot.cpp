@@ -86,7 +86,7 @@ RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts&
   if (has_process) rank.process = board::process_state(rank.pid);
   if (life != Life::kAlive) {
     rank.doing = life == Life::kGone   ? Doing::kLeft
-                 : life == Life::kDead ? Doing::kDead
+                 : life >= Life::kLost ? Doing::kDead
                                        : Doing::kNotCome;
   } else if (has_process && has_ended(rank.process)) {
     rank.doing = Doing::kDead;

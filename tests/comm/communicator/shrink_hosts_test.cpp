@@ -75,7 +75,58 @@ void lose(const Hosts& hosts, const Loss& loss) {
   require_all_ok(theirs);
 }
 
+struct Partition {
+  std::vector<int> placement, on;  // the hosts of all ranks; which of them go on
+  int cut;                         // a host
+};
+
+void part(const Hosts& hosts, const Partition& partition) {
+  INFO("host " << partition.cut << " of " << partition.placement.back() + 1 << " cut off");
+  const int ranks = static_cast<int>(partition.placement.size());
+  const auto goes_on = [&](int rank) {
+    return std::find(partition.on.begin(), partition.on.end(), rank) != partition.on.end();
+  };
+  ForkGang gang(ranks, [&](int rank, Link& link) {
+    setenv("RONDO_HOST_TIMEOUT", "1", 1);
+    const int host = partition.placement[static_cast<size_t>(rank)];
+    auto comm = Communicator::create(config_on(hosts, host, rank, ranks));
+    expect(comm.ok(), comm.status().to_string());
+    Status failed = comm->barrier();
+    link.announce("ready");
+    while (failed.ok()) failed = comm->barrier();
+    const int64_t began = base::now_ns();
+    auto made = comm->shrink(milliseconds(2'000));
+    const auto took_us = (base::now_ns() - began) / 1000;
+    expect(took_us < 6'000'000, "took " + std::to_string(took_us) + " us");
+    expect(made.ok() == goes_on(rank), "after " + failed.to_string() + ": " +
+                                           (made.ok() ? "goes on" : made.status().to_string()));
+    if (made.ok()) {
+      expect(made->former_ranks() == partition.on, "former ranks");
+      calls::everything(*made, {.count = 37});
+    } else {
+      expect(made.status().code() == Code::kTimeout, made.status().to_string());
+    }
+    link.announce("done");
+    link.await("end");
+  });
+  for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "ready");
+  hosts.cut(partition.cut);
+  for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "done");
+  hosts.mend(partition.cut);
+  for (int rank = 0; rank < ranks; ++rank) gang.tell(rank, "end");
+  require_all_ok(gang.join());
+}
+
 }  // namespace
+
+TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
+  const Hosts hosts(3);
+  part(hosts, {{0, 0, 1, 1}, {0, 1}, 1});
+  part(hosts, {{0, 0, 1, 1}, {0, 1}, 0});
+  part(hosts, {{0, 1, 1}, {1, 2}, 0});
+  part(hosts, {{0, 1, 2}, {1, 2}, 0});
+  part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2});
+}
 
 TEST_CASE("ranks of two hosts go on without those that are killed", "[hosts]") {
   const Hosts hosts(2);
