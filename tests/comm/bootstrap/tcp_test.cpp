@@ -25,6 +25,7 @@
 #include "rondo/log.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/container.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo {
@@ -38,6 +39,7 @@ using testing::expect;
 using testing::expect_eq;
 using testing::ForkGang;
 using testing::How;
+using testing::in_container;
 using testing::Link;
 using transport::UniqueFd;
 
@@ -118,28 +120,6 @@ TEST_CASE("jobs that share a port and a secret do not disturb each other", "[tcp
     id.job = i % 2 == 0 ? "slurm-7-0" : "slurm-8-0";
     meet_and_exchange(id);
   }));
-}
-
-/// Runs `body` as the first process of a PID namespace, in a mount namespace where /tmp is its own.
-void in_container(const std::function<void()>& body) {
-  expect(unshare(CLONE_NEWPID | CLONE_NEWNS) == 0, "unshare");
-  expect(mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "mount /");
-  expect(mount("none", "/tmp", "tmpfs", 0, nullptr) == 0, "mount /tmp");
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // the harness knows of its parent only
-    try {
-      body();
-      _exit(0);
-    } catch (const std::exception& error) {
-      (void)!write(STDERR_FILENO, error.what(), std::strlen(error.what()));
-      _exit(1);
-    }
-  }
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  expect_eq(status, 0, "what the container's process ended with");
 }
 
 TEST_CASE("ranks in containers of their own see each other live and die", "[tcp]") {

@@ -1,0 +1,147 @@
+// Ranks of several hosts that never meet: every rank says who is missing or wrong, at the bootstrap
+// deadline. And ranks in PID namespaces of their own, which do meet.
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include "tests/comm/bootstrap/meeting_helpers.hpp"
+#include "tests/comm/faults/hosts_world.hpp"
+#include "tests/comm/faults/operations.hpp"
+#include "tests/harness/container.hpp"
+
+namespace rondo::testing {
+namespace {
+
+const std::vector<int> kRanksOfFour{0, 1, 2, 3};
+
+Config with_deadline() {
+  Config config;
+  config.bootstrap_timeout = std::chrono::milliseconds{1500};
+  return config;
+}
+
+std::vector<int> others_than(int rank) {
+  std::vector<int> ranks = kRanksOfFour;
+  std::erase(ranks, rank);
+  return ranks;
+}
+
+/// Until the deadline: a process of another version of rondo comes as `rank`. Returns what rank 0 says.
+std::string come_with_another_version(const Config& config, uint32_t rank) {
+  const auto until = std::chrono::steady_clock::now() + config.bootstrap_timeout;
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = htons(7000), .sin_addr = {}, .sin_zero = {}};
+  expect(inet_pton(AF_INET, Hosts::address(0).c_str(), &at.sin_addr) == 1, "address");
+  std::string heard;
+  while (heard.empty() && std::chrono::steady_clock::now() < until) {
+    const transport::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) continue;
+    comm::Hello hello = good_hello(rank, 4, read_challenge(fd));
+    hello.version += 1;
+    send_bytes(fd, &hello, sizeof hello);
+    heard = hear_out(fd);
+  }
+  return heard;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of several hosts that do not meet say which are missing") {
+  const Hosts hosts(2);
+  for (const int missing : {0, 1, 3}) {
+    INFO("rank " << missing << " never starts");
+    HostsGang gang = HostsGang::raw(
+        hosts, kFour,
+        [&](const Config& own, Link&, Outcome&) {
+          return own.rank == missing ? Status() : Communicator::create(own).status();
+        },
+        with_deadline());
+    const int64_t start_ns = now_ns();
+    show_time("rank " + std::to_string(missing) + " never starts, bootstrap deadline 1.5 s",
+              gang.check(start_ns, {.survivors = others_than(missing),
+                                    .codes = {Code::kBootstrap, Code::kTimeout},
+                                    .says = {"rank " + std::to_string(missing)},
+                                    .within_s = 3}));
+  }
+}
+
+TEST_CASE("a rank that starts twice is named by all") {
+  const Hosts hosts(2);
+  HostsGang gang = HostsGang::raw(
+      hosts, kFour,
+      [&](const Config& own, Link&, Outcome&) {
+        Config as = own;
+        if (own.rank == 3) as.rank = 1;
+        return Communicator::create(as).status();
+      },
+      with_deadline());
+  show_time("a rank starts twice, bootstrap deadline 1.5 s",
+            gang.check(now_ns(), {.survivors = kRanksOfFour,
+                                  .codes = {Code::kBootstrap, Code::kTimeout},
+                                  .says = {"rank 1"},
+                                  .within_s = 3}));
+}
+
+TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
+  const Hosts hosts(2);
+  hosts.cut(0);
+  HostsGang gang = HostsGang::raw(
+      hosts, kFour,
+      [](const Config& own, Link&, Outcome&) { return Communicator::create(own).status(); },
+      with_deadline());
+  for (const int rank : kRanksOfFour) gang.ranks().await_end(rank);
+  const std::string of_host_0 = gang.outcome(0).text, of_host_1 = gang.outcome(2).text;
+  INFO(of_host_0 << " / " << of_host_1);
+  CHECK(of_host_0.find("ranks 2 and 3") != std::string::npos);
+  CHECK(of_host_1.find("rank 0") != std::string::npos);
+  show_time(
+      "rank 0's host is absent, bootstrap deadline 1.5 s",
+      gang.check(now_ns() - int64_t{1'000'000} * static_cast<int64_t>(1e3 * gang.ranks().seconds()),
+                 {.survivors = kRanksOfFour,
+                  .codes = {Code::kBootstrap, Code::kTimeout},
+                  .says = {"rank"},
+                  .within_s = 4}));
+}
+
+TEST_CASE("a rank of another version of rondo is named by all of them") {
+  const Hosts hosts(2);
+  HostsGang gang = HostsGang::raw(
+      hosts, kFour,
+      [](const Config& own, Link&, Outcome&) {
+        if (own.rank != 3) return Communicator::create(own).status();
+        const std::string heard = come_with_another_version(own, 3);
+        expect(heard.find("speaks version") != std::string::npos, "rank 0 says " + heard);
+        return Status();
+      },
+      with_deadline());
+  show_time("a rank has another version, bootstrap deadline 1.5 s",
+            gang.check(now_ns(), {.survivors = others_than(3),
+                                  .codes = {Code::kBootstrap, Code::kTimeout},
+                                  .says = {"rank 3", "another version"},
+                                  .within_s = 4}));
+}
+
+TEST_CASE("ranks in PID namespaces of their own meet on several hosts, and name who dies") {
+  const Hosts hosts(2);
+  for (const int victim : {0, 3}) {
+    HostsGang gang =
+        HostsGang::raw(hosts, kFour, [](const Config& own, Link& link, Outcome& outcome) {
+          in_container([&] {
+            auto comm = Communicator::create(own);
+            expect(comm.ok(), comm.status().to_string());
+            Buffers buffers(1200, false);
+            outcome.is(call_until_failure(*comm, link, operations()[0], buffers));
+          });
+          return Status();
+        });
+    gang.await_all("going");
+    const int64_t killed_ns = now_ns();
+    gang.ranks().kill(victim, SIGKILL);
+    show_time("of ranks in PID namespaces of their own, rank " + std::to_string(victim) + " killed",
+              gang.check(killed_ns, {.survivors = others_than(victim),
+                                     .codes = {Code::kPeerDied},
+                                     .says = {"rank " + std::to_string(victim) + " "},
+                                     .within_s = 1}));
+  }
+}
+
+}  // namespace rondo::testing
