@@ -4,6 +4,7 @@
 //   E  an error found on this host, for rank 0's host to decide
 //   V  the error that all ranks report
 //   A  some rank waits for long: send rows often
+//   L  this host holds the other one for lost, and closes the connection
 //   G  goodbye
 #include "comm/control/agent.hpp"
 
@@ -186,6 +187,10 @@ void Agent::handle(HostLine& line, std::string_view message) {
       alert_until_ns_ = base::now_ns() + kAlertNs;
       if (is_hub_) send_all('A', {}, &line);
       break;
+    case 'L':
+      give_up(line, fmt::format("holds host {} for lost: what this one sends does not arrive there",
+                                board_.places().names[static_cast<size_t>(host_)]));
+      break;
     case 'G':
       line.close();
       break;
@@ -355,6 +360,8 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     if (is_hub_ && error) settle(*error);
     // After the error: a rank that waits for one of them would report that it ended.
     for (const int rank : ranks) mirror_.mark_lost(rank);
+    // If that host hears this one, it would take the closed connection for the end of a process.
+    send(line, 'L', {});
   }
   line.close();
 }

@@ -8,6 +8,7 @@
 #include "comm/base/clock.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
 #include "tests/comm/communicator/world.hpp"
+#include "tests/harness/bad_network.hpp"
 #include "tests/harness/hosts.hpp"
 
 namespace rondo::testing {
@@ -78,14 +79,17 @@ void lose(const Hosts& hosts, const Loss& loss) {
 struct Partition {
   std::vector<int> placement, on;  // the hosts of all ranks; which of them go on
   int cut;                         // a host
+  bool hears = false;              // it is not heard, but hears the others
 };
 
 void part(const Hosts& hosts, const Partition& partition) {
-  INFO("host " << partition.cut << " of " << partition.placement.back() + 1 << " cut off");
+  INFO("host " << partition.cut << " of " << partition.placement.back() + 1 << " "
+               << (partition.hears ? "not heard" : "cut off"));
   const int ranks = static_cast<int>(partition.placement.size());
   const auto goes_on = [&](int rank) {
     return std::find(partition.on.begin(), partition.on.end(), rank) != partition.on.end();
   };
+  BadNetwork network(hosts, 1);
   ForkGang gang(ranks, [&](int rank, Link& link) {
     setenv("RONDO_HOST_TIMEOUT", "1", 1);
     const int host = partition.placement[static_cast<size_t>(rank)];
@@ -110,9 +114,11 @@ void part(const Hosts& hosts, const Partition& partition) {
     link.await("end");
   });
   for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "ready");
-  hosts.cut(partition.cut);
+  for (int other = 0; other < hosts.count(); ++other) {
+    network.set(partition.cut, other, Wire::none());
+    if (!partition.hears) network.set(other, partition.cut, Wire::none());
+  }
   for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "done");
-  hosts.mend(partition.cut);
   for (int rank = 0; rank < ranks; ++rank) gang.tell(rank, "end");
   require_all_ok(gang.join());
 }
@@ -126,6 +132,8 @@ TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
   part(hosts, {{0, 1, 1}, {1, 2}, 0});
   part(hosts, {{0, 1, 2}, {1, 2}, 0});
   part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2});
+  part(hosts, {{0, 1, 2}, {1, 2}, 0, true});
+  part(hosts, {{0, 1, 1}, {1, 2}, 0, true});
 }
 
 TEST_CASE("ranks of two hosts go on without those that are killed", "[hosts]") {
