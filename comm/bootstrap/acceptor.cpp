@@ -23,6 +23,8 @@ using std::chrono::steady_clock;
 using transport::UniqueFd;
 
 constexpr milliseconds kHelloLimit{5000};
+// For so long a meeting that has failed tells ranks that come late.
+constexpr milliseconds kForLateOnes{1000};
 // How often a roll call looks which ranks are needed.
 constexpr milliseconds kNeedsChangeEvery{5};
 constexpr size_t kPendingBeyondWorld = 64;
@@ -77,7 +79,8 @@ class Acceptor {
       });
     }
     if (!status.ok()) {
-      for (PeerConnection& peer : peers_) refuse(peer.connection, status);
+      tell_all(status);
+      if (!is_doomed_) tell_late_ones(status);
       return status;
     }
     peers_.erase(peers_.begin());
@@ -85,6 +88,24 @@ class Acceptor {
   }
 
  private:
+  void tell_all(const Status& why) {
+    for (PeerConnection& peer : peers_) {
+      refuse(peer.connection, why);
+      peer.connection.close();
+      peer.pidfd.reset();
+    }
+  }
+
+  /// Else a rank that comes when this one has failed would miss it, and know no more. Nobody is late
+  /// where all see the failure by other means.
+  void tell_late_ones(const Status& why) {
+    if (is_roll_call() || deadline_.can_be_interrupted() || deadline_.has_passed()) return;
+    is_doomed_ = true;
+    deadline_ = deadline_.at_most(steady_clock::now() + kForLateOnes);
+    (void)base::guarded([this] { return gather(); });
+    tell_all(why);
+  }
+
   Status gather() {
     while (!is_complete()) {
       RONDO_TRY(wait());

@@ -74,13 +74,23 @@ class Bootstrap::Impl {
     if (!local.ok()) return local.status();
     auto place = Rendezvous::resolve(*local, name);
     if (!place.ok()) return place.status();
-    auto near = std::make_unique<Star>(*local, timeout_, interrupt_);
+    // No rank sends anything over TCP meanwhile, unless it fails.
+    auto near = std::make_unique<Star>(*local, timeout_, [this] {
+      if (interrupt_) RONDO_TRY(interrupt_());
+      return meets_nearby_ ? star_->check_links() : Status();
+    });
     const bool one_host = hosts_.hosts() == 1;
     const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
     if (!one_host) near->call_ranks(members);
     if (local->world_size > 1) {
+      meets_nearby_ = true;
       const Status met = near->gather(*local, name, *place, until);
-      if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
+      meets_nearby_ = false;
+      RONDO_TRY(Status(star_->status()));
+      if (!met.ok()) {
+        const Status named = one_host ? met : in_words_of_all(met, members);
+        return one_host || near->has_heard() ? named : star_->fail(named);
+      }
     }
     if (one_host) {
       star_ = std::move(near);  // closes the connections over TCP
@@ -89,6 +99,14 @@ class Bootstrap::Impl {
     near_ = std::move(near);
     know_peers(members);
     return {};
+  }
+
+  /// The ranks of a host count from 0 when they meet.
+  Status in_words_of_all(const Status& met, std::span<const int> members) const {
+    const RankHost& host = places_[static_cast<size_t>(members.front())];
+    return {met.code(), "on host " + host.name + " " +
+                            name_ranks({members.begin(), members.end()}) +
+                            " meet, there called rank 0 and so on: " + met.message()};
   }
 
   /// Exchanges every rank's host over TCP. Returns where the ranks of this one meet, and as whom,
@@ -154,6 +172,7 @@ class Bootstrap::Impl {
   Interrupt interrupt_;
   std::unique_ptr<Star> star_;
   std::unique_ptr<Star> near_;  // null: one host
+  bool meets_nearby_ = false;
   base::HostMap hosts_;
   std::vector<RankHost> places_;               // by rank; empty: they met in a directory
   std::shared_ptr<const UniqueFd> listening_;  // at this rank's place

@@ -189,6 +189,21 @@ Result<bool> Star::hear(PeerConnection& link, FrameKind kind, Received& into) {
   return true;
 }
 
+Status Star::check_links() {
+  RONDO_TRY(status_);
+  for (PeerConnection& link : links_) {
+    pollfd closed{link.connection.fd(), POLLRDHUP, 0};
+    if (poll(&closed, 1, 0) <= 0) continue;
+    Received last_words;
+    auto heard = hear(link, FrameKind::kGather, last_words);
+    const bool says_why = !heard.ok() && heard.status().code() != Code::kMismatch;
+    return failed(
+        says_why ? heard.status()
+                 : Status(Code::kPeerDied, name_of(link) + " ended while the ranks were meeting"));
+  }
+  return {};
+}
+
 /// Waits until a link of `links_` is ready; marks in `ended` the links whose process has ended.
 /// Links whose frame has arrived are watched too, so that a death ends the wait for the others.
 Status Star::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,

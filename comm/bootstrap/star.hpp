@@ -47,6 +47,8 @@ class Star {
   Result<transport::UniqueFd> broadcast_fd(int fd);
   Result<std::vector<transport::UniqueFd>> all_gather_fds(int fd);
   Status barrier();
+  /// Between two exchanges: the failure, if a rank at the other end of a connection has ended or failed.
+  Status check_links();
   /// Every later operation returns `why`, on all ranks; those that learn of it read which rank's
   /// failure it is. Never waits.
   Status fail(const Status& why) { return failed_here(why); }

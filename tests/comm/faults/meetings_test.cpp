@@ -4,6 +4,10 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <thread>
+#include <utility>
+
+#include "comm/bootstrap/host.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/comm/faults/hosts_world.hpp"
 #include "tests/comm/faults/operations.hpp"
@@ -43,6 +47,16 @@ std::string come_with_another_version(const Config& config, uint32_t rank) {
   return heard;
 }
 
+// Of a forked rank.
+Link* own_link = nullptr;
+void (*usual_host)(int rank, comm::RankHost& here) = nullptr;
+
+/// Asked once all ranks have come to the first meeting.
+void announce_and_pretend(int rank, comm::RankHost& here) {
+  usual_host(rank, here);
+  own_link->announce("going");
+}
+
 }  // namespace
 
 TEST_CASE("ranks of several hosts that do not meet say which are missing") {
@@ -64,20 +78,24 @@ TEST_CASE("ranks of several hosts that do not meet say which are missing") {
   }
 }
 
-TEST_CASE("a rank that starts twice is named by all") {
+TEST_CASE("a rank that starts twice is named by all, also by one that comes later") {
   const Hosts hosts(2);
   HostsGang gang = HostsGang::raw(
       hosts, kFour,
-      [&](const Config& own, Link&, Outcome&) {
+      [&](const Config& own, Link& link, Outcome&) {
+        if (own.rank == 2) link.await("go");
         Config as = own;
         if (own.rank == 3) as.rank = 1;
         return Communicator::create(as).status();
       },
       with_deadline());
+  const int64_t start_ns = now_ns();
+  gang.ranks().await_end(3);
+  gang.ranks().tell(2, "go");
   show_time("a rank starts twice, bootstrap deadline 1.5 s",
-            gang.check(now_ns(), {.survivors = kRanksOfFour,
-                                  .codes = {Code::kBootstrap, Code::kTimeout},
-                                  .says = {"rank 1"},
+            gang.check(start_ns, {.survivors = kRanksOfFour,
+                                  .codes = {Code::kBootstrap},
+                                  .says = {"rank 1 was given twice"},
                                   .within_s = 3}));
 }
 
@@ -100,6 +118,40 @@ TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
                   .codes = {Code::kBootstrap, Code::kTimeout},
                   .says = {"rank"},
                   .within_s = 4}));
+}
+
+TEST_CASE(
+    "a rank killed at any moment after it has come is named by all, long before the deadline") {
+  const Hosts hosts(2);
+  Config config;
+  config.bootstrap_timeout = std::chrono::seconds{20};
+  config.timeout = std::chrono::seconds{20};
+  double longest = 0;
+  for (int turn = 0; turn < 24; ++turn) {
+    const int victim = turn % 4;
+    INFO("rank " << victim << " killed, turn " << turn);
+    HostsGang gang = HostsGang::raw(
+        hosts, kFour,
+        [](const Config& own, Link& link, Outcome&) {
+          own_link = &link;
+          usual_host = std::exchange(comm::pretend_host, &announce_and_pretend);
+          auto comm = Communicator::create(own);
+          Status status = comm.status();
+          while (status.ok()) status = comm->barrier();
+          return status;
+        },
+        config);
+    gang.await_all("going");
+    // A random moment; nothing is synchronised by it.
+    std::this_thread::sleep_for(std::chrono::microseconds(turn * 200));
+    const int64_t killed_ns = now_ns();
+    gang.ranks().kill(victim, SIGKILL);
+    longest = std::max(longest, gang.check(killed_ns, {.survivors = others_than(victim),
+                                                       .codes = {Code::kPeerDied},
+                                                       .says = {"rank " + std::to_string(victim)},
+                                                       .within_s = 3}));
+  }
+  show_time("a rank killed during create", longest);
 }
 
 TEST_CASE("a rank of another version of rondo is named by all of them") {
