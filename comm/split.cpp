@@ -69,6 +69,8 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
 // While a part is made, its members watch each other, and this communicator's error, as they do
 // inside an operation. A member that cannot make its part says so on this board.
 Status Communicator::Impl::check_members(const SplitPart& part) {
+  // A rank that waits here does not stand still: another one's deadline blames who does.
+  board_->state(rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
   Status status = watch_->check_split(part.members, part.number, part.called);
   if (!status.ok()) return status;
   status = board_->error();
