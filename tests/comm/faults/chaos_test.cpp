@@ -1,164 +1,135 @@
-// Random faults at random moments of random operations, on ranks and hosts by a seed. Every run ends
-// in right results, or in an error on every survivor that names the fault. RONDO_TEST_CHAOS: so many
-// runs (else as many as fit half a minute, 60 at most), from seed RONDO_TEST_CHAOS_SEED (else 1);
-// RONDO_TEST_CHAOS_FAULT: of these, the runs with "cut" or another fault only.
+// Random faults at random moments, on ranks, hosts, networks, memory and descriptors, by a seed. Every
+// run ends in right results, or in an error on every survivor that names who is to blame; then the
+// survivors shrink. Nothing hangs, and nothing is left. RONDO_TEST_CHAOS: so many runs (else as many as
+// fit 15 seconds, 60 at most), from seed RONDO_TEST_CHAOS_SEED (else 1); RONDO_TEST_CHAOS_FAULT: of
+// these, the runs with "cut" or another fault only.
 #include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
-#include <random>
+#include <set>
 #include <thread>
 
-#include "tests/comm/faults/hosts_world.hpp"
-#include "tests/comm/faults/operations.hpp"
+#include "tests/comm/faults/chaos_run.hpp"
+#include "tests/comm/faults/leftovers.hpp"
 
 namespace rondo::testing {
 namespace {
 
-enum class Fault { kNone, kKill, kKillTwo, kStop, kCut, kFreeze, kAbort, kDisagree, kLeave };
-constexpr const char* kFaultNames[] = {"nothing", "kill",  "kill two", "stop", "cut",
-                                       "freeze",  "abort", "disagree", "leave"};
-// As often as it stands here: those that need a deadline take seconds.
-constexpr Fault kFaults[] = {Fault::kNone,  Fault::kKill,     Fault::kKill,  Fault::kKill,
-                             Fault::kKill,  Fault::kKillTwo,  Fault::kStop,  Fault::kCut,
-                             Fault::kAbort, Fault::kDisagree, Fault::kLeave, Fault::kFreeze,
-                             Fault::kAbort, Fault::kDisagree, Fault::kLeave, Fault::kKillTwo};
-const Placement kPlacements[] = {{0, 1},       {0, 0, 1},    {0, 1, 2},    {0, 0, 1, 1},
-                                 {0, 1, 0, 1}, {0, 1, 1, 2}, {0, 0, 1, 2}, {0, 0, 1, 1, 2, 2}};
-constexpr size_t kMostElements = 60'000;
-constexpr int kTurnsWithoutFault = 20;
-
-struct Run {
-  unsigned seed;
-  Placement placement;
-  Fault fault;
-  int victim, other;  // ranks; of kKillTwo both
-  int turn;           // in which the victim does something else
-  std::chrono::microseconds moment;
-
-  explicit Run(unsigned of) : seed(of) {
-    std::mt19937 random(seed);
-    const auto below = [&](size_t n) { return static_cast<int>(random() % n); };
-    placement = kPlacements[below(std::size(kPlacements))];
-    fault = kFaults[below(std::size(kFaults))];
-    victim = below(placement.size());
-    other = (victim + 1 + below(placement.size() - 1)) % static_cast<int>(placement.size());
-    turn = 3 + below(20);
-    moment = std::chrono::microseconds(below(40'000));
-  }
-
-  int host() const { return placement[static_cast<size_t>(victim)]; }
-  bool takes_host() const { return fault == Fault::kCut || fault == Fault::kFreeze; }
-  bool strikes_itself() const {
-    return fault == Fault::kAbort || fault == Fault::kDisagree || fault == Fault::kLeave;
-  }
-  /// Ranks that see the fault and go on.
-  std::vector<int> survivors() const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < static_cast<int>(placement.size()); ++rank) {
-      const bool struck = takes_host() ? placement[static_cast<size_t>(rank)] == host()
-                                       : rank == victim && fault != Fault::kNone;
-      if (struck && fault != Fault::kAbort && fault != Fault::kDisagree) continue;
-      if (fault == Fault::kKillTwo && rank == other) continue;
-      ranks.push_back(rank);
-    }
-    return ranks;
-  }
-  std::string to_string() const {
-    std::string text = "seed " + std::to_string(seed) + ": " +
-                       kFaultNames[static_cast<size_t>(fault)] + ", rank " +
-                       std::to_string(victim) + ", hosts";
-    for (const int at : placement) text += " " + std::to_string(at);
-    return text;
-  }
-};
-
-/// The ranks' part: the same calls on all, by the seed.
-Status work(const Run& run, Communicator& comm, Link& link) {
-  const std::vector<Operation>& all = operations();
-  std::mt19937 common(run.seed), own(run.seed * 64 + static_cast<unsigned>(comm.rank()));
-  Buffers buffers(kMostElements, own() % 2 == 0);
-  const bool is_victim = comm.rank() == run.victim;
-  for (int turn = 0;; ++turn) {
-    // A rank that fails by itself may be three turns ahead of one that has not begun.
-    if (turn == (run.strikes_itself() ? 0 : 3)) link.announce("going");
-    if (run.fault == Fault::kNone && turn == kTurnsWithoutFault) return {};
-    const size_t counts[] = {60, 1200, 12'000, kMostElements};
-    buffers.count = counts[common() % std::size(counts)];
-    const Operation& operation = all[common() % all.size()];
-    const bool now = turn == run.turn;
-    if (now && is_victim && run.fault == Fault::kAbort) comm.abort("chaos");
-    if (now && is_victim && run.fault == Fault::kLeave) return {};
-    if (now && run.fault == Fault::kDisagree) {
-      RONDO_TRY(is_victim ? comm.barrier() : all[0].call(comm, buffers, turn));
-    }
-    RONDO_TRY(operation.call(comm, buffers, turn));
-  }
-}
-
-HostsGang::Wanted wanted(const Run& run) {
-  HostsGang::Wanted all{.survivors = run.survivors(), .codes = {Code::kPeerDied}, .within_s = 4};
-  const std::string victim = "rank " + std::to_string(run.victim) + " ";
-  switch (run.fault) {
-    case Fault::kNone:
-      all.codes = {Code::kOk};
-      break;
-    case Fault::kKill:
-      all.says = {victim};
-      break;
-    case Fault::kKillTwo:
-      all.one_of = {victim, "rank " + std::to_string(run.other) + " "};
-      break;
-    case Fault::kStop:
-      all.codes = {Code::kTimeout};
-      all.says = {": " + victim};
-      break;
-    case Fault::kCut:
-    case Fault::kFreeze:
-      all.codes = {Code::kTimeout, Code::kPeerDied};
-      for (int rank = 0; rank < static_cast<int>(run.placement.size()); ++rank) {
-        if (run.placement[static_cast<size_t>(rank)] != run.host()) continue;
-        all.one_of.push_back(": rank " + std::to_string(rank) + " ");
-        if (run.fault == Fault::kCut) all.ends_too.push_back(rank);
-      }
-      break;
-    case Fault::kAbort:
-      all.codes = {Code::kAborted};
-      all.says = {victim + "aborted: chaos"};
-      break;
-    case Fault::kDisagree:
-      all.codes = {Code::kMismatch};
-      all.says = {victim};
-      break;
-    case Fault::kLeave:
-      all.says = {victim + "left the communicator"};
-      break;
+/// Paths below it.
+std::set<std::string> files(const std::string& directory) {
+  std::set<std::string> all;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    all.insert(entry.path());
   }
   return all;
 }
 
-double carry_out(const Hosts& hosts, const Run& run) {
-  INFO(run.to_string());
-  Config config;
-  config.timeout = std::chrono::seconds{1};
-  HostsGang gang(
-      hosts, run.placement, [&](Communicator& comm, Link& link) { return work(run, comm, link); },
-      config, std::chrono::seconds{20});
-  gang.await_all("going");
-  // A random moment; nothing is synchronised by it.
-  std::this_thread::sleep_for(run.moment);
-  const int64_t struck_ns = now_ns();
-  if (run.fault == Fault::kKill || run.fault == Fault::kKillTwo) {
-    gang.ranks().kill(run.victim, SIGKILL);
+/// What all runs with this fault at this moment have in common.
+struct Seen {
+  int runs = 0, right = 0, failed = 0, went_on = 0;
+  double longest = 0;
+
+  void add(const Run& run, const HostsGang& gang, const Afterwards* afterwards) {
+    ++runs;
+    bool all_right = true, some_go_on = false;
+    for (int rank = 0; rank < run.size(); ++rank) {
+      all_right = all_right && (run.is_gone(rank) || gang.outcome(rank).code == Code::kOk);
+      some_go_on = some_go_on || afterwards[rank].members != 0;
+    }
+    ++(all_right ? right : failed);
+    went_on += some_go_on ? 1 : 0;
   }
-  if (run.fault == Fault::kKillTwo) gang.ranks().kill(run.other, SIGKILL);
-  if (run.fault == Fault::kStop) gang.ranks().kill(run.victim, SIGSTOP);
-  if (run.fault == Fault::kCut) hosts.cut(run.host());
-  if (run.fault == Fault::kFreeze) hosts.freeze(run.host());
-  const double took = gang.check(struck_ns, wanted(run));
-  if (run.fault == Fault::kCut) hosts.mend(run.host());
-  return took;
+  std::string to_string() const {
+    return std::to_string(runs) + " runs, " + std::to_string(right) + " right, " +
+           std::to_string(failed) + " with errors, " + std::to_string(went_on) + " went on";
+  }
+};
+
+class Striker {
+ public:
+  Striker(const Hosts& hosts, const Run& run) : hosts_(hosts), run_(run) {
+    if (!run.wire) return;
+    network_.emplace(hosts, run.seed);
+    network_->set_all(*run.wire);
+  }
+
+  void strike(ForkGang& ranks) {
+    switch (run_.fault) {
+      case Fault::kKillTwo:
+        ranks.kill(run_.other, SIGKILL);
+        [[fallthrough]];
+      case Fault::kKill:
+        ranks.kill(run_.victim, SIGKILL);
+        break;
+      case Fault::kStop:
+        ranks.kill(run_.victim, SIGSTOP);
+        break;
+      case Fault::kCut:
+        if (network_) {
+          network_->cut(host());
+        } else {
+          hosts_.cut(host());
+        }
+        break;
+      case Fault::kMute:
+        for (int other = 0; other < hosts_.count(); ++other) {
+          network_->set(host(), other, Wire::none());
+        }
+        break;
+      case Fault::kFreeze:
+        hosts_.freeze(host());
+        break;
+      default:  // the victim does it by itself
+        break;
+    }
+  }
+  ~Striker() {
+    if (run_.fault == Fault::kCut && !network_) hosts_.mend(host());
+  }
+  Striker(const Striker&) = delete;
+  Striker& operator=(const Striker&) = delete;
+
+ private:
+  int host() const { return run_.host_of(run_.victim); }
+  const Hosts& hosts_;
+  const Run& run_;
+  std::optional<BadNetwork> network_;
+};
+
+void carry_out(const Hosts& hosts, const Run& run, Seen& seen) {
+  INFO(run.to_string());
+  const auto descriptors_before = descriptors();
+  try {
+    Striker striker(hosts, run);
+    const auto afterwards = shared_array<Afterwards>(run.placement.size());
+    HostsGang gang = HostsGang::raw(
+        hosts, run.placement,
+        [&](const Config& own, Link& link, Outcome& outcome) {
+          return live(run, own, link, outcome, afterwards.get()[own.rank]);
+        },
+        run.config(), std::chrono::seconds{40});
+    gang.await_all("going");
+    if (run.during == During::kShrink) {
+      gang.ranks().kill(run.other, SIGKILL);
+      for (int rank = 0; rank < run.size(); ++rank) {
+        if (rank != run.other) gang.ranks().await(rank, "shrinks");
+      }
+    }
+    // A random moment; nothing is synchronised by it.
+    std::this_thread::sleep_for(run.moment);
+    const int64_t struck_ns = now_ns();
+    striker.strike(gang.ranks());
+    seen.longest = std::max(seen.longest, judge(run, gang, afterwards.get(), struck_ns));
+    seen.add(run, gang, afterwards.get());
+  } catch (const std::exception& error) {  // the other runs are to be seen, too
+    FAIL_CHECK(error.what());
+  }
+  CHECK(files(std::getenv("TMPDIR")).empty());
+  CHECK(descriptors() == descriptors_before);
+  for (int host = 0; host < hosts.count(); ++host) CHECK(hosts.processes(host).empty());
 }
 
 int number(const char* variable, int otherwise) {
@@ -169,25 +140,26 @@ int number(const char* variable, int otherwise) {
 }  // namespace
 
 TEST_CASE("random faults on random hosts end in right results or named errors") {
-  constexpr int64_t kMostNs = 30'000'000'000;
+  constexpr int64_t kMostNs = 15'000'000'000;
   const Hosts hosts(3);
+  const TempDirectory directory;  // where ranks of other tests leave nothing
+  setenv("TMPDIR", directory.path().c_str(), 1);
+  setenv("XDG_RUNTIME_DIR", directory.path().c_str(), 1);
   const bool asked = std::getenv("RONDO_TEST_CHAOS") != nullptr;
   const int runs = number("RONDO_TEST_CHAOS", 60), first = number("RONDO_TEST_CHAOS_SEED", 1);
   const char* const only = std::getenv("RONDO_TEST_CHAOS_FAULT");
   const int64_t start_ns = now_ns();
-  std::map<std::string, std::pair<int, double>> seen;
+  std::map<std::string, Seen> all;
   for (int i = 0; i < runs && (asked || now_ns() - start_ns < kMostNs); ++i) {
     const Run run(static_cast<unsigned>(first + i));
-    const std::string fault = kFaultNames[static_cast<size_t>(run.fault)];
+    const std::string fault = name(run.fault);
     if (only != nullptr && fault != only) continue;
-    auto& [times, longest] = seen[fault];
-    ++times;
-    longest = std::max(longest, carry_out(hosts, run));
-    if (i % 16 != 0) continue;
-    for (const int host : {0, 1, 2}) CHECK(hosts.processes(host).empty());
+    carry_out(hosts, run, all[std::string(name(run.during)) + ", " + fault]);
   }
-  for (const auto& [fault, all] : seen) {
-    show_time("chaos: " + fault + ", " + std::to_string(all.first) + " times", all.second);
+  unsetenv("TMPDIR");
+  unsetenv("XDG_RUNTIME_DIR");
+  for (const auto& [what, seen] : all) {
+    show_time("chaos: " + what + ": " + seen.to_string(), seen.longest);
   }
 }
 

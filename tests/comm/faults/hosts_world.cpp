@@ -2,7 +2,6 @@
 #include "tests/comm/faults/hosts_world.hpp"
 
 #include <signal.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -23,13 +22,6 @@ void enter(const Hosts& hosts, int host) {
   own_host = Hosts::name(host);
   setenv("RONDO_SECRET", "between the hosts of a test", 1);
   comm::pretend_host = [](int, comm::RankHost& here) { here.name = own_host; };
-}
-
-std::shared_ptr<Outcome> shared_outcomes(size_t count) {
-  const size_t bytes = count * sizeof(Outcome);
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) throw std::runtime_error("no shared memory");
-  return {static_cast<Outcome*>(at), [bytes](Outcome* outcomes) { munmap(outcomes, bytes); }};
 }
 
 bool has(std::string_view text, std::string_view part) {
@@ -59,7 +51,7 @@ HostsGang HostsGang::raw(const Hosts& hosts, Placement placement, const RawBody&
                          const Config& config, std::chrono::seconds limit) {
   HostsGang gang;
   gang.placement_ = std::move(placement);
-  gang.outcomes_ = shared_outcomes(gang.placement_.size());
+  gang.outcomes_ = shared_array<Outcome>(gang.placement_.size());
   Outcome* const outcomes = gang.outcomes_.get();
   gang.ranks_ = std::make_unique<ForkGang>(
       gang.size(),
@@ -76,7 +68,7 @@ HostsGang HostsGang::raw(const Hosts& hosts, Placement placement, const RawBody&
         if (own.timeout == Config{}.timeout) own.timeout = std::chrono::seconds{30};
         Outcome& outcome = outcomes[rank];
         const Status status = body(own, link, outcome);
-        outcome.gone_ns = now_ns();
+        if (outcome.gone_ns == 0) outcome.gone_ns = now_ns();
         if (outcome.at_ns == 0) outcome.is(status);
       },
       limit);

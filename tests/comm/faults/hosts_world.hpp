@@ -2,8 +2,11 @@
 // with and when: the frame of the tests of faults between hosts.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,13 +20,23 @@ namespace rondo::testing {
 /// What a rank ended with, in memory that the test shares with it. A rank that never said has
 /// at_ns == 0.
 struct Outcome {
-  int64_t at_ns;    // CLOCK_MONOTONIC
-  int64_t gone_ns;  // when its communicator was destroyed
+  int64_t at_ns;       // CLOCK_MONOTONIC
+  int64_t leaving_ns;  // of ranks that say so: when they began to destroy it
+  int64_t gone_ns;     // when its communicator was destroyed
   Code code;
   char text[1100];
 
   void is(const Status& status);
 };
+
+/// `count` objects, all bytes zero, that forked ranks share with the test.
+template <class T>
+std::shared_ptr<T> shared_array(size_t count) {
+  const size_t bytes = count * sizeof(T);
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::runtime_error("no shared memory");
+  return {static_cast<T*>(at), [bytes](T* all) { munmap(all, bytes); }};
+}
 
 /// Which host each rank is on: {0, 0, 1, 1}.
 using Placement = std::vector<int>;

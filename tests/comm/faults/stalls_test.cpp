@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "comm/bootstrap/host.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
 #include "tests/comm/faults/hosts_world.hpp"
 #include "tests/comm/faults/operations.hpp"
@@ -38,7 +39,32 @@ std::vector<int> ranks_on(const Placement& placement, int host, bool there) {
   return ranks;
 }
 
+/// Of a forked rank, in the meeting of a part.
+void stop_itself(int /*rank*/, comm::RankHost& /*here*/) { raise(SIGSTOP); }
+
 }  // namespace
+
+TEST_CASE("a rank stopped in a split is named, and not the one that waits there for it") {
+  const Hosts hosts(2);
+  Config config;
+  config.timeout = std::chrono::seconds{1};
+  HostsGang gang(
+      hosts, {0, 1, 0, 1},
+      [](Communicator& comm, Link& link) {
+        expect_ok(comm.barrier(), "barrier");
+        if (comm.rank() == 2) comm::pretend_host = &stop_itself;
+        link.announce("met");
+        auto part = comm.split(comm.rank() % 2, 0);
+        return part.ok() ? comm.barrier() : part.status();
+      },
+      config);
+  gang.await_all("met");
+  show_time("rank 2 of 4 stopped in a split, deadline 1 s",
+            gang.check(now_ns(), {.survivors = {0, 1, 3},
+                                  .codes = {Code::kTimeout},
+                                  .says = {": rank 2 (pid"},
+                                  .within_s = 4}));
+}
 
 TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
   const Hosts hosts(2);
