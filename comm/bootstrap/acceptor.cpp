@@ -75,7 +75,7 @@ class Acceptor {
       is_doomed_ = true;  // the others come as before, to learn of it
       status = base::guarded([&] {
         (void)gather();
-        return Status(status.code(), "rank 0: " + status.message());
+        return Status(status.code(), name_here() + ": " + status.message());
       });
     }
     if (!status.ok()) {
@@ -152,13 +152,16 @@ class Acceptor {
     }
     std::vector<int> missing;
     for (int rank = 1; rank < world_size_; ++rank) {
-      if (peers_[static_cast<size_t>(rank)].rank < 0) missing.push_back(rank);
+      if (peers_[static_cast<size_t>(rank)].rank < 0) missing.push_back(meeting_.number_of(rank));
     }
-    return Status(Code::kBootstrap, name_ranks(missing) + " of " + std::to_string(world_size_) +
-                                        " did not come within " + limit_text_ +
-                                        "; rank 0 waited at " + meeting_.rendezvous.text() +
+    return Status(Code::kBootstrap, name_ranks(missing) + meeting_.of_how_many() +
+                                        " did not come within " + limit_text_ + "; " + name_here() +
+                                        " waited at " + meeting_.rendezvous.text() +
                                         rejected_text());
   }
+
+  /// Rank 0, as the ranks call it.
+  std::string name_here() const { return "rank " + std::to_string(meeting_.number_of(0)); }
 
   /// A missing rank may be among the rejected connections.
   std::string rejected_text() const {
@@ -297,7 +300,7 @@ class Acceptor {
     }
     auto pidfd = open_pidfd(visible_pid, rank);
     if (!pidfd.ok()) {
-      const Status unwatched(pidfd.status().code(), "rank 0: " + pidfd.status().message());
+      const Status unwatched(pidfd.status().code(), name_here() + ": " + pidfd.status().message());
       refuse(connection, unwatched);
       return is_roll_call() && unwatched.code() == Code::kPeerDied ? Status() : unwatched;
     }
@@ -322,7 +325,8 @@ class Acceptor {
     if (is_doomed_) return {};
     for (PeerConnection& peer : peers_) {
       if (peer.rank < 0) continue;
-      const std::string who = "rank " + std::to_string(peer.rank) + " " + pid_text(peer.pid);
+      const int number = meeting_.number_of(peer.rank);
+      const std::string who = "rank " + std::to_string(number) + " " + pid_text(peer.pid);
       auto received = peer.connection.try_receive();
       pollfd ended{peer.pidfd.get(), POLLIN, 0};
       const bool has_ended = !received.ok() || poll(&ended, 1, 0) > 0;
@@ -334,14 +338,14 @@ class Acceptor {
       if (received.ok() && *received && (*received)->frame.kind == FrameKind::kError) {
         meeting_.facts.heard = true;
         Status why = unpack_status((*received)->frame.payload);
-        return Status(why.code(), "rank " + std::to_string(peer.rank) + ": " + why.message());
+        return Status(why.code(), "rank " + std::to_string(number) + ": " + why.message());
       }
       if (received.ok() && *received) {
         return Status(Code::kBootstrap, who + " spoke before it was welcomed");
       }
       if (!received.ok() && received.status().code() != Code::kPeerDied) {
         return Status(received.status().code(),
-                      "rank 0: receiving from " + who + ": " + received.status().message());
+                      name_here() + ": receiving from " + who + ": " + received.status().message());
       }
       if (has_ended) {
         return Status(Code::kPeerDied, who + " ended while the ranks were meeting");

@@ -87,10 +87,7 @@ class Bootstrap::Impl {
       const Status met = near->gather(*local, name, *place, until);
       meets_nearby_ = false;
       RONDO_TRY(Status(star_->status()));
-      if (!met.ok()) {
-        const Status named = one_host ? met : in_words_of_all(met, members);
-        return one_host || near->has_heard() ? named : star_->fail(named);
-      }
+      if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
     }
     if (one_host) {
       star_ = std::move(near);  // closes the connections over TCP
@@ -99,14 +96,6 @@ class Bootstrap::Impl {
     near_ = std::move(near);
     know_peers(members);
     return {};
-  }
-
-  /// The ranks of a host count from 0 when they meet.
-  Status in_words_of_all(const Status& met, std::span<const int> members) const {
-    const RankHost& host = places_[static_cast<size_t>(members.front())];
-    return {met.code(), "on host " + host.name + " " +
-                            name_ranks({members.begin(), members.end()}) +
-                            " meet, there called rank 0 and so on: " + met.message()};
   }
 
   /// Exchanges every rank's host over TCP. Returns where the ranks of this one meet, and as whom,

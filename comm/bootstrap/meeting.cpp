@@ -44,9 +44,10 @@ Result<Joined> join_meeting(const Meeting& meeting) {
     if (!joined.ok()) return joined.status();
     if (*joined) return std::move(**joined);
     if (deadline.has_passed()) {
-      return Status(Code::kBootstrap, "rank 0 of " + std::to_string(meeting.identity.world_size) +
-                                          " did not come within " + name_duration(meeting.timeout) +
-                                          "; rank " + std::to_string(meeting.identity.rank) +
+      return Status(Code::kBootstrap, "rank " + std::to_string(meeting.number_of(0)) +
+                                          meeting.of_how_many() + " did not come within " +
+                                          name_duration(meeting.timeout) + "; rank " +
+                                          std::to_string(meeting.number_of(meeting.identity.rank)) +
                                           " looked for it at " + meeting.rendezvous.text() +
                                           connector.suspicion() + meeting.rendezvous.trouble());
     }

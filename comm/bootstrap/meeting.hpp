@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,17 @@ struct Meeting {
   /// the latest; and the others know that the place is rank 0's own, however late it comes there.
   const IsNeeded* is_needed = nullptr;
 
+  /// How messages call the ranks, where these are not their numbers here.
+  std::span<const int> numbers{};
+
+  int number_of(int rank) const {
+    return numbers.empty() ? rank : numbers[static_cast<size_t>(rank)];
+  }
+  /// " of 4", after the name of one.
+  std::string of_how_many() const {
+    const std::string ranks = std::to_string(identity.world_size);
+    return numbers.empty() ? " of " + ranks : " of the " + ranks + " ranks on this host";
+  }
   Deadline deadline() const { return {std::chrono::steady_clock::now() + timeout, &interrupt}; }
 };
 

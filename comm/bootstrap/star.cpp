@@ -35,7 +35,8 @@ Status Star::gather(const Identity& identity, const std::string& name, const Ren
                         .rendezvous = rendezvous,
                         .timeout = std::max(until.left(), milliseconds(1)),
                         .interrupt = interrupt_,
-                        .facts = facts_};
+                        .facts = facts_,
+                        .numbers = numbers_};
   facts_ = {};
   Status why;
   try {
