@@ -53,6 +53,7 @@ void TerminalConsole::close(int rank, int fd) {
 }
 
 void TerminalConsole::report(const RankFailure& failure) {
+  if (failure.survived) return spdlog::warn("{}; the others go on", describe(failure));
   spdlog::error("{}; stopping the others", describe(failure));
 }
 

@@ -32,8 +32,9 @@ inline constexpr std::chrono::milliseconds kMoment{500};
 /// The end of a rank that was no success.
 struct RankFailure {
   int rank = 0;
-  bool killed = false;  // by a signal
-  int status = 0;       // the exit code, or the signal
+  bool killed = false;    // by a signal
+  int status = 0;         // the exit code, or the signal
+  bool survived = false;  // the others go on without it
   int exit_code() const { return killed ? 128 + status : status; }
 };
 /// "rank 2 exited with code 3", "rank 2 was killed by signal 9 (Killed)".

@@ -143,6 +143,7 @@ std::string to_json(const JobOptions& options) {
             {"command", list_of(options.command)},
             {"restart_count", options.restart_count},
             {"bind", options.bind},
+            {"elastic", options.elastic},
             {"stdout_is_terminal", options.stdout_is_terminal},
             {"stderr_is_terminal", options.stderr_is_terminal}};
   if (options.part) {
@@ -164,6 +165,7 @@ JobOptions parse_job(std::string_view text) {
                      .command = texts_of(json.at("command")),
                      .restart_count = json.at("restart_count").get<int>(),
                      .bind = json.at("bind").get<bool>(),
+                     .elastic = json.at("elastic").get<bool>(),
                      .stdout_is_terminal = json.at("stdout_is_terminal").get<bool>(),
                      .stderr_is_terminal = json.at("stderr_is_terminal").get<bool>(),
                      .deadline = {},
@@ -194,13 +196,17 @@ RankFailure parse_failure(std::string_view text) {
 }
 
 std::string to_json(const JobResult& result) {
-  return Json{{"exit_code", result.exit_code}, {"rank_failed", result.rank_failed}}.dump();
+  return Json{{"exit_code", result.exit_code},
+              {"rank_failed", result.rank_failed},
+              {"succeeded", result.succeeded}}
+      .dump();
 }
 
 JobResult parse_result(std::string_view text) {
   const Json json = Json::parse(text);
   return {.exit_code = json.at("exit_code").get<int>(),
-          .rank_failed = json.at("rank_failed").get<bool>()};
+          .rank_failed = json.at("rank_failed").get<bool>(),
+          .succeeded = json.at("succeeded").get<int>()};
 }
 
 }  // namespace rondo::run

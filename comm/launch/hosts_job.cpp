@@ -53,7 +53,15 @@ class HostsJob {
     decide();
     console_.finish();
     flush(console_);
-    return {.exit_code = exit_code_, .rank_failed = rank_failed_ && !interrupted_ && !timed_out_};
+    int succeeded = 0;
+    for (const HostState& host : hosts_) succeeded += host.result ? host.result->succeeded : 0;
+    if (!stopping_ && succeeded == 0) {  // each rank was killed, or lost with its host
+      exit_code_ = killed_ ? killed_->exit_code() : kLauncherExit;
+      rank_failed_ = true;
+    }
+    return {.exit_code = exit_code_,
+            .rank_failed = rank_failed_ && !interrupted_ && !timed_out_,
+            .succeeded = succeeded};
   }
 
  private:
@@ -275,7 +283,12 @@ class HostsJob {
 
   // ---- failures
 
-  void rank_failed(const RankFailure& failure) {
+  void rank_failed(RankFailure failure) {
+    failure.survived = job_.elastic && failure.killed && !stopping_;
+    if (failure.survived) {
+      if (!killed_) killed_ = failure;
+      return console_.report(failure);
+    }
     if (stopping_ && !failure_) return;
     if (!failure_ || (failure.killed && !failure_->killed)) failure_ = failure;
     if (!decide_at_ && !stopping_) decide_at_ = Clock::now() + kOvertake;
@@ -292,6 +305,14 @@ class HostsJob {
 
   /// The host can do nothing more for this job.
   void fail(HostState& host, const std::string& why) {
+    if (job_.elastic && host.has_started && !stopping_) {
+      if (!host.is_lost && !host.result) {
+        spdlog::warn("host {}: {}; its ranks are lost, the others go on", host.link.name(), why);
+      }
+      host.is_lost = true;
+      host.agent_until = Clock::now() + kHostGrace;
+      return host.link.close();
+    }
     if (!host.is_lost && !host.result && (!stopping_ || host.link.was_silent())) {
       spdlog::error("host {}: {}; stopping all ranks", host.link.name(), why);
     }
@@ -339,6 +360,7 @@ class HostsJob {
   size_t ready_ = 0;
   Readiness meeting_;
   std::optional<RankFailure> failure_;
+  std::optional<RankFailure> killed_;  // the first that the others survived
   int exit_code_ = 0;
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
   std::optional<Clock::time_point> decide_at_, stop_at_, close_at_, kill_at_;

@@ -95,7 +95,14 @@ class LocalJob {
     while (running_ > 0) turn();
     leave_nothing();
     drain_outputs();
-    return {.exit_code = exit_code_, .rank_failed = rank_failed_ && !interrupted_ && !timed_out_};
+    // Of several hosts another may have a rank that ended well.
+    if (killed_ && succeeded_ == 0 && !stopping_ && !options_.part) {
+      exit_code_ = killed_->exit_code();
+      rank_failed_ = true;
+    }
+    return {.exit_code = exit_code_,
+            .rank_failed = rank_failed_ && !interrupted_ && !timed_out_,
+            .succeeded = succeeded_};
   }
 
  private:
@@ -371,10 +378,16 @@ class LocalJob {
 
   void report(int rank, const siginfo_t& end) {
     // si_status is an exit code, or the signal that killed the rank.
-    const RankFailure failure{
+    RankFailure failure{
         .rank = first_rank() + rank, .killed = end.si_code != CLD_EXITED, .status = end.si_status};
+    if (failure.exit_code() == 0) ++succeeded_;
     if (stopping_ || failure.exit_code() == 0) return;
+    failure.survived = options_.elastic && failure.killed;
     console_.report(failure);
+    if (failure.survived) {
+      if (!killed_) killed_ = failure;
+      return;
+    }
     rank_failed_ = stopping_ = true;
     exit_code_ = failure.exit_code();
     stop_at_ = Clock::now() + kMoment;
@@ -478,9 +491,10 @@ class LocalJob {
   std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
   std::vector<kernels::CpuMask> shares_;  // by rank; empty: nobody is bound
-  int running_ = 0;
+  int running_ = 0, succeeded_ = 0;
   int exit_code_ = 0;
-  bool child_ended_ = false;  // SIGCHLD has come since the last reap()
+  std::optional<RankFailure> killed_;  // the first that the others survived
+  bool child_ended_ = false;           // SIGCHLD has come since the last reap()
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
   std::optional<Clock::time_point> stop_at_, kill_at_;
 };

@@ -31,6 +31,8 @@ struct JobOptions {
   int restart_count = 0;
   /// Whether each rank is bound to a share of the CPUs, where there is one for each.
   bool bind = false;
+  /// Ranks that a signal kills, and hosts that are lost, do not end the job.
+  bool elastic = false;
   /// Whether what the ranks write there ends up on a terminal.
   bool stdout_is_terminal = false, stderr_is_terminal = false;
   /// When the whole job, all attempts together, must be over.
@@ -43,6 +45,8 @@ struct JobResult {
   int exit_code = 0;
   /// Whether another attempt may help: a rank failed by itself.
   bool rank_failed = false;
+  /// Ranks that ended with 0.
+  int succeeded = 0;
 };
 
 /// REQUIRES: prepare_process() was called, and no other threads or children exist.

@@ -74,7 +74,7 @@ struct RunFlags {
   std::string ranks, bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;
-  bool standalone = false, no_prefix = false, serve = false;
+  bool standalone = false, no_prefix = false, serve = false, elastic = false;
   std::string hosts, hostfile, agent, remote_program, rendezvous_host, directory;
   double lost_after_s = 60;
 };
@@ -108,6 +108,10 @@ void add_flags(CLI::App& app, RunFlags& flags) {
   app.add_option("--max-restarts", flags.max_restarts,
                  "when a rank fails, start all again, so often")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+      "--elastic", flags.elastic,
+      "a rank that a signal kills, or a host that is lost, does not end the job: the other "
+      "ranks go on, as rondo-train --elastic can");
   app.add_option("--timeout", flags.timeout_s, "seconds for the whole job; then exit code 124")
       ->check(CLI::PositiveNumber);
   app.add_flag("--no-prefix", flags.no_prefix, "do not put the rank in front of every line");
@@ -202,6 +206,7 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
                        .command = command,
                        .restart_count = 0,
                        .bind = flags.bind == "share",
+                       .elastic = flags.elastic,
                        .stdout_is_terminal = isatty(STDOUT_FILENO) == 1,
                        .stderr_is_terminal = isatty(STDERR_FILENO) == 1,
                        .deadline = {},

@@ -263,6 +263,30 @@ TEST_CASE("who was killed is named, not who noticed", "[rondo-run]") {
   CHECK(contains(r.err, "rank 1 was killed by signal 9"));
 }
 
+TEST_CASE("elastic: a rank that is killed does not end the job", "[rondo-run]") {
+  TempDirectory place;
+  // The others wait for its end, and longer than a failed job would let them.
+  auto r = run(
+      place, {"-n", "3", "--elastic"},
+      "if [ $RANK = 1 ]; then echo $$ >$PLACE/new; mv $PLACE/new $PLACE/one; kill -KILL $$; fi; "
+      "until [ -e $PLACE/one ] && grep -qs '^State:.Z' /proc/$(cat $PLACE/one)/status; do :; "
+      "done; sleep 1; echo done");
+  CHECK(r.exit_code == 0);
+  CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] done", "[2] done"});
+  CHECK(contains(r.err, "rank 1 was killed by signal 9 (Killed); the others go on"));
+  // Where all are, it has failed, and is tried again.
+  r = run(place, {"-n", "2", "--elastic", "--max-restarts", "1"},
+          "[ $RONDO_RESTART_COUNT = 0 ] && kill -SEGV $$; echo again");
+  CHECK(r.exit_code == 0);
+  CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] again", "[1] again"});
+  r = run(place, {"-n", "2", "--elastic"}, "kill -SEGV $$");
+  CHECK(r.exit_code == 128 + SIGSEGV);
+  // An exit code is no death.
+  r = run(place, {"-n", "2", "--elastic"}, "[ $RANK = 1 ] && exit 3; sleep 1000");
+  CHECK(r.exit_code == 3);
+  CHECK(contains(r.err, "rank 1 exited with code 3; stopping the others"));
+}
+
 TEST_CASE("a signal's end is 128 + signal, and stubborn ranks are killed with their children",
           "[rondo-run]") {
   TempDirectory place;

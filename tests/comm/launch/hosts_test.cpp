@@ -295,6 +295,34 @@ TEST_CASE("of two failures, the rank that was killed is the first", "[hosts]") {
   CHECK(contains(r.err, "rank 0 was killed by signal 9"));
 }
 
+TEST_CASE("elastic: ranks that are killed, and hosts that are lost, do not end the job",
+          "[hosts]") {
+  const Hosts hosts(3);
+  const TempDirectory place;
+  Background job(hosts, place, {"--hosts", "h0:2,h1:2,h2:1", "--elastic"},
+                 "mkfifo $PLACE/$RANK; [ $RANK = 0 ] && kill -KILL $$; read x <$PLACE/$RANK; "
+                 "echo done");
+  job.await_ranks(5);
+  kill(find_process(hosts, 2, "--serve"), SIGKILL);  // the host's rondo-run, and its ranks with it
+  run_program({"sh", "-c",
+               "for r in 1 2 3; do until [ -p " + place.path() + "/$r ]; do :; done; echo go >" +
+                   place.path() + "/$r; done"});
+  const ProgramResult& r = job.end();
+  INFO(r.out << r.err);
+  CHECK(r.exit_code == 0);
+  CHECK(sorted_lines(r.out) == std::vector<std::string>{"[1] done", "[2] done", "[3] done"});
+  CHECK(contains(r.err, "rank 0 was killed by signal 9 (Killed); the others go on"));
+  CHECK(contains(r.err, "its ranks are lost, the others go on"));
+}
+
+TEST_CASE("elastic: where all ranks are killed, the job has failed", "[hosts]") {
+  const Hosts hosts(2);
+  const TempDirectory place;
+  const ProgramResult r = run(hosts, place, {"--hosts", "h0,h1", "--elastic"}, "kill -SEGV $$");
+  INFO(r.err);
+  CHECK(r.exit_code == 139);
+}
+
 TEST_CASE("programs and hosts that are not there", "[hosts]") {
   const Hosts hosts(2);
   const TempDirectory place;
