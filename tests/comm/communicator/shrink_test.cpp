@@ -270,6 +270,48 @@ TEST_CASE("a training loop that loses a rank gives the bits of one that goes on 
   }
 }
 
+// The recipe of docs/shrink.md.
+TEST_CASE("a new process takes the place of a rank that died, by a new communicator") {
+  constexpr int kRanks = 4;
+  for (const int victim : {2, 0}) {
+    INFO("rank " << victim << " dies");
+    const TempDirectory directory;
+    // The last process is not there before the others have shrunk.
+    ForkGang gang(kRanks + 1, [&](int process, Link& link) {
+      std::vector<float> state(kParameters);
+      Config config;
+      if (process < kRanks) {
+        auto comm = Communicator::create(world_config(directory.path(), process, kRanks));
+        expect(comm.ok(), comm.status().to_string());
+        expect_ok(comm->barrier(), "barrier");
+        if (process == victim) raise(SIGKILL);
+        const Status failed = reduce_until_failure(*comm);
+        expect(failed.code() == Code::kPeerDied, failed.to_string());
+        Communicator left = shrink_to(*comm, all_but({victim}, kRanks));
+        for (size_t i = 0; i < kParameters; ++i) state[i] = static_cast<float>(i);
+        config = world_config(directory.path(), left.rank(), kRanks);
+        link.announce("shrunk");
+      } else {
+        link.await("join");
+        config = world_config(directory.path(), kRanks - 1, kRanks);
+      }
+      config.name = "joined";
+      auto joined = Communicator::create(config);
+      expect(joined.ok(), joined.status().to_string());
+      expect_ok(joined->broadcast(state.data(), state.data(), kParameters, DataType::kFloat32, 0),
+                "broadcast");
+      for (size_t i = 0; i < kParameters; ++i) {
+        expect_eq(state[i], static_cast<float>(i), "the state");
+      }
+      use(*joined);
+      link.announce("used");
+    });
+    for (const int rank : all_but({victim}, kRanks)) gang.await(rank, "shrunk");
+    gang.tell(kRanks, "join");
+    require_left_ok(gang.join(), all_but({victim}, kRanks + 1));
+  }
+}
+
 TEST_CASE("after an abort with nobody dead a shrink keeps all ranks, and can be repeated") {
   for (const How how : kHows) {
     require_all_ok(run_world(how, 4, [](Communicator& comm) {
