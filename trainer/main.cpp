@@ -87,7 +87,7 @@ Status run(const TrainOptions& options, char** argv) {
   if (RONDO_TRY(must_launch(options))) {
     // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
     RONDO_TRY(write_failure(options, kStopped));
-    return launch(options.ranks, argv);
+    return launch(options, argv);
   }
 
   const std::optional<Place> place = RONDO_TRY(place_from_launcher());

@@ -31,7 +31,7 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
   }
   RONDO_TRY(clock.close(run.communicator));
   const AllRanks all_ranks = RONDO_TRY(compare_ranks(run.communicator, clock.measured()));
-  if (!run.reports()) return {};
+  if (!run.reports()) return run.options.elastic ? run.communicator.barrier() : Status();
   const RunFacts facts = run.facts();
   nlohmann::ordered_json summary = summarize(facts, *run.report, end.bytes_sent, end.hashes[0]);
   if (run.weights.scaler()) {
@@ -49,7 +49,10 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
              .all = all_ranks},
             summary);
   }
-  return run.report->finish(std::move(summary));
+  RONDO_TRY(run.report->finish(std::move(summary)));
+  // The others wait, to report in rank 0's place if it dies before this. Later deaths do not matter.
+  if (run.options.elastic) (void)run.communicator.barrier();
+  return {};
 }
 
 /// "32 KiB", "4.0 MiB".
@@ -106,7 +109,7 @@ Status train_ddp(Run<T>& run) {
   run.plans = plan_buckets(run.communicator, ddp, o.wire_type());
   Timeline timeline = RONDO_TRY(
       Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp)));
-  if (run.reports()) announce(run.facts());
+  if (run.reports() && !run.survivors.has_lost()) announce(run.facts());
   const ControlTimes control = RONDO_TRY(control_run<T>(
       {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights}));
 
@@ -138,10 +141,14 @@ Status train_ddp(Run<T>& run) {
   return conclude(run, end.value(), clock, control);
 }
 
+bool can_go_on(const TrainOptions& options, const Status& status) {
+  return options.elastic && status.code() == Code::kPeerDied;
+}
+
 template <class T>
 Status train_with(const TrainOptions& options, const Dataset& data, const Dataset* validation,
                   Communicator& communicator, std::optional<Report>& report,
-                  const std::atomic<bool>& stop) try {
+                  const std::atomic<bool>& stop, Survivors& survivors, AgreedState<T>& agreed) try {
   RONDO_TRY(require_agreement(communicator, options, data, validation));
   // What batch norm exchanges must not wait for gradients under way: a communicator of its own.
   std::optional<Communicator> statistics;
@@ -164,9 +171,11 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
              .weights = weights,
              .samples = samples,
              .report = report,
-             .stop = stop};
+             .stop = stop,
+             .survivors = survivors,
+             .agreed = options.elastic && options.zero == 0 ? &agreed : nullptr};
   const Status status = dp ? train_dp(run) : train_ddp(run);
-  if (!status.ok()) {
+  if (!status.ok() && !can_go_on(options, status)) {
     // Before anything is destroyed that others may be waiting for.
     communicator.abort(status.message());
     if (statistics) statistics->abort(status.message());
@@ -178,11 +187,27 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
                     std::to_string(options.width) + " --batch " + std::to_string(options.batch));
 }
 
+/// As often as ranks die: once more, on those that are left.
+template <class T>
+Status train_and_go_on(const TrainOptions& options, const Dataset& data, const Dataset* validation,
+                       Communicator& communicator, std::optional<Report>& report,
+                       const std::atomic<bool>& stop) {
+  Survivors survivors(communicator.size());
+  AgreedState<T> agreed;
+  while (true) {
+    const Status status =
+        train_with<T>(options, data, validation, communicator, report, stop, survivors, agreed);
+    if (!can_go_on(options, status)) return status;
+    RONDO_TRY(survivors.shrink(communicator, status, options.min_ranks));
+  }
+}
+
 }  // namespace
 
 Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
              Communicator& communicator, const std::atomic<bool>& stop) {
-  const auto with = options.type() == DataType::kFloat64 ? train_with<double> : train_with<float>;
+  const auto with =
+      options.type() == DataType::kFloat64 ? train_and_go_on<double> : train_and_go_on<float>;
   std::optional<Report> report;
   const Status status = with(options, data, validation, communicator, report, stop);
   if (status.ok()) return status;

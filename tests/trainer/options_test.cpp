@@ -87,6 +87,9 @@ TEST_CASE("options: every flag arrives") {
                                  "--trace",
                                  "t",
                                  "--no-overlap",
+                                 "--elastic",
+                                 "--min-ranks",
+                                 "2",
                                  "--control-steps",
                                  "4"});
   INFO(attempt.complaint);
@@ -112,6 +115,8 @@ TEST_CASE("options: every flag arrives") {
   CHECK(o.trace == "t");
   CHECK(o.no_overlap);
   CHECK(o.control_steps == 4);
+  CHECK(o.elastic);
+  CHECK(o.min_ranks == 2);
 }
 
 TEST_CASE("options: bad values are refused by name and value") {
@@ -198,6 +203,10 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--ranks", "2", "--scaling", "1,2"},
       {"--scaling", "1,2", "--trace", "t"},
       {"--strong"},
+      {"--min-ranks", "2"},
+      {"--strategy", "dp", "--elastic"},
+      {"--data", "x{rank}", "--elastic"},
+      {"--elastic", "--zero", "1"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);

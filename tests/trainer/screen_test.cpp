@@ -138,7 +138,11 @@ TEST_CASE("screen: a summary of an interrupted run, of one without buckets' time
   summary.erase("diagnosis");
   summary["final_loss"] = nullptr;
   summary["buckets"][0].erase("ready_ms");
+  summary["deaths"] = {{{"ranks", {0, 3}}, {"after_step", 57}, {"ranks_left", 2}},
+                       {{"ranks", {1}}, {"after_step", 99}, {"ranks_left", 1}}};
   const std::string text = summary_screen(summary);
+  CHECK(text.find("\nranks 0, 3 died: 2 ranks went on after step 57\n"
+                  "rank 1 died: 1 rank went on after step 99\nstep ") != std::string::npos);
   CHECK(text.find("loss -,") != std::string::npos);
   CHECK(text.find("two-shot-direct       -     1.00") != std::string::npos);
 }

@@ -81,14 +81,16 @@ Result<bool> must_launch(const TrainOptions& options) {
                                             " ranks: leave --ranks out under a launcher");
 }
 
-Status launch(int ranks, char** argv) {
+Status launch(const TrainOptions& options, char** argv) {
   const std::string self = RONDO_TRY(own_file());
   const std::string launcher = fs::path(self).parent_path() / "rondo-run";
 
   // Rank 0 alone reports, in JSON: its lines stay as they are. Ranks that wander between CPUs reach
   // the end of a step apart, and every all-reduce waits for the last.
-  std::vector<std::string> words = {launcher, "--no-prefix",         "--bind", "share",
-                                    "-n",     std::to_string(ranks), "--",     self};
+  std::vector<std::string> words = {launcher, "--no-prefix", "--bind",
+                                    "share",  "-n",          std::to_string(options.ranks)};
+  if (options.elastic) words.emplace_back("--elastic");
+  words.insert(words.end(), {"--", self});
   for (char** argument = argv + 1; *argument != nullptr; ++argument) words.push_back(*argument);
   return become(std::move(words), "which starts the ranks");
 }

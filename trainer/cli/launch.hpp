@@ -21,8 +21,8 @@ Result<bool> must_launch(const TrainOptions& options);
 /// directory, lies in, for options.lesson. Returns only if that failed, or under a launcher.
 Status teach(const TrainOptions& options);
 
-/// Becomes `rondo-run -n ranks -- this program and its arguments`; rondo-run is the one beside this
-/// program. Returns only if that failed.
-Status launch(int ranks, char** argv);
+/// Becomes `rondo-run -n options.ranks -- this program and its arguments`; rondo-run is the one beside
+/// this program. Returns only if that failed.
+Status launch(const TrainOptions& options, char** argv);
 
 }  // namespace rondo::trainer

@@ -187,6 +187,12 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
                                  "Run with each of these numbers of ranks, as in 1,2,4");
   scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
   app.add_flag("--strong", o.strong, "--scaling: --batch is of all ranks together")->needs(scaling);
+  auto* elastic = app.add_flag(
+      "--elastic", o.elastic,
+      "A rank that dies ends the step under way, not the run: the others make it again");
+  app.add_option("--min-ranks", o.min_ranks, "--elastic: with fewer ranks left the run ends")
+      ->check(CLI::Range(1, 4096))
+      ->needs(elastic);
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }
 
@@ -307,6 +313,7 @@ std::string refused_by_strategy(const TrainOptions& o) {
       {o.no_broadcast_buffers, "--no-broadcast-buffers", "buffers are replicated in every step"},
       {o.zero != plain.zero, "--zero", "rank 0 alone has the optimizer's state"},
       {o.control_steps != plain.control_steps, "--control-steps", "nothing of it is overlapped"},
+      {o.elastic, "--elastic", "nothing goes on without rank 0"},
       {o.layer_drop > 0, "--layer-drop", "it does not know which parameters were used"},
       {o.sabotage != plain.sabotage, "--break", "that breaks the ddp strategy"},
   };
@@ -361,6 +368,14 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
                              !o.save_weights.empty() || !o.trace.empty())) {
     return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
            "--save-weights and --trace";
+  }
+  if (o.elastic && o.zero == 1 && o.checkpoint_dir.empty()) {
+    return "--elastic with --zero 1 needs --checkpoint-dir: with a rank its shard of the "
+           "optimizer's state is lost, so the others go on from the last checkpoint";
+  }
+  if (o.elastic && o.data.find("{rank}") != std::string::npos) {
+    return "--elastic does not go with {rank} in --data: no other rank can read what a rank that "
+           "dies has left";
   }
   if (o.sabotage != "none" && !o.checkpoint_dir.empty()) {
     return "--break " + o.sabotage + " with --checkpoint-dir would leave something broken behind";

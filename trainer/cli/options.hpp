@@ -72,6 +72,9 @@ struct TrainOptions {
   int checkpoint_keep = 2;        // the newest
   bool resume = false;
 
+  bool elastic = false;  // ranks that die are survived
+  int min_ranks = 1;     // with fewer left the run ends
+
   std::string sabotage = "none";  // --break: what lessons show
   std::string lesson;             // instead of training; empty: none
   std::string lesson_folder;      // for what it makes; empty: build/lessons/NAME

@@ -57,7 +57,8 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"zero", o.zero},
           {"reproducible", o.reproducible},
           {"pace", o.pace},
-          {"control_steps", o.control_steps}};
+          {"control_steps", o.control_steps},
+          {"elastic", o.elastic}};
 }
 
 }  // namespace rondo::trainer

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <utility>
 
 #include "rondo/log.hpp"
 #include "trainer/base/clock.hpp"
@@ -70,15 +72,41 @@ Status write_failure(const TrainOptions& options, const std::string& why) {
 }
 
 Result<Report> Report::open(const TrainOptions& options, const ReportedSteps& steps,
-                            const Json& config) {
+                            const Json& config, ReportHistory history, bool aloud) {
   Report report;
+  report.aloud_ = aloud;
   report.steps_planned_ = steps;
   report.log_every_ = options.log_every;
   report.for_people_ = stdout_is_for_people();
-  report.bar_ = stderr_is_terminal() && (report.for_people_ || options.log_every != 1);
+  report.bar_ = aloud && stderr_is_terminal() && (report.for_people_ || options.log_every != 1);
   report.began_ns_ = now_ns();
-  report.document_ = RONDO_TRY(Document::open(options.json, config, kStopped));
+  if (aloud) report.document_ = RONDO_TRY(Document::open(options.json, config, kStopped));
+  // What follows is another number of ranks': medians are of that alone, if it makes steps.
+  if (!history.steps.empty() && steps.first < steps.last) report.count_from(steps.first + 1);
+  for (const StepRecord& step : history.steps) {
+    if (step.step > steps.first) continue;
+    if (step.step > history.printed) {
+      report.add(step);
+      continue;
+    }
+    report.steps_.push_back(step);
+    report.document_.add_step(to_json(step));
+  }
+  // One after the last of these steps is made again.
+  for (const ValidationRecord& validation : history.validations) {
+    if (validation.step >= steps.first) continue;
+    report.validations_.push_back(validation);
+    report.document_.add_validation(to_json(validation));
+  }
   return report;
+}
+
+ReportHistory Report::history() const {
+  const uint64_t last = steps_.empty() ? 0 : steps_.back().step;
+  // Where this rank printed nothing, rank 0 did.
+  return {.steps = steps_,
+          .validations = validations_,
+          .printed = aloud_ ? last : std::numeric_limits<uint64_t>::max()};
 }
 
 void Report::print_result(const std::string& for_people, const Json& for_programs) {
@@ -88,6 +116,7 @@ void Report::print_result(const std::string& for_people, const Json& for_program
 
 void Report::add(const StepRecord& record) {
   steps_.push_back(record);
+  if (!aloud_) return;
   const Json line = to_json(record);
   document_.add_step(line);
   const bool ends = record.step == steps_planned_.last;
@@ -97,6 +126,8 @@ void Report::add(const StepRecord& record) {
 }
 
 void Report::add_validation(const ValidationRecord& record) {
+  validations_.push_back(record);
+  if (!aloud_) return;
   document_.add_validation(to_json(record));
   print_result(validation_line(record), to_json(record));
 }

@@ -42,6 +42,20 @@ struct ValidationRecord {
   uint64_t samples;
 };
 
+/// Ranks that died, with --elastic, by the numbers that they began with.
+struct Death {
+  std::vector<int> ranks;
+  uint64_t after_step;  // the last one that counts; the others have made the next one again
+  int left;             // ranks
+};
+
+/// What was reported of a run before some of its ranks died.
+struct ReportHistory {
+  std::vector<StepRecord> steps;
+  std::vector<ValidationRecord> validations;
+  uint64_t printed = 0;  // the last step whose line is on stdout
+};
+
 /// The middle value, or the mean of the two in the middle; 0 for none.
 double median(std::vector<double> values);
 
@@ -60,14 +74,18 @@ struct ReportedSteps {
 /// One thread.
 class Report {
  public:
-  /// Begins the document.
+  /// Begins the document, with what `history` holds up to steps.first. One that is not `aloud` only
+  /// keeps records: other ranks than 0 have it, with --elastic.
   static Result<Report> open(const TrainOptions& options, const ReportedSteps& steps,
-                             const nlohmann::ordered_json& config);
+                             const nlohmann::ordered_json& config, ReportHistory history = {},
+                             bool aloud = true);
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);
   /// The steps before this one no longer count in medians.
   void count_from(uint64_t step) { counts_from_ = step; }
+  /// For the report that goes on, on this rank or another.
+  ReportHistory history() const;
   /// Median over all added steps that count.
   double median_of(double StepTimes::*field) const;
   double median_samples_per_s() const;
@@ -84,11 +102,13 @@ class Report {
 
   ReportedSteps steps_planned_;
   uint64_t log_every_ = 1, counts_from_ = 0;
+  bool aloud_ = true;
   bool for_people_ = false;  // what goes to stdout
   bool bar_ = false;
   int64_t began_ns_ = 0, drawn_ns_ = 0;
   Document document_;
   std::vector<StepRecord> steps_;
+  std::vector<ValidationRecord> validations_;
 };
 
 }  // namespace rondo::trainer

@@ -2,6 +2,7 @@
 #include "trainer/report/screen.hpp"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,6 +34,21 @@ std::string wrapped(const std::string& text) {
 double number(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+/// A line for each time that ranks died.
+std::string deaths(const Json& s) {
+  std::string text;
+  if (!s.contains("deaths")) return text;
+  for (const Json& death : s["deaths"]) {
+    const auto ranks = death["ranks"].get<std::vector<int>>();
+    const int left = death["ranks_left"];
+    const std::string line = fmt::format("rank{} {} died: {} rank{} went on after step {}",
+                                         ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), left,
+                                         left == 1 ? "" : "s", death["after_step"].get<uint64_t>());
+    text += wrapped(line).substr(1) + "\n";
+  }
+  return text;
 }
 
 /// Five columns, up to 99999.
@@ -142,7 +158,7 @@ std::string summary_screen(const Json& s) {
                   s.contains("interrupted") ? "interrupted at" : "to", s["steps"].get<uint64_t>(),
                   s["final_loss"].is_null() ? "-" : fmt::format("{:.4f}", number(s, "final_loss")),
                   number(s, "samples_per_s"));
-  text += times(s) + bytes(s) + bucket_table(s["buckets"]) +
+  text += deaths(s) + times(s) + bytes(s) + bucket_table(s["buckets"]) +
           "Medians over the steps, each by itself; times in milliseconds.";
   for (const char* key : {"diagnosis", "suggestion"}) {
     if (s.contains(key)) text += wrapped(std::string(key) + ": " + s[key].get<std::string>());

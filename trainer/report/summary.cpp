@@ -185,6 +185,10 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
                   {"relayout", relayout_of(facts)},
                   {"buckets", std::move(buckets)}};
   if (facts.interrupted) summary["interrupted"] = true;
+  for (const Death& death : facts.deaths) {
+    summary["deaths"].push_back(
+        {{"ranks", death.ranks}, {"after_step", death.after_step}, {"ranks_left", death.left}});
+  }
   return summary;
 }
 

@@ -24,6 +24,7 @@ struct RunFacts {
   uint64_t steps_per_epoch, last_step, global_batch;
   uint64_t first_step;  // made before a resumed run began
   bool interrupted;     // it ended before last_step, because it was to stop
+  const std::vector<Death>& deaths;
   /// Of --bucket-cap-mb auto; 0: none yet.
   uint64_t relaid_after_step() const {
     const uint64_t steps = ddp.relayout().after_steps;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "trainer/base/hash.hpp"
 #include "trainer/checkpoint/checkpointing.hpp"
@@ -17,15 +19,44 @@
 namespace rondo::trainer {
 namespace {
 
-/// Rank 0's, and then those of all ranks.
+/// Of a run that began with no checkpoint, after steps.
+constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+/// Collective, after deaths, where no state was kept: whether any rank has made a step.
 template <class T>
-Status begin_parameters(Run<T>& run) {
+Result<bool> had_begun(Run<T>& run) {
+  uint64_t steps = run.report && run.report->last() != nullptr ? 1 : 0;
+  RONDO_TRY(run.communicator.all_reduce(&steps, &steps, 1, DataType::kUint64, ReduceOp::kMax));
+  return steps > 0;
+}
+
+/// Where a run goes on, or begins: from the agreed state, or from a checkpoint.
+template <class T>
+Result<TrainingProgress> find_progress(Run<T>& run, ReportHistory& history) {
   const TrainOptions& o = run.options;
-  if (run.reports()) run.weights.initialise_parameters(o.seed);
   TrainingProgress progress;
-  if (o.resume) {
+  if (run.survivors.has_lost() && run.report) history = run.report->history();
+  if (run.survivors.has_lost() && run.agreed != nullptr) {
+    progress = RONDO_TRY(run.agreed->take(run.communicator, run.weights, history));
+    run.begun = !history.steps.empty();
+    run.loaded = kNone;
+    if (progress.found) return progress;
+  } else if (run.survivors.has_lost()) {
+    run.begun = RONDO_TRY(had_begun(run));
+  }
+  if (o.resume || run.begun) {
     progress = RONDO_TRY(restore(o, run.communicator, run.data.facts(), run.weights));
   }
+  run.loaded = progress.step;
+  return progress;
+}
+
+/// Rank 0's, and then those of all ranks.
+template <class T>
+Status begin_parameters(Run<T>& run, ReportHistory& history) {
+  const TrainOptions& o = run.options;
+  if (run.reports()) run.weights.initialise_parameters(o.seed);
+  const TrainingProgress progress = RONDO_TRY(find_progress(run, history));
   if (!progress.found && !o.weights.empty()) {
     RONDO_TRY(load_weights(o, run.communicator, run.model, run.weights));
   }
@@ -69,14 +100,28 @@ Status plan_steps(Run<T>& run) {
   return check(run.schedule);
 }
 
-/// Rank 0. Also tries what is to be written at the end.
+/// Also tries what is to be written at the end.
 template <class T>
-Status open_report(Run<T>& run) {
-  if (!run.reports()) return {};
-  RONDO_TRY(try_outputs(run.options));
-  run.report = RONDO_TRY(Report::open(run.options, {.first = run.first_step, .last = run.last_step},
-                                      config_of(run.facts())));
+Status open_report(Run<T>& run, ReportHistory history) {
+  const TrainOptions& o = run.options;
+  if (run.survivors.has_lost()) {
+    run.survivors.go_on(run.step, o.batch * o.accum * run.ranks(), run.reports());
+  }
+  if (!run.reports() && !o.elastic) return {};
+  if (run.reports() && !run.begun) RONDO_TRY(try_outputs(o));
+  run.report = RONDO_TRY(Report::open(o, {.first = run.first_step, .last = run.last_step},
+                                      config_of(run.facts()), std::move(history), run.reports()));
   return {};
+}
+
+/// Every rank has made the step, or will: from here the run can go on when some die.
+template <class T>
+Status agree(Run<T>& run) {
+  if (run.agreed == nullptr) return {};
+  const TrainingProgress progress{
+      .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
+  const bool shares = !run.options.no_broadcast_buffers && !run.options.sync_batch_norm;
+  return run.agreed->keep(progress, run.communicator, shares, run.weights);
 }
 
 /// By epochs the last step is only expected.
@@ -93,17 +138,16 @@ bool has_ended(const Run<T>& run) {
 
 /// Takes what a step has made into account; rank 0 reports it.
 template <class T>
-Status record(Run<T>& run, const StepResult& made, double rate) {
-  ++run.step;
+Status record(Run<T>& run, const StepResult& made, uint64_t epoch, double rate) {
   if (!std::isfinite(made.loss)) {
     return Status(Code::kInvalidArgument,
                   fmt::format("the loss became {} in step {}: lower --lr, now {}",
                               std::isnan(made.loss) ? std::abs(made.loss) : made.loss,  // no "-nan"
                               run.step, run.options.lr));
   }
-  if (!run.reports()) return {};
+  if (!run.report) return {};
   run.report->add({.step = run.step,
-                   .epoch = run.samples.epoch(),
+                   .epoch = epoch,
                    .loss = made.loss,
                    .lr = rate,
                    .samples_per_s = static_cast<double>(made.samples) * 1e3 / made.times.step_ms,
@@ -115,7 +159,7 @@ Status record(Run<T>& run, const StepResult& made, double rate) {
 
 template <class T>
 Status save(Run<T>& run, const Strategy& strategy) {
-  if (run.options.checkpoint_dir.empty() || run.step == run.first_step) return {};
+  if (run.options.checkpoint_dir.empty() || run.step == run.loaded) return {};
   RONDO_TRY(strategy.await());
   const TrainingProgress progress{
       .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
@@ -139,7 +183,7 @@ Status validate(Run<T>& run, const Strategy& strategy) {
   RONDO_TRY(strategy.settle());
   const Evaluation result =
       RONDO_TRY(evaluate(run.options, *run.validation, run.model, run.communicator));
-  if (!run.reports()) return {};
+  if (!run.report) return {};
   run.report->add_validation({.step = run.step,
                               .loss = result.loss,
                               .accuracy = result.accuracy,
@@ -180,6 +224,7 @@ RunFacts Run<T>::facts() const {
           .global_batch = options.batch * options.accum * ranks(),
           .first_step = first_step,
           .interrupted = stopped && step < last_step,
+          .deaths = survivors.deaths(),
           .sizes = {.optimizer_bytes = arrays * ddp.parameter_elements() * sizeof(T),
                     .own_optimizer_bytes = arrays * own_elements(ddp) * sizeof(T),
                     .activation_bytes = model.activation_bytes(),
@@ -189,32 +234,28 @@ RunFacts Run<T>::facts() const {
 
 template <class T>
 Status begin_run(Run<T>& run) {
-  RONDO_TRY(begin_parameters(run));
+  ReportHistory history;
+  RONDO_TRY(begin_parameters(run, history));
   RONDO_TRY(plan_steps(run));
   run.cores = RONDO_TRY(count_cores(run.communicator));
-  return open_report(run);
+  return open_report(run, std::move(history));
 }
 
 template <class T>
 Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   const TrainOptions& o = run.options;
+  RONDO_TRY(agree(run));
   uint64_t sent_before = run.communicator.stats().bytes_sent;
-  if (run.reports() && has_ended(run)) {
+  if (run.reports() && has_ended(run) && !run.survivors.has_lost()) {
     spdlog::warn(
         "nothing to do: '{}' holds step {}, and {} ends there", o.checkpoint_dir, run.step,
         o.steps != 0 ? fmt::format("--steps {}", o.steps) : fmt::format("--epochs {}", o.epochs));
   }
   const auto is_due = [&](uint64_t every) { return every != 0 && run.step % every == 0; };
-  while (!has_ended(run)) {
-    const double rate = learning_rate(run.schedule, run.step + 1);
-    const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
-    if (made.samples > 0) RONDO_TRY(record(run, made, rate));
-    if (made.epoch_ended) run.samples.begin_epoch(run.samples.epoch() + 1);
-    run.stopped = made.stops && !is_complete(run);  // after the last step there is nothing to stop
-    if (made.samples == 0 || has_ended(run)) continue;
+  // What comes between two steps. What it sends is no step's.
+  const auto pause = [&]() -> Status {
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
-    if (!saves && !validates) continue;
-    // What these send is no step's.
+    if (has_ended(run) || (!saves && !validates)) return {};
     RONDO_TRY(strategy.await());
     const uint64_t steps_sent = run.communicator.stats().bytes_sent;
     if (saves) {
@@ -223,6 +264,24 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
     }
     if (validates) RONDO_TRY(validate(run, strategy));
     sent_before += run.communicator.stats().bytes_sent - steps_sent;
+    return {};
+  };
+  // What ranks died in, perhaps.
+  const bool repeats = run.survivors.has_lost() && run.report->last() != nullptr &&
+                       run.report->last()->step == run.step;
+  if (repeats) RONDO_TRY(pause());
+  while (!has_ended(run)) {
+    const double rate = learning_rate(run.schedule, run.step + 1);
+    const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
+    const uint64_t steps_sent = run.communicator.stats().bytes_sent;
+    const uint64_t epoch = run.samples.epoch();
+    if (made.samples > 0) ++run.step;
+    if (made.epoch_ended) run.samples.begin_epoch(epoch + 1);
+    RONDO_TRY(agree(run));
+    if (made.samples > 0) RONDO_TRY(record(run, made, epoch, rate));
+    sent_before += run.communicator.stats().bytes_sent - steps_sent;
+    run.stopped = made.stops && !is_complete(run);  // after the last step there is nothing to stop
+    if (made.samples > 0) RONDO_TRY(pause());
   }
   RONDO_TRY(strategy.await());
   const uint64_t sent = run.communicator.stats().bytes_sent - sent_before;

@@ -13,6 +13,7 @@
 #include "trainer/optim/schedule.hpp"
 #include "trainer/report/report.hpp"
 #include "trainer/report/summary.hpp"
+#include "trainer/step/elastic.hpp"
 #include "trainer/step/step.hpp"
 
 namespace rondo::trainer {
@@ -27,8 +28,10 @@ struct Run {
   Model<T>& model;
   Weights<T>& weights;
   RankSamples& samples;
-  std::optional<Report>& report;  // stays empty but on rank 0
+  std::optional<Report>& report;  // stays empty but on rank 0, and with --elastic
   const std::atomic<bool>& stop;  // set: all ranks end the run after the step under way
+  Survivors& survivors;
+  AgreedState<T>* agreed = nullptr;  // null: none is kept
 
   std::vector<Plan> plans = {};  // of each bucket: the strategy's
   size_t readers = 0;            // threads that read ahead: the strategy's
@@ -38,6 +41,8 @@ struct Run {
   uint64_t last_step = 0;  // exact unless ranks have data of different sizes
   uint64_t cores = 0;      // that the ranks together may run on
   uint64_t step = 0;       // made so far
+  uint64_t loaded = 0;     // the step of the checkpoint that it began with: not to be saved again
+  bool begun = false;      // before ranks died it had made a step
   bool stopped = false;    // the ranks have agreed to end it
 
   bool reports() const { return communicator.rank() == 0; }

@@ -1,0 +1,118 @@
+// rondo-train --elastic on two hosts: a rank, or a host, is lost, and the others go on.
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/harness/hosts.hpp"
+#include "tests/trainer/training_rig.hpp"
+
+namespace rondo::trainer {
+namespace {
+
+using rondo::testing::Hosts;
+using rondo::testing::ProgramResult;
+using namespace testing;  // NOLINT: the trainer's
+
+bool await_step(const std::string& file, uint64_t step) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+  const std::string wanted = "{\"step\":" + std::to_string(step) + ",";
+  while (std::chrono::steady_clock::now() < until) {
+    if (read_text(file).find(wanted) != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds{5});
+  }
+  return false;
+}
+
+/// A process of the host with that variable.
+pid_t process_with(const Hosts& hosts, int host, const std::string& variable) {
+  for (const pid_t pid : hosts.processes(host)) {
+    std::istringstream variables(read_text("/proc/" + std::to_string(pid) + "/environ"));
+    for (std::string each; std::getline(variables, each, '\0');) {
+      if (each == variable) return pid;
+    }
+  }
+  return -1;
+}
+
+/// rondo-train on h0:2,h1:2 under rondo-run; `loses` is called after the fifth step.
+ProgramResult train_on_hosts(const Hosts& hosts, const std::string& file, const Words& words,
+                             const std::function<void()>& loses) {
+  std::string agent;
+  for (const std::string& word : hosts.agent()) agent += word + " ";
+  std::thread thread;
+  ProgramResult result = rondo::testing::run_program(
+      Words{RONDO_RUN, "--elastic", "--agent", agent, "--hosts", "h0:2,h1:2", "--", RONDO_TRAIN,
+            "--elastic", "--json", file} +
+          words,
+      kNoLauncher, std::chrono::seconds{240}, [&](pid_t) {
+        thread = std::thread([&] {
+          if (await_step(file, 5)) loses();
+        });
+      });
+  thread.join();
+  return result;
+}
+
+/// `document`, of a run that lost ranks once, against a run that had so many from there on.
+void check_against_reference(const Workplace& place, const Words& words, const json& document) {
+  const json& death = document["summary"]["deaths"][0];
+  const Words saves = {"--checkpoint-dir", place.file("reference"), "--resume"};
+  const json first =
+      place.train_on(with(words, "--steps", std::to_string(death["after_step"].get<int>())) +
+                     saves + Words{"--ranks", "4"});
+  const json rest = place.train_on(
+      words + saves + Words{"--ranks", std::to_string(death["ranks_left"].get<int>())});
+  std::vector<double> losses = losses_of(first);
+  for (const double loss : losses_of(rest)) losses.push_back(loss);
+  CHECK(losses_of(document) == losses);
+  CHECK(document["summary"]["parameter_hash"] == rest["summary"]["parameter_hash"]);
+}
+
+TEST_CASE("elastic: a rank of either host is killed") {
+  for (const int rank : {0, 3}) {
+    INFO("rank " << rank);
+    const Hosts hosts(2);
+    const Workplace place;
+    const std::string file = place.file("elastic.json");
+    const Words words =
+        Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+              "--reproducible", "--log-every", "0",       "--data", place.data()};
+    const ProgramResult result = train_on_hosts(hosts, file, words, [&] {
+      const pid_t pid = process_with(hosts, rank / 2, "RANK=" + std::to_string(rank));
+      if (pid > 0) ::kill(pid, SIGKILL);
+    });
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    const json document = json::parse(read_text(file));
+    REQUIRE(document["summary"]["deaths"].size() == 1);
+    CHECK(document["summary"]["deaths"][0]["ranks"] == json{rank});
+    check_against_reference(place, words, document);
+  }
+}
+
+TEST_CASE("elastic: a host is lost") {
+  const Hosts hosts(2);
+  const Workplace place;
+  const std::string file = place.file("elastic.json");
+  const Words words =
+      Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+            "--reproducible", "--log-every", "0",       "--data", place.data()};
+  const ProgramResult result =
+      train_on_hosts(hosts, file, words, [&] { hosts.signal(1, SIGKILL); });
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  const json document = json::parse(read_text(file));
+  std::vector<int> dead;
+  for (const json& death : document["summary"]["deaths"]) {
+    for (const int rank : death["ranks"]) dead.push_back(rank);
+  }
+  CHECK(dead == std::vector<int>{2, 3});
+  CHECK(document["summary"]["ranks"] == 2);
+  if (document["summary"]["deaths"].size() == 1) check_against_reference(place, words, document);
+}
+
+}  // namespace
+}  // namespace rondo::trainer
