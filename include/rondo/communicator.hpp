@@ -231,8 +231,8 @@ class Communicator {
   /// if it does not come again in time. This communicator stays as it is: failed, or, if nothing
   /// has failed, working. Destroy it at any time. kUnavailable on a device.
   ///
-  /// Ranks on hosts that lose each other are dead to each other: two parts of the network go on side by
-  /// side, if both call shrink().
+  /// Ranks of a host that does not answer have not ended: nobody waits for them, and of a network that
+  /// falls apart no two parts go on. Of two equal ones only that with the lowest rank does.
   Result<Communicator> shrink(std::chrono::milliseconds patience = std::chrono::milliseconds{0});
   /// Of a communicator from shrink(): the rank that each of its ranks had before, by rank, so that
   /// data can be divided anew. Else empty.
