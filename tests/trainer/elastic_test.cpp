@@ -1,5 +1,5 @@
-// rondo-train --elastic: ranks die at chosen and at many moments, and from there on the losses are those of
-// a run that had so many ranks, bit for bit.
+// rondo-train --elastic: ranks die at chosen and at many moments, and from there on the losses are
+// those of a run that had so many ranks, bit for bit.
 #include <fcntl.h>
 #include <sys/time.h>
 #include <unistd.h>

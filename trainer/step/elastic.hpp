@@ -1,5 +1,5 @@
-// What --elastic needs: the state that all ranks have agreed on, in memory, and who is left. A step in
-// which a rank dies is made again by the others, from that state.
+// What --elastic needs: the state that ranks have agreed on, in memory, and which ranks are left.
+// A step in which a rank dies is made again by the others, from that state.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace rondo::trainer {
 
-/// A copy of all that a step changes: parameters, the optimizer's state, buffers, the loss scale, the
-/// position in the data. As large as parameters and optimizer together. One thread.
+/// A copy of all that a step changes: parameters, the optimizer's state, buffers, the loss scale,
+/// the position in the data. As large as parameters and optimizer together. One thread.
 template <class T>
 class AgreedState {
  public:
@@ -25,8 +25,8 @@ class AgreedState {
               Weights<T>& weights);
 
   /// Collective, on another communicator: every rank gets the latest state that any has kept, into
-  /// `weights`, and with it that rank's `history`. If none has kept any, `found` is false and nothing
-  /// has changed. What this rank has kept stays until the next keep().
+  /// `weights`, and with it that rank's `history`. If none has kept any, `found` is false and
+  /// nothing has changed. What this rank has kept stays until the next keep().
   Result<TrainingProgress> take(Communicator& communicator, Weights<T>& weights,
                                 ReportHistory& history) const;
 
@@ -48,8 +48,9 @@ class Survivors {
  public:
   explicit Survivors(int ranks);
 
-  /// After `why`: the ranks that are left meet in a new communicator, which replaces `communicator`.
-  /// An error where they cannot, where no rank has died, or where fewer than `least` are left.
+  /// After `why`: the ranks that are left meet in a new communicator, which replaces
+  /// `communicator`. An error where they cannot, where no rank has died, or where fewer than `least`
+  /// are left.
   Status shrink(Communicator& communicator, const Status& why, int least);
   /// Those that are left go on after `step`, with that global batch. `says`: on rank 0.
   void go_on(uint64_t step, uint64_t global_batch, bool says);
