@@ -25,15 +25,16 @@ ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data)
 
 }  // namespace
 
-UcxConnection::UcxConnection(Channel& channel, const Settings& settings, int own_rank,
+UcxConnection::UcxConnection(Channel& channel, const UcxContext& context, int own_rank,
                              int peer_rank, std::string address, std::string peer)
     : channel_(channel),
       own_rank_(own_rank),
       peer_rank_(peer_rank),
-      reserve_(reserve_of(settings.depth)),
+      reserve_(reserve_of(context.settings().depth)),
+      uncopied_bytes_(context.uncopied_bytes()),
       endpoint_(channel, std::move(address), std::move(peer)),
-      sender_(*this, settings.depth, settings.slot_bytes),
-      receiver_(*this, settings.depth, settings.slot_bytes) {
+      sender_(*this, context.settings().depth, context.settings().slot_bytes),
+      receiver_(*this, context.settings().depth, context.settings().slot_bytes) {
   control_outbound_.endpoint = &endpoint_;
 }
 
@@ -65,7 +66,7 @@ ucs_status_ptr_t UcxConnection::receive(std::byte* message, size_t bytes, uint32
 
 void UcxConnection::send_data(const std::byte* message, size_t bytes, uint32_t slot,
                               Outbound* outbound) {
-  followed_ = false;
+  followed_ = bytes >= uncopied_bytes_;
   endpoint_.send(message, bytes, tag_of(WireKind::kData, own_rank_, slot), outbound);
 }
 
@@ -80,8 +81,7 @@ void UcxConnection::send_control(bool leaves) {
 bool UcxConnection::flushed() {
   if (!usable()) return true;
   if (owes_only_credit()) return true;
-  // What is small is told later, with the next message to that peer.
-  if (owes_much() || untold_cost_ > kKernelTakes / 2) {
+  if (owes_much()) {
     send_control(false);
     if (owes_much()) return false;
   }
@@ -103,19 +103,11 @@ bool UcxConnection::can_end() {
          (!usable() || sender_.outstanding_bytes() <= kKernelTakes);
 }
 
-void UcxConnection::owe(size_t bytes) {
-  untold_cost_ += socket_cost(bytes);
-  pay();
-}
-
 void UcxConnection::pay() {
   if (owes_much() && usable()) send_control(false);
 }
 
-uint64_t UcxConnection::tell() {
-  untold_cost_ = 0;
-  return told_ = receiver_.released();
-}
+uint64_t UcxConnection::tell() { return told_ = receiver_.released(); }
 
 void UcxConnection::credit(uint64_t released) {
   if (sender_.credit(released)) return;

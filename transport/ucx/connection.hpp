@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transport/link.hpp"
+#include "transport/ucx/context.hpp"
 #include "transport/ucx/endpoint.hpp"
 #include "transport/ucx/factory.hpp"
 #include "transport/ucx/wire.hpp"
@@ -123,7 +124,7 @@ class UcxReceiver final : public Receiver {
 /// Thread rule: that of its channel.
 class UcxConnection {
  public:
-  UcxConnection(Channel& channel, const Settings& settings, int own_rank, int peer_rank,
+  UcxConnection(Channel& channel, const UcxContext& context, int own_rank, int peer_rank,
                 std::string address, std::string peer);
   UcxConnection(const UcxConnection&) = delete;
   UcxConnection& operator=(const UcxConnection&) = delete;
@@ -136,10 +137,10 @@ class UcxConnection {
 
   /// See link.hpp. What has been sent arrives without this rank if UCX has finished sending it, and
   /// has no rest of it in its own buffer, which happens when the socket is full. There cannot be
-  /// one if little is on its way, for the kernel takes that much, or if UCX has finished a message
-  /// sent later, because it keeps one rest at most. So where much is on its way, a control message
-  /// of no other use follows. (ucp_ep_flush waits for an answer of the peer's UCX over TCP, which an
-  /// idle peer does not give.)
+  /// one if little is on its way, for the kernel takes that much; or if the last message is so long
+  /// that UCX does not copy it; or if UCX has finished a message sent later, because it keeps one
+  /// rest at most. So where none of that holds, a control message of no other use follows.
+  /// (ucp_ep_flush waits for an answer of the peer's UCX over TCP, which an idle peer does not give.)
   bool flushed();
   /// Sends the credit if more than the reserve is owed.
   void pay();
@@ -170,8 +171,6 @@ class UcxConnection {
   bool has_left();
 
   void send_control(bool leaves);
-  /// The receiver has released a message of `bytes`.
-  void owe(size_t bytes);
   bool owes_much() const { return receiver_.released() - told_ > reserve_; }
   uint64_t tell();
   void credit(uint64_t released);
@@ -184,17 +183,17 @@ class UcxConnection {
   const int own_rank_;
   const int peer_rank_;
   const uint32_t reserve_;
+  const size_t uncopied_bytes_;
   Endpoint endpoint_;
   UcxSender sender_;
   UcxReceiver receiver_;
   ControlMessage control_out_{}, control_in_{};
   Outbound control_outbound_;
   void* control_request_ = nullptr;
-  uint64_t told_ = 0;       // releases that the peer has been sent
-  size_t untold_cost_ = 0;  // of the messages released since
+  uint64_t told_ = 0;  // releases that the peer has been sent
   bool in_use_ = false;
   bool ready_ = false;     // has its memory and receives
-  bool followed_ = false;  // the last message sent was a control message of no other use
+  bool followed_ = false;  // UCX holds nothing once it has finished the last message
 };
 
 }  // namespace rondo::transport::ucx

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ class UcxContext final : public Opened {
   const Settings& settings() const { return settings_; }
   const Calls& calls() const { return *calls_; }
   ucp_worker_h worker(size_t channel) const { return workers_[channel]; }
+  /// From this size on UCX sends a message from where it lies, and finishes it when the last byte has
+  /// left for the socket. SIZE_MAX: unknown.
+  size_t uncopied_bytes() const { return uncopied_bytes_; }
   bool is_forked_copy() const;
   /// From now on the destructor leaves UCX's objects alone: some endpoint did not close in time.
   void abandon() { abandoned_ = true; }
@@ -43,6 +47,7 @@ class UcxContext final : public Opened {
   ucp_context_h context_ = nullptr;
   std::vector<ucp_worker_h> workers_;
   std::string address_;
+  size_t uncopied_bytes_ = std::numeric_limits<size_t>::max();
   bool abandoned_ = false;
 };
 

@@ -117,12 +117,11 @@ bool UcxReceiver::try_peek(Delivery* delivery) {
 
 void UcxReceiver::release() {
   InboundSlot& slot = slots_[released_ % count_];
-  const size_t bytes = slot.bytes;
   ++released_;
   slot.arrived = false;
   if (!connection_.use()) return;
   post(slot);
-  connection_.owe(bytes);
+  connection_.pay();
 }
 
 bool UcxReceiver::flushed() { return connection_.flushed(); }

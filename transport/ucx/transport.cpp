@@ -44,7 +44,7 @@ class UcxTransport final : public Transport {
   void add(size_t peer, const PeerAddress& of, std::vector<std::string> addresses) {
     for (size_t channel = 0; channel < channels_.size(); ++channel) {
       connections_[channel * ranks_ + peer] = std::make_unique<UcxConnection>(
-          channels_[channel], context_->settings(), rank_, static_cast<int>(peer),
+          channels_[channel], *context_, rank_, static_cast<int>(peer),
           std::move(addresses[channel]), of.name);
     }
   }
