@@ -174,12 +174,14 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
     }
   }
   const bool publishes = algorithms::traits_of(algorithm).needs.publish;
+  const size_t least = hosts_->hosts() > 1 ? schedule::kLeastWireSlice : schedule::kLeastSlice;
   auto program = RONDO_TRY(
       schedule::lower(built, call.count,
                       {.element_bytes = size_of(call.type),
                        .slot_bytes = publishes ? limits_.publish_slot_bytes : limits_.slot_bytes,
                        .depth = publishes ? limits_.publish_depth : limits_.depth,
-                       .channels = limits_.channels},
+                       .channels = limits_.channels,
+                       .min_slice_bytes = least},
                       shape.layout));
   return plan(std::move(program), false);
 }

@@ -32,9 +32,11 @@ uint64_t count_of(const PlanRequest& r) {
 bool is_between_hosts(const PlanRequest& r) { return r.hosts && r.hosts->hosts() > 1; }
 
 schedule::Limits limits_of(const PlanRequest& r) {
-  return {.element_bytes = r.collective == Collective::kBarrier ? 1 : size_of(r.type),
-          .slot_bytes = r.links.slot_bytes,
-          .depth = r.links.slots};
+  return {
+      .element_bytes = r.collective == Collective::kBarrier ? 1 : size_of(r.type),
+      .slot_bytes = r.links.slot_bytes,
+      .depth = r.links.slots,
+      .min_slice_bytes = is_between_hosts(r) ? schedule::kLeastWireSlice : schedule::kLeastSlice};
 }
 
 Status check(const PlanRequest& r) {

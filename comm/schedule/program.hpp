@@ -97,6 +97,11 @@ struct Program {
   uint32_t signals = 0;
 };
 
+/// Limits::min_slice_bytes, and the same between hosts: a message over a socket costs each end some 6 us, in which as
+/// many bytes could have been sent.
+constexpr size_t kLeastSlice = 8192;
+constexpr size_t kLeastWireSlice = size_t{64} << 10;
+
 /// What lowering needs to know about the machinery.
 struct Limits {
   size_t element_bytes;  // size of the data type
@@ -106,7 +111,7 @@ struct Limits {
   /// Boundaries of chunks and channels are multiples of this many elements; 0: 64 bytes' worth.
   uint64_t align = 0;
   /// A chunk is cut into several slices (to overlap) only down to this.
-  size_t min_slice_bytes = 8192;
+  size_t min_slice_bytes = kLeastSlice;
 };
 
 /// The field's word for an instruction; see name_of(Step).
