@@ -1,8 +1,8 @@
 // Random faults at random moments, on ranks, hosts, networks, memory and descriptors, by a seed. Every
 // run ends in right results, or in an error on every survivor that names who is to blame; then the
-// survivors shrink. Nothing hangs, and nothing is left. RONDO_TEST_CHAOS: so many runs (else as many as
-// fit 15 seconds, 60 at most), from seed RONDO_TEST_CHAOS_SEED (else 1); RONDO_TEST_CHAOS_FAULT: of
-// these, the runs with "cut" or another fault only.
+// survivors shrink. Nothing hangs, and nothing is left. RONDO_TEST_CHAOS: so many runs (else 25), from
+// seed RONDO_TEST_CHAOS_SEED (else 1); RONDO_TEST_CHAOS_FAULT: of these, the runs with "cut" or another
+// fault only.
 #include <signal.h>
 
 #include <algorithm>
@@ -140,17 +140,17 @@ int number(const char* variable, int otherwise) {
 }  // namespace
 
 TEST_CASE("random faults on random hosts end in right results or named errors") {
-  constexpr int64_t kMostNs = 15'000'000'000;
   const Hosts hosts(3);
   const TempDirectory directory;  // where ranks of other tests leave nothing
   setenv("TMPDIR", directory.path().c_str(), 1);
   setenv("XDG_RUNTIME_DIR", directory.path().c_str(), 1);
-  const bool asked = std::getenv("RONDO_TEST_CHAOS") != nullptr;
-  const int runs = number("RONDO_TEST_CHAOS", 60), first = number("RONDO_TEST_CHAOS_SEED", 1);
+  // A peer that dies inside a large message can make UCX 1.13 abort (transport/ucx/README.md), which would
+  // be found here again and again.
+  setenv("UCX_ZCOPY_THRESH", "inf", 0);
+  const int runs = number("RONDO_TEST_CHAOS", 25), first = number("RONDO_TEST_CHAOS_SEED", 1);
   const char* const only = std::getenv("RONDO_TEST_CHAOS_FAULT");
-  const int64_t start_ns = now_ns();
   std::map<std::string, Seen> all;
-  for (int i = 0; i < runs && (asked || now_ns() - start_ns < kMostNs); ++i) {
+  for (int i = 0; i < runs; ++i) {
     const Run run(static_cast<unsigned>(first + i));
     const std::string fault = name(run.fault);
     if (only != nullptr && fault != only) continue;
