@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -106,7 +107,7 @@ Status run(const TrainOptions& options, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   prefer_fast_blas(argv);
   set_up_messages();
   const Parsed parsed = parse_options(argc, argv);
@@ -114,5 +115,8 @@ int main(int argc, char** argv) {
   const Status status = run(*parsed.options, argv);
   if (status.ok()) return interrupted.load() ? kInterruptedExit : EXIT_SUCCESS;
   spdlog::error("{}", status.to_string());
+  return EXIT_FAILURE;
+} catch (const std::bad_alloc&) {
+  std::fputs("rondo-train: resource exhausted: out of memory\n", stderr);
   return EXIT_FAILURE;
 }

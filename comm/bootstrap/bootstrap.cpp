@@ -74,18 +74,19 @@ class Bootstrap::Impl {
     if (!local.ok()) return local.status();
     auto place = Rendezvous::resolve(*local, name);
     if (!place.ok()) return place.status();
-    // No rank sends anything over TCP meanwhile, unless it fails.
+    // Until all of the host have come, no rank sends anything over TCP or leaves, unless it fails.
     auto near = std::make_unique<Star>(*local, timeout_, [this] {
       if (interrupt_) RONDO_TRY(interrupt_());
-      return meets_nearby_ ? star_->check_links() : Status();
+      const bool meets = meets_nearby_ != nullptr && meets_nearby_->links().empty();
+      return meets ? star_->check_links() : Status();
     });
     const bool one_host = hosts_.hosts() == 1;
     const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
     if (!one_host) near->call_ranks(members);
     if (local->world_size > 1) {
-      meets_nearby_ = true;
+      meets_nearby_ = near.get();
       const Status met = near->gather(*local, name, *place, until);
-      meets_nearby_ = false;
+      meets_nearby_ = nullptr;
       RONDO_TRY(Status(star_->status()));
       if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
     }
@@ -160,8 +161,8 @@ class Bootstrap::Impl {
   const milliseconds timeout_;
   Interrupt interrupt_;
   std::unique_ptr<Star> star_;
-  std::unique_ptr<Star> near_;  // null: one host
-  bool meets_nearby_ = false;
+  std::unique_ptr<Star> near_;    // null: one host
+  Star* meets_nearby_ = nullptr;  // the second, while its ranks meet
   base::HostMap hosts_;
   std::vector<RankHost> places_;               // by rank; empty: they met in a directory
   std::shared_ptr<const UniqueFd> listening_;  // at this rank's place

@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 // Reports of other hosts that may be under way: a rank that was killed did not end because of
 // another, but one that exits may have noticed that death.
-constexpr std::chrono::milliseconds kOvertake{100};
+constexpr std::chrono::milliseconds kOvertake{300};
 // Beyond the grace that a host gives its ranks.
 constexpr std::chrono::seconds kHostGrace{5};
 

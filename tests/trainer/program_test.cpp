@@ -228,7 +228,9 @@ TEST_CASE("too little address space is an error, not an endless wait") {
       CHECK(result.exit_code != 0);
       const bool of_products = result.err.find("matrix products with --threads " + threads +
                                                " need") != std::string::npos;
-      CHECK((of_products || (threads == "1" && kib == "195312" && !result.err.empty())));
+      // With the larger limit other memory may be the first that is missing.
+      CHECK((of_products || (kib == "195312" && !result.err.empty())));
+      CHECK(result.err.find("terminate called") == std::string::npos);
     }
   }
 }
