@@ -528,7 +528,6 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --json /nonexistent/x.json", "/nonexistent/x.json"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --pace fast", "fast"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --links /nonexistent/links", "/nonexistent/links"},
-      {"all_reduce --calibrate x.json --ranks 2", "takes them all"},
       {"--calibrate x.json --sweep --ranks 2", "--sweep comes after it"},
       {"--calibrate /nonexistent/x.json --ranks 2 -b 64 -e 64 -n 1", "/nonexistent/x.json"},
   };

@@ -278,8 +278,9 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
     if (made.samples > 0) ++run.step;
     if (made.epoch_ended) run.samples.begin_epoch(epoch + 1);
     RONDO_TRY(agree(run));
+    // With --zero 1, which has no agreed state, parameters of the step still travel.
+    if (run.agreed != nullptr) sent_before += run.communicator.stats().bytes_sent - steps_sent;
     if (made.samples > 0) RONDO_TRY(record(run, made, epoch, rate));
-    sent_before += run.communicator.stats().bytes_sent - steps_sent;
     run.stopped = made.stops && !is_complete(run);  // after the last step there is nothing to stop
     if (made.samples > 0) RONDO_TRY(pause());
   }
