@@ -481,6 +481,10 @@ TEST_CASE("when a host's agent or rondo-run is killed, all ranks of all hosts en
     CHECK(r.exit_code == 125);
     CHECK(contains(r.err, "host h1: "));
     if (is_agent) processes.await_end();
+    // What the agent there started ends with its pipes, a moment later.
+    for (int i = 0; i < 500 && !hosts.processes(0).empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     CHECK(hosts.processes(0).empty());
     hosts.signal(1, SIGKILL);
   }
