@@ -42,7 +42,7 @@ class Agent {
     int host;
     Connection connection;
     int64_t heard_ns;              // CLOCK_MONOTONIC, when anything came last
-    bool lost = false;             // its ranks count as dead
+    bool lost = false;             // and its ranks with it
     bool complained = false;       // in the log, of what it sent
     ClosedInChildren in_children;  // of the connection
     void close();
