@@ -298,7 +298,7 @@ class Acceptor {
       refuse(connection, twice);
       return twice;
     }
-    auto pidfd = open_pidfd(visible_pid, rank);
+    auto pidfd = open_pidfd(visible_pid, meeting_.number_of(rank));
     if (!pidfd.ok()) {
       const Status unwatched(pidfd.status().code(), name_here() + ": " + pidfd.status().message());
       refuse(connection, unwatched);

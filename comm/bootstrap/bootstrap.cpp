@@ -87,7 +87,9 @@ class Bootstrap::Impl {
       meets_nearby_ = near.get();
       const Status met = near->gather(*local, name, *place, until);
       meets_nearby_ = nullptr;
-      RONDO_TRY(Status(star_->status()));
+      // A rank of this host that ended may have heard first of what all are told over TCP.
+      const bool ended = met.code() == Code::kPeerDied && !near->has_heard();
+      RONDO_TRY(ended ? star_->await_last_words(kVerdictGrace) : Status(star_->status()));
       if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
     }
     if (one_host) {

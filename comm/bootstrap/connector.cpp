@@ -53,7 +53,7 @@ Result<std::optional<Joined>> Connector::attempt() {
     return Status(Code::kBootstrap, "the socket " + meeting_.rendezvous.text() +
                                         " belongs to uid " + std::to_string(credentials.uid));
   }
-  auto pidfd = open_pidfd(credentials.pid, 0);
+  auto pidfd = open_pidfd(credentials.pid, meeting_.number_of(0));
   if (!pidfd.ok()) return pidfd.status();
   auto challenge = await_challenge(fd);
   if (!challenge.ok()) return challenge.status();
@@ -214,7 +214,8 @@ Result<bool> Connector::has_ended(const PeerConnection& host) const {
 
 /// Nothing: the connection is of no use, try again.
 Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
-  const std::string who = host.pid > 0 ? "rank 0 (pid " + std::to_string(host.pid) + ")" : "rank 0";
+  std::string who = "rank " + std::to_string(meeting_.number_of(0));
+  if (host.pid > 0) who += " " + pid_text(host.pid);
   bool ended = false;
   const Deadline until = proven_ ? deadline_ + kVerdictGrace : patience();
   while (true) {

@@ -205,6 +205,14 @@ Status Star::check_links() {
   return {};
 }
 
+Status Star::await_last_words(milliseconds patience) {
+  RONDO_TRY(status_);
+  std::vector<pollfd> ends;
+  for (const PeerConnection& link : links_) ends.push_back({link.connection.fd(), POLLRDHUP, 0});
+  RONDO_TRY(poll_until(ends, {steady_clock::now() + patience, &interrupt_}).status());
+  return check_links();
+}
+
 /// Waits until a link of `links_` is ready; marks in `ended` the links whose process has ended.
 /// Links whose frame has arrived are watched too, so that a death ends the wait for the others.
 Status Star::await_links(const std::vector<Received*>& come, std::vector<bool>& ended,

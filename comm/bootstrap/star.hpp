@@ -49,6 +49,9 @@ class Star {
   Status barrier();
   /// Between two exchanges: the failure, if a rank at the other end of a connection has ended or failed.
   Status check_links();
+  /// After the end of a rank, which may be the consequence of a failure: waits for word of it, up to
+  /// `patience`, then as check_links().
+  Status await_last_words(std::chrono::milliseconds patience);
   /// Every later operation returns `why`, on all ranks; those that learn of it read which rank's
   /// failure it is. Never waits.
   Status fail(const Status& why) { return failed_here(why); }
