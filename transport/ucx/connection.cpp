@@ -9,6 +9,9 @@ namespace {
 // socket.
 constexpr size_t kKernelTakes = 16 << 10;
 
+// A peer that uses the connection as well calls within this time, unless it gets no CPU.
+constexpr std::chrono::milliseconds kCallPatience{100};
+
 // What no peer sends: a receive that is too short leaves it as it is.
 constexpr ControlMessage kNoControl{.released = 0, .leaves = ~uint64_t{0}};
 
@@ -38,22 +41,35 @@ UcxConnection::UcxConnection(Channel& channel, const UcxContext& context, int ow
   control_outbound_.endpoint = &endpoint_;
 }
 
-bool UcxConnection::open() {
+void UcxConnection::open() {
   in_use_ = true;
   channel_.in_use.push_back(this);
+  opened_ = std::chrono::steady_clock::now();
+  if (!sender_.open(&endpoint_) || !receiver_.open()) {
+    endpoint_.fail(Code::kResourceExhausted, "no memory for messages to and from",
+                   "fewer or smaller slots would need less");
+    return;
+  }
+  ready_ = true;
+  post_control();
+}
+
+void UcxConnection::connect_if_due() {
+  const bool calls = own_rank_ < peer_rank_;
+  const bool is_due =
+      calls || called_ || std::chrono::steady_clock::now() - opened_ > kCallPatience;
+  if (!ready_ || !is_due || endpoint_.left()) return;
+  connect();
+  if (!usable()) return;
+  if (calls) send_control(false);
+  sender_.send_waiting();
+}
+
+void UcxConnection::connect() {
   // Where the peer's connection was lost, UCX takes it away in the progress after the one that found it,
   // and aborts if it is asked for that peer in between (assertion in tcp_ep.c, 1.13).
   for (int i = 0; i < 2; ++i) channel_.calls->worker_progress(channel_.worker);
   endpoint_.open();
-  if (!endpoint_.usable()) return false;
-  if (!sender_.open(&endpoint_) || !receiver_.open()) {
-    endpoint_.fail(Code::kResourceExhausted, "no memory for messages to and from",
-                   "fewer or smaller slots would need less");
-    return false;
-  }
-  ready_ = true;
-  post_control();
-  return true;
 }
 
 ucs_status_ptr_t UcxConnection::receive(std::byte* message, size_t bytes, uint32_t slot,
@@ -79,6 +95,8 @@ void UcxConnection::send_control(bool leaves) {
 }
 
 bool UcxConnection::flushed() {
+  if (in_use_ && !use()) return true;
+  if (sender_.has_waiting()) return endpoint_.left();
   if (!usable()) return true;
   if (owes_only_credit()) return true;
   if (owes_much()) {
@@ -103,7 +121,8 @@ bool UcxConnection::can_end() {
          (!usable() || sender_.outstanding_bytes() <= kKernelTakes);
 }
 
-void UcxConnection::pay() {
+void UcxConnection::attend() {
+  use();
   if (owes_much() && usable()) send_control(false);
 }
 
@@ -143,6 +162,7 @@ bool UcxConnection::take_control(ucs_status_t status) {
     endpoint_.fail(Code::kSystem, "nonsense from", "a control message that is not one");
     return false;
   }
+  called_ = true;
   credit(control_in_.released);
   if (control_in_.leaves == 1) endpoint_.leave();
   return control_in_.leaves == 0;

@@ -2,6 +2,7 @@
 // carries the credits of the other.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -61,12 +62,16 @@ class UcxSender final : public Sender {
   bool open(Endpoint* endpoint);
   /// The peer has released `released` messages; false: it cannot have.
   bool credit(uint64_t released);
+  /// Hands over what was published before the endpoint was open.
+  void send_waiting();
+  bool has_waiting() const { return sent_ < published_; }
   /// What the unreleased messages may take of a socket's buffers.
   size_t outstanding_bytes() const { return outstanding_; }
 
  private:
   struct OutboundSlot {
     Outbound outbound;
+    size_t message_bytes = 0;
     size_t cost = 0;
   };
   UcxConnection& connection_;
@@ -76,6 +81,7 @@ class UcxSender final : public Sender {
   MessageSlots memory_;
   std::vector<OutboundSlot> slots_;
   uint64_t published_ = 0;
+  uint64_t sent_ = 0;      // of those, handed to the endpoint
   uint64_t released_ = 0;  // as far as this rank knows
   size_t outstanding_ = 0;
 };
@@ -132,8 +138,12 @@ class UcxConnection {
   UcxSender& sender() { return sender_; }
   UcxReceiver& receiver() { return receiver_; }
 
-  /// Opens both links on first use; whether messages can pass.
-  bool use() { return in_use_ ? ready_ && endpoint_.usable() : open(); }
+  /// Opens both links on first use; whether the sender takes messages.
+  bool use() {
+    if (!in_use_) open();
+    if (!endpoint_.is_opened()) connect_if_due();
+    return ready_ && !endpoint_.failed();
+  }
 
   /// See link.hpp. What has been sent arrives without this rank if UCX has finished sending it, and
   /// has no rest of it in its own buffer, which happens when the socket is full. There cannot be
@@ -142,8 +152,9 @@ class UcxConnection {
   /// rest at most. So where none of that holds, a control message of no other use follows.
   /// (ucp_ep_flush waits for an answer of the peer's UCX over TCP, which an idle peer does not give.)
   bool flushed();
-  /// Sends the credit if more than the reserve is owed.
-  void pay();
+  /// After each progress of the worker: connects, if that is due, and sends the credit if more than the
+  /// reserve is owed.
+  void attend();
 
   /// Whether the kernel can deliver without this process what the peer has not read.
   bool can_end();
@@ -156,7 +167,11 @@ class UcxConnection {
   friend class UcxSender;
   friend class UcxReceiver;
 
-  bool open();
+  void open();
+  /// Of two ranks the lower one connects on first use, and says so; the other connects after that, or
+  /// when it has waited long: UCX 1.13 may abort where both do so at one moment (assertion in tcp_cm.c).
+  void connect_if_due();
+  void connect();
   /// All that UCX has not finished is a credit.
   bool owes_only_credit() const;
   bool usable() const { return ready_ && endpoint_.usable() && !endpoint_.left(); }
@@ -192,7 +207,9 @@ class UcxConnection {
   void* control_request_ = nullptr;
   uint64_t told_ = 0;  // releases that the peer has been sent
   bool in_use_ = false;
-  bool ready_ = false;     // has its memory and receives
+  bool ready_ = false;   // has its memory and receives
+  bool called_ = false;  // has a message of the peer's
+  std::chrono::steady_clock::time_point opened_;
   bool followed_ = false;  // UCX holds nothing once it has finished the last message
 };
 

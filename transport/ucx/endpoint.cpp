@@ -5,6 +5,7 @@
 namespace rondo::transport::ucx {
 
 void Endpoint::open() {
+  opened_ = true;
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;

@@ -40,6 +40,9 @@ class Endpoint {
   /// Creates UCX's endpoint. UCX connects when it likes; a failure is the channel's.
   void open();
   bool usable() const { return handle_ != nullptr && !failed_; }
+  /// From open() on, also when it is closed.
+  bool is_opened() const { return opened_; }
+  bool failed() const { return failed_; }
 
   /// Sends `bytes` bytes at `data`, which must stay until `outbound` is not busy. A failure is the
   /// channel's. REQUIRES: usable(), outbound not busy.
@@ -70,6 +73,7 @@ class Endpoint {
   ucp_ep_h handle_ = nullptr;
   void* closing_ = nullptr;  // UCX's request to close
   uint32_t unfinished_ = 0;
+  bool opened_ = false;
   bool failed_ = false;
   bool left_ = false;
 };

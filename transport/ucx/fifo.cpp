@@ -33,11 +33,20 @@ bool UcxSender::try_publish(size_t bytes, uint64_t word) {
       .word = word, .sequence = published_, .released = connection_.tell(), .bytes = bytes};
   std::memcpy(message, &header, sizeof(header));
   ++published_;
+  slot.message_bytes = sizeof(header) + bytes;
   slot.cost = socket_cost(bytes);
   outstanding_ += slot.cost;
-  connection_.send_data(message, sizeof(header) + bytes, static_cast<uint32_t>(index),
-                        &slot.outbound);
+  send_waiting();
   return true;
+}
+
+void UcxSender::send_waiting() {
+  for (; has_waiting() && connection_.usable(); ++sent_) {
+    const size_t index = sent_ % count_;
+    OutboundSlot& slot = slots_[index];
+    connection_.send_data(memory_.message(index), slot.message_bytes, static_cast<uint32_t>(index),
+                          &slot.outbound);
+  }
 }
 
 bool UcxSender::flushed() { return connection_.flushed(); }
@@ -93,7 +102,9 @@ void UcxReceiver::arrive(InboundSlot& slot, ucs_status_t status) {
   slot.arrived = true;
   slot.bytes = slot.sound ? header.bytes : 0;
   slot.word = header.word;
-  if (slot.sound) connection_.credit(header.released);
+  if (!slot.sound) return;
+  connection_.called_ = true;
+  connection_.credit(header.released);
 }
 
 /// The number of the one message that the slot can wait for.
@@ -121,7 +132,7 @@ void UcxReceiver::release() {
   slot.arrived = false;
   if (!connection_.use()) return;
   post(slot);
-  connection_.pay();
+  connection_.attend();
 }
 
 bool UcxReceiver::flushed() { return connection_.flushed(); }

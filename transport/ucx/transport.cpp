@@ -71,7 +71,7 @@ class UcxTransport final : public Transport {
 
   static void push(Channel& channel) {
     channel.calls->worker_progress(channel.worker);
-    for (UcxConnection* connection : channel.in_use) connection->pay();
+    for (UcxConnection* connection : channel.in_use) connection->attend();
   }
 
   /// Pushes all channels until `done` holds for every connection in use; false: not in time.
