@@ -121,13 +121,14 @@ class ProcessesOnHosts {
   std::vector<int> fds_;
 };
 
-/// A rondo-run in the background. `result` is there after end().
+/// A rondo-run in the background, whose ranks announce themselves after they have set `traps`. `result`
+/// is there after end().
 class Background {
  public:
   Background(const Hosts& hosts, const TempDirectory& place, std::vector<std::string> flags,
-             const std::string& script)
-      : announcements_(place), thread_([this, &hosts, &place, flags, script] {
-          result_ = run(hosts, place, flags, Announcements::script() + script,
+             const std::string& script, const std::string& traps = "")
+      : announcements_(place), thread_([this, &hosts, &place, flags, script, traps] {
+          result_ = run(hosts, place, flags, traps + Announcements::script() + script,
                         [this](pid_t pid) { pid_ = pid; });
         }) {}
   ~Background() {
@@ -263,9 +264,10 @@ TEST_CASE("the first failure on any host stops all and gives the exit code", "[h
   const Hosts hosts(2);
   const TempDirectory place;
   Background job(hosts, place, {"--hosts", "h0:2,h1:2"},
-                 "trap 'echo stopped; exit 9' TERM; mkfifo $PLACE/$RANK; "
+                 "mkfifo $PLACE/$RANK; "
                  "[ $RANK = 2 ] && read x <$PLACE/2 && exit 7; "
-                 "while :; do read x <$PLACE/$RANK; done");
+                 "while :; do read x <$PLACE/$RANK; done",
+                 "trap 'echo stopped; exit 9' TERM; ");
   job.await_ranks(4);
   const ProcessesOnHosts processes(hosts, 2);
   CHECK(processes.size() >= 6);
@@ -372,8 +374,8 @@ TEST_CASE("signals reach the ranks of all hosts and are the exit code", "[hosts]
   for (const int signal : {SIGINT, SIGTERM}) {
     const TempDirectory place;
     Background job(hosts, place, {"--hosts", "h0,h1"},
-                   "trap 'echo got it; exit 0' INT TERM; mkfifo $PLACE/$RANK; "
-                   "while :; do read x <$PLACE/$RANK; done");
+                   "mkfifo $PLACE/$RANK; while :; do read x <$PLACE/$RANK; done",
+                   "trap 'echo got it; exit 0' INT TERM; ");
     job.await_ranks(2);
     const ProcessesOnHosts processes(hosts, 2);
     kill(job.pid(), signal);
@@ -388,8 +390,8 @@ TEST_CASE("a second Ctrl-C kills ranks that do not end", "[hosts]") {
   const Hosts hosts(2);
   const TempDirectory place;
   Background job(hosts, place, {"--hosts", "h0,h1"},
-                 "trap 'echo >$PLACE/announcements' INT; mkfifo $PLACE/$RANK; "
-                 "while :; do read x <$PLACE/$RANK; done");
+                 "mkfifo $PLACE/$RANK; while :; do read x <$PLACE/$RANK; done",
+                 "trap 'echo >$PLACE/announcements' INT; ");
   job.await_ranks(2);
   const ProcessesOnHosts processes(hosts, 2);
   kill(job.pid(), SIGINT);
