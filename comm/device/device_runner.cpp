@@ -414,7 +414,9 @@ Status DeviceRunner::begin_launch(void* stream) {
 Status DeviceRunner::launch() {
   Begun begun = std::move(*begun_);
   begun_.reset();
-  RONDO_TRY(follow(begun.stream, begun.capture));
+  // Not by the handle, which may be that of an earlier stream whose work still runs.
+  uint64_t identity = RONDO_TRY(cuda_.identity_of(begun.stream));
+  RONDO_TRY(follow(begun.stream, identity, begun.capture));
   if (begun.capture == 0) RONDO_TRY(keep_bounded(begun.stream));
   const int rank = bootstrap_.rank();
   RankControl& control = memory_->control(rank);
@@ -433,7 +435,7 @@ Status DeviceRunner::launch() {
                           .stream = begun.stream}));
   has_launched_.store(true, std::memory_order_relaxed);
   RONDO_TRY(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
-  (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = begun.stream,
+  (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = identity,
                                                             .capture = begun.capture};
   return {};
 }
@@ -473,9 +475,9 @@ Result<const Uploaded*> DeviceRunner::upload(const engine::Operation& operation,
   return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
 }
 
-Status DeviceRunner::follow(Stream stream, uint64_t capture) {
+Status DeviceRunner::follow(Stream stream, uint64_t identity, uint64_t capture) {
   const Last& last = capture != 0 ? last_captured_ : last_launched_;
-  if (!last.stream || *last.stream == stream || last.capture != capture) return {};
+  if (!last.stream || *last.stream == identity || last.capture != capture) return {};
   return cuda_.wait(stream, capture != 0 ? captured_ : launched_);
 }
 

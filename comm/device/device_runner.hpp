@@ -121,7 +121,7 @@ class DeviceRunner {
                                  const engine::ExecutionPlan& plan);
   /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
   /// separately.
-  Status follow(Stream stream, uint64_t capture);
+  Status follow(Stream stream, uint64_t identity, uint64_t capture);
   Result<bool> is_idle() const;
   /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
   bool await_idle(int64_t longest_ns, bool despite_errors) const;
@@ -162,7 +162,7 @@ class DeviceRunner {
   };
   std::optional<Begun> begun_;
   struct Last {
-    std::optional<Stream> stream;
+    std::optional<uint64_t> stream;  // its identity
     uint64_t capture = 0;
   };
   Last last_launched_, last_captured_;

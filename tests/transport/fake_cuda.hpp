@@ -122,6 +122,9 @@ class FakeCuda : public cuda_ipc::CudaCalls {
 
   Result<Stream> create_stream() override { return make(); }
   Status destroy_stream(Stream stream) override { return unmake(stream); }
+  Result<uint64_t> identity_of(Stream stream) override {
+    return value(uint64_t{reinterpret_cast<uintptr_t>(stream)});
+  }
   Result<bool> is_done(Stream) override { return value(true); }
   Status synchronize(Stream) override { return next(); }
   Result<Event> create_event() override { return make(); }

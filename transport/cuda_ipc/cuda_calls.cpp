@@ -24,6 +24,12 @@ Status status_of(cudaError_t code, const char* what) {
 }
 
 cudaStream_t native_stream(Stream stream) { return static_cast<cudaStream_t>(stream); }
+// The legacy stream, under either name, is never destroyed or captured, and must not be queried
+// while another stream is captured.
+bool is_legacy(Stream stream) {
+  return stream == nullptr || native_stream(stream) == cudaStreamLegacy;
+}
+constexpr uint64_t kLegacyIdentity = ~uint64_t{0};
 cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
 
 class RuntimeCalls final : public CudaCalls {
@@ -160,6 +166,12 @@ class RuntimeCalls final : public CudaCalls {
   Status destroy_stream(Stream stream) override {
     return status_of(cudaStreamDestroy(native_stream(stream)), "destroying a stream");
   }
+  Result<uint64_t> identity_of(Stream stream) override {
+    if (is_legacy(stream)) return kLegacyIdentity;
+    unsigned long long identity = 0;
+    RONDO_TRY(status_of(cudaStreamGetId(native_stream(stream), &identity), "identifying a stream"));
+    return uint64_t{identity};
+  }
   Result<bool> is_done(Stream stream) override {
     const cudaError_t code = cudaStreamQuery(native_stream(stream));
     if (code == cudaErrorNotReady) {
@@ -203,9 +215,7 @@ class RuntimeCalls final : public CudaCalls {
   Result<uint64_t> capture_of(Stream stream) override {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;
-    // The legacy stream, under either name, cannot be captured, and while another stream
-    // is, must not be queried.
-    if (stream == nullptr || native_stream(stream) == cudaStreamLegacy) return uint64_t{0};
+    if (is_legacy(stream)) return uint64_t{0};
     const cudaError_t code = cudaStreamGetCaptureInfo(native_stream(stream), &state, &graph);
     RONDO_TRY(status_of(code, "asking whether a stream is captured"));
     return state == cudaStreamCaptureStatusNone ? uint64_t{0} : uint64_t{graph};

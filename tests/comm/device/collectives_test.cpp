@@ -235,6 +235,41 @@ TEST_CASE("Operations of one communicator keep their order on several streams") 
   REQUIRE(gpu->destroy_stream(*other).ok());
 }
 
+TEST_CASE("A stream that has the handle of a destroyed one waits for that one's operations") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  const std::vector<Call> calls = {{.collective = Collective::kAllReduce, .count = 64},
+                                   {.collective = Collective::kAllGather, .count = 9}};
+  const auto wanted = on_host(calls, 2);
+  std::vector<Buffers> found[2];
+  Stream destroyed = nullptr;
+  gpu->hold(world.stream(0));
+  for (int rank = 0; rank < 2; ++rank) {
+    found[rank].reserve(2);
+    for (size_t i = 0; i < 2; ++i) {
+      if (rank == 0 && i == 1) destroyed = gpu->replace(world.stream(0));
+      found[rank].emplace_back(calls[i], rank, 2);
+      REQUIRE(issue(world[rank], calls[i], found[rank][i], world.on_stream(rank)).ok());
+    }
+  }
+  // Either the new stream waits for the old one's operation, or it has run before it.
+  while (!gpu->waits_for_event(world.stream(0)) && !gpu->idle(world.stream(0))) {
+    std::this_thread::yield();
+  }
+  CHECK(gpu->waits_for_event(world.stream(0)));
+  gpu->let_go(destroyed);
+  gpu->drain(destroyed);
+  world.synchronize();
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    CHECK(world[rank].status().ok());
+    for (size_t i = 0; i < 2; ++i) CHECK((found[rank][i].memory() == wanted[i][r].memory()));
+  }
+  REQUIRE(gpu->destroy_stream(destroyed).ok());
+}
+
 TEST_CASE("A graph's operations are new ones whenever it is replayed") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

@@ -64,6 +64,18 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
     return FakeCuda::destroy_stream(stream);
   }
+  Result<uint64_t> identity_of(Stream stream) override {
+    RONDO_TRY(next());
+    return queue(stream).identity;
+  }
+  /// Destroys a stream, whose work goes on, and creates one with the same handle. Returns a handle
+  /// for the work.
+  Stream replace(Stream stream) {
+    const Stream old = *FakeCuda::create_stream();
+    const std::lock_guard lock(queues_mutex_);
+    std::swap(queues_[old], queues_[stream]);
+    return old;
+  }
   Status synchronize(Stream stream) override {
     drain(stream);
     return next();
@@ -189,6 +201,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     std::atomic<bool> held{false}, waits_for_event{false};
     std::atomic<uint64_t> capture{0};
     Graph graph;
+    uint64_t identity = 0;
     std::thread worker;
   };
   struct EventState {
@@ -225,6 +238,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     std::unique_ptr<Queue>& q = queues_[stream];
     if (!q) {
       q = std::make_unique<Queue>();
+      q->identity = ++streams_;
       q->worker = std::thread([&q = *q] { work(q); });
     }
     return *q;
@@ -267,6 +281,7 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   std::mutex queues_mutex_;
   std::map<Stream, std::unique_ptr<Queue>> queues_;
+  uint64_t streams_ = 0;
   std::atomic<uint64_t> captures_{0};
   std::mutex events_mutex_;
   std::condition_variable event_happened_;
