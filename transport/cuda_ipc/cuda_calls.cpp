@@ -238,7 +238,7 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
   }
   Status launch(const Launch& launch) override {
-    (void)cudaGetLastError();
+    // The error is the call's own result. The thread's last one may be the application's.
     const cudaError_t code =
         cudaLaunchKernel(launch.kernel, dim3(static_cast<unsigned>(launch.blocks)),
                          dim3(static_cast<unsigned>(launch.threads)), launch.arguments,

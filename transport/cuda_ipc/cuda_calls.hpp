@@ -104,7 +104,8 @@ class CudaCalls {
   virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
-  /// Clears an error that an earlier call left in this thread first: it is not this launch's.
+  /// Neither reports nor clears an error that an earlier call has left in this thread: it is the
+  /// application's.
   virtual Status launch(const Launch& launch) = 0;
 };
 
