@@ -10,6 +10,8 @@
 #include <ctime>
 #include <functional>
 #include <random>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -79,6 +81,41 @@ Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
 }
 
 }  // namespace
+
+/// A wait for all work of a device, in a thread of its own: no event tells whether a replay of a
+/// graph still runs, and CUDA has no such wait with a limit. Does not wait at its end.
+class DeviceWait {
+ public:
+  DeviceWait(std::shared_ptr<CudaCalls> cuda, int device) {
+    const auto wait = [cuda = std::move(cuda), device, ended = ended_] {
+      const DeviceScope scope(*cuda, device);
+      // An error (a stream is being captured) leaves it unknown: as if there were no replays.
+      if (scope.status().ok()) (void)cuda->synchronize_device();
+      ended->store(true, std::memory_order_release);
+    };
+    try {
+      thread_ = std::thread(wait);
+    } catch (const std::system_error&) {
+      wait();  // no thread can be had: without a limit
+    }
+  }
+  ~DeviceWait() {
+    if (!thread_.joinable()) return;
+    if (has_ended()) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+  DeviceWait(const DeviceWait&) = delete;
+  DeviceWait& operator=(const DeviceWait&) = delete;
+  /// Acquire: what the device has done happened before.
+  bool has_ended() const { return ended_->load(std::memory_order_acquire); }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+  std::thread thread_;
+};
 
 Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& bootstrap,
                                                            board::Board& board, board::Watch& watch,
@@ -230,11 +267,14 @@ DeviceRunner::~DeviceRunner() {
   const int rank = bootstrap_.rank();
   bool ended = true;
   if (has_launched_.load(std::memory_order_relaxed)) {
-    ended = await_idle(longest_wait_ns_, false);
+    std::optional<DeviceWait> device;
+    if (has_captured_.load(std::memory_order_relaxed)) device.emplace(backend_.cuda, device_);
+    DeviceWait* const replays = device ? &*device : nullptr;
+    ended = await_idle(longest_wait_ns_, false, replays);
     if (!ended) {
       (void)raise({Code::kAborted,
                    fmt::format("rank {} was destroyed before its operations had ended", rank)});
-      ended = await_idle(kGivingUpNs, true);
+      ended = await_idle(kGivingUpNs, true, replays);
     }
   }
   if (!ended) {
@@ -262,12 +302,12 @@ Result<bool> DeviceRunner::is_idle() const {
   return cuda_.has_happened(launched_);
 }
 
-bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors) const {
+bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device) const {
   const int64_t began = base::now_ns();
   while (true) {
     Result<bool> idle = is_idle();
     // A device that answers with an error runs nothing any more.
-    if (!idle.ok() || *idle) return true;
+    if ((!idle.ok() || *idle) && (device == nullptr || device->has_ended())) return true;
     if (base::now_ns() - began > longest_ns) return false;
     if (!despite_errors && board_.has_error()) return false;
     nanosleep(&kPause, nullptr);
@@ -434,6 +474,7 @@ Status DeviceRunner::launch() {
                           .arguments = arguments,
                           .stream = begun.stream}));
   has_launched_.store(true, std::memory_order_relaxed);
+  if (begun.capture != 0) has_captured_.store(true, std::memory_order_relaxed);
   RONDO_TRY(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
   (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = identity,
                                                             .capture = begun.capture};

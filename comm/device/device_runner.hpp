@@ -28,6 +28,8 @@
 
 namespace rondo::device {
 
+class DeviceWait;
+
 /// All but `device` is the same on every rank.
 struct DeviceSettings {
   int device;
@@ -124,7 +126,8 @@ class DeviceRunner {
   Status follow(Stream stream, uint64_t identity, uint64_t capture);
   Result<bool> is_idle() const;
   /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
-  bool await_idle(int64_t longest_ns, bool despite_errors) const;
+  /// With `device`, replays of graphs count too.
+  bool await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device = nullptr) const;
   Status find_dead(uint64_t sequence);
   /// Raises it on the board, and ends the waits of all ranks' kernels.
   Status raise(const Status& status) const;
@@ -167,6 +170,7 @@ class DeviceRunner {
   };
   Last last_launched_, last_captured_;
   std::atomic<bool> has_launched_{false};
+  std::atomic<bool> has_captured_{false};
   std::atomic<uint64_t> sequence_{0};  // of the last operation
   std::atomic<uint64_t> bytes_sent_{0};
 };

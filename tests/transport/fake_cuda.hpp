@@ -127,6 +127,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
   Result<bool> is_done(Stream) override { return value(true); }
   Status synchronize(Stream) override { return next(); }
+  Status synchronize_device() override { return next(); }
   Result<Event> create_event() override { return make(); }
   Status destroy_event(Event event) override { return unmake(event); }
   Status record(Event, Stream) override { return next(); }

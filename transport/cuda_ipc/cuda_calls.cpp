@@ -184,6 +184,9 @@ class RuntimeCalls final : public CudaCalls {
   Status synchronize(Stream stream) override {
     return status_of(cudaStreamSynchronize(native_stream(stream)), "waiting for a stream");
   }
+  Status synchronize_device() override {
+    return status_of(cudaDeviceSynchronize(), "waiting for a device");
+  }
 
   Result<Event> create_event() override {
     cudaEvent_t event = nullptr;

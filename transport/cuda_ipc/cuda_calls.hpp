@@ -86,6 +86,8 @@ class CudaCalls {
   /// Whether everything on it is done; waits for it (blocks).
   virtual Result<bool> is_done(Stream stream) = 0;
   virtual Status synchronize(Stream stream) = 0;
+  /// Waits for everything that this process has on the current device (blocks).
+  virtual Status synchronize_device() = 0;
 
   virtual Result<Event> create_event() = 0;  // for order: one that takes no time down
   virtual Status destroy_event(Event event) = 0;

@@ -205,6 +205,26 @@ TEST_CASE("Who is destroyed while its kernel waits stops it first, and all memor
   CHECK(gpu->alive() == 0);
 }
 
+TEST_CASE("A rank that is destroyed while a graph is replayed ends the replay first") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  {
+    const Installed installed(gpu);
+    Config config = small_config();
+    config.timeout = std::chrono::milliseconds(1);
+    World world(gpu, 2, config);
+    REQUIRE(world.all_created());
+    std::vector<int32_t> data(300);
+    gpu->begin_capture(world.stream(0));
+    REQUIRE(all_reduce(world, 0, data, 300).ok());
+    const FakeGpu::Graph graph = gpu->end_capture(world.stream(0));
+    gpu->replay(graph, world.stream(0));
+    world.leave(0);
+    CHECK(gpu->idle(world.stream(0)));
+    says(world[1].status(), "rank 0 was destroyed before its operations had ended");
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 TEST_CASE("Memory that peers still use outlives the rank that it belongs to") {
   const auto gpu = std::make_shared<FakeGpu>();
   {

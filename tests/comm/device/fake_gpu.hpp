@@ -80,6 +80,19 @@ class FakeGpu final : public transport::test::FakeCuda {
     drain(stream);
     return next();
   }
+  Status synchronize_device() override {
+    RONDO_TRY(next());
+    while (!is_idle()) std::this_thread::yield();
+    return {};
+  }
+  /// Whether all streams are.
+  bool is_idle() {
+    const std::lock_guard lock(queues_mutex_);
+    return std::all_of(queues_.begin(), queues_.end(), [](const auto& each) {
+      const std::lock_guard inner(each.second->mutex);
+      return each.second->tasks.empty() && !each.second->busy;
+    });
+  }
   /// The same as no call of CUDA, which cannot fail.
   void drain(Stream stream) {
     Queue& q = queue(stream);
