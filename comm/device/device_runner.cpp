@@ -534,22 +534,27 @@ Status DeviceRunner::check(bool thorough) {
   if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
   Result<bool> idle = is_idle();
   if (!idle.ok()) return raise(idle.status());
-  return *idle ? Status() : find_dead(sequence_.load(std::memory_order_relaxed));
+  if (!*idle) return find_absent(sequence_.load(std::memory_order_relaxed));
+  // A graph may be replayed just now, or at any time.
+  if (!has_captured_.load(std::memory_order_relaxed)) return {};
+  return find_dead(fmt::format("graphs hold operations of rank {}", board_.rank()));
 }
 
-// While kernels run: the error if a rank for which they may wait has ended or left.
-Status DeviceRunner::find_dead(uint64_t sequence) {
+Status DeviceRunner::find_dead(std::string_view meanwhile) {
   for (int dead = bootstrap_.find_dead(0); dead >= 0; dead = bootstrap_.find_dead(dead + 1)) {
     const board::RankState& state = board_.state(dead);
     if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
       continue;
     }
-    return raise(
-        {Code::kPeerDied,
-         fmt::format("rank {} (pid {}) ended while rank {}'s kernels were waiting; found by "
-                     "rank {}",
-                     dead, state.pid.load(), board_.rank(), board_.rank())});
+    return raise({Code::kPeerDied,
+                  fmt::format("rank {} (pid {}) ended while {}; found by rank {}", dead,
+                              state.pid.load(), meanwhile, board_.rank())});
   }
+  return {};
+}
+
+Status DeviceRunner::find_absent(uint64_t sequence) {
+  RONDO_TRY(find_dead(fmt::format("rank {}'s kernels were waiting", board_.rank())));
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     const board::RankState& state = board_.state(peer);
     const bool left =

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -128,7 +129,10 @@ class DeviceRunner {
   /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
   /// With `device`, replays of graphs count too.
   bool await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device = nullptr) const;
-  Status find_dead(uint64_t sequence);
+  /// While kernels run: the error if a rank for which they may wait has ended or left.
+  Status find_absent(uint64_t sequence);
+  /// The error if a rank has ended without leaving; `meanwhile`: what this rank was doing.
+  Status find_dead(std::string_view meanwhile);
   /// Raises it on the board, and ends the waits of all ranks' kernels.
   Status raise(const Status& status) const;
 

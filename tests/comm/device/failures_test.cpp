@@ -1,8 +1,11 @@
 // What a communicator on a device refuses, and what it says and leaves behind when something goes
 // wrong: calls that differ, ranks that do not come, abort, CUDA's errors.
+#include <csignal>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/device/world.hpp"
 
 namespace rondo::device::test {
@@ -301,6 +304,52 @@ TEST_CASE(
     }
   }
 }
+
+#if !defined(__SANITIZE_THREAD__)
+// Two processes, whose segments lie in host memory: the stand-in has no other that they share.
+TEST_CASE("A rank that dies while others replay a graph is found by status()") {
+  const TempDirectory directory;
+  testing::ForkGang gang(2, [&](int rank, testing::Link& link) {
+    const auto gpu = std::make_shared<FakeGpu>(2);
+    gpu->peers.clear();
+    const Installed installed(gpu);
+    Config config = testing::world_config(directory.path(), rank, 2, small_config());
+    config.device = rank;
+    const Stream stream = *gpu->create_stream();
+    {
+      auto made = Communicator::create(config);
+      testing::expect_ok(made.status(), "create");
+      std::vector<int32_t> data(300);
+      CallOptions options;
+      options.stream = stream;
+      gpu->begin_capture(stream);
+      testing::expect_ok(made->all_reduce(data.data(), data.data(), data.size(), DataType::kInt32,
+                                          ReduceOp::kSum, options),
+                         "capturing");
+      const FakeGpu::Graph graph = gpu->end_capture(stream);
+      testing::expect_ok(made->status(), "while all ranks live");
+      if (rank == 0) gpu->replay(graph, stream);
+      link.announce("ready");
+      if (rank == 1) link.await("nothing");
+      Status status;
+      testing::await("status() reports the death", [&] {
+        status = made->status();
+        return !status.ok();
+      });
+      testing::expect(status.code() == Code::kPeerDied, status.to_string());
+      const std::string wanted = "ended while graphs hold operations of rank 0; found by rank 0";
+      testing::expect(status.message().find(wanted) != std::string::npos, status.to_string());
+    }
+    testing::expect(gpu->idle(stream), "the replay has ended");
+    testing::expect_ok(gpu->destroy_stream(stream), "destroying the stream");
+  });
+  for (int rank = 0; rank < 2; ++rank) gang.await(rank, "ready");
+  gang.kill(1, SIGKILL);
+  const auto results = gang.join();
+  INFO(results[0].message);
+  CHECK(results[0].ok);
+}
+#endif
 
 }  // namespace
 }  // namespace rondo::device::test
