@@ -186,17 +186,18 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access
   using Folded = typename E::Folded;
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
   constexpr int kElements = Place::kElements;
-  typename Place::Raw raw[kUnroll], next[kUnroll];
+  using Raws = typename Place::Raw[kUnroll];
+  Raws even, odd;  // of sources with such numbers
   Folded folded[kUnroll][kElements];
 
-  const auto load = [&](uint32_t source) {
+  const auto load = [&](Raws& raw, uint32_t source) {
     const std::byte* from = move.sources[source] + at;
     for (int u = 0; u < kUnroll; ++u) {
-      next[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
+      raw[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
     }
   };
   // `first`: there is no value to fold with yet.
-  const auto fold = [&](uint32_t source, auto first) {
+  const auto fold = [&](const Raws& raw, uint32_t source, auto first) {
     [[maybe_unused]] Folded factor{};
     if constexpr (kRare) {
       if (move.factors != nullptr) factor = factor_as<Folded>(move.factors[source]);
@@ -215,18 +216,37 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access
       }
     }
   };
-  const auto take = [&] {
-    for (int u = 0; u < kUnroll; ++u) raw[u] = next[u];
-  };
+  constexpr std::true_type kFirst;
+  constexpr std::false_type kAnother;
 
-  load(0);
-  take();
-  if (move.source_count > 1) load(1);
-  fold(0, std::true_type{});
-  for (uint32_t source = 1; source < move.source_count; ++source) {
-    take();
-    if (source + 1 < move.source_count) load(source + 1);
-    fold(source, std::false_type{});
+  load(even, 0);
+  if constexpr (kUnroll == 1) {  // what is left of a move: less code counts more
+    fold(even, 0, kFirst);
+    for (uint32_t source = 1; source < move.source_count; ++source) {
+      load(odd, source);
+      fold(odd, source, kAnother);
+    }
+  } else if (move.source_count == 1) {
+    fold(even, 0, kFirst);
+  } else {
+    // Two buffers in turn, and no load under a condition: the compiler would merge such a load with
+    // what the buffer held, and issue it only after the previous source has arrived.
+    load(odd, 1);
+    fold(even, 0, kFirst);
+    uint32_t source = 2;  // the next to load; `odd` holds the one before
+    for (; source + 1 < move.source_count; source += 2) {
+      load(even, source);
+      fold(odd, source - 1, kAnother);
+      load(odd, source + 1);
+      fold(even, source, kAnother);
+    }
+    if (source < move.source_count) {
+      load(even, source);
+      fold(odd, source - 1, kAnother);
+      fold(even, source, kAnother);
+    } else {
+      fold(odd, source - 1, kAnother);
+    }
   }
   store_places<E, Place, kUnroll, kRare>(move, at, stride, access, folded);
 }

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""What nvcc makes of the folds of kernels/cuda/move.hpp, by the machine code of folds.cu for sm_90: that nothing is spilled, and that
+the next source is loaded while one is folded. A 128-bit load under a predicate is one that the compiler has merged with the buffer's
+earlier contents: it is issued only after the previous source has arrived. Needs nvcc, and cuobjdump for the second part.
+    loads_test.py SOURCE NVCC FLAGS..."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+SOURCE, NVCC, FLAGS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+FOLDS = SOURCE / "tests/kernels/cuda/folds.cu"
+WIDE_LOAD = re.compile(r"\bLDG?\.E\.(?:\w+\.)*128\b")
+PREDICATED = re.compile(r"@!?U?P\w+\s+LDG?\.E\.(?:\w+\.)*128\b")
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def main():
+    folds = FOLDS.read_text().count("template __global__")
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = pathlib.Path(folder) / "folds.cubin"
+        report = run(NVCC, *FLAGS, "-arch=sm_90", "-Xptxas=-v", "-cubin", "-I", SOURCE, "-I", SOURCE / "include", "-o", cubin, FOLDS)
+        spills = [int(bytes) for bytes in re.findall(r"(\d+) bytes spill (?:stores|loads)", report)]
+        if len(spills) < 2 * folds:
+            sys.exit(f"nvcc reports on {len(spills) // 2} functions; {FOLDS.name} has {folds} kernels:\n{report}")
+        if any(spills):
+            sys.exit(f"registers are spilled:\n{report}")
+        tool = shutil.which("cuobjdump", path=f"{os.environ.get('PATH', '')}:{NVCC.parent}")
+        if tool is None:
+            print(f"{folds} folds spill nothing. Skipped: their loads, because cuobjdump is neither in PATH nor beside nvcc")
+            return SKIPPED
+        code = run(tool, "-sass", cubin)
+    loads, merged = WIDE_LOAD.findall(code), [line.strip() for line in code.splitlines() if PREDICATED.search(line)]
+    # Two buffers of at least two vectors in each fold.
+    if len(loads) < 4 * folds:
+        sys.exit(f"only {len(loads)} loads of 128 bits in {folds} folds")
+    if merged:
+        sys.exit(f"{len(merged)} of {len(loads)} loads of 128 bits are predicated, such as\n" + "\n".join(merged[:4]))
+    print(f"{folds} folds spill nothing; none of their {len(loads)} loads of 128 bits is predicated")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
