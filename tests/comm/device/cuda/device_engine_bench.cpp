@@ -1,7 +1,8 @@
 // How fast the device engine's kernel carries an all-reduce of floats out, ranks as streams of one
 // GPU: against the time in which the device copies as many bytes as the algorithm reads and writes,
-// and as a graph of 20 operations a replay. Small messages by LL, too. Results are checked. Not a
-// test: no time is asserted.
+// and as a graph of 20 operations for each rank, replayed together. Small messages by LL, too, and
+// as many launches with no operation in them, which is the floor. Results are checked. Not a test:
+// no time is asserted.
 //
 // Channels, which are blocks and so multiprocessors: what the device has, shared among the ranks
 // and a few left free. By LL as many as there are 2 KiB of data.
@@ -10,13 +11,17 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "comm/base/limits.hpp"
 #include "comm/device/cuda_engine.hpp"
 #include "tests/comm/schedule/operations.hpp"
 
@@ -110,8 +115,53 @@ class Timer {
   cudaEvent_t begin_{}, end_{};
 };
 
+/// Holds streams until something is enqueued on all of them. Without it the time would be that in
+/// which the host enqueues for one rank after another. It opens by itself after two seconds, in case
+/// CUDA waits for a stream while it enqueues.
+class Gate {
+ public:
+  Gate() {
+    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    must(cudaEventCreateWithFlags(&opened_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~Gate() {
+    open();
+    cudaStreamSynchronize(stream_);
+    cudaEventDestroy(opened_);
+    cudaStreamDestroy(stream_);
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void close(const std::vector<cudaStream_t>& streams) {
+    must(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    is_open_ = false;
+    must(cudaLaunchHostFunc(stream_, wait, this), "cudaLaunchHostFunc");
+    must(cudaEventRecord(opened_, stream_), "cudaEventRecord");
+    for (const cudaStream_t stream : streams) {
+      must(cudaStreamWaitEvent(stream, opened_, 0), "cudaStreamWaitEvent");
+    }
+  }
+  void open() { is_open_ = true; }
+
+ private:
+  static void wait(void* gate) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point limit = Clock::now() + std::chrono::seconds(2);
+    while (!static_cast<Gate*>(gate)->is_open_ && Clock::now() < limit) std::this_thread::yield();
+  }
+  cudaStream_t stream_{};
+  cudaEvent_t opened_{};
+  std::atomic<bool> is_open_{true};
+};
+
 constexpr size_t kLlBytes = 4096;    // of a channel
 constexpr size_t kLlChannel = 2048;  // so much for each, before another one is worth its launch
+
+/// Launches of all ranks with no operation in them.
+struct Floor {
+  int ranks, channels;
+  double us;  // a launch of each rank
+};
 
 struct Row {
   int ranks, channels;
@@ -212,21 +262,14 @@ class Case {
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
 
-  /// Of one operation, in replays of a graph.
-  double measure(Timer& timer) {
+  /// Of one operation, in replays of graphs.
+  double measure(Timer& timer, Gate& gate) {
     const int operations = count_ * sizeof(float) > (16 << 20) ? 4 : kGraphOperations;
-    cudaGraph_t graph = capture(operations);
-    cudaGraphExec_t replayable{};
-    must(cudaGraphInstantiate(&replayable, graph, 0), "cudaGraphInstantiate");
-    std::vector<double> times;
-    for (int round = 0; round <= kRounds; ++round) {
-      const double us =
-          timer.us(streams_[0], [&] { must(cudaGraphLaunch(replayable, streams_[0]), "replay"); });
-      if (round > 0) times.push_back(us / operations);
-    }
-    must(cudaGraphExecDestroy(replayable), "cudaGraphExecDestroy");
-    must(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    return median(times);
+    return measure(timer, gate, operations, 1);
+  }
+  /// The same without operations.
+  double measure_floor(Timer& timer, Gate& gate) {
+    return measure(timer, gate, kGraphOperations, 0);
   }
 
   bool right() {
@@ -259,9 +302,9 @@ class Case {
   double moved() const { return bytes_moved(operation_); }
 
  private:
-  void launch(size_t rank) {
+  void launch(size_t rank, uint32_t operation_count) {
     DeviceGroup group{};
-    group.operation_count = 1;
+    group.operation_count = operation_count;
     group.operations[0] = operations_[rank];
     void* arguments[] = {&links_[rank], &group};
     must(cudaLaunchKernel(walk_kernel(), dim3(static_cast<unsigned>(blocks_)), dim3(kWalkThreads),
@@ -269,26 +312,48 @@ class Case {
          "cudaLaunchKernel");
   }
 
-  /// Each rank's operations in a row, the ranks side by side.
-  cudaGraph_t capture(int operations) {
-    must(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal), "capture");
-    std::vector<cudaEvent_t> events(streams_.size());
-    for (cudaEvent_t& event : events) must(cudaEventCreate(&event), "cudaEventCreate");
-    must(cudaEventRecord(events[0], streams_[0]), "cudaEventRecord");
-    for (size_t r = 1; r < streams_.size(); ++r) {
-      must(cudaStreamWaitEvent(streams_[r], events[0], 0), "cudaStreamWaitEvent");
-    }
-    for (int i = 0; i < operations; ++i) {
-      for (size_t r = 0; r < streams_.size(); ++r) launch(r);
-    }
-    for (size_t r = 1; r < streams_.size(); ++r) {
-      must(cudaEventRecord(events[r], streams_[r]), "cudaEventRecord");
-      must(cudaStreamWaitEvent(streams_[0], events[r], 0), "cudaStreamWaitEvent");
-    }
+  /// `launches` of a rank in a row. Each rank has a graph of its own: nothing says that branches of
+  /// one graph run side by side.
+  cudaGraphExec_t capture(size_t rank, int launches, uint32_t operation_count) {
+    must(cudaStreamBeginCapture(streams_[rank], cudaStreamCaptureModeThreadLocal), "capture");
+    for (int i = 0; i < launches; ++i) launch(rank, operation_count);
     cudaGraph_t graph{};
-    must(cudaStreamEndCapture(streams_[0], &graph), "cudaStreamEndCapture");
-    for (const cudaEvent_t event : events) cudaEventDestroy(event);
-    return graph;
+    must(cudaStreamEndCapture(streams_[rank], &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t replayable{};
+    must(cudaGraphInstantiate(&replayable, graph, 0), "cudaGraphInstantiate");
+    must(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    must(cudaGraphUpload(replayable, streams_[rank]), "cudaGraphUpload");
+    return replayable;
+  }
+
+  double measure(Timer& timer, Gate& gate, int launches, uint32_t operation_count) {
+    std::vector<cudaGraphExec_t> graphs;
+    std::vector<cudaEvent_t> ends(streams_.size());
+    for (size_t r = 0; r < streams_.size(); ++r) {
+      graphs.push_back(capture(r, launches, operation_count));
+      must(cudaEventCreateWithFlags(&ends[r], cudaEventDisableTiming), "cudaEventCreate");
+    }
+    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    std::vector<double> times;
+    for (int round = 0; round <= kRounds; ++round) {
+      if (round > 0) gate.close(streams_);  // not at first: it may load or allocate something
+      const double us = timer.us(streams_[0], [&] {
+        for (size_t r = 0; r < streams_.size(); ++r) {
+          must(cudaGraphLaunch(graphs[r], streams_[r]), "cudaGraphLaunch");
+        }
+        for (size_t r = 1; r < streams_.size(); ++r) {
+          must(cudaEventRecord(ends[r], streams_[r]), "cudaEventRecord");
+          must(cudaStreamWaitEvent(streams_[0], ends[r], 0), "cudaStreamWaitEvent");
+        }
+        gate.open();
+      });
+      if (round > 0) times.push_back(us / launches);
+    }
+    for (const cudaEvent_t end : ends) cudaEventDestroy(end);
+    for (const cudaGraphExec_t graph : graphs) {
+      must(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+    }
+    return median(times);
   }
 
   int ranks_;
@@ -305,24 +370,32 @@ class Case {
 /// GB/s, bytes counted as often as they are read or written.
 double copy_rate(Timer& timer) {
   constexpr size_t kBytes = 256 << 20;
+  constexpr double kWarmUpUs = 100'000;  // until the clocks have risen
   Memory memory;
   std::byte* const a = memory.take(kBytes);
   std::byte* const b = memory.take(kBytes);
-  std::vector<double> times;
-  for (int round = 0; round <= kRounds; ++round) {
-    times.push_back(timer.us(nullptr, [&] {
+  const auto copy = [&] {
+    return timer.us(nullptr, [&] {
       must(cudaMemcpyAsync(b, a, kBytes, cudaMemcpyDeviceToDevice, nullptr), "cudaMemcpyAsync");
-    }));
-  }
+    });
+  };
+  for (double spent = 0; spent < kWarmUpUs;) spent += copy();
+  std::vector<double> times;
+  for (int round = 0; round <= kRounds; ++round) times.push_back(copy());
   return 2e-3 * kBytes / median(times);
 }
 
 void write_json(const char* path, double copy, const Options& options,
-                const std::vector<Row>& rows) {
+                const std::vector<Floor>& floors, const std::vector<Row>& rows) {
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) fail(std::string("cannot write ") + path);
-  std::fprintf(file, "{\"copy_gb_per_s\": %.1f, \"slot_bytes\": %zu, \"depth\": %u, \"results\": [",
+  std::fprintf(file, "{\"copy_gb_per_s\": %.1f, \"slot_bytes\": %zu, \"depth\": %u, \"floors\": [",
                copy, options.slot_bytes, options.depth);
+  for (size_t i = 0; i < floors.size(); ++i) {
+    std::fprintf(file, "%s{\"ranks\": %d, \"channels\": %d, \"us\": %.3f}", i == 0 ? "" : ", ",
+                 floors[i].ranks, floors[i].channels, floors[i].us);
+  }
+  std::fprintf(file, "], \"results\": [");
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     std::fprintf(
@@ -373,22 +446,24 @@ int run(int argc, char** argv) {
   if (8 * options.channels > multiprocessors) fail("8 ranks need fewer --channels");
 
   Timer timer;
+  Gate gate;
   const double copy = copy_rate(timer);
   std::printf("# %s: device copy %.1f GB/s, read and written\n", device.name, copy);
   std::printf("# ranks channels  algorithm           bytes         us   bound us  of bound\n");
   std::vector<Row> rows;
+  std::vector<Floor> floors;
   bool all_right = true;
   const auto measure = [&](int ranks, Algorithm algorithm, Protocol protocol, uint64_t bytes) {
     if (bytes > options.largest) return;
     Options own = options;
-    if (own.channels == 0) own.channels = std::clamp((multiprocessors - 4) / ranks, 1, 32);
+    if (own.channels == 0) own.channels = std::clamp((multiprocessors - 4) / ranks, 1, base::kMaxChannels);
     Case one(own, ranks, algorithm, protocol, bytes);
     Row row = {.ranks = ranks,
                .channels = one.channels(),
                .protocol = protocol,
                .algorithm = algorithm,
                .bytes = bytes,
-               .us = one.measure(timer),
+               .us = one.measure(timer, gate),
                .bound_us = 1e-3 * one.moved() / copy,
                .right = false};
     row.right = one.all_ended_well() && one.right();
@@ -400,9 +475,18 @@ int run(int argc, char** argv) {
                 row.right ? "" : "  WRONG");
     std::fflush(stdout);
     // Now, too: one that hangs later on leaves what has been measured.
-    if (options.json != nullptr) write_json(options.json, copy, options, rows);
+    if (options.json != nullptr) write_json(options.json, copy, options, floors, rows);
   };
   for (const int ranks : {2, 4, 8}) {
+    {
+      Options own = options;
+      if (own.channels == 0) own.channels = 4;  // as many as 8 KiB have by LL
+      Case empty(own, ranks, Algorithm::kOneShot, Protocol::kLl, 8 << 10);
+      floors.push_back(
+          {.ranks = ranks, .channels = empty.channels(), .us = empty.measure_floor(timer, gate)});
+      std::printf("%7d %8d  no operation    %9s %10.2f\n", ranks, empty.channels(), "",
+                  floors.back().us);
+    }
     for (const uint64_t bytes : {8, 128, 1024, 4096, 8192, 16384, 32768}) {
       measure(ranks, Algorithm::kOneShot, Protocol::kLl, bytes);
     }
