@@ -140,6 +140,9 @@ class Runtime final : public CudaMemory {
   };
 
   Status copy(void* to, const void* from, size_t bytes) {
+    // The host's memory is pageable: a copy to it behind a kernel could hold CUDA up inside, with a
+    // lock that another rank's thread needs for the launch that the kernel waits for.
+    RONDO_TRY(synchronize());
     const cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
     RONDO_TRY(status_of(code, "copying"));
     return synchronize();
