@@ -48,8 +48,11 @@ esac""",
 }
 KERNELS = {"device": "Stub", "bytes": 256 << 20, "copy_gb_per_s": 4000.0, "results": [
     {"type": "float", "redop": "sum", "sources": 2, "destinations": 1, "gb_per_s": 3900.0, "of_copy": 0.975},
-    {"type": "int8", "redop": "sum", "sources": 2, "destinations": 1, "gb_per_s": 3600.0, "of_copy": 0.9}]}
-ENGINE = {"copy_gb_per_s": 4000.0, "channels": 16, "slot_bytes": 131072, "depth": 8, "results": [
+    {"type": "half", "redop": "sum", "sources": 8, "destinations": 1, "gb_per_s": 3600.0, "of_copy": 0.9},
+    {"type": "float", "redop": "max", "sources": 2, "destinations": 1, "gb_per_s": 3640.0, "of_copy": 0.91},
+    {"type": "int32", "redop": "avg", "sources": 2, "destinations": 1, "gb_per_s": 1200.0, "of_copy": 0.3},
+    {"type": "int8", "redop": "sum", "sources": 2, "destinations": 1, "gb_per_s": 2000.0, "of_copy": 0.5}]}
+ENGINE = {"copy_gb_per_s": 4000.0, "channels": 16, "slot_bytes": 131072, "depth": 8, "floors": [{"ranks": 8, "channels": 4, "us": 3.25}], "results": [
     {"ranks": ranks, "algorithm": algorithm, "bytes": size, "us": us, "bound_us": 0.8 * us, "right": right}
     for ranks in (2, 4, 8) for algorithm, size, us, right in (("two_shot", 1 << 30, 1000.0, True), ("ring", 1 << 30, 100.0, False),
                                                               ("one_shot", 8 << 10, 9.5, True))]}
@@ -116,7 +119,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((self.report["commit"], self.report["nvcc"]), ("abc", "13.0"))
         states = self.states()
         for name in ("configure", "build", "test-one_test", "test-two_test", "kernels", "engine", "perf-1-threads", "perf-8-threads-large",
-                     "perf-2-processes", "memcheck-kernels_cuda_test", "memcheck-device_engine_test"):
+                     "perf-2-processes", "perf-2-processes-all_gather", "perf-scatter_v", "perf-types", "memcheck-kernels_cuda_test", "memcheck-device_engine_test"):
             self.assertEqual(states.pop(name), "passed", name)
         self.assertEqual(states["nccl"], "skipped")
         self.assertNotIn("failed", states.values())
@@ -134,9 +137,13 @@ class GpuCheck(unittest.TestCase):
 
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
         self.check()
-        kernels, two, two_by_perf, *_, small, small_by_perf = self.report["goals"]
-        self.assertEqual((kernels["value"], kernels["met"]), (0.9, False))
-        self.assertIn("int8 sum, 2 to 1; 1 of 2 reach it", kernels["how"])
+        sums, orders, averages, two, two_by_perf, *_, small, small_by_perf = self.report["goals"]
+        # Integers are summed faster or slower than their bytes are copied: no goal.
+        self.assertEqual((sums["value"], sums["met"]), (0.9, False))
+        self.assertIn("half sum, 8 to 1; 1 of 2 reach it", sums["how"])
+        self.assertEqual([(each["value"], each["met"]) for each in (orders, averages)], [(0.91, True), (0.3, False)])
+        self.assertIn("3.25 us without an operation", small["how"])
+        self.assertRegex(self.markdown, r"\| 8 +\| no operation")
         self.assertEqual((two["value"], two["met"]), (0.8, True))
         self.assertIn("two_shot", two["how"])
         self.assertEqual((small["value"], small["met"]), (9.5, True))
@@ -144,6 +151,24 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((small_by_perf["value"], small_by_perf["met"]), (11.5, True))
         self.assertIn("launches, not a graph", small_by_perf["how"])
         self.assertIn("**short**", self.markdown)
+
+    def test_a_faster_run_with_more_channels_counts(self):
+        faster = json.loads(json.dumps(PERF))
+        faster["results"][1]["out_of_place"]["time"] = 1000.0
+        write_program(self.stubs / "programs/rondo-perf", f"case \"$*\" in *--channels*) json \"$@\" <<'END'\n{json.dumps(faster)}\nEND\n;; *) "
+                      f"json \"$@\" <<'END'\n{json.dumps(PERF)}\nEND\n;; esac")
+        self.check()
+        two = self.report["goals"][4]
+        self.assertEqual((two["value"], two["met"]), (0.8, True))
+        self.assertIn("channels for the whole GPU", two["how"])
+        self.assertIn("--channels 64", self.stage("perf-2-threads-large-channels")["command"])
+
+    def test_channels_that_do_not_fit_are_skipped(self):
+        program = self.stubs / "programs/rondo-perf"
+        write_program(program, 'case "$*" in *--channels*) echo "ranks 0, 1 share one GPU and take 64 thread blocks each, but it holds only 108"; exit 1 ;; esac\n'
+                      + program.read_text())
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(self.states()["perf-2-threads-large-channels"], "skipped")
 
     def test_wrong_results_of_rondo_perf_reach_no_goal(self):
         document = json.loads(json.dumps(PERF))
@@ -157,6 +182,7 @@ class GpuCheck(unittest.TestCase):
         write_program(program, 'if [ "$1" = --help ]; then echo "--graph N"; exit; fi\n' + program.read_text())
         self.check()
         self.assertIn("--graph 20", self.stage("perf-8-threads")["command"])
+        self.assertNotIn("--graph", self.stage("perf-2-processes")["command"])  # it would take time slices for each operation
         self.assertNotIn("launches", self.report["goals"][-1]["how"])
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
@@ -165,7 +191,7 @@ class GpuCheck(unittest.TestCase):
         states = self.states()
         self.assertEqual((states["engine"], states["test-two_test"], states["kernels"], states["perf-2-processes"]),
                          ("failed", "passed", "passed", "passed"))
-        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, *[None] * 7, True])
+        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, True, False, *[None] * 7, True])
         self.assertIn("engine: exit code 3: engine is broken", self.markdown)
         self.assertIn("not well: test-one_test, engine", self.output)
 
