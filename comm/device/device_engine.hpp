@@ -52,9 +52,10 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     Cursor cursor;
     uint64_t blocked_since = 0;  // 0: not blocked
     Progress made = agree(leads() && given_up() ? Progress::kFailed : Progress::kDone);
+    if (made == Progress::kDone && operation_.staged != nullptr) made = choose();
     if (made == Progress::kDone) made = Progress::kProgressed;
     while (made != Progress::kDone && made != Progress::kFailed) {
-      made = advance(operation_.program, part(), cursor, *this, kBudget);
+      made = advance(program(), part(), cursor, *this, kBudget);
       if (made == Progress::kProgressed) blocked_since = 0;
       if (made != Progress::kBlocked) continue;
       made = agree(leads() ? look_round(&blocked_since, operation_.limit_ns) : Progress::kDone);
@@ -68,7 +69,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
         report.sequence = operation_.sequence;
       });
     }
-    if (made == Progress::kDone && operation_.protocol == Protocol::kLl) clear_old_lines();
+    if (made == Progress::kDone && protocol() == Protocol::kLl) clear_old_lines();
     block_.sync();  // the block's next operation begins with the same shared memory
     return made;
   }
@@ -76,7 +77,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   // The interpreter's primitives.
 
   RONDO_DEVICE Progress try_move(const SliceMove& move) {
-    if (operation_.protocol == Protocol::kLl) return try_move_by_ll(move);
+    if (protocol() == Protocol::kLl) return try_move_by_ll(move);
     if (move.operands[0].place == schedule::OperandKind::kIdentity) return fill(move);
     const Progress found = agree(locate(move));
     if (found != Progress::kDone) return found;
@@ -112,7 +113,16 @@ class DeviceEngine : ChannelWalk<Block, Access> {
 
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
 
-  RONDO_DEVICE const schedule::Geometry& part() const { return operation_.geometries[channel_]; }
+  // The program that is walked: by choose() perhaps another than the operation's first.
+  RONDO_DEVICE const ProgramView& program() const {
+    return staged_ ? operation_.staged->view : operation_.program;
+  }
+  RONDO_DEVICE const schedule::Geometry& part() const {
+    return (staged_ ? operation_.staged->geometries : operation_.geometries)[channel_];
+  }
+  RONDO_DEVICE Protocol protocol() const {
+    return staged_ ? operation_.staged->protocol : operation_.protocol;
+  }
 
   /// Writes this thread's share of the operator's identity to Out, of any alignment.
   RONDO_DEVICE Progress fill(const SliceMove& move) {
@@ -162,10 +172,22 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     own.history = history;
     shared.tag = history;
     shared.epoch = ++own.epoch;
-    if (operation_.protocol == Protocol::kLl && part().rounds > 0) {
-      shared.ll_flag = ll_flag(++own.by_ll, history);
+    if (operation_.staged == nullptr) return begin_program();
+    const uint64_t question = ++own.questions;
+    Access::order();
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank) continue;
+      Access::store(&memory_.line_of(peer).answers[question % 2],
+                    2 * question + (operation_.for_peers ? 0 : 1));
     }
-    if (!operation_.direct) return;
+  }
+
+  RONDO_DEVICE void begin_program() {
+    BlockShared& shared = block_.shared();
+    if (protocol() == Protocol::kLl && part().rounds > 0) {
+      shared.ll_flag = ll_flag(++memory_.state().by_ll, shared.tag);
+    }
+    if (!operation_.direct || staged_) return;
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       PeerLine& line = memory_.line_of(peer);
@@ -203,6 +225,37 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   }
 
   // Any thread's.
+
+  /// Waits for all ranks' answers to the question of this operation, from which all choose alike.
+  /// An answer stays until the next question but one, which its rank cannot ask before this rank
+  /// has answered the next: so two places suffice, whatever either program waits for.
+  RONDO_DEVICE Progress choose() {
+    const uint64_t question = memory_.state().questions;
+    uint64_t blocked_since = 0;
+    Progress found = Progress::kBlocked;
+    while (found != Progress::kDone) {
+      found = Progress::kDone;
+      for (uint32_t peer = 0; peer < links_.shape.ranks && found == Progress::kDone; ++peer) {
+        if (peer == links_.rank || !is_own(peer)) continue;
+        if (!reaches(&memory_.own_line(peer).answers[question % 2], 2 * question,
+                     DeviceReport::kPost, static_cast<int32_t>(peer))) {
+          found = Progress::kBlocked;
+        }
+      }
+      found = agree(found);
+      if (found != Progress::kBlocked) continue;
+      found = agree(leads() ? look_round(&blocked_since, operation_.limit_ns) : Progress::kDone);
+      if (found == Progress::kFailed) return found;
+      block_.rest();
+    }
+    staged_ = !operation_.for_peers;
+    for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
+      if (peer == links_.rank) continue;
+      staged_ = staged_ || Access::load(&memory_.own_line(peer).answers[question % 2]) % 2 != 0;
+    }
+    if (leads()) begin_program();
+    return agree(Progress::kDone);
+  }
 
   /// Finds where this thread's operands of a move lie: what has arrived, what may be written.
   RONDO_DEVICE Progress locate(const SliceMove& move) {
@@ -517,6 +570,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
 
   const DeviceOperation& operation_;
   const uint64_t element_;
+  bool staged_ = false;
   uint64_t ll_done_ = 0;  // bytes of a move by LL that are folded
 };
 

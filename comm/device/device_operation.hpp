@@ -60,6 +60,13 @@ enum class Protocol : uint8_t {
   kLl,      // in lines that carry their flags (ll.hpp). REQUIRES: fits_ll()
 };
 
+/// A program and what it needs besides; in device memory.
+struct StoredProgram {
+  ProgramView view;
+  const schedule::Geometry* geometries;  // [channel]
+  Protocol protocol;
+};
+
 /// One operation. Trivially copyable; every replay of a graph repeats it.
 struct DeviceOperation {
   ProgramView program;
@@ -72,12 +79,16 @@ struct DeviceOperation {
   bool direct;       // peers touch these buffers, and get their addresses
   uint32_t divisor;  // in finishing moves
   bool scaled;       // In is multiplied by `factor` wherever it is read
+  bool for_peers = true;  // peers can access these buffers; REQUIRES: else `staged`
   double factor;
   uint64_t fingerprint;   // of the call: what all ranks must agree on
   uint64_t limit_ns;      // without any movement of this channel
   uint64_t sequence = 0;  // the host's number for the call, for reports
   uint64_t identity = 0;  // the operator's, in the first size_of(type) bytes
   uint32_t channels = 0;  // those with something to do are the first ones
+  /// Not null, on every rank alike: the ranks tell each other whether peers can access their
+  /// buffers, and if somewhere they cannot, all of them walk this program, which is not direct.
+  const StoredProgram* staged = nullptr;
 };
 
 /// The work of one launch: messages all at once, then operations in order. A kernel parameter, so

@@ -225,6 +225,9 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
     shares_device_ = shares_device_ || (r != rank && places[r].process == own.process &&
                                         places[r].device == own.device);
   }
+  spans_devices_ = reaches_buffers_ && std::any_of(places.begin(), places.end(), [&](auto& each) {
+                     return each.device != places[0].device;
+                   });
   const int channels = setup.channels > 0
                            ? setup.channels
                            : transport::cuda_ipc::modest_channels(places, at_once, kFewChannels);
@@ -374,6 +377,7 @@ Status DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
   for (const engine::Operation& operation : operations) {
     const engine::Prepared& prepared = *operation.prepared;
     needed += programs_->needed(prepared.direct ? *prepared.direct : prepared.staged);
+    if (asks(prepared)) needed += programs_->needed(prepared.staged);
   }
   if (needed <= programs_->room()) return {};
   // Half a group must not wait for itself: peers may be this thread's, too, and their part of it
@@ -403,9 +407,12 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const engine::ExecutionPlan& plan = prepared.direct ? *prepared.direct : prepared.staged;
   const Bytes in = {operation.in, operation.in + prepared.in_bytes};
   const Bytes out = {operation.out, operation.out + prepared.out_bytes};
+  const bool for_peers = RONDO_TRY(are_for_peers(operation));
   if (begun_ && must_wait_for_begun(in, out)) RONDO_TRY(launch());
   RONDO_TRY(begin_launch(operation.stream));
-  auto program = RONDO_TRY(upload(operation, plan));
+  const Programmed programs = RONDO_TRY(upload(operation));
+  const Uploaded* const program = programs.plan;
+  const int channels = std::max(program->channels, programs.staged ? programs.staged->channels : 0);
   begun_->read.push_back(in);
   begun_->written.push_back(out);
   const bool barrier = prepared.call.collective == Collective::kBarrier;
@@ -421,13 +428,15 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
       .direct = plan.direct,
       .divisor = prepared.divisor,
       .scaled = prepared.scaled,
+      .for_peers = for_peers,
       .factor = operation.factor,
       .fingerprint = prepared.hash,
       .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
       .sequence = sequence,
       .identity = prepared.identity,
-      .channels = static_cast<uint32_t>(program->channels)};
-  begun_->blocks = std::max(begun_->blocks, program->channels);
+      .channels = static_cast<uint32_t>(channels),
+      .staged = programs.staged ? programs.staged->stored : nullptr};
+  begun_->blocks = std::max(begun_->blocks, channels);
   bytes_sent_.store(bytes_sent() + program->bytes_moved, std::memory_order_relaxed);
   return {};
 }
@@ -500,11 +509,52 @@ Status DeviceRunner::keep_bounded(Stream stream) {
   }
 }
 
+Result<bool> DeviceRunner::are_for_peers(const engine::Operation& operation) {
+  const engine::Prepared& prepared = *operation.prepared;
+  if (!asks(prepared)) return true;
+  bool all = true;
+  const std::pair<const std::byte*, size_t> buffers[] = {{operation.in, prepared.in_bytes},
+                                                         {operation.out, prepared.out_bytes}};
+  for (const auto& [memory, bytes] : buffers) {
+    if (bytes == 0) continue;
+    const bool one = RONDO_TRY(cuda_.is_for_peers(memory));
+    all = all && one;
+  }
+  if (all) return true;
+  if (prepared.required) {
+    return Status(
+        Code::kUnavailable,
+        fmt::format("{} by {} needs buffers that other GPUs can access, and one of rank {}'s comes "
+                    "from a pool (cudaMallocAsync) or was mapped by cuMemMap: allocate it by "
+                    "cudaMalloc, or leave the algorithm to rondo",
+                    prepared.call.to_string(), name(prepared.direct->algorithm), board_.rank()));
+  }
+  if (!std::exchange(has_told_of_slots_, true)) {
+    log(LogLevel::kInfo,
+        fmt::format("a buffer of rank {}'s comes from a pool (cudaMallocAsync) or was mapped by "
+                    "cuMemMap, which other GPUs cannot access: such operations go through slots. "
+                    "With buffers of cudaMalloc they are faster",
+                    board_.rank()));
+  }
+  return false;
+}
+
+Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Operation& operation,
+                                                             bool captured) {
+  const engine::Prepared& prepared = *operation.prepared;
+  const auto find = [&](const engine::ExecutionPlan& plan) {
+    return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+  };
+  const Uploaded* const plan = RONDO_TRY(find(prepared.direct ? *prepared.direct : prepared.staged));
+  if (!asks(prepared)) return Programmed{plan, nullptr};
+  const Uploaded* const staged = RONDO_TRY(find(prepared.staged));
+  return Programmed{plan, staged};
+}
+
 /// On the device; REQUIRES: a launch is begun, for which it is.
-Result<const Uploaded*> DeviceRunner::upload(const engine::Operation& operation,
-                                             const engine::ExecutionPlan& plan) {
+Result<DeviceRunner::Programmed> DeviceRunner::upload(const engine::Operation& operation) {
   const bool captured = begun_->capture != 0;
-  auto found = programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+  auto found = find_programs(operation, captured);
   if (found.ok() || captured || found.status().code() != Code::kResourceExhausted) return found;
   // All programs but those of graphs can be dropped as soon as no kernel reads them; the begun
   // launch reads some, so it is launched first. Peers do not wait for this rank meanwhile:
@@ -513,7 +563,7 @@ Result<const Uploaded*> DeviceRunner::upload(const engine::Operation& operation,
   if (!await_idle(operation.timeout_ns, false)) return found;
   programs_->forget();
   RONDO_TRY(begin_launch(operation.stream));
-  return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
+  return find_programs(operation, captured);
 }
 
 Status DeviceRunner::follow(Stream stream, uint64_t identity, uint64_t capture) {

@@ -120,8 +120,19 @@ class DeviceRunner {
   Status launch();
   /// Waits while too many launches are in flight.
   Status keep_bounded(Stream stream);
-  Result<const Uploaded*> upload(const engine::Operation& operation,
-                                 const engine::ExecutionPlan& plan);
+  /// What an operation may follow: the plan, and another one if its ranks ask each other which.
+  struct Programmed {
+    const Uploaded* plan;
+    const Uploaded* staged;  // null: they do not
+  };
+  Result<Programmed> upload(const engine::Operation& operation);
+  Result<Programmed> find_programs(const engine::Operation& operation, bool captured);
+  /// Whether the ranks ask each other, on every rank alike.
+  bool asks(const engine::Prepared& prepared) const {
+    return spans_devices_ && prepared.direct != nullptr;
+  }
+  /// Whether peers can access the buffers of such an operation; an error if they must.
+  Result<bool> are_for_peers(const engine::Operation& operation);
   /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
   /// separately.
   Status follow(Stream stream, uint64_t identity, uint64_t capture);
@@ -147,6 +158,8 @@ class DeviceRunner {
   transport::cuda_ipc::Reach reach_{};  // the slowest way between two ranks
   bool reaches_buffers_ = true;
   bool shares_device_ = false;  // with another rank of this process
+  bool spans_devices_ = false;  // buffers are within reach, on several GPUs
+  bool has_told_of_slots_ = false;
   Claim claim_;
   std::shared_ptr<ProcessMemory> memory_;
   transport::cuda_ipc::Segments* segments_ = nullptr;  // kept by memory_; null: in host memory

@@ -24,7 +24,8 @@ size_t put(std::byte* at, const std::vector<T>& values) {
 }
 
 size_t bytes_of(const schedule::Program& program) {
-  return aligned(program.instructions.size() * sizeof(schedule::Instruction)) +
+  return aligned(sizeof(engine::StoredProgram)) +
+         aligned(program.instructions.size() * sizeof(schedule::Instruction)) +
          aligned(program.operands.size() * sizeof(schedule::Location)) +
          aligned(program.channels.size() * sizeof(schedule::Geometry));
 }
@@ -71,10 +72,12 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
                       " bytes does not fit beside the others: " + std::to_string(room()) +
                       " are left for those of graphs and of other calls");
   }
-  size_t bytes = put(staging_, program.instructions);
   std::byte* const at = memory_ + (captured ? high_ - all : low_);
+  const size_t head = aligned(sizeof(engine::StoredProgram));
+  size_t bytes = head + put(staging_ + head, program.instructions);
   Uploaded uploaded = {
-      .view = {.instructions = reinterpret_cast<const schedule::Instruction*>(at),
+      .stored = reinterpret_cast<const engine::StoredProgram*>(at),
+      .view = {.instructions = reinterpret_cast<const schedule::Instruction*>(at + head),
                .operands = reinterpret_cast<const schedule::Location*>(at + bytes),
                .instruction_count = static_cast<uint32_t>(program.instructions.size())},
       .geometries = nullptr,
@@ -84,6 +87,11 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
   bytes += put(staging_ + bytes, program.operands);
   uploaded.geometries = reinterpret_cast<const schedule::Geometry*>(at + bytes);
   bytes += put(staging_ + bytes, program.channels);
+  const engine::StoredProgram stored = {
+      .view = uploaded.view,
+      .geometries = uploaded.geometries,
+      .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple};
+  std::memcpy(staging_, &stored, sizeof stored);
   RONDO_TRY(copy(at, bytes));
   if (captured) {
     high_ -= all;

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "comm/device/backend.hpp"
+#include "comm/device/device_operation.hpp"
 #include "comm/engine/interpreter.hpp"
 #include "comm/engine/operation.hpp"
 
 namespace rondo::device {
 
 struct Uploaded {
+  const engine::StoredProgram* stored;  // on the device, the same as the next two
   engine::ProgramView view;
   const schedule::Geometry* geometries;  // [channel]
   int channels;                          // those with something to do are the first ones

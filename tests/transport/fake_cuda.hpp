@@ -28,6 +28,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   std::set<std::pair<int, int>> peers;                    // which device can access which
   std::set<std::pair<std::string, std::string>> nvlinks;  // by their PCI buses
   std::set<int> enabled;                                  // peers that access was enabled to
+  std::set<const std::byte*> not_for_peers;               // memory, by its beginning
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
   int calls = 0;
   int freed_while_imported = 0;
@@ -60,6 +61,10 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     const std::lock_guard lock(mutex_);
     enabled.insert(peer);
     return {};
+  }
+
+  Result<bool> is_for_peers(const std::byte* memory) override {
+    return value(not_for_peers.count(memory) == 0);
   }
 
   Result<std::byte*> allocate(size_t bytes) override {

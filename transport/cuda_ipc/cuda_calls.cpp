@@ -3,6 +3,7 @@
 #include "transport/cuda_ipc/cuda_calls.hpp"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include <cstring>
 #include <string>
@@ -31,6 +32,22 @@ bool is_legacy(Stream stream) {
 }
 constexpr uint64_t kLegacyIdentity = ~uint64_t{0};
 cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
+
+// Only the driver knows: what cudaIpcGetMemHandle() would take is what cudaMalloc() has allocated.
+// False if the driver cannot be asked.
+bool comes_from_cuda_malloc(const std::byte* memory) {
+  constexpr int kIsLegacyIpcCapable = 10;  // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+  using Ask = int (*)(void* answer, int attribute, unsigned long long pointer);
+  static const Ask kAsk = [] {
+    void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // the runtime has it open
+    return driver == nullptr ? nullptr
+                             : reinterpret_cast<Ask>(dlsym(driver, "cuPointerGetAttribute"));
+  }();
+  int answer = 0;
+  return kAsk != nullptr &&
+         kAsk(&answer, kIsLegacyIpcCapable, reinterpret_cast<unsigned long long>(memory)) == 0 &&
+         answer != 0;
+}
 
 class RuntimeCalls final : public CudaCalls {
  public:
@@ -86,6 +103,12 @@ class RuntimeCalls final : public CudaCalls {
       return {};
     }
     return status_of(code, "enabling peer access");
+  }
+
+  Result<bool> is_for_peers(const std::byte* memory) override {
+    cudaPointerAttributes attributes{};
+    RONDO_TRY(status_of(cudaPointerGetAttributes(&attributes, memory), "asking about memory"));
+    return attributes.type != cudaMemoryTypeDevice || comes_from_cuda_malloc(memory);
   }
 
   bool has_nvlink(const char* bus, const char* peer_bus) override {

@@ -56,6 +56,9 @@ class CudaCalls {
   /// before is no error.
   virtual Result<bool> can_access_peer(int device, int peer) = 0;
   virtual Status enable_peer_access(int peer) = 0;
+  /// Whether access between peers covers this memory: not if it comes from a pool (cudaMallocAsync)
+  /// or was mapped by cuMemMap, to which it is granted piece by piece.
+  virtual Result<bool> is_for_peers(const std::byte* memory) = 0;
   /// Whether NVLink joins two GPUs, by DeviceInfo::pci_bus, as NVML says, which sees those that are
   /// hidden from CUDA, too; false where it is missing.
   virtual bool has_nvlink(const char* bus, const char* peer_bus) = 0;

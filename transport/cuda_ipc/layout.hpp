@@ -50,6 +50,7 @@ struct alignas(kLine) StateLine {
   uint64_t signals;    // raised
   uint64_t published;  // slots for all
   uint64_t by_ll;      // operations by LL that had elements on this channel
+  uint64_t questions;  // operations whose ranks told each other whether peers can access the buffers
 };
 
 // PeerLine, written by the peer:
@@ -60,6 +61,8 @@ struct alignas(kLine) StateLine {
 //   24      8      out
 //   32      8      factor   of a scaled sum's input
 //   40      8      tag      of the operation: a rank in another one must not touch the buffers
+//   48      16     answers  to StateLine::questions, number n at n % 2: 2 n, and 1 more if peers cannot
+//                           access its buffers
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
@@ -67,7 +70,9 @@ struct alignas(kLine) PeerLine {
   std::byte* out;
   double factor;
   uint64_t tag;
+  uint64_t answers[2];
 };
+static_assert(sizeof(PeerLine) == kLine && offsetof(PeerLine, answers) == 48);
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
 
 /// A line of the writer's, and in another one what the reader alone knows.

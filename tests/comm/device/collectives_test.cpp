@@ -103,6 +103,68 @@ TEST_CASE("GPUs that cannot reach each other meet in host memory") {
   }
 }
 
+TEST_CASE("Buffers that other GPUs cannot access go through slots, on all ranks alike") {
+  const auto gpu = std::make_shared<FakeGpu>(2);
+  const Installed installed(gpu);
+  Config config = small_config();
+  config.slot_bytes = 4096;
+  World world(gpu, 3, config);
+  REQUIRE(world.all_created());
+  std::vector<Call> calls;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kAllGather}) {
+    for (size_t count = 1; count <= size_t{1} << 16; count *= 16) {
+      const Algorithm chosen = world[0].plan(collective, count, DataType::kInt32).algorithm;
+      if (!algorithms::traits_of(chosen).needs.references) continue;
+      for (int i = 0; i < 4; ++i) calls.push_back({.collective = collective, .count = count});
+    }
+  }
+  REQUIRE(calls.size() >= 8);
+  const auto wanted = on_host(calls, 3);
+  std::vector<std::vector<Buffers>> found(calls.size());
+  const auto address = [&](size_t i, int rank) {
+    return static_cast<const std::byte*>(found[i][static_cast<size_t>(rank)].in());
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (int rank = 0; rank < 3; ++rank) found[i].emplace_back(calls[i], rank, 3);
+    // Of one call in two, in turn: one rank's In, which is the root's, and another's Out.
+    if (i % 4 == 1) gpu->not_for_peers.insert(address(i, 0));
+    if (i % 4 == 2) gpu->not_for_peers.insert(static_cast<std::byte*>(found[i][1].out()));
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      REQUIRE(issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)],
+                    world.on_stream(rank))
+                  .ok());
+    }
+  }
+  world.synchronize();
+  const std::set<const std::byte*> told = gpu->told();
+  for (int rank = 0; rank < 3; ++rank) {
+    INFO(world[rank].status().to_string());
+    CHECK(world[rank].status().ok());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      INFO(calls[i].to_string() << ", call " << i << ", rank " << rank);
+      const auto r = static_cast<size_t>(rank);
+      CHECK((found[i][r].memory() == wanted[i][r].memory()));
+      const bool staged = i % 4 == 1 || i % 4 == 2;
+      if (staged) CHECK(told.count(address(i, rank)) == 0);
+    }
+  }
+  // The last operation is direct.
+  CHECK(told.count(address(calls.size() - 1, 0)) == 1);
+
+  // One whose algorithm is forced cannot do without.
+  CallOptions options = world.on_stream(1);
+  options.algorithm = Algorithm::kTwoShotDirect;
+  std::vector<int32_t> data(4096);
+  gpu->not_for_peers.insert(reinterpret_cast<std::byte*>(data.data()));
+  const Status refused = world[1].all_reduce(data.data(), data.data(), data.size(),
+                                             DataType::kInt32, ReduceOp::kSum, options);
+  CHECK(refused.code() == Code::kUnavailable);
+  CHECK(refused.message().find("one of rank 1's comes from a pool") != std::string::npos);
+}
+
 TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

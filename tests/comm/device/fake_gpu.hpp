@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,6 +34,11 @@ class FakeGpu final : public transport::test::FakeCuda {
   std::atomic<bool> first_block_is_late{false};  // by some milliseconds
   std::atomic<int> launches{0};
   std::atomic<int> launches_by_ll{0};
+  /// The buffers that kernels have told peers of.
+  std::set<const std::byte*> told() {
+    const std::lock_guard lock(told_mutex_);
+    return told_;
+  }
 
   explicit FakeGpu(int device_count = 1, int multiprocessors = 100) {
     devices.clear();
@@ -235,6 +241,15 @@ class FakeGpu final : public transport::test::FakeCuda {
     engine::test::HostBlock host{memory, 0, 1, ns_per_look};
     engine::walk_group<engine::test::HostBlock, engine::test::HostAccess>(
         links, group, static_cast<uint32_t>(block), host);
+    const auto channel = static_cast<size_t>(block);
+    const size_t place = transport::cuda_ipc::SegmentLayout(links.shape).peer(channel, links.rank);
+    for (uint32_t peer = 0; peer < links.shape.ranks; ++peer) {
+      if (peer == links.rank) continue;
+      const auto& line =
+          *reinterpret_cast<const transport::cuda_ipc::PeerLine*>(links.segments[peer] + place);
+      const std::lock_guard lock(told_mutex_);
+      told_.insert({line.in, line.out});
+    }
   }
 
   Status outside_captures() {
@@ -296,6 +311,8 @@ class FakeGpu final : public transport::test::FakeCuda {
   std::map<Stream, std::unique_ptr<Queue>> queues_;
   uint64_t streams_ = 0;
   std::atomic<uint64_t> captures_{0};
+  std::mutex told_mutex_;
+  std::set<const std::byte*> told_;
   std::mutex events_mutex_;
   std::condition_variable event_happened_;
   std::map<Event, EventState> events_;
