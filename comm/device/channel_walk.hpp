@@ -22,6 +22,8 @@ class ChannelWalk {
         memory_(links, channel),
         share_{.thread = block.number(), .threads = block.size()} {}
 
+  /// Access::order(), as far as the other ranks are away.
+  RONDO_DEVICE void order() const { Access::order(links_.one_gpu); }
   RONDO_DEVICE bool leads() const { return share_.thread == 0; }
   /// Whether this thread is responsible for the `number`-th of several things.
   RONDO_DEVICE bool is_own(uint32_t number) const {
@@ -96,7 +98,7 @@ class ChannelWalk {
       report.peer = finding_.peer;
       fill(report);
     }
-    Access::order();
+    Access::order(false);  // the host reads it
     Access::store(&report.whole, 1);
     for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
       Access::store(&memory_.raised(rank), 1);

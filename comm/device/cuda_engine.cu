@@ -21,7 +21,14 @@ struct DeviceAccess {
   __device__ static void write(T& to, const T& value) {
     to = value;
   }
-  __device__ static void order() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+  // Between the threads of one GPU, and of one process, a fence need not reach beyond the L2.
+  __device__ static void order(bool one_gpu) {
+    if (one_gpu) {
+      asm volatile("fence.acq_rel.gpu;" : : : "memory");
+    } else {
+      asm volatile("fence.acq_rel.sys;" : : : "memory");
+    }
+  }
   __device__ static void store(uint64_t* word, uint64_t value) {
     asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
   }

@@ -7,7 +7,7 @@
 //            before; void move(type, op, Move), this thread's share of it; uint64_t now_ns();
 //            kPolls, and void rest() after as many polls in vain
 //   Access   words that GPUs and hosts share: peek(const uint64_t*) reads one, load() acquires too;
-//            write(T& to, T) puts data there; order() before store(uint64_t*, value) makes that
+//            write(T& to, T) puts data there; order(one_gpu) before store(uint64_t*, value) makes that
 //            store a release of all that the block has written before its last barrier, or this
 //            thread since: one for many stores. load_ll(), store_ll(): an LlLine, its halves whole
 #pragma once

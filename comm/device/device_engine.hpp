@@ -97,7 +97,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   RONDO_DEVICE void signal() {
     if (!leads()) return;
     const uint64_t signals = ++memory_.state().signals;
-    Access::order();
+    Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       Access::store(&memory_.line_of(peer).signal, signal_value(signals));
@@ -174,7 +174,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     shared.epoch = ++own.epoch;
     if (operation_.staged == nullptr) return begin_program();
     const uint64_t question = ++own.questions;
-    Access::order();
+    Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       Access::store(&memory_.line_of(peer).answers[question % 2],
@@ -196,7 +196,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       Access::write(line.factor, operation_.factor);
       Access::write(line.tag, shared.tag);
     }
-    Access::order();
+    Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       Access::store(&memory_.line_of(peer).epoch, shared.epoch);
@@ -411,7 +411,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       Access::write(memory_.header(memory_.inbox_of(peer, slot), index), told);
     });
     if (!tells) return;  // a fence takes its time
-    Access::order();
+    Base::order();
     for_handed_over(move, [&](uint32_t i, uint32_t peer) {
       const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
       if (i >= sources) {
@@ -565,7 +565,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
         Access::store_ll(memory_.ll_area(links_.rank, peer, ll_turn()) + i, {});
       }
     }
-    Access::order();
+    Base::order();
   }
 
   const DeviceOperation& operation_;

@@ -167,11 +167,11 @@ class DeviceMessages : ChannelWalk<Block, Access> {
       InboxLine& theirs = memory_.inbox_of(done.peer, true);
       Access::write(memory_.header(theirs, to.sent % links_.shape.depth),
                     SlotHeader{.tag = done.tag(), .bytes = bytes});
-      Access::order();
+      Base::order();
       Access::store(&theirs.sent, ++to.sent);
     } else {
       const uint64_t taken = ++memory_.inbox(done.peer).taken;
-      Access::order();
+      Base::order();
       Access::store(&memory_.outbox_of(done.peer).freed, taken);
     }
     BlockShared::LaneProgress& state = lane(l);

@@ -49,6 +49,7 @@ struct DeviceReport {
 struct DeviceLinks {
   transport::cuda_ipc::SegmentSizes shape;
   uint32_t rank;
+  bool one_gpu = false;        // all ranks are threads of one process on one GPU
   const uint64_t* host_abort;            // not 0: waiting kernels end
   DeviceReport* reports;                 // [channel]
   std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them

@@ -169,6 +169,21 @@ Status DeviceRunner::create_streams() {
   return {};
 }
 
+// With nothing to do: the first launch with a larger stack than any before may wait until the GPU
+// has nothing else to do, and later on that would be other ranks' kernels that wait for this one's.
+Status DeviceRunner::launch_once() {
+  engine::DeviceLinks links{};
+  engine::DeviceGroup group{};
+  void* arguments[] = {&links, &group};
+  RONDO_TRY(cuda_.launch({.kernel = backend_.kernel,
+                          .blocks = 1,
+                          .threads = backend_.threads,
+                          .shared_bytes = 0,
+                          .arguments = arguments,
+                          .stream = copies_}));
+  return cuda_.synchronize(copies_);
+}
+
 Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setup) {
   const int rank = bootstrap_.rank(), ranks = bootstrap_.size();
   auto own = RONDO_TRY(introduction());
@@ -185,6 +200,7 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
   RONDO_TRY(settle(setup, places, fewest_at_once));
   if (rank == 0) RONDO_TRY(warn_of_sharing(cuda_, places));
   RONDO_TRY(create_streams());
+  RONDO_TRY(launch_once());
   memory_ = RONDO_TRY(ProcessMemory::open(backend_.cuda, std::move(control), ranks));
   memory_->set_present(rank, true);
   RONDO_TRY(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
@@ -471,6 +487,7 @@ Status DeviceRunner::launch() {
   RankControl& control = memory_->control(rank);
   engine::DeviceLinks links = {.shape = shape_,
                                .rank = static_cast<uint32_t>(rank),
+                               .one_gpu = reach_ == Reach::kSameGpu && reaches_buffers_,
                                .host_abort = &control.abort,
                                .reports = control.reports,
                                .segments = {}};

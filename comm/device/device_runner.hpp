@@ -102,6 +102,7 @@ class DeviceRunner {
   };
   Result<Introduction> introduction();
   Status create_streams();
+  Status launch_once();
   Status meet(transport::Segment control, const DeviceSettings& setup);
   Status settle(const DeviceSettings& setup,
                 std::span<const transport::cuda_ipc::DevicePlace> places, int at_once);

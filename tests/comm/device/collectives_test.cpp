@@ -190,6 +190,17 @@ TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
   compare(world, calls);
 }
 
+TEST_CASE("Fences end at the GPU where all ranks are on one") {
+  for (const int devices : {1, 2}) {
+    const auto gpu = std::make_shared<FakeGpu>(devices);
+    const Installed installed(gpu);
+    World world(gpu, 3);
+    REQUIRE(world.all_created());
+    compare(world, {{.collective = Collective::kAllReduce, .count = 100}});
+    CHECK(gpu->launches_on_one_gpu == (devices == 1 ? 3 : 0));
+  }
+}
+
 TEST_CASE("On a device, an all-to-all leaves the blocks of a rank in place until they are read") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);
@@ -360,6 +371,7 @@ TEST_CASE("A graph's operations are new ones whenever it is replayed") {
     graphs.push_back(gpu->end_capture(world.stream(rank)));
   }
   CHECK(gpu->launches == 0);
+  CHECK(gpu->empty_launches == 3);  // each rank's first, which may take long, when it was created
   for (int replay = 1; replay <= 3; ++replay) {
     for (int rank = 0; rank < 3; ++rank)
       gpu->replay(graphs[static_cast<size_t>(rank)], world.stream(rank));

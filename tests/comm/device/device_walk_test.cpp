@@ -82,7 +82,7 @@ TEST_CASE("A store that tells peers of data without a fence is noticed") {
   HostAccess::write(data, uint64_t{1});
   HostAccess::store(&word, 1);
   CHECK(unordered_stores.exchange(0) == 1);
-  HostAccess::order();
+  HostAccess::order(false);
   HostAccess::store(&word, 2);
   CHECK(unordered_stores == 0);
 }

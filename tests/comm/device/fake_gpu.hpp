@@ -32,8 +32,9 @@ class FakeGpu final : public transport::test::FakeCuda {
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
   std::atomic<bool> first_block_is_late{false};  // by some milliseconds
-  std::atomic<int> launches{0};
+  std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
   std::atomic<int> launches_by_ll{0};
+  std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
   /// The buffers that kernels have told peers of.
   std::set<const std::byte*> told() {
     const std::lock_guard lock(told_mutex_);
@@ -186,7 +187,9 @@ class FakeGpu final : public transport::test::FakeCuda {
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
     submit(launch.stream, [this, links, group, blocks = launch.blocks] {
-      ++launches;
+      const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
+      ++(is_empty ? empty_launches : launches);
+      launches_on_one_gpu += links.one_gpu;
       for (uint32_t i = 0; i < group.operation_count; ++i) {
         launches_by_ll += group.operations[i].protocol == engine::Protocol::kLl;
       }
@@ -241,6 +244,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     engine::test::HostBlock host{memory, 0, 1, ns_per_look};
     engine::walk_group<engine::test::HostBlock, engine::test::HostAccess>(
         links, group, static_cast<uint32_t>(block), host);
+    if (links.shape.ranks == 0) return;  // an empty launch
     const auto channel = static_cast<size_t>(block);
     const size_t place = transport::cuda_ipc::SegmentLayout(links.shape).peer(channel, links.rank);
     for (uint32_t peer = 0; peer < links.shape.ranks; ++peer) {

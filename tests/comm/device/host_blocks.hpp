@@ -29,7 +29,7 @@ struct HostAccess {
     to = value;
     unordered = true;
   }
-  static void order() { unordered = false; }
+  static void order(bool /*one_gpu*/) { unordered = false; }
   static void store(uint64_t* word, uint64_t value) {
     if (unordered) ++unordered_stores;
     std::atomic_ref(*word).store(value, std::memory_order_release);

@@ -231,6 +231,7 @@ class Case {
       const auto rank = static_cast<uint32_t>(r);
       links_.push_back({.shape = shape_,
                         .rank = rank,
+                        .one_gpu = true,
                         .host_abort = abort,
                         .reports = reports + rank * shape_.channels,
                         .segments = {}});

@@ -193,6 +193,7 @@ class GpuWorld {
   void launch(uint32_t rank, DeviceGroup group, int blocks) {
     DeviceLinks links = {.shape = shape_,
                          .rank = rank,
+                         .one_gpu = true,
                          .host_abort = &mapped_->aborts[rank],
                          .reports = mapped_->reports[rank],
                          .segments = {}};
