@@ -152,7 +152,9 @@ class Buffers {
   std::vector<unsigned char> memory_;
 };
 
-inline Status issue(Communicator& c, const Call& call, Buffers& buffers, CallOptions options = {}) {
+/// `buffers`: has in() and out().
+template <class Memory>
+Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions options = {}) {
   options.algorithm = call.algorithm;
   if (call.op == ReduceOp::kScaledSum && form_of(call.collective).reduces) {
     options.factor = c.rank() + 1;
