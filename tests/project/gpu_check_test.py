@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -41,7 +42,9 @@ case "$*" in
 esac""",
     "ctest": """
 case "$*" in
-  *show-only*) echo '{"tests": [{"name": "one_test"}, {"name": "two_test"}]}' ;;
+  *show-only*) echo '{"tests": [{"name": "one_test", "command": ["'"$2/bin/one_test"'", "cases"], "properties": [{"name": "ENVIRONMENT", "value": ["ONE=1"]}]},' \
+      '{"name": "two_test", "command": ["/usr/bin/python3.11", "'"$SOURCE/scripts/origin.py"'", "'"$2/bin/two_test"'"]},' \
+      '{"name": "kernels_cuda_test", "command": ["'"$2/bin/kernels_cuda_test"'"]}, {"name": "device_engine_test", "command": ["'"$2/bin/device_engine_test"'"]}]}' ;;
   *"^one_test$"*) behave one_test ;;
   *"^two_test$"*) behave two_test ;;
 esac""",
@@ -62,7 +65,7 @@ PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
                     {"size": 1 << 30, "algorithm": "two_shot", "backend": "rondo",
                      "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
 PROGRAMS = {"kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
-            "kernels_cuda_test": ("", {}), "device_engine_test": ("", {})}
+            "kernels_cuda_test": ("", {}), "device_engine_test": ("", {}), "one_test": ("one_test", {}), "two_test": ("", {})}
 
 
 def write_program(path, text):
@@ -86,10 +89,11 @@ class GpuCheck(unittest.TestCase):
         (self.work / "deps/manifest.json").write_text("{}")
 
     def start(self, *words):
-        environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs),
+        environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs), "SOURCE": str(SOURCE),
                        "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.Popen([SOURCE / "scripts/gpu-check", self.work / "deps", "--out", self.work / "out", "--build-dir",
-                                 self.work / "build", "--commit", "abc", *words], env=environment, text=True,
+        source = [] if "--pack" in words or "--prebuilt" in words else [self.work / "deps"]
+        return subprocess.Popen([SOURCE / "scripts/gpu-check", *source, "--out", self.work / "out", "--build-dir",
+                                 self.work / "build", *([] if "--prebuilt" in words else ["--commit", "abc"]), *words], env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def finish(self, process):
@@ -134,6 +138,61 @@ class GpuCheck(unittest.TestCase):
         for tool, program, words in (found.groups() for found in under_tools):
             self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', f"{tool} {program}")
         self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
+
+    def pack(self):
+        """An archive, made where there is no GPU; afterwards this is the machine with one, and without a compiler."""
+        archive = self.work / "prebuilt.tar.xz"
+        (self.stubs / "no-gpu").write_text("")
+        self.assertEqual(self.finish(self.start("--pack", str(archive))), 0, self.output)
+        (self.stubs / "no-gpu").unlink()
+        (self.stubs / "calls").unlink()
+        for name in ("cmake", "ctest", "nvcc"):
+            write_program(self.stubs / "bin" / name, 'echo "$0" >>"$STUBS/compilers"; exit 1')
+        subprocess.run(["rm", "-r", self.work / "build", self.work / "out"], check=True)
+        return str(archive)
+
+    def test_what_was_packed_elsewhere_runs_here(self):
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 0, self.output)
+        self.assertFalse((self.stubs / "compilers").exists())
+        self.assertEqual((self.report["commit"], self.report["nvcc"], self.report["architectures"]), ("abc", "13.0", "80-real;90"))
+        states = self.states()
+        self.assertNotIn("configure", states)
+        self.assertEqual([states[name] for name in ("test-one_test", "kernels", "engine", "perf-8-threads-large")], ["passed"] * 4)
+        self.assertEqual(self.stage("test-one_test")["command"], "env ONE=1 programs/bin/one_test cases")
+        # A test that is a script of the tree.
+        self.assertEqual(self.stage("test-two_test")["command"], "env python3 scripts/origin.py programs/bin/two_test")
+        # Few files come back from such a machine.
+        self.assertEqual(sorted(os.listdir(self.work / "out")), ["logs.tar.gz", "report.json", "report.md"])
+        with tarfile.open(self.work / "out/logs.tar.gz") as logs:
+            self.assertIn("logs/test-one_test.log", logs.getnames())
+            self.assertIn("engine.json", logs.getnames())
+
+    def test_quick_runs_only_what_proves_the_engine(self):
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack(), "--quick")), 0, self.output)
+        self.assertEqual(self.states(), {"quick-kernels": "passed", "quick-engine": "passed", "quick-communicators": "skipped",
+                                         "quick-threads": "passed", "quick-graph": "passed", "quick-processes": "passed"})
+        sources = "".join(p.read_text() for folder in ("kernels", "comm/device") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
+        for stage in self.report["stages"]:
+            for words in re.findall(r"\*([^*,']+)\*", stage["command"]):
+                self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', stage["name"])
+
+    def test_quick_after_building(self):
+        self.assertEqual(self.check("--quick"), 0, self.output)
+        self.assertEqual([name for name in self.states() if not name.startswith("quick")], ["configure", "build"])
+
+    def test_a_packed_test_that_skips_itself_beside_a_gpu_has_failed(self):
+        write_program(self.stubs / "programs/one_test", "exit 77")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 1)
+        self.assertIn("it skipped itself", self.stage("test-one_test")["reason"])
+
+    def test_an_archive_that_is_none_is_refused(self):
+        (self.work / "none").write_text("no archive")
+        self.assertEqual(self.finish(self.start("--prebuilt", str(self.work / "none"))), 1)
+        self.assertIn("is not what gpu-check --pack makes", self.output)
+
+    def test_nothing_is_packed_that_was_not_built(self):
+        self.assertEqual(self.check("--pack", str(self.work / "prebuilt.tar.xz"), build="fails"), 1)
+        self.assertFalse((self.work / "prebuilt.tar.xz").exists())
 
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
         self.check()

@@ -1,0 +1,87 @@
+"""Programs of scripts/gpu-check that are built on one machine and run on another, as one archive: --pack and --prebuilt."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+MANIFEST = "prebuilt.json"
+MOST_BYTES = 56 << 20  # beside the tree, what a machine with a GPU may take
+# Machine code for A100 and for H100 and H200, and PTX for later GPUs.
+ARCHITECTURES = "80-real;90"
+# The other machine has its own, as new as this one's or newer; these copies would be loaded instead, by its tools too.
+EVERYWHERE = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv))\.so")
+
+
+def libraries_of(program):
+    """{name: path} of the shared libraries that a program loads, but for those that every Linux has."""
+    found = {}
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and not EVERYWHERE.match(name):
+            if path.startswith("not found"):
+                sys.exit(f"gpu-check: {program.name} needs {name}, which is not here")
+            found[name] = path.rpartition(" (")[0]
+    return found
+
+
+def portable(word, build, root):
+    """A word of a test's command, with names in place of this machine's folders."""
+    for folder, name in ((f"{build}/bin", "{bin}"), (str(root), "{root}")):
+        word = word.replace(folder, name)
+    return re.sub(r"^/\S*/(python3)[\d.]*$", r"\1", word)
+
+
+def property_of(test, name, missing):
+    return next((each["value"] for each in test.get("properties", []) if each["name"] == name), missing)
+
+
+def pack(archive, build, root, programs, tests, about):
+    """Writes the archive. `tests`: as CTest lists them. Returns its size."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage = pathlib.Path(folder)
+        (stage / "bin").mkdir()
+        (stage / "lib").mkdir()
+        names = {pathlib.Path(word).name for test in tests for word in test["command"] if word.startswith(f"{build}/bin/")}
+        packed = [name for name in sorted({*names, *programs}) if (build / "bin" / name).exists()]
+        for name in packed:
+            shutil.copy2(build / "bin" / name, stage / "bin" / name)
+            subprocess.run(["strip", "--strip-unneeded", stage / "bin" / name], check=False, capture_output=True)
+            for library, path in libraries_of(build / "bin" / name).items():
+                shutil.copy(path, stage / "lib" / library)
+        listed = [{"name": test["name"], "command": [portable(word, build, root) for word in test["command"]],
+                   "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
+        (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive, "w:xz") as tar:
+            for name in (MANIFEST, "bin", "lib"):
+                tar.add(stage / name, name)
+    size = archive.stat().st_size
+    if size > MOST_BYTES:
+        archive.unlink()
+        sys.exit(f"gpu-check: the archive has {size >> 20} MiB; at most {MOST_BYTES >> 20} are meant to be carried")
+    return size
+
+
+def unpack(archive, folder):
+    """The manifest of an archive, whose programs are then in folder/bin. Their libraries are found there from now on."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder)
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, tarfile.TarError, ValueError) as error:
+        sys.exit(f"gpu-check: {archive} is not what gpu-check --pack makes: {error}")
+    before = os.environ.get("LD_LIBRARY_PATH")
+    os.environ["LD_LIBRARY_PATH"] = str(folder / "lib") + (f":{before}" if before else "")
+    return manifest
+
+
+def command_of(test, folder, root):
+    words = [word.replace("{bin}", f"{folder}/bin").replace("{root}", str(root)) for word in test["command"]]
+    return ["env", *test["environment"], *words]
