@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kKernelTakes = 16 << 10;
 
 // A peer that uses the connection as well calls within this time, unless it gets no CPU.
-constexpr std::chrono::milliseconds kCallPatience{100};
+constexpr std::chrono::milliseconds kCallPatience{1000};
 
 // What no peer sends: a receive that is too short leaves it as it is.
 constexpr ControlMessage kNoControl{.released = 0, .leaves = ~uint64_t{0}};
