@@ -2,10 +2,7 @@
 #include "comm/tuner/profile_file.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <span>
 
 #include "comm/algorithms/algorithm.hpp"
@@ -18,9 +15,18 @@ namespace {
 constexpr size_t kConstantCountOfVersion3 = kConstantCount - 1;
 constexpr const char* kFormat = "rondo link profile";
 
-/// An error in a profile; thrown within this file only.
-struct Fault {
-  std::string what;
+/// The first fault found in a profile, as a sentence; empty: none yet. What is read after a fault is not used. Not an
+/// exception, because the page that explains is built without them.
+class Fault {
+ public:
+  bool found() const { return !what_.empty(); }
+  const std::string& what() const { return what_; }
+  void add(std::string what) {
+    if (what_.empty()) what_ = std::move(what);
+  }
+
+ private:
+  std::string what_;
 };
 
 std::string shown(const JsonValue& value) {
@@ -29,30 +35,39 @@ std::string shown(const JsonValue& value) {
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
 
-/// A JSON object all of whose fields are known and present.
+/// A JSON object all of whose fields are known and present. What a field should have been and is not is a fault; it is
+/// then read as something harmless.
 class Fields {
  public:
-  Fields(const JsonValue& object, std::string path, std::initializer_list<const char*> names)
-      : Fields(object, std::move(path), std::vector<std::string>(names.begin(), names.end())) {}
-  Fields(const JsonValue& object, std::string path, const std::vector<std::string>& names)
-      : object_(object), path_(std::move(path)) {
+  Fields(const JsonValue& object, std::string path, std::initializer_list<const char*> names,
+         Fault& fault)
+      : Fields(object, std::move(path), std::vector<std::string>(names.begin(), names.end()),
+               fault) {}
+  Fields(const JsonValue& object, std::string path, const std::vector<std::string>& names,
+         Fault& fault)
+      : object_(object), path_(std::move(path)), fault_(fault) {
     if (object.kind != JsonKind::kObject) {
-      throw Fault{(path_.empty() ? "it" : path_) + " is " + shown(object) + ", not an object"};
+      fault.add((path_.empty() ? "it" : path_) + " is " + shown(object) + ", not an object");
     }
     for (const std::string& name : object.names) {
       if (std::find(names.begin(), names.end(), name) == names.end()) {
-        throw Fault{"unknown field " + full(name)};
+        fault.add("unknown field " + full(name));
       }
     }
     for (const std::string& name : names) {
-      if (object.find(name) == nullptr) throw Fault{"field " + full(name) + " is missing"};
+      if (object.find(name) == nullptr) fault.add("field " + full(name) + " is missing");
     }
   }
 
+  Fault& fault() const { return fault_; }
   std::string full(const std::string& name) const {
     return path_.empty() ? name : path_ + "." + name;
   }
-  const JsonValue& at(const std::string& name) const { return *object_.find(name); }
+  const JsonValue& at(const std::string& name) const {
+    static const JsonValue absent;
+    const JsonValue* const value = object_.find(name);
+    return value != nullptr ? *value : absent;
+  }
   std::string text(const std::string& name) const {
     if (at(name).kind != JsonKind::kString) refuse(name, "a string");
     return at(name).text;
@@ -66,28 +81,30 @@ class Fields {
   }
   uint64_t whole(const std::string& name, uint64_t least, uint64_t most) const {
     const JsonValue& value = at(name);
-    if (!value.is_whole || value.whole < least || value.whole > most) {
-      refuse(name, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
-    }
-    return value.whole;
+    if (value.is_whole && value.whole >= least && value.whole <= most) return value.whole;
+    refuse(name, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+    return least;
   }
   template <class Enum, size_t N>
   Enum one_of(const std::string& name, const std::string_view (&names)[N]) const {
     const auto value = parse<Enum>(text(name), names);
     if (!value) refuse(name, "one of rondo's");
-    return *value;
+    return value.value_or(Enum{});
   }
   const std::vector<JsonValue>& array(const std::string& name) const {
-    if (at(name).kind != JsonKind::kArray) refuse(name, "an array");
-    return at(name).items;
+    static const std::vector<JsonValue> none;
+    if (at(name).kind == JsonKind::kArray) return at(name).items;
+    refuse(name, "an array");
+    return none;
   }
-  [[noreturn]] void refuse(const std::string& name, const std::string& wanted) const {
-    throw Fault{full(name) + " is " + shown(at(name)) + ": it must be " + wanted};
+  void refuse(const std::string& name, const std::string& wanted) const {
+    fault_.add(full(name) + " is " + shown(at(name)) + ": it must be " + wanted);
   }
 
  private:
   const JsonValue& object_;
   std::string path_;
+  Fault& fault_;
 };
 
 Correction::Point read_point(const Fields& table, size_t i) {
@@ -100,8 +117,8 @@ Correction::Point read_point(const Fields& table, size_t i) {
   return {.bytes = bytes.whole, .factor = factor.number};
 }
 
-Correction read_correction(const JsonValue& object, const std::string& path) {
-  const Fields table(object, path, {"collective", "algorithm", "memory", "bytes", "factor"});
+Correction read_correction(const JsonValue& object, const std::string& path, Fault& fault) {
+  const Fields table(object, path, {"collective", "algorithm", "memory", "bytes", "factor"}, fault);
   Correction c{.collective = table.one_of<Collective>("collective", kCollectiveNames),
                .algorithm = table.one_of<Algorithm>("algorithm", kAlgorithmNames),
                .mapped = table.text("memory") == "library",
@@ -113,6 +130,7 @@ Correction read_correction(const JsonValue& object, const std::string& path) {
   const size_t points = table.array("bytes").size();
   if (points == 0) table.refuse("bytes", "at least one size");
   if (table.array("factor").size() != points) table.refuse("factor", "as long as bytes");
+  if (fault.found()) return c;
   for (size_t i = 0; i < points; ++i) {
     c.points.push_back(read_point(table, i));
     if (i > 0 && c.points[i].bytes <= c.points[i - 1].bytes) table.refuse("bytes", "ascending");
@@ -125,15 +143,16 @@ std::vector<Correction> read_tables(const Fields& corrections) {
   const std::vector<JsonValue>& tables = corrections.array("tables");
   for (size_t i = 0; i < tables.size(); ++i) {
     const std::string path = corrections.full("tables[" + std::to_string(i) + "]");
-    Correction table = read_correction(tables[i], path);
+    Correction table = read_correction(tables[i], path, corrections.fault());
     for (const Correction& c : read) {
       if (c.collective == table.collective && c.algorithm == table.algorithm &&
           c.mapped == table.mapped) {
-        throw Fault{path + " repeats " + std::string(name(c.collective)) + " by " +
-                    std::string(name(c.algorithm)) + " on " + (c.mapped ? "library" : "plain") +
-                    " memory"};
+        corrections.fault().add(path + " repeats " + std::string(name(c.collective)) + " by " +
+                                std::string(name(c.algorithm)) + " on " +
+                                (c.mapped ? "library" : "plain") + " memory");
       }
     }
+    if (corrections.fault().found()) return {};
     read.push_back(std::move(table));
   }
   return read;
@@ -143,11 +162,13 @@ base::HostMap read_hosts(const Fields& corrections) {
   const std::vector<JsonValue>& hosts = corrections.array("hosts");
   if (hosts.empty() || hosts.size() > base::kMaxScheduleRanks) {
     corrections.refuse("hosts", "the host of every rank");
+    return {};
   }
   std::vector<int> labels;
   for (const JsonValue& host : hosts) {
     if (!host.is_whole || host.whole >= hosts.size()) {
       corrections.refuse("hosts", "numbers of hosts, from 0 and below the number of ranks");
+      return {};
     }
     labels.push_back(static_cast<int>(host.whole));
   }
@@ -159,11 +180,14 @@ std::vector<Corrections> read_corrections(const Fields& top) {
   const std::vector<JsonValue>& all = top.array("corrections");
   for (size_t i = 0; i < all.size(); ++i) {
     const std::string path = top.full("corrections[" + std::to_string(i) + "]");
-    const Fields one(all[i], path, {"hosts", "tables"});
+    const Fields one(all[i], path, {"hosts", "tables"}, top.fault());
     Corrections corrections{.hosts = read_hosts(one), .tables = read_tables(one)};
     for (const Corrections& c : read) {
-      if (c.hosts == corrections.hosts) throw Fault{path + " repeats the hosts of another one"};
+      if (c.hosts == corrections.hosts) {
+        top.fault().add(path + " repeats the hosts of another one");
+      }
     }
+    if (top.fault().found()) return {};
     read.push_back(std::move(corrections));
   }
   return read;
@@ -171,30 +195,32 @@ std::vector<Corrections> read_corrections(const Fields& top) {
 
 /// Up to version 3.
 std::vector<Corrections> read_old_corrections(const Fields& top) {
-  const Fields one(top.at("corrections"), "corrections", {"ranks", "tables"});
+  const Fields one(top.at("corrections"), "corrections", {"ranks", "tables"}, top.fault());
   const auto ranks = static_cast<int>(one.whole("ranks", 0, base::kMaxScheduleRanks));
   std::vector<Correction> tables = read_tables(one);
-  if (ranks == 0) return {};
+  if (ranks == 0 || top.fault().found()) return {};
   return {{.hosts = base::HostMap::one_host(ranks), .tables = std::move(tables)}};
 }
 
-LinkProfile read_document(const JsonValue& document) {
+LinkProfile read_document(const JsonValue& document, Fault& fault) {
+  LinkProfile profile = shared_memory_profile();
   // Checked first, so that another version's fields are not reported as unknown.
   const JsonValue* const format = document.find("format");
   if (format == nullptr || !format->is(kFormat)) {
-    throw Fault{std::string("it does not say \"format\": \"") + kFormat + "\""};
+    fault.add(std::string("it does not say \"format\": \"") + kFormat + "\"");
+    return profile;
   }
   const JsonValue* const version = document.find("version");
   if (version == nullptr || !version->is_whole || version->whole < kOldestProfileVersion ||
       version->whole > kProfileVersion) {
-    throw Fault{"version is " + shown(version != nullptr ? *version : JsonValue()) +
-                ": this rondo reads " + std::to_string(kOldestProfileVersion) + " to " +
-                std::to_string(kProfileVersion) + "; calibrate again"};
+    fault.add("version is " + shown(version != nullptr ? *version : JsonValue()) +
+              ": this rondo reads " + std::to_string(kOldestProfileVersion) + " to " +
+              std::to_string(kProfileVersion) + "; calibrate again");
+    return profile;
   }
   const bool has_wire = version->whole >= 3;
   const Fields top(document, "",
-                   {"format", "version", "name", "constants", "machine", "corrections"});
-  LinkProfile profile = shared_memory_profile();
+                   {"format", "version", "name", "constants", "machine", "corrections"}, fault);
   profile.name = top.text("name");
   const size_t constant_count = version->whole >= 4 ? kConstantCount
                                 : has_wire          ? kConstantCountOfVersion3
@@ -202,11 +228,11 @@ LinkProfile read_document(const JsonValue& document) {
   const std::span<const Constant> known(kConstants, constant_count);
   std::vector<std::string> names;
   for (const Constant& c : known) names.emplace_back(c.name);
-  const Fields constants(top.at("constants"), "constants", names);
+  const Fields constants(top.at("constants"), "constants", names, fault);
   for (const Constant& c : known) profile.*c.value = constants.number(c.name);
   names = {"parallel_ranks", "llc_bytes", "slot_bytes", "slots"};
   if (has_wire) names.insert(names.end(), {"wire_slot_bytes", "wire_slots"});
-  const Fields machine(top.at("machine"), "machine", names);
+  const Fields machine(top.at("machine"), "machine", names, fault);
   profile.parallel_ranks =
       static_cast<int>(machine.whole("parallel_ranks", 0, base::kMaxScheduleRanks));
   profile.llc_bytes = machine.whole("llc_bytes", 1, uint64_t{1} << 50);
@@ -281,28 +307,11 @@ Result<LinkProfile> parse_profile(std::string_view text, const std::string& wher
     return Status(Code::kDataError,
                   "link profile '" + where + "' is not JSON: " + document.status().message());
   }
-  try {
-    return read_document(*document);
-  } catch (const Fault& fault) {
-    return Status(Code::kDataError, "link profile '" + where + "': " + fault.what);
-  }
-}
-
-Result<LinkProfile> read_profile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxProfileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  const auto size = static_cast<size_t>(file.gcount());
-  if (!file.is_open() || file.bad() || (size == 0 && !file.eof())) {
-    return Status(Code::kSystem,
-                  "cannot read the link profile '" + path + "': " + std::strerror(errno));
-  }
-  if (size > kMaxProfileBytes) {
-    return Status(Code::kDataError, "link profile '" + path + "' has more than " +
-                                        std::to_string(kMaxProfileBytes) + " bytes");
-  }
-  text.resize(size);
-  return parse_profile(text, path);
+  Fault fault;
+  LinkProfile profile = read_document(*document, fault);
+  if (fault.found())
+    return Status(Code::kDataError, "link profile '" + where + "': " + fault.what());
+  return profile;
 }
 
 }  // namespace rondo::tuner
