@@ -114,7 +114,8 @@ class Layout {
                               .reduces = s.sources.size() > 1,
                               .finishes = s.finishes,
                               .sends = sends,
-                              .holds = std::move(members)});
+                              .holds = std::move(members),
+                              .step = at_[r]});
     next_level_[r] = level + 1;
     waits_[r] = 0;
   }
@@ -154,8 +155,10 @@ class Layout {
       next_level_[r] = box.level + 1;
       return;
     }
-    picture_.boxes.push_back(
-        {.rank = rank, .level = level, .label = label + " " + std::to_string(s.peer)});
+    picture_.boxes.push_back({.rank = rank,
+                              .level = level,
+                              .label = label + " " + std::to_string(s.peer),
+                              .step = at_[r]});
     waits_[r] = picture_.boxes.size();
     next_level_[r] = level + 1;
   }

@@ -22,6 +22,7 @@ struct Box {
   bool reduces = false, finishes = false;
   int sends = 0;             // chunks, counted as schedule::Traffic counts
   std::set<int> holds = {};  // of a reduction: the ranks whose contributions the result contains
+  size_t step = 0;           // in the rank's schedule; of several waits the first
 };
 
 /// A transfer: through a slot from one box to another; or, if a peer's buffer is accessed in place,

@@ -1,0 +1,67 @@
+// Controls that set fields of the chapter's state and follow it. Each has a visible name.
+import {el, freshId} from "./dom.js";
+
+/** A slider. `values`: the values it may have, in order, instead of every whole number from least to most. */
+export function slider(context, name, {label, least = 0, most = 0, values = null, format = String, hint = ""}) {
+  const id = freshId(name);
+  const output = el("output", {for: id});
+  const list = () => (typeof values === "function" ? values() : values);
+  const valueAt = (position) => (values ? list()[position] : position);
+  const input = el("input", {
+    type: "range", id, step: 1,
+    on: {input: () => context.set({[name]: valueAt(Number(input.value))})},
+  });
+  context.onState((state) => {
+    const value = state[name];
+    const some = list();
+    const nearest = some && some.reduce((best, v, i) => (Math.abs(v - value) < Math.abs(some[best] - value) ? i : best), 0);
+    input.min = String(some ? 0 : typeof least === "function" ? least(state) : least);
+    input.max = String(some ? some.length - 1 : typeof most === "function" ? most(state) : most);
+    input.value = String(some ? nearest : value);
+    output.textContent = format(value, state);
+    input.setAttribute("aria-valuetext", output.textContent);
+  });
+  return el("div", {class: "control"}, el("label", {for: id}, label), " ", output, input, hint ? el("p", {class: "hint"}, hint) : null);
+}
+
+/** A list to choose from. `options(state)`: [{value, label}]. */
+export function picker(context, name, {label, options}) {
+  const id = freshId(name);
+  const select = el("select", {id, on: {change: () => context.set({[name]: select.value})}});
+  let shown = "";
+  context.onState((state) => {
+    const some = typeof options === "function" ? options(state) : options;
+    const text = JSON.stringify(some);
+    if (text !== shown) {
+      shown = text;
+      select.replaceChildren(...some.map((o) => el("option", {value: o.value}, o.label ?? o.value)));
+    }
+    select.value = String(state[name]);
+  });
+  return el("div", {class: "control"}, el("label", {for: id}, label), select);
+}
+
+/** A check box for a flag. */
+export function toggle(context, name, {label, hint = ""}) {
+  const id = freshId(name);
+  const input = el("input", {type: "checkbox", id, on: {change: () => context.set({[name]: input.checked})}});
+  context.onState((state) => {
+    input.checked = state[name];
+  });
+  return el("div", {class: "control check"}, input, el("label", {for: id}, label), hint ? el("p", {class: "hint"}, hint) : null);
+}
+
+/** A button. `disabled(state)`: when it cannot be used. */
+export function button(context, label, action, {disabled = null, name = null} = {}) {
+  const element = el("button", {type: "button", "aria-label": name, on: {click: action}}, label);
+  if (disabled) {
+    context.onState((state) => {
+      element.disabled = disabled(state);
+    });
+  }
+  return element;
+}
+
+export function controls(...children) {
+  return el("div", {class: "controls"}, ...children);
+}
