@@ -22,7 +22,7 @@ Result<const Json*> PageRequest::find(const char* field) const {
 }
 
 Result<int64_t> PageRequest::whole(const char* field, int64_t least, int64_t most,
-                               std::optional<int64_t> absent) const {
+                                   std::optional<int64_t> absent) const {
   if (absent && !has(field)) return *absent;
   const double value =
       RONDO_TRY(number(field, static_cast<double>(least), static_cast<double>(most)));
@@ -31,7 +31,7 @@ Result<int64_t> PageRequest::whole(const char* field, int64_t least, int64_t mos
 }
 
 Result<double> PageRequest::number(const char* field, double least, double most,
-                               std::optional<double> absent) const {
+                                   std::optional<double> absent) const {
   if (absent && !has(field)) return *absent;
   const Json* const value = RONDO_TRY(find(field));
   if (!value->is_number()) return refuse(field, "is not a number");
@@ -44,7 +44,7 @@ Result<double> PageRequest::number(const char* field, double least, double most,
 }
 
 Result<std::string> PageRequest::text(const char* field, size_t most,
-                                  std::optional<std::string> absent) const {
+                                      std::optional<std::string> absent) const {
   if (absent && !has(field)) return *absent;
   const Json* const value = RONDO_TRY(find(field));
   if (!value->is_string()) return refuse(field, "is not a text");

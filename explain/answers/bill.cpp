@@ -64,6 +64,23 @@ Json links_json(const tuner::LinkProfile& links) {
   return json;
 }
 
+/// busbw = algbw times this, as nccl-tests has it: what a ring's links carry in that time.
+double bus_factor(Collective collective, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  switch (base_of(collective)) {
+    case Collective::kAllReduce:
+      return 2 * others;
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kAllToAll:
+    case Collective::kGather:
+    case Collective::kScatter:
+      return others;
+    default:
+      return 1;
+  }
+}
+
 /// What one rank sends by each algorithm, in words and in units of S, for the busiest rank.
 Json volumes_json(const plan::PlanRequest& r) {
   Json list = Json::array();
@@ -111,6 +128,7 @@ Result<Json> bill(const PageRequest& request) {
   return Json{{"collective", name(operation.collective)},
               {"ranks", operation.ranks},
               {"hosts", operation.hosts ? operation.hosts->hosts() : 1},
+              {"bus_factor", bus_factor(operation.collective, operation.ranks)},
               {"links", links_json(operation.links)},
               {"volumes", volumes_json(operation)},
               {"rows", std::move(rows)}};

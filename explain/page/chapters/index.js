@@ -1,4 +1,5 @@
 // The chapters, in order.
+import {chapter as bill} from "./bill.js";
 import {chapter as ring} from "./ring.js";
 
-export const chapters = [ring];
+export const chapters = [ring, bill];

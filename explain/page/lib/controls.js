@@ -27,7 +27,8 @@ export function slider(context, name, {label, least = 0, most = 0, values = null
 /** A list to choose from. `options(state)`: [{value, label}]. */
 export function picker(context, name, {label, options}) {
   const id = freshId(name);
-  const select = el("select", {id, on: {change: () => context.set({[name]: select.value})}});
+  const isNumber = typeof context.chapter.fields[name].usual === "number";
+  const select = el("select", {id, on: {change: () => context.set({[name]: isNumber ? Number(select.value) : select.value})}});
   let shown = "";
   context.onState((state) => {
     const some = typeof options === "function" ? options(state) : options;

@@ -2,7 +2,7 @@
 import {el, freshId} from "./dom.js";
 import {saveCsv, saveSvg} from "./save.js";
 
-const WIDEST = 900, NARROWEST = 280;
+const WIDEST = 1000, NARROWEST = 280;
 
 /**
  * A figure. `draw(width)` returns an element of SVG for that many pixels, drawn again when the width changes and when

@@ -16,12 +16,13 @@ export function number(least, most, usual, rounded = (x) => x) {
   };
 }
 
-/** One of some words; `words` may be a function. */
+/** One of some words, which the field lists. */
 export function word(words, usual) {
   return {
     usual,
+    words,
     read(text) {
-      return (typeof words === "function" ? words() : words).includes(text) ? text : usual;
+      return words.includes(text) ? text : usual;
     },
   };
 }
