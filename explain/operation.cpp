@@ -31,7 +31,20 @@ Result<tuner::LinkProfile> links_of(const PageRequest& request, int ranks, int p
     links.corrections.clear();
   }
   const int here = std::min(ranks, per_host);
-  return tuner::profile_of({.ranks = here, .ranks_elsewhere = ranks - here, .cores = here}, links);
+  tuner::RanksOnHost where{.ranks = here, .ranks_elsewhere = ranks - here, .cores = here};
+  where.cores = static_cast<int>(RONDO_TRY(request.whole("cores", 1, kMostPricedRanks, here)));
+  if (request.has("pace_bytes_per_second")) {
+    where.wire.emplace();
+    where.wire->bytes_per_second = RONDO_TRY(request.number("pace_bytes_per_second", 1e3, 1e15));
+    where.wire->latency_seconds = RONDO_TRY(request.number("pace_latency_us", 0, 1e7, 0.0)) * 1e-6;
+  }
+  return tuner::profile_of(where, links);
+}
+
+uint64_t argument_bytes(Collective collective, int ranks, uint64_t size) {
+  const Form form = form_of(collective);
+  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  return blocks ? size / static_cast<uint64_t>(ranks) : size;
 }
 
 tuner::Available available_of(bool library_memory) {

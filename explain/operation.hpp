@@ -15,9 +15,14 @@ inline constexpr int kMostPricedRanks = 4096;
 /// Ranks `0..ranks-1`, `per_host` to a host (the last may have fewer); null where they share one.
 schedule::SharedHosts hosts_of(int ranks, int per_host);
 
-/// The links of {profile, latency_us, bytes_per_second, memory} for these ranks: `profile` is a link profile's text, the
-/// built-in one by default; latency_us and bytes_per_second replace its wire between hosts.
+/// The links of {profile, latency_us, bytes_per_second, pace_latency_us, pace_bytes_per_second, cores} for these ranks:
+/// `profile` is a link profile's text, the built-in one by default; latency_us and bytes_per_second replace its wire
+/// between hosts; pace_* are a wire between the ranks of a host, as rondo-perf --pace has it; `cores`: that a host's
+/// ranks share, by default one each.
 Result<tuner::LinkProfile> links_of(const PageRequest& request, int ranks, int per_host);
+
+/// The collective's own count argument in bytes, where a rank's larger buffer has `size` bytes.
+uint64_t argument_bytes(Collective collective, int ranks, uint64_t size);
 
 /// What a host's memory, or a wire, offers to algorithms.
 tuner::Available available_of(bool library_memory);

@@ -13,13 +13,6 @@ namespace {
 
 constexpr size_t kMostSizes = 64;
 
-/// The collective's own count argument in bytes, of a larger buffer of `size` bytes.
-uint64_t argument_bytes(const plan::PlanRequest& r, uint64_t size) {
-  const Form form = form_of(r.collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
-  return blocks ? size / static_cast<uint64_t>(r.ranks) : size;
-}
-
 /// What the constants are multiplied by.
 Json terms_json(const algorithms::Terms& t) {
   return {{"hops", t.hops},
@@ -34,7 +27,7 @@ Json terms_json(const algorithms::Terms& t) {
 }
 
 Json candidates_json(const plan::PlanRequest& r, uint64_t size) {
-  const uint64_t bytes = argument_bytes(r, size);
+  const uint64_t bytes = argument_bytes(r.collective, r.ranks, size);
   tuner::Available available = r.available;
   available.type = r.type;
   available.hosts = r.hosts.get();
@@ -64,21 +57,12 @@ Json links_json(const tuner::LinkProfile& links) {
   return json;
 }
 
-/// busbw = algbw times this, as nccl-tests has it: what a ring's links carry in that time.
+/// busbw = algbw times this, as rondo-perf and nccl-tests have it.
 double bus_factor(Collective collective, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  switch (base_of(collective)) {
-    case Collective::kAllReduce:
-      return 2 * others;
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kAllToAll:
-    case Collective::kGather:
-    case Collective::kScatter:
-      return others;
-    default:
-      return 1;
-  }
+  const Form form = form_of(collective);
+  if (collective == Collective::kAllReduce) return 2 * others;
+  return form.in == Holds::kEach || form.out == Holds::kEach ? others : 1;
 }
 
 /// What one rank sends by each algorithm, in words and in units of S, for the busiest rank.

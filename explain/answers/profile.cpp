@@ -2,7 +2,7 @@
 // {"question": "predict", "profile"?: TEXT, rows: [...]}: the model's times for measured rows, with and without the
 // profile's corrections. Chapter 3 sets them beside the measurements.
 #include "comm/algorithms/algorithm.hpp"
-#include "comm/tuner/cost.hpp"
+#include "comm/tuner/choose.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "explain/answers/answers.hpp"
 #include "explain/operation.hpp"
@@ -33,24 +33,32 @@ Json corrections_json(const tuner::LinkProfile& links) {
   return list;
 }
 
+/// A row's prices: {collective, algorithm, ranks, size_bytes, library_memory}. An algorithm `auto` is the one that a
+/// communicator with these links would choose.
 Result<Json> row_json(const PageRequest& row, const PageRequest& whole) {
   const auto collective = RONDO_TRY(row.one_of<Collective>("collective", kCollectiveNames));
-  const auto algorithm = RONDO_TRY(row.one_of<Algorithm>("algorithm", kAlgorithmNames));
+  auto algorithm = RONDO_TRY(row.one_of<Algorithm>("algorithm", kAlgorithmNames));
   const auto ranks = static_cast<int>(RONDO_TRY(row.whole("ranks", 1, kMostPricedRanks)));
-  const auto bytes = static_cast<uint64_t>(RONDO_TRY(row.whole("bytes", 0, int64_t{1} << 40)));
+  const auto size = static_cast<uint64_t>(RONDO_TRY(row.whole("size_bytes", 0, int64_t{1} << 40)));
   const bool library = RONDO_TRY(row.truth("library_memory", false));
+  const tuner::LinkProfile links = RONDO_TRY(links_of(whole, ranks, ranks));
+  const uint64_t bytes = argument_bytes(collective, ranks, size);
+  if (algorithm == Algorithm::kAuto) {
+    algorithm = tuner::choose(collective, ranks, bytes, available_of(library), true, links);
+  }
   if (algorithms::find(collective, algorithm) == nullptr ||
       algorithms::traits_of(algorithm).needs.hosts) {
     return row.refuse("algorithm", "has no price here");
   }
-  const tuner::LinkProfile links = RONDO_TRY(links_of(whole, ranks, ranks));
   const tuner::Price price = tuner::price({.collective = collective,
                                            .algorithm = algorithm,
                                            .ranks = ranks,
                                            .bytes = bytes,
                                            .mapped = library},
                                           links);
-  return Json{{"us", price.total_us()}, {"uncorrected_us", price.total_us() / price.correction}};
+  return Json{{"algorithm", name(algorithm)},
+              {"us", price.total_us()},
+              {"uncorrected_us", price.total_us() / price.correction}};
 }
 
 }  // namespace

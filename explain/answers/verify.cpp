@@ -15,10 +15,8 @@ constexpr size_t kMostBreaks = 8;
 
 /// The count with the largest buffer that fits in size_bytes, as rondo-plan has it.
 uint64_t count_of(const plan::PlanRequest& r) {
-  const Form form = form_of(r.collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
   if (r.collective == Collective::kBarrier) return 0;
-  return r.size_bytes / size_of(r.type) / (blocks ? static_cast<uint64_t>(r.ranks) : 1);
+  return argument_bytes(r.collective, r.ranks, r.size_bytes / size_of(r.type));
 }
 
 Result<std::vector<Schedule>> build_all(const plan::PlanRequest& r) {
