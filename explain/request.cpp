@@ -7,7 +7,10 @@ namespace rondo::explain {
 namespace {
 
 /// 12, 0.5, 1e+06: as short as it can be said.
-std::string number_text(double value) { return Json(value).dump(); }
+std::string number_text(double value) {
+  const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
+  return whole ? std::to_string(static_cast<int64_t>(value)) : Json(value).dump();
+}
 
 }  // namespace
 

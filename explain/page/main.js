@@ -86,6 +86,7 @@ function start(rondo) {
       scrollTo(0, 0);
     }
     document.documentElement.dataset.shown = chapter.id;
+    requestAnimationFrame(() => performance.mark("shown"));
   };
   addEventListener("hashchange", show);
   document.addEventListener("rondo-redraw", () => context.tell());

@@ -47,7 +47,7 @@ function predictionsOf(context, set, plain) {
   const predictions = set.rows.map((row) => row.predicted_us);
   const paces = [...new Set(priced.map(({row}) => JSON.stringify(row.pace)))];
   for (const pace of paces) {
-    const some = priced.filter(({row}) => JSON.stringify(row.pace) === pace && (set.profile !== null || plain || !(row.predicted_us > 0))).slice(0, 1024);
+    const some = priced.filter(({row}) => JSON.stringify(row.pace) === pace && (set.profile !== null || !(row.predicted_us > 0))).slice(0, 1024);
     if (some.length === 0) continue;
     const found = context.answer({
       question: "predict", ...(set.profile !== null ? {profile: set.profile} : {}), ...(JSON.parse(pace) ?? {}),
@@ -100,6 +100,7 @@ export const chapter = {
       state.set = set.id;
       names = seriesOf(set.rows);
       if (!names.includes(state.show)) state.show = ALL;
+      if (set.profile === null) state.plain = false;
       const predictions = predictionsOf(context, set, state.plain);
       rows = set.rows.map((row, i) => ({...row, predicted: predictions[i]})).filter((row) => names.includes(row.series));
     });
@@ -147,7 +148,7 @@ export const chapter = {
       controls(
         picker(context, "set", {label: "Measurements", options: () => sets.map((s) => ({value: s.id, label: s.name}))}),
         picker(context, "show", {label: "Show", options: () => [{value: ALL, label: "everything"}, ...names.map((value) => ({value}))]}),
-        toggle(context, "plain", {label: "Without corrections", hint: "The profile's constants alone."})),
+        toggle(context, "plain", {label: "Without corrections", hint: "The profile's constants alone.", disabled: () => set.profile === null})),
       about,
       dropPlace({label: "Your own: drop or choose files of rondo-perf --json, rondo-perf --calibrate, or scripts/compare --json", take: (file) => take(context, file)}),
       guess(context, {name: "guess", hidden: [results], ask: () => {

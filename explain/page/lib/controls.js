@@ -43,11 +43,12 @@ export function picker(context, name, {label, options}) {
 }
 
 /** A check box for a flag. */
-export function toggle(context, name, {label, hint = ""}) {
+export function toggle(context, name, {label, hint = "", disabled = null}) {
   const id = freshId(name);
   const input = el("input", {type: "checkbox", id, on: {change: () => context.set({[name]: input.checked})}});
   context.onState((state) => {
     input.checked = state[name];
+    if (disabled) input.disabled = disabled(state);
   });
   return el("div", {class: "control check"}, input, el("label", {for: id}, label), hint ? el("p", {class: "hint"}, hint) : null);
 }

@@ -8,13 +8,15 @@ function row(fields) {
   return {low: NaN, high: NaN, predicted_us: NaN, ...fields};
 }
 
+/** The wire that rondo-perf --pace made, and the cores that its ranks shared, as a request has them. */
 function paceOf(document) {
   const words = Array.isArray(document.args) ? document.args : [];
   const at = words.indexOf("--pace");
   const found = /^([\d.]+)(k|K|M|G)?B\/s(?:,([\d.]+)(ns|us|ms|s))?$/.exec(at >= 0 && typeof words[at + 1] === "string" ? words[at + 1] : "");
   if (!found) return null;
   const scale = {k: 1e3, K: 1e3, M: 1e6, G: 1e9}[found[2]] ?? 1;
-  return {pace_bytes_per_second: Number(found[1]) * scale, pace_latency_us: found[3] ? Number(found[3]) * {ns: 1e-3, us: 1, ms: 1e3, s: 1e6}[found[4]] : 0};
+  const cores = /^not pinned: \d+ ranks on (\d+) CPUs$/.exec(typeof document.config?.pinning === "string" ? document.config.pinning : "");
+  return {...(cores ? {cores: Number(cores[1])} : {}), pace_bytes_per_second: Number(found[1]) * scale, pace_latency_us: found[3] ? Number(found[3]) * {ns: 1e-3, us: 1, ms: 1e3, s: 1e6}[found[4]] : 0};
 }
 
 function perfRows(name, document) {

@@ -53,7 +53,7 @@ const MARKS = [
  */
 export function plot({width, height = 0, x, y, series, verticals = [], horizontals = []}) {
   const high = height || Math.round(Math.max(220, Math.min(380, width * 0.56)));
-  const left = 62, right = 14, top = 12, bottom = 46;
+  const left = 62, right = 26, top = 12, bottom = 46;
   const all = series.flatMap((s) => s.points);
   const xs = rangeOf(x, all.map((p) => p.x));
   const ys = rangeOf(y, all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]));

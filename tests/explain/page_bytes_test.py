@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""page_bytes_test.py: a copy of the tree in another folder, with empty caches, gives the page of this tree byte by byte; and a build that
+cannot be right ends with a sentence: a source link whose text is gone, a module form that the bundler does not know."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import browser
+
+ROOT = browser.ROOT
+NEEDED = ("comm", "explain", "include", "kernels", "scripts", "transport", "trainer")
+
+
+def check(holds, what):
+    if not holds:
+        sys.exit(what)
+
+
+def refuses(copy, edit, sentence):
+    """A bundle of the copy after edit(text) of a chapter."""
+    chapter = copy / "explain/page/chapters/ring.js"
+    kept = chapter.read_text()
+    chapter.write_text(edit(kept))
+    done = subprocess.run([copy / "explain/bundle.py", copy / "build/page/rondo.wasm", copy / "build/bad.html"], capture_output=True, text=True, check=False)
+    chapter.write_text(kept)
+    check(done.returncode != 0 and sentence in done.stderr, f"'{sentence}' is not said:\n{done.stderr}")
+    check(not (copy / "build/bad.html").exists(), "a bad page was written")
+
+
+def main():
+    page = browser.built_page()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / "another place"
+        for name in NEEDED:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        # The virtual environment is found where it is; the compiler's cache is empty.
+        environment = {**os.environ, "RONDO_ZIG_CACHE": str(copy / "cache")}
+        subprocess.run([copy / "scripts/page"], check=True, env=environment)
+        check((copy / "build/explain.html").read_bytes() == page.read_bytes(), "the same sources gave another page in another folder")
+        text = page.read_text()
+        for trace in (str(ROOT), str(pathlib.Path.home()) + "/", "/tmp/"):
+            check(trace not in text, f"the page has a path of this machine: {trace}")
+        refuses(copy, lambda t: t.replace('"kRing{"', '"kRingThatIsGone{"'), "no line of comm/algorithms/ring.cpp has the text 'kRingThatIsGone{' any more")
+        refuses(copy, lambda t: t.replace("export const chapter", "export default"), "is not a form that explain/bundle.py knows")
+        refuses(copy, lambda t: t.replace('from "../lib/dom.js"', 'from "../lib/gone.js"'), "there is no module page/lib/gone.js")
+    print(f"{page.stat().st_size} bytes, the same in another folder")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,456 @@
+#!/usr/bin/env python3
+"""page_test.py EXPLAIN_ANSWER [TEST...]: builds build/explain.html and uses it in a headless browser: every chapter and control, files
+good and bad, links, colours, keyboard, sizes, and rondo in WebAssembly beside the native EXPLAIN_ANSWER. Screenshots go to
+build/page-shots. Prints what was timed; limits are ten times the page's goals, because machines are busy."""
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import browser
+
+SLACK = 10
+EXPLAIN_ANSWER = None
+HERE = pathlib.Path(__file__).resolve().parent
+PROFILE = {
+    "format": "rondo link profile", "version": 2, "name": "a test's",
+    "constants": {name: 0.5 for name in ("overhead_us", "alpha_us", "peer_us", "slot_us_per_byte", "one_way_us_per_byte",
+                                         "memory_cached_us_per_byte", "memory_us_per_byte", "reduce_us_per_byte", "process_copy_us",
+                                         "process_copy_us_per_byte")},
+    "machine": {"parallel_ranks": 0, "llc_bytes": 1 << 25, "slot_bytes": 1 << 17, "slots": 4},
+    "corrections": {"ranks": 0, "tables": []},
+}
+PERF = {"program": "rondo-perf", "config": {"collective": "all_reduce", "memory": "plain", "ranks": 2},
+        "results": [{"algorithm": "ring", "size": 1 << k, "predicted_us": k, "out_of_place": {"time": k + 1.0, "time_min": k, "time_median": k + 1.0, "time_p95": k + 2}}
+                    for k in range(10, 20)]}
+COMPARE = [{"ranks": 2, "in_place": False, "merged": [{"size": 1024, "rondo": {"rondo plain": 1.5, "rondo library": 1.0},
+                                                       "peers": {"An MPI": {"us": 2.5, "ratio": {}}}}], "runs": []}]
+HTML = "<img src=x onerror='window.attacked=1'><script>window.attacked=1</script>"
+
+
+def explain(requests):
+    """The native answers."""
+    done = subprocess.run([EXPLAIN_ANSWER], input="".join(r + "\n" for r in requests), stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def operations():
+    """Requests for the schedule of every collective by every algorithm, of 2 to 16 ranks, on one host and on several."""
+    about = json.loads(explain(['{"question":"about"}'])[0])
+    for collective in about["collectives"]:
+        for algorithm in collective["algorithms"]:
+            for ranks in range(2, 17):
+                for per_host in (1, 2, 3, 4) if algorithm["several_hosts_only"] else (16,):
+                    if per_host < ranks or per_host == 16:
+                        yield {"collective": collective["name"], "algorithm": algorithm["name"], "ranks": ranks, "per_host": per_host,
+                               "root": ranks // 2, "size_bytes": 46126080}
+
+
+def all_requests():
+    for operation in operations():
+        yield {"question": "schedule", **operation}
+        yield {"question": "verify", **operation, "break": [{"rank": operation["ranks"] - 1, "step": 0, "how": "double"}]}
+    for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "inclusive_scan", "barrier"):
+        for ranks in (2, 3, 16, 24, 1024):
+            for per_host in (1, 8, 1024):
+                yield {"question": "bill", "collective": collective, "ranks": ranks, "per_host": min(per_host, ranks), "latency_us": 7.3,
+                       "bytes_per_second": 1.21e10, "sizes": [8, 1000, 123456, 1 << 24, 1 << 32]}
+    yield {"question": "profile", "profile": json.dumps(PROFILE)}
+    yield {"question": "predict", "profile": json.dumps(PROFILE), "rows": [{"collective": "all_reduce", "algorithm": "auto", "ranks": 5, "size_bytes": 77777}]}
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tab = browser.Browser()
+        cls.tab.size(1280, 900)
+        cls.tab.cdp("Page.addScriptToEvaluateOnNewDocument", source=(HERE / "checks.js").read_text())
+        cls.tab.open(PAGE)
+        cls.chapters = cls.tab.js("return [...document.querySelectorAll('#chapters a')].map((a) => a.hash.slice(1))")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tab.quit()
+
+    def setUp(self):
+        self.tab.size(1280, 900)
+
+    def tearDown(self):
+        self.tab.collect()
+        self.assertEqual(self.tab.requests, [], "the page asked a host")
+        complaints, self.tab.complaints = self.tab.complaints, []
+        self.assertEqual(complaints, [], "the browser complained")
+
+    def fresh(self, fragment=""):
+        self.tab.open(PAGE, fragment)
+
+    def everything_shown(self, chapter):
+        """The chapter with all answers shown."""
+        self.fresh(f"#{chapter}")
+        self.tab.js("for (const b of [...document.querySelectorAll('.guess')]) [...b.querySelectorAll('button')].find((x) => x.textContent === 'Show me')?.click()")
+        self.tab.settle()
+
+    def said(self):
+        return self.tab.js("return document.querySelector('.said')?.textContent ?? ''")
+
+    # What the page promises.
+
+    def test_size_and_policy(self):
+        size = PAGE.stat().st_size
+        print(f"  size: {size} bytes")
+        self.assertLessEqual(size, 2 << 20)
+        self.assertIn("default-src 'none'", PAGE.read_text())
+
+    def test_first_picture(self):
+        times = []
+        for _ in range(3):
+            self.fresh()
+            self.tab.wait("performance.getEntriesByName('shown').length", "no picture")
+            times.append(self.tab.js("return performance.getEntriesByName('shown')[0].startTime"))
+            self.assertGreater(self.tab.js("return document.querySelectorAll('figure svg circle').length"), 3)
+        print(f"  first picture after {min(times):.0f} ms (goal 1000)")
+        self.assertLess(min(times), 1000 * SLACK)
+
+    def test_as_native(self):
+        requests = [json.dumps(r) for r in all_requests()]
+        native = explain(requests)
+        self.assertEqual(len(native), len(requests))
+        differ = []
+        for begin in range(0, len(requests), 100):
+            hashes = self.tab.later("""
+                const hashes = [];
+                for (const request of arguments[0]) {
+                  const text = new TextEncoder().encode(rondo.answerText(request));
+                  hashes.push([...new Uint8Array(await crypto.subtle.digest("SHA-256", text))].map((b) => b.toString(16).padStart(2, "0")).join(""));
+                }
+                return hashes;""", requests[begin:begin + 100])
+            for request, answer, found in zip(requests[begin:], native[begin:], hashes):
+                if hashlib.sha256(answer.encode()).hexdigest() != found:
+                    differ.append(request)
+        self.assertEqual(differ[:5], [], "WebAssembly answers otherwise than the native build")
+        errors = [a for a in native if '"error":' in a and '"rows"' not in a]
+        self.assertEqual(errors, [])
+        print(f"  {len(requests)} answers are alike in WebAssembly and natively, {sum(map(len, native)) >> 20} MiB of text")
+
+    def test_verifying_16_ranks(self):
+        ms = self.tab.js("""
+            const times = [];
+            for (let i = 0; i < 5; ++i) {
+              const began = performance.now();
+              const found = rondo.answer({question: "verify", collective: "all_reduce", algorithm: "ring", ranks: 16, size_bytes: 46126080 + i * 65536});
+              times.push(performance.now() - began);
+              if (!found.verified) throw new Error(found.why);
+            }
+            return Math.min(...times);""")
+        print(f"  a ring of 16 verified in {ms:.1f} ms (goal 200)")
+        self.assertLess(ms, 200 * SLACK)
+
+    # Every chapter.
+
+    def test_chapters_can_be_read(self):
+        for chapter in self.chapters:
+            for scheme in ("light", "dark"):
+                for width in (1280, 360):
+                    with self.subTest(chapter=chapter, scheme=scheme, width=width):
+                        self.tab.size(width, 800, scheme)
+                        self.everything_shown(chapter)
+                        for check in ("contrast", "graphics", "structure", "width", "drawings", "targets"):
+                            self.assertEqual(self.tab.js(f"return checks.{check}()"), [], check)
+                        self.tab.shot(f"{chapter}-{width}-{scheme}")
+
+    def test_hidden_until_guessed(self):
+        for chapter in self.chapters:
+            with self.subTest(chapter=chapter):
+                self.fresh(f"#{chapter}")
+                before = self.tab.js("return document.querySelectorAll('main [hidden]').length")
+                self.assertGreater(before, 0)
+                self.assertEqual(self.tab.js("return document.querySelector('.verdict').textContent"), "")
+                self.tab.js("document.querySelector('.guess .options button').click()")
+                self.assertRegex(self.tab.js("return document.querySelector('.verdict').textContent"), "^(Right|Not quite)")
+                self.assertLess(self.tab.js("return document.querySelectorAll('main [hidden]').length"), before)
+                self.assertEqual(self.tab.js("return document.querySelectorAll('.guess')[0].querySelectorAll('.right').length"), 1)
+
+    def test_every_control(self):
+        """Each slider at both ends and in the middle, each choice of each list, each box and button: something stays on the page, nothing
+        throws, and it is quick."""
+        slowest = {}
+        for chapter in self.chapters:
+            self.everything_shown(chapter)
+            found = self.tab.js("""
+                const slow = [], wrong = [];
+                const timed = (what, act) => {
+                  const began = performance.now();
+                  act();
+                  document.body.getBoundingClientRect();
+                  slow.push([performance.now() - began, what]);
+                  if (document.querySelectorAll("figure .drawing svg").length === 0) wrong.push(`${what}: no drawing left`);
+                  const text = document.querySelector("main").textContent;
+                  for (const odd of ["NaN", "undefined", "[object", "Infinity"]) if (text.includes(odd)) wrong.push(`${what}: the page says ${odd}`);
+                };
+                addEventListener("error", (e) => wrong.push(e.message));
+                const all = (selector) => [...document.querySelectorAll(`main ${selector}`)];
+                const nameOf = (e) => document.querySelector(`label[for="${e.id}"]`)?.textContent ?? e.getAttribute("aria-label") ?? e.textContent;
+                for (const list of all("select")) {
+                  const first = list.value;
+                  for (const value of [...list.options].map((o) => o.value)) {
+                    timed(`${nameOf(list)} = ${value}`, () => { list.value = value; list.dispatchEvent(new Event("change")); });
+                  }
+                  list.value = first;
+                  list.dispatchEvent(new Event("change"));
+                }
+                for (const slider of all("input[type=range]")) {
+                  const first = slider.value;
+                  for (const value of [slider.min, slider.max, Math.round((Number(slider.min) + Number(slider.max)) / 2), first]) {
+                    timed(`${nameOf(slider)} at ${value}`, () => { slider.value = value; slider.dispatchEvent(new Event("input")); });
+                  }
+                }
+                for (const box of all("input[type=checkbox]")) for (let i = 0; i < 2; ++i) timed(nameOf(box), () => box.click());
+                HTMLAnchorElement.prototype.click = function () {};
+                for (const button of all("button")) if (button.isConnected && !button.disabled) timed(nameOf(button), () => button.click());
+                return [slow.sort((a, b) => b[0] - a[0]).slice(0, 3), wrong, slow.length];""")
+            self.assertEqual(found[1], [], chapter)
+            slowest[chapter] = found[0]
+            print(f"  {chapter}: {found[2]} interactions, the slowest: " + "; ".join(f"{ms:.0f} ms ({what.strip()})" for ms, what in found[0]))
+        for chapter, some in slowest.items():
+            self.assertLess(some[0][0], 100 * SLACK, chapter)
+
+    def test_state_is_in_the_fragment(self):
+        for chapter in self.chapters:
+            with self.subTest(chapter=chapter):
+                self.fresh(f"#{chapter}")
+                self.tab.js("""
+                    for (const slider of document.querySelectorAll("main input[type=range]")) {
+                      slider.value = slider.max;
+                      slider.dispatchEvent(new Event("input"));
+                    }
+                    document.querySelector(".guess .options button").click();""")
+                want = self.tab.js("return [location.hash, document.querySelector('main').innerText]")
+                self.assertIn("?", want[0])
+                self.fresh(want[0])
+                self.assertEqual(self.tab.js("return document.querySelector('main').innerText"), want[1])
+
+    def test_strange_links(self):
+        for chapter in [*self.chapters, "nothing", "__proto__"]:
+            fields = "&".join(f"{name}={value}" for name in ("ranks", "step", "algorithm", "collective", "size", "set", "guess", "broken", "rank", "bad", "per_host", "show",
+                                                             "latency", "bandwidth")
+                              for value in ("<img src=x onerror=window.attacked=1>", ))
+            for fragment in (f"#{chapter}?{fields}", f"#{chapter}?ranks=1e99&step=-7&size=NaN&algorithm=%00%ff&guess=8&root=99&broken=99.9999.drop,1.2.drop&prove=1",
+                             f"#{chapter}?ranks=16&rank=15&bad=4096&algorithm=flat&collective=barrier&per_host=1"):
+                self.fresh(fragment)
+                self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+                self.assertGreater(self.tab.js("return document.querySelectorAll('main svg').length"), 0, fragment)
+
+    def test_saving(self):
+        for chapter in self.chapters:
+            with self.subTest(chapter=chapter):
+                self.everything_shown(chapter)
+                saved = self.tab.later("""
+                    const blobs = [];
+                    URL.createObjectURL = (blob) => { blobs.push(blob); return "blob:none"; };
+                    HTMLAnchorElement.prototype.click = function () { blobs[blobs.length - 1].named = this.download; };
+                    for (const b of document.querySelectorAll("main .save")) if (b.checkVisibility()) b.click();
+                    const out = [];
+                    for (const blob of blobs) out.push([blob.named, await blob.text()]);
+                    return out.map(([name, text]) => {
+                      const parsed = name.endsWith(".svg") ? new DOMParser().parseFromString(text, "image/svg+xml") : null;
+                      return [name, text.length, parsed ? parsed.querySelectorAll("parsererror, script, style").length : 0, /var\\(|class=/.test(text), text.split("\\r\\n").length];
+                    });""")
+                self.assertTrue(any(name.endswith(".svg") for name, *_ in saved) and any(name.endswith(".csv") for name, *_ in saved), saved)
+                for name, length, faults, leans, lines in saved:
+                    self.assertEqual((faults, leans), (0, False), name)
+                    self.assertGreater(length, 100 if name.endswith(".svg") else 20, name)
+                    if name.endswith(".csv"):
+                        self.assertGreater(lines, 2, name)
+
+    def test_links(self):
+        for chapter in self.chapters:
+            self.everything_shown(chapter)
+            links = self.tab.js("return [...document.querySelectorAll('main a.source')].map((a) => [a.getAttribute('href'), a.textContent])")
+            self.assertGreater(len(links), 0, chapter)
+            for href, text in links:
+                path, _, line = href.partition("#L")
+                file = (PAGE.parent / path).resolve()
+                self.assertTrue(file.is_file(), f"{chapter} links to {href}")
+                self.assertLessEqual(int(line), len(file.read_text().splitlines()))
+            outside = self.tab.js("return [...document.querySelectorAll('[href], [src]')].map((e) => e.getAttribute('href') ?? e.getAttribute('src')).filter((h) => /^[a-z]+:/i.test(h))")
+            self.assertEqual(outside, [])
+
+    def test_keyboard_alone(self):
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+        keys = lambda *some: ActionChains(self.tab.driver).send_keys(*some).perform()
+        for chapter in self.chapters:
+            with self.subTest(chapter=chapter):
+                self.everything_shown(chapter)
+                self.tab.js("document.activeElement.blur(); scrollTo(0, 0)")
+                wanted = self.tab.js("""return [...document.querySelectorAll("a[href], button, select, input, [tabindex='0']")]
+                    .filter((e) => e.checkVisibility() && !e.disabled).length""")
+                seen, unseen = 0, []
+                for _ in range(wanted + 5):
+                    keys(Keys.TAB)
+                    at = self.tab.js("""const e = document.activeElement; if (!e || e === document.body) return null;
+                        const first = !e.dataset.seen; e.dataset.seen = 1; const s = getComputedStyle(e);
+                        return [first, s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2, e.outerHTML.slice(0, 80)];""")
+                    if at is None:
+                        continue
+                    seen += at[0]
+                    if not at[1]:
+                        unseen.append(at[2])
+                self.assertGreaterEqual(seen, wanted, f"the Tab key reaches {seen} of {wanted}")
+                self.assertEqual(unseen, [], "no outline on what has the focus")
+        self.fresh(f"#{self.chapters[0]}")
+        keys(Keys.TAB, Keys.ENTER)  # the skip link
+        self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').focus()")
+        keys(Keys.SPACE, Keys.ENTER)
+        self.assertIn("step=3", self.tab.js("return location.hash"))
+        self.tab.js("document.querySelector('input[type=range]').focus()")
+        keys(Keys.ARROW_RIGHT)
+        self.assertIn("ranks=5", self.tab.js("return location.hash"))
+        self.tab.js("document.querySelector('.options button').focus()")
+        keys(Keys.SPACE)
+        self.assertIn("guess=0", self.tab.js("return location.hash"))
+        self.assertTrue(self.tab.js("return document.activeElement.closest('.options') !== null"), "the focus is lost by a guess")
+
+    def test_names(self):
+        for chapter in self.chapters:
+            self.everything_shown(chapter)
+            nodes = self.tab.cdp("Accessibility.getFullAXTree")["nodes"]
+            roles = {}
+            for node in nodes:
+                role = node.get("role", {}).get("value")
+                if not node.get("ignored") and role in ("button", "link", "slider", "combobox", "checkbox", "image", "table", "region", "navigation"):
+                    roles[role] = roles.get(role, 0) + 1
+                    self.assertTrue(node.get("name", {}).get("value", "").strip(), f"{chapter}: a {role} without a name")
+            self.assertGreaterEqual(len(roles), 5, roles)
+
+    def test_colours_by_button(self):
+        self.fresh()
+        back = "return getComputedStyle(document.body).backgroundColor"
+        light = self.tab.js(back)
+        self.tab.js("document.querySelector('button.theme').click()")
+        self.assertNotEqual(self.tab.js(back), light)
+        self.assertEqual(self.tab.js("return checks.contrast()"), [])
+        self.tab.js("document.querySelector('button.theme').click()")
+        self.assertEqual(self.tab.js(back), light)
+
+    def test_reduced_motion(self):
+        for motion, moves in (("reduce", False), ("no-preference", True)):
+            self.tab.size(1280, 900, motion=motion)
+            self.fresh(f"#{self.chapters[0]}")
+            self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').click()")
+            self.assertEqual(self.tab.js("return document.getAnimations().length > 0"), moves, motion)
+
+    # Chapter 1.
+
+    def test_ring(self):
+        self.fresh("#ring?step=0")
+        text = lambda selector: self.tab.js("return document.querySelector(arguments[0]).textContent", selector)
+        self.tab.js("document.querySelectorAll('.options button')[2].click()")
+        self.assertIn("69,189,120 bytes", text(".verdict"))
+        for _ in range(7):
+            self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').click()")
+        self.assertIn("step=7", self.tab.js("return location.hash"))
+        self.assertEqual(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
+        self.assertIn("69,189,120", self.tab.js("return document.querySelector('#chapter-ring').innerText"))
+        self.tab.js("document.querySelector('button[aria-label=\"One step back\"]').click()")
+        self.assertLess(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
+
+    def test_proof(self):
+        self.fresh("#ring")
+        proof = lambda: self.tab.js("return document.querySelector('.proof').textContent")
+        click = lambda label: self.tab.js("[...document.querySelectorAll('main button')].find((b) => b.textContent === arguments[0]).click()", label)
+        click("Prove it")
+        self.assertRegex(proof(), "^Proved")
+        click("Break it")
+        self.assertRegex(proof(), "^Refused.*rank")
+        self.assertIn("broken=", self.tab.js("return location.hash"))
+        click("Mend it")
+        self.assertRegex(proof(), "^Proved")
+        self.fresh("#ring?prove=1&broken=1.1.double&collective=broadcast&algorithm=tree")
+        self.assertRegex(proof(), "^Refused|^Proved|^This cannot")
+
+    # Files.
+
+    def drop(self, name, content):
+        """Chooses a file in the first place for files; waits until the page has said something."""
+        path = pathlib.Path(self.folder.name) / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.tab.js("document.querySelector('.said').textContent = ''")
+        self.tab.driver.find_element("css selector", "input[type=file]").send_keys(str(path))
+        self.tab.wait("document.querySelector('.said').textContent !== ''", f"nothing is said of {name}")
+        return self.said()
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as name:
+            self.folder = type("", (), {"name": name})
+            self.fresh("#machine?guess=9")
+            rows = lambda: self.tab.js("return document.querySelector('#chapter-machine table tbody').rows.length")
+            chosen = lambda: self.tab.js("return document.querySelector('select').selectedOptions[0].textContent")
+            self.assertIn("10 measurements of ring", self.drop("perf.json", json.dumps(PERF)))
+            self.assertEqual((rows(), chosen()), (10, "perf.json"))
+            self.assertIn("the predictions are its own", self.drop("links.json", json.dumps(PROFILE)))
+            self.assertEqual((rows(), chosen()), (10, "perf.json, with the profile links.json"))
+            self.assertIn("An MPI", self.drop("compare.json", json.dumps(COMPARE)))
+            self.assertEqual(rows(), 3)
+            before = self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')")
+            hostile = {**PERF, "program": HTML}
+            bad = {
+                "other.json": (json.dumps({"program": "iperf3", "end": {}}), "is from iperf3"),
+                "list.json": ("[1, 2, 3]", "not of rondo"),
+                "cut.json": (json.dumps(PERF)[:-40], "is not JSON"),
+                "nan.json": (json.dumps({**PERF, "x": float("nan")}), "NaN, which is no number"),
+                "empty.json": ("", "is empty"),
+                "binary.json": (bytes(range(256)) * 40, "is not JSON"),
+                "huge.json": (b"[" + b" " * (9 << 20) + b"]", "MiB; the page reads up to 8"),
+                "html.json": (json.dumps(hostile), "<img src=x"),
+                "null.json": ("null", "not of rondo"),
+                "none.json": (json.dumps({**PERF, "results": []}), "none of its results"),
+                "odd.json": (json.dumps({**PERF, "results": {"a": 1}}), "has no results"),
+                "words.json": (json.dumps({**PERF, "results": [{"size": "big", "out_of_place": {"time": "long"}}, None, 7]}), "none of its results"),
+                "version.json": (json.dumps({**PROFILE, "version": 99}), "version is 99"),
+                "negative.json": (json.dumps({**PROFILE, "constants": {**PROFILE["constants"], "alpha_us": -1}}), "must be"),
+                "deep.json": ("[" * 50000 + "]" * 50000, "."),
+                "proto.json": ('{"__proto__": {"program": "rondo-perf", "results": []}}', "not of rondo"),
+            }
+            for file, (content, sentence) in bad.items():
+                with self.subTest(file=file):
+                    said = self.drop(file, content)
+                    self.assertIn(sentence, said)
+                    self.assertTrue(said.endswith("."), said)
+                    self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
+                    self.assertEqual(self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')"), before)
+            # Good files with HTML in their strings: shown as text.
+            named = {**PERF, "config": {**PERF["config"], "collective": HTML}, "results": [{**r, "algorithm": HTML} for r in PERF["results"]]}
+            self.drop("named.json", json.dumps(named))
+            self.drop("profile.json", json.dumps({**PROFILE, "name": HTML}))
+            self.tab.settle()
+            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+            self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
+            self.assertIn("<img src=x", self.tab.js("return document.querySelector('main').innerText"))
+
+    def test_dropping(self):
+        """The same by drag and drop."""
+        self.fresh("#machine?guess=9")
+        self.tab.later("""
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([arguments[0]], "dropped.json"));
+            const place = document.querySelector(".drop");
+            place.dispatchEvent(new DragEvent("dragover", {dataTransfer: transfer, bubbles: true, cancelable: true}));
+            place.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));""", json.dumps(PERF))
+        self.tab.wait("document.querySelector('.said').textContent.includes('dropped.json: 10 measurements')", "the drop is not taken")
+
+    def test_print(self):
+        self.everything_shown(self.chapters[0])
+        self.tab.cdp("Emulation.setEmulatedMedia", media="print")
+        self.assertEqual(self.tab.js("return document.querySelector('.controls').checkVisibility()"), False)
+        self.assertTrue(self.tab.js("return document.querySelector('figure svg').checkVisibility()"))
+        self.tab.cdp("Emulation.setEmulatedMedia", media="")
+
+
+if __name__ == "__main__":
+    EXPLAIN_ANSWER = sys.argv.pop(1)
+    PAGE = browser.built_page()
+    unittest.main(verbosity=2)
