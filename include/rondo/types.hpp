@@ -1,11 +1,14 @@
-// The vocabulary of every layer: data types, operators, collectives, algorithms, and their names.
+// The vocabulary of every layer: data types, operators, collectives, algorithms, and their names; and
+// how data parallelism names a model's tensors and their buckets.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace rondo {
 
@@ -278,5 +281,47 @@ constexpr std::string_view why_absent(std::string_view name) {
   }
   return {};
 }
+
+#pragma GCC visibility push(default)  // librondo.so exports this part
+
+/// One tensor of a model, as rondo/ddp.hpp trains it.
+struct DdpTensor {
+  std::string name;
+  std::vector<size_t> shape;  // row-major
+  /// Default: the options'. kFloat32, kFloat64, kBFloat16 or kFloat16; a buffer may have any type.
+  std::optional<DataType> type = std::nullopt;
+  /// The caller's parameter (or buffer) and gradient, borrowed until the DistributedDataParallel is
+  /// destroyed, at least as aligned as their type. Null: rondo's memory. Given for all parameters or
+  /// for none; likewise gradients; likewise buffers, which have no gradient. With shards: none.
+  ///
+  /// Such a gradient is copied to its bucket when it is ready, and back when it is reduced; the
+  /// caller must not write it in between. No copy is made of a bucket whose tensors lie in memory of
+  /// rondo::alloc as they do in the bucket, from a multiple of 64 bytes to another and without gaps:
+  /// that is where it is reduced.
+  void* data = nullptr;
+  void* gradient = nullptr;
+  /// Some steps do not use it on some ranks, which then call gradient_skipped() instead of
+  /// gradient_ready(). begin() sets its gradient to zero, the caller's memory too: backward writes it
+  /// after begin(). Costs one small all-reduce per step.
+  bool may_skip = false;
+  /// Not a parameter, but a second gradient of the tensor with that index, added to the first when
+  /// both are reduced: the lookup's part of an embedding that is tied to the output layer. Such
+  /// tensors come last.
+  int adds_to = -1;
+
+  size_t count() const;  // elements
+};
+
+/// Gradients that are contiguous and travel together.
+struct DdpBucket {
+  struct Piece {
+    size_t tensor, begin, end;  // elements of the tensor
+  };
+  std::vector<Piece> pieces;
+  size_t offset, count;  // elements of the flat storage, padding included
+  size_t byte_offset;
+};
+
+#pragma GCC visibility pop
 
 }  // namespace rondo

@@ -102,6 +102,19 @@ std::vector<size_t> chosen_ends(const Costs& costs, const std::vector<CutLabels>
   return ends;
 }
 
+constexpr double kSlack = 1.5;
+
+BucketModel with_slack(BucketModel model) {
+  for (BucketUnit& unit : model.units) {
+    if (unit.alone_ns >= 0)
+      unit.alone_ns = std::llround(kSlack * static_cast<double>(unit.alone_ns));
+  }
+  model.cost_ns = [cost = std::move(model.cost_ns)](size_t elements) {
+    return std::llround(kSlack * static_cast<double>(cost(elements)));
+  };
+  return model;
+}
+
 }  // namespace
 
 int64_t exposed_ns(const BucketModel& model, const std::vector<size_t>& ends) {
@@ -146,6 +159,19 @@ BucketPlan cut_buckets(const BucketModel& model) {
   while (!exposed[fewest] || *exposed[fewest] > most) ++fewest;
   labels.resize(fewest + 1);
   return {.ends = chosen_ends(costs, labels), .exposed_ns = *exposed[fewest]};
+}
+
+ChosenEnds choose_ends(const BucketModel& model, const std::vector<size_t>& present) {
+  const BucketModel slack = with_slack(model);
+  const BucketPlan best = cut_buckets(slack);
+  ChosenEnds chosen{.ends = present, .exposed_before_ns = exposed_ns(model, present)};
+  const int64_t slack_before_ns = exposed_ns(slack, present);
+  if (best.exposed_ns + noticeable_ns(slack, best.exposed_ns) < slack_before_ns &&
+      exposed_ns(model, best.ends) <= chosen.exposed_before_ns) {
+    chosen.ends = best.ends;
+  }
+  chosen.exposed_ns = exposed_ns(model, chosen.ends);
+  return chosen;
 }
 
 double CostCurve::predicted_ns(size_t elements) const {

@@ -50,6 +50,16 @@ int64_t noticeable_ns(const BucketModel& model, int64_t least_ns);
 BucketPlan cut_buckets(const BucketModel& model);
 inline constexpr size_t kMostBuckets = 64;
 
+/// What kDdpAutoCap chooses.
+struct ChosenEnds {
+  std::vector<size_t> ends;
+  int64_t exposed_before_ns = 0, exposed_ns = 0;
+};
+/// cut_buckets() for transfers that take half as long again as `model` says, since what ends in
+/// backward's last moment is exposed in every step in which either is a little different. `present`
+/// stays where that would not gain noticeably.
+ChosenEnds choose_ends(const BucketModel& model, const std::vector<size_t>& present);
+
 /// The cost of an all-reduce: predicted at some sizes, linear between them, corrected by what was
 /// measured.
 class CostCurve {

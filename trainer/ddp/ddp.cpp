@@ -94,7 +94,7 @@ struct DistributedDataParallel::Impl {
   Status lay_out_anew() try {
     const uint64_t before_them = std::max<uint64_t>(options.auto_after_steps, 5) - 4;
     log->keep_last(noted_steps > before_them ? noted_steps - before_them : 1);
-    const ddp::ChosenLayout chosen = RONDO_TRY(ddp::choose_layout(
+    const ddp::ChosenEnds chosen = RONDO_TRY(ddp::choose_layout(
         communicator, {.tensors = tensors,
                        .layout = layout,
                        .options = options,

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "rondo/ddp.hpp"
+#include "rondo/types.hpp"
 
 namespace rondo::ddp {
 

@@ -2,8 +2,6 @@
 #include "trainer/ddp/relayout.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -12,42 +10,10 @@
 namespace rondo::ddp {
 namespace {
 
-/// A tensor above this is also cut where nothing of it is final earlier: one part is updated while
-/// the next travels.
-constexpr size_t kLargeBytes = size_t{8} << 20;
-
 /// Of all tensors.
 DataType type_of(const MeasuredLayout& m) { return *m.tensors.front().type; }
 
-/// Transfers are planned to take this much longer than measured: what ends in backward's last moment
-/// is exposed in every step in which either is a little different.
-constexpr double kSlack = 1.5;
-
-BucketModel with_slack(BucketModel model) {
-  for (BucketUnit& unit : model.units) {
-    if (unit.alone_ns >= 0)
-      unit.alone_ns = std::llround(kSlack * static_cast<double>(unit.alone_ns));
-  }
-  model.cost_ns = [cost = std::move(model.cost_ns)](size_t elements) {
-    return std::llround(kSlack * static_cast<double>(cost(elements)));
-  };
-  return model;
-}
-
 bool adds(const MeasuredLayout& m, size_t tensor) { return m.tensors[tensor].adds_to >= 0; }
-
-/// Ends inside one tensor, in its elements, at 64 bytes and whole rows.
-std::set<size_t> ends_inside(const MeasuredLayout& m, size_t tensor) {
-  const size_t count = m.tensors[tensor].count();
-  const size_t unit = std::lcm(64 / size_of(type_of(m)), row_elements(m.tensors[tensor]));
-  std::set<size_t> ends;
-  for (const size_t part : m.log.reported_parts(tensor)) ends.insert(part / unit * unit);
-  const size_t large = kLargeBytes / size_of(type_of(m));
-  for (size_t end = large; end < count; end += large) ends.insert(end / unit * unit);
-  ends.erase(0);
-  ends.erase(ends.lower_bound(count), ends.end());
-  return ends;
-}
 
 /// All ranks have rank 0's.
 Status share_ends(Communicator& communicator, std::vector<size_t>& ends) {
@@ -154,44 +120,20 @@ BucketModel model_of(const Communicator& communicator, const MeasuredLayout& m,
 }  // namespace
 
 std::vector<size_t> possible_ends(const MeasuredLayout& m) {
-  const std::vector<size_t> present = ends_of(m.layout);
-  std::set<size_t> all(present.begin(), present.end());
-  for (size_t t = 0; t < m.tensors.size(); ++t) {
-    const size_t next =
-        t + 1 < m.tensors.size() ? m.layout.offsets[t + 1] : m.layout.gradient_elements;
-    all.insert(next);
-    if (adds(m, t)) continue;
-    for (const size_t end : ends_inside(m, t)) all.insert(m.layout.offsets[t] + end);
-  }
-  if (all.size() <= kMostUnits) return {all.begin(), all.end()};
-  const size_t least = m.layout.gradient_elements / kMostUnits;
-  std::vector<size_t> ends;
-  size_t begin = 0;
-  for (const size_t end : all) {
-    if (end - begin < least && !std::binary_search(present.begin(), present.end(), end)) continue;
-    ends.push_back(end);
-    begin = end;
-  }
-  return ends;
+  return unit_ends({.tensors = m.tensors,
+                    .layout = m.layout,
+                    .element_bytes = size_of(type_of(m)),
+                    .reported_parts = [&](size_t tensor) { return m.log.reported_parts(tensor); }});
 }
 
-Result<ChosenLayout> choose_layout(Communicator& communicator, const MeasuredLayout& m) {
+Result<ChosenEnds> choose_layout(Communicator& communicator, const MeasuredLayout& m) {
   std::vector<size_t> ends;
   if (communicator.rank() == 0) ends = possible_ends(m);
   RONDO_TRY(share_ends(communicator, ends));
   const WorstTimes worst = RONDO_TRY(measure(communicator, m, ends));
-  ChosenLayout chosen{.ends = ends_of(m.layout)};
+  ChosenEnds chosen{.ends = ends_of(m.layout)};
   if (communicator.rank() == 0) {
-    const BucketModel model = model_of(communicator, m, ends, worst);
-    const BucketModel slack = with_slack(model);
-    const BucketPlan best = cut_buckets(slack);
-    chosen.exposed_before_ns = exposed_ns(model, chosen.ends);
-    const int64_t slack_before_ns = exposed_ns(slack, chosen.ends);
-    if (best.exposed_ns + noticeable_ns(slack, best.exposed_ns) < slack_before_ns &&
-        exposed_ns(model, best.ends) <= chosen.exposed_before_ns) {
-      chosen.ends = best.ends;
-    }
-    chosen.exposed_ns = exposed_ns(model, chosen.ends);
+    chosen = choose_ends(model_of(communicator, m, ends, worst), chosen.ends);
   }
   RONDO_TRY(share_ends(communicator, chosen.ends));
   int64_t exposed[] = {chosen.exposed_before_ns, chosen.exposed_ns};

@@ -9,6 +9,7 @@
 #include "trainer/ddp/bucket_plan.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/readiness.hpp"
+#include "trainer/ddp/unit_ends.hpp"
 
 namespace rondo::ddp {
 
@@ -21,17 +22,10 @@ struct MeasuredLayout {
   bool direct;  // gradients lie in library memory
 };
 
-/// Where buckets may end: with tensors, between the parts in which a gradient is reported, inside what
-/// is large, and where they end now. At most about kMostUnits, of what is small the larger parts.
+/// As unit_ends().
 std::vector<size_t> possible_ends(const MeasuredLayout& measured);
-inline constexpr size_t kMostUnits = 256;
-
-struct ChosenLayout {
-  std::vector<size_t> ends;  // those there are, if no others are noticeably better
-  int64_t exposed_before_ns = 0, exposed_ns = 0;  // predicted
-};
 
 /// Collective, blocking. The same on every rank.
-Result<ChosenLayout> choose_layout(Communicator& communicator, const MeasuredLayout& measured);
+Result<ChosenEnds> choose_layout(Communicator& communicator, const MeasuredLayout& measured);
 
 }  // namespace rondo::ddp

@@ -11,7 +11,6 @@ namespace {
 
 constexpr double kCandidates[] = {0, 0.25, 0.5, 1, 2, 5, 10, 25, 50, 100};
 
-/// A panel is ready with the first report that covers it.
 double ready_ms(const StepModel& model, const DdpBucket::Piece& piece) {
   double first = model.backward_ms;
   for (const GradientTime& time : model.ready) {
@@ -39,14 +38,30 @@ double exposed_gathers_ms(const StepModel& model, const std::vector<DdpBucket>& 
 
 }  // namespace
 
-double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
-  double finish = 0, exposed = 0, busy = backward_ms;
+std::vector<ReplayedBucket> replay(const std::vector<TimedBucket>& buckets, double backward_ms) {
+  double finish = 0, busy = backward_ms;
+  std::vector<ReplayedBucket> replayed;
   for (const TimedBucket& bucket : buckets) {
-    finish = std::max(bucket.ready_ms, finish) + bucket.cost_ms;
-    exposed += std::max(0.0, finish - busy);
+    const double launch = std::max(bucket.ready_ms, finish);
+    finish = launch + bucket.cost_ms;
+    replayed.push_back({.launch_ms = launch,
+                        .finish_ms = finish,
+                        .exposed_ms = std::max(0.0, finish - busy)});
     busy = std::max(busy, finish) + bucket.update_ms;
   }
+  return replayed;
+}
+
+double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms) {
+  double exposed = 0;
+  for (const ReplayedBucket& bucket : replay(buckets, backward_ms)) exposed += bucket.exposed_ms;
   return exposed;
+}
+
+double ready_ms(const StepModel& model, const DdpBucket& bucket) {
+  double last = 0;
+  for (const DdpBucket::Piece& piece : bucket.pieces) last = std::max(last, ready_ms(model, piece));
+  return last;
 }
 
 CapPrediction predict_cap(const StepModel& model, double cap_mb) {
@@ -56,8 +71,8 @@ CapPrediction predict_cap(const StepModel& model, double cap_mb) {
       cap_mb);
 }
 
-CapPrediction predict_buckets(const StepModel& model, const std::vector<DdpBucket>& layout,
-                              double cap_mb) {
+std::vector<TimedBucket> time_buckets(const StepModel& model,
+                                      const std::vector<DdpBucket>& layout) {
   size_t parameters = 0;  // padding included
   for (const DdpBucket& bucket : layout) {
     if (model.tensors[bucket.pieces.front().tensor].adds_to < 0) parameters += bucket.count;
@@ -69,19 +84,23 @@ CapPrediction predict_buckets(const StepModel& model, const std::vector<DdpBucke
   const double update_ms = model.gather_cost_ms ? 0 : model.update_ms;
   std::vector<TimedBucket> buckets;
   for (const DdpBucket& bucket : layout) {
-    double ready = 0;
     double share = static_cast<double>(bucket.count) / static_cast<double>(parameters);
     for (const DdpBucket::Piece& piece : bucket.pieces) {
-      ready = std::max(ready, ready_ms(model, piece));
       if (waits[piece.tensor] || model.tensors[piece.tensor].adds_to >= 0) share = 0;
     }
-    buckets.push_back(
-        {.ready_ms = ready, .cost_ms = model.cost_ms(bucket), .update_ms = update_ms * share});
+    buckets.push_back({.ready_ms = ready_ms(model, bucket),
+                       .cost_ms = model.cost_ms(bucket),
+                       .update_ms = update_ms * share});
   }
+  return buckets;
+}
+
+CapPrediction predict_buckets(const StepModel& model, const std::vector<DdpBucket>& layout,
+                              double cap_mb) {
   const double gathers_ms = model.gather_cost_ms ? exposed_gathers_ms(model, layout) : 0;
   return {.cap_mb = cap_mb,
-          .buckets = buckets.size(),
-          .exposed_ms = exposed_ms(buckets, model.backward_ms) + gathers_ms};
+          .buckets = layout.size(),
+          .exposed_ms = exposed_ms(time_buckets(model, layout), model.backward_ms) + gathers_ms};
 }
 
 std::vector<CapPrediction> predict_caps(const StepModel& model) {

@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "rondo/ddp.hpp"
+#include "rondo/types.hpp"
 
 namespace rondo::trainer {
 
@@ -28,6 +28,13 @@ struct TimedBucket {
   double ready_ms, cost_ms;
   double update_ms = 0;  // after backward, when it has ended and those before it are updated
 };
+
+/// A bucket in the replay, times since backward began.
+struct ReplayedBucket {
+  double launch_ms, finish_ms;
+  double exposed_ms;  // of it, what nothing hides
+};
+std::vector<ReplayedBucket> replay(const std::vector<TimedBucket>& buckets, double backward_ms);
 
 double exposed_ms(const std::vector<TimedBucket>& buckets, double backward_ms);
 
@@ -44,6 +51,12 @@ struct StepModel {
   // it waits for all. What the next step waits for samples: with ZeRO-1 only.
   double update_ms = 0, fetch_ms = 0;
 };
+
+/// Gradients are ready with the first report that covers them.
+double ready_ms(const StepModel& model, const DdpBucket& bucket);
+/// What replay() takes, of these buckets.
+std::vector<TimedBucket> time_buckets(const StepModel& model,
+                                      const std::vector<DdpBucket>& buckets);
 
 struct CapPrediction {
   double cap_mb;
