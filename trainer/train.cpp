@@ -114,9 +114,16 @@ Status train_ddp(Run<T>& run) {
       {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights}));
 
   StepClock clock(ddp, std::move(timeline));
+  const int first_layer = static_cast<int>(run.model.layers().size()) - 1;
+  const auto read_loss = [&run] {  // an all-reduce that no other rank makes: the run ends with it
+    double loss = 0;
+    (void)run.communicator.all_reduce(&loss, &loss, 1, DataType::kFloat64);
+  };
+  const bool reads = o.sabotage == "lone-read" && run.communicator.rank() == 0;
+  LoneReader reader(first_layer, reads ? std::function<void()>(read_loss) : nullptr, clock);
   Straggler forward(
       o.sabotage == "straggler" && run.communicator.rank() + 1 == run.communicator.size(),
-      static_cast<int>(run.model.layers().size()) - 1, clock);
+      first_layer, reader);
   TrainingStep<T> step({.options = o,
                         .communicator = run.communicator,
                         .model = run.model,
@@ -128,7 +135,7 @@ Status train_ddp(Run<T>& run) {
   bool relaid = false;
   const std::vector<size_t> before = counts_of(ddp.layout());
   const auto make_step = [&](uint64_t number, double rate) {
-    Result<StepResult> made = step.run(number, rate);
+    Result<StepResult> made = step.run(number, rate_of(o, rate, run.communicator.size()));
     if (made.ok() && !std::exchange(relaid, ddp.relayout().after_steps > 0) && relaid) {
       note_relayout(run, number, before);
     }

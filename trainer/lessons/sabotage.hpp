@@ -3,7 +3,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "trainer/cli/options.hpp"
 #include "trainer/models/model.hpp"
@@ -19,6 +21,33 @@ inline uint64_t rank_that_reads(const TrainOptions& options, uint64_t rank) {
 inline uint64_t order_of_epoch(const TrainOptions& options, uint64_t epoch) {
   return options.sabotage == "no-set-epoch" ? 0 : epoch;
 }
+
+/// Whether samples are drawn in another order than the data's.
+inline bool shuffles(const TrainOptions& options) { return options.sabotage != "unshuffled"; }
+
+/// Gradients that are summed over the ranks and not divided are N times their mean; that is what a
+/// rate N times as high does (with SGD).
+inline double rate_of(const TrainOptions& options, double rate, int ranks) {
+  return options.sabotage == "sum" ? rate * ranks : rate;
+}
+
+/// Calls `read` before the first layer of the fifth forward pass.
+class LoneReader : public ForwardListener {
+ public:
+  LoneReader(int first_layer, std::function<void()> read, ForwardListener& next)
+      : first_layer_(first_layer), read_(std::move(read)), next_(next) {}
+
+  void forward_begins(int layer) override {
+    if (read_ && layer == first_layer_ && ++passes_ == 5) read_();
+    next_.forward_begins(layer);
+  }
+
+ private:
+  const int first_layer_;
+  const std::function<void()> read_;
+  ForwardListener& next_;
+  int passes_ = 0;
+};
 
 /// Delays the first layer of each forward pass on the last rank, as a slow disk, a hot core or a
 /// neighbour's job would. It sleeps, so that on a machine with few cores it delays nobody else.

@@ -139,6 +139,16 @@ Json gradients_of(const Evidence& e) {
   return gradients;
 }
 
+/// In the order in which they lie in buckets, so that another program can lay buckets out.
+Json tensors_of(const Evidence& e) {
+  Json tensors = Json::array();
+  for (const DdpTensor& tensor : e.facts.ddp.tensors()) {
+    tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+    if (tensor.adds_to >= 0) tensors.back()["adds_to"] = tensor.adds_to;
+  }
+  return tensors;
+}
+
 Json config_cap(const TrainOptions& options) { return to_json(options)["bucket_cap_mb"]; }
 
 std::string cap_in_words(const TrainOptions& options) {
@@ -277,8 +287,10 @@ void account(const Evidence& e, Json& summary) {
                           .buckets = account_buckets(e, summary["buckets"]),
                           .lateness = e.all.lateness};
   summary["exposed_cost_ms"] = e.all.exposed_cost_ms;
+  summary["tensors"] = tensors_of(e);
   summary["gradients"] = gradients_of(e);
   summary["backward_ms"] = e.measured.backward_ms();
+  summary["update_ms"] = e.updates_along ? e.measured.optimizer_ms() : 0;
   summary["accounting"] = whole_step(e);
   summary["last_rank"] = {{"rank", e.all.lateness.rank},
                           {"share", e.all.lateness.share},

@@ -21,6 +21,7 @@ Result<RankSamples> RankSamples::create(const TrainOptions& options, const Datas
   const DistributedSampler sampler({.samples = data.samples(),
                                     .ranks = own_data ? 1 : ranks,
                                     .rank = own_data ? 0 : rank_that_reads(options, rank),
+                                    .shuffle = shuffles(options),
                                     .seed = options.seed,
                                     .tail = options.sampler_tail == "drop"
                                                 ? DistributedSampler::Tail::kDrop
