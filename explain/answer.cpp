@@ -20,6 +20,8 @@ constexpr AnswerRow kAnswers[] = {
     {"predict", predict},
     {"schedule", schedule_steps},
     {"verify", verify_schedule},
+    {"replay", replay},
+    {"scaling", scaling},
 };
 
 Result<Json> answer_of(std::string_view text) {

@@ -12,5 +12,7 @@ Result<Json> profile(const PageRequest& request);
 Result<Json> predict(const PageRequest& request);
 Result<Json> schedule_steps(const PageRequest& request);
 Result<Json> verify_schedule(const PageRequest& request);
+Result<Json> replay(const PageRequest& request);
+Result<Json> scaling(const PageRequest& request);
 
 }  // namespace rondo::explain

@@ -24,7 +24,7 @@ constexpr double kMostElements = 1 << 30;
 constexpr size_t kPiecesListed = 64;
 
 /// The links of the replayed step, and what an all-reduce over them costs.
-struct Wire {
+struct PacedLinks {
   int ranks;
   double wire_bytes, scale;
   tuner::LinkProfile links;
@@ -48,8 +48,8 @@ struct Wire {
   }
 };
 
-Result<Wire> read_wire(const Request& request, double element_bytes) {
-  Wire wire{.ranks = static_cast<int>(RONDO_TRY(request.whole("ranks", 2, 4096))),
+Result<PacedLinks> read_wire(const PageRequest& request, double element_bytes) {
+  PacedLinks wire{.ranks = static_cast<int>(RONDO_TRY(request.whole("ranks", 2, 4096))),
             .wire_bytes = RONDO_TRY(request.number("wire_bytes", 0.25, 8, element_bytes)),
             .scale = RONDO_TRY(request.number("scale", 1e-3, 1e3, 1.0)),
             .links = {}};
@@ -66,7 +66,7 @@ Result<Wire> read_wire(const Request& request, double element_bytes) {
   return wire;
 }
 
-Result<std::vector<size_t>> read_shape(const Request& tensor, const Json& extents) {
+Result<std::vector<size_t>> read_shape(const PageRequest& tensor, const Json& extents) {
   std::vector<size_t> shape;
   double elements = 1;
   for (const Json& extent : extents) {
@@ -82,13 +82,13 @@ Result<std::vector<size_t>> read_shape(const Request& tensor, const Json& extent
   return shape;
 }
 
-Result<std::vector<DdpTensor>> read_tensors(const Request& request) {
+Result<std::vector<DdpTensor>> read_tensors(const PageRequest& request) {
   const Json* const list = RONDO_TRY(request.list("tensors", kMostTensors));
   if (list == nullptr || list->empty()) return request.refuse("tensors", "are missing");
   std::vector<DdpTensor> tensors;
   double elements = 0;
   for (size_t t = 0; t < list->size(); ++t) {
-    const Request one = RONDO_TRY(request.item("tensors", t));
+    const PageRequest one = RONDO_TRY(request.item("tensors", t));
     const Json* const extents = RONDO_TRY(one.list("shape", 8));
     if (extents == nullptr) return one.refuse("shape", "is missing");
     DdpTensor tensor{.name = RONDO_TRY(one.text("name", 256)),
@@ -110,7 +110,7 @@ Result<std::vector<DdpTensor>> read_tensors(const Request& request) {
   return tensors;
 }
 
-Result<std::vector<trainer::GradientTime>> read_gradients(const Request& request,
+Result<std::vector<trainer::GradientTime>> read_gradients(const PageRequest& request,
                                                           const std::vector<DdpTensor>& tensors) {
   const Json* const list = RONDO_TRY(request.list("gradients", kMostGradients));
   if (list == nullptr) return request.refuse("gradients", "are missing");
@@ -118,7 +118,7 @@ Result<std::vector<trainer::GradientTime>> read_gradients(const Request& request
   for (size_t t = 0; t < tensors.size(); ++t) numbers.emplace(tensors[t].name, t);
   std::vector<trainer::GradientTime> times;
   for (size_t g = 0; g < list->size(); ++g) {
-    const Request one = RONDO_TRY(request.item("gradients", g));
+    const PageRequest one = RONDO_TRY(request.item("gradients", g));
     const auto tensor = numbers.find(RONDO_TRY(one.text("tensor", 256)));
     if (tensor == numbers.end()) return one.refuse("tensor", "is not one of the tensors");
     times.push_back(
@@ -130,7 +130,7 @@ Result<std::vector<trainer::GradientTime>> read_gradients(const Request& request
 }
 
 /// Linear between prices, as kDdpAutoCap has it: the search asks for some ten thousand sizes.
-ddp::CostCurve cost_curve(const Wire& wire, const ddp::BucketLayout& layout) {
+ddp::CostCurve cost_curve(const PacedLinks& wire, const ddp::BucketLayout& layout) {
   std::vector<ddp::CostCurve::PricedSize> prices;
   for (size_t elements = 16; prices.empty() || prices.back().elements < layout.gradient_elements;
        elements += (elements + 1) / 2) {
@@ -140,7 +140,7 @@ ddp::CostCurve cost_curve(const Wire& wire, const ddp::BucketLayout& layout) {
 }
 
 /// Where kDdpAutoCap would cut this step, which was measured with `present`.
-std::vector<DdpBucket> automatic(const StepModel& model, const Wire& wire,
+std::vector<DdpBucket> automatic(const StepModel& model, const PacedLinks& wire,
                                  const ddp::BucketLayout& present) {
   const auto reported = [&](size_t tensor) {
     std::vector<size_t> parts;
@@ -185,12 +185,12 @@ Json pieces_json(const StepModel& model, const DdpBucket& bucket) {
 }
 
 /// Each bucket's way; sums what is exposed.
-Json buckets_json(const StepModel& model, const Wire& wire, const std::vector<DdpBucket>& layout) {
+Json buckets_json(const StepModel& model, const PacedLinks& wire, const std::vector<DdpBucket>& layout) {
   const auto times = trainer::time_buckets(model, layout);
   const auto replayed = trainer::replay(times, model.backward_ms);
   Json buckets = Json::array();
   for (size_t b = 0; b < layout.size(); ++b) {
-    const Wire::Cost cost = wire.cost(layout[b].count);
+    const PacedLinks::Cost cost = wire.cost(layout[b].count);
     buckets.push_back({{"bytes", wire.wire_bytes * static_cast<double>(layout[b].count)},
                        {"tensors", layout[b].pieces.size()},
                        {"pieces", pieces_json(model, layout[b])},
@@ -211,10 +211,10 @@ Json cap_json(const CapPrediction& p) {
 
 }  // namespace
 
-Result<Json> replay(const Request& request) {
+Result<Json> replay(const PageRequest& request) {
   const auto element_bytes =
       static_cast<size_t>(RONDO_TRY(request.whole("element_bytes", 1, 8, 4)));
-  const Wire wire = RONDO_TRY(read_wire(request, static_cast<double>(element_bytes)));
+  const PacedLinks wire = RONDO_TRY(read_wire(request, static_cast<double>(element_bytes)));
   StepModel model{.tensors = RONDO_TRY(read_tensors(request)),
                   .element_bytes = element_bytes,
                   .ready = {},

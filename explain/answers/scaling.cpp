@@ -20,7 +20,7 @@
 namespace rondo::explain {
 namespace {
 
-constexpr size_t kMostRows = 64;
+constexpr size_t kMostWorlds = 64;
 
 struct Training {
   double parameters, gradient_bytes, compute_ms, hidden, bucket_bytes;
@@ -37,7 +37,7 @@ struct Training {
 };
 
 /// GB/s and microseconds of the links between ranks, and of the one between hosts.
-tuner::LinkProfile links_of(double link_gb_s, double link_us, double host_gb_s, double host_us) {
+tuner::LinkProfile scaling_links(double link_gb_s, double link_us, double host_gb_s, double host_us) {
   tuner::LinkProfile nothing = tuner::shared_memory_profile();
   for (const tuner::Constant& constant : tuner::kConstants) nothing.*constant.value = 0;
   tuner::LinkProfile links =
@@ -47,7 +47,7 @@ tuner::LinkProfile links_of(double link_gb_s, double link_us, double host_gb_s, 
   return links;
 }
 
-Result<Training> read_training(const Request& r) {
+Result<Training> read_training(const PageRequest& r) {
   Training t{.parameters = RONDO_TRY(r.number("parameters", 1, 1e14)),
              .gradient_bytes = RONDO_TRY(r.number("gradient_bytes", 0.25, 8)),
              .compute_ms = RONDO_TRY(r.number("compute_ms", 1e-3, 1e9)),
@@ -63,7 +63,7 @@ Result<Training> read_training(const Request& r) {
   if (t.bytes() / std::max(1.0, t.bucket_bytes) > 1e9 && t.bucket_bytes > 0) {
     return r.refuse("bucket_bytes", "makes more than 1e9 all-reduces");
   }
-  t.links = links_of(link_gb_s, link_us, host_gb_s, host_us);
+  t.links = scaling_links(link_gb_s, link_us, host_gb_s, host_us);
   return t;
 }
 
@@ -112,9 +112,9 @@ Json half_lost(const Json& rows, const char* way) {
 
 }  // namespace
 
-Result<Json> scaling(const Request& request) {
+Result<Json> scaling(const PageRequest& request) {
   const Training training = RONDO_TRY(read_training(request));
-  const Json* const list = RONDO_TRY(request.list("ranks", kMostRows));
+  const Json* const list = RONDO_TRY(request.list("ranks", kMostWorlds));
   if (list == nullptr) return request.refuse("ranks", "is missing");
   Json rows = Json::array();
   for (const Json& ranks : *list) {
