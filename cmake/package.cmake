@@ -38,6 +38,8 @@ if(RONDO_TRAINER)  # what rondo-train reads without --data
   cmake_path(GET RONDO_DEFAULT_TEXT FILENAME text_name)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/${text_dir} RENAME ${text_name})
 endif()
+# The page that explains, where scripts/page has built it: for rondo-plan --page, and for people.
+install(FILES ${PROJECT_SOURCE_DIR}/build/explain.html DESTINATION ${CMAKE_INSTALL_DATADIR}/rondo OPTIONAL)
 set(RONDO_PROGRAMS rondo-run rondo-status rondo-perf rondo-plan rondo-train)
 set(RONDO_PEERS rondo-perf-mpi rondo-perf-gloo rondo-perf-nccl)  # need the peers' libraries
 foreach(program ${RONDO_PROGRAMS})

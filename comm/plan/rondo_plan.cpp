@@ -11,16 +11,20 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <vector>
 
 #include "comm/base/counted.hpp"
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/launch/unknown_variables.hpp"
+#include "comm/plan/page.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "comm/topology/cpus.hpp"
 #include "comm/tuner/default_profile.hpp"
+#include "comm/tuner/profile_file.hpp"
 #include "kernels/host/cpu_mask.hpp"
 #include "rondo/rondo.h"
 #include "transport/pace/pace.hpp"
@@ -35,7 +39,9 @@ constexpr const char* kStdout = "-";
 
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string hosts, links, pace, json, svg, size;
+  std::string hosts, links, pace, json, svg, size, page_file;
+  std::vector<std::string> measured;
+  bool page = false;
   int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
 };
 
@@ -99,7 +105,7 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
 }
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
-  app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames))->required();
+  app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames));
   auto* ranks = app.add_option("--ranks", flags.ranks, "number of ranks, all on one host")
                     ->check(CLI::Range(1, base::kMaxScheduleRanks));
   app.add_option("--hosts", flags.hosts,
@@ -139,6 +145,14 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "draw one hop only, counted from 1: two rows of boxes and what passes between")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(svg);
+  auto* page = app.add_flag("--page", flags.page,
+                            "instead of a plan: the page that explains (explain/README.md), with "
+                            "this machine's link profile in it");
+  app.add_option("-o", flags.page_file, "the page's file; -: stdout")->needs(page);
+  app.add_option("--measured", flags.measured,
+                 "for the page: files of rondo-perf --json, scripts/compare --json and rondo-train "
+                 "--json")
+      ->needs(page);
 }
 
 void read_ranks(const PlanFlags& flags, PlanRequest& r) {
@@ -164,6 +178,7 @@ void read_ranks(const PlanFlags& flags, PlanRequest& r) {
 
 PlanRequest read_request(const PlanFlags& flags) {
   PlanRequest r;
+  if (flags.collective.empty()) throw CLI::RequiredError("COLLECTIVE");
   r.collective = parse_or_refuse<Collective>("COLLECTIVE", flags.collective, kCollectiveNames);
   r.algorithm = parse_or_refuse<Algorithm>("--algorithm", flags.algorithm, kAlgorithmNames);
   r.type = parse_or_refuse<DataType>("-d", flags.type, kDataTypeNames);
@@ -257,6 +272,32 @@ Status write_files(const PlanFlags& flags, const ExplainedPlan& plan) {
       flags.svg, to_svg(flags.svg_hop == 0 ? picture : only_hop(picture, flags.svg_hop), caption));
 }
 
+/// What links_of() would begin with, as JSON; empty where that is the built-in profile.
+Result<std::string> profile_text(const PlanFlags& flags) {
+  const std::string own = tuner::default_profile_path();
+  const bool none = flags.links.empty() && (own.empty() || access(own.c_str(), R_OK) != 0);
+  if (none || flags.links == tuner::kBuiltIn) {
+    spdlog::info("no calibrated link profile: the page has the built-in one (rondo-perf --calibrate writes one)");
+    return std::string();
+  }
+  return tuner::to_json_text(
+      RONDO_TRY(tuner::find_profile(flags.links, tuner::shared_memory_profile())));
+}
+
+Status write_page(const PlanFlags& flags) {
+  if (!flags.collective.empty() || flags.page_file.empty()) {
+    return {Code::kInvalidArgument,
+            "--page is of a machine and not of one operation: rondo-plan --page [--measured "
+            "FILES] -o page.html"};
+  }
+  const std::string path = RONDO_TRY(find_page());
+  std::ifstream file(path, std::ios::binary);
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  if (!file) return {Code::kSystem, "cannot read '" + path + "': " + std::strerror(errno)};
+  const PageData data{.profile = RONDO_TRY(profile_text(flags)), .measured = flags.measured};
+  return write_file(flags.page_file, RONDO_TRY(with_data(page, data)));
+}
+
 /// A wrong value is the caller's mistake; everything else is a failure.
 int failed(const Status& status) {
   spdlog::error("{}", status.to_string());
@@ -273,9 +314,13 @@ int run(int argc, char** argv) {
   add_flags(app, flags);
   try {
     app.parse(argc, argv);
-    request = read_request(flags);
+    if (!flags.page) request = read_request(flags);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kMistake;
+  }
+  if (flags.page) {
+    const Status written = write_page(flags);
+    return written.ok() ? 0 : failed(written);
   }
   request.cores = cores_of(flags);
   auto links = links_of(flags, request);

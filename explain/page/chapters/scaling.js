@@ -77,7 +77,7 @@ export const chapter = {
       question: "a model of 7 billion parameters in bf16, links of 50 GB/s, 430 ms of compute in a step, all of which can hide communication: 8 ranks reach 88 %. And 256 ranks?",
       options: [["77 %", true], ["about half", false], ["about 3 %, 8/256", false], ["88 %", false]].map(([label, right]) => ({label, right})),
       because: [`88, 82, 79 and 77 % on 8, 16, 32 and 256 ranks: each sends 2(N-1)/N of 14 GB, which is 24.5 GB on 8 and never more than 28 GB. Alone, the model of the lesson has no point at which it breaks down; the assumptions below make one. `,
-        source("comm/tuner/cost.cpp", "Price price(const PriceQuestion& question")],
+        source("comm/tuner/cost.cpp", "Price price(const Question& question")],
     });
     root.append(
       guess(context, {name: "guess", ask, hidden: [picture.root, numbers.root, effects.root, formula, remark]}),

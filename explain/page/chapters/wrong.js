@@ -85,7 +85,10 @@ export const chapter = {
     const own = [];
     const about = () => PITFALLS[context.state.mistake];
     const runs = () => (own.length ? own : recorded.pitfalls.find((p) => p.name === context.state.mistake)?.runs ?? []);
-    const series = () => runs().map((r, i) => ({name: r.title, colour: i, strong: i === 1, marks: r.curve.length < 3, points: r.curve.map(([x, y]) => ({x, y}))}));
+    // What explodes would press everything else flat: it leaves the figure, and stays in the table.
+    const highest = () => 2.5 * Math.max(...runs().flatMap((r) => r.curve.slice(0, 3).map(([, y]) => y)));
+    const series = () => runs().map((r, i) => ({name: r.title, colour: i, strong: i === 1, marks: r.curve.length < 5,
+      points: r.curve.filter(([, y]) => y <= highest()).map(([x, y]) => ({x, y}))}));
     const names = el("div");
     const curves = figure({
       name: "pitfall", title: "The loss of both runs",
