@@ -161,6 +161,30 @@ class Page(unittest.TestCase):
                             self.assertEqual(self.tab.js(f"return checks.{check}()"), [], check)
                         self.tab.shot(f"{chapter}-{width}-{scheme}")
 
+    def test_what_looks_can_fail(self):
+        """Each check of checks.js finds a fault of its kind."""
+        faults = {
+            "contrast": "<p style='color: #aaa; background: #fff'>pale</p>",
+            "graphics": "<figure><div class='drawing'><svg role='img'><path class='line' stroke='#ddd' d='M0 0h9'></path></svg></div></figure>",
+            "structure": "<p id='content'>twice</p>",
+            "width": "<p class='wide-one'>wide</p>",
+            "drawings": "<figure id='f'><div class='drawing'><svg viewBox='0 0 20 20' width='20' height='20'><text x='15' y='10'>too long</text></svg></div></figure>",
+            "targets": "<button class='low'>low</button>",
+        }
+        for check, markup in faults.items():
+            with self.subTest(check=check):
+                self.fresh()
+                self.assertEqual(self.tab.js(f"return checks.{check}()"), [])
+                self.tab.js("""
+                    document.querySelector("main").insertAdjacentHTML("beforeend", arguments[0].replace(/style='[^']*'/, ""));
+                    const last = document.querySelector("main").lastElementChild;
+                    const set = (element, values) => element && Object.assign(element.style, values);
+                    if (arguments[1] === "contrast") set(last, {color: "#aaa", background: "#fff"});
+                    if (arguments[1] === "graphics") set(last.querySelector("path"), {stroke: "#ddd"});
+                    if (arguments[1] === "width") set(last, {width: "3000px", maxWidth: "none"});
+                    if (arguments[1] === "targets") set(last, {height: "12px", minHeight: "0", padding: "0"});""", markup, check)
+                self.assertGreater(len(self.tab.js(f"return checks.{check}()")), 0)
+
     def test_hidden_until_guessed(self):
         for chapter in self.chapters:
             with self.subTest(chapter=chapter):

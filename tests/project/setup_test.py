@@ -13,6 +13,7 @@ COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
 ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
               "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen", "clang",
               "libclang-rt-14-dev", "libucx-dev", "iproute2", "libpmix-dev", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
+BROWSER = {"chromium", "chromium-driver", "python3-selenium"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
 
 
@@ -61,6 +62,8 @@ def with_apt(machine):
     _, _, _, everything = machine.run("setup")
     check(everything == demo | ONLY_TESTS, f"for building and testing: {everything ^ (demo | ONLY_TESTS)} differ")
     check(machine.run("setup", "docs")[3] == {"doxygen", "python3"}, "docs needs other packages")
+    page = machine.run("setup", "page")[3]
+    check(BROWSER < page and page - BROWSER < everything, f"page needs {page}")
     check(machine.run("setup", "lint")[3] == everything | LINT, "lint adds other packages")
 
     machine.has_apt(" ".join(everything - {"catch2"}))

@@ -2,7 +2,7 @@
 import {controls, picker, slider} from "../lib/controls.js";
 import {el} from "../lib/dom.js";
 import {figure, table} from "../lib/figure.js";
-import {bandwidth, binary, bytes, digits, time, whole as commas} from "../lib/format.js";
+import {bandwidth, binary, bytes, digits, formula as written, time, whole as commas} from "../lib/format.js";
 import {guess, guessField} from "../lib/guess.js";
 import {legend, plot} from "../lib/plot.js";
 import {source} from "../lib/source.js";
@@ -54,7 +54,7 @@ function partsOf(bill, candidate) {
     ["copies by the kernel", "", "", candidate.process_copy_us],
     ["hops over the network, one after the other", digits(t.wire_hops), price(links.wire_alpha_us, " each"), t.wire_hops * links.wire_alpha_us],
     ["messages of the busiest rank", digits(t.wire_messages), price(links.wire_message_us, " each"), t.wire_messages * links.wire_message_us],
-    [`bytes over the busiest host's link${t.wire_text ? `: ${t.wire_text.replace(" * ", " · ")}` : ""}`, bytes(t.wire_bytes), perByte(links.wire_us_per_byte), t.wire_bytes * links.wire_us_per_byte],
+    [`bytes over the busiest host's link${t.wire_text ? `: ${written(t.wire_text)}` : ""}`, bytes(t.wire_bytes), perByte(links.wire_us_per_byte), t.wire_bytes * links.wire_us_per_byte],
   ].filter(([, , , us]) => us > 0);
 }
 
@@ -138,7 +138,7 @@ export const chapter = {
       const volumes = new Map(at.volumes.map((v) => [v.algorithm, v]));
       const best = usable(row)[0].us;
       const sent = (v) => (v === undefined ? null : (v.sent > 0 ? v.sent : v.fetched) * state.size);
-      const said = (v) => (v === undefined ? "" : (v.sent > 0 ? v.sent_formula : v.fetched_formula).replace(" * ", " · "));
+      const said = (v) => (v === undefined ? "" : written(v.sent > 0 ? v.sent_formula : v.fetched_formula));
       compared.update(
         [{label: "Algorithm"}, {label: "Time", numeric: true, format: time}, {label: "Times the fastest", numeric: true, format: (v) => digits(v)},
           {label: "Busiest rank moves", numeric: true, format: bytes}, {label: "Formula"}, {label: "algbw", numeric: true, format: bandwidth}, {label: "busbw", numeric: true, format: bandwidth}],
@@ -165,7 +165,7 @@ function busSection(context) {
   });
   const lines = () => [
     {name: "algbw = S / time", colour: 1, marks: true, points: points.map((p) => ({x: p.n, y: p.algbw / 1e9}))},
-    {name: "busbw = algbw · 2(N-1)/N", colour: 0, marks: true, points: points.map((p) => ({x: p.n, y: p.busbw / 1e9}))},
+    {name: "busbw = algbw · 2(N−1)/N", colour: 0, marks: true, points: points.map((p) => ({x: p.n, y: p.busbw / 1e9}))},
   ];
   const names = el("div");
   const drawing = figure({
@@ -187,14 +187,14 @@ function busSection(context) {
     drawing.update();
     names.replaceChildren(legend(lines()));
     const nearest = points.reduce((a, b) => (Math.abs(b.n - state.ranks) < Math.abs(a.n - state.ranks) ? b : a));
-    numbers.textContent = `${nearest.n} ranks: algbw ${bandwidth(nearest.algbw)}, times 2(N-1)/N = ${digits(nearest.factor, 4)}: busbw ${bandwidth(nearest.busbw)}.`;
+    numbers.textContent = `${nearest.n} ranks: algbw ${bandwidth(nearest.algbw)}, times 2(N−1)/N = ${digits(nearest.factor, 4)}: busbw ${bandwidth(nearest.busbw)}.`;
   });
   return [
     el("h2", {}, "algbw and busbw"),
     guess(context, {name: "bus", hidden: [shown], ask: () => ({
       question: "the same gradient is summed over more and more ranks by the ring. What happens to S / time, which is called algbw?",
       options: [{label: "It stays", right: false}, {label: "It falls to half, and no further", right: true}, {label: "It falls like 1/N", right: false}, {label: "It grows", right: false}],
-      because: ["Each rank sends 2(N-1)/N · S. The time grows with this factor, from S to nearly 2S, and no further. busbw is what the links really carry: algbw times the factor. It stays a little below the link's 1 GB/s, because memory works, too."],
+      because: ["Each rank sends 2(N−1)/N · S. The time grows with this factor, from S to nearly 2S, and no further. busbw is what the links really carry: algbw times the factor. It stays a little below the link's 1 GB/s, because memory works, too."],
     })}),
     shown,
   ];

@@ -150,7 +150,7 @@ export const chapter = {
         picker(context, "show", {label: "Show", options: () => [{value: ALL, label: "everything"}, ...names.map((value) => ({value}))]}),
         toggle(context, "plain", {label: "Without corrections", hint: "The profile's constants alone.", disabled: () => set.profile === null})),
       about,
-      dropPlace({label: "Your own: drop or choose files of rondo-perf --json, rondo-perf --calibrate, or scripts/compare --json", take: (file) => take(context, file)}),
+      dropPlace({label: ["Your own: drop or choose files of ", el("code", {}, "rondo-perf --json"), ", ", el("code", {}, "rondo-perf --calibrate"), ", or ", el("code", {}, "scripts/compare --json")], take: (file) => take(context, file)}),
       guess(context, {name: "guess", hidden: [results], ask: () => {
         const typical = median(both().map(off));
         const at = Number.isNaN(typical) ? -1 : BOUNDS.filter((b) => typical > b).length;
@@ -162,11 +162,11 @@ export const chapter = {
       }}),
       results,
       el("h2", {}, "What a profile is"),
-      el("p", {}, "Fourteen constants that rondo-perf --calibrate fits to timings, and a table of what they leave unexplained (",
+      el("p", {}, "Fourteen constants that ", el("code", {}, "rondo-perf --calibrate"), " fits to timings, and a table of what they leave unexplained (",
         source("comm/tuner/profile.hpp", "struct LinkProfile {"), "). Everything that the model predicts, and with it which algorithm runs, follows from them."),
       constants.root);
     context.onState(() => {
-      about.replaceChildren(set.about, set.from ? ` (${set.from})` : "");
+      about.replaceChildren(set.about, " ", set.from ? el("code", {}, set.from) : "");
       none.hidden = rows.length > 0;
       for (const part of [times.root, listed.root, verdict]) part.hidden = rows.length === 0;
       wrong.root.hidden = both().length === 0;

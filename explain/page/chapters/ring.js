@@ -2,7 +2,7 @@
 import {button, controls, picker, slider} from "../lib/controls.js";
 import {el} from "../lib/dom.js";
 import {figure, table} from "../lib/figure.js";
-import {bytes, counted, whole as commas} from "../lib/format.js";
+import {bytes, counted, formula as written, whole as commas} from "../lib/format.js";
 import {guess, guessField} from "../lib/guess.js";
 import {source} from "../lib/source.js";
 import {short, flag, whole, word} from "../lib/state.js";
@@ -41,8 +41,8 @@ function busiest(plan) {
 /** Answers to choose from; the right one is among them, and no two have one value. */
 function volumeOptions(plan, {value, formula}) {
   const n = plan.ranks;
-  const some = [["S", 1], ["(N-1)/N · S", (n - 1) / n], ["2(N-1)/N · S", 2 * (n - 1) / n], ["(N-1) · S", n - 1], ["N · S", n]];
-  if (!some.some(([, v]) => Math.abs(v - value) < 1e-9)) some.push([formula.replace(" * ", " · "), value]);
+  const some = [["S", 1], ["(N−1)/N · S", (n - 1) / n], ["2(N−1)/N · S", 2 * (n - 1) / n], ["(N−1) · S", n - 1], ["N · S", n]];
+  if (!some.some(([, v]) => Math.abs(v - value) < 1e-9)) some.push([written(formula), value]);
   const distinct = some.filter(([, v], i) => some.findIndex(([, w]) => Math.abs(v - w) < 1e-9) === i);
   return distinct.map(([label, v]) => ({label: `${label} = ${bytes(v * S)}`, right: Math.abs(v - value) < 1e-9}));
 }
@@ -64,8 +64,8 @@ function ask(plan) {
     question: `S = ${bytes(S)}, N = ${n}. How many bytes does the busiest rank ${most.verb}?`,
     options: volumeOptions(plan, most),
     because: [
-      `It is ${most.formula.replace(" * ", " · ")} = ${commas(most.value * S)} bytes. `,
-      ringSum ? `A chunk is S/N. Each goes N-1 hops while it is summed, and N-1 hops more while the sum is handed out, and all links work in every step. With more ranks the factor comes near 2 and never reaches it: ` :
+      `It is ${written(most.formula)} = ${commas(most.value * S)} bytes. `,
+      ringSum ? `A chunk is S/N. Each goes N−1 hops while it is summed, and N−1 hops more while the sum is handed out, and all links work in every step. With more ranks the factor comes near 2 and never reaches it: ` :
         "The counters below come to the same: ",
       source("comm/algorithms/formulas.hpp", "Amount there_and_back() const"), ".",
     ],
@@ -185,7 +185,7 @@ export const chapter = {
       counters.update(
         [{label: "Rank"}, {label: "Sent so far", numeric: true, format: commas}, {label: "In the end", numeric: true, format: commas},
           {label: "Formula"}, {label: "Read so far", numeric: true, format: commas}, {label: "In the end", numeric: true, format: commas}, {label: "Formula"}],
-        plan.bytes.map((b, r) => [r, so_far[r].sent, b.sent, b.sent_formula, so_far[r].fetched, b.fetched, b.fetched_formula]));
+        plan.bytes.map((b, r) => [r, so_far[r].sent, b.sent, written(b.sent_formula), so_far[r].fetched, b.fetched, written(b.fetched_formula)]));
     });
   },
 };

@@ -50,7 +50,7 @@ export async function readFile(file) {
 }
 
 /**
- * A place to drop files on, with a button to choose them. `take({name, text, document})` uses a file or throws Unusable, and
+ * A place to drop files on, with a button to choose them; `label` is a text or a list of texts and elements. `take({name, text, document})` uses a file or throws Unusable, and
  * may return a sentence about what it did.
  */
 export function dropPlace({label, take}) {

@@ -50,3 +50,8 @@ export function whole(value) {
 export function counted(count, noun) {
   return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
+
+/** A formula of rondo's, such as 2(N-1)/N * S, as people write it; it does not break at the minus. */
+export function formula(text) {
+  return text.replaceAll(" * ", " · ").replaceAll("-", "−");
+}
