@@ -49,7 +49,7 @@ struct DeviceReport {
 struct DeviceLinks {
   transport::cuda_ipc::SegmentSizes shape;
   uint32_t rank;
-  bool one_gpu = false;        // all ranks are threads of one process on one GPU
+  bool one_gpu = false;                  // all ranks are threads of one process on one GPU
   const uint64_t* host_abort;            // not 0: waiting kernels end
   DeviceReport* reports;                 // [channel]
   std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them
@@ -77,9 +77,9 @@ struct DeviceOperation {
   DataType type;
   ReduceOp op;
   Protocol protocol;
-  bool direct;       // peers touch these buffers, and get their addresses
-  uint32_t divisor;  // in finishing moves
-  bool scaled;       // In is multiplied by `factor` wherever it is read
+  bool direct;            // peers touch these buffers, and get their addresses
+  uint32_t divisor;       // in finishing moves
+  bool scaled;            // In is multiplied by `factor` wherever it is read
   bool for_peers = true;  // peers can access these buffers; REQUIRES: else `staged`
   double factor;
   uint64_t fingerprint;   // of the call: what all ranks must agree on

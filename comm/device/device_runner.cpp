@@ -562,7 +562,8 @@ Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Opera
   const auto find = [&](const engine::ExecutionPlan& plan) {
     return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
   };
-  const Uploaded* const plan = RONDO_TRY(find(prepared.direct ? *prepared.direct : prepared.staged));
+  const Uploaded* const plan =
+      RONDO_TRY(find(prepared.direct ? *prepared.direct : prepared.staged));
   if (!asks(prepared)) return Programmed{plan, nullptr};
   const Uploaded* const staged = RONDO_TRY(find(prepared.staged));
   return Programmed{plan, staged};
@@ -613,9 +614,8 @@ Status DeviceRunner::find_dead(std::string_view meanwhile) {
     if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
       continue;
     }
-    return raise({Code::kPeerDied,
-                  fmt::format("rank {} (pid {}) ended while {}; found by rank {}", dead,
-                              state.pid.load(), meanwhile, board_.rank())});
+    return raise({Code::kPeerDied, fmt::format("rank {} (pid {}) ended while {}; found by rank {}",
+                                               dead, state.pid.load(), meanwhile, board_.rank())});
   }
   return {};
 }

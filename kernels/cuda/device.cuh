@@ -1,7 +1,7 @@
 // move_share() on the device: converts floats below 32 bits by instructions where they exist. These
 // equal half.hpp and float8.hpp in every bit but a NaN's, at a tenth of the cost;
-// tests/kernels/cuda compares all patterns on a device. bfloat16 uses integer arithmetic, as on the
-// host, which is as cheap.
+// tests/kernels/cuda compares all patterns on a device. Two halves or bfloat16 of a word are rounded
+// by one instruction. Widening a bfloat16 is a shift, as on the host.
 #pragma once
 
 #include "kernels/cuda/dispatch.hpp"
@@ -22,6 +22,34 @@ struct DeviceHalf {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
     return half;
   }
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  __device__ static uint32_t narrow_pair(Folded lower, Folded upper) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(upper), "f"(lower));
+    return pair;
+  }
+#endif
+};
+
+/// To nearest even; keeps denormals.
+struct DeviceBFloat16 {
+  using Stored = uint16_t;
+  using Folded = float;
+  __device__ static Folded widen(Stored value) { return BFloat16::widen(value); }
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  __device__ static Stored narrow(Folded value) {
+    uint16_t narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
+    return narrow;
+  }
+  __device__ static uint32_t narrow_pair(Folded lower, Folded upper) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(upper), "f"(lower));
+    return pair;
+  }
+#else
+  __device__ static Stored narrow(Folded value) { return BFloat16::narrow(value); }
+#endif
 };
 
 /// An fp8 has the layout of the upper bits of an fp16, denormals included; the exponents' biases
@@ -69,6 +97,7 @@ struct DeviceE5M2 {
 
 struct DeviceFloats {
   using Fp16 = DeviceHalf;
+  using Bf16 = DeviceBFloat16;
   using Fp8E4M3 = DeviceE4M3;
   using Fp8E5M2 = DeviceE5M2;
 };

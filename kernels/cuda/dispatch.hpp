@@ -75,6 +75,7 @@ RONDO_DEVICE inline void bool_move(ReduceOp op, const Move& move, const Share& s
 /// The floats below 32 bits, converted by element.hpp.
 struct HostFloats {
   using Fp16 = Half;
+  using Bf16 = BFloat16;
   using Fp8E4M3 = E4M3;
   using Fp8E5M2 = E5M2;
 };
@@ -95,7 +96,7 @@ RONDO_DEVICE void move_share(DataType type, ReduceOp op, const Move& move, const
     case DataType::kFloat16:
       return float_move<typename Floats::Fp16>(op, move, share);
     case DataType::kBFloat16:
-      return float_move<BFloat16>(op, move, share);
+      return float_move<typename Floats::Bf16>(op, move, share);
     case DataType::kFloat8E4M3:
       return float_move<typename Floats::Fp8E4M3>(op, move, share);
     case DataType::kFloat8E5M2:

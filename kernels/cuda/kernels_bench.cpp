@@ -59,6 +59,11 @@ class Bench {
            "cudaMemcpyAsync");
     });
   }
+  /// Some 100 ms of copies, in which the clocks rise.
+  void warm_up() {
+    double ms = 0;
+    while (ms < 100) ms += 1e-6 * kBatch * 2 * static_cast<double>(bytes_) / copy();
+  }
   double measure(const Subject& subject) {
     const std::byte* sources[kBuffers];
     for (uint32_t s = 0; s < subject.sources; ++s) sources[s] = buffers_[s];
@@ -165,6 +170,7 @@ int run(int argc, char** argv) {
   must(cudaGetDeviceProperties(&device, 0), "no CUDA device");
 
   Bench bench(bytes);
+  bench.warm_up();
   std::vector<Subject> all = subjects();
   std::vector<double> copies;
   for (int round = 0; round < rounds; ++round) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -155,19 +156,34 @@ struct Single {
   RONDO_DEVICE static void put(Raw& raw, int, Stored value) { raw.value = value; }
 };
 
+/// Whether E narrows two values at once, to the lower and the upper half of a word.
+template <class E>
+concept NarrowsPairs = requires(typename E::Folded value) {
+  { E::narrow_pair(value, value) } -> std::same_as<uint32_t>;
+};
+
 /// Narrows the results of fold_places() and stores them at every destination.
 template <class E, class Place, int kUnroll, bool kDivides, class Folded>
 RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Access access,
                                const Folded (&folded)[kUnroll][Place::kElements]) {
+  const auto result = [&](int u, int i) {
+    Folded value = folded[u][i];
+    if constexpr (kDivides && !std::is_same_v<Folded, bool>) {
+      if (move.divisor > 1) value = divide(value, move.divisor);
+    }
+    return value;
+  };
   typename Place::Raw raw[kUnroll];
   for (int u = 0; u < kUnroll; ++u) {
     raw[u] = {};
-    for (int i = 0; i < Place::kElements; ++i) {
-      Folded value = folded[u][i];
-      if constexpr (kDivides && !std::is_same_v<Folded, bool>) {
-        if (move.divisor > 1) value = divide(value, move.divisor);
+    if constexpr (NarrowsPairs<E> && Place::kElements > 1) {
+      for (int i = 0; i < Place::kElements; i += 2) {
+        raw[u].words[i / 2] = E::narrow_pair(result(u, i), result(u, i + 1));
       }
-      Place::put(raw[u], i, E::narrow(value));
+    } else {
+      for (int i = 0; i < Place::kElements; ++i) {
+        Place::put(raw[u], i, E::narrow(result(u, i)));
+      }
     }
   }
   for (uint32_t j = 0; j < move.destination_count; ++j) {

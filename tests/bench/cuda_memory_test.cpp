@@ -1,12 +1,13 @@
 // The order of rondo-perf's calls of CUDA, whose functions the linker replaces (--wrap) by ones that
 // only take note.
+#include "bench/backends/cuda_memory.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "bench/backends/cuda_memory.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace {

@@ -124,6 +124,37 @@ TEST_CASE("Threads together equal the reference at every edge of count and align
   });
 }
 
+// As on the device, where an instruction rounds two values.
+template <class E>
+struct Paired : E {
+  static uint32_t narrow_pair(float lower, float upper) {
+    return E::narrow(lower) | static_cast<uint32_t>(E::narrow(upper)) << 16;
+  }
+};
+struct PairedFloats : HostFloats {
+  using Fp16 = Paired<Half>;
+  using Bf16 = Paired<BFloat16>;
+};
+
+TEST_CASE("Values that are rounded in pairs equal the reference") {
+  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    if (type != DataType::kFloat16 && type != DataType::kBFloat16) return;
+    for (const size_t count : edge_counts(type)) {
+      for (const Placement placement : kPlacements) {
+        const Case c = {type, op, 3, 2, 1, count, placement, 0};
+        Arena expected(c, values), actual(c, values);
+        expected.run(scalar_move_function(c.type, c.op));
+        actual.run([&](const Move& move) {
+          for (size_t t = 3; t-- > 0;) move_share<PairedFloats>(c.type, c.op, move, Share{t, 3});
+        });
+        const ptrdiff_t at = actual.difference(expected);
+        if (at >= 0) FAIL(describe(c) << ": differs at byte " << at);
+        SUCCEED();
+      }
+    }
+  });
+}
+
 TEST_CASE("Threads together equal the reference in scaled sums") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
     if (op != ReduceOp::kSum && op != ReduceOp::kAvg && op != ReduceOp::kScaledSum) return;

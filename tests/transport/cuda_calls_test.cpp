@@ -1,11 +1,12 @@
 // The real calls of CUDA, with some functions of its runtime replaced by the linker (--wrap): what
 // happens to the error that a thread's earlier call has left.
+#include "transport/cuda_ipc/cuda_calls.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <utility>
 
 #include "tests/harness/catch.hpp"
-#include "transport/cuda_ipc/cuda_calls.hpp"
 
 namespace {
 

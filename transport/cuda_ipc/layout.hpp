@@ -50,7 +50,7 @@ struct alignas(kLine) StateLine {
   uint64_t signals;    // raised
   uint64_t published;  // slots for all
   uint64_t by_ll;      // operations by LL that had elements on this channel
-  uint64_t questions;  // operations whose ranks told each other whether peers can access the buffers
+  uint64_t questions;  // operations whose ranks asked whether peers can access the buffers
 };
 
 // PeerLine, written by the peer:

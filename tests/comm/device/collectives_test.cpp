@@ -133,9 +133,9 @@ TEST_CASE("Buffers that other GPUs cannot access go through slots, on all ranks 
   }
   for (int rank = 0; rank < 3; ++rank) {
     for (size_t i = 0; i < calls.size(); ++i) {
-      REQUIRE(issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)],
-                    world.on_stream(rank))
-                  .ok());
+      REQUIRE(
+          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank))
+              .ok());
     }
   }
   world.synchronize();

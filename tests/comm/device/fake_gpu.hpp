@@ -31,7 +31,7 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
-  std::atomic<bool> first_block_is_late{false};  // by some milliseconds
+  std::atomic<bool> first_block_is_late{false};     // by some milliseconds
   std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads, 1) one(const __grid_constant__ Move 
 template __global__ void one<Native<float>, Sum>(const __grid_constant__ Move);
 template __global__ void one<Native<float>, ScaledSum>(const __grid_constant__ Move);
 template __global__ void one<Native<double>, Sum>(const __grid_constant__ Move);
-template __global__ void one<BFloat16, Sum>(const __grid_constant__ Move);
+template __global__ void one<DeviceBFloat16, Sum>(const __grid_constant__ Move);
 template __global__ void one<DeviceHalf, Max>(const __grid_constant__ Move);
 template __global__ void one<DeviceE4M3, Sum>(const __grid_constant__ Move);
 template __global__ void one<Native<uint8_t>, BitXor>(const __grid_constant__ Move);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What nvcc makes of the folds of kernels/cuda/move.hpp, by the machine code of folds.cu for sm_90: that nothing is spilled, and that
 the next source is loaded while one is folded. A 128-bit load under a predicate is one that the compiler has merged with the buffer's
-earlier contents: it is issued only after the previous source has arrived. Needs nvcc, and cuobjdump for the second part.
+earlier contents: it is issued only after the previous source has arrived. And that two halves or bfloat16 are rounded by one
+instruction. Needs nvcc, and cuobjdump for all but the spills.
     loads_test.py SOURCE NVCC FLAGS..."""
 import os
 import pathlib
@@ -15,6 +16,8 @@ SKIPPED = 77
 SOURCE, NVCC, FLAGS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
 FOLDS = SOURCE / "tests/kernels/cuda/folds.cu"
 WIDE_LOAD = re.compile(r"\bLDG?\.E\.(?:\w+\.)*128\b")
+# Of two registers: with RZ it rounds one value.
+ROUNDS_TWO = re.compile(r"\bF2FP\.(BF16\.F32|F16\.F32|BF16|F16)\S* R\d+, R\d+, R\d+")
 PREDICATED = re.compile(r"@!?U?P\w+\s+LDG?\.E\.(?:\w+\.)*128\b")
 
 
@@ -46,6 +49,11 @@ def main():
         sys.exit(f"only {len(loads)} loads of 128 bits in {folds} folds")
     if merged:
         sys.exit(f"{len(merged)} of {len(loads)} loads of 128 bits are predicated, such as\n" + "\n".join(merged[:4]))
+    pairs = ROUNDS_TWO.findall(code)
+    for kind in ("BF16", "F16"):
+        # Four vectors of four pairs in a sum, two in a maximum.
+        if sum(found.startswith(kind) for found in pairs) < 8:
+            sys.exit(f"{kind}: {len(pairs)} instructions that round two values, {pairs[:4]}")
     print(f"{folds} folds spill nothing; none of their {len(loads)} loads of 128 bits is predicated")
     return 0
 

@@ -207,12 +207,12 @@ TEST_CASE("On a GPU, two communicators of the same ranks do not disturb each oth
       std::byte* const b = rank.give(mine.data(), mine.size() * 4);
       rank.meet();
       for (int i = 0; i < 3; ++i) {
-        expect_ok(rank->all_reduce(a, a, mine.size(), DataType::kInt32, ReduceOp::kSum,
-                                   rank.options()),
-                  "the first");
-        expect_ok(second->all_reduce(b, b, mine.size(), DataType::kInt32, ReduceOp::kSum,
-                                     rank.options()),
-                  "the second");
+        expect_ok(
+            rank->all_reduce(a, a, mine.size(), DataType::kInt32, ReduceOp::kSum, rank.options()),
+            "the first");
+        expect_ok(
+            second->all_reduce(b, b, mine.size(), DataType::kInt32, ReduceOp::kSum, rank.options()),
+            "the second");
       }
       for (const std::byte* result : {a, b}) {
         std::vector<int32_t> found(mine.size());

@@ -457,7 +457,8 @@ int run(int argc, char** argv) {
   const auto measure = [&](int ranks, Algorithm algorithm, Protocol protocol, uint64_t bytes) {
     if (bytes > options.largest) return;
     Options own = options;
-    if (own.channels == 0) own.channels = std::clamp((multiprocessors - 4) / ranks, 1, base::kMaxChannels);
+    if (own.channels == 0)
+      own.channels = std::clamp((multiprocessors - 4) / ranks, 1, base::kMaxChannels);
     Case one(own, ranks, algorithm, protocol, bytes);
     Row row = {.ranks = ranks,
                .channels = one.channels(),
