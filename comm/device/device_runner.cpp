@@ -10,12 +10,9 @@
 #include <ctime>
 #include <functional>
 #include <random>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "comm/base/clock.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/share_segment.hpp"
 #include "rondo/log.hpp"
@@ -32,9 +29,6 @@ using transport::cuda_ipc::Segments;
 
 // The default: enough to keep a GPU's memory busy with a few ranks, in few of its block slots.
 constexpr int kFewChannels = 8;
-// How long aborted kernels may take to end: they look every few thousand polls, and before every
-// slice.
-constexpr int64_t kGivingUpNs = 10'000'000'000;
 constexpr timespec kPause{0, 50'000};
 constexpr int kTurnsOfASecond = 20'000;
 // Launches of a rank that have not ended are at most three times as many.
@@ -81,41 +75,6 @@ Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
 }
 
 }  // namespace
-
-/// A wait for all work of a device, in a thread of its own: no event tells whether a replay of a
-/// graph still runs, and CUDA has no such wait with a limit. Does not wait at its end.
-class DeviceWait {
- public:
-  DeviceWait(std::shared_ptr<CudaCalls> cuda, int device) {
-    const auto wait = [cuda = std::move(cuda), device, ended = ended_] {
-      const DeviceScope scope(*cuda, device);
-      // An error (a stream is being captured) leaves it unknown: as if there were no replays.
-      if (scope.status().ok()) (void)cuda->synchronize_device();
-      ended->store(true, std::memory_order_release);
-    };
-    try {
-      thread_ = std::thread(wait);
-    } catch (const std::system_error&) {
-      wait();  // no thread can be had: without a limit
-    }
-  }
-  ~DeviceWait() {
-    if (!thread_.joinable()) return;
-    if (has_ended()) {
-      thread_.join();
-    } else {
-      thread_.detach();
-    }
-  }
-  DeviceWait(const DeviceWait&) = delete;
-  DeviceWait& operator=(const DeviceWait&) = delete;
-  /// Acquire: what the device has done happened before.
-  bool has_ended() const { return ended_->load(std::memory_order_acquire); }
-
- private:
-  const std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
-  std::thread thread_;
-};
 
 Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& bootstrap,
                                                            board::Board& board, board::Watch& watch,
@@ -279,64 +238,6 @@ std::string DeviceRunner::describe() const {
   return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
                      device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
                      name(reach_), reaches_buffers_ ? "within reach" : "through slots");
-}
-
-DeviceRunner::~DeviceRunner() {
-  const DeviceScope scope(cuda_, device_);
-  const int rank = bootstrap_.rank();
-  bool ended = true;
-  if (has_launched_.load(std::memory_order_relaxed)) {
-    std::optional<DeviceWait> device;
-    if (has_captured_.load(std::memory_order_relaxed)) device.emplace(backend_.cuda, device_);
-    DeviceWait* const replays = device ? &*device : nullptr;
-    ended = await_idle(longest_wait_ns_, false, replays);
-    if (!ended) {
-      (void)raise({Code::kAborted,
-                   fmt::format("rank {} was destroyed before its operations had ended", rank)});
-      ended = await_idle(kGivingUpNs, true, replays);
-    }
-  }
-  if (!ended) {
-    log(LogLevel::kError,
-        fmt::format("rank {}'s kernels do not end: their memory is left to them", rank));
-    // Present for ever, so that the memory which peers' kernels touch is never freed.
-    (void)programs_.release();
-    (void)new std::shared_ptr<ProcessMemory>(memory_);
-    (void)new Claim(std::move(claim_));
-    return;
-  }
-  programs_.reset();
-  for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
-    if (event != nullptr) (void)cuda_.destroy_event(event);
-  }
-  if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
-  // Before peers may free what it has imported.
-  if (segments_ != nullptr) segments_->let_go();
-  if (memory_) memory_->set_present(rank, false);
-}
-
-Result<bool> DeviceRunner::is_idle() const {
-  const OutsideCapture outside(cuda_);
-  RONDO_TRY(outside.status());
-  return cuda_.has_happened(launched_);
-}
-
-bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device) const {
-  const int64_t began = base::now_ns();
-  while (true) {
-    Result<bool> idle = is_idle();
-    // A device that answers with an error runs nothing any more.
-    if ((!idle.ok() || *idle) && (device == nullptr || device->has_ended())) return true;
-    if (base::now_ns() - began > longest_ns) return false;
-    if (!despite_errors && board_.has_error()) return false;
-    nanosleep(&kPause, nullptr);
-  }
-}
-
-Status DeviceRunner::raise(const Status& status) const {
-  Status first = board_.raise(status);
-  memory_->raise_aborts();
-  return first;
 }
 
 Status DeviceRunner::refusal(void* stream) const {
@@ -588,51 +489,6 @@ Status DeviceRunner::follow(Stream stream, uint64_t identity, uint64_t capture) 
   const Last& last = capture != 0 ? last_captured_ : last_launched_;
   if (!last.stream || *last.stream == identity || last.capture != capture) return {};
   return cuda_.wait(stream, capture != 0 ? captured_ : launched_);
-}
-
-Status DeviceRunner::check(bool thorough) {
-  if (board_.has_error()) {
-    memory_->raise_aborts();
-    return board_.error();
-  }
-  for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
-    if (memory_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
-    return raise(explain_reports(*memory_, shape_.channels, board_, watch_));
-  }
-  if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
-  Result<bool> idle = is_idle();
-  if (!idle.ok()) return raise(idle.status());
-  if (!*idle) return find_absent(sequence_.load(std::memory_order_relaxed));
-  // A graph may be replayed just now, or at any time.
-  if (!has_captured_.load(std::memory_order_relaxed)) return {};
-  return find_dead(fmt::format("graphs hold operations of rank {}", board_.rank()));
-}
-
-Status DeviceRunner::find_dead(std::string_view meanwhile) {
-  for (int dead = bootstrap_.find_dead(0); dead >= 0; dead = bootstrap_.find_dead(dead + 1)) {
-    const board::RankState& state = board_.state(dead);
-    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
-      continue;
-    }
-    return raise({Code::kPeerDied, fmt::format("rank {} (pid {}) ended while {}; found by rank {}",
-                                               dead, state.pid.load(), meanwhile, board_.rank())});
-  }
-  return {};
-}
-
-Status DeviceRunner::find_absent(uint64_t sequence) {
-  RONDO_TRY(find_dead(fmt::format("rank {}'s kernels were waiting", board_.rank())));
-  for (int peer = 0; peer < board_.ranks(); ++peer) {
-    const board::RankState& state = board_.state(peer);
-    const bool left =
-        state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone);
-    const uint64_t posted = state.posted.load(std::memory_order_acquire);
-    if (!left || posted >= sequence) continue;
-    return raise(
-        board::left_early(peer, fmt::format("after operation {}; rank {} is in operation {}",
-                                            posted, board_.rank(), sequence)));
-  }
-  return {};
 }
 
 }  // namespace rondo::device
