@@ -211,7 +211,7 @@ class Page(unittest.TestCase):
                   document.body.getBoundingClientRect();
                   slow.push([performance.now() - began, what]);
                   if (document.querySelectorAll("figure .drawing svg").length === 0) wrong.push(`${what}: no drawing left`);
-                  const text = document.querySelector("main").textContent;
+                  const text = [...document.querySelectorAll("main td, main th, main output, main svg text, main .note, main [aria-label]")].map((e) => `${e.textContent} ${e.getAttribute("aria-label") ?? ""}`).join(" ");
                   for (const odd of ["NaN", "undefined", "[object", "Infinity"]) if (text.includes(odd)) wrong.push(`${what}: the page says ${odd}`);
                 };
                 addEventListener("error", (e) => wrong.push(e.message));

@@ -82,7 +82,7 @@ export const chapter = {
   render(root, context) {
     let lines = null, at = null, row = null, algorithm = "";
     context.onState((state) => {
-      lines = context.answer(request(state, {sizes: FINE}));
+      lines = context.answer(request(state, {sizes: state.ranks > 128 ? SIZES : FINE}));  // many ranks take longer
       at = context.answer(request(state, {sizes: [state.size]}));
       row = at.rows[0];
       const some = usable(row).map((c) => c.algorithm);

@@ -24,6 +24,7 @@ export function timeline({width, backward, ready, rows, until}) {
     svg("title", {}, title));
   const drawing = svg("svg", {viewBox: `0 0 ${width} ${high}`, width, height: high, class: "plot steps"});
   const bottom = high - 40;
+  const late = at(backward) + 110 > width;  // there is no room for words after the line
   for (const t of ticksOf(until, Math.max(3, Math.floor(width / 110)))) {
     drawing.append(svg("line", {class: "grid", x1: at(t), x2: at(t), y1: top - 4, y2: bottom}),
       svg("text", {class: "tick", x: at(t), y: bottom + 15, "text-anchor": "middle"}, digits(t)));
@@ -33,7 +34,7 @@ export function timeline({width, backward, ready, rows, until}) {
     bar("backward", 0, backward, 14, `backward: ${digits(backward)} ms`));
   for (const ms of ready) drawing.append(svg("line", {class: "ready", x1: at(ms), x2: at(ms), y1: 14, y2: 14 + ROW}));
   drawing.append(svg("line", {class: "mark", x1: at(backward), x2: at(backward), y1: 8, y2: bottom}),
-    svg("text", {class: "mark", x: at(backward) + (backward > until * 0.75 ? -4 : 4), y: 11, "text-anchor": backward > until * 0.75 ? "end" : "start"}, "backward ends"));
+    svg("text", {class: "mark", x: at(backward) + (late ? -4 : 4), y: 11, "text-anchor": late ? "end" : "start"}, "backward ends"));
   shown.forEach((row, i) => {
     const y = top + i * (ROW + GAP);
     const exposedFrom = Math.max(row.launch, row.finish - row.exposed);
