@@ -39,7 +39,7 @@ constexpr const char* kStdout = "-";
 
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string hosts, links, pace, json, svg, size, page_file;
+  std::string hosts, links, pace, json, svg, size;
   std::vector<std::string> measured;
   bool page = false;
   int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
@@ -128,7 +128,9 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "processor's calibrated profile, else built-in")
       ->envname("RONDO_LINKS");
   app.add_option("-d,--datatype", flags.type, join(kDataTypeNames))->capture_default_str();
-  app.add_option("-o,--op", flags.op, join(kReduceOpNames))->capture_default_str();
+  app.add_option("-o,--op", flags.op,
+                 join(kReduceOpNames) + "; with --page: the page's file, -: stdout")
+      ->capture_default_str();
   app.add_option("-r,--root", flags.root, "of a collective that has one")->capture_default_str();
   app.add_option("--rank", flags.rank, "only this rank's schedule; nothing is verified then")
       ->check(CLI::NonNegativeNumber);
@@ -148,7 +150,6 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   auto* page = app.add_flag("--page", flags.page,
                             "instead of a plan: the page that explains (explain/README.md), with "
                             "this machine's link profile in it");
-  app.add_option("-o", flags.page_file, "the page's file; -: stdout")->needs(page);
   app.add_option("--measured", flags.measured,
                  "for the page: files of rondo-perf --json, scripts/compare --json and rondo-train "
                  "--json")
@@ -285,7 +286,7 @@ Result<std::string> profile_text(const PlanFlags& flags) {
 }
 
 Status write_page(const PlanFlags& flags) {
-  if (!flags.collective.empty() || flags.page_file.empty()) {
+  if (!flags.collective.empty() || flags.op == PlanFlags().op) {
     return {Code::kInvalidArgument,
             "--page is of a machine and not of one operation: rondo-plan --page [--measured "
             "FILES] -o page.html"};
@@ -295,7 +296,7 @@ Status write_page(const PlanFlags& flags) {
   const std::string page(std::istreambuf_iterator<char>(file), {});
   if (!file) return {Code::kSystem, "cannot read '" + path + "': " + std::strerror(errno)};
   const PageData data{.profile = RONDO_TRY(profile_text(flags)), .measured = flags.measured};
-  return write_file(flags.page_file, RONDO_TRY(with_data(page, data)));
+  return write_file(flags.op, RONDO_TRY(with_data(page, data)));
 }
 
 /// A wrong value is the caller's mistake; everything else is a failure.

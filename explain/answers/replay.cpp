@@ -1,9 +1,10 @@
-// {"question": "replay", tensors: [{name, shape, adds_to?}], gradients: [{tensor, elements, ready_ms}], backward_ms,
+// {"question": "replay", tensors: [{name, shape, adds_to?, scale?}], gradients: [{tensor, elements, ready_ms}], backward_ms,
 // update_ms?, element_bytes, wire_bytes?, ranks, cores?, bytes_per_second, latency_us, scale?, cap_mb | auto: true}: a
 // measured training step with other buckets, and over other links, by the functions with which rondo-train suggests a
 // bucket cap and lays buckets out. Chapter 4 draws it.
 //
-// wire_bytes: of a gradient as it travels, after the communication hook. scale: measured over predicted, of this run.
+// wire_bytes: of a gradient as it travels, after the communication hook. scale: measured over predicted, of this run; a
+// tensor that adds to another may have its own, because of it only some rows travel.
 #include <cmath>
 #include <map>
 
@@ -27,6 +28,7 @@ constexpr size_t kPiecesListed = 64;
 struct PacedLinks {
   int ranks;
   double wire_bytes, scale;
+  std::map<size_t, double> scales{};  // of tensors that have their own
   tuner::LinkProfile links;
   tuner::Available available{};  // a wire: no rank maps another's memory
 
@@ -45,6 +47,12 @@ struct PacedLinks {
                                              .bytes = bytes},
                                             links);
     return {.algorithm = algorithm, .ms = scale * price.total_us() / 1e3};
+  }
+  Cost cost(const DdpBucket& bucket) const {
+    Cost found = cost(bucket.count);
+    const auto own = scales.find(bucket.pieces.front().tensor);
+    if (own != scales.end()) found.ms *= own->second / scale;
+    return found;
   }
 };
 
@@ -190,7 +198,7 @@ Json buckets_json(const StepModel& model, const PacedLinks& wire, const std::vec
   const auto replayed = trainer::replay(times, model.backward_ms);
   Json buckets = Json::array();
   for (size_t b = 0; b < layout.size(); ++b) {
-    const PacedLinks::Cost cost = wire.cost(layout[b].count);
+    const PacedLinks::Cost cost = wire.cost(layout[b]);
     buckets.push_back({{"bytes", wire.wire_bytes * static_cast<double>(layout[b].count)},
                        {"tensors", layout[b].pieces.size()},
                        {"pieces", pieces_json(model, layout[b])},
@@ -214,16 +222,20 @@ Json cap_json(const CapPrediction& p) {
 Result<Json> replay(const PageRequest& request) {
   const auto element_bytes =
       static_cast<size_t>(RONDO_TRY(request.whole("element_bytes", 1, 8, 4)));
-  const PacedLinks wire = RONDO_TRY(read_wire(request, static_cast<double>(element_bytes)));
+  PacedLinks wire = RONDO_TRY(read_wire(request, static_cast<double>(element_bytes)));
   StepModel model{.tensors = RONDO_TRY(read_tensors(request)),
                   .element_bytes = element_bytes,
                   .ready = {},
                   .backward_ms = RONDO_TRY(request.number("backward_ms", 1e-6, 1e9)),
-                  .cost_ms = [&](const DdpBucket& bucket) { return wire.cost(bucket.count).ms; },
+                  .cost_ms = [&](const DdpBucket& bucket) { return wire.cost(bucket).ms; },
                   .update_ms = RONDO_TRY(request.number("update_ms", 0, 1e9, 0.0))};
   if (64 % element_bytes != 0) return request.refuse("element_bytes", "is no power of two");
+  for (size_t t = 0; t < model.tensors.size(); ++t) {
+    const PageRequest tensor = RONDO_TRY(request.item("tensors", t));
+    if (model.tensors[t].adds_to < 0 || !tensor.has("scale")) continue;
+    wire.scales[t] = RONDO_TRY(tensor.number("scale", 1e-4, 1e4));
+  }
   model.ready = RONDO_TRY(read_gradients(request, model.tensors));
-  for (DdpTensor& tensor : model.tensors) tensor.type.reset();  // all have one
   const bool is_auto = RONDO_TRY(request.truth("auto", false));
   const double cap_mb = RONDO_TRY(request.number("cap_mb", 0, 4096, 25.0));
   const auto bytes = static_cast<size_t>(std::ceil(cap_mb * ddp::kBytesPerMb));

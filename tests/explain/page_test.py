@@ -26,6 +26,7 @@ PROFILE = {
 PERF = {"program": "rondo-perf", "config": {"collective": "all_reduce", "memory": "plain", "ranks": 2},
         "results": [{"algorithm": "ring", "size": 1 << k, "predicted_us": k, "out_of_place": {"time": k + 1.0, "time_min": k, "time_median": k + 1.0, "time_p95": k + 2}}
                     for k in range(10, 20)]}
+STEP = json.loads((browser.ROOT / "explain/page/data/step.json").read_text())  # of rondo-train
 COMPARE = [{"ranks": 2, "in_place": False, "merged": [{"size": 1024, "rondo": {"rondo plain": 1.5, "rondo library": 1.0},
                                                        "peers": {"An MPI": {"us": 2.5, "ratio": {}}}}], "runs": []}]
 HTML = "<img src=x onerror='window.attacked=1'><script>window.attacked=1</script>"
@@ -60,6 +61,15 @@ def all_requests():
                        "bytes_per_second": 1.21e10, "sizes": [8, 1000, 123456, 1 << 24, 1 << 32]}
     yield {"question": "profile", "profile": json.dumps(PROFILE)}
     yield {"question": "predict", "profile": json.dumps(PROFILE), "rows": [{"collective": "all_reduce", "algorithm": "auto", "ranks": 5, "size_bytes": 77777}]}
+    step = {"question": "replay", "tensors": STEP["summary"]["tensors"], "gradients": STEP["summary"]["gradients"],
+            "backward_ms": STEP["summary"]["backward_ms"], "update_ms": STEP["summary"]["update_ms"], "element_bytes": 4}
+    for ranks in (2, 3, 16, 1024):
+        for cap in ({"cap_mb": 0}, {"cap_mb": 0.3}, {"cap_mb": 25}, {"auto": True}):
+            for wire in ({}, {"wire_bytes": 2, "scale": 0.7}, {"cores": 2}):
+                yield {**step, "ranks": ranks, "bytes_per_second": 1.3e8, "latency_us": 170, **cap, **wire}
+    for more in ({}, {"link_us": 7, "bucket_bytes": 25e6}, {"per_host": 8, "host_gb_s": 12.5, "host_us": 20}, {"strong_from": 8, "hidden": 0.667}):
+        yield {"question": "scaling", "parameters": 7e9, "gradient_bytes": 2, "compute_ms": 430, "link_gb_s": 50,
+               "ranks": [2, 3, 8, 12, 16, 100, 256, 4096], **more}
 
 
 class Page(unittest.TestCase):
@@ -395,6 +405,125 @@ class Page(unittest.TestCase):
         self.assertRegex(proof(), "^Proved")
         self.fresh("#ring?prove=1&broken=1.1.double&collective=broadcast&algorithm=tree")
         self.assertRegex(proof(), "^Refused|^Proved|^This cannot")
+
+    # Chapters 4 to 6.
+
+    def table(self, caption):
+        """The rows of a table, as texts."""
+        return self.tab.js("""
+            const root = [...document.querySelectorAll("main .table")].find((t) => t.querySelector(".caption").textContent === arguments[0]);
+            return [...root.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((c) => c.textContent));""", caption)
+
+    def press(self, label):
+        self.tab.js("[...document.querySelectorAll('main button')].find((b) => b.textContent === arguments[0]).click()", label)
+        self.tab.settle()
+
+    def test_hiding(self):
+        self.fresh("#overlap?guess=9")
+        run = len(STEP["summary"]["buckets"])
+        self.assertEqual(len(self.table("The predicted buckets")), run)
+        exposed = {row[0]: float(row[2]) for row in self.table("The caps")}
+        # The program's own predictions, for another number of milliseconds than the page's model has only where the links differ.
+        for said in STEP["summary"]["cap_predictions"]:
+            name = "one per tensor" if said["cap_mb"] == 0 else f"{said['cap_mb']:g} MiB"
+            self.assertAlmostEqual(exposed[name], said["exposed_ms"], delta=0.02 * said["exposed_ms"] + 0.02)
+        note = lambda: self.tab.js("return document.querySelector('main .note[role=status]').textContent")
+        self.press("Why not one per tensor?")
+        self.assertEqual(len(self.table("The predicted buckets")), 53)
+        self.assertIn("53 x 2 x 200 µs = 21.2 ms of latency alone", note())
+        self.press("Why not one bucket?")
+        self.assertIn("nothing hides the rest", note())
+        self.press("As it ran")
+        self.assertEqual(len(self.table("The predicted buckets")), run)
+        before = float(self.table("The caps")[0][2])
+        self.fresh("#overlap?guess=9&hook=half")
+        self.assertLess(float(self.table("The caps")[0][2]), before)
+
+    def test_hiding_files(self):
+        with tempfile.TemporaryDirectory() as name:
+            self.folder = type("", (), {"name": name})
+            self.fresh("#overlap?guess=9")
+            buckets = lambda: self.table("The predicted buckets")
+            before = buckets()
+            summary = STEP["summary"]
+            changed = lambda **some: json.dumps({**STEP, "summary": {**summary, **some}})
+            bad = {
+                "perf.json": (json.dumps(PERF), "is not what rondo-train"),
+                "cut.json": (json.dumps(STEP)[:-99], "is not JSON"),
+                "short.json": (json.dumps({"program": "rondo-train", "steps": [], "error": "stopped"}), "has no summary"),
+                "old.json": (changed(tensors=None), "of a newer rondo-train"),
+                "negative.json": (changed(backward_ms=-1), "must be a number above 0"),
+                "text.json": (changed(backward_ms=HTML), "must be a number above 0"),
+                "times.json": (changed(buckets=[{"ready_ms": "soon"}]), "lacks its times"),
+                "shape.json": (changed(tensors=[{"name": "a", "shape": [1 << 60, 1 << 60]}]), "cannot be replayed"),
+                "none.json": (changed(gradients=[{"tensor": "gone", "elements": 1, "ready_ms": 1}]), "cannot be replayed"),
+                "adds.json": (changed(tensors=[{"name": "a", "shape": [4], "adds_to": 0}]), "cannot be replayed"),
+                "nan.json": (json.dumps({**STEP, "x": float("nan")}), "NaN, which is no number"),
+            }
+            for file, (content, sentence) in bad.items():
+                with self.subTest(file=file):
+                    self.assertIn(sentence, self.drop(file, content))
+                    self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
+                    self.assertEqual(buckets(), before)
+            hostile = json.loads(json.dumps(STEP).replace(summary["tensors"][0]["name"] + '"', HTML.replace("'", "`") + '"'))
+            hostile["config"]["pace"] = "1GB/s,20us"
+            self.assertIn("a step on 2 ranks", self.drop("mine.json", json.dumps(hostile)))
+            self.assertIn("speed=1000000000", self.tab.js("return location.hash"))
+            self.assertIn("<img src=x", buckets()[0][-1])
+            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+            self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
+
+    def test_scaling(self):
+        self.fresh("#scaling?guess=9")
+        rows = {row[0]: row for row in self.table("The numbers")}
+        self.assertEqual(rows["8"][2], "24.5 GB")
+        self.assertEqual(rows["8"][4], "490")
+        rounded = [round(float(rows[n][5].removesuffix(" %"))) for n in ("8", "16", "32", "256")]
+        self.assertEqual(rounded, [88, 82, 79, 77])
+        self.assertIn("430 / 490", self.tab.js("return document.querySelector('main').innerText"))
+        alone = {row[0]: row[1] for row in self.table("Each assumption alone")}
+        self.assertEqual(alone, {"none": "never", "slow links between hosts": "32", "latency of each step": "32", "strong scaling": "16"})
+        self.press("200 ms of compute: 41 %")
+        self.assertEqual({row[0]: row for row in self.table("The numbers")}["8"][5], "40.8 %")
+        self.press("The lesson's example")
+        for name in ("Slow links between hosts", "Latency of each step", "Strong scaling"):
+            self.tab.js("[...document.querySelectorAll('main label')].find((l) => l.textContent === arguments[0]).click()", name)
+            self.assertIn("more than half of the time is lost", self.tab.js("return document.querySelector('main .note[role=status]').textContent"))
+            self.press("The lesson's example")
+
+    def test_wrong(self):
+        mistakes = [p["name"] for p in json.loads((browser.ROOT / "explain/page/data/pitfalls.json").read_text())["pitfalls"]]
+        self.fresh("#wrong")
+        self.assertEqual(self.tab.js("return [...document.querySelector('main select').options].map((o) => o.value)"), mistakes)
+        for mistake in mistakes:
+            with self.subTest(mistake=mistake):
+                self.fresh(f"#wrong?mistake={mistake}&guess=9")
+                self.assertEqual(self.tab.js("return document.querySelectorAll('main figure .drawing .series').length"), 2)
+                self.assertEqual(len(self.table("What the runs said")), 2)
+                self.assertIn("Check first", self.tab.js("return document.querySelector('main').innerText"))
+                self.tab.js("""const list = document.querySelector("main select"); list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
+                    list.dispatchEvent(new Event("change"));""")
+                self.assertNotIn("guess", self.tab.js("return location.hash"), "the next mistake's answer is shown before the guess")
+
+    def test_wrong_files(self):
+        with tempfile.TemporaryDirectory() as name:
+            self.folder = type("", (), {"name": name})
+            self.fresh("#wrong?guess=9")
+            rows = lambda: self.table("What the runs said")
+            before = rows()
+            run = {"program": "rondo-train", "steps": [{"step": n, "loss": 5 / n} for n in range(1, 9)], "summary": {"warnings": [HTML]}}
+            for file, content, sentence in (("perf.json", json.dumps(PERF), "is not what rondo-train"), ("cut.json", json.dumps(run)[:-9], "is not JSON"),
+                                            ("none.json", json.dumps({**run, "steps": []}), "fewer than two steps"),
+                                            ("odd.json", json.dumps({**run, "steps": {"a": 1}}), "has no steps")):
+                self.assertIn(sentence, self.drop(file, content))
+                self.assertEqual(rows(), before)
+            self.assertIn("8 losses", self.drop("one.json", json.dumps(run)))
+            self.assertIn("8 losses", self.drop("two.json", json.dumps({**run, "error": "it ended"})))
+            self.assertEqual([row[0] for row in rows()], ["one.json", "two.json"])
+            self.assertIn("<img src=x", rows()[0][4])
+            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+            self.press("Back to the recorded runs")
+            self.assertEqual(rows(), before)
 
     # Files.
 

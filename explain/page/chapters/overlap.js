@@ -47,24 +47,44 @@ function runOf(name, document) {
     const [ready, waited, queued, transfer, exposed] = ["ready_ms", "waited_ms", "queued_ms", "transfer_ms", "exposed_ms"].map((f) => numberOf(b?.[f], -1));
     if (Math.min(ready, waited, queued, transfer, exposed) < 0) throw new Unusable(`${name}: a bucket lacks its times, or has some below 0.`);
     return {ready, launch: ready + waited + queued, finish: ready + waited + queued + transfer, exposed: Math.min(exposed, transfer),
-      bytes: numberOf(b.bytes, 0), tensors: numberOf(b.parameters, 0)};
+      bytes: numberOf(b.bytes, 0), tensors: numberOf(b.parameters, 0), cost: numberOf(b.cost_ms, transfer), predicted: numberOf(b.predicted_us, 0) / 1e3};
   });
   const tensors = list(summary.tensors, "list of tensors (of a newer rondo-train)", name)
     .map((t) => ({name: String(t?.name ?? ""), shape: Array.isArray(t?.shape) ? t.shape : [], adds_to: t?.adds_to}));
   const gradients = list(summary.gradients, "list of gradients", name)
     .map((g) => ({tensor: String(g?.tensor ?? ""), elements: numberOf(g?.elements, 0), ready_ms: Math.max(0, numberOf(g?.ready_ms, 0))}));
+  // What adds to another tensor travels alone, after all others, and perhaps only in part: it has a scale of its own.
+  const adding = tensors.filter((t) => t.adds_to >= 0);
+  const ratio = (some) => {
+    const predicted = some.reduce((sum, b) => sum + b.predicted, 0), cost = some.reduce((sum, b) => sum + b.cost, 0);
+    return predicted > 0 && cost > 0 ? Math.min(1000, Math.max(0.001, cost / predicted)) : 1;
+  };
+  adding.forEach((t, i) => {
+    t.scale = ratio(buckets.slice(buckets.length - adding.length + i).slice(0, 1));
+  });
   return {
     name, buckets, tensors, gradients, pace,
     elementBytes: bytesOf,
     backward: positive(summary.backward_ms, "backward_ms"),
     update: Math.max(0, numberOf(summary.update_ms, 0)),
     ranks: Math.round(positive(summary.ranks, "the number of ranks")),
-    scale: Math.min(1000, Math.max(0.001, numberOf(summary.measured_over_predicted, 1))),
+    scale: ratio(buckets.slice(0, buckets.length - adding.length)),
     hook: document.config?.compress && document.config.compress !== "none" ? "half" : "none",
     cap: numberOf(document.config?.bucket_cap_mb, 25),
     diagnosis: typeof summary.diagnosis === "string" ? brief(summary.diagnosis, 200) : "",
     origin: document.origin ?? null,
   };
+}
+
+/** What rondo-plan --page --measured put into the page. */
+function ownRuns() {
+  return (dataOf("here")?.trained ?? []).flatMap(({name, document}) => {
+    try {
+      return [runOf(brief(name), document)];
+    } catch {
+      return [];
+    }
+  });
 }
 
 function requestOf(run, state) {
@@ -88,8 +108,9 @@ export const chapter = {
   },
   render(root, context) {
     let run = null, answer = null, problem = "";
-    const recorded = dataOf("step");
-    run = runOf("the recorded run", recorded);
+    const recorded = runOf("the recorded run", dataOf("step"));
+    run = recorded;
+    const here = ownRuns();
     const origin = el("p", {class: "note"});
     const said = el("p", {class: "note", role: "status"});
     const until = () => 1.02 * Math.max(run.backward, ...run.buckets.map((b) => b.finish), ...answer.layout.map((b) => b.finish_ms));
@@ -171,7 +192,9 @@ export const chapter = {
       el("div", {class: "row"},
         button(context, "Why not one bucket?", () => context.set({cap: Math.min(4096, Math.max(100, largest())), auto: false})),
         button(context, "Why not one per tensor?", () => context.set({cap: 0, auto: false})),
-        button(context, "As it ran", () => use(run))),
+        button(context, "As it ran", () => use(run)),
+        ...here.map((found) => button(context, `This machine's ${found.name}`, () => use(found))),
+        here.length > 0 ? button(context, "The recorded run", () => use(recorded)) : null),
       said, replayed.root, caps.root, rows.root, capTable.root, drop,
       el("p", {}, "The prediction is what ", el("code", {}, "rondo-train"), " prints as a suggestion: prices from the cost model, multiplied by what this run measured over what was predicted; cuts by ",
         source("trainer/ddp/bucket_plan.cpp", "BucketPlan cut_buckets("), "; the step itself in ", source("trainer/step/step.cpp", "Result<StepResult> TrainingStep<T>::run("), "."));

@@ -13,7 +13,7 @@ import {word} from "../lib/state.js";
 const PITFALLS = {
   "unshuffled": {
     title: "The sampler does not shuffle", question: "the data is sorted: text first, digits after it. What does the loss do if samples come in that order?",
-    options: [["it falls as before", false], ["it falls, and jumps where the data changes", true], ["it becomes NaN at once", false]],
+    options: [["it falls as before", false], ["it falls, and jumps where the data changes", true], ["it is no number from then on", false]],
     symptom: "Batches are alike for a long time, then others come: the loss jumps at each border, in every epoch, and the model forgets what came before.",
     first: "whether the sampler shuffles (shuffle=True), and how the data is sorted: files one after the other, classes, dates.",
     link: () => source("trainer/lessons/sabotage.hpp", "inline bool shuffles("),
@@ -35,7 +35,7 @@ const PITFALLS = {
   "sum": {
     title: "Gradients are summed, not averaged", question: "four ranks add up their gradients, and nobody divides by four. What is that the same as?",
     options: [["a batch four times as large", false], ["a learning rate four times as high", true], ["nothing: the optimizer divides", false]],
-    symptom: "The same code learns on one rank and fails on four: steps are N times as long. Near the highest rate that works, the loss jumps or ends as NaN.",
+    symptom: "The same code learns on one rank and fails on four: steps are N times as long. Near the highest rate that works, the loss jumps and never settles, or stops being a number.",
     first: "who divides, by what: the ranks (DDP), or the loss terms of all ranks (right for uneven batches, too). Exactly once.",
     link: () => source("trainer/lessons/sabotage.hpp", "inline double rate_of("),
   },
@@ -89,7 +89,7 @@ export const chapter = {
     const highest = () => 2.5 * Math.max(...runs().flatMap((r) => r.curve.slice(0, 3).map(([, y]) => y)));
     const series = () => runs().map((r, i) => ({name: r.title, colour: i, strong: i === 1, marks: r.curve.length < 5,
       points: r.curve.filter(([, y]) => y <= highest()).map(([x, y]) => ({x, y}))}));
-    const names = el("div");
+    const names = el("div"), left = el("p", {class: "hint"});
     const curves = figure({
       name: "pitfall", title: "The loss of both runs",
       describe: () => runs().map((r) => `${r.title}: ${r.curve.length ? `from ${digits(r.curve[0][1])} to ${digits(r.curve.at(-1)[1])} in step ${r.curve.at(-1)[0]}` : "no step ended"}`).join("; "),
@@ -97,7 +97,7 @@ export const chapter = {
         width, x: {label: "step", from: 1}, y: {label: "loss", from: 0}, series: series(),
         verticals: runs().filter((r) => r.error && r.curve.length).map((r) => ({x: r.curve.at(-1)[0], label: "ends with an error"})),
       }),
-      below: [names],
+      below: [names, left],
     });
     const numbers = table({name: "pitfall", title: "What the runs said"});
     const points = table({name: "pitfall-losses", title: "The losses"});
@@ -112,7 +112,7 @@ export const chapter = {
       picker(context, "mistake", {label: "Mistake", options: Object.entries(PITFALLS).map(([value, {title}]) => ({value, label: title}))}),
       guess(context, {
         name: "guess", hidden: [curves.root, numbers.root, said, commands, details],
-        ask: () => ({question: about().question, options: about().options.map(([label, right]) => ({label, right})), because: about().symptom}),
+        ask: () => ({question: about().question, options: about().options.map(([label, right]) => ({label, right})), because: [el("strong", {}, "Symptom: "), about().symptom]}),
       }),
       curves.root, said, numbers.root, commands, details,
       dropPlace({
@@ -138,9 +138,10 @@ export const chapter = {
       }
       back.hidden = own.length === 0;
       names.replaceChildren(legend(series()));
+      left.textContent = runs().some((r) => r.curve.some(([, y]) => y > highest())) ? `Losses above ${digits(highest())} lie outside the figure.` : "";
       if (!curves.root.hidden) curves.update();
       said.replaceChildren(...(own.length ? [] : [
-        el("h2", {}, about().title), el("p", {}, el("strong", {}, "Symptom: "), about().symptom), el("p", {}, el("strong", {}, "Check first: "), about().first),
+        el("p", {class: "note"}, el("strong", {}, "Check first: "), about().first),
         el("p", {}, "How this run was broken: ", about().link())]));
       numbers.update([{label: "Run"}, {label: "Steps", numeric: true}, {label: "Last loss", numeric: true, format: digits}, {label: "Validation", numeric: true, format: digits}, {label: "Warnings"}, {label: "Error"}],
         runs().map((r) => [r.title, r.curve.length ? r.curve.at(-1)[0] : 0, r.curve.at(-1)?.[1], r.validation_loss, r.warnings.join("; ") || "none", r.error || "none"]));

@@ -111,7 +111,7 @@ TEST_CASE("page: the program writes what is installed beside it, or says what to
   CHECK(here["measured"][0]["program"] == "rondo-perf");
 
   for (const std::vector<std::string>& wrong :
-       {std::vector<std::string>{"--page"}, {"all_reduce", "--page", "-o", out}, {"-o", out}, {}}) {
+       {std::vector<std::string>{"--page"}, {"all_reduce", "--page", "-o", out}, {"--measured", perf}, {}}) {
     std::vector<std::string> argv = {program};
     argv.insert(argv.end(), wrong.begin(), wrong.end());
     CHECK(run_program(argv, environment).exit_code == 2);
