@@ -61,7 +61,8 @@ def all_requests():
                        "bytes_per_second": 1.21e10, "sizes": [8, 1000, 123456, 1 << 24, 1 << 32]}
     yield {"question": "profile", "profile": json.dumps(PROFILE)}
     yield {"question": "predict", "profile": json.dumps(PROFILE), "rows": [{"collective": "all_reduce", "algorithm": "auto", "ranks": 5, "size_bytes": 77777}]}
-    step = {"question": "replay", "tensors": STEP["summary"]["tensors"], "gradients": STEP["summary"]["gradients"],
+    tensors = [{**tensor, "scale": 0.3} if "adds_to" in tensor else tensor for tensor in STEP["summary"]["tensors"]]
+    step = {"question": "replay", "tensors": tensors, "gradients": STEP["summary"]["gradients"],
             "backward_ms": STEP["summary"]["backward_ms"], "update_ms": STEP["summary"]["update_ms"], "element_bytes": 4}
     for ranks in (2, 3, 16, 1024):
         for cap in ({"cap_mb": 0}, {"cap_mb": 0.3}, {"cap_mb": 25}, {"auto": True}):

@@ -38,7 +38,7 @@ std::string block_of(const std::string& page) {
   return page.substr(at, page.find("</script>", at) - at);
 }
 
-size_t count(const std::string& text, const std::string& part) {
+size_t occurrences(const std::string& text, const std::string& part) {
   size_t found = 0;
   for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
   return found;
@@ -60,8 +60,8 @@ TEST_CASE("page: strings of a file end no block and begin no element, and stay w
                                       .measured = {written(folder, "perf.json", perf.dump()),
                                                    written(folder, "<b>.json", train.dump())}});
   REQUIRE(page.ok());
-  CHECK(count(*page, "</script") == count(kPage, "</script"));
-  CHECK(count(*page, "<script") == count(kPage, "<script"));
+  CHECK(occurrences(*page, "</script") == occurrences(kPage, "</script"));
+  CHECK(occurrences(*page, "<script") == occurrences(kPage, "<script"));
   CHECK(page->find("<!--") == page->npos);
   const std::string block = block_of(*page);
   CHECK(block.find_first_of("<>&") == block.npos);
