@@ -162,9 +162,8 @@ export const chapter = {
     const counters = table({name: "ring-bytes", title: "The same in numbers"});
     const volume = el("section", {}, el("h2", {}, "What it costs"), growing.root, counters.root);
     root.append(
-      choice,
-      guess(context, {name: "guess", hidden: [volume], ask: () => ask(plan)}),
-      stepping, el("div", {class: "pair"}, ring.root, buffers.root), now.root, volume,
+      choice, stepping, el("div", {class: "pair"}, ring.root, buffers.root), now.root,
+      guess(context, {name: "guess", hidden: [volume], ask: () => ask(plan)}), volume,
       proof(context, {ask: () => operation, plan: () => plan}),
       el("p", {}, "The ring as a program that one can read in a minute: ", source("comm/algorithms/teaching_ring.cpp", "TeachingResult teaching_ring_all_reduce"),
         "; as rondo runs it: ", source("comm/algorithms/ring.cpp", "kRing{"), "; what a step is: ", source("comm/schedule/schedule.hpp", "struct Step {"), "."));
