@@ -53,6 +53,12 @@ TEST_CASE("prediction: a bucket waits for its gradients and for the bucket befor
   CHECK(exposed_ms({{10, 20}, {20, 20}, {90, 20}}, 100) == Approx(10));
   CHECK(exposed_ms({{10, 20}, {20, 20}, {40, 20}}, 100) == 0);
   CHECK(exposed_ms({}, 100) == 0);
+  const auto replayed = replay({{10, 20}, {20, 20}, {90, 20}}, 100);
+  REQUIRE(replayed.size() == 3);
+  CHECK(replayed[1].launch_ms == 30);
+  CHECK(replayed[1].finish_ms == 50);
+  CHECK(replayed[1].exposed_ms == 0);
+  CHECK(replayed[2].exposed_ms == Approx(10));
 }
 
 TEST_CASE("prediction: a bucket's update hides what travels behind it") {

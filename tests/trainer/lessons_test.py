@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """lessons_test.py RONDO_TRAIN RONDO_RUN: every lesson through the program: the symptom shows, the commands can be repeated, and
 TROUBLESHOOTING.md has a section for each. And the documents name only flags that exist."""
+import json
 import os
 import pathlib
 import re
@@ -129,6 +130,28 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
         nested = run(LAUNCH, "-n", "2", "--", TRAIN, "--lesson", "star")
         self.assertNotEqual(nested.returncode, 0)
         self.assertIn("without a launcher", nested.stderr)
+
+    def losses(self, *words):
+        file = pathlib.Path(self.folder) / "run.json"
+        made = run(TRAIN, "--ranks", "2", "--width", "64", "--log-every", "0", "--json", str(file), *words)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        return [step["loss"] for step in json.loads(file.read_text(encoding="utf-8"))["steps"]]
+
+    def test_a_sum_of_gradients_is_a_rate_as_many_times_as_high(self):
+        common = ["--batch", "8", "--steps", "6"]
+        self.assertEqual(self.losses(*common, "--lr", "0.03125", "--break", "sum"), self.losses(*common, "--lr", "0.0625"))
+
+    def test_unshuffled_data_comes_in_its_own_order(self):
+        data = pathlib.Path(self.folder) / "sorted"
+        data.write_bytes(b"a" * 1000 + b"0123456789" * 100)
+        losses = self.losses("--data", str(data), "--batch", "16", "--steps", "60", "--lr", "0.1", "--break", "unshuffled")
+        self.assertLess(losses[25], 0.5)  # a's only
+        self.assertGreater(max(losses[28:40]), 3)  # where the digits begin
+
+    def test_a_rank_that_reads_the_loss_alone_is_named_with_both_calls(self):
+        made = run(TRAIN, "--ranks", "2", "--width", "64", "--steps", "8", "--log-every", "0", "--break", "lone-read")
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("rank 0 called all_reduce(double, sum, count 1), rank 1 called all_reduce(double, sum, count 2)", made.stderr)
 
     def test_the_documents_name_flags_that_exist_and_the_knobs_table_all_of_its_group(self):
         there = flags_in(run(TRAIN, "--help").stdout)

@@ -181,6 +181,11 @@ TEST_CASE("the summary accounts for every bucket and for the step") {
   CHECK(ready == std::vector<std::string>{"output.bias", "output.weight", "hidden2.bias",
                                           "hidden2.weight", "hidden1.bias", "hidden1.weight",
                                           "embedding"});
+  // What another program needs to lay the same buckets out.
+  CHECK(summary["tensors"].size() == 7);
+  CHECK(summary["tensors"][1]["name"] == "output.weight");
+  CHECK(summary["tensors"][1]["shape"].size() == 2);
+  CHECK(summary["update_ms"].get<double>() > 0);
   const json& last = summary["gradients"].back();
   CHECK(last["elements"] == 512);
   CHECK(last["ready_ms"].get<double>() <= summary["backward_ms"].get<double>());
