@@ -6,46 +6,55 @@
 #include <sstream>
 
 #include "comm/base/limits.hpp"
+#include "comm/base/printable.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
 
 namespace rondo::run {
 namespace {
 
+constexpr size_t kMostShown = 255;  // bytes of a word in a message
+
+std::string printable(const std::string& word) { return base::printable(word, kMostShown); }
+std::string shown(const std::string& word) { return "\"" + printable(word) + "\""; }
+
+/// The number of ranks of one host; `who` is for the error.
+Result<int> parse_ranks(const std::string& who, const std::string& text) {
+  const auto number = comm::parse_number("", text);
+  if (number.ok() && *number >= 1 && *number <= base::kMaxRanks) return number;
+  return comm::refuse("the number of ranks of " + who + " is \"" + printable(text) +
+                      "\": it must be from 1 to " + std::to_string(base::kMaxRanks));
+}
+
+struct ParsedHost {
+  JobHost host;
+  bool has_number = false;
+};
+
 /// "host:2", "[fd77::1]:2", "fd77::1", "host".
-Result<JobHost> parse_host(const std::string& word, int ranks) {
+Result<ParsedHost> parse_host(const std::string& word, int ranks) {
   JobHost host{.name = word, .ranks = ranks};
   std::optional<std::string> number;
   const size_t colon = word.rfind(':');
   const bool is_v6 = std::count(word.begin(), word.end(), ':') > 1;
   const size_t close = word.find(']');
   if (word.starts_with('[')) {
-    if (close == std::string::npos) return comm::refuse("\"" + word + "\" lacks a ]");
+    if (close == std::string::npos) return comm::refuse(shown(word) + " lacks a ]");
     host.name = word.substr(1, close - 1);
     if (close + 1 < word.size()) {
-      if (word[close + 1] != ':') return comm::refuse("\"" + word + "\" is no host");
+      if (word[close + 1] != ':') return comm::refuse(shown(word) + " is no host");
       number = word.substr(close + 2);
     }
   } else if (colon != std::string::npos && !is_v6) {
     host.name = word.substr(0, colon);
     number = word.substr(colon + 1);
   }
-  if (number) {
-    auto value = comm::parse_number("the number of ranks in \"" + word + "\"", *number);
-    if (!value.ok()) return value.status();
-    host.ranks = *value;
+  // An agent must not take it for one of its own flags, nor a terminal for a command.
+  if (host.name.empty() || host.name.starts_with('-') || printable(host.name) != host.name) {
+    return comm::refuse(shown(word) + " names no host");
   }
-  // An agent must not take it for one of its own flags.
-  if (host.name.empty() || host.name.starts_with('-')) {
-    return comm::refuse("\"" + word + "\" names no host");
-  }
-  return host;
-}
-
-Status check_ranks(const JobHost& host) {
-  if (host.ranks >= 1 && host.ranks <= base::kMaxRanks) return {};
-  return comm::refuse("host " + host.name + " gets " + std::to_string(host.ranks) +
-                      " ranks: it must be from 1 to " + std::to_string(base::kMaxRanks));
+  if (number) host.ranks = RONDO_TRY(parse_ranks("host " + host.name, *number));
+  return ParsedHost{.host = host, .has_number = number.has_value()};
 }
 
 void add(std::vector<JobHost>& hosts, const JobHost& host) {
@@ -59,16 +68,21 @@ void add(std::vector<JobHost>& hosts, const JobHost& host) {
 }
 
 /// What follows the host in a hostfile's line.
-Status read_attribute(const std::string& word, JobHost& host) {
+Status read_attribute(const std::string& word, ParsedHost& line) {
   if (word.starts_with("max_slots=") || word.starts_with("max-slots=")) return {};
   const size_t equals = word.find('=');
   if (equals != std::string::npos && word.substr(0, equals) != "slots") {
-    return comm::refuse("\"" + word + "\" is unknown; give HOST, HOST:2, HOST 2 or HOST slots=2");
+    return comm::refuse(shown(word) + " is unknown; give HOST, HOST:2, HOST 2 or HOST slots=2");
   }
-  auto value = comm::parse_number("the number of ranks",
-                                  equals == std::string::npos ? word : word.substr(equals + 1));
-  if (value.ok()) host.ranks = *value;
-  return value.status();
+  const std::string who = "host " + line.host.name;
+  if (line.has_number) {
+    return comm::refuse("the number of ranks of " + who + " is given twice, at last as " +
+                        shown(word));
+  }
+  line.host.ranks =
+      RONDO_TRY(parse_ranks(who, equals == std::string::npos ? word : word.substr(equals + 1)));
+  line.has_number = true;
+  return {};
 }
 
 }  // namespace
@@ -77,10 +91,7 @@ Result<std::vector<JobHost>> parse_hosts(const std::string& list, int ranks_by_d
   std::vector<JobHost> hosts;
   std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
-    auto host = parse_host(word, ranks_by_default);
-    if (!host.ok()) return host.status();
-    RONDO_TRY(check_ranks(*host));
-    add(hosts, *host);
+    add(hosts, RONDO_TRY(parse_host(word, ranks_by_default)).host);
   }
   if (hosts.empty()) return comm::refuse("it names no host");
   return hosts;
@@ -99,9 +110,8 @@ Result<std::vector<JobHost>> parse_hostfile(std::string_view text, const std::st
     auto host = parse_host(word, ranks_by_default);
     Status status = host.status();
     while (status.ok() && words >> word) status = read_attribute(word, *host);
-    if (status.ok()) status = check_ranks(*host);
     if (!status.ok()) return comm::refuse(where + status.message());
-    add(hosts, *host);
+    add(hosts, host->host);
   }
   if (hosts.empty()) return comm::refuse(name + " names no host");
   return hosts;

@@ -270,7 +270,9 @@ class HostsJob {
     }
     const int code = host.link.agent_code().value_or(0);
     if (host.link.version()) return fail(host, fmt::format("its agent ended with code {}", code));
-    std::string hint = "a program in PATH, --agent, must run a command there without a question";
+    std::string hint =
+        "--agent must be a command that, followed by a host and a command line, runs that line "
+        "there without asking anything";
     if (options_.agent.words == default_agent()) {
       hint = fmt::format("does \"ssh {} true\" work without a question?", host.link.name());
     }

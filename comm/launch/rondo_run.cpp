@@ -23,6 +23,7 @@
 
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
+#include "comm/base/printable.hpp"
 #include "comm/bootstrap/interface.hpp"
 #include "comm/launch/console.hpp"
 #include "comm/launch/host_list.hpp"
@@ -75,7 +76,8 @@ struct RunFlags {
   int max_restarts = 0;
   double timeout_s = 0;
   bool standalone = false, no_prefix = false, serve = false, elastic = false;
-  std::string hosts, hostfile, agent, remote_program, rendezvous_host, directory;
+  std::optional<std::string> hosts, hostfile;
+  std::string agent, remote_program, rendezvous_host, directory;
   double lost_after_s = 60;
 };
 
@@ -163,7 +165,7 @@ std::string directory_of(const RunFlags& flags) {
 /// The hosts of --hosts or --hostfile; empty: this one. Nothing, and a logged reason: a flag is
 /// wrong.
 std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
-  const bool here = flags.hosts.empty() && flags.hostfile.empty();
+  const bool here = !flags.hosts && !flags.hostfile;
   const int given = here || !flags.ranks.empty() ? count_ranks(flags.ranks) : 1;
   if (here && flags.ranks.empty()) {
     spdlog::error("-n is missing: the number of ranks; or --hosts a:2,b:2");
@@ -176,18 +178,19 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
   }
   if (here) return std::vector<rondo::run::JobHost>();
   std::string text;
-  if (!flags.hostfile.empty()) {
-    std::ifstream file(flags.hostfile);
+  if (flags.hostfile) {
+    std::ifstream file(*flags.hostfile);
     text.assign(std::istreambuf_iterator<char>(file), {});
     if (file.fail() && text.empty()) {
-      spdlog::error("--hostfile is \"{}\", which cannot be read", flags.hostfile);
+      spdlog::error("--hostfile is \"{}\", which cannot be read", *flags.hostfile);
       return std::nullopt;
     }
   }
-  auto hosts = flags.hostfile.empty() ? rondo::run::parse_hosts(flags.hosts, given)
-                                      : rondo::run::parse_hostfile(text, flags.hostfile, given);
-  if (!hosts.ok() && flags.hostfile.empty()) {
-    spdlog::error("--hosts is \"{}\": {}", flags.hosts, hosts.status().message());
+  auto hosts = flags.hosts ? rondo::run::parse_hosts(*flags.hosts, given)
+                           : rondo::run::parse_hostfile(text, *flags.hostfile, given);
+  if (!hosts.ok() && flags.hosts) {
+    spdlog::error("--hosts is \"{}\": {}; give HOST or HOST:RANKS, separated by commas",
+                  rondo::base::printable(*flags.hosts, 1024), hosts.status().message());
   } else if (!hosts.ok()) {
     spdlog::error("{}", hosts.status().message());
   }
@@ -199,7 +202,8 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
           const std::vector<std::string>& command) {
   using namespace rondo::run;
   if (ranks > rondo::base::kMaxRanks) {
-    spdlog::error("{} ranks are too many: {} at most", ranks, rondo::base::kMaxRanks);
+    spdlog::error("the number of ranks of all hosts is \"{}\": it must be from 1 to {}", ranks,
+                  rondo::base::kMaxRanks);
     return 2;
   }
   const JobOptions job{.ranks = ranks,

@@ -28,6 +28,28 @@ TEST_CASE("lists of hosts", "[hosts]") {
   }
 }
 
+TEST_CASE("a number of ranks that is refused is named alike, with its host", "[hosts]") {
+  const std::string range = ": it must be from 1 to 1024";
+  for (const char* number : {"0", "2000", "-1", "x", ""}) {
+    INFO(number);
+    const std::string of_b = "the number of ranks of host b is \"" + std::string(number) + "\"";
+    CHECK(show(parse_hosts("a,b:" + std::string(number), 1)) == of_b + range);
+    CHECK(show(parse_hostfile("b:" + std::string(number), "file", 1)) == "file:1: " + of_b + range);
+    CHECK(show(parse_hostfile("a\nb slots=" + std::string(number), "file", 1)) ==
+          "file:2: " + of_b + range);
+  }
+  CHECK(show(parse_hosts("a\033[31m:x", 1)).find('\033') == std::string::npos);
+}
+
+TEST_CASE("a hostfile's line that gives two numbers of ranks is refused by its number", "[hosts]") {
+  for (const char* line : {"h1:2 3", "h1:2 slots=2", "h1 2 3", "h1 slots=2 slots=2"}) {
+    INFO(line);
+    const std::string said = show(parse_hostfile("h0\n" + std::string(line), "file", 1));
+    CHECK(said.starts_with("file:2: the number of ranks of host h1 is given twice"));
+  }
+  CHECK(show(parse_hostfile("h1:2 max_slots=3", "file", 1)) == "h1=2 ");
+}
+
 TEST_CASE("hostfiles in the formats of Open MPI, MPICH and others", "[hosts]") {
   CHECK(show(parse_hostfile("# all\n\na slots=2\nb:3\n  c 4 # comment\nd\n"
                             "e slots=1 max_slots=8\nfd77::1 slots=2\n",

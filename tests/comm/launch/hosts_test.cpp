@@ -347,7 +347,10 @@ TEST_CASE("programs and hosts that are not there", "[hosts]") {
           {"cannot enter the directory /no/where", "--chdir"});
   refused({"--hosts", "h0,h1", "--agent", "/no/agent", "true"}, 125, {"cannot run /no/agent"});
   refused({"--hosts", "h0:none", "true"}, 2, {"--hosts is \"h0:none\"", "\"none\""});
-  refused({"--hosts", "h0:0", "true"}, 2, {"from 1 to 1024"});
+  refused({"--hosts", "h0:0", "true"}, 2, {"host h0 is \"0\": it must be from 1 to 1024"});
+  refused({"--hosts", "h0:1000,h1:25", "true"}, 2, {"\"1025\": it must be from 1 to 1024"});
+  refused({"--hosts", "", "true"}, 2, {"--hosts is \"\": it names no host"});
+  refused({"--hostfile", "", "true"}, 2, {"--hostfile is \"\", which cannot be read"});
   refused({"--hosts", "-oProxyCommand=x", "true"}, 2, {"names no host"});
   refused({"--hosts", ",", "true"}, 2, {"--hosts is \",\""});
   refused({"--hostfile", "/no/file", "true"}, 2, {"/no/file"});
@@ -363,6 +366,8 @@ TEST_CASE("what a shell on the host prints first disturbs nothing", "[hosts]") {
   const ProgramResult r = run_program({RONDO_RUN, "--agent", place.path() + "/agent", "--hosts",
                                        "h0,h1", "--", "sh", "-c", "echo $RANK"},
                                       environment(place));
+  refused({"--hosts", "h0,h1", "--agent", "false", "true"}, 125,
+          {"ended with code 1; --agent must be a command that, followed by a host"});
   INFO(r.err);
   CHECK(r.exit_code == 0);
   CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] 0", "[1] 1"});
