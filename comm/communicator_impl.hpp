@@ -182,7 +182,7 @@ class Communicator::Impl {
   Result<std::unique_ptr<Impl>> make_remainder(const comm::Muster& muster, uint64_t number,
                                                comm::Endings& endings);
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
-  Status check_left_out(uint64_t number, std::chrono::milliseconds patience) const;
+  Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.
   Status gather_for_split(const int32_t* own, int32_t* all, size_t count);
   int64_t timeout_of(const CallOptions& options) const;

@@ -29,14 +29,16 @@ constexpr std::string_view kShrunk = ", shrunk";
 
 }  // namespace
 
-Status Communicator::Impl::check_left_out(uint64_t number, milliseconds patience) const {
+Status Communicator::Impl::check_left_out(uint64_t number,
+                                          std::chrono::steady_clock::time_point began) const {
   for (int r = 0; r < size(); ++r) {
     if (board_->state(r).shrunk.load(std::memory_order_acquire) < number) continue;
-    return {
-        Code::kTimeout,
-        fmt::format("shrink: rank {} came too late: rank {} and others have gone on without it. "
-                    "They waited for the patience that their calls gave; here it is {}",
-                    rank(), r, comm::name_duration(patience))};
+    const auto here =
+        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - began);
+    return {Code::kTimeout,
+            fmt::format("shrink: rank {} came too late, or its host did not answer: rank {} and "
+                        "others have gone on without it. This call has waited for {}",
+                        rank(), r, comm::name_duration(here))};
   }
   return {};
 }
@@ -85,6 +87,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
         "that have ended: end this process's part and start the job anew");
   }
   if (patience == milliseconds(0)) patience = config_.bootstrap_timeout;
+  const auto began = std::chrono::steady_clock::now();
   std::atomic<uint64_t>& shrunk = board_->state(rank()).shrunk;
   const uint64_t number = shrunk.load(std::memory_order_relaxed) + 1;
   // Release: pairs with check_left_out().
@@ -101,15 +104,16 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .identity = std::move(*identity),
       .name = fmt::format("shrink-{:016x}-{}", token_, number),
       .patience = patience,
+      .began = began,
       .place = [this](int leader) { return bootstrap_.meeting_place(leader); },
       .has_ended = [&endings](int r) { return endings.has_ended(r); },
       .is_lost = [&endings](int r) { return endings.is_lost(r); },
-      .interrupt = [&] { return check_left_out(number, patience); }};
+      .interrupt = [&] { return check_left_out(number, began); }};
   // Every further turn follows a death.
   Status failed;
   for (int turn = 0; turn <= size(); ++turn) {
     auto muster = call_roll(call);
-    const bool exists = undecided_ != nullptr && !check_left_out(number, patience).ok();
+    const bool exists = undecided_ != nullptr && !check_left_out(number, began).ok();
     if (exists) {
       mark();
       return std::move(undecided_);

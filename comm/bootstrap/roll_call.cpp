@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -162,12 +163,27 @@ class Caller {
     }
     const bool has_lowest = members.front() == lowest;
     if (members.size() + (has_lowest ? 1 : 0) > missing.size()) return {};
-    return Status(
-        Code::kTimeout,
-        "shrink: " + name_ranks(missing) + " did not come within " + name_duration(call_.patience) +
-            ", and have not ended: " + name_ranks(members) + (members.size() > 1 ? " are" : " is") +
-            " too few to go on without them, because they might do so too. End them, or "
-            "give shrink() more patience");
+    return Status(Code::kTimeout, explain_minority(members, missing));
+  }
+
+  /// Patience is how long it may wait: hosts that do not answer are given up sooner.
+  std::string explain_minority(const std::vector<int>& members,
+                               const std::vector<int>& missing) const {
+    std::vector<int> silent;
+    std::ranges::copy_if(missing, std::back_inserter(silent), call_.is_lost);
+    const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - call_.began);
+    std::string text =
+        "shrink: " + name_ranks(missing) + " did not come within " + name_duration(waited);
+    if (!silent.empty()) {
+      text += " (" + std::string(silent.size() < missing.size() ? "of these, " : "") +
+              (silent.size() < missing.size() ? name_ranks(silent) : "they") +
+              (silent.size() == 1 && missing.size() > 1 ? " is" : " are") +
+              " on a host that does not answer)";
+    }
+    text += ", and have not ended: " + name_ranks(members) + (members.size() > 1 ? " are" : " is") +
+            " too few to go on without them, because they might do so too. End them";
+    if (waited >= call_.patience) text += ", or give shrink() more patience";
+    return text;
   }
 
   const RollCall& call_;

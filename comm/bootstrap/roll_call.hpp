@@ -31,6 +31,8 @@ struct RollCall {
   std::string name;
   /// How long a rank waits for a leader, and a leader for ranks.
   std::chrono::milliseconds patience;
+  /// When this rank began to wait: for errors.
+  std::chrono::steady_clock::time_point began;
   /// Identity::rendezvous where `rank` leads; empty: as `identity` says.
   std::function<std::string(int rank)> place;
   /// Whether that rank is known to have ended or left: it never comes, on any rank's account.
