@@ -61,6 +61,7 @@ class Acceptor {
                   .name = pack_name(meeting.name),
                   .job = pack_job(meeting.identity.job),
                   .key = key_of(meeting.identity.secret)},
+        began_(steady_clock::now()),
         deadline_(meeting.deadline()),
         limit_text_(name_duration(meeting.timeout)),
         peers_(static_cast<size_t>(world_size_)),
@@ -141,8 +142,10 @@ class Acceptor {
       watched.push_back({peer.connection.fd(), POLLIN, 0});
       watched.push_back({peer.pidfd.get(), POLLIN, 0});
     }
+    if (!has_warned_) until = until.at_most(warn_at());
     auto ready = poll_until(watched, until);
     if (!ready.ok()) return ready.status();
+    warn_of_missing();
     const auto of_peers = std::span(watched).last(2 * peers_.size());
     peer_is_ready_ = std::ranges::any_of(of_peers, [](pollfd each) { return each.revents != 0; });
     if (*ready || !deadline_.has_passed()) return {};
@@ -150,14 +153,36 @@ class Acceptor {
       is_over_ = true;
       return {};
     }
-    std::vector<int> missing;
-    for (int rank = 1; rank < world_size_; ++rank) {
-      if (peers_[static_cast<size_t>(rank)].rank < 0) missing.push_back(meeting_.number_of(rank));
-    }
-    return Status(Code::kBootstrap, name_ranks(missing) + meeting_.of_how_many() +
+    return Status(Code::kBootstrap, name_ranks(missing()) + meeting_.of_how_many() +
                                         " did not come within " + limit_text_ + "; " + name_here() +
                                         " waited at " + meeting_.rendezvous.text() +
-                                        rejected_text());
+                                        meeting_.rendezvous.trouble() + rejected_text());
+  }
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < world_size_; ++rank) {
+      if (peers_[static_cast<size_t>(rank)].rank < 0) ranks.push_back(meeting_.number_of(rank));
+    }
+    return ranks;
+  }
+
+  steady_clock::time_point warn_at() const {
+    const auto now = steady_clock::now();
+    return began_ + (now + deadline_.left() - began_) / 3;
+  }
+
+  /// Once, at a third of the deadline: who started the ranks has the rest of it to start the others.
+  void warn_of_missing() {
+    if (has_warned_ || steady_clock::now() < warn_at()) return;
+    has_warned_ = true;
+    if (is_roll_call() || is_doomed_ || is_complete()) return;
+    const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - began_);
+    log(LogLevel::kWarn, name_ranks(missing()) + meeting_.of_how_many() + " did not come within " +
+                             name_duration(waited) + "; " + name_here() + " waits at " +
+                             meeting_.rendezvous.text() + " for " + limit_text_ +
+                             " in all (RONDO_BOOTSTRAP_TIMEOUT, Config::bootstrap_timeout)" +
+                             meeting_.rendezvous.trouble() + rejected_text());
   }
 
   /// Rank 0, as the ranks call it.
@@ -371,8 +396,10 @@ class Acceptor {
   bool is_doomed_ = false;  // this rank has failed: a peer's failure makes no difference
   uint64_t rejected_ = 0;
   std::string last_rejected_;
+  const steady_clock::time_point began_;
   std::vector<PeerConnection> peers_;  // by rank; rank -1: not yet connected; entry 0 stays empty
   PendingConnections pending_;
+  bool has_warned_ = false;  // of missing ranks, or need not
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ int count_ranks(const std::string& text) {
 
 void print_environment() {
   for (const auto& variable : rondo::comm::kEnvironment) {
-    fmt::print("{:<20}  {:<20}  {}\n", variable.name, variable.value_when_absent, variable.meaning);
+    fmt::print("{:<23}  {:<20}  {}\n", variable.name, variable.value_when_absent, variable.meaning);
   }
 }
 

@@ -17,6 +17,9 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
     {"RONDO_TIMEOUT", "600",
      "seconds without progress after which a call fails; a timeout set in the program takes "
      "precedence"},
+    {"RONDO_BOOTSTRAP_TIMEOUT", "60",
+     "seconds for which ranks wait for each other when a communicator is made; "
+     "Config::bootstrap_timeout takes precedence"},
     {"RONDO_HOST_TIMEOUT", "10",
      "seconds without a word from another host after which its ranks count as dead"},
     {"RONDO_ARENA_BYTES", "the machine's memory, less with many ranks",

@@ -20,7 +20,7 @@ namespace {
 using base::kLongestTimeout;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kDefaultTimeout{600'000};
+constexpr milliseconds kDefaultTimeout{600'000}, kDefaultBootstrapTimeout{60'000};
 
 /// The variable `name`, else `otherwise`.
 Result<milliseconds> seconds_of(const char* name, milliseconds otherwise) {
@@ -63,8 +63,8 @@ Status check_choices(const Config& config) {
     return refuse(
         fmt::format("Config::timeout is {} ms; it must not be negative", config.timeout.count()));
   }
-  if (config.bootstrap_timeout.count() <= 0) {
-    return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must be positive",
+  if (config.bootstrap_timeout.count() < 0) {
+    return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must not be negative",
                               config.bootstrap_timeout.count()));
   }
   if (static_cast<int>(config.algorithm) >= kAlgorithms) {
@@ -109,6 +109,10 @@ Status settle(Config& config) {
     auto timeout = seconds_of("RONDO_TIMEOUT", kDefaultTimeout);
     if (!timeout.ok()) return timeout.status();
     config.timeout = *timeout;
+  }
+  if (config.bootstrap_timeout.count() == 0) {
+    config.bootstrap_timeout =
+        RONDO_TRY(seconds_of("RONDO_BOOTSTRAP_TIMEOUT", kDefaultBootstrapTimeout));
   }
   config.timeout = std::min(config.timeout, kLongestTimeout);
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);

@@ -55,8 +55,9 @@ struct Config {
   /// A call fails when nothing has moved on any rank for this long. Slow progress is not a failure.
   /// 0: RONDO_TIMEOUT (seconds), else ten minutes.
   std::chrono::milliseconds timeout{0};
-  /// How long create() waits for the other ranks.
-  std::chrono::milliseconds bootstrap_timeout{60'000};
+  /// How long create() waits for the other ranks; after a third of it rank 0 warns, naming the
+  /// missing ones. 0: RONDO_BOOTSTRAP_TIMEOUT (seconds), else one minute.
+  std::chrono::milliseconds bootstrap_timeout{0};
   /// Independent pipelines per operation; each beyond the first takes a thread for large messages.
   /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
   /// operations take microseconds. 0: one.

@@ -159,7 +159,8 @@ typedef struct rondo_config {
   /* A call fails when nothing has moved on any rank for this long; 0: RONDO_TIMEOUT (seconds),
    * else ten minutes. */
   int64_t timeout_ms;
-  /* How long rondo_create waits for the other ranks. */
+  /* How long rondo_create waits for the other ranks; 0: RONDO_BOOTSTRAP_TIMEOUT (seconds), else
+   * one minute. */
   int64_t bootstrap_timeout_ms;
   /* Pipelines per operation (0: one; each takes a thread, and if threads exceed CPUs, small
    * operations take microseconds), slots per link, bytes per slot (0: from the link profile). */

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "comm/bootstrap/bootstrap.hpp"
@@ -244,6 +246,24 @@ TEST_CASE("missing ranks are named on every rank that came", "[bootstrap]") {
     }));
     REQUIRE(is_empty(place.path()));
   }
+}
+
+TEST_CASE("at a third of the deadline rank 0 alone warns of the missing ranks", "[bootstrap]") {
+  const TempDirectory place;
+  const std::string said = place.path() + ".said";
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    expect(std::freopen(said.c_str(), "a", stderr) != nullptr, "stderr to a file");
+    auto met = Bootstrap::meet(identity(rank, 4, place), "world", kMedium);
+    expect(!met.ok(), "ranks 2 and 3 have come");
+  }));
+  std::ifstream file(said);
+  std::string line;
+  REQUIRE(std::getline(file, line));
+  CHECK(line.find("ranks 2 and 3 of 4 did not come within ") != std::string::npos);
+  CHECK(line.find("rank 0 waits at " + place.path()) != std::string::npos);
+  CHECK(line.find(" for 3 s in all (RONDO_BOOTSTRAP_TIMEOUT") != std::string::npos);
+  CHECK_FALSE(std::getline(file, line));
+  std::filesystem::remove(said);
 }
 
 TEST_CASE("the most impatient rank's deadline holds for all", "[bootstrap]") {

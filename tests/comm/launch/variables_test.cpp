@@ -316,6 +316,31 @@ TEST_CASE("a timeout set in the program goes before RONDO_TIMEOUT, ten minutes t
   }));
 }
 
+TEST_CASE("RONDO_BOOTSTRAP_TIMEOUT is how long a rank waits for others, unless the program says",
+          "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
+    const testing::TempDirectory place;
+    Config config;
+    config.rank = 0;
+    config.world_size = 2;
+    config.rendezvous = place.path();
+    const auto said = [&](const char* text) {
+      set_environment({{"RONDO_BOOTSTRAP_TIMEOUT", text}});
+      return Communicator::create(config).status().to_string();
+    };
+    const auto says = [&](const char* text, const std::string& part) {
+      const std::string all = said(text);
+      expect(all.find(part) != std::string::npos, all);
+    };
+    says("0.3", "rank 1 of 2 did not come within 0.3 s");
+    says("soon", "RONDO_BOOTSTRAP_TIMEOUT is 'soon': it must be a number of seconds");
+    config.bootstrap_timeout = std::chrono::milliseconds{200};
+    says("soon", "rank 1 of 2 did not come within 0.2 s");
+    config.bootstrap_timeout = std::chrono::milliseconds{-1};
+    says("1", "Config::bootstrap_timeout is -1 ms; it must not be negative");
+  }));
+}
+
 TEST_CASE("RONDO_HOST_TIMEOUT is a second at least", "[launch]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
     Config config;
