@@ -130,6 +130,7 @@ class Bootstrap::Impl {
     }
     hosts_ = group_by_host(places_);
     RONDO_TRY(check_one_user(places_, hosts_));
+    RONDO_TRY(check_reach());
     const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
     Identity local = identity;
     local.rank = hosts_.local_rank(identity.rank);
@@ -140,11 +141,27 @@ class Bootstrap::Impl {
     return local;
   }
 
+  /// The same on all ranks: they have met, so they learn at once what they could only wait for later.
+  Status check_reach() const {
+    if (hosts_.hosts() == 1 || met_at_loopback_) return {};
+    for (size_t rank = 0; rank < places_.size(); ++rank) {
+      const RankHost& place = places_[rank];
+      if (!is_loopback(Interface{.name = place.interface, .address = place.address})) continue;
+      return Status(Code::kInvalidArgument,
+                    "rank " + std::to_string(rank) + " on host " + place.name +
+                        " can be reached at " + place.address + " (" + place.interface +
+                        ") only, which other hosts do not reach: RONDO_INTERFACE there must name "
+                        "an interface between the hosts");
+    }
+    return {};
+  }
+
   /// RONDO_INTERFACE, else that by which the ranks have met. Ranks that met at loopback share a host,
   /// and may have no secret: other hosts must not reach them.
   Result<Interface> interface_for_data() {
     auto met = interface_of_socket(star_->links().front().connection.fd());
-    if (met.ok() && is_loopback(*met)) return met;
+    met_at_loopback_ = met.ok() && is_loopback(*met);
+    if (met_at_loopback_) return met;
     auto chosen = chosen_interface();
     if (!chosen.ok()) return chosen.status();
     return *chosen ? std::move(**chosen) : std::move(met);
@@ -166,6 +183,7 @@ class Bootstrap::Impl {
   std::unique_ptr<Star> near_;    // null: one host
   Star* meets_nearby_ = nullptr;  // the second, while its ranks meet
   base::HostMap hosts_;
+  bool met_at_loopback_ = false;
   std::vector<RankHost> places_;               // by rank; empty: they met in a directory
   std::shared_ptr<const UniqueFd> listening_;  // at this rank's place
   std::vector<Peer> peers_;                    // where there are several hosts

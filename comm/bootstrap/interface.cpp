@@ -226,6 +226,13 @@ Result<Interface> interface_for_others(const std::vector<std::string>& names) {
                     name_all(*interfaces) + ". RONDO_INTERFACE names one that they can");
 }
 
+std::string unreachable(const Interface& loopback) {
+  return "RONDO_INTERFACE is \"" + variable("RONDO_INTERFACE").value_or("") + "\", which is " +
+         loopback.name + " with " + loopback.address +
+         ": ranks of other hosts cannot reach that. Name an interface between the hosts, or unset "
+         "it";
+}
+
 bool is_this_host(const std::string& name) {
   if (name == "localhost" || name == "::1" || name.starts_with("127.")) return true;
   char host[256] = {};

@@ -38,6 +38,10 @@ Result<Interface> interface_of_socket(int fd);
 /// other.
 Result<Interface> interface_for_others(const std::vector<std::string>& names);
 
+/// Why ranks of other hosts cannot use a loopback interface, which only RONDO_INTERFACE chooses for
+/// them.
+std::string unreachable(const Interface& loopback);
+
 /// Whether `name` is a name or address of this host. Asks no name server.
 bool is_this_host(const std::string& name);
 

@@ -51,7 +51,8 @@ class Rendezvous {
   bool is_tcp() const { return scheme_ == Scheme::kTcp; }
   /// For messages: "/tmp/x/world.sock", "tcp://127.0.0.1:29501".
   const std::string& text() const { return text_; }
-  /// "; the host of ... is not known here: ...", or nothing: for errors at the deadline.
+  /// "; the host of ... is not known here: ...", or that no other host reaches it, or nothing: for
+  /// errors at the deadline.
   std::string trouble() const { return tcp_ ? tcp_->trouble() : ""; }
 
  private:

@@ -261,6 +261,14 @@ bool TcpPlace::is_loopback_only() {
                                   [](const SocketAddress& each) { return is_loopback(each); });
 }
 
+std::string TcpPlace::trouble() const {
+  if (addresses_.empty()) return trouble_;
+  for (const SocketAddress& each : addresses_) {
+    if (!is_loopback(each)) return {};
+  }
+  return "; that is " + text_of(addresses_.front()) + " here, which no other host reaches";
+}
+
 void TcpPlace::prefer_outward() { outward_ = true; }
 
 Result<std::optional<UniqueFd>> TcpPlace::listen() {

@@ -44,8 +44,8 @@ class TcpPlace {
   /// for two seconds. Nothing: no listener, or the name is not known yet.
   Result<std::optional<transport::UniqueFd>> try_connect(Deadline deadline);
 
-  /// "; the host of ... is not known here: ...", or nothing.
-  const std::string& trouble() const { return trouble_; }
+  /// "; the host of ... is not known here: ...", or that other hosts cannot reach it, or nothing.
+  std::string trouble() const;
 
  private:
   bool resolve();

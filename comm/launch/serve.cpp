@@ -172,6 +172,7 @@ class PreparedHost {
     if (preparation.only_this_host) return reserve({.name = "lo", .address = "127.0.0.1"});
     auto interface = comm::interface_for_others(names);
     if (!interface.ok()) return {.problem = interface.status().message()};
+    if (comm::is_loopback(*interface)) return {.problem = comm::unreachable(*interface)};
     return reserve(*interface);
   }
 

@@ -208,6 +208,7 @@ TEST_CASE("over TCP, too, missing ranks are named", "[tcp]") {
     auto met = Bootstrap::meet(tcp_identity(rank, 4, port), "world", kMedium);
     expect_failure(met.status(), Code::kBootstrap, "ranks 2 and 3 of 4 did not come within 3 s;");
     expect_failure(met.status(), Code::kBootstrap, "tcp://127.0.0.1:" + std::to_string(port));
+    expect_failure(met.status(), Code::kBootstrap, "127.0.0.1 here, which no other host reaches");
   }));
   auto met = Bootstrap::meet(tcp_identity(1, 2, port), "world", kShort);
   REQUIRE(met.status().code() == Code::kBootstrap);

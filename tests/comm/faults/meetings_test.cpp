@@ -2,6 +2,7 @@
 // deadline. And ranks in PID namespaces of their own, which do meet.
 #include <arpa/inet.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -101,6 +102,25 @@ TEST_CASE("a rank that starts twice is named by all, also by one that comes late
 
 TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
   const Hosts hosts(2);
+TEST_CASE(
+    "ranks that RONDO_INTERFACE lets other hosts reach at loopback only are refused at once") {
+  const Hosts hosts(2);
+  Config config;
+  config.bootstrap_timeout = std::chrono::seconds{20};
+  HostsGang gang = HostsGang::raw(
+      hosts, kFour,
+      [](const Config& own, Link&, Outcome&) {
+        if (own.rank == 3) setenv("RONDO_INTERFACE", "lo", 1);
+        return Communicator::create(own).status();
+      },
+      config);
+  show_time("RONDO_INTERFACE=lo on one of two hosts, bootstrap deadline 20 s",
+            gang.check(now_ns(), {.survivors = kRanksOfFour,
+                                  .codes = {Code::kInvalidArgument},
+                                  .says = {"rank 3 on host ", "127.0.0.1 (lo)", "RONDO_INTERFACE"},
+                                  .within_s = 10}));
+}
+
   hosts.cut(0);
   HostsGang gang = HostsGang::raw(
       hosts, kFour,

@@ -375,6 +375,24 @@ TEST_CASE("what a shell on the host prints first disturbs nothing", "[hosts]") {
 }
 
 TEST_CASE("signals reach the ranks of all hosts and are the exit code", "[hosts]") {
+TEST_CASE("a loopback interface for ranks of several hosts is refused before any starts",
+          "[hosts]") {
+  const Hosts hosts(2);
+  const TempDirectory place;
+  std::vector<std::string> variables = environment(place);
+  std::erase(variables, "RONDO_INTERFACE");
+  variables.emplace_back("RONDO_INTERFACE=lo");
+  const ProgramResult r = run_program(
+      {RONDO_RUN, "--agent", joined(hosts.agent()), "--hosts", "h0,h1", "echo", "started"},
+      variables);
+  INFO(r.err);
+  CHECK(r.exit_code == 125);
+  CHECK(r.out.empty());
+  CHECK(contains(r.err,
+                 "host h0: RONDO_INTERFACE is \"lo\", which is lo with 127.0.0.1: ranks of "
+                 "other hosts cannot reach that"));
+}
+
   const Hosts hosts(2);
   for (const int signal : {SIGINT, SIGTERM}) {
     const TempDirectory place;
