@@ -317,9 +317,12 @@ class Acceptor {
       return {};
     }
     if (rank == 0 || peer.rank >= 0) {
+      const int first = (rank == 0 ? connection : peer.connection).fd();
       Status twice(Code::kBootstrap, "rank " + std::to_string(rank) + " was given twice: to pid " +
                                          std::to_string(rank == 0 ? getpid() : peer.pid) +
-                                         " and to pid " + std::to_string(pid));
+                                         place_text(first, rank == 0 ? own_host : peer_host) +
+                                         " and to pid " + std::to_string(pid) +
+                                         place_text(connection.fd(), peer_host));
       refuse(connection, twice);
       return twice;
     }
@@ -379,6 +382,11 @@ class Acceptor {
     return {};
   }
 
+  /// " on 10.77.0.2": pids are of hosts. `host_of` is for the one at the socket's other end, or this.
+  std::string place_text(int fd, std::string (*host_of)(int fd)) const {
+    return meeting_.rendezvous.is_tcp() ? " on " + host_of(fd) : "";
+  }
+
   static void refuse(Connection& connection, const Status& why) {
     if (!connection.is_open()) return;
     (void)connection.send(FrameKind::kError, 0, pack_status(why), {}, steady_clock::now());
@@ -388,18 +396,18 @@ class Acceptor {
   const Listener& listener_;
   const int world_size_;
   const Expected expected_;
+  const steady_clock::time_point began_;
   Deadline deadline_;
   std::string limit_text_;
+  bool has_warned_ = false;  // of missing ranks, or need not
   int joined_ = 0;
   bool peer_is_ready_ = false;
   bool is_over_ = false;    // a roll call whose deadline has passed
   bool is_doomed_ = false;  // this rank has failed: a peer's failure makes no difference
   uint64_t rejected_ = 0;
   std::string last_rejected_;
-  const steady_clock::time_point began_;
   std::vector<PeerConnection> peers_;  // by rank; rank -1: not yet connected; entry 0 stays empty
   PendingConnections pending_;
-  bool has_warned_ = false;  // of missing ranks, or need not
 };
 
 }  // namespace

@@ -324,17 +324,27 @@ Result<TcpListener> reserve_port(const std::string& address, PortRange range) {
   });
 }
 
-std::string peer_address(int socket) {
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
+namespace {
+
+using AddressCall = int (*)(int, sockaddr*, socklen_t*);
+
+/// Of one end of a socket, with ":PORT" or without.
+std::string end_of(int socket, AddressCall call, bool with_port) {
+  SocketAddress end;
+  end.bytes = sizeof end.storage;
   char host[NI_MAXHOST], port[NI_MAXSERV];
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (getpeername(socket, any, &bytes) != 0 ||
-      getnameinfo(any, bytes, host, sizeof host, port, sizeof port,
+  if (call(socket, reinterpret_cast<sockaddr*>(&end.storage), &end.bytes) != 0 ||
+      getnameinfo(end.get(), end.bytes, host, sizeof host, port, sizeof port,
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "an unknown place";
   }
-  return std::string(host) + ":" + port;
+  return with_port ? std::string(host) + ":" + port : host;
 }
+
+}  // namespace
+
+std::string peer_address(int socket) { return end_of(socket, getpeername, true); }
+std::string peer_host(int socket) { return end_of(socket, getpeername, false); }
+std::string own_host(int socket) { return end_of(socket, getsockname, false); }
 
 }  // namespace rondo::comm

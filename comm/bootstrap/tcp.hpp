@@ -89,5 +89,8 @@ Status set_liveness(int socket, std::chrono::milliseconds limit);
 
 /// Of the other end of a socket: "127.0.0.1:40312", or "an unknown place".
 std::string peer_address(int socket);
+/// The same without the port, and for this end: hosts' addresses as they have met.
+std::string peer_host(int socket);
+std::string own_host(int socket);
 
 }  // namespace rondo::comm

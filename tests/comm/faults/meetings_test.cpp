@@ -96,12 +96,12 @@ TEST_CASE("a rank that starts twice is named by all, also by one that comes late
   show_time("a rank starts twice, bootstrap deadline 1.5 s",
             gang.check(start_ns, {.survivors = kRanksOfFour,
                                   .codes = {Code::kBootstrap},
-                                  .says = {"rank 1 was given twice"},
+                                  .says = {"rank 1 was given twice: to pid ",
+                                           " on " + Hosts::address(0) + " and to pid ",
+                                           " on " + Hosts::address(1)},
                                   .within_s = 3}));
 }
 
-TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
-  const Hosts hosts(2);
 TEST_CASE(
     "ranks that RONDO_INTERFACE lets other hosts reach at loopback only are refused at once") {
   const Hosts hosts(2);
@@ -121,6 +121,8 @@ TEST_CASE(
                                   .within_s = 10}));
 }
 
+TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
+  const Hosts hosts(2);
   hosts.cut(0);
   HostsGang gang = HostsGang::raw(
       hosts, kFour,
