@@ -487,6 +487,30 @@ TEST_CASE("ranks that were started with different options or data say so") {
   CHECK(data.err.find("rank 1 runs with data=") != std::string::npos);
 }
 
+TEST_CASE("ps shows the program by its name, also after it has started itself anew") {
+  const Workplace place;
+  std::vector<std::string> names;
+  std::thread watch;
+  // Without the variable the program executes itself on CPUs with AVX-512.
+  const ProgramResult result = run_program(
+      {RONDO_TRAIN, "--steps", "20", "--width", "32", "--data", place.data()},
+      {"OPENBLAS_CORETYPE", "RANK", "WORLD_SIZE"}, std::chrono::seconds{60}, [&](pid_t pid) {
+        watch = std::thread([&names, pid] {
+          std::ifstream file;
+          std::string name;
+          do {
+            file = std::ifstream("/proc/" + std::to_string(pid) + "/comm");
+            if (std::getline(file, name)) names.push_back(name);
+          } while (file);
+        });
+      });
+  watch.join();
+  INFO(result.err);
+  CHECK(result.exit_code == 0);
+  CHECK(std::find(names.begin(), names.end(), "rondo-train") != names.end());
+  CHECK(std::find(names.begin(), names.end(), "exe") == names.end());
+}
+
 TEST_CASE("--ranks against the launcher's number is a contradiction") {
   const Workplace place;
   const ProgramResult result =

@@ -61,10 +61,17 @@ Status become(std::vector<std::string> words, const char* what) {
 
 }  // namespace
 
+void become_this_program(char** argv) {
+  // By its name: ps calls a process by the last part of the path.
+  const auto self = own_file();
+  if (self.ok()) execv(self->c_str(), argv);
+  execv("/proc/self/exe", argv);  // its file has been replaced
+}
+
 void prefer_fast_blas(char** argv) {
   if (!has_avx512() || std::getenv("OPENBLAS_CORETYPE") != nullptr) return;
   setenv("OPENBLAS_CORETYPE", "SKYLAKEX", 0);
-  execv("/proc/self/exe", argv);
+  become_this_program(argv);
   // Without /proc the program is merely slower.
 }
 

@@ -7,6 +7,10 @@
 
 namespace rondo::trainer {
 
+/// Executes this program's file with these arguments; ps shows the process under the file's name.
+/// Returns only if that failed.
+void become_this_program(char** argv);
+
 /// Debian's OpenBLAS picks Haswell kernels on newer CPUs with AVX-512, at about half their speed,
 /// unless OPENBLAS_CORETYPE is set before the library is loaded: sets it and executes this program
 /// anew. Does nothing where the CPU lacks AVX-512 or the variable is set already, so it happens at

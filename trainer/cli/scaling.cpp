@@ -16,6 +16,7 @@
 
 #include "kernels/host/cpu_mask.hpp"
 #include "rondo/communicator.hpp"
+#include "trainer/cli/launch.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -67,7 +68,7 @@ Status run_program(std::vector<std::string> words) {
     // A run ends with this program.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent || freopen("/dev/null", "w", stdout) == nullptr) _exit(127);
-    execv("/proc/self/exe", argv.data());
+    become_this_program(argv.data());
     _exit(127);
   }
   int state = 0;
