@@ -82,7 +82,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
                       .communicator = std::move(communicator)};
 }
 
-Status run(const TrainOptions& options, char** argv) {
+Status run(const TrainOptions& options, char** argv, bool& is_left_out) {
   if (!options.scaling.empty()) return run_scaling(options, argv);
   if (!options.lesson.empty()) return teach(options);
   if (RONDO_TRY(must_launch(options))) {
@@ -102,7 +102,8 @@ Status run(const TrainOptions& options, char** argv) {
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());
   RONDO_TRY(made.status());
   end_run_at_interrupt();
-  return train(options, *made->data, made->validation.get(), made->communicator, interrupted);
+  return train(options, *made->data, made->validation.get(), made->communicator, interrupted,
+               &is_left_out);
 }
 
 }  // namespace
@@ -112,10 +113,11 @@ int main(int argc, char** argv) try {
   set_up_messages();
   const Parsed parsed = parse_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const Status status = run(*parsed.options, argv);
+  bool is_left_out = false;
+  const Status status = run(*parsed.options, argv, is_left_out);
   if (status.ok()) return interrupted.load() ? kInterruptedExit : EXIT_SUCCESS;
   spdlog::error("{}", status.to_string());
-  return EXIT_FAILURE;
+  return is_left_out ? kLeftOutExitCode : EXIT_FAILURE;
 } catch (const std::bad_alloc&) {
   std::fputs("rondo-train: resource exhausted: out of memory\n", stderr);
   return EXIT_FAILURE;

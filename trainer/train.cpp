@@ -198,28 +198,34 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
 template <class T>
 Status train_and_go_on(const TrainOptions& options, const Dataset& data, const Dataset* validation,
                        Communicator& communicator, std::optional<Report>& report,
-                       const std::atomic<bool>& stop) {
+                       const std::atomic<bool>& stop, bool& is_left_out) {
   Survivors survivors(communicator.size());
   AgreedState<T> agreed;
   while (true) {
     const Status status =
         train_with<T>(options, data, validation, communicator, report, stop, survivors, agreed);
     if (!can_go_on(options, status)) return status;
-    RONDO_TRY(survivors.shrink(communicator, status, options.min_ranks));
+    const Status met = survivors.shrink(communicator, status, options.min_ranks);
+    is_left_out = met.code() == Code::kTimeout;
+    RONDO_TRY(met);
   }
 }
 
 }  // namespace
 
 Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
-             Communicator& communicator, const std::atomic<bool>& stop) {
+             Communicator& communicator, const std::atomic<bool>& stop, bool* is_left_out) {
   const auto with =
       options.type() == DataType::kFloat64 ? train_and_go_on<double> : train_and_go_on<float>;
   std::optional<Report> report;
-  const Status status = with(options, data, validation, communicator, report, stop);
+  bool left_out = false;
+  const Status status = with(options, data, validation, communicator, report, stop, left_out);
+  if (is_left_out != nullptr) *is_left_out = left_out;
   if (status.ok()) return status;
   communicator.abort(status.message());
-  if (report) {
+  if (left_out) {
+    if (report) report->leave();
+  } else if (report) {
     report->abandon(status);
   } else if (communicator.rank() == 0) {
     (void)write_failure(options, status.to_string());

@@ -8,9 +8,19 @@
 #include <cerrno>
 #include <cstring>
 
+#include "rondo/communicator.hpp"
+
 namespace rondo::run {
 
+bool is_a_loss(const RankFailure& failure) {
+  return failure.killed || failure.status == kLeftOutExitCode;
+}
+
 std::string describe(const RankFailure& failure) {
+  if (failure.survived && !failure.killed) {
+    return fmt::format("rank {} was left out by the others (code {})", failure.rank,
+                       failure.status);
+  }
   if (!failure.killed) {
     return fmt::format("rank {} exited with code {}", failure.rank, failure.status);
   }

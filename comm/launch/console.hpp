@@ -37,6 +37,8 @@ struct RankFailure {
   bool survived = false;  // the others go on without it
   int exit_code() const { return killed ? 128 + status : status; }
 };
+/// Whether the others of an elastic job may go on after it.
+bool is_a_loss(const RankFailure& failure);
 /// "rank 2 exited with code 3", "rank 2 was killed by signal 9 (Killed)".
 std::string describe(const RankFailure& failure);
 

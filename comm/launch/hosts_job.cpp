@@ -55,8 +55,8 @@ class HostsJob {
     flush(console_);
     int succeeded = 0;
     for (const HostState& host : hosts_) succeeded += host.result ? host.result->succeeded : 0;
-    if (!stopping_ && succeeded == 0) {  // each rank was killed, or lost with its host
-      exit_code_ = killed_ ? killed_->exit_code() : kLauncherExit;
+    if (!stopping_ && succeeded == 0) {  // each rank was lost, alone or with its host
+      exit_code_ = lost_ ? lost_->exit_code() : kLauncherExit;
       rank_failed_ = true;
     }
     return {.exit_code = exit_code_,
@@ -286,9 +286,9 @@ class HostsJob {
   // ---- failures
 
   void rank_failed(RankFailure failure) {
-    failure.survived = job_.elastic && failure.killed && !stopping_;
+    failure.survived = job_.elastic && is_a_loss(failure) && !stopping_;
     if (failure.survived) {
-      if (!killed_) killed_ = failure;
+      if (!lost_) lost_ = failure;
       return console_.report(failure);
     }
     if (stopping_ && !failure_) return;
@@ -362,7 +362,7 @@ class HostsJob {
   size_t ready_ = 0;
   Readiness meeting_;
   std::optional<RankFailure> failure_;
-  std::optional<RankFailure> killed_;  // the first that the others survived
+  std::optional<RankFailure> lost_;  // the first that the others survived
   int exit_code_ = 0;
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
   std::optional<Clock::time_point> decide_at_, stop_at_, close_at_, kill_at_;

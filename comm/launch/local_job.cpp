@@ -96,8 +96,8 @@ class LocalJob {
     leave_nothing();
     drain_outputs();
     // Of several hosts another may have a rank that ended well.
-    if (killed_ && succeeded_ == 0 && !stopping_ && !options_.part) {
-      exit_code_ = killed_->exit_code();
+    if (lost_ && succeeded_ == 0 && !stopping_ && !options_.part) {
+      exit_code_ = lost_->exit_code();
       rank_failed_ = true;
     }
     return {.exit_code = exit_code_,
@@ -382,10 +382,10 @@ class LocalJob {
         .rank = first_rank() + rank, .killed = end.si_code != CLD_EXITED, .status = end.si_status};
     if (failure.exit_code() == 0) ++succeeded_;
     if (stopping_ || failure.exit_code() == 0) return;
-    failure.survived = options_.elastic && failure.killed;
+    failure.survived = options_.elastic && is_a_loss(failure);
     console_.report(failure);
     if (failure.survived) {
-      if (!killed_) killed_ = failure;
+      if (!lost_) lost_ = failure;
       return;
     }
     rank_failed_ = stopping_ = true;
@@ -493,8 +493,8 @@ class LocalJob {
   std::vector<kernels::CpuMask> shares_;  // by rank; empty: nobody is bound
   int running_ = 0, succeeded_ = 0;
   int exit_code_ = 0;
-  std::optional<RankFailure> killed_;  // the first that the others survived
-  bool child_ended_ = false;           // SIGCHLD has come since the last reap()
+  std::optional<RankFailure> lost_;  // the first that the others survived
+  bool child_ended_ = false;         // SIGCHLD has come since the last reap()
   bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
   std::optional<Clock::time_point> stop_at_, kill_at_;
 };

@@ -555,6 +555,10 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
+/// With this exit code a process says that its shrink() returned kTimeout: others may have gone on
+/// without it. `rondo-run --elastic` counts its rank as lost, and the job goes on.
+inline constexpr int kLeftOutExitCode = 75;  // EX_TEMPFAIL of sysexits.h
+
 /// A report for people: this host according to hwloc, CUDA and NVML (fork no ranks on GPUs after
 /// it), what `ranks` pinned ranks would share, and the link profile that `config` would give them.
 std::string topology_report(int ranks, const Config& config = {});

@@ -1,5 +1,6 @@
 // rondo-train --elastic on two hosts: a rank, or a host, is lost, and the others go on.
 #include <signal.h>
+#include <stdlib.h>
 
 #include <chrono>
 #include <fstream>
@@ -104,6 +105,34 @@ TEST_CASE("elastic: a host is lost") {
       train_on_hosts(hosts, file, words, [&] { hosts.signal(1, SIGKILL); });
   INFO(result.err);
   REQUIRE(result.exit_code == 0);
+TEST_CASE(
+    "elastic: a network splits, the launcher reaches both parts, and the larger one goes on") {
+  // Of two parts of one size that with rank 0.
+  for (const int cut : {1, 0}) {
+    INFO("host " << cut << " is cut off");
+    const Hosts hosts(2);
+    const Workplace place;
+    const std::string file = place.file("elastic.json");
+    const Words words =
+        Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+              "--reproducible", "--log-every", "0",       "--data", place.data()};
+    setenv("RONDO_HOST_TIMEOUT", "2", 1);
+    const ProgramResult result = train_on_hosts(hosts, file, words, [&] { hosts.cut(cut); });
+    unsetenv("RONDO_HOST_TIMEOUT");
+    INFO(result.err);
+    CHECK(result.exit_code == 0);
+    for (const char* rank : {"rank 2", "rank 3"}) {
+      CHECK(result.err.find(std::string(rank) +
+                            std::string(" was left out by the others (code 75)")) !=
+            std::string::npos);
+    }
+    const json document = json::parse(read_text(file));
+    REQUIRE(document.contains("summary"));
+    CHECK(document["summary"]["deaths"][0]["ranks"] == json{2, 3});
+    CHECK(document["summary"]["ranks"] == 2);
+  }
+}
+
   const json document = json::parse(read_text(file));
   std::vector<int> dead;
   for (const json& death : document["summary"]["deaths"]) {

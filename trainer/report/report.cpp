@@ -176,8 +176,12 @@ Status Report::finish(Json summary) {
   return document_.end("summary", summary);
 }
 
-void Report::abandon(const Status& why) {
+void Report::leave() const {
   if (bar_) print(stderr, kClearLine);
+}
+
+void Report::abandon(const Status& why) {
+  leave();
   (void)document_.end("error", why.to_string());
 }
 

@@ -95,6 +95,8 @@ class Report {
   Status finish(nlohmann::ordered_json summary);
   /// Ends the document with why there is no more.
   void abandon(const Status& why);
+  /// The others go on: what was written is theirs.
+  void leave() const;
 
  private:
   void print_result(const std::string& for_people, const nlohmann::ordered_json& for_programs);
