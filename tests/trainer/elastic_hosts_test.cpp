@@ -17,16 +17,6 @@ using rondo::testing::Hosts;
 using rondo::testing::ProgramResult;
 using namespace testing;  // NOLINT: the trainer's
 
-bool await_step(const std::string& file, uint64_t step) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
-  const std::string wanted = "{\"step\":" + std::to_string(step) + ",";
-  while (std::chrono::steady_clock::now() < until) {
-    if (read_text(file).find(wanted) != std::string::npos) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds{5});
-  }
-  return false;
-}
-
 /// A process of the host with that variable.
 pid_t process_with(const Hosts& hosts, int host, const std::string& variable) {
   for (const pid_t pid : hosts.processes(host)) {
@@ -105,6 +95,16 @@ TEST_CASE("elastic: a host is lost") {
       train_on_hosts(hosts, file, words, [&] { hosts.signal(1, SIGKILL); });
   INFO(result.err);
   REQUIRE(result.exit_code == 0);
+  const json document = json::parse(read_text(file));
+  std::vector<int> dead;
+  for (const json& death : document["summary"]["deaths"]) {
+    for (const int rank : death["ranks"]) dead.push_back(rank);
+  }
+  CHECK(dead == std::vector<int>{2, 3});
+  CHECK(document["summary"]["ranks"] == 2);
+  if (document["summary"]["deaths"].size() == 1) check_against_reference(place, words, document);
+}
+
 TEST_CASE(
     "elastic: a network splits, the launcher reaches both parts, and the larger one goes on") {
   // Of two parts of one size that with rank 0.
@@ -131,16 +131,6 @@ TEST_CASE(
     CHECK(document["summary"]["deaths"][0]["ranks"] == json{2, 3});
     CHECK(document["summary"]["ranks"] == 2);
   }
-}
-
-  const json document = json::parse(read_text(file));
-  std::vector<int> dead;
-  for (const json& death : document["summary"]["deaths"]) {
-    for (const int rank : death["ranks"]) dead.push_back(rank);
-  }
-  CHECK(dead == std::vector<int>{2, 3});
-  CHECK(document["summary"]["ranks"] == 2);
-  if (document["summary"]["deaths"].size() == 1) check_against_reference(place, words, document);
 }
 
 }  // namespace

@@ -372,17 +372,6 @@ std::map<int, pid_t> ranks_of(pid_t launcher) {
   return ranks;
 }
 
-/// Waits until the document has that step; false: not within a minute.
-bool await_step(const std::string& file, uint64_t step) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
-  const std::string wanted = "{\"step\":" + std::to_string(step) + ",";
-  while (std::chrono::steady_clock::now() < until) {
-    if (read_text(file).find(wanted) != std::string::npos) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds{5});
-  }
-  return false;
-}
-
 TEST_CASE("elastic: rondo-train starts its ranks so that they survive, and says who died") {
   const Workplace place;
   const std::string file = place.file("elastic.json");

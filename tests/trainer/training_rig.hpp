@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
@@ -64,6 +67,17 @@ inline std::string links(const Workplace& place, const std::string& dear) {
       {"format", "rondo link profile"}, {"version", 2},       {"name", dear},
       {"constants", constants},         {"machine", machine}, {"corrections", corrections}};
   return place.file(dear);
+}
+
+/// Waits until the document has that step; false: not within a minute.
+inline bool await_step(const std::string& file, uint64_t step) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+  const std::string wanted = "{\"step\":" + std::to_string(step) + ",";
+  while (std::chrono::steady_clock::now() < until) {
+    if (read_text(file).find(wanted) != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds{5});
+  }
+  return false;
 }
 
 }  // namespace rondo::trainer::testing
