@@ -1,8 +1,11 @@
 // See frames.hpp.
 #include "comm/launch/frames.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
 
 #include "rondo/rondo.h"
 
@@ -13,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kMagic = "rondo-run frames, version ";
 constexpr size_t kHeader = 5;
+constexpr size_t kLongestGreeting = 256;
 
 /// Each byte as the character of that number.
 std::string as_characters(std::string_view bytes) {
@@ -68,32 +72,64 @@ std::string pack(RunMessage kind, std::string_view payload) {
   return frame.append(payload);
 }
 
+void FrameReader::feed(std::string_view bytes) {
+  // So each byte is moved once or twice.
+  if (begin_ > buffer_.size() / 2) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  buffer_.append(bytes);
+}
+
+void FrameReader::finish() {
+  if (!version_) noise_ += take(rest().size());
+}
+
 std::string FrameReader::take_noise() { return std::exchange(noise_, {}); }
 
-std::optional<ReceivedFrame> FrameReader::next() {
+std::string FrameReader::take(size_t bytes) {
+  std::string taken(rest().substr(0, bytes));
+  begin_ += taken.size();
+  return taken;
+}
+
+void FrameReader::look_for_greeting() {
   while (!version_) {
-    const size_t end = buffer_.find('\n');
-    if (end == std::string::npos) return std::nullopt;
-    const std::string line = buffer_.substr(0, end + 1);
-    buffer_.erase(0, end + 1);
-    const size_t magic = line.find(kMagic);
-    noise_ += line.substr(0, magic);
-    if (magic == std::string::npos) continue;
-    version_ = line.substr(magic + kMagic.size());
-    while (!version_->empty() && (version_->back() == '\n' || version_->back() == '\r')) {
-      version_->pop_back();
+    const size_t magic = rest().find(kMagic);
+    if (magic == std::string_view::npos) {
+      // The end may be the beginning of the greeting.
+      const size_t kept = std::min(rest().size(), kMagic.size() - 1);
+      noise_ += take(rest().size() - kept);
+      return;
     }
+    noise_ += take(magic);
+    const size_t end = rest().substr(0, kLongestGreeting).find('\n');
+    if (end == std::string_view::npos) {
+      if (rest().size() < kLongestGreeting) return;
+      noise_ += take(kMagic.size());  // it only looks like one
+      continue;
+    }
+    std::string line = take(end + 1);
+    line.erase(line.find_last_not_of("\r\n") + 1);
+    version_ = line.substr(kMagic.size());
   }
-  if (buffer_.size() < kHeader) return std::nullopt;
-  uint32_t bytes = 0;
+}
+
+std::optional<ReceivedFrame> FrameReader::next() {
+  look_for_greeting();
+  const std::string_view bytes = rest();
+  if (!version_ || bytes.size() < kHeader) return std::nullopt;
+  uint32_t size = 0;
   for (unsigned i = 0; i < 4; ++i) {
-    bytes |= uint32_t{static_cast<unsigned char>(buffer_[i + 1])} << (8 * i);
+    size |= uint32_t{static_cast<unsigned char>(bytes[i + 1])} << (8 * i);
   }
-  if (buffer_.size() - kHeader < bytes) return std::nullopt;
-  ReceivedFrame frame{.kind = static_cast<RunMessage>(buffer_[0]),
-                      .payload = buffer_.substr(kHeader, bytes)};
-  buffer_.erase(0, kHeader + bytes);
-  return frame;
+  if (size > kMostFrameBytes) {
+    throw std::length_error("a frame of " + std::to_string(size) + " bytes");
+  }
+  if (bytes.size() - kHeader < size) return std::nullopt;
+  const auto kind = static_cast<RunMessage>(bytes[0]);
+  begin_ += kHeader;
+  return ReceivedFrame{.kind = kind, .payload = take(size)};
 }
 
 std::string to_json(const Preparation& preparation) {

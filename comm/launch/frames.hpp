@@ -44,19 +44,30 @@ struct ReceivedFrame {
   std::string payload;
 };
 
-/// Cuts a stream into the greeting, what comes before it, and frames.
+/// The largest frame: a command line and an environment, several times over.
+inline constexpr size_t kMostFrameBytes = size_t{64} << 20;
+
+/// Cuts a stream into the greeting, what comes before it, and frames. Takes time in proportion to the
+/// bytes, however they come; holds a frame at most.
 class FrameReader {
  public:
-  void feed(std::string_view bytes) { buffer_.append(bytes); }
-  /// Text before the greeting, as a shell's startup files print it: whole lines.
+  void feed(std::string_view bytes);
+  /// The end: what is left of a stream without a greeting is noise.
+  void finish();
+  /// Text before the greeting, as a shell's startup files print it, since the last call.
   std::string take_noise();
   /// The version at the other end, once its greeting has come.
   const std::optional<std::string>& version() const { return version_; }
-  /// Nothing: none is complete.
+  /// Nothing: none is complete. Throws std::length_error for one beyond kMostFrameBytes.
   std::optional<ReceivedFrame> next();
 
  private:
+  std::string_view rest() const { return std::string_view(buffer_).substr(begin_); }
+  std::string take(size_t bytes);
+  void look_for_greeting();
+
   std::string buffer_, noise_;
+  size_t begin_ = 0;  // what lies before it has been taken
   std::optional<std::string> version_;
 };
 

@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/interface.hpp"
@@ -124,7 +126,7 @@ void HostLink::send(RunMessage kind, std::string_view payload) {
 void HostLink::watch(std::vector<pollfd>& watched, bool rests) const {
   watched.push_back({in_.valid() && sink_->has_work() ? in_.get() : -1, POLLOUT, 0});
   watched.push_back({rests ? -1 : out_.get(), POLLIN, 0});
-  watched.push_back({err_.get(), POLLIN, 0});
+  watched.push_back({rests ? -1 : err_.get(), POLLIN, 0});
 }
 
 void HostLink::serve(std::span<const pollfd> watched) {
@@ -137,7 +139,10 @@ void HostLink::read_output() {
   std::array<char, 65536> bytes;
   const ssize_t got = read(out_.get(), bytes.data(), bytes.size());
   if (got < 0 && errno == EINTR) return;
-  if (got <= 0) return out_.reset();
+  if (got <= 0) {
+    reader_.finish();
+    return out_.reset();
+  }
   heard_ = std::chrono::steady_clock::now();
   reader_.feed({bytes.data(), static_cast<size_t>(got)});
 }
@@ -167,11 +172,16 @@ void HostLink::turn(Time now, bool rests) {
 
 std::optional<ReceivedFrame> HostLink::next_frame() {
   auto frame = reader_.next();
-  errors_.feed(reader_.take_noise());
+  noise_.feed(reader_.take_noise());
+  if (version() || !out_.valid()) noise_.finish();
   return frame;
 }
 
-std::vector<std::string> HostLink::take_lines() { return std::exchange(lines_, {}); }
+std::vector<std::string> HostLink::take_lines() {
+  std::vector<std::string> lines = noise_.take();
+  std::ranges::move(errors_.take(), std::back_inserter(lines));
+  return lines;
+}
 
 void HostLink::kill_agent(int signal) const {
   if (has_agent()) kill(-pid_, signal);

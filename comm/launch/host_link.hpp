@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/launch/agent_lines.hpp"
 #include "comm/launch/frames.hpp"
 #include "comm/launch/host_list.hpp"
 #include "comm/launch/output_lines.hpp"
@@ -45,7 +46,7 @@ class HostLink {
   /// Starts the agent; on this host itself, rondo-run without one.
   Status start(const AgentOptions& agent);
   void send(RunMessage kind, std::string_view payload = {});
-  /// As Console's. A resting host's output is not read.
+  /// As Console's. A resting host's output is not read, nor its agent's.
   void watch(std::vector<pollfd>& watched, bool rests) const;
   void serve(std::span<const pollfd> watched);
   static constexpr size_t kDescriptors = 3;
@@ -56,7 +57,7 @@ class HostLink {
   std::optional<ReceivedFrame> next_frame();
   /// The version of rondo there, once it has answered.
   const std::optional<std::string>& version() const { return reader_.version(); }
-  /// Lines that the agent, or a shell on the host, has printed since the last call.
+  /// Lines that the agent, or a shell on the host, has printed since the last call; printable.
   std::vector<std::string> take_lines();
   /// Whether nothing more comes: the agent has closed its output, or has been silent for too long.
   bool has_ended() const { return !out_.valid(); }
@@ -82,8 +83,7 @@ class HostLink {
   transport::UniqueFd in_, out_, err_;
   std::optional<Sink> sink_;
   FrameReader reader_;
-  std::vector<std::string> lines_;
-  LineCutter errors_{false, [this](std::string_view line) { lines_.emplace_back(line); }};
+  AgentLines noise_, errors_;  // before the greeting; what the agent writes to its stderr
   std::chrono::milliseconds lost_after_{std::chrono::minutes(1)};
   Time heard_{}, next_sign_{};
   bool was_silent_ = false;

@@ -14,6 +14,7 @@
 #include <exception>
 #include <optional>
 
+#include "comm/base/printable.hpp"
 #include "rondo/rondo.h"
 #include "transport/memory/unique_fd.hpp"
 
@@ -26,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 // Reports of other hosts that may be under way: a rank that was killed did not end because of
 // another, but one that exits may have noticed that death.
 constexpr std::chrono::milliseconds kOvertake{300};
+constexpr int kLevels = spdlog::level::n_levels;
+constexpr size_t kLongestLog = 16384;  // bytes of a sentence
 // Beyond the grace that a host gives its ranks.
 constexpr std::chrono::seconds kHostGrace{5};
 
@@ -33,8 +36,6 @@ class HostsJob {
  public:
   HostsJob(const HostsOptions& options, const JobOptions& job, Console& console)
       : options_(options), job_(job), console_(console), secret_(make_secret()) {
-    const sigset_t set = handled_signals();
-    signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     for (const JobHost& host : options.hosts) {
       hosts_.emplace_back(host, static_cast<int>(hosts_.size()));
       world_size_ += host.ranks;
@@ -42,6 +43,7 @@ class HostsJob {
   }
 
   JobResult run() {
+    if (!signals_.valid()) return {.exit_code = kLauncherExit};
     for (HostState& host : hosts_) {
       const Status started = host.link.start(options_.agent);
       if (!started.ok()) fail(host, "cannot start its agent: " + started.message());
@@ -205,8 +207,10 @@ class HostsJob {
         return console_.show(payload);
       case RunMessage::kLog:
         if (host.is_lost) return;  // its end has been reported
-        return spdlog::log(static_cast<spdlog::level::level_enum>(payload.at(0) - '0'),
-                           "host {}: {}", host.link.name(), payload.substr(1));
+        return spdlog::log(
+            static_cast<spdlog::level::level_enum>(std::clamp(payload.at(0) - '0', 0, kLevels - 1)),
+            "host {}: {}", host.link.name(),
+            base::printable(std::string_view(payload).substr(1), kLongestLog));
       case RunMessage::kFailure:
         return rank_failed(parse_failure(payload));
       case RunMessage::kResult:
@@ -306,7 +310,8 @@ class HostsJob {
   }
 
   /// The host can do nothing more for this job.
-  void fail(HostState& host, const std::string& why) {
+  void fail(HostState& host, const std::string& reason) {
+    const std::string why = base::printable(reason, kLongestLog);  // of the host's own texts
     if (job_.elastic && host.has_started && !stopping_) {
       if (!host.is_lost && !host.result) {
         spdlog::warn("host {}: {}; its ranks are lost, the others go on", host.link.name(), why);
@@ -356,7 +361,7 @@ class HostsJob {
   Console& console_;
   const std::string secret_;
   const std::map<std::string, std::string> environment_ = environment_for_hosts();
-  UniqueFd signals_;
+  UniqueFd signals_ = watch_signals();
   std::deque<HostState> hosts_;
   int world_size_ = 0;
   size_t ready_ = 0;

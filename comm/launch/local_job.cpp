@@ -83,10 +83,7 @@ void set(const char* name, int value) { set(name, std::to_string(value)); }
 
 class LocalJob {
  public:
-  LocalJob(const JobOptions& options, Console& console) : options_(options), console_(console) {
-    const sigset_t set = handled_signals();
-    signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
+  LocalJob(const JobOptions& options, Console& console) : options_(options), console_(console) {}
 
   JobResult run() {
     if (place_.path().empty() || !signals_.valid()) return {.exit_code = kLauncherExit};
@@ -487,7 +484,7 @@ class LocalJob {
   Console& console_;
   MeetingPlace place_;
   std::optional<status::StatusServer> server_;
-  UniqueFd signals_;
+  UniqueFd signals_ = watch_signals();
   std::vector<OutputStream> streams_;
   std::vector<Rank> ranks_;
   std::vector<kernels::CpuMask> shares_;  // by rank; empty: nobody is bound
@@ -510,6 +507,13 @@ sigset_t handled_signals() {
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
   return set;
+}
+
+UniqueFd watch_signals() {
+  const sigset_t set = handled_signals();
+  UniqueFd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals.valid()) spdlog::error("cannot watch signals: signalfd: {}", std::strerror(errno));
+  return signals;
 }
 
 std::string make_secret() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/launch/console.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::run {
 
@@ -57,6 +58,8 @@ JobResult run_job(const JobOptions& options, Console& console);
 void prepare_process();
 /// Those signals, for a signalfd; a process that becomes another program unblocks them.
 sigset_t handled_signals();
+/// The descriptor; invalid, with a logged reason, where there is none.
+transport::UniqueFd watch_signals();
 
 /// A fresh secret for one attempt.
 std::string make_secret();

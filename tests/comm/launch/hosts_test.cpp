@@ -363,6 +363,8 @@ TEST_CASE("programs and hosts that are not there", "[hosts]") {
   refused({"--hosts", "h0,h1", "--chdir", "/no/where", "true"}, 125,
           {"cannot enter the directory /no/where", "--chdir"});
   refused({"--hosts", "h0,h1", "--agent", "/no/agent", "true"}, 125, {"cannot run /no/agent"});
+  refused({"--hosts", "h0,h1", "--agent", "false", "true"}, 125,
+          {"ended with code 1; --agent must be a command that, followed by a host"});
   refused({"--hosts", "h0:none", "true"}, 2, {"--hosts is \"h0:none\"", "\"none\""});
   refused({"--hosts", "h0:0", "true"}, 2, {"host h0 is \"0\": it must be from 1 to 1024"});
   refused({"--hosts", "h0:1000,h1:25", "true"}, 2, {"\"1025\": it must be from 1 to 1024"});
@@ -371,6 +373,24 @@ TEST_CASE("programs and hosts that are not there", "[hosts]") {
   refused({"--hosts", "-oProxyCommand=x", "true"}, 2, {"names no host"});
   refused({"--hosts", ",", "true"}, 2, {"--hosts is \",\""});
   refused({"--hostfile", "/no/file", "true"}, 2, {"/no/file"});
+}
+
+TEST_CASE("a loopback interface for ranks of several hosts is refused before any starts",
+          "[hosts]") {
+  const Hosts hosts(2);
+  const TempDirectory place;
+  std::vector<std::string> variables = environment(place);
+  std::erase(variables, "RONDO_INTERFACE");
+  variables.emplace_back("RONDO_INTERFACE=lo");
+  const ProgramResult r = run_program(
+      {RONDO_RUN, "--agent", joined(hosts.agent()), "--hosts", "h0,h1", "echo", "started"},
+      variables);
+  INFO(r.err);
+  CHECK(r.exit_code == 125);
+  CHECK(r.out.empty());
+  CHECK(contains(r.err,
+                 "host h0: RONDO_INTERFACE is \"lo\", which is lo with 127.0.0.1: ranks of "
+                 "other hosts cannot reach that"));
 }
 
 TEST_CASE("what a shell on the host prints first disturbs nothing", "[hosts]") {
@@ -383,16 +403,13 @@ TEST_CASE("what a shell on the host prints first disturbs nothing", "[hosts]") {
   const ProgramResult r = run_program({RONDO_RUN, "--agent", place.path() + "/agent", "--hosts",
                                        "h0,h1", "--", "sh", "-c", "echo $RANK"},
                                       environment(place));
-  refused({"--hosts", "h0,h1", "--agent", "false", "true"}, 125,
-          {"ended with code 1; --agent must be a command that, followed by a host"});
   INFO(r.err);
   CHECK(r.exit_code == 0);
   CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] 0", "[1] 1"});
   CHECK(contains(r.err, "h1: Welcome"));
 }
 
-TEST_CASE("signals reach the ranks of all hosts and are the exit code", "[hosts]") {
-TEST_CASE("a loopback interface for ranks of several hosts is refused before any starts",
+TEST_CASE("what an agent prints without end, or for a terminal, is cut and made printable",
           "[hosts]") {
   const Hosts hosts(2);
   const TempDirectory place;
@@ -413,6 +430,7 @@ TEST_CASE("a loopback interface for ranks of several hosts is refused before any
   CHECK(contains(r.err, "[the rest of this line is left out]"));
 }
 
+TEST_CASE("signals reach the ranks of all hosts and are the exit code", "[hosts]") {
   const Hosts hosts(2);
   for (const int signal : {SIGINT, SIGTERM}) {
     const TempDirectory place;
