@@ -93,7 +93,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 9;                 // of everything that the board holds
+  static constexpr uint32_t kVersion = 10;                // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -146,6 +146,9 @@ struct alignas(128) RankState {
   std::atomic<uint32_t> messages;         // peers and directions in which a message waits; 0: none
   // Where `pid` is the rank's number: an inode; on another host a number of no namespace here.
   std::atomic<uint32_t> pid_namespace;
+  // Where there are several hosts: 'T' or 't' while the host's agent sees that the process is stopped;
+  // else 0. Its writer is the agent.
+  std::atomic<uint32_t> process;
   // While the rank's process waits for long in another communicator: packed_process() of the rank
   // there that it waits for; 0: it does not.
   std::atomic<uint64_t> elsewhere;
@@ -394,6 +397,8 @@ class Board : public BoardView {
   void propose(const Status& status) const;
   /// Across hosts: whether this host's agent has not ended and does not stand still.
   bool agent_looks(int64_t now_ns) const;
+  /// Across hosts: the process of this host's agent is known to have ended.
+  void agent_has_ended() const;
   /// Across hosts: whether news of other hosts comes by that rank's process (control/agent.hpp).
   bool hears_through(int rank) const {
     return places_.several() &&

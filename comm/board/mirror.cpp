@@ -13,7 +13,7 @@
 namespace rondo::board {
 namespace {
 
-//  A row on the wire, 104 bytes, followed by its operations and messages
+//  A row on the wire, 112 bytes, followed by its operations and messages
 //   0  rank         4
 //   4  pid          4
 //   8  posted       8   RankState's words of the same names
@@ -33,6 +33,8 @@ namespace {
 //  88  shown        4   then MirroredMessage
 //  92  age_ms       4   since the row left its own host: rank 0's agent hands it on
 //  96  shrunk       8
+// 104  process      4
+// 108  reserved     4   0
 struct MirroredRow {
   int32_t rank, pid;
   uint64_t posted, finished, heartbeat, progress, failed_split;
@@ -40,8 +42,9 @@ struct MirroredRow {
   int32_t waiting_for;
   uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, age_ms;
   uint64_t shrunk;
+  uint32_t process, reserved;
 };
-static_assert(sizeof(MirroredRow) == 104);
+static_assert(sizeof(MirroredRow) == 112);
 
 //  MirroredOperation, 48 bytes: OperationRecord's words of the same names; counted: 1, and the 2 * ranks
 //  words of an all_to_all_v follow, or 0
@@ -187,6 +190,7 @@ std::string Mirror::pack_rows(int host, uint64_t operations, std::span<uint64_t>
     row.round = s.round.load(kRelaxed);
     row.withdrawn = s.withdrawn.load(kRelaxed);
     row.algorithm = s.algorithm.load(kRelaxed);
+    row.process = s.process.load(kRelaxed);
     row.messages = s.messages.load(std::memory_order_acquire);
     row.shown = std::min(row.messages, kMessages);
     std::string last;
@@ -281,6 +285,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     s.round.store(row.round, kRelaxed);
     s.withdrawn.store(row.withdrawn, kRelaxed);
     s.algorithm.store(row.algorithm, kRelaxed);
+    s.process.store(row.process, kRelaxed);
     s.messages.store(row.messages, kRelease);
     s.finished.store(row.finished, kRelease);
     s.posted.store(row.posted, kRelease);
@@ -354,6 +359,13 @@ void Mirror::introduce(int rank, int32_t pid, uint64_t pid_namespace,
 // Relaxed: a fact by itself.
 void Mirror::show_agent(int64_t now_ns) const {
   board_.first_error_->agent_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+// Relaxed: a fact by itself. A cache line of the rank's: written when it changes only.
+void Mirror::show_process(int rank, char letter) const {
+  std::atomic<uint32_t>& shown = board_.state(rank).process;
+  const auto word = static_cast<uint32_t>(static_cast<unsigned char>(letter));
+  if (shown.load(std::memory_order_relaxed) != word) shown.store(word, std::memory_order_relaxed);
 }
 
 void Mirror::mark_dead(int rank) const { mark(rank, Life::kDead); }

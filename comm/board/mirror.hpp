@@ -50,6 +50,8 @@ class Mirror {
   /// The agent is about to look, or, with FirstError::kAgentEnded, looks no more.
   void show_agent(int64_t now_ns) const;
 
+  /// The process of a rank of this host is stopped: 'T' or 't'; or not: 0.
+  void show_process(int rank, char letter) const;
   /// A rank's process has ended without goodbye. Nothing where it said goodbye.
   void mark_dead(int rank) const;
   /// Its host does not answer. Nothing where it is known to have ended.

@@ -66,7 +66,7 @@ static_assert(sizeof(Hello) == 200 && offsetof(Hello, name) == 40 && offsetof(He
 
 inline constexpr uint64_t kChallengeMagic = 0x65676e6c68436f52;  // "RoChlnge"
 inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;      // "RdoHello"
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 /// The key of the proofs; also for a job without a secret.
 Digest key_of(std::string_view secret);

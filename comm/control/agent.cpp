@@ -22,7 +22,10 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
+#include "comm/base/process.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
+#include "comm/bootstrap/star.hpp"
+#include "comm/health/process_state.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::comm {
@@ -62,6 +65,7 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
       is_hub_(host_ == 0),
       known_(static_cast<size_t>(board.ranks())),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      moves_(static_cast<size_t>(board.ranks())),
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (PeerConnection& line : lines) {
     (void)set_liveness(line.connection.fd(), silence);
@@ -266,6 +270,11 @@ void Agent::look(int64_t now) {
 }
 
 // In as few messages as hold them: the centre of many hosts hands on the rows of all of them.
+    look_at_processes();
+    if (changed || now - whole_rows_ns_ >= kQuietRowsNs) {
+      has_news_.assign(has_news_.size(), true);
+      whole_rows_ns_ = now;
+    }
 void Agent::send_rows(bool fully) {
   if (lines_.empty()) return;
   struct RowsOf {
@@ -280,6 +289,22 @@ void Agent::send_rows(bool fully) {
         {host, mirror_.pack_rows(host, fully ? board::kHistory : kFewOperations, known_)});
   }
   for (HostLine& line : lines_) {
+// Only the kernel of its host knows that a rank is stopped. One that has moved is not asked about.
+void Agent::look_at_processes() {
+  for (const int rank : board_.places().hosts.ranks_on(host_)) {
+    const board::RankState& s = board_.state(rank);
+    // Relaxed: facts by themselves.
+    const uint64_t moves = s.heartbeat.load(std::memory_order_relaxed) +
+                           s.progress.load(std::memory_order_relaxed) +
+                           s.posted.load(std::memory_order_relaxed);
+    const bool moved = moves != std::exchange(moves_[static_cast<size_t>(rank)], moves);
+    const bool seen = base::proc_shows(s.pid_namespace.load(std::memory_order_relaxed));
+    const char letter =
+        moved || !seen ? '\0' : board::process_letter(s.pid.load(std::memory_order_relaxed));
+    mirror_.show_process(rank, board::is_stopped(letter) ? letter : '\0');
+  }
+}
+
     std::string message;
     for (const auto& [host, bytes] : all) {
       if (line.host == host) continue;

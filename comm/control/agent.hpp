@@ -54,7 +54,8 @@ class Agent {
   void handle(HostLine& line, std::string_view message);
   void look(int64_t now);
   void send_rows(bool fully);
-  Status take_rows(const HostLine& line, std::string_view message) const;
+  void look_at_processes();
+  Status take_rows(const HostLine& line, std::string_view message);
   void send(HostLine& line, char kind, std::string_view payload);
   void send_all(char kind, std::string_view payload, const HostLine* except = nullptr);
   void settle(const board::FoundError& error);
@@ -75,6 +76,7 @@ class Agent {
   std::vector<uint32_t> lives_;  // as last sent
   std::vector<uint64_t> known_;  // by rank: up to which operation the others have been sent all
   int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
+  std::vector<uint64_t> moves_;  // by rank, of this host: as of the last rows
   int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;
   bool has_proposed_ = false;

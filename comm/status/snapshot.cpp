@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/base/clock.hpp"
@@ -65,6 +68,31 @@ std::string message_with(const RankSnapshot& rank) {
   return "a message (send, recv)";
 }
 
+/// What says that a wait is still the same one.
+struct Reading {
+  uint64_t posted, finished, elsewhere;
+  int64_t waiting_since_ns;
+  int32_t waiting_for;
+  uint32_t step, round, life;
+  friend bool operator==(const Reading&, const Reading&) = default;
+};
+
+std::vector<Reading> read_all(const BoardView& board) {
+  std::vector<Reading> all;
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    const RankState& s = board.state(rank);
+    all.push_back({.posted = s.posted.load(std::memory_order_acquire),
+                   .finished = s.finished.load(std::memory_order_acquire),
+                   .elsewhere = s.elsewhere.load(std::memory_order_acquire),
+                   .waiting_since_ns = s.waiting_since_ns.load(std::memory_order_acquire),
+                   .waiting_for = s.waiting_for.load(std::memory_order_acquire),
+                   .step = s.step.load(std::memory_order_acquire),
+                   .round = s.round.load(std::memory_order_acquire),
+                   .life = s.life.load(std::memory_order_acquire)});
+  }
+  return all;
+}
+
 RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts& hosts,
                      int own_host) {
   const RankState& state = board.state(r);
@@ -84,6 +112,10 @@ RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts&
                      !base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed));
   const bool has_process = here && life == Life::kAlive && !rank.foreign_pid;
   if (has_process) rank.process = board::process_state(rank.pid);
+  const auto letter = static_cast<char>(state.process.load(std::memory_order_relaxed));
+  if (!here && life == Life::kAlive && board::is_stopped(letter)) {
+    rank.process = board::words_of(letter);
+  }
   if (life != Life::kAlive) {
     rank.doing = life == Life::kGone   ? Doing::kLeft
                  : life >= Life::kLost ? Doing::kDead
@@ -117,14 +149,40 @@ std::string place_of_wait(const RankSnapshot& rank) {
   return rank.elsewhere >= 0 ? " in another communicator" : "";
 }
 
-std::string end_of_chain(const RankSnapshot& rank) {
-  if (is_stopped(rank.process)) return fmt::format("is {} (pid {})", rank.process, rank.pid);
+/// Whether the waits of these ranks, each for the next and the last for the first, were all so at one
+/// time: the copy of another host's row is some time old, and the ranks have gone on meanwhile.
+bool is_circle(const Snapshot& snapshot, std::span<const int> ranks) {
+  double shortest_wait = std::numeric_limits<double>::infinity(), oldest = 0;
+  for (const int r : ranks) {
+    const RankSnapshot& rank = snapshot.ranks[static_cast<size_t>(r)];
+    if (!rank.is_steady) return false;
+    // How long a process has waited in another communicator is not known.
+    shortest_wait = std::min(shortest_wait, rank.doing == Doing::kWaiting ? rank.seconds : 0);
+    oldest = std::max(oldest, rank.age_seconds.value_or(0));
+  }
+  return shortest_wait >= oldest;
+}
+
+/// " on host b", where there are several.
+std::string host_of(const Snapshot& snapshot, const RankSnapshot& rank) {
+  if (snapshot.hosts.empty()) return "";
+  return " on host " + snapshot.hosts[static_cast<size_t>(rank.host)];
+}
+
+std::string end_of_chain(const Snapshot& snapshot, const std::vector<int>& path) {
+  const RankSnapshot& rank = snapshot.ranks[static_cast<size_t>(path.back())];
+  if (is_stopped(rank.process)) {
+    return fmt::format("is {} (pid {}{})", rank.process, rank.pid, host_of(snapshot, rank));
+  }
+  const auto back_to = std::ranges::find(path, next_of(rank));
+  const bool circle = back_to != path.end() && is_circle(snapshot, {back_to, path.end()});
+  const char* const claim = circle ? ": a circle" : ": a circle, if all of this was so at one time";
   switch (rank.doing) {
     case Doing::kNotCome:
       return "has not come";
     case Doing::kOutside:
       if (rank.elsewhere >= 0) {
-        return fmt::format("waits in another communicator for rank {}: a circle", rank.elsewhere);
+        return fmt::format("waits in another communicator for rank {}{}", rank.elsewhere, claim);
       }
       return rank.ended == 0 ? "has not begun an operation"
                              : fmt::format("is not in an operation; its last was #{}", rank.ended);
@@ -132,11 +190,11 @@ std::string end_of_chain(const RankSnapshot& rank) {
       return fmt::format("works on #{}", rank.begun);
     case Doing::kWaiting:
       if (rank.peer == kAnySource) return "waits for a message from any rank";
-      return fmt::format("waits for rank {}: a circle", rank.peer);
+      return fmt::format("waits for rank {}{}", rank.peer, claim);
     case Doing::kLeft:
       return "has left";
     case Doing::kDead:
-      return fmt::format("is dead (pid {})", rank.pid);
+      return fmt::format("is dead (pid {}{})", rank.pid, host_of(snapshot, rank));
   }
   return "";
 }
@@ -227,8 +285,13 @@ Snapshot take(const MappedBoard& board) {
   const auto hosts = std::make_shared<const base::HostMap>(std::move(places.hosts));
   Snapshot snapshot{.communicator = board.name(), .hosts = std::move(places.names)};
   const int own_host = hosts->hosts() > 1 ? board.host() : 0;
+  const std::vector<Reading> before = read_all(view);
   for (int rank = 0; rank < view.ranks(); ++rank) {
     snapshot.ranks.push_back(look_at(view, rank, hosts, own_host));
+  }
+  const std::vector<Reading> after = read_all(view);
+  for (size_t rank = 0; rank < after.size(); ++rank) {
+    snapshot.ranks[rank].is_steady = before[rank] == after[rank];
   }
   if (const Status error = view.error(); !error.ok()) snapshot.error = error.to_string();
   return snapshot;
@@ -262,8 +325,7 @@ std::vector<std::string> waiting_chains(const Snapshot& snapshot) {
       if (i > 0) text += "waits" + place_of_wait(snapshot.ranks[before]);
       text += fmt::format(" for rank {}, which ", path[i]);
     }
-    const int last = path.empty() ? from.front() : path.back();
-    text += end_of_chain(snapshot.ranks[static_cast<size_t>(last)]);
+    text += end_of_chain(snapshot, path_from(snapshot, from.front()));
     sentences.push_back(std::move(text));
   }
   return sentences;

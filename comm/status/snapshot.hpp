@@ -30,8 +30,10 @@ struct RankSnapshot {
   /// Of a rank on another host than the board: how long ago all this was so.
   std::optional<double> age_seconds{};
   Doing doing = Doing::kNotCome;
-  bool foreign_pid = false;       // of another PID namespace: nothing is known of the process
-  std::string process{};          // the kernel's word: "stopped by a signal"; empty: unknown
+  bool foreign_pid = false;  // of another PID namespace: nothing is known of the process
+  // The kernel's word: "stopped by a signal"; empty: unknown, or of another host and not stopped.
+  std::string process{};
+  bool is_steady = true;          // it was the same when all ranks had been looked at
   uint64_t begun = 0, ended = 0;  // sequence numbers of the last operations; 0: none
   std::string operation{};        // the last one begun, "all_reduce(float, sum, count 1024)"
   int elsewhere = -1;             // the rank that its process waits for in another communicator

@@ -6,8 +6,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
+#include <thread>
 
 #include "comm/base/clock.hpp"
 #include "tests/harness/catch.hpp"
@@ -276,6 +278,89 @@ TEST_CASE("a circle is called one") {
   CHECK(waiting_chains(ranks.look()) ==
         std::vector<std::string>{
             "rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: a circle"});
+}
+
+TEST_CASE("a circle over hosts is claimed only where all its waits were there at one time") {
+  Ranks ranks(3, {.hosts = base::HostMap({0, 1, 1}), .names = {"ant", "bee"}});
+  ranks.see_from(0);
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.post(rank, 1);
+    ranks.wait(rank, (rank + 1) % 3);  // for 1.5 s
+  }
+  const std::string words =
+      "rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: a circle";
+  const auto aged = [&](int64_t age_ns) {
+    for (int rank : {1, 2}) {
+      ranks[rank].state(rank).heard_ns = base::now_ns() - age_ns;
+      ranks[rank].state(rank).waiting_since_ns = base::now_ns() - age_ns - 1'500'000'000;
+    }
+    return waiting_chains(ranks.look());
+  };
+  CHECK(aged(20'000'000) == std::vector<std::string>{words});
+  // Rank 0 began to wait when the rows of the others were two minutes old.
+  CHECK(aged(120'000'000'000) ==
+        std::vector<std::string>{words + ", if all of this was so at one time"});
+  // A rank that goes on while the rows are read is in no circle.
+  aged(20'000'000);
+  Snapshot snapshot = ranks.look();
+  snapshot.ranks[0].is_steady = false;
+  CHECK(waiting_chains(snapshot) ==
+        std::vector<std::string>{words + ", if all of this was so at one time"});
+}
+
+TEST_CASE("a board that changes while it is read has no steady rows") {
+  Ranks ranks(2);
+  ranks.post(0, 1);
+  ranks.wait(0, 1);
+  CHECK(ranks.look().ranks[0].is_steady);
+  std::atomic<bool> ends = false;
+  std::thread writer([&] {
+    for (uint32_t step = 0; !ends; ++step) ranks[0].state(0).step = step;
+  });
+  bool was_seen = false;
+  const auto until = base::now_ns() + int64_t{30'000'000'000};
+  while (!was_seen && base::now_ns() < until) {
+    const Snapshot snapshot = ranks.look();
+    was_seen = !snapshot.ranks[0].is_steady && snapshot.ranks[1].is_steady;
+  }
+  ends = true;
+  writer.join();
+  CHECK(was_seen);
+}
+
+TEST_CASE("a rank of another host is shown as stopped where its agent says so") {
+  Ranks ranks(2, {.hosts = base::HostMap({0, 1}), .names = {"ant", "bee"}});
+  ranks.see_from(0);
+  ranks.post(0, 1);
+  ranks.wait(0, 1);
+  ranks[1].state(1).heard_ns = base::now_ns();
+  ranks[1].state(1).pid = 1 << 30;
+  ranks[1].state(1).process = 'T';
+  ranks[0].state(0).process = 'T';  // of the near one the kernel says more
+  const Snapshot snapshot = ranks.look();
+  CHECK(snapshot.ranks[1].process == "stopped by a signal");
+  CHECK_FALSE(snapshot.ranks[0].process == "stopped by a signal");
+  CHECK(waiting_chains(snapshot) ==
+        std::vector<std::string>{
+            "rank 0 waits for rank 1, which is stopped by a signal (pid 1073741824 on host bee)"});
+  ranks[1].state(1).process = 'x';  // a stranger's board
+  CHECK(ranks.look().ranks[1].process.empty());
+}
+
+TEST_CASE("a board is over when the ranks that share it have left or ended") {
+  Ranks ranks(3, {.hosts = base::HostMap({0, 0, 1}), .names = {"ant", "bee"}});
+  ranks.see_from(0);
+  const auto is_over = [&] {
+    auto board = MappedBoard::open(transport::UniqueFd(dup(ranks.fd())));
+    REQUIRE(board.ok());
+    return board->is_over();
+  };
+  ranks[0].state(0).life = static_cast<uint32_t>(board::Life::kGone);
+  CHECK_FALSE(is_over());
+  ranks[1].state(1).pid = 1 << 30;  // it was killed: no process has this pid
+  CHECK(is_over());                 // rank 2 has a board of its own
+  ranks[1].state(1).life = static_cast<uint32_t>(board::Life::kAbsent);
+  CHECK_FALSE(is_over());
 }
 
 TEST_CASE("nonsense on a board is shown as far as it makes sense") {
