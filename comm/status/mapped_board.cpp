@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/base/host_map.hpp"
 #include "comm/base/printable.hpp"
+#include "comm/base/process.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/health/process_state.hpp"
 
 namespace rondo::status {
 namespace {
@@ -21,6 +24,15 @@ using board::BoardView;
 
 constexpr uint32_t kMostRanks = 65535;
 constexpr size_t kMostBytes = size_t{1} << 30;
+
+/// Of this host: it said goodbye, its host's agent found it dead, or its process is no more.
+bool has_ended(const board::RankState& state) {
+  const auto life = static_cast<board::Life>(state.life.load(std::memory_order_acquire));
+  if (life != board::Life::kAlive) return life != board::Life::kAbsent;
+  if (!base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed))) return false;
+  const char letter = board::process_letter(state.pid.load(std::memory_order_relaxed));
+  return letter == '\0' || letter == 'Z';
+}
 
 Status not_a_board(const std::string& why) {
   return comm::refuse("this is no board of rondo's: " + why);
@@ -69,11 +81,10 @@ Result<MappedBoard> MappedBoard::open(transport::UniqueFd fd) {
 
 bool MappedBoard::is_over() const {
   const BoardView all = view();
+  const base::HostMap hosts = all.read_places().hosts;
+  const int own_host = hosts.hosts() > 1 ? host_ : 0;
   for (int rank = 0; rank < all.ranks(); ++rank) {
-    if (all.state(rank).life.load(std::memory_order_acquire) !=
-        static_cast<uint32_t>(board::Life::kGone)) {
-      return false;
-    }
+    if (hosts.host_of(rank) == own_host && !has_ended(all.state(rank))) return false;
   }
   return true;
 }

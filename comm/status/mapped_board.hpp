@@ -31,7 +31,8 @@ class MappedBoard {
   int fd() const { return fd_.get(); }
   /// The same for the same board (the inode's number).
   uint64_t id() const { return id_; }
-  /// Whether every rank has said goodbye.
+  /// Whether every rank that shares the board has left or ended. The copies of other hosts' rows do
+  /// not count: what brings them ends with the first rank of a host.
   bool is_over() const;
 
  private:
