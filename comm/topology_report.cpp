@@ -170,6 +170,13 @@ std::string profile_text(const tuner::LinkProfile& p) {
   line("llc_bytes", size_text(p.llc_bytes), "last-level cache that the ranks share");
   line("slot_bytes", size_text(p.slot_bytes), "of a slot");
   line("slots", std::to_string(p.slots), "of a link");
+  line("wire_alpha_us", fmt::format("{:.4g} us", p.wire_alpha_us),
+       "more, to a rank on another host");
+  line("wire_message_us", fmt::format("{:.4g} us", p.wire_message_us),
+       "of a message between hosts");
+  line("wire_us_per_byte", rate(p.wire_us_per_byte),
+       "on the link of a host, which its ranks share");
+  line("wire_both_us_per_byte", rate(p.wire_both_us_per_byte), "more, where both ways are used");
   return text;
 }
 

@@ -41,6 +41,12 @@ class Rondo final : public RondoBackend {
     const std::string calibrated = default_links_path();
     std::error_code ignored;
     if (std::filesystem::exists(calibrated, ignored)) return calibrated;
+    const std::vector<int> on = communicator_.hosts();
+    if (std::ranges::any_of(on, [&](int host) { return host != on.front(); })) {
+      return "built-in; rondo-perf --calibrate, started on these hosts as this is, fits them to "
+             "the "
+             "wire";
+    }
     return "built-in; rondo-perf --ranks 2 --calibrate fits them to this processor in two minutes";
   }
   void abort(const std::string& reason) override { communicator_.abort(reason); }

@@ -154,9 +154,10 @@ void add_rondo_flags(CLI::App& app, Texts& texts, PerfOptions& options) {
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");
-  app.add_flag(
-      "--topology", options.topology,
-      "instead of measuring, print the machine's topology and the link profile for --ranks");
+  app.add_flag("--topology", options.topology,
+               "instead of measuring, print the machine's topology and the link profile for "
+               "--ranks; under a "
+               "launcher each host's, for its ranks");
   app.add_option(
          "--calibrate", options.calibrate_file,
          "time every collective, or COLLECTIVE, with every algorithm on both kinds of memory, "

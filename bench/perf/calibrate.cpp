@@ -200,6 +200,14 @@ Status write_json(const PerfOptions& options, RondoBackend& calibrated,
           "cannot write --json '" + options.json_file + "': " + std::strerror(errno)};
 }
 
+/// How long it takes, by the time of a round that has passed.
+void announce(size_t cases, size_t rounds, double seconds) {
+  const bool in_minutes = seconds > 90;
+  std::printf("# calibrating: %zu cases, %zu times each: about %.0f %s\n", cases, rounds,
+              std::ceil(in_minutes ? seconds / 60 : seconds), in_minutes ? "minutes" : "s");
+  std::fflush(stdout);
+}
+
 Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& backend) {
   const bool first = backend.rank() == 0;
   if (first) {
@@ -215,9 +223,6 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
               "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
     }
     if (is_new) std::filesystem::remove(options.calibrate_file, ignored);
-    std::printf("# calibrating: %s minutes on an idle machine, more on a busy one\n",
-                spans_hosts(backend.hosts()) ? "four to six" : "one to two");
-    std::fflush(stdout);
   }
   Contenders contenders = contenders_at(backend, options);
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
@@ -229,7 +234,10 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfCalibrate,
                    .batch_us = kBatchUsOfCalibrate,
                    .total_us = kTotalUsOfCalibrate,
-                   .progress = first ? "calibrating" : ""};
+                   .progress = first ? "calibrating" : "",
+                   .planned = [&](size_t times, double seconds) {
+                     if (first) announce(contenders.all.size(), times, seconds);
+                   }};
   const size_t rounds = RONDO_TRY(time_interleaved(backend, memory, how, contenders.all));
   settle(contenders.all);
   std::vector<Contender> fitted, held_out;

@@ -66,9 +66,10 @@ Result<size_t> time_interleaved(RondoBackend& backend, const BothMemories& memor
       }
       show(how, round * contenders.size() + c + 1, (rounds + 1) * contenders.size());
     }
-    if (round > 0 || how.total_us == INFINITY) continue;
+    if (round > 0) continue;
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-    rounds = RONDO_TRY(affordable(backend, how, took.count()));
+    if (how.total_us != INFINITY) rounds = RONDO_TRY(affordable(backend, how, took.count()));
+    if (how.planned) how.planned(rounds, 1e-6 * took.count() * static_cast<double>(rounds));
   }
   auto slowest = RONDO_TRY(slowest_of(backend, times));
   for (size_t i = 0; i < slowest.size(); ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Rounds {
   double batch_us = 300;
   double total_us = INFINITY;  // there are fewer rounds where all would take longer, at least five
   std::string progress;        // shown on a terminal, by the rank that has it
+  // Told after the first round, on every rank: how many there are, and how long they take.
+  std::function<void(size_t rounds, double seconds)> planned{};
 };
 
 /// Fills `times`. Out of place, without checks. Returns the number of rounds.

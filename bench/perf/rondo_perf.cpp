@@ -27,6 +27,7 @@
 #include "bench/perf/rank_errors.hpp"
 #include "bench/perf/stop.hpp"
 #include "bench/perf/sweep.hpp"
+#include "bench/perf/topology.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::bench {
@@ -189,12 +190,17 @@ int run_program(int argc, char** argv) {
                      "--calibrate needs a FILE: neither XDG_CONFIG_HOME nor HOME is set"});
     }
   }
+  auto place = place_from_launcher();
+  if (!place.ok()) return failed(place.status());
+  if (options.topology && *place && (*place)->world_size > 1) {
+    const Status printed = print_topology_of_hosts(config_for(options));
+    if (!printed.ok()) return failed(printed);
+    return is_written(stdout) ? 0 : 1;
+  }
   if (options.topology) {
     const std::string report = topology_report(std::max(options.ranks, 1), config_for(options));
     return std::fputs(report.c_str(), stdout) >= 0 && is_written(stdout) ? 0 : 1;
   }
-  auto place = place_from_launcher();
-  if (!place.ok()) return failed(place.status());
   // The only rank of a launcher, as in an interactive Slurm step, may still start others.
   const bool starts_others = options.threads || options.ranks > 1;
   if (const auto& launched = *place; launched && (launched->world_size > 1 || !starts_others)) {

@@ -222,7 +222,8 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
                         : !r.available.publish   ? "a wire"
                         : r.available.references ? "library memory"
                                                  : "plain memory"));
-  line(out, fmt::format("links: {}; {} slots of {} bytes", r.links.name, r.links.slots,
+  line(out, fmt::format("links: {}{}; {} slots of {} bytes", r.links.name,
+                        is_between_hosts(plan) ? " and a wire between hosts" : "", r.links.slots,
                         r.links.slot_bytes));
   if (is_between_hosts(plan)) {
     const double one_way = r.links.wire_us_per_byte + r.links.wire_both_us_per_byte;

@@ -46,6 +46,7 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
   REQUIRE(calibrated.exit_code == 0);
   CHECK(contains(calibrated.out, "timings of 2 ranks on 2 hosts in 3 rounds fitted"));
   CHECK(contains(calibrated.out, "# within 15 %"));
+  CHECK(contains(calibrated.out, " cases, 3 times each: about "));
 
   json profile = json_of(links);
   CHECK(profile["version"] == 4);
@@ -96,6 +97,30 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
   INFO(by_star.out << by_star.err);
   REQUIRE(by_star.exit_code == 0);
   CHECK(contains(by_star.out, "star"));
+}
+
+TEST_CASE("the report of the machine is one for each host, with the wire") {
+  const Hosts hosts(2);
+  const ProgramResult ran = perf(hosts, {"--topology"});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(contains(ran.out, "== h0: rank 0 of 2\n"));
+  CHECK(contains(ran.out, "== h1: rank 1 of 2\n"));
+  for (const std::string line : {"host: ", "link profile: ", "wire_us_per_byte"}) {
+    INFO(line);
+    size_t reports = 0;
+    for (size_t at = 0; (at = ran.out.find(line, at)) != std::string::npos; ++at) ++reports;
+    CHECK(reports == 2);
+  }
+}
+
+TEST_CASE("ranks on several hosts are told how to calibrate them") {
+  const Hosts hosts(2);
+  const ProgramResult ran = perf(hosts, {"all_reduce", "-b", "64", "-e", "64", "-n", "2"});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit_code == 0);
+  CHECK(contains(ran.out, "rondo-perf --calibrate, started on these hosts as this is"));
+  CHECK_FALSE(contains(ran.out, "--ranks 2 --calibrate"));
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ TEST_CASE("between hosts the text has the wire, and fits 80 columns") {
   INFO(ran.out << ran.err);
   CHECK(ran.exit_code == 0);
   CHECK_THAT(ran.out, says("8 ranks on 2 hosts of 4, a wire between hosts"));
+  CHECK_THAT(ran.out, says("links: shared memory and a wire between hosts; "));
   CHECK_THAT(ran.out, says("between hosts: 10 us, 0.5 us for each message, 10 GB/s for the link"));
   CHECK_THAT(ran.out, says("refused: ranks on several hosts share no memory: "));
   CHECK_THAT(ran.out, says("hierarchical: the cheapest that is possible; "));
