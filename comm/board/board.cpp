@@ -310,12 +310,19 @@ void Board::await_verdict() const {
   }
 }
 
-// An agent looks every 20 ms.
+// An agent looks every 100 ms, and every 20 ms while some rank waits for long. On a machine that has
+// many more threads than CPUs it may come late by several hundred; one that is held for stopped by
+// mistake is blamed for what another rank does. More than this would be too late for a stall of a
+// second. A death of its process is known sooner (agent_has_ended()).
 bool Board::agent_looks(int64_t now_ns) const {
-  constexpr int64_t kStandsStillNs = 400'000'000;
+  constexpr int64_t kStandsStillNs = 800'000'000;
   // Relaxed: a fact by itself.
   const int64_t looked_ns = first_error_->agent_ns.load(std::memory_order_relaxed);
   return looked_ns == 0 || now_ns - looked_ns < kStandsStillNs;
+}
+
+void Board::agent_has_ended() const {
+  first_error_->agent_ns.store(FirstError::kAgentEnded, std::memory_order_relaxed);
 }
 
 void Board::propose(const Status& status) const {

@@ -42,7 +42,9 @@ constexpr int64_t kAlertNs = 500 * kMs;  // for so long rows travel often after 
 constexpr int64_t kLongWaitNs = 20 * kMs;  // of a rank, until its agent asks for that
 // Something comes more often from an agent that does not stand still.
 constexpr int64_t kAnswersNs = 1500 * kMs;
-constexpr milliseconds kTurn{20};
+// How long the agent sleeps at most: what this host's ranks do wakes nobody, so it has to look. While
+// some rank waits for long, or an error has been found, that is often.
+constexpr int64_t kAlertTurnNs = 20 * kMs, kQuietTurnNs = 100 * kMs;
 constexpr int64_t kLeaveNs = 1000 * kMs;
 // Of each rank, along with its row, while nobody waits.
 constexpr uint64_t kFewOperations = 4;
@@ -63,9 +65,10 @@ Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
       silence_ns_(std::chrono::nanoseconds(silence).count()),
       host_(board.places().hosts.host_of(board.rank())),
       is_hub_(host_ == 0),
-      known_(static_cast<size_t>(board.ranks())),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
       moves_(static_cast<size_t>(board.ranks())),
+      known_(static_cast<size_t>(board.ranks())),
+      has_news_(static_cast<size_t>(board.places().hosts.hosts()), true),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_.valid()) throw std::system_error(errno, std::generic_category(), "eventfd");
   for (PeerConnection& line : lines) {
     (void)set_liveness(line.connection.fd(), silence);
@@ -98,7 +101,7 @@ Agent::~Agent() {
 void Agent::run() {
   int64_t leave_by_ns = 0;
   while (true) {
-    wait(kTurn);
+    wait(until_next_turn(base::now_ns()));
     const int64_t now = base::now_ns();
     mirror_.show_agent(now);
     listen(now);
@@ -116,6 +119,14 @@ void Agent::run() {
     if (!writes) break;
     wait(milliseconds(1));
   }
+}
+
+milliseconds Agent::until_next_turn(int64_t now) const {
+  const bool settles = !has_settled_ && mirror_.error().has_value();
+  const bool often = alert_until_ns_ > now || settles || leaving_.load(std::memory_order_acquire);
+  const int64_t rows_ns = std::max<int64_t>(next_rows_ns_ - now, kMs);
+  const int64_t turn_ns = std::min(often ? kAlertTurnNs : kQuietTurnNs, rows_ns);
+  return std::chrono::ceil<milliseconds>(std::chrono::nanoseconds(turn_ns));
 }
 
 // A death ends the wait for who said no goodbye: there is no other news to hand on.
@@ -189,7 +200,7 @@ void Agent::handle(HostLine& line, std::string_view message) {
     }
     case 'A':
       alert_until_ns_ = base::now_ns() + kAlertNs;
-      if (is_hub_) send_all('A', {}, &line);
+      if (is_hub_) alarm(base::now_ns());
       break;
     case 'L':
       give_up(line, fmt::format("holds host {} for lost: what this one sends does not arrive there",
@@ -241,13 +252,17 @@ std::vector<uint32_t> Agent::lives() const {
   return all;
 }
 
+// As often as the others forget it. The hub speaks for all hosts: it does not hand on each one's.
+void Agent::alarm(int64_t now) {
+  if (now < next_alarm_ns_) return;
+  next_alarm_ns_ = now + kAlertNs / 2;
+  send_all('A', {});
+}
+
 void Agent::look(int64_t now) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) mirror_.mark_dead(dead);
   if (someone_waits(now)) {
-    if (now >= next_alarm_ns_) {
-      send_all('A', {});
-      next_alarm_ns_ = now + kAlertNs / 2;
-    }
+    alarm(now);
     alert_until_ns_ = now + kAlertNs;
   }
   const bool alert = alert_until_ns_ > now;
@@ -255,6 +270,11 @@ void Agent::look(int64_t now) {
   const bool changed = lives_now != lives_;
   if (changed || now >= next_rows_ns_ || (alert && now + kAlertRowsNs < next_rows_ns_)) {
     lives_ = std::move(lives_now);
+    look_at_processes();
+    if (changed || now - whole_rows_ns_ >= kQuietRowsNs) {
+      has_news_.assign(has_news_.size(), true);
+      whole_rows_ns_ = now;
+    }
     send_rows(alert);
     next_rows_ns_ =
         now + std::min(alert ? kAlertRowsNs : kQuietRowsNs, silence_ns_ / kRowsInSilence);
@@ -269,26 +289,6 @@ void Agent::look(int64_t now) {
   }
 }
 
-// In as few messages as hold them: the centre of many hosts hands on the rows of all of them.
-    look_at_processes();
-    if (changed || now - whole_rows_ns_ >= kQuietRowsNs) {
-      has_news_.assign(has_news_.size(), true);
-      whole_rows_ns_ = now;
-    }
-void Agent::send_rows(bool fully) {
-  if (lines_.empty()) return;
-  struct RowsOf {
-    int32_t host;
-    std::string bytes;
-  };
-  const base::HostMap& hosts = board_.places().hosts;
-  std::vector<RowsOf> all;
-  for (int host = 0; host < hosts.hosts(); ++host) {
-    if (!is_hub_ && host != host_) continue;
-    all.push_back(
-        {host, mirror_.pack_rows(host, fully ? board::kHistory : kFewOperations, known_)});
-  }
-  for (HostLine& line : lines_) {
 // Only the kernel of its host knows that a rank is stopped. One that has moved is not asked about.
 void Agent::look_at_processes() {
   for (const int rank : board_.places().hosts.ranks_on(host_)) {
@@ -305,6 +305,22 @@ void Agent::look_at_processes() {
   }
 }
 
+// In as few messages as hold them: the centre of many hosts hands on the rows of all of them.
+void Agent::send_rows(bool fully) {
+  if (lines_.empty()) return;
+  struct RowsOf {
+    int32_t host;
+    std::string bytes;
+  };
+  const base::HostMap& hosts = board_.places().hosts;
+  std::vector<RowsOf> all;
+  for (int host = 0; host < hosts.hosts(); ++host) {
+    if (host != host_ && (!is_hub_ || !has_news_[static_cast<size_t>(host)])) continue;
+    has_news_[static_cast<size_t>(host)] = false;
+    all.push_back(
+        {host, mirror_.pack_rows(host, fully ? board::kHistory : kFewOperations, known_)});
+  }
+  for (HostLine& line : lines_) {
     std::string message;
     for (const auto& [host, bytes] : all) {
       if (line.host == host) continue;
@@ -320,7 +336,7 @@ void Agent::look_at_processes() {
   }
 }
 
-Status Agent::take_rows(const HostLine& line, std::string_view message) const {
+Status Agent::take_rows(const HostLine& line, std::string_view message) {
   while (!message.empty()) {
     int32_t host = -1;
     uint32_t length = 0;
@@ -332,6 +348,7 @@ Status Agent::take_rows(const HostLine& line, std::string_view message) const {
     // Rank 0's agent speaks for all hosts, any other one for its own.
     if (is_hub_ && host != line.host) return {Code::kBootstrap, "rows of another host"};
     RONDO_TRY(mirror_.unpack_rows(message.substr(0, length), host));
+    has_news_[static_cast<size_t>(host)] = true;
     message.remove_prefix(length);
   }
   return message.empty() ? Status() : Status(Code::kBootstrap, "rows that are cut off");
@@ -345,14 +362,15 @@ void Agent::send(HostLine& line, char kind, std::string_view payload) {
   const Status sent = line.connection.try_send(FrameKind::kControl, 0, message);
   if (sent.code() != Code::kTimeout) return;
   // Rows are sent again, whole. An error is not: without it the ranks there would report another one.
-  if (kind == 'R') std::ranges::fill(known_, 0);
+  if (kind == 'R') {
+    std::ranges::fill(known_, 0);
+    has_news_.assign(has_news_.size(), true);
+  }
   if (kind == 'E' || kind == 'V') give_up(line, "does not read what it is sent");
 }
 
-void Agent::send_all(char kind, std::string_view payload, const HostLine* except) {
-  for (HostLine& line : lines_) {
-    if (&line != except) send(line, kind, payload);
-  }
+void Agent::send_all(char kind, std::string_view payload) {
+  for (HostLine& line : lines_) send(line, kind, payload);
 }
 
 // The process at the other end has ended, or its host does not answer. Who waits for its ranks finds

@@ -49,15 +49,17 @@ class Agent {
   };
 
   void run();
+  std::chrono::milliseconds until_next_turn(int64_t now) const;
   void wait(std::chrono::milliseconds most);
   void listen(int64_t now);
   void handle(HostLine& line, std::string_view message);
   void look(int64_t now);
+  void alarm(int64_t now);
   void send_rows(bool fully);
   void look_at_processes();
   Status take_rows(const HostLine& line, std::string_view message);
   void send(HostLine& line, char kind, std::string_view payload);
-  void send_all(char kind, std::string_view payload, const HostLine* except = nullptr);
+  void send_all(char kind, std::string_view payload);
   void settle(const board::FoundError& error);
   void lose(HostLine& line, const Status& why, int64_t now);
   void give_up(HostLine& line, const std::string& why);
@@ -74,9 +76,11 @@ class Agent {
   const bool is_hub_;
   std::vector<HostLine> lines_;
   std::vector<uint32_t> lives_;  // as last sent
-  std::vector<uint64_t> known_;  // by rank: up to which operation the others have been sent all
-  int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
   std::vector<uint64_t> moves_;  // by rank, of this host: as of the last rows
+  std::vector<uint64_t> known_;  // by rank: up to which operation the others have been sent all
+  std::vector<bool> has_news_;   // by host: rows that the hub has not handed on
+  int64_t whole_rows_ns_ = 0;    // when those of all hosts went along last
+  int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
   int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;
   bool has_proposed_ = false;

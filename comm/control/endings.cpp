@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace rondo::comm {
 namespace {
 
 constexpr int64_t kLookEveryNs = 1'000'000;
-constexpr int64_t kAskEveryNs = 50'000'000;
+constexpr int64_t kFirstPauseNs = 50'000'000, kLongestPauseNs = 1'000'000'000;
 constexpr int64_t kAttemptNs = 1'000'000'000;  // then another begins
 
 }  // namespace
@@ -73,8 +74,9 @@ void Endings::ask(int rank) {
     }
     return;
   }
-  if (attempt.began_ns != 0 && now - attempt.began_ns < kAskEveryNs) return;
+  if (attempt.began_ns != 0 && now - attempt.began_ns < attempt.pause_ns) return;
   attempt.began_ns = now;
+  attempt.pause_ns = std::clamp(2 * attempt.pause_ns, kFirstPauseNs, kLongestPauseNs);
   const RankHost& place = bootstrap_.places()[static_cast<size_t>(rank)];
   const auto address = parse_address(place.address, place.port);
   if (!address.ok()) return;

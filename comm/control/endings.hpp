@@ -20,7 +20,7 @@ class Endings {
   Endings(const Bootstrap& bootstrap, const board::Board& board);
 
   /// Asks the kernel, and of a rank on another host what its last connection attempt gave; attempts
-  /// begin again every kAskEvery.
+  /// begin again, ever less often.
   bool has_ended(int rank);
   /// The same without connection attempts.
   bool is_known(int rank);
@@ -31,6 +31,7 @@ class Endings {
   struct Attempt {
     transport::UniqueFd socket;
     int64_t began_ns = 0;
+    int64_t pause_ns = 0;  // from its beginning until the next one's; longer each time
   };
   bool is_marked(int rank, board::Life life) const;
   void look();

@@ -162,6 +162,10 @@ Status Watch::check_split(std::span<const int> ranks, uint64_t number,
 }
 
 Status Watch::raise_death(int rank, std::string_view what) {
+  const board::Places& places = board_.places();
+  if (places.several() && rank == places.hosts.ranks_on(places.hosts.host_of(board_.rank()))[0]) {
+    board_.agent_has_ended();  // nobody waits for a verdict from it
+  }
   return board_.raise({Code::kPeerDied, fmt::format("{} ended during {}; found by rank {}",
                                                     board_.name_of(rank), what, board_.rank())});
 }

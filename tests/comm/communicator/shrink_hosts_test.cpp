@@ -4,6 +4,12 @@
 #include <stdlib.h>
 
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "comm/base/clock.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
@@ -80,14 +86,14 @@ struct Partition {
   std::vector<int> placement, on;  // the hosts of all ranks; which of them go on
   int cut;                         // a host
   bool hears = false;              // it is not heard, but hears the others
+  // It may hold the host of rank 0 for lost, and knows nothing of a third one.
+  milliseconds patience{25'000};
 };
 
 void part(const Hosts& hosts, const Partition& partition) {
   INFO("host " << partition.cut << " of " << partition.placement.back() + 1 << " "
                << (partition.hears ? "not heard" : "cut off"));
   const int ranks = static_cast<int>(partition.placement.size());
-  // It may hold the host of rank 0 for lost, and knows nothing of a third one.
-  milliseconds patience{25'000};
   const auto goes_on = [&](int rank) {
     return std::find(partition.on.begin(), partition.on.end(), rank) != partition.on.end();
   };
@@ -111,14 +117,14 @@ void part(const Hosts& hosts, const Partition& partition) {
       calls::everything(*made, {.count = 37});
     } else {
       expect(made.status().code() == Code::kTimeout, made.status().to_string());
+      // The time that has passed, and not the patience.
+      expect(made.status().message().find("25 s") == std::string::npos, made.status().to_string());
     }
     link.announce("done");
     link.await("end");
   });
   for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "ready");
   for (int other = 0; other < hosts.count(); ++other) {
-      // The time that has passed, and not the patience.
-      expect(made.status().message().find("25 s") == std::string::npos, made.status().to_string());
     network.set(partition.cut, other, Wire::none());
     if (!partition.hears) network.set(other, partition.cut, Wire::none());
   }
@@ -127,7 +133,51 @@ void part(const Hosts& hosts, const Partition& partition) {
   require_all_ok(gang.join());
 }
 
+/// How many connections the network of that process has accepted.
+long accepted_connections(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/net/snmp");
+  std::vector<std::string> names;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("Tcp:")) continue;
+    std::istringstream stream(line);
+    std::vector<std::string> words(std::istream_iterator<std::string>(stream), {});
+    for (size_t i = 0; i < words.size() && !names.empty(); ++i) {
+      if (names[i] == "PassiveOpens") return std::stol(words[i]);
+    }
+    names = std::move(words);
+  }
+  throw std::runtime_error("the kernel does not count connections");
+}
+
 }  // namespace
+
+TEST_CASE("a rank of another host that does not come is asked ever less often", "[hosts]") {
+  const Hosts hosts(2);
+  ForkGang gang(3, [&](int rank, Link& link) {
+    auto comm = Communicator::create(config_on(hosts, rank / 2, rank, 3));
+    expect(comm.ok(), comm.status().to_string());
+    expect_ok(comm->barrier(), "barrier");
+    link.announce("ready");
+    link.await("go");
+    comm->abort("rank 2 is stopped");
+    auto made = comm->shrink(milliseconds(4'000));
+    expect(made.ok(), made.status().to_string());
+    expect(made->former_ranks() == std::vector<int>{0, 1}, "former ranks");
+  });
+  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "ready");
+  gang.kill(2, SIGSTOP);
+  const long before = accepted_connections(gang.pid(2));
+  for (const int rank : {0, 1}) gang.tell(rank, "go");
+  for (const int rank : {0, 1}) gang.await_end(rank);
+  const long asked = accepted_connections(gang.pid(2)) - before;
+  INFO(asked << " connections");
+  CHECK(asked > 0);
+  CHECK(asked < 40);  // 20 a second in four seconds would be 80
+  gang.kill(2, SIGKILL);
+  auto results = gang.join();
+  results.pop_back();
+  require_all_ok(results);
+}
 
 TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
   const Hosts hosts(3);
@@ -135,7 +185,7 @@ TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
   part(hosts, {{0, 0, 1, 1}, {0, 1}, 0});
   part(hosts, {{0, 1, 1}, {1, 2}, 0});
   part(hosts, {{0, 1, 2}, {1, 2}, 0});
-  part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2});
+  part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2, false, milliseconds(2'000)});
   part(hosts, {{0, 1, 2}, {1, 2}, 0, true});
   part(hosts, {{0, 1, 1}, {1, 2}, 0, true});
 }
