@@ -1,34 +1,27 @@
 // See closed_in_children.hpp.
 #include "comm/control/closed_in_children.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "transport/memory/across_fork.hpp"
+
 namespace rondo::comm {
 namespace {
 
-/// Leaked on purpose: threads may still leave theirs while static objects are being destroyed.
 struct Descriptors {
   std::mutex mutex;
   std::vector<int> all;
+  void begin_child() {
+    for (const int fd : all) close(fd);
+    all.clear();
+  }
 };
 
-Descriptors& descriptors() {
-  static Descriptors* const the_descriptors = [] {
-    ::pthread_atfork([] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); },
-                     [] {
-                       for (const int fd : descriptors().all) close(fd);
-                       descriptors().all.clear();
-                       descriptors().mutex.unlock();
-                     });
-    return new Descriptors;
-  }();
-  return *the_descriptors;
-}
+Descriptors& descriptors() { return transport::across_fork<Descriptors>(); }
 
 }  // namespace
 

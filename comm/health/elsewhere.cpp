@@ -1,32 +1,22 @@
 #include "comm/health/elsewhere.hpp"
 
-#include <pthread.h>
-
 #include <mutex>
 #include <vector>
+
+#include "transport/memory/across_fork.hpp"
 
 namespace rondo::board {
 namespace {
 
-/// The boards of this process's communicators. Leaked on purpose: threads may still leave theirs
-/// while static objects are being destroyed.
+/// The boards of this process's communicators.
 struct Boards {
   std::mutex mutex;
   std::vector<const Board*> all;
+  /// A forked child has none of its own yet, and must not write on its parent's.
+  void begin_child() { all.clear(); }
 };
 
-Boards& boards() {
-  static Boards* const the_boards = [] {
-    // A forked child has none of its own yet, and must not write on its parent's.
-    ::pthread_atfork([] { boards().mutex.lock(); }, [] { boards().mutex.unlock(); },
-                     [] {
-                       boards().all.clear();
-                       boards().mutex.unlock();
-                     });
-    return new Boards;
-  }();
-  return *the_boards;
-}
+Boards& boards() { return transport::across_fork<Boards>(); }
 
 }  // namespace
 

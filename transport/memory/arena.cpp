@@ -6,7 +6,6 @@
 // are overwritten.
 #include "transport/memory/arena.hpp"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include <utility>
 
 #include "rondo/memory.hpp"
+#include "transport/memory/across_fork.hpp"
 #include "transport/memory/free_list.hpp"
 #include "transport/memory/registered.hpp"
 
@@ -56,24 +56,18 @@ struct State {
   Status problem;      // of RONDO_ARENA_BYTES
   Arena* arena = nullptr;
   Arena* inherited = nullptr;  // arenas of this process's ancestors
+
+  /// Segments are made under this mutex.
+  State() { Segment::register_fork_handlers(); }
+  void begin_child() {
+    if (arena != nullptr) arena->older = inherited;
+    if (arena != nullptr) inherited = arena;
+    arena = nullptr;
+    tried = false;
+  }
 };
 
-State& state() {
-  static State* const the_state = [] {
-    Segment::register_fork_handlers();
-    ::pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); },
-                     [] {
-                       State& mine = state();
-                       if (mine.arena != nullptr) mine.arena->older = mine.inherited;
-                       if (mine.arena != nullptr) mine.inherited = mine.arena;
-                       mine.arena = nullptr;
-                       mine.tried = false;
-                       mine.mutex.unlock();
-                     });
-    return new State;
-  }();
-  return *the_state;
-}
+State& state() { return across_fork<State>(); }
 
 /// "67108864", "64M", "2G".
 Result<size_t> parse_bytes(const char* text) {

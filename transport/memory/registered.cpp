@@ -1,7 +1,6 @@
 // See registered.hpp.
 #include "transport/memory/registered.hpp"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "rondo/memory.hpp"
+#include "transport/memory/across_fork.hpp"
 #include "transport/memory/arena.hpp"
 
 namespace rondo {
@@ -29,10 +29,17 @@ struct Registration {
   const void* pointer;  // as registered
 };
 
-/// Leaked on purpose: buffers may be unregistered by static objects' destructors.
 struct Table {
   std::mutex mutex;
   std::map<uintptr_t, Registration> by_first_page;
+
+  /// The arena's mutex is taken under this one.
+  Table() { (void)own_arena(); }
+  /// A forked child has an arena of its own: what is registered here is none of its library memory.
+  void begin_child() {
+    by_first_page.clear();
+    registrations.store(0, std::memory_order_relaxed);
+  }
 
   /// The registration that holds `address`, or end().
   auto holding(uintptr_t address) {
@@ -43,21 +50,7 @@ struct Table {
   }
 };
 
-/// A forked child has an arena of its own: what is registered here is none of its library memory.
-Table& table() {
-  static Table* const the_table = [] {
-    (void)
-        own_arena();  // its handlers come first, so that fork() takes this mutex before the arena's
-    ::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
-                     [] {
-                       table().by_first_page.clear();
-                       registrations.store(0, std::memory_order_relaxed);
-                       table().mutex.unlock();
-                     });
-    return new Table;
-  }();
-  return *the_table;
-}
+Table& table() { return across_fork<Table>(); }
 
 Status refuse(const char* call, const void* pointer, size_t bytes, const std::string& why) {
   char at[32];

@@ -3,7 +3,6 @@
 #include "transport/memory/segment.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -14,6 +13,8 @@
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "transport/memory/across_fork.hpp"
 
 namespace rondo::transport {
 namespace {
@@ -79,21 +80,13 @@ std::byte* map_aligned(int fd, size_t bytes) {
   return static_cast<std::byte*>(mapped);
 }
 
-/// Leaked on purpose: threads may still drop segments while static objects are being destroyed.
 struct Registry {
   std::mutex mutex;
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<void>> mappings;
+  void begin_child() {}  // it has the same mappings
 };
 
-Registry& registry() {
-  static Registry* const the_registry = [] {
-    // A child forked while another thread holds the mutex would find it locked for ever.
-    ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
-                     [] { registry().mutex.unlock(); });
-    return new Registry;
-  }();
-  return *the_registry;
-}
+Registry& registry() { return across_fork<Registry>(); }
 
 }  // namespace
 

@@ -1,0 +1,31 @@
+// What this process has one of, guarded by a mutex, where fork() may come at any time: the mutex is
+// held for the length of every fork(), so that a child never finds it locked by a thread that it does
+// not have.
+#pragma once
+
+#include <pthread.h>
+
+#include <mutex>
+
+namespace rondo::transport {
+
+/// The process's T, made by the first call and never destroyed: threads may still use it while static
+/// objects are being destroyed. T has a `mutex`, and begin_child(), which the child calls under it to
+/// forget what is its parent's alone. Of several mutexes fork() takes that first whose T was made last:
+/// where one is taken under another, T's constructor makes the inner one's owner. The thread that
+/// forks holds none of them.
+template <class T>
+T& across_fork() {
+  static T* const the_one = [] {
+    T* const made = new T;
+    ::pthread_atfork([] { across_fork<T>().mutex.lock(); }, [] { across_fork<T>().mutex.unlock(); },
+                     [] {
+                       across_fork<T>().begin_child();
+                       across_fork<T>().mutex.unlock();
+                     });
+    return made;
+  }();
+  return *the_one;
+}
+
+}  // namespace rondo::transport
