@@ -33,6 +33,8 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "built-in; Config::links takes precedence"},
     {"RONDO_UCX", "the system's libucp.so.0",
      "path of the libucp.so.0 that carries messages between hosts, as of the wheel libucx-cu13"},
+    {"RONDO_NCCL_HOST", "0",
+     "1: librondo-nccl.so, in NCCL's place, takes pointers for host memory and needs no GPU"},
     {"RONDO_RENDEZVOUS", "the launcher's job",
      "where the ranks meet: a directory, or tcp://HOST:PORT, where rank 0 listens; set by "
      "rondo-run"},
@@ -57,10 +59,23 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
 /// RONDO_ variables that are not rondo's, but its build's, tests' and scripts'; with all that begin
 /// with one that ends in '_'.
 inline constexpr std::string_view kForeignVariables[] = {
-    "RONDO_TEST_",  "RONDO_COMPARE_", "RONDO_BIN",     "RONDO_NCCL_DIR",
-    "RONDO_TESTS",  "RONDO_BENCH",    "RONDO_TRAINER", "RONDO_INSTALL",
-    "RONDO_WERROR", "RONDO_SANITIZE", "RONDO_CUDA",    "RONDO_PYTHON",
-    "RONDO_MPICXX", "RONDO_QUICK",    "RONDO_SOURCE",  "RONDO_ONE_INSTRUCTION_SET",
+    "RONDO_TEST_",
+    "RONDO_COMPARE_",
+    "RONDO_BIN",
+    "RONDO_NCCL_DIR",
+    "RONDO_TESTS",
+    "RONDO_BENCH",
+    "RONDO_TRAINER",
+    "RONDO_NCCL",
+    "RONDO_INSTALL",
+    "RONDO_WERROR",
+    "RONDO_SANITIZE",
+    "RONDO_CUDA",
+    "RONDO_PYTHON",
+    "RONDO_MPICXX",
+    "RONDO_QUICK",
+    "RONDO_SOURCE",
+    "RONDO_ONE_INSTRUCTION_SET",
 };
 
 }  // namespace rondo::comm

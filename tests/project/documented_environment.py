@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-LAYERS = ("include", "kernels", "transport", "comm", "trainer", "bench")
+LAYERS = ("include", "kernels", "transport", "comm", "trainer", "bench", "nccl")
 TABLE = pathlib.Path("comm/launch/variables.hpp")
 
 root, rondo_run = pathlib.Path(sys.argv[1]), sys.argv[2]

@@ -1,0 +1,120 @@
+// See driver.hpp. The types are those of cuda.h: a CUresult and a CUdevice are ints, a CUdeviceptr is
+// 64 bits wide, a stream is a pointer.
+#include "nccl/driver.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <string>
+
+namespace rondo::nccl::driver {
+namespace {
+
+struct DriverCalls {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  int (*init)(unsigned) = nullptr;
+  int (*error_string)(int, const char**) = nullptr;
+  int (*device_count)(int*) = nullptr;
+  int (*current_context)(void**) = nullptr;
+  int (*set_context)(void*) = nullptr;
+  int (*device_of_context)(int*) = nullptr;
+  int (*primary_context)(void**, int) = nullptr;
+  int (*allocate)(uint64_t*, size_t) = nullptr;
+  int (*free)(uint64_t) = nullptr;
+  int (*copy)(void*, uint64_t, size_t, void*) = nullptr;
+  int (*synchronize)(void*) = nullptr;
+  Status status;
+
+  DriverCalls() {
+    if (library == nullptr) {
+      status = {Code::kSystem,
+                "there is no CUDA driver on this machine (libcuda.so.1); RONDO_NCCL_HOST=1 is for "
+                "buffers "
+                "in host memory"};
+      return;
+    }
+    find("cuInit", init);
+    find("cuGetErrorString", error_string);
+    find("cuDeviceGetCount", device_count);
+    find("cuCtxGetCurrent", current_context);
+    find("cuCtxSetCurrent", set_context);
+    find("cuCtxGetDevice", device_of_context);
+    find("cuDevicePrimaryCtxRetain", primary_context);
+    find("cuMemAlloc_v2", allocate);
+    find("cuMemFree_v2", free);
+    find("cuMemcpyDtoHAsync_v2", copy);
+    find("cuStreamSynchronize", synchronize);
+    if (status.ok()) status = check(init(0), "cuInit");
+  }
+
+  template <class Function>
+  void find(const char* name, Function& into) {
+    into = reinterpret_cast<Function>(dlsym(library, name));
+    if (into == nullptr && status.ok()) {
+      status = {Code::kSystem, std::string("libcuda.so.1 has no ") + name};
+    }
+  }
+
+  Status check(int result, const char* call) const {
+    if (result == 0) return {};
+    const char* text = nullptr;
+    error_string(result, &text);
+    return {Code::kSystem, std::string(call) + ": " + (text != nullptr ? text : "failed")};
+  }
+};
+
+Result<const DriverCalls*> calls() {
+  static const DriverCalls it;
+  if (!it.status.ok()) return it.status;
+  return &it;
+}
+
+/// The driver's calls need a context: device 0's, unless the thread has one.
+Result<const DriverCalls*> calls_in_context() {
+  const DriverCalls* it = RONDO_TRY(calls());
+  void* context = nullptr;
+  RONDO_TRY(it->check(it->current_context(&context), "cuCtxGetCurrent"));
+  if (context != nullptr) return it;
+  RONDO_TRY(it->check(it->primary_context(&context, 0), "cuDevicePrimaryCtxRetain"));
+  RONDO_TRY(it->check(it->set_context(context), "cuCtxSetCurrent"));
+  return it;
+}
+
+}  // namespace
+
+Result<int> current_device() {
+  const DriverCalls* it = RONDO_TRY(calls());
+  void* context = nullptr;
+  RONDO_TRY(it->check(it->current_context(&context), "cuCtxGetCurrent"));
+  int device = 0;
+  if (context != nullptr) RONDO_TRY(it->check(it->device_of_context(&device), "cuCtxGetDevice"));
+  return device;
+}
+
+Result<int> device_count() {
+  const DriverCalls* it = RONDO_TRY(calls());
+  int count = 0;
+  RONDO_TRY(it->check(it->device_count(&count), "cuDeviceGetCount"));
+  return count;
+}
+
+Result<void*> allocate(size_t bytes) {
+  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  uint64_t address = 0;
+  RONDO_TRY(it->check(it->allocate(&address, bytes), "cuMemAlloc"));
+  return reinterpret_cast<void*>(address);  // NOLINT: the driver's pointers are numbers
+}
+
+Status free(void* pointer) {
+  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  return it->check(it->free(reinterpret_cast<uint64_t>(pointer)), "cuMemFree");
+}
+
+Status read(void* into, const void* from, size_t bytes, void* stream) {
+  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  RONDO_TRY(it->check(it->copy(into, reinterpret_cast<uint64_t>(from), bytes, stream),
+                      "cuMemcpyDtoHAsync"));
+  return it->check(it->synchronize(stream), "cuStreamSynchronize");
+}
+
+}  // namespace rondo::nccl::driver

@@ -1,0 +1,165 @@
+// See operation.hpp.
+#include "nccl/operation.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace rondo::nccl {
+namespace {
+
+/// The blocking form.
+Status call(Communicator& on, const NcclCall& o) {
+  if (o.kind == NcclCall::CallKind::kSend) return on.send(o.in, o.count, o.type, o.root, o.options);
+  if (o.kind == NcclCall::CallKind::kRecv)
+    return on.recv(o.out, o.count, o.type, o.root, o.options);
+  switch (o.collective) {
+    case Collective::kAllReduce:
+      return on.all_reduce(o.in, o.out, o.count, o.type, o.op, o.options);
+    case Collective::kReduceScatter:
+      return on.reduce_scatter(o.in, o.out, o.count, o.type, o.op, o.options);
+    case Collective::kReduce:
+      return on.reduce(o.in, o.out, o.count, o.type, o.root, o.op, o.options);
+    case Collective::kBroadcast:
+      return on.broadcast(o.in, o.out, o.count, o.type, o.root, o.options);
+    case Collective::kAllGather:
+      return on.all_gather(o.in, o.out, o.count, o.type, o.options);
+    case Collective::kGather:
+      return on.gather(o.in, o.out, o.count, o.type, o.root, o.options);
+    case Collective::kScatter:
+      return on.scatter(o.in, o.out, o.count, o.type, o.root, o.options);
+    default:
+      return on.all_to_all(o.in, o.out, o.count, o.type, o.options);
+  }
+}
+
+/// The asynchronous form.
+Work start(Communicator& on, const NcclCall& o) {
+  if (o.kind == NcclCall::CallKind::kSend) {
+    return on.send_async(o.in, o.count, o.type, o.root, o.options);
+  }
+  if (o.kind == NcclCall::CallKind::kRecv) {
+    return on.recv_async(o.out, o.count, o.type, o.root, o.options);
+  }
+  switch (o.collective) {
+    case Collective::kAllReduce:
+      return on.all_reduce_async(o.in, o.out, o.count, o.type, o.op, o.options);
+    case Collective::kReduceScatter:
+      return on.reduce_scatter_async(o.in, o.out, o.count, o.type, o.op, o.options);
+    case Collective::kReduce:
+      return on.reduce_async(o.in, o.out, o.count, o.type, o.root, o.op, o.options);
+    case Collective::kBroadcast:
+      return on.broadcast_async(o.in, o.out, o.count, o.type, o.root, o.options);
+    case Collective::kAllGather:
+      return on.all_gather_async(o.in, o.out, o.count, o.type, o.options);
+    case Collective::kGather:
+      return on.gather_async(o.in, o.out, o.count, o.type, o.root, o.options);
+    case Collective::kScatter:
+      return on.scatter_async(o.in, o.out, o.count, o.type, o.root, o.options);
+    default:
+      return on.all_to_all_async(o.in, o.out, o.count, o.type, o.options);
+  }
+}
+
+/// The operations of one communicator in a group, in the order of their calls.
+struct CommPart {
+  ncclComm* comm;
+  std::vector<const NcclCall*> operations;
+
+  Communicator& communicator() const { return comm->communicator(); }
+};
+
+std::vector<CommPart> parts_of(std::span<const NcclCall> operations) {
+  std::map<ncclComm*, CommPart> parts;  // in the order of addresses, in which they are locked
+  for (const NcclCall& operation : operations) {
+    CommPart& part = parts[operation.comm.get()];
+    part.comm = operation.comm.get();
+    part.operations.push_back(&operation);
+  }
+  std::vector<CommPart> all;
+  for (auto& [comm, part] : parts) all.push_back(std::move(part));
+  return all;
+}
+
+/// rondo's group has one stream: a part of several is as many groups as its stream changes.
+Status enqueue(const CommPart& part) {
+  Communicator& on = part.communicator();
+  for (size_t i = 0; i < part.operations.size();) {
+    void* const stream = part.operations[i]->options.stream;
+    RONDO_TRY(on.group_start());
+    for (; i < part.operations.size() && part.operations[i]->options.stream == stream; ++i) {
+      (void)call(on, *part.operations[i]);  // what it refuses is the group's error
+    }
+    RONDO_TRY(on.group_end());
+  }
+  return {};
+}
+
+/// One communicator, in the calling thread.
+Status run_here(const CommPart& part) {
+  Communicator& on = part.communicator();
+  if (part.operations.size() == 1) return call(on, *part.operations.front());
+  RONDO_TRY(on.group_start());
+  for (const NcclCall* operation : part.operations) (void)call(on, *operation);
+  return on.group_end();
+}
+
+/// Several, beside each other: on rondo's progress thread. Nothing begins before all are accepted.
+Status run_beside(std::span<const CommPart> parts) {
+  std::vector<Work> works;
+  Status refused;
+  size_t open = 0;
+  for (; open < parts.size() && refused.ok(); ++open) {
+    Communicator& on = parts[open].communicator();
+    if (refused = on.group_start(); !refused.ok()) break;
+    for (const NcclCall* operation : parts[open].operations) {
+      works.push_back(start(on, *operation));
+      if (refused.ok()) refused = works.back().status();
+    }
+  }
+  for (size_t i = 0; i < open; ++i) {
+    Communicator& on = parts[i].communicator();
+    const Status ended = refused.ok() ? on.group_end() : on.group_abandon(refused.message());
+    if (refused.ok() && !ended.ok()) refused = ended;
+  }
+  const Status waited = wait_all(works);
+  return refused.ok() ? waited : refused;
+}
+
+}  // namespace
+
+Status run(const NcclCall& operation) {
+  return operation.comm->use(operation.call, [&](Communicator& on) { return call(on, operation); });
+}
+
+Status run(std::span<const NcclCall> operations) {
+  const std::vector<CommPart> parts = parts_of(operations);
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (const CommPart& part : parts) {
+    locks.emplace_back(part.comm->calls);
+    RONDO_TRY(part.comm->check(part.operations.front()->call));
+  }
+  if (parts.empty()) return {};
+  if (parts.front().comm->device < 0)
+    return parts.size() == 1 ? run_here(parts.front()) : run_beside(parts);
+  for (const CommPart& part : parts) RONDO_TRY(enqueue(part));
+  return {};
+}
+
+Result<double> predict_us(std::span<const NcclCall> operations) {
+  double longest = 0;
+  for (const CommPart& part : parts_of(operations)) {
+    const std::lock_guard lock(part.comm->calls);
+    double sum = 0;
+    for (const NcclCall* it : part.operations) {
+      RONDO_TRY(part.comm->check(it->call));
+      if (it->kind != NcclCall::CallKind::kCollective) continue;
+      sum += part.communicator()
+                 .plan(it->collective, it->count, it->type, false, it->options.algorithm, it->op)
+                 .predicted_us;
+    }
+    longest = std::max(longest, sum);
+  }
+  return longest;
+}
+
+}  // namespace rondo::nccl
