@@ -151,7 +151,8 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
     def test_a_rank_that_reads_the_loss_alone_is_named_with_both_calls(self):
         made = run(TRAIN, "--ranks", "2", "--width", "64", "--steps", "8", "--log-every", "0", "--break", "lone-read")
         self.assertNotEqual(made.returncode, 0)
-        self.assertIn("rank 0 called all_reduce(double, sum, count 1), rank 1 called all_reduce(double, sum, count 2)", made.stderr)
+        for call in ("rank 0 called all_reduce(double, sum, count 1)", "rank 1 called all_reduce(double, sum, count 2)"):
+            self.assertIn(call, made.stderr)  # in the order of the rank that found it
 
     def test_the_documents_name_flags_that_exist_and_the_knobs_table_all_of_its_group(self):
         there = flags_in(run(TRAIN, "--help").stdout)

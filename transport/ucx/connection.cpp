@@ -96,7 +96,8 @@ void UcxConnection::send_control(bool leaves) {
 
 bool UcxConnection::flushed() {
   if (in_use_ && !use()) return true;
-  if (sender_.has_waiting()) return endpoint_.left();
+  // At the end only those of an operation that has failed still wait.
+  if (sender_.has_waiting()) return endpoint_.left() || channel_.closing;
   if (!usable()) return true;
   if (owes_only_credit()) return true;
   if (owes_much()) {
