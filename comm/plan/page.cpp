@@ -41,6 +41,18 @@ std::string as_block(const Json& json) {
   return text;
 }
 
+/// Which of rondo's programs wrote it; empty: none. scripts/compare writes a list.
+std::string program_of(const Json& document) {
+  if (document.is_array() && !document.empty() && document[0].is_object() &&
+      document[0].contains("merged")) {
+    return "compare";
+  }
+  if (!document.is_object() || !document.contains("program")) return "";
+  const Json& program = document["program"];
+  const bool known = program == "rondo-perf" || program == "rondo-train";
+  return known ? program.get<std::string>() : "";
+}
+
 Result<Json> read_document(const std::string& path) {
   std::error_code unreadable;
   const auto bytes = std::filesystem::file_size(path, unreadable);
@@ -56,7 +68,7 @@ Result<Json> read_document(const std::string& path) {
   }
   Json document = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr,
                               /*allow_exceptions=*/false);
-  if (!document.is_object() || !document.contains("program") || !document["program"].is_string()) {
+  if (program_of(document).empty()) {
     return Status(Code::kInvalidArgument,
                   "'" + path +
                       "' is not what rondo-perf --json, scripts/compare --json or rondo-train "
@@ -90,8 +102,7 @@ Result<std::string> with_data(std::string_view page, const PageData& data) {
   if (!data.profile.empty()) here["profile"] = data.profile;
   for (const std::string& path : data.measured) {
     Json document = RONDO_TRY(read_document(path));
-    const bool trained = document["program"] == "rondo-train";
-    if (trained) {
+    if (program_of(document) == "rondo-train") {
       here["trained"].push_back({{"name", file_name(path)}, {"document", std::move(document)}});
     } else {
       here["measured"].push_back(std::move(document));

@@ -585,6 +585,32 @@ class Page(unittest.TestCase):
             self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
             self.assertIn("<img src=x", self.tab.js("return document.querySelector('main').innerText"))
 
+    def test_with_this_machines_numbers(self):
+        """What rondo-plan --page writes."""
+        plan = pathlib.Path(EXPLAIN_ANSWER).with_name("rondo-plan")
+        if not plan.exists():
+            self.skipTest(f"{plan} is not built")
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            hostile = {**PERF, "results": [{**r, "algorithm": f"</script>{HTML}<!--"} for r in PERF["results"]]}
+            for file, document in (("perf.json", hostile), ("links.json", PROFILE), ("train.json", STEP)):
+                (folder / file).write_text(json.dumps(document))
+            (folder / "compare.json").write_text(json.dumps(COMPARE))
+            page = folder / "page.html"
+            done = subprocess.run([plan, "--page", "--links", folder / "links.json", "--measured", folder / "perf.json", folder / "compare.json", folder / "train.json", "-o", page],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.tab.open(page, "#machine?set=here&guess=9")
+            text = self.tab.js("return document.querySelector('main').innerText")
+            self.assertIn("This machine", text)
+            self.assertIn("<img src=x", text)
+            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+            self.tab.open(page, "#overlap?guess=9&cap=4")
+            self.press("This machine's train.json")
+            self.assertIn("Your file: train.json", self.tab.js("return document.querySelector('main').innerText"))
+            self.press("The recorded run")
+            self.assertIn("Recorded on", self.tab.js("return document.querySelector('main').innerText"))
+
     def test_dropping(self):
         """The same by drag and drop."""
         self.fresh("#machine?guess=9")

@@ -72,7 +72,6 @@ function runOf(name, document) {
     hook: document.config?.compress && document.config.compress !== "none" ? "half" : "none",
     cap: numberOf(document.config?.bucket_cap_mb, 25),
     diagnosis: typeof summary.diagnosis === "string" ? brief(summary.diagnosis, 200) : "",
-    origin: document.origin ?? null,
   };
 }
 
@@ -108,7 +107,7 @@ export const chapter = {
   },
   render(root, context) {
     let run = null, answer = null, problem = "";
-    const recorded = runOf("the recorded run", dataOf("step"));
+    const recorded = {...runOf("the recorded run", dataOf("step")), origin: dataOf("step").origin};
     run = recorded;
     const here = ownRuns();
     const origin = el("p", {class: "note"});

@@ -74,8 +74,9 @@ TEST_CASE("page: strings of a file end no block and begin no element, and stay w
 
 TEST_CASE("page: files that it cannot use are named") {
   const TempDirectory folder;
+  CHECK(why_not(written(folder, "compare.json", R"([{"ranks": 2, "merged": []}])")).empty());
   CHECK_THAT(why_not(folder.path() + "/absent.json"), says("absent.json"));
-  for (const char* text : {"", "{", "[1]", "{\"program\": 1}", "{\"program\": \"rondo-perf\", \"x\": NaN}"}) {
+  for (const char* text : {"", "{", "[1]", "{\"program\": 1}", "{\"program\": \"iperf3\"}", "{\"program\": \"rondo-perf\", \"x\": NaN}"}) {
     INFO(text);
     CHECK_THAT(why_not(written(folder, "bad.json", text)), says("is not what rondo-perf --json"));
   }
