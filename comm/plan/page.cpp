@@ -58,9 +58,9 @@ Result<Json> read_document(const std::string& path) {
   const auto bytes = std::filesystem::file_size(path, unreadable);
   std::ifstream file(path, std::ios::binary);
   if (unreadable || !file) {
-    return Status(Code::kInvalidArgument, "cannot read '" + path + "': " +
-                                              (unreadable ? unreadable.message()
-                                                          : std::string(std::strerror(errno))));
+    return Status(Code::kInvalidArgument,
+                  "cannot read '" + path + "': " +
+                      (unreadable ? unreadable.message() : std::string(std::strerror(errno))));
   }
   if (bytes > kMostFileBytes) {
     return Status(Code::kInvalidArgument,
@@ -97,8 +97,7 @@ Result<std::string> find_page() {
 }
 
 Result<std::string> with_data(std::string_view page, const PageData& data) {
-  Json here = {
-      {"profile", nullptr}, {"measured", Json::array()}, {"trained", Json::array()}};
+  Json here = {{"profile", nullptr}, {"measured", Json::array()}, {"trained", Json::array()}};
   if (!data.profile.empty()) here["profile"] = data.profile;
   for (const std::string& path : data.measured) {
     Json document = RONDO_TRY(read_document(path));

@@ -15,7 +15,8 @@ Result<std::string> find_page();
 
 struct PageData {
   std::string profile;  // JSON; empty: the built-in one
-  std::vector<std::string> measured;  // paths of rondo-perf's, scripts/compare's and rondo-train's JSON
+  std::vector<std::string>
+      measured;  // paths of rondo-perf's, scripts/compare's and rondo-train's JSON
 };
 
 /// `page` with the data in its block of JSON, in which nothing can end the block or be executed, whatever strings the

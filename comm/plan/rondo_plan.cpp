@@ -278,7 +278,9 @@ Result<std::string> profile_text(const PlanFlags& flags) {
   const std::string own = tuner::default_profile_path();
   const bool none = flags.links.empty() && (own.empty() || access(own.c_str(), R_OK) != 0);
   if (none || flags.links == tuner::kBuiltIn) {
-    spdlog::info("no calibrated link profile: the page has the built-in one (rondo-perf --calibrate writes one)");
+    spdlog::info(
+        "no calibrated link profile: the page has the built-in one (rondo-perf --calibrate writes "
+        "one)");
     return std::string();
   }
   return tuner::to_json_text(

@@ -58,18 +58,18 @@ struct PacedLinks {
 
 Result<PacedLinks> read_wire(const PageRequest& request, double element_bytes) {
   PacedLinks wire{.ranks = static_cast<int>(RONDO_TRY(request.whole("ranks", 2, 4096))),
-            .wire_bytes = RONDO_TRY(request.number("wire_bytes", 0.25, 8, element_bytes)),
-            .scale = RONDO_TRY(request.number("scale", 1e-3, 1e3, 1.0)),
-            .links = {}};
+                  .wire_bytes = RONDO_TRY(request.number("wire_bytes", 0.25, 8, element_bytes)),
+                  .scale = RONDO_TRY(request.number("scale", 1e-3, 1e3, 1.0)),
+                  .links = {}};
   const auto cores = static_cast<int>(RONDO_TRY(request.whole("cores", 1, 4096, wire.ranks)));
   const double latency_us = RONDO_TRY(request.number("latency_us", 0, 1e6));
   const double speed = RONDO_TRY(request.number("bytes_per_second", 1e3, 1e15));
-  wire.links = tuner::profile_of(
-      {.ranks = wire.ranks,
-       .cores = cores,
-       .wire = transport::PaceOptions{.bytes_per_second = speed,
-                                      .latency_seconds = latency_us / 1e6}},
-      tuner::shared_memory_profile());
+  wire.links =
+      tuner::profile_of({.ranks = wire.ranks,
+                         .cores = cores,
+                         .wire = transport::PaceOptions{.bytes_per_second = speed,
+                                                        .latency_seconds = latency_us / 1e6}},
+                        tuner::shared_memory_profile());
   wire.available.type = DataType::kFloat32;
   return wire;
 }
@@ -193,7 +193,8 @@ Json pieces_json(const StepModel& model, const DdpBucket& bucket) {
 }
 
 /// Each bucket's way; sums what is exposed.
-Json buckets_json(const StepModel& model, const PacedLinks& wire, const std::vector<DdpBucket>& layout) {
+Json buckets_json(const StepModel& model, const PacedLinks& wire,
+                  const std::vector<DdpBucket>& layout) {
   const auto times = trainer::time_buckets(model, layout);
   const auto replayed = trainer::replay(times, model.backward_ms);
   Json buckets = Json::array();
@@ -243,8 +244,7 @@ Result<Json> replay(const PageRequest& request) {
     return request.refuse("cap_mb", "is less than 16 KiB, and not 0");
   }
   const auto present = ddp::make_layout(model.tensors, element_bytes, {.bytes = bytes});
-  const std::vector<DdpBucket> layout =
-      is_auto ? automatic(model, wire, present) : present.buckets;
+  const std::vector<DdpBucket> layout = is_auto ? automatic(model, wire, present) : present.buckets;
   const std::vector<CapPrediction> caps = trainer::predict_caps(model);
   Json predictions = Json::array();
   for (const CapPrediction& p : caps) predictions.push_back(cap_json(p));

@@ -37,7 +37,8 @@ struct Training {
 };
 
 /// GB/s and microseconds of the links between ranks, and of the one between hosts.
-tuner::LinkProfile scaling_links(double link_gb_s, double link_us, double host_gb_s, double host_us) {
+tuner::LinkProfile scaling_links(double link_gb_s, double link_us, double host_gb_s,
+                                 double host_us) {
   tuner::LinkProfile nothing = tuner::shared_memory_profile();
   for (const tuner::Constant& constant : tuner::kConstants) nothing.*constant.value = 0;
   tuner::LinkProfile links =
@@ -48,14 +49,15 @@ tuner::LinkProfile scaling_links(double link_gb_s, double link_us, double host_g
 }
 
 Result<Training> read_training(const PageRequest& r) {
-  Training t{.parameters = RONDO_TRY(r.number("parameters", 1, 1e14)),
-             .gradient_bytes = RONDO_TRY(r.number("gradient_bytes", 0.25, 8)),
-             .compute_ms = RONDO_TRY(r.number("compute_ms", 1e-3, 1e9)),
-             .hidden = RONDO_TRY(r.number("hidden", 0, 1, 1.0)),
-             .bucket_bytes = RONDO_TRY(r.number("bucket_bytes", 0, 1e15, 0.0)),
-             .strong_from = static_cast<int>(RONDO_TRY(r.whole("strong_from", 0, kMostPricedRanks, 0))),
-             .per_host = static_cast<int>(RONDO_TRY(r.whole("per_host", 0, kMostPricedRanks, 0))),
-             .links = {}};
+  Training t{
+      .parameters = RONDO_TRY(r.number("parameters", 1, 1e14)),
+      .gradient_bytes = RONDO_TRY(r.number("gradient_bytes", 0.25, 8)),
+      .compute_ms = RONDO_TRY(r.number("compute_ms", 1e-3, 1e9)),
+      .hidden = RONDO_TRY(r.number("hidden", 0, 1, 1.0)),
+      .bucket_bytes = RONDO_TRY(r.number("bucket_bytes", 0, 1e15, 0.0)),
+      .strong_from = static_cast<int>(RONDO_TRY(r.whole("strong_from", 0, kMostPricedRanks, 0))),
+      .per_host = static_cast<int>(RONDO_TRY(r.whole("per_host", 0, kMostPricedRanks, 0))),
+      .links = {}};
   const double link_gb_s = RONDO_TRY(r.number("link_gb_s", 1e-6, 1e6));
   const double link_us = RONDO_TRY(r.number("link_us", 0, 1e6, 0.0));
   const double host_gb_s = RONDO_TRY(r.number("host_gb_s", 0, 1e6, 0.0));
@@ -69,13 +71,12 @@ Result<Training> read_training(const PageRequest& r) {
 
 Json way_json(const Training& t, Algorithm algorithm, int ranks, const base::HostMap* hosts) {
   const double each = t.bytes() / t.all_reduces();
-  const tuner::Price price =
-      tuner::price({.collective = Collective::kAllReduce,
-                    .algorithm = algorithm,
-                    .ranks = ranks,
-                    .bytes = static_cast<uint64_t>(std::llround(each)),
-                    .hosts = hosts},
-                   t.links);
+  const tuner::Price price = tuner::price({.collective = Collective::kAllReduce,
+                                           .algorithm = algorithm,
+                                           .ranks = ranks,
+                                           .bytes = static_cast<uint64_t>(std::llround(each)),
+                                           .hosts = hosts},
+                                          t.links);
   const double comm_ms = t.all_reduces() * price.total_us() / 1e3;
   const double compute_ms = t.compute_ms_on(ranks);
   const double step_ms = compute_ms + std::max(0.0, comm_ms - t.hidden * compute_ms);
@@ -89,8 +90,8 @@ Json way_json(const Training& t, Algorithm algorithm, int ranks, const base::Hos
 Json row_json(const Training& t, int ranks) {
   const schedule::SharedHosts hosts = t.per_host > 0 ? hosts_of(ranks, t.per_host) : nullptr;
   const base::HostMap one = base::HostMap::one_host(ranks);
-  const algorithms::Volume volume = algorithms::volume_of(
-      Collective::kAllReduce, Algorithm::kRing, hosts ? *hosts : one, 0, 0);
+  const algorithms::Volume volume =
+      algorithms::volume_of(Collective::kAllReduce, Algorithm::kRing, hosts ? *hosts : one, 0, 0);
   Json row = {{"ranks", ranks},
               {"hosts", hosts ? hosts->hosts() : 1},
               {"sent_bytes", volume.sent.bytes(t.bytes(), static_cast<uint64_t>(ranks))},

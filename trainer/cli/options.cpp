@@ -226,9 +226,9 @@ void add_lessons(CLI::App& app, TrainOptions& o) {
                  "order, samples come in the data's order, gradients are summed and not averaged, "
                  "rank 0 alone reads the loss of all in step 5, or the last rank takes 200 ms "
                  "longer per step")
-      ->check(choice({"none", "same-data", "no-set-epoch", "unshuffled", "sum", "lone-read",
-                      "straggler"},
-                     {}));
+      ->check(choice(
+          {"none", "same-data", "no-set-epoch", "unshuffled", "sum", "lone-read", "straggler"},
+          {}));
 }
 
 /// A lesson has settings of its own. Empty: it stands alone.

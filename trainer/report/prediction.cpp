@@ -44,9 +44,8 @@ std::vector<ReplayedBucket> replay(const std::vector<TimedBucket>& buckets, doub
   for (const TimedBucket& bucket : buckets) {
     const double launch = std::max(bucket.ready_ms, finish);
     finish = launch + bucket.cost_ms;
-    replayed.push_back({.launch_ms = launch,
-                        .finish_ms = finish,
-                        .exposed_ms = std::max(0.0, finish - busy)});
+    replayed.push_back(
+        {.launch_ms = launch, .finish_ms = finish, .exposed_ms = std::max(0.0, finish - busy)});
     busy = std::max(busy, finish) + bucket.update_ms;
   }
   return replayed;

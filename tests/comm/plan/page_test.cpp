@@ -76,7 +76,8 @@ TEST_CASE("page: files that it cannot use are named") {
   const TempDirectory folder;
   CHECK(why_not(written(folder, "compare.json", R"([{"ranks": 2, "merged": []}])")).empty());
   CHECK_THAT(why_not(folder.path() + "/absent.json"), says("absent.json"));
-  for (const char* text : {"", "{", "[1]", "{\"program\": 1}", "{\"program\": \"iperf3\"}", "{\"program\": \"rondo-perf\", \"x\": NaN}"}) {
+  for (const char* text : {"", "{", "[1]", "{\"program\": 1}", "{\"program\": \"iperf3\"}",
+                           "{\"program\": \"rondo-perf\", \"x\": NaN}"}) {
     INFO(text);
     CHECK_THAT(why_not(written(folder, "bad.json", text)), says("is not what rondo-perf --json"));
   }
@@ -111,8 +112,10 @@ TEST_CASE("page: the program writes what is installed beside it, or says what to
   CHECK(here["profile"].is_null());
   CHECK(here["measured"][0]["program"] == "rondo-perf");
 
-  for (const std::vector<std::string>& wrong :
-       {std::vector<std::string>{"--page"}, {"all_reduce", "--page", "-o", out}, {"--measured", perf}, {}}) {
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--page"},
+                                                {"all_reduce", "--page", "-o", out},
+                                                {"--measured", perf},
+                                                {}}) {
     std::vector<std::string> argv = {program};
     argv.insert(argv.end(), wrong.begin(), wrong.end());
     CHECK(run_program(argv, environment).exit_code == 2);
