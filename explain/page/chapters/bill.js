@@ -61,7 +61,7 @@ function partsOf(bill, candidate) {
 function formula(bill, row, algorithm) {
   const c = timesOf(row, algorithm);
   const big = partsOf(bill, c).sort((a, b) => b[3] - a[3]).filter(([, , , us]) => us > 0.005 * c.us).slice(0, 4);
-  return `${time(c.us)} = ${big.map(([, , , us]) => time(us)).join(" + ")}${partsOf(bill, c).length > big.length ? " + …" : ""}: ${big.map(([what, count]) => (count === "1" || count === "" ? what : `${count} ${what}`)).join("; ")}.`;
+  return `${time(c.us)} = ${big.map(([, , , us]) => time(us)).join(" + ")}${partsOf(bill, c).length > big.length ? " + …" : ""}: ${big.map(([what, count]) => (count === "1" || count === "" ? what : `${count} ${what.replace(/^bytes /, "")}`)).join("; ")}.`;
 }
 
 export const chapter = {

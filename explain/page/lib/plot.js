@@ -84,7 +84,8 @@ export function plot({width, height = 0, x, y, series, verticals = [], horizonta
     drawing.append(svg("line", {class: "mark", x1: left, x2: width - right, y1: atY(h.y), y2: atY(h.y)}),
       svg("text", {class: "mark", x: width - right - 4, y: atY(h.y) - 5, "text-anchor": "end"}, h.label));
   }
-  series.forEach((s, i) => {
+  // A strong line lies above the others.
+  for (const [i, s] of [...series.entries()].sort(([, a], [, b]) => Boolean(a.strong) - Boolean(b.strong))) {
     const colour = (s.colour ?? i) % SERIES;
     const points = s.points.filter((p) => finite(p.x, xs.log) && finite(p.y, ys.log));
     const group = svg("g", {class: `series s${colour}${s.strong ? " strong" : ""}`}, svg("title", {}, s.name));
@@ -101,7 +102,7 @@ export function plot({width, height = 0, x, y, series, verticals = [], horizonta
       }
     }
     drawing.append(group);
-  });
+  }
   return drawing;
 }
 
