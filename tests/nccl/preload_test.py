@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""preload_test.py LIBRONDO-NCCL.SO PROGRAM [TORCH_PYTHON]: LD_PRELOAD gives the library to a program that was linked with another
+libnccl.so.2, to a program that opens libnccl.so.2 itself, and to PyTorch, where TORCH_PYTHON has one for NVIDIA's GPUs."""
+import os
+import subprocess
+import sys
+
+library, program, *torch_python = sys.argv[1:]
+environment = {**os.environ, "RONDO_NCCL_HOST": "1"}
+preloaded = {**environment, "LD_PRELOAD": library}
+
+
+def said(command, env):
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+    return done.stdout if done.returncode == 0 else f"{command} gave {done.returncode}:\n{done.stdout}"
+
+
+def check(actual, wanted):
+    if actual.strip() != wanted:
+        sys.exit(f"wanted {wanted!r}, not {actual!r}")
+
+
+check(said([program], environment), "version 1")
+check(said([program], preloaded), "version 23203, sum 5")
+OPENS = """import ctypes
+version = ctypes.c_int()
+print(ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version)), version.value)"""
+check(said([sys.executable, "-c", OPENS], preloaded), "0 23203")
+# Without a GPU, and without the variable, there is a sentence.
+if not os.path.exists("/dev/nvidia0"):
+    LACKS = """import ctypes
+nccl = ctypes.CDLL("libnccl.so.2")
+nccl.ncclGetLastError.restype = ctypes.c_char_p
+print(nccl.ncclMemAlloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1)), nccl.ncclGetLastError(None).decode())"""
+    text = said([sys.executable, "-c", LACKS], {**preloaded, "RONDO_NCCL_HOST": ""})
+    if not text.startswith("2 ") or "CUDA" not in text and "cuInit" not in text:
+        sys.exit(f"without a GPU ncclMemAlloc says {text!r}")
+HAS_TORCH = "import torch; print(torch._C._cuda_getDeviceCount and hasattr(torch._C, '_nccl_version'))"
+if torch_python and torch_python[0] and said([torch_python[0], "-c", HAS_TORCH], environment).strip() == "True":
+    check(said([torch_python[0], "-c", "import torch; print(torch.cuda.nccl.version())"], preloaded), "(2, 32, 3)")
+    print("PyTorch has it")
+print("preloaded")
