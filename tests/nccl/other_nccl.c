@@ -9,8 +9,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   (void)comms, (void)count, (void)devices;
   return ncclInternalError;
 }
-ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           ncclStream_t stream) {
+ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, ncclStream_t stream) {
   (void)in, (void)out, (void)count, (void)type, (void)op, (void)comm, (void)stream;
   return ncclInternalError;
 }

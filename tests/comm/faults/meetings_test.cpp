@@ -96,9 +96,8 @@ TEST_CASE("a rank that starts twice is named by all, also by one that comes late
   show_time("a rank starts twice, bootstrap deadline 1.5 s",
             gang.check(start_ns, {.survivors = kRanksOfFour,
                                   .codes = {Code::kBootstrap},
-                                  .says = {"rank 1 was given twice: to pid ",
-                                           " on " + Hosts::address(0) + " and to pid ",
-                                           " on " + Hosts::address(1)},
+                                  .says = {"rank 1 was given twice: to pid ", " and to pid ",
+                                           " on " + Hosts::address(0), " on " + Hosts::address(1)},
                                   .within_s = 3}));
 }
 
