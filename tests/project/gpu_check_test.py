@@ -44,7 +44,8 @@ esac""",
 case "$*" in
   *show-only*) echo '{"tests": [{"name": "one_test", "command": ["'"$2/bin/one_test"'", "cases"], "properties": [{"name": "ENVIRONMENT", "value": ["ONE=1"]}]},' \
       '{"name": "two_test", "command": ["/usr/bin/python3.11", "'"$SOURCE/scripts/origin.py"'", "'"$2/bin/two_test"'"]},' \
-      '{"name": "kernels_cuda_test", "command": ["'"$2/bin/kernels_cuda_test"'"]}, {"name": "device_engine_test", "command": ["'"$2/bin/device_engine_test"'"]}]}' ;;
+      '{"name": "kernels_cuda_test", "command": ["'"$2/bin/kernels_cuda_test"'"]}, {"name": "device_engine_test", "command": ["'"$2/bin/device_engine_test"'"]},' \
+      '{"name": "communicator_device_cuda_test", "command": ["'"$2/bin/communicator_device_cuda_test"'"]}]}' ;;
   *"^one_test$"*) behave one_test ;;
   *"^two_test$"*) behave two_test ;;
 esac""",
@@ -65,7 +66,7 @@ PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
                     {"size": 1 << 30, "algorithm": "two_shot", "backend": "rondo",
                      "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
 PROGRAMS = {"kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
-            "kernels_cuda_test": ("", {}), "device_engine_test": ("", {}), "one_test": ("one_test", {}), "two_test": ("", {})}
+            "kernels_cuda_test": ("", {}), "device_engine_test": ("", {}), "communicator_device_cuda_test": ("", {}), "one_test": ("one_test", {}), "two_test": ("", {})}
 
 
 def write_program(path, text):
@@ -169,12 +170,17 @@ class GpuCheck(unittest.TestCase):
 
     def test_quick_runs_only_what_proves_the_engine(self):
         self.assertEqual(self.finish(self.start("--prebuilt", self.pack(), "--quick")), 0, self.output)
-        self.assertEqual(self.states(), {"quick-kernels": "passed", "quick-engine": "passed", "quick-communicators": "skipped",
+        self.assertEqual(self.states(), {"quick-kernels": "passed", "quick-engine": "passed", "quick-communicators": "passed",
                                          "quick-threads": "passed", "quick-graph": "passed", "quick-processes": "passed"})
         sources = "".join(p.read_text() for folder in ("kernels", "comm/device") for p in (SOURCE / "tests" / folder / "cuda").glob("*_test.cpp"))
         for stage in self.report["stages"]:
             for words in re.findall(r"\*([^*,']+)\*", stage["command"]):
                 self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', stage["name"])
+
+    def test_quick_without_a_program_proves_nothing(self):
+        (self.stubs / "programs/device_engine_test").unlink()
+        self.assertEqual(self.check("--quick"), 1)
+        self.assertEqual(self.stage("quick-engine")["reason"], "this build has no device_engine_test")
 
     def test_quick_after_building(self):
         self.assertEqual(self.check("--quick"), 0, self.output)
