@@ -58,7 +58,7 @@ def pack(archive, build, root, programs, tests, about):
                    "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
         (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive, "w:xz") as tar:
+        with tarfile.open(archive, "w:xz", preset=3) as tar:
             for name in (MANIFEST, "bin", "lib"):
                 tar.add(stage / name, name)
     size = archive.stat().st_size
