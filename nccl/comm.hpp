@@ -16,7 +16,8 @@ namespace rondo::nccl {
 struct FactorOperator {
   DataType type;
   double factor;
-  const void* device_scalar;  // read when a call uses it; null: `factor` holds
+  const void*
+      device_scalar;  // of the communicator's memory, read when a call uses it; null: `factor` holds
 };
 
 /// Whether RONDO_NCCL_HOST says that buffers are in host memory. An error: it is neither 0 nor 1.

@@ -30,7 +30,6 @@ Result<std::optional<Communicator>> meet(const IdMeeting& meeting) {
   config.unique_id = meeting.id;
   config.device = meeting.device;
   config.bootstrap_timeout = kPatience;
-  if (!meeting.name.empty()) config.name = meeting.name;
   return std::optional<Communicator>(RONDO_TRY(Communicator::create(config)));
 }
 
@@ -63,17 +62,15 @@ Result<CommCreation> init(const char* call, const ncclComm_t* into, const IdMeet
     return refuse(std::string(call) + ": rank " + std::to_string(meeting.rank) + " of " +
                   std::to_string(meeting.size));
   }
-  IdMeeting complete = meeting;
-  complete.name = settings.name;
   auto comm = std::make_shared<ncclComm>(meeting.device, settings.blocking);
-  return CommCreation{std::move(comm), nullptr, [complete] { return meet(complete); }};
+  return CommCreation{std::move(comm), nullptr, [meeting] { return meet(meeting); }};
 }
 
 ncclResult_t init_rank(const char* call, ncclComm_t* into, int ranks, const ncclUniqueId& id,
                        int rank, const ncclConfig_t* config) {
   const auto device = this_device();
   if (!device.ok()) return spoil(device.status());
-  return begin(init(call, into, {read_id(id), rank, ranks, *device, {}}, config), into);
+  return begin(init(call, into, {read_id(id), rank, ranks, *device}, config), into);
 }
 
 /// The ranks of one process, created beside each other.
@@ -86,7 +83,7 @@ ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   std::vector<CommCreation> creations;
   for (int rank = 0; rank < count || rank == 0; ++rank) {
     const int device = *on_host ? -1 : devices == nullptr ? rank : devices[rank];
-    auto creation = init(call, comms, {read_id(id), rank, count, device, {}}, nullptr);
+    auto creation = init(call, comms, {read_id(id), rank, count, device}, nullptr);
     if (!creation.ok()) return spoil(creation.status());
     creations.push_back(std::move(*creation));
   }

@@ -53,8 +53,7 @@ Result<std::vector<int>> members_of(const ncclComm& parent, const int* excluded,
 }
 
 /// The parent works: the lowest member makes an id and sends it to the others.
-Created meet_members(Communicator& parent, const std::vector<int>& members,
-                     const std::string& name) {
+Created meet_members(Communicator& parent, const std::vector<int>& members) {
   ncclUniqueId id{};
   if (parent.rank() == members.front()) {
     RONDO_TRY(write_id(id));
@@ -67,7 +66,7 @@ Created meet_members(Communicator& parent, const std::vector<int>& members,
     RONDO_TRY(parent.recv(id.internal, sizeof id, DataType::kUint8, members.front()));
   }
   const auto own = std::find(members.begin(), members.end(), parent.rank()) - members.begin();
-  return meet({read_id(id), static_cast<int>(own), static_cast<int>(members.size()), -1, name});
+  return meet({read_id(id), static_cast<int>(own), static_cast<int>(members.size()), -1});
 }
 
 /// The parent has failed: its ranks find out who is left.
@@ -97,7 +96,7 @@ Result<CommCreation> shrink(const Comm& parent, const int* excluded, int count,
   auto comm = std::make_shared<ncclComm>(parent->device, settings.blocking);
   const auto create = [=, members = std::move(members)]() -> Created {
     return parent->use("ncclCommShrink", [&](Communicator& on) -> Created {
-      return on.status().ok() ? meet_members(on, members, settings.name) : regroup(on, members);
+      return on.status().ok() ? meet_members(on, members) : regroup(on, members);
     });
   };
   return CommCreation{std::move(comm), parent, create};
@@ -115,7 +114,7 @@ Result<CommCreation> grow(const Comm& parent, int ranks, const ncclUniqueId* id,
       ncclUniqueId shared{};
       RONDO_TRY(on.all_reduce(given.internal, shared.internal, sizeof shared, DataType::kUint8,
                               ReduceOp::kMax));
-      return meet({read_id(shared), on.rank(), ranks, -1, settings.name});
+      return meet({read_id(shared), on.rank(), ranks, -1});
     });
   };
   return CommCreation{std::move(comm), parent, create};
@@ -127,7 +126,7 @@ Result<CommCreation> grow(ncclComm_t comm, int ranks, const ncclUniqueId* id, in
   if (comm == nullptr) {
     RONDO_TRY(check_pointer(id, call, "the id"));
     const CommSettings settings = RONDO_TRY(read_config(config, {}, call));
-    const IdMeeting meeting{read_id(*id), rank, ranks, RONDO_TRY(this_device()), settings.name};
+    const IdMeeting meeting{read_id(*id), rank, ranks, RONDO_TRY(this_device())};
     if (rank < 0 || rank >= ranks) {
       return refuse(std::string(call) + ": rank " + std::to_string(rank) + " of " +
                     std::to_string(ranks));

@@ -19,7 +19,6 @@ inline constexpr std::chrono::seconds kRegroupPatience{30};
 struct IdMeeting {
   std::string id;  // of rondo::make_unique_id()
   int rank, size, device;
-  std::string name;  // empty: the default
 };
 
 /// Meets the other ranks. Blocks.

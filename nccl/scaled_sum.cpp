@@ -114,7 +114,9 @@ Result<ReadOperator> read_operator(ncclRedOp_t op, DataType type, ncclComm& comm
   }
   if (found->device_scalar != nullptr) {
     unsigned char bytes[8];
-    RONDO_TRY(driver::read(bytes, found->device_scalar, size_of(type), stream));
+    if (comm.device < 0) std::memcpy(bytes, found->device_scalar, size_of(type));
+    if (comm.device >= 0)
+      RONDO_TRY(driver::read(bytes, found->device_scalar, size_of(type), stream));
     found->factor = RONDO_TRY(decode_factor(bytes, type));
   }
   return ReadOperator{ReduceOp::kScaledSum, found->factor};
@@ -136,7 +138,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
       return refuse(std::string(call) + ": unknown ncclScalarResidence_t " +
                     std::to_string(residence));
     }
-    if (residence == ncclScalarDevice && found->device >= 0) {
+    if (residence == ncclScalarDevice) {
       made.device_scalar = scalar;
     } else {
       made.factor = RONDO_TRY(decode_factor(scalar, made.type));

@@ -120,21 +120,22 @@ static void two_communicators(World* world) {
   }
 }
 
-/* A sum of inputs times 3, in every type; and times the rank + 1, which differs between ranks. */
+/* A sum of inputs times 3, in every type; and times the rank + 1, which differs between ranks and is
+ * written after the operator is made. */
 static void scaled_sums(World* world) {
   for (int type = 0; type < ncclNumTypes; ++type) {
     ncclRedOp_t ops[kMostRanks][2];
-    unsigned char scalar[8], in[8], right[8], out[kMostRanks][2][8];
+    unsigned char scalar[8], later[kMostRanks][8], in[8], right[8], out[kMostRanks][2][8];
     const long sum = (long)world->size * (world->size + 1) / 2;
     put(in, (ncclDataType_t)type, 0, 1);
     for (int l = 0; l < world->locals; ++l) {
-      for (int k = 0; k < 2; ++k) {
-        put(scalar, (ncclDataType_t)type, 0, k == 0 ? 3 : world->ranks[l] + 1);
-        expect_ok(__LINE__,
-                  ncclRedOpCreatePreMulSum(&ops[l][k], scalar, (ncclDataType_t)type,
-                                           k == 0 ? ncclScalarHostImmediate : ncclScalarDevice,
-                                           world->comms[l]));
-      }
+      put(scalar, (ncclDataType_t)type, 0, 3);
+      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][0], scalar, (ncclDataType_t)type,
+                                                   ncclScalarHostImmediate, world->comms[l]));
+      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][1], later[l], (ncclDataType_t)type,
+                                                   ncclScalarDevice, world->comms[l]));
+      put(scalar, (ncclDataType_t)type, 0, 0);
+      put(later[l], (ncclDataType_t)type, 0, world->ranks[l] + 1);
       expect(__LINE__, ops[l][0] >= ncclNumOps && ops[l][0] != ops[l][1]);
     }
     for (int k = 0; k < 2; ++k) {

@@ -132,7 +132,10 @@ static void not_blocking(void) {
   ncclUniqueId id;
   ncclComm_t comms[2] = {NULL, NULL};
   ncclResult_t state = ncclInProgress;
-  ncclConfig_t config = config_of(offsetof(ncclConfig_t, minCTAs), 21400);
+  ncclConfig_t config = config_of(offsetof(ncclConfig_t, collnetEnable), 22500);
+  config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare =
+      NCCL_CONFIG_UNDEF_INT;
+  config.commName = "names of ranks need not agree";
   config.blocking = 0;
   expect_ok(__LINE__, ncclGetUniqueId(&id));
   /* Alone, the first waits for the second, so it cannot be there. */
@@ -144,6 +147,7 @@ static void not_blocking(void) {
                ncclInvalidArgument, "still being created");
   expect_error(__LINE__, ncclCommCount(comms[0], &count), ncclInvalidArgument,
                "still being created");
+  config.commName = "other";
   expect(__LINE__, ncclCommInitRankConfig(&comms[1], 2, id, 1, &config) == ncclInProgress);
   const double limit_s = now_s() + kLimitSeconds;
   for (int i = 0; i < 2; ++i) {
@@ -235,7 +239,12 @@ static void wrong_inits(void) {
 static void splits(int rank) {
   ncclComm_t comm = join(rank, kRanks), part = NULL;
   /* The highest ranks first, without rank 1. */
-  expect_ok(__LINE__, ncclCommSplit(comm, rank == 1 ? NCCL_SPLIT_NOCOLOR : 0, -rank, &part, NULL));
+  ncclConfig_t config = config_of(offsetof(ncclConfig_t, collnetEnable), 22500);
+  config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare =
+      NCCL_CONFIG_UNDEF_INT;
+  config.commName = rank == 0 ? "one name" : "another";
+  expect_ok(__LINE__,
+            ncclCommSplit(comm, rank == 1 ? NCCL_SPLIT_NOCOLOR : 0, -rank, &part, &config));
   expect(__LINE__, (part == NULL) == (rank == 1));
   if (part != NULL) {
     expect_rank(__LINE__, part, rank == 0 ? 1 : 0);

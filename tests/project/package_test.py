@@ -81,6 +81,15 @@ def check_pkg_config(prefix, programs, work):
             check_program(prefix / "bin/rondo-run", program, is_static, LD_LIBRARY_PATH=str(library))
 
 
+def check_nccl(library):
+    """The one in NCCL's place finds rondo's, wherever both lie; and ldconfig, which looks in `library`, does not make it the system's."""
+    asks = "import ctypes; v = ctypes.c_int(); print(ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(v)), v.value)"
+    if (said := run(sys.executable, "-c", asks, LD_LIBRARY_PATH=str(library / "rondo"))) != "0 23203\n":
+        sys.exit(f"librondo-nccl.so says {said!r}")
+    if found := [path.name for path in library.iterdir() if "nccl" in path.name]:
+        sys.exit(f"{library} holds {found}")
+
+
 def check_documents(folder):
     """The relative links of the installed pages lead to installed files."""
     pages = sorted(folder.rglob("*.md"))
@@ -102,6 +111,7 @@ def installed(source, build, programs, work):
                        f"-DCMAKE_PREFIX_PATH={prefix}")
     check_documents(prefix / "share/doc/rondo")
     check_pkg_config(prefix, programs, work)
+    check_nccl(prefix / "lib")
     run(prefix / "bin/rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2)
     version = run("pkg-config", "--modversion", "rondo", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).strip()
     programs_here = sorted(path for path in (prefix / "bin").iterdir() if path.name.startswith("rondo-"))
