@@ -1,5 +1,6 @@
 """Programs of scripts/gpu-check that are built on one machine and run on another, as one archive: --pack and --prebuilt."""
 import json
+import lzma
 import os
 import pathlib
 import re
@@ -58,9 +59,11 @@ def pack(archive, build, root, programs, tests, about):
                    "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
         (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive, "w:xz", preset=3) as tar:
+        unfinished = archive.with_name(f"{archive.name}.new")
+        with tarfile.open(unfinished, "w:xz", preset=3) as tar:
             for name in (MANIFEST, "bin", "lib"):
                 tar.add(stage / name, name)
+        unfinished.replace(archive)
     size = archive.stat().st_size
     if size > MOST_BYTES:
         archive.unlink()
@@ -75,7 +78,7 @@ def unpack(archive, folder):
         with tarfile.open(archive) as tar:
             tar.extractall(folder)
         manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, ValueError) as error:
         sys.exit(f"gpu-check: {archive} is not what gpu-check --pack makes: {error}")
     before = os.environ.get("LD_LIBRARY_PATH")
     os.environ["LD_LIBRARY_PATH"] = str(folder / "lib") + (f":{before}" if before else "")

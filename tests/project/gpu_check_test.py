@@ -196,6 +196,12 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.finish(self.start("--prebuilt", str(self.work / "none"))), 1)
         self.assertIn("is not what gpu-check --pack makes", self.output)
 
+    def test_half_an_archive_is_refused(self):
+        archive = pathlib.Path(self.pack())
+        archive.write_bytes(archive.read_bytes()[:-100])
+        self.assertEqual(self.finish(self.start("--prebuilt", str(archive))), 1)
+        self.assertIn("is not what gpu-check --pack makes", self.output)
+
     def test_nothing_is_packed_that_was_not_built(self):
         self.assertEqual(self.check("--pack", str(self.work / "prebuilt.tar.xz"), build="fails"), 1)
         self.assertFalse((self.work / "prebuilt.tar.xz").exists())
