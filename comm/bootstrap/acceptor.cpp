@@ -168,8 +168,10 @@ class Acceptor {
   }
 
   steady_clock::time_point warn_at() const {
-    const auto now = steady_clock::now();
-    return began_ + (now + deadline_.left() - began_) / 3;
+    constexpr milliseconds kSoonest{
+        300};  // deadlines that are shorter are over before anybody reads
+    const auto third = (steady_clock::now() + deadline_.left() - began_) / 3;
+    return began_ + std::max<steady_clock::duration>(third, kSoonest);
   }
 
   /// Once, at a third of the deadline: who started the ranks has the rest of it to start the others.

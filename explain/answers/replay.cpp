@@ -99,8 +99,9 @@ Result<std::vector<DdpTensor>> read_tensors(const PageRequest& request) {
     const PageRequest one = RONDO_TRY(request.item("tensors", t));
     const Json* const extents = RONDO_TRY(one.list("shape", 8));
     if (extents == nullptr) return one.refuse("shape", "is missing");
-    DdpTensor tensor{.name = RONDO_TRY(one.text("name", 256)),
-                     .shape = RONDO_TRY(read_shape(one, *extents))};
+    DdpTensor tensor;
+    tensor.name = RONDO_TRY(one.text("name", 256));
+    tensor.shape = RONDO_TRY(read_shape(one, *extents));
     tensor.adds_to = static_cast<int>(RONDO_TRY(one.whole("adds_to", -1, kMostTensors, -1)));
     const bool after_adding = !tensors.empty() && tensors.back().adds_to >= 0;
     const bool adds = tensor.adds_to >= 0;
@@ -224,12 +225,16 @@ Result<Json> replay(const PageRequest& request) {
   const auto element_bytes =
       static_cast<size_t>(RONDO_TRY(request.whole("element_bytes", 1, 8, 4)));
   PacedLinks wire = RONDO_TRY(read_wire(request, static_cast<double>(element_bytes)));
-  StepModel model{.tensors = RONDO_TRY(read_tensors(request)),
+  // One after the other: what returns amid an initialiser leaks the members that it has made.
+  auto tensors = RONDO_TRY(read_tensors(request));
+  const double backward_ms = RONDO_TRY(request.number("backward_ms", 1e-6, 1e9));
+  const double update_ms = RONDO_TRY(request.number("update_ms", 0, 1e9, 0.0));
+  StepModel model{.tensors = std::move(tensors),
                   .element_bytes = element_bytes,
                   .ready = {},
-                  .backward_ms = RONDO_TRY(request.number("backward_ms", 1e-6, 1e9)),
+                  .backward_ms = backward_ms,
                   .cost_ms = [&](const DdpBucket& bucket) { return wire.cost(bucket).ms; },
-                  .update_ms = RONDO_TRY(request.number("update_ms", 0, 1e9, 0.0))};
+                  .update_ms = update_ms};
   if (64 % element_bytes != 0) return request.refuse("element_bytes", "is no power of two");
   for (size_t t = 0; t < model.tensors.size(); ++t) {
     const PageRequest tensor = RONDO_TRY(request.item("tensors", t));
