@@ -6,7 +6,6 @@
 #include <string_view>
 #include <unordered_map>
 
-using rondo::Code;
 using rondo::Status;
 
 void ncclComm::created(rondo::Result<rondo::Communicator> communicator) {
