@@ -467,7 +467,7 @@ static void configurations(void) {
   expect(alone == NULL, "null after failure");
   rondo_config_init(&config, sizeof config);
   expect(config.size == sizeof config && config.rank == -1 && config.world_size == -1 &&
-             config.timeout_ms == 0 && config.bootstrap_timeout_ms == 60000 &&
+             config.timeout_ms == 0 && config.bootstrap_timeout_ms == 0 &&
              config.algorithm == RONDO_AUTO && config.unique_id == NULL,
          "the defaults");
   config.algorithm = 99;
