@@ -100,7 +100,7 @@ TEST_CASE("hosts have names, addresses and networks of their own", "[hosts]") {
        {Hosts::address(1), Hosts::address(1, 1), Hosts::address_v6(1), Hosts::address_v6(1, 1),
         Hosts::name(1), std::string("h1-v6")}) {
     INFO(address);
-    CHECK(knock(hosts, 0, address) == "refused");
+    CHECK(knock(hosts, 0, address, "10") == "refused");
   }
   CHECK(run_program(hosts.on(1, {"hostname"})).out == "h1\n");
   CHECK(run_program(hosts.on(1, {"getent", "ahostsv4", "h1"})).out.rfind("127.0.1.1", 0) == 0);
@@ -112,7 +112,7 @@ TEST_CASE("hosts have names, addresses and networks of their own", "[hosts]") {
 
 TEST_CASE("two groups of hosts do not see each other", "[hosts]") {
   const Hosts one(1), other(2);
-  CHECK(knock(other, 0, Hosts::address(1)) == "refused");
+  CHECK(knock(other, 0, Hosts::address(1), "10") == "refused");
   CHECK(knock(one, 0, Hosts::address(1)) != "refused");
 }
 
@@ -121,9 +121,9 @@ TEST_CASE("a cut link loses packets, and a mended one does not", "[hosts]") {
   hosts.cut(1);
   CHECK(knock(hosts, 0, Hosts::address(1)) != "refused");
   CHECK(knock(hosts, 1, Hosts::address(0)) != "refused");
-  CHECK(knock(hosts, 0, Hosts::address(1, 1)) == "refused");
+  CHECK(knock(hosts, 0, Hosts::address(1, 1), "10") == "refused");
   hosts.mend(1);
-  CHECK(knock(hosts, 0, Hosts::address(1), "5") == "refused");
+  CHECK(knock(hosts, 0, Hosts::address(1), "10") == "refused");
 }
 
 TEST_CASE("a bad network delays, loses, doubles, mixes and holds up what it is told to",
@@ -170,11 +170,11 @@ TEST_CASE("of a bad network one direction can be cut, and after it all is well",
     CHECK(Datagrams(hosts, 0, 1).send(10).came == 0);
     CHECK(Datagrams(hosts, 1, 0).send(10).came == 0);  // nobody says where host 1 is
     CHECK(Datagrams(hosts, 2, 1).send(10).came == 10);
-    CHECK(knock(hosts, 2, Hosts::address(0)) == "refused");
+    CHECK(knock(hosts, 2, Hosts::address(0), "10") == "refused");
     CHECK(knock(hosts, 0, Hosts::address(1)) != "refused");
   }
   // The kernel asks once a second where host 1 is.
-  CHECK(knock(hosts, 0, Hosts::address(1), "5") == "refused");
+  CHECK(knock(hosts, 0, Hosts::address(1), "10") == "refused");
 }
 
 TEST_CASE("the processes of a host freeze, thaw and end with it", "[hosts]") {
