@@ -48,7 +48,8 @@ export function proof(context, {ask, plan}) {
       verdict.replaceChildren(
         el("p", {}, el("strong", {class: "good"}, "Proved. "), `Every result holds every contribution exactly once, nobody waits in a circle, no slot is left over. `,
           `The verifier carried out ${counted(found.moves, "move")} of ${counted(found.steps, "step")} on symbols; `,
-          found.rank_order ? "contributions are added in rank order on every rank." : "every rank gets the same bits, though not added in rank order."));
+          !plan().reduces ? "nothing is added." : found.rank_order ? "contributions are added in rank order." :
+            plan().collective === "all_reduce" ? "every rank gets the same bits, though not added in rank order." : "contributions are not added in rank order."));
     } else {
       verdict.replaceChildren(el("p", {}, el("strong", {class: "bad"}, "Refused. "), `${found.why}.`),
         el("p", {class: "hint"}, "The verifier names the first thing that cannot be right: an operation, a rank, a step. Where no step is wrong by itself, somebody waits for ever, or a result lacks a contribution."));
