@@ -93,6 +93,9 @@ export function plot({width, height = 0, x, y, series, verticals = [], horizonta
       group.append(svg("path", {class: "line", d: points.map((p, k) => `${k ? "L" : "M"}${atX(p.x).toFixed(1)} ${atY(p.y).toFixed(1)}`).join(""),
         "stroke-dasharray": DASHES[s.dash ?? colour]}));
     }
+    if (s.line !== false && !s.marks && points.length === 1) {
+      group.append(svg("path", {class: "line", d: `M${atX(points[0].x) - 9} ${atY(points[0].y)}h18`}));
+    }
     if (s.marks) {
       for (const p of points) {
         if (finite(p.low, ys.log) && finite(p.high, ys.log) && p.high > p.low) {
