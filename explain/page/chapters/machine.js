@@ -5,7 +5,7 @@ import {figure, table} from "../lib/figure.js";
 import {Unusable, brief, dataOf, dropPlace, kindOf} from "../lib/files.js";
 import {binary, counted, digits, percent, time} from "../lib/format.js";
 import {guess, guessField} from "../lib/guess.js";
-import {rowsOf, seriesOf} from "../lib/measured.js";
+import {rowsOf, seriesOf, toldApart} from "../lib/measured.js";
 import {legend, plot} from "../lib/plot.js";
 import {source} from "../lib/source.js";
 import {flag, short} from "../lib/state.js";
@@ -30,7 +30,7 @@ let dropped = 0;
 
 function addSet({id, name, about = "", source: from = "", profile = null, documents}) {
   const rows = documents.flatMap((d) => rowsOf(name, d));
-  sets.push({id, name, about, from, profile, rows});
+  sets.push({id, name, about, from, profile, rows: toldApart(rows)});
 }
 
 function fillSets() {
@@ -69,8 +69,8 @@ const median = (values) => {
 /** How far a prediction is from the measurement: 0.25 for a quarter too high or too low, as a factor. */
 const off = (row) => (row.predicted >= row.us ? row.predicted / row.us : row.us / row.predicted) - 1;
 
-/** Takes a file: a profile is set beside the set that is shown, measurements become a set of their own. */
-function take(context, {name, text, document}) {
+/** Takes a file: a profile is set beside the set that is shown, the measurements of files dropped together become a set of their own. */
+function take(context, {name, text, document}, batch) {
   if (kindOf(document) === "profile") {
     const found = context.answer({question: "profile", profile: text});
     if (found.error) throw new Unusable(`${name} cannot be used: ${found.error}.`);
@@ -81,9 +81,14 @@ function take(context, {name, text, document}) {
     return `${name} is a link profile, "${brief(found.name, 80)}": the predictions are its own now.`;
   }
   const rows = rowsOf(name, document);
-  const id = `mine${++dropped}`;
-  sets.push({id, name, about: "Your file.", from: "", profile: null, rows});
-  context.set({set: id, show: ALL});
+  batch.names = [...(batch.names ?? []), name];
+  batch.rows = [...(batch.rows ?? []), ...rows];
+  const several = batch.names.length > 1;
+  const set = {id: batch.id ?? `mine${++dropped}`, name: brief(batch.names.join(", "), 80), about: several ? "Your files." : "Your file.", from: "", profile: null, rows: toldApart(batch.rows)};
+  if (several) sets[sets.findIndex((s) => s.id === set.id)] = set;
+  else sets.push(set);
+  batch.id = set.id;
+  context.set({set: set.id, show: ALL});
   return `${name}: ${counted(rows.length, "measurement")} of ${seriesOf(rows).join(", ")}.`;
 }
 
@@ -150,7 +155,7 @@ export const chapter = {
         picker(context, "show", {label: "Show", options: () => [{value: ALL, label: "everything"}, ...names.map((value) => ({value}))]}),
         toggle(context, "plain", {label: "Without corrections", hint: "The profile's constants alone.", disabled: () => set.profile === null})),
       about,
-      dropPlace({label: ["Your own: drop or choose files of ", el("code", {}, "rondo-perf --json"), ", ", el("code", {}, "rondo-perf --calibrate"), ", or ", el("code", {}, "scripts/compare --json")], take: (file) => take(context, file)}),
+      dropPlace({label: ["Your own: drop or choose files of ", el("code", {}, "rondo-perf --json"), ", ", el("code", {}, "rondo-perf --calibrate"), ", or ", el("code", {}, "scripts/compare --json")], take: (file, batch) => take(context, file, batch)}),
       guess(context, {name: "guess", hidden: [results], ask: () => {
         const typical = median(both().map(off));
         const at = Number.isNaN(typical) ? -1 : BOUNDS.filter((b) => typical > b).length;

@@ -50,8 +50,8 @@ export async function readFile(file) {
 }
 
 /**
- * A place to drop files on, with a button to choose them; `label` is a text or a list of texts and elements. `take({name, text, document})` uses a file or throws Unusable, and
- * may return a sentence about what it did.
+ * A place to drop files on, with a button to choose them; `label` is a text or a list of texts and elements. `take({name, text, document}, batch)` uses a file or throws
+ * Unusable, and may return a sentence about what it did. `batch`: an object that the files dropped together share.
  */
 export function dropPlace({label, take}) {
   const id = freshId("file");
@@ -59,11 +59,11 @@ export function dropPlace({label, take}) {
   const input = el("input", {type: "file", id, accept: ".json,.jsonl,application/json", multiple: true});
   const place = el("div", {class: "drop"}, el("label", {for: id}, label), input, said);
   async function use(files) {
-    const sentences = [];
+    const sentences = [], batch = {};
     let failed = false;
     for (const file of files) {
       try {
-        sentences.push((await take(await readFile(file))) ?? `${brief(file.name)}: read.`);
+        sentences.push((await take(await readFile(file), batch)) ?? `${brief(file.name)}: read.`);
       } catch (error) {
         failed = true;
         sentences.push(error instanceof Unusable ? error.message : `${brief(file.name)} cannot be used: it is not what rondo writes.`);

@@ -1,5 +1,6 @@
 // What rondo-perf --json, scripts/compare --json and rondo-perf --calibrate wrote, as rows to draw: checked field by field.
 import {Unusable, brief, numberOf} from "./files.js";
+import {bandwidth, time} from "./format.js";
 
 const MOST_ROWS = 2000, MOST_SERIES = 12;
 
@@ -34,7 +35,7 @@ function perfRows(name, document) {
     const algorithm = typeof r.algorithm === "string" && r.algorithm ? r.algorithm : typeof r.backend === "string" ? r.backend : "measured";
     rows.push(row({
       size_bytes: size, us, low: numberOf(half.time_min), high: numberOf(half.time_p95), predicted_us: numberOf(r.predicted_us),
-      collective: typeof config.collective === "string" ? config.collective : "all_reduce", algorithm, ranks, library_memory: library, pace, series: brief(algorithm, 30),
+      collective: typeof config.collective === "string" ? config.collective : "all_reduce", algorithm, ranks, library_memory: library, memory: library ? "library memory" : "plain memory", pace, series: brief(algorithm, 30),
     }));
   }
   if (rows.length === 0) throw new Unusable(`${name} is from rondo-perf, but none of its results has a size and a time.`);
@@ -87,6 +88,15 @@ export function rowsOf(name, document) {
   if (document?.program === "rondo-perf") return perfRows(name, document);
   const program = typeof document?.program === "string" ? `is from ${brief(document.program)}` : "is JSON, but not of rondo";
   throw new Unusable(`${name} ${program}: this chapter reads rondo-perf --json, rondo-perf --calibrate and scripts/compare --json.`);
+}
+
+/** Rows whose series say what differs between them: the collective, the ranks, the memory, the links. */
+export function toldApart(rows) {
+  const words = [
+    (r) => r.collective, (r) => (r.ranks >= 1 ? `${r.ranks} ranks` : ""), (r) => r.memory ?? "",
+    (r) => (r.pace ? `${bandwidth(r.pace.pace_bytes_per_second)}, ${time(r.pace.pace_latency_us)}` : ""),
+  ].filter((word) => new Set(rows.map(word)).size > 1);
+  return words.length === 0 ? rows : rows.map((r) => ({...r, series: [r.series, ...words.map((word) => word(r))].filter(Boolean).join(", ")}));
 }
 
 /** The series of rows, in order of appearance, as many as can be told apart. */
