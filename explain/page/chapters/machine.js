@@ -96,7 +96,7 @@ export const chapter = {
   id: "machine",
   title: "My machine",
   lead: "A model predicts, a machine decides. How far apart are they, and where?",
-  fields: {set: short("paced", 40), show: short(ALL, 40), plain: flag(), guess: guessField()},
+  fields: {set: short("", 40), show: short(ALL, 100), plain: flag(), guess: guessField()},
   render(root, context) {
     fillSets();
     let set = null, rows = [], names = [];

@@ -32,9 +32,9 @@ export function flag(usual = false) {
   return {usual, read: (text) => (text === "1" ? true : text === "0" ? false : usual)};
 }
 
-/** A short text of letters, digits and . , : - _ */
+/** A short text of letters, digits, spaces and . , : - _ ( ) / */
 export function short(usual = "", most = 200) {
-  return {usual, read: (text) => (text.length <= most && /^[\w.,:-]*$/.test(text) ? text : usual)};
+  return {usual, read: (text) => (text.length <= most && /^[\w .,:()/-]*$/.test(text) ? text : usual)};
 }
 
 /** The state of `fields` that a fragment's parameters describe. */
