@@ -141,10 +141,11 @@ export const chapter = {
       if (some.length === 0) return "Nothing here has both a measurement and a prediction.";
       const worst = some.reduce((a, b) => (off(b) > off(a) ? b : a));
       const low = worst.predicted < worst.us;
-      return `Half of ${counted(some.length, "prediction")} are within ${percent(median(some.map(off)))}. The worst: ${worst.series} at ${binary(worst.size_bytes)}, predicted ${time(worst.predicted)}, measured ${time(worst.us)}: ${digits(off(worst) + 1)} times too ${low ? "low" : "high"}.`;
+      return `${some.length > 1 ? `Half of ${counted(some.length, "prediction")} are within ${percent(median(some.map(off)))}. The worst: ` : ""}${worst.series} at ${binary(worst.size_bytes)}, predicted ${time(worst.predicted)}, measured ${time(worst.us)}: ${digits(off(worst) + 1)} times too ${low ? "low" : "high"}.`;
     };
     const verdict = el("p", {class: "note"});
     const listed = table({name: "machine", title: "The same in numbers", mark: (r) => r[6] !== null && (r[6] > 1.5 || r[6] < 1 / 1.5)});
+    const builtIn = el("p", {class: "hint"}, "These measurements come without a profile: this is the built-in one, of a machine of which nothing is known. It knows no network.");
     const constants = table({name: "profile", title: "The profile: what the model knows of the machine"});
     const none = el("p", {class: "note"}, "This profile comes without measurements: choose an example, or drop a file of rondo-perf --json.");
     const results = el("section", {}, times.root, wrong.root, verdict, listed.root, none);
@@ -169,7 +170,7 @@ export const chapter = {
       el("h2", {}, "What a profile is"),
       el("p", {}, "Fourteen constants that ", el("code", {}, "rondo-perf --calibrate"), " fits to timings, and a table of what they leave unexplained (",
         source("comm/tuner/profile.hpp", "struct LinkProfile {"), "). Everything that the model predicts, and with it which algorithm runs, follows from them."),
-      constants.root);
+      builtIn, constants.root);
     context.onState(() => {
       about.replaceChildren(set.about, " ", set.from ? el("code", {}, set.from) : "");
       none.hidden = rows.length > 0;
@@ -190,7 +191,8 @@ export const chapter = {
         chosen().map((r) => [r.size_bytes, r.series, r.us, ...[r.low, r.high, r.predicted, r.predicted / r.us].map((v) => (v > 0 ? v : null))]));
       const profile = set.profile === null ? null : context.answer({question: "profile", profile: set.profile});
       const bill = context.answer({question: "bill", collective: "all_reduce", ranks: 2, sizes: []});
-      const values = profile && !profile.error ? profile.constants.map((c) => [c.name, c.value]) : Object.keys(MEANING).map((name) => [name, bill.links[name]]);
+      const values = profile && !profile.error ? profile.constants.map((c) => [c.name, c.value]) : Object.keys(MEANING).filter((name) => !name.startsWith("wire_")).map((name) => [name, bill.links[name]]);
+      builtIn.hidden = profile && !profile.error;
       constants.update([{label: "Constant"}, {label: "Price of"}, {label: "µs", numeric: true, format: (v) => digits(v)}],
         values.map(([name, value]) => [name, MEANING[name] ?? "", value]));
     });
