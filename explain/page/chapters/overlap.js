@@ -34,6 +34,7 @@ const list = (value, what, name) => {
 /** What the chapter needs of a document of rondo-train --json, checked. Throws Unusable. */
 function runOf(name, document) {
   if (kindOf(document) !== "train") throw new Unusable(`${name} is not what rondo-train --json writes.`);
+  if (Array.isArray(document.scaling)) throw new Unusable(`${name} is from rondo-train --scaling, which records no step: drop a run without it.`);
   const summary = document.summary;
   if (summary === null || typeof summary !== "object") throw new Unusable(`${name} has no summary: the run did not reach its end.`);
   const positive = (value, what) => {

@@ -65,6 +65,7 @@ const PITFALLS = {
 /** The losses of a document of rondo-train --json. Throws Unusable. */
 function runOf(name, document) {
   if (kindOf(document) !== "train") throw new Unusable(`${name} is not what rondo-train --json writes.`);
+  if (Array.isArray(document.scaling)) throw new Unusable(`${name} is from rondo-train --scaling, which records no losses: drop a run without it.`);
   if (!Array.isArray(document.steps)) throw new Unusable(`${name} has no steps.`);
   const curve = document.steps.map((s) => [numberOf(s?.step), numberOf(s?.loss)]).filter(([step, loss]) => Number.isFinite(step) && Number.isFinite(loss));
   if (curve.length < 2) throw new Unusable(`${name} has fewer than two steps with a loss.`);
