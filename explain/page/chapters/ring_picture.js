@@ -39,15 +39,17 @@ function node(plan, rank, at, radius) {
     svg("text", {x: at.x, y: at.y + 5, "text-anchor": "middle", class: "rank-name"}, rank));
 }
 
-function arrowPath(a, b, radius, bend) {
-  const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1;
+function arrowPath(a, b, radius, bend, side) {
+  const dx = b.x - a.x, dy = b.y - a.y, length = Math.hypot(dx, dy) || 1, far = length > side * 0.65;
   const control = {x: (a.x + b.x) / 2 - dy / length * bend, y: (a.y + b.y) / 2 + dx / length * bend};
   const near = (from, to, gap) => {
     const l = Math.hypot(to.x - from.x, to.y - from.y) || 1;
     return {x: from.x + (to.x - from.x) / l * gap, y: from.y + (to.y - from.y) / l * gap};
   };
   const start = near(a, control, radius + 2), end = near(b, control, radius + 9), tip = near(b, control, radius + 1);
-  const middle = {x: start.x / 4 + control.x / 2 + end.x / 4, y: start.y / 4 + control.y / 2 + end.y / 4};
+  // What goes across the circle is named near its sender: in the middle all of it would meet.
+  const t = far ? 0.3 : 0.5, s = 1 - t;
+  const middle = {x: s * s * start.x + 2 * s * t * control.x + t * t * end.x, y: s * s * start.y + 2 * s * t * control.y + t * t * end.y};
   const across = {x: -(tip.y - end.y) * 0.6, y: (tip.x - end.x) * 0.6};
   return {
     line: `M${start.x.toFixed(1)} ${start.y.toFixed(1)}Q${control.x.toFixed(1)} ${control.y.toFixed(1)} ${end.x.toFixed(1)} ${end.y.toFixed(1)}`,
@@ -71,7 +73,7 @@ export function drawRing(plan, step, width, moved) {
   const pills = [];
   for (const [from, level, to, , chunk, by] of arrows) {
     const there = by === "pull" ? [at(from), at(to)] : [at(from), at(to)];
-    const path = arrowPath(...there, radius, labelled ? Math.min(34, side / 11) : 10);
+    const path = arrowPath(...there, radius, labelled ? Math.min(34, side / 11) : 10, side);
     drawing.append(svg("path", {class: "arrow", d: path.line}), svg("path", {class: "arrow-head", d: path.head}));
     if (!labelled) continue;
     const holds = boxes.get(`${by === "push" ? from : by === "pull" ? from : from}.${level}`)?.holds ?? [from];
