@@ -433,7 +433,7 @@ class Page(unittest.TestCase):
         self.assertEqual(len(self.table("The predicted buckets")), 53)
         self.assertIn("53 x 2 x 200 µs = 21.2 ms of latency alone", note())
         self.press("Why not one bucket?")
-        self.assertIn("nothing hides the rest", note())
+        self.assertIn("Bucket 2, 1.03 MB, is ready after 12.9 of 13.1 ms", note())
         self.press("As it ran")
         self.assertEqual(len(self.table("The predicted buckets")), run)
         before = float(self.table("The caps")[0][2])

@@ -208,10 +208,12 @@ export const chapter = {
       const travel = answer.layout.reduce((sum, b) => sum + b.cost_ms, 0);
       const parts = [`${counted(answer.buckets, "bucket")}, ${digits(travel)} ms on the wire, of which ${digits(answer.exposed_ms)} ms are exposed. `];
       if (!state.auto && state.cap === 0) {
-        parts.push(`One per tensor starts earliest, but each all-reduce waits for ${hops} hops: ${answer.buckets} x ${hops} x ${time(state.latency)} = ${time(answer.buckets * hops * state.latency)} of latency alone.`);
+        const rings = answer.layout.every((b) => b.algorithm === "ring");
+        parts.push(rings ? `One per tensor starts earliest, but each all-reduce waits for ${hops} hops: ${answer.buckets} x ${hops} x ${time(state.latency)} = ${time(answer.buckets * hops * state.latency)} of latency alone.` :
+          `One per tensor starts earliest, but each of the ${answer.buckets} all-reduces pays for its hops, however little it holds.`);
       } else if (!state.auto && state.cap >= largest()) {
-        const late = answer.layout.reduce((most, b) => (b.bytes > most.bytes ? b : most));
-        parts.push(`With a cap above the whole model only the first and the last bucket stay small (1 MiB). The largest, ${bytes(late.bytes)}, is ready after ${digits(late.ready_ms)} of ${digits(run.backward)} ms: nothing hides the rest of it.`);
+        const at = answer.layout.reduce((most, b, i) => (b.exposed_ms > answer.layout[most].exposed_ms ? i : most), 0), late = answer.layout[at];
+        parts.push(`With a cap above the whole model only the first and the last bucket stay small (1 MiB). Bucket ${at}, ${bytes(late.bytes)}, is ready after ${digits(late.ready_ms)} of ${digits(run.backward)} ms and starts after ${digits(late.launch_ms)}: ${digits(late.exposed_ms)} ms of it are exposed.`);
       } else {
         parts.push(`Of the caps below, ${capName(answer.suggested.cap_mb)} would be suggested: it exposes ${digits(answer.suggested.exposed_ms)} ms.`);
       }
