@@ -115,9 +115,9 @@ export const chapter = {
         row.flat.latency_ms > 0 ? ` (${digits(row.flat.latency_ms)} ms of it latency)` : "", row.flat.host_ms > 0 ? ` (${digits(row.flat.host_ms)} ms of it on the links of hosts)` : "",
         `. Step = compute + max(0, communication - hidden) = ${digits(row.compute_ms)} + max(0, ${digits(row.flat.comm_ms)} - ${digits(hidden)}) = ${digits(row.flat.step_ms)} ms. `,
         `Efficiency = compute / step = ${digits(row.compute_ms)} / ${digits(row.flat.step_ms)} = `, el("strong", {}, percent(row.flat.efficiency)), ".");
-      const last = plain.rows.at(-1).flat.efficiency;
+      const last = plain.rows.at(-1).flat.efficiency, sixteen = plain.rows[3].flat.efficiency;
       remark.textContent = !some()
-        ? `With constant compute and equal links, more ranks cost next to nothing: ${percent(last)} on 4,096. Switch on an assumption.`
+        ? `With constant compute and equal links, no rank ever sends twice its gradients: ${percent(sixteen)} on 16 ranks, ${percent(last)} on 4,096. Switch on an assumption.`
         : answer.half_lost_flat
           ? `From ${answer.half_lost_flat} ranks on, more than half of the time is lost${answer.half_lost_hierarchical === answer.half_lost_flat ? "" : `; hierarchically from ${answer.half_lost_hierarchical ?? "none of these"} on`}. `
             + (state.hosts && !state.latency && !state.strong ? "Slow links make a cliff where the second host begins, and a plain after it." : "")
