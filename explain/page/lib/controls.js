@@ -55,10 +55,10 @@ export function toggle(context, name, {label, hint = "", disabled = null}) {
 
 /** A button. `disabled(state)`: when it cannot be used. */
 export function button(context, label, action, {disabled = null, name = null} = {}) {
-  const element = el("button", {type: "button", "aria-label": name, on: {click: action}}, label);
+  const element = el("button", {type: "button", "aria-label": name, on: {click: () => element.getAttribute("aria-disabled") !== "true" && action()}}, label);
   if (disabled) {
     context.onState((state) => {
-      element.disabled = disabled(state);
+      element.setAttribute("aria-disabled", String(disabled(state)));  // `disabled` would take the focus away
     });
   }
   return element;
