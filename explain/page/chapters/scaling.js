@@ -31,7 +31,7 @@ function requestOf(state) {
 
 const ASSUMPTIONS = [["hosts", "slow links between hosts"], ["latency", "latency of each step"], ["strong", "strong scaling"]];
 const none = {hosts: false, latency: false, strong: false};
-const LESSON = {parameters: 7e9, width: "2", compute: 430, hidden: "all", link: 50, per_host: 16, host_link: 50, delay: 10, bucket: 25, ...none};
+const LESSON = {parameters: 7e9, width: "2", compute: 430, hidden: "all", link: 50, per_host: 16, host_link: 25, delay: 10, bucket: 25, ...none};
 
 export const chapter = {
   id: "scaling",
@@ -101,7 +101,7 @@ export const chapter = {
         slider(context, "bucket", {label: "Bytes of a bucket", values: BUCKETS, format: (v) => bytes(v * 1e6)}),
         toggle(context, "strong", {label: "Strong scaling", hint: "The global batch stays as on 8 ranks: more ranks compute less each."})),
       remark, picture.root, formula, numbers.root, effects.root,
-      el("p", {}, "Prices are those of rondo's cost model with links alone: memory and adding up cost nothing. Flat is ", source("comm/algorithms/ring.cpp", "Terms ring_all_reduce_terms("),
+      el("p", {}, "Prices are those of rondo's cost model with links alone: memory and adding up cost nothing. It adds what passes a host's link to what passes the ranks' own, as if neither hid the other. Flat is ", source("comm/algorithms/ring.cpp", "Terms ring_all_reduce_terms("),
         ", hierarchical is ", source("comm/algorithms/hierarchical.cpp", "WireTerms hierarchical_all_reduce_wire("), ". ",
         `The lesson also names 41 % for 8 ranks, without the compute it stands for: 200 ms give it by the same formula (200 / ${digits(lesson.rows[2].flat.comm_ms)}). `,
         "With strong scaling, 16 ranks have 41 %, too."));
