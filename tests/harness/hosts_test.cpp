@@ -132,30 +132,31 @@ TEST_CASE("a bad network delays, loses, doubles, mixes and holds up what it is t
   const Hosts hosts(2);
   const Datagrams line(hosts, 0, 1);
   BadNetwork network(hosts, 1);
-  const Seen perfect = line.send(1000);
-  CHECK((perfect.came == 1000 && perfect.doubled == 0 && perfect.late == 0));
+  // The kernel drops what waits for a busy CPU beyond 1000 packets (net.core.netdev_max_backlog).
+  const Seen perfect = line.send(400);
+  CHECK((perfect.came == 400 && perfect.doubled == 0 && perfect.late == 0));
 
   network.set(0, 1, {.delay = microseconds{30'000}});
   CHECK(line.send(10).first_ms >= 30);
 
   network.set(0, 1, {.lost = 0.3});
-  const Seen lossy = line.send(1000);
-  CHECK((lossy.came > 550 && lossy.came < 850));
+  const Seen lossy = line.send(400);
+  CHECK((lossy.came > 220 && lossy.came < 340));
 
   network.set(0, 1, {.doubled = 0.3});
-  const Seen doubled = line.send(1000);
-  CHECK((doubled.came == 1000 && doubled.doubled > 150 && doubled.doubled < 450));
+  const Seen doubled = line.send(400);
+  CHECK((doubled.came == 400 && doubled.doubled > 60 && doubled.doubled < 180));
 
   network.set(0, 1, {.jitter = microseconds{20'000}});
-  const Seen mixed = line.send(1000);
-  CHECK((mixed.came == 1000 && mixed.late > 100));
+  const Seen mixed = line.send(400);
+  CHECK((mixed.came == 400 && mixed.late > 40));
 
   network.set(0, 1, {.bytes_per_s = 100'000});
   const Seen slow = line.send(400);  // of 46 bytes each
   CHECK((slow.came == 400 && slow.last_ms > 150));
 
   const BadNetwork::Counts counts = network.counts();
-  CHECK((counts.lost > 150 && counts.doubled > 150 && counts.overtaken > 100));
+  CHECK((counts.lost > 60 && counts.doubled > 60 && counts.overtaken > 40));
 
   network.set_all({});
   network.cut(1);
