@@ -72,6 +72,7 @@ function runOf(name, document) {
     scale: ratio(buckets.slice(0, buckets.length - adding.length)),
     hook: document.config?.compress && document.config.compress !== "none" ? "half" : "none",
     cap: numberOf(document.config?.bucket_cap_mb, 25),
+    overlaps: document.config?.overlap !== false,
     diagnosis: typeof summary.diagnosis === "string" ? brief(summary.diagnosis, 200) : "",
   };
 }
@@ -217,6 +218,10 @@ export const chapter = {
       } else {
         parts.push(`Of the caps below, ${capName(answer.suggested.cap_mb)} would be suggested: it exposes ${digits(answer.suggested.exposed_ms)} ms.`);
       }
+      const sum = (of) => run.buckets.reduce((total, b) => total + of(b), 0);
+      parts.push(` The run itself had ${digits(sum((b) => b.finish - b.launch))} ms on the wire and ${digits(sum((b) => b.exposed))} ms exposed. `, run.overlaps
+        ? "Prices go by a bucket's bytes: what held up single ones, such as ranks that share cores, is not in them."
+        : "It ran with --no-overlap, each bucket after backward; the prediction is of a step that overlaps.");
       said.textContent = problem || parts.join("");
       for (const drawn of [measured, replayed, caps]) drawn.update();
       const ms = {numeric: true, format: digits};

@@ -30,8 +30,10 @@ export function proof(context, {ask, plan}) {
     const {rank: r, bad, how: h, broken} = context.state;
     context.set({broken: [...broken.split(",").filter(Boolean), `${r}.${bad}.${h}`].slice(-MOST).join(","), prove: true});
   };
+  // Of another operation, changes may remain that this one has no place for.
+  const fits = (b) => b.rank < plan().ranks && stepsOf(plan(), b.rank).some((box) => box.step >= b.step);
   context.onState((state) => {
-    const breaks = breaksOf(state.broken);
+    const breaks = breaksOf(state.broken).filter(fits);
     list.textContent = breaks.length === 0 ? "The schedule is as rondo runs it." :
       `Changed: ${breaks.map((b) => `rank ${b.rank}, step ${b.step}: ${HOW.find(([value]) => value === b.how)[1]}`).join("; ")}. The pictures above show it unbroken.`;
     if (!state.prove) {
