@@ -3,10 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"
@@ -110,6 +112,21 @@ class NarrowSockets {
 };
 
 bool no_ucx() { return !is_available(Medium::kUcx); }
+
+// The first test here: UCX is loaded once in a process.
+TEST_CASE("loading UCX leaves the environment as it is, and to the threads that read it") {
+  char** const before = environ;
+  std::atomic<bool> ends = false;
+  std::thread reader([&] {
+    while (!ends) (void)std::getenv("NO_SUCH_VARIABLE");
+  });
+  const bool is_absent = no_ucx() || !ucx::open(settings(1000)).ok();
+  ends = true;
+  reader.join();
+  if (is_absent) return;
+  CHECK(environ == before);
+  CHECK(std::getenv("UCX_WARN_UNUSED_ENV_VARS") == nullptr);
+}
 
 TEST_CASE("a message longer than the slot is shown without data, and the next one is read") {
   if (no_ucx()) return;

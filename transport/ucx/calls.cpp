@@ -1,49 +1,64 @@
 #include "transport/ucx/calls.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
-#include <array>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "transport/ucx/rdma.hpp"
 
 namespace rondo::transport::ucx {
 namespace {
 
-struct QuietVariable {
-  const char *name, *value;
-};
 // No handlers of signals, which are the program's; nothing printed, as rondo reports what fails; and
 // the process's memory calls unpatched, if there is no RDMA for which UCX would have to watch them.
-constexpr std::array<QuietVariable, 6> kQuiet{QuietVariable{"UCX_HANDLE_ERRORS", "none"},
-                                              QuietVariable{"UCX_ERROR_SIGNALS", ""},
-                                              QuietVariable{"UCX_DEBUG_SIGNO", "0"},
-                                              QuietVariable{"UCX_LOG_LEVEL", "fatal"},
-                                              QuietVariable{"UCX_WARN_UNUSED_ENV_VARS", "n"},
-                                              QuietVariable{"UCX_MEM_MMAP_HOOK_MODE", "none"}};
+constexpr const char* kQuiet[] = {
+    "UCX_HANDLE_ERRORS=none", "UCX_ERROR_SIGNALS=",         "UCX_DEBUG_SIGNO=0",
+    "UCX_LOG_LEVEL=fatal",    "UCX_WARN_UNUSED_ENV_VARS=n", "UCX_MEM_MMAP_HOOK_MODE=none"};
+
+bool is_set(std::string_view setting) {
+  return std::getenv(std::string(setting.substr(0, setting.find('='))).c_str()) != nullptr;
+}
 
 /// Sets what UCX reads in its constructor, for the time that takes. What the user has set stays.
+/// Other threads may call getenv() at any time, and setenv() would free what they read: so the
+/// environment is another array meanwhile, which is kept for ever.
 class QuietConstructor {
  public:
-  QuietConstructor() {
-    for (size_t i = 0; i < kQuiet.size(); ++i) {
-      const auto [name, value] = kQuiet[i];
-      const bool wanted = i + 1 < kQuiet.size() || !has_rdma();
-      set_[i] = wanted && std::getenv(name) == nullptr && ::setenv(name, value, 0) == 0;
+  QuietConstructor() : before_(environ) {
+    static auto& kept = *new std::vector<std::vector<char*>>;
+    std::vector<char*> settings;
+    for (const char* const setting : kQuiet) {
+      const bool is_hook = setting == kQuiet[std::size(kQuiet) - 1];
+      const bool wanted = !is_hook || !has_rdma();
+      if (wanted && !is_set(setting)) settings.push_back(const_cast<char*>(setting));
     }
+    for (char** each = before_; each != nullptr && *each != nullptr; ++each) {
+      settings.push_back(*each);
+    }
+    settings.push_back(nullptr);
+    kept.push_back(std::move(settings));
+    meanwhile_ = kept.back().data();
+    __atomic_store_n(&environ, meanwhile_, __ATOMIC_RELEASE);
   }
+  /// Where a thread has changed the environment since, it stays as that one has made it.
   ~QuietConstructor() {
-    for (size_t i = 0; i < kQuiet.size(); ++i) {
-      if (set_[i]) ::unsetenv(kQuiet[i].name);
-    }
+    char** expected = meanwhile_;
+    __atomic_compare_exchange_n(&environ, &expected, before_, false, __ATOMIC_ACQ_REL,
+                                __ATOMIC_ACQUIRE);
   }
   QuietConstructor(const QuietConstructor&) = delete;
   QuietConstructor& operator=(const QuietConstructor&) = delete;
 
  private:
-  std::array<bool, kQuiet.size()> set_{};
+  char** const before_;
+  char** meanwhile_ = nullptr;
 };
 
 /// The library, which stays loaded: it cannot be unloaded safely.
