@@ -226,9 +226,8 @@ TEST_CASE("a rank listens at ports of RONDO_PORTS only, and says when they do no
 
 TEST_CASE("errors and the flight record know the hosts") {
   run_on({0, 1, 1}, [](Communicator& comm) {
-    expect_ok(comm.barrier(), "barrier");
+    Status status = comm.barrier();  // rank 2 may have passed it, and ended it here
     if (comm.rank() == 2) comm.abort("enough");
-    Status status;
     while (status.ok()) status = comm.barrier();
     expect(status.code() == Code::kAborted, status.to_string());
     expect(status.message().find("rank 2 aborted: enough") != std::string::npos,
