@@ -87,7 +87,7 @@ class Bootstrap::Impl {
       meets_nearby_ = near.get();
       const Status met = near->gather(*local, name, *place, until);
       meets_nearby_ = nullptr;
-      // A rank of this host that ended may have heard first of what all are told over TCP.
+      // A rank of this host may have ended because of a failure whose message is still under way over TCP.
       const bool ended = met.code() == Code::kPeerDied && !near->has_heard();
       RONDO_TRY(ended ? star_->await_last_words(kVerdictGrace) : Status(star_->status()));
       if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);

@@ -114,7 +114,7 @@ TEST_CASE("the report of the machine is one for each host, with the wire") {
   }
 }
 
-TEST_CASE("ranks on several hosts are told how to calibrate them") {
+TEST_CASE("between hosts the advice to calibrate names the hosts") {
   const Hosts hosts(2);
   const ProgramResult ran = perf(hosts, {"all_reduce", "-b", "64", "-e", "64", "-n", "2"});
   INFO(ran.out << ran.err);
