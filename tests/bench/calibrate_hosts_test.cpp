@@ -56,11 +56,15 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
   CHECK(profile["corrections"][0]["tables"].size() > 20);
   const json& constants = profile["constants"];
   CHECK(constants["alpha_us"] == 0.11);  // a host's are not measured, and stay built in
-  CHECK(constants["wire_us_per_byte"].get<double>() +
-            constants["wire_both_us_per_byte"].get<double>() >
-        0);
-  CHECK(constants["wire_alpha_us"].get<double>() + constants["wire_message_us"].get<double>() > 1);
-  CHECK(constants["wire_alpha_us"] != 10);
+  // On a busy machine any of them may come out as 0, but not all; and none is the built-in one.
+  double wire = 0;
+  for (const auto& [constant, built_in] :
+       {std::pair("wire_alpha_us", 10.0), {"wire_message_us", 0.5}, {"wire_us_per_byte", 1e-4}}) {
+    INFO(constant);
+    CHECK(constants[constant] != built_in);
+    wire += constants[constant].get<double>();
+  }
+  CHECK(wire + constants["wire_both_us_per_byte"].get<double>() > 0);
 
   const ProgramResult swept = perf(hosts, {"all_reduce", "--sweep", "-b", "1K", "-e", "64K", "-f",
                                            "64", "-n", "3", "--links", links, "--json", rows});
