@@ -28,7 +28,7 @@ BY_MPI4PY = """
 import numpy as np, rondo
 from mpi4py import MPI
 with rondo.Communicator.from_mpi(MPI.COMM_WORLD) as c:
-    print("sum", c.all_reduce(np.full(1000, c.rank + 1.0)).sum())
+    print(f"sum {c.all_reduce(np.full(1000, c.rank + 1.0)).sum()}\\n", end="")  # one write: mpirun mixes those of ranks
 """
 
 
