@@ -99,7 +99,7 @@ class GpuCheck(unittest.TestCase):
 
     def finish(self, process):
         """Exit code and report."""
-        self.output, _ = process.communicate(timeout=100)
+        self.output, _ = process.communicate(timeout=400)
         report = self.work / "out/report.json"
         self.report = json.loads(report.read_text()) if report.exists() else None
         self.markdown = (self.work / "out/report.md").read_text() if report.exists() else ""
