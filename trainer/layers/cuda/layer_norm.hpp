@@ -1,0 +1,167 @@
+// Layer normalisation with the additions of a residual stream. See ../host/layer_norm.hpp, whose
+// operands and formulas these are. A warp takes a row, which stays in its cache from one pass over
+// it to the next.
+#pragma once
+
+#include "trainer/layers/cuda/rows.hpp"
+
+namespace rondo::trainer::cuda {
+
+/// x, delta, normal, y: [rows x width]; bias, gamma, beta: [width]; reciprocal: [rows]. N divides
+/// width > 0.
+template <class T, int N>
+struct LayerNormForwardKernel {
+  size_t rows, width;
+  const T* delta;  // x += delta + bias comes first; either may be null, bias is if delta is
+  const T* bias;
+  const T* gamma;
+  const T* beta;
+  T* x;
+  T* normal;            // out, for backward: (x - mean) / sqrt(variance + 1e-5)
+  Wide<T>* reciprocal;  // out, for backward: 1 / sqrt(variance + 1e-5)
+  T* y;
+
+  static constexpr uint32_t kThreads = 256, kRows = kThreads / kWarp;
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(rows, kRows))}; }
+  size_t shared_bytes() const { return 0; }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    using W = Wide<T>;
+    using std::sqrt;
+    const size_t row = size_t{block.index().x} * kRows + block.thread() / kWarp;
+    if (row >= rows) return;  // the whole warp
+    const size_t begin = size_t{block.thread() % kWarp} * N;
+    const size_t at = row * width;
+    W sum = 0;
+    for (size_t c = begin; c < width; c += size_t{kWarp} * N) {
+      Pack<T, N> in = load<N>(x + at + c);
+      if (delta != nullptr) {
+        const Pack<T, N> more = load<N>(delta + at + c);
+        for (int j = 0; j < N; ++j) {
+          const W added =
+              bias != nullptr ? widen(more.at[j]) + widen(bias[c + j]) : widen(more.at[j]);
+          in.at[j] = narrow<T>(widen(in.at[j]) + added);
+        }
+        store(in, x + at + c);
+      }
+      for (int j = 0; j < N; ++j) sum += widen(in.at[j]);
+    }
+    const W mean = warp_sum(block, sum) / static_cast<W>(width);
+    W squares = 0;
+    for (size_t c = begin; c < width; c += size_t{kWarp} * N) {
+      const Pack<T, N> in = load<N>(x + at + c);
+      for (int j = 0; j < N; ++j) {
+        const W distance = widen(in.at[j]) - mean;
+        squares = multiply_add(distance, distance, squares);
+      }
+    }
+    const W variance = warp_sum(block, squares) / static_cast<W>(width);
+    const W factor = 1 / sqrt(variance + W(1e-5));
+    for (size_t c = begin; c < width; c += size_t{kWarp} * N) {
+      const Pack<T, N> in = load<N>(x + at + c);
+      const Pack<T, N> scale = load<N>(gamma + c), shift = load<N>(beta + c);
+      Pack<T, N> normalised, out;
+      for (int j = 0; j < N; ++j) {
+        const W value = (widen(in.at[j]) - mean) * factor;
+        normalised.at[j] = narrow<T>(value);
+        out.at[j] = narrow<T>(multiply_add(value, widen(scale.at[j]), widen(shift.at[j])));
+      }
+      store(normalised, normal + at + c);
+      store(out, y + at + c);
+    }
+    if (block.thread() % kWarp == 0) reciprocal[row] = factor;
+  }
+};
+
+/// dx[rows x width] += the gradient of x, as the other branch's gradient is there. N divides width.
+template <class T, int N>
+struct LayerNormBackwardInputKernel {
+  size_t rows, width;
+  const T* normal;
+  const Wide<T>* reciprocal;
+  const T* gamma;
+  const T* dy;
+  T* dx;
+
+  static constexpr uint32_t kThreads = 256, kRows = kThreads / kWarp;
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(rows, kRows))}; }
+  size_t shared_bytes() const { return 0; }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    using W = Wide<T>;
+    const size_t row = size_t{block.index().x} * kRows + block.thread() / kWarp;
+    if (row >= rows) return;  // the whole warp
+    const size_t begin = size_t{block.thread() % kWarp} * N;
+    const size_t at = row * width;
+    W sum = 0, weighted = 0;  // of the gradients of `normal`, and of their products with it
+    for (size_t c = begin; c < width; c += size_t{kWarp} * N) {
+      const Pack<T, N> gradient = load<N>(dy + at + c), scale = load<N>(gamma + c);
+      const Pack<T, N> value = load<N>(normal + at + c);
+      for (int j = 0; j < N; ++j) {
+        const W dnormal = widen(gradient.at[j]) * widen(scale.at[j]);
+        sum += dnormal;
+        weighted = multiply_add(dnormal, widen(value.at[j]), weighted);
+      }
+    }
+    sum = warp_sum(block, sum) / static_cast<W>(width);
+    weighted = warp_sum(block, weighted) / static_cast<W>(width);
+    const W factor = reciprocal[row];
+    for (size_t c = begin; c < width; c += size_t{kWarp} * N) {
+      const Pack<T, N> gradient = load<N>(dy + at + c), scale = load<N>(gamma + c);
+      const Pack<T, N> value = load<N>(normal + at + c);
+      Pack<T, N> to = load<N>(dx + at + c);
+      for (int j = 0; j < N; ++j) {
+        const W dnormal = widen(gradient.at[j]) * widen(scale.at[j]);
+        const W own = factor * (dnormal - sum - widen(value.at[j]) * weighted);
+        to.at[j] = narrow<T>(widen(to.at[j]) + own);
+      }
+      store(to, dx + at + c);
+    }
+  }
+};
+
+/// Two times partial[slices x width], for AddSlicesKernel: those of dgamma, then those of dbeta. N
+/// divides width.
+template <class T, int N>
+struct LayerNormBackwardParametersKernel {
+  size_t rows, width;
+  const T* normal;
+  const T* dy;
+  Wide<T>* partial;
+
+  static constexpr uint32_t kThreads = ColumnTile<T, N>::kThreads;
+  ColumnTile<T, N> tile() const { return {rows, width}; }
+  Grid grid() const { return tile().grid(); }
+  size_t shared_bytes() const { return tile().shared_bytes(); }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const ColumnTile<T, N> tile{rows, width};
+    const auto of_gamma = [&](size_t row, size_t column) {
+      return products(row * width + column, true);
+    };
+    const auto of_beta = [&](size_t row, size_t column) {
+      return products(row * width + column, false);
+    };
+    tile.sum(block, of_gamma, partial);
+    tile.sum(block, of_beta, partial + block_slices() * width);
+  }
+
+ private:
+  RONDO_DEVICE size_t block_slices() const {
+    return ceil_div(rows, ColumnTile<T, N>::kRowsOfSlice);
+  }
+  RONDO_DEVICE Pack<Wide<T>, N> products(size_t i, bool with_normal) const {
+    const Pack<T, N> gradient = load<N>(dy + i);
+    Pack<Wide<T>, N> wide;
+    for (int j = 0; j < N; ++j) wide.at[j] = widen(gradient.at[j]);
+    if (!with_normal) return wide;
+    const Pack<T, N> value = load<N>(normal + i);
+    for (int j = 0; j < N; ++j) wide.at[j] *= widen(value.at[j]);
+    return wide;
+  }
+};
+
+}  // namespace rondo::trainer::cuda
