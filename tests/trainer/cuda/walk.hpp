@@ -116,38 +116,57 @@ class Walk {
                 static_cast<unsigned>(self >> 32), static_cast<unsigned>(self), thread);
   }
 
-  /// Every thread that can runs once; returns how many ended.
+  /// Every thread that can runs until it meets others; returns how many ended. Forwards and
+  /// backwards each warp gets as far as it can before the next one begins; shuffled no thread is
+  /// more than one meeting ahead.
   uint32_t round() {
-    std::vector<uint32_t> turns(threads_);
-    std::iota(turns.begin(), turns.end(), 0u);
-    if (order_ == Order::kBackwards) std::reverse(turns.begin(), turns.end());
-    if (order_ == Order::kShuffled) {
-      for (size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[mix(++drawn_) % i]);
-    }
     uint32_t ran = 0, ended = 0;
-    for (const uint32_t t : turns) {
-      Fibre& fibre = fibres_[t];
-      if (fibre.done) continue;
-      if (fibre.waits_at != nullptr && fibre.waits_at->generation == fibre.generation) continue;
-      fibre.waits_at = nullptr;
-      ++ran;
-      swapcontext(&scheduler_, &fibre.context);
-      ended += fibre.done ? 1 : 0;
+    if (order_ == Order::kShuffled) {
+      std::vector<uint32_t> turns(threads_);
+      std::iota(turns.begin(), turns.end(), 0u);
+      for (size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[mix(++drawn_) % i]);
+      for (const uint32_t t : turns) ran += step(t, ended);
+    } else {
+      for (uint32_t w = 0; w < threads_ / kWarp; ++w)
+        ran += run_warp(in_order(w, threads_ / kWarp), ended);
     }
     if (ran == 0) throw std::logic_error("threads wait for others of the block, which have ended");
     return ended;
   }
 
+  uint32_t in_order(uint32_t i, uint32_t count) const {
+    return order_ == Order::kBackwards ? count - 1 - i : i;
+  }
+
+  uint32_t run_warp(uint32_t warp, uint32_t& ended) {
+    uint32_t all = 0, ran = 1;
+    while (ran > 0) {
+      ran = 0;
+      for (uint32_t i = 0; i < kWarp; ++i) ran += step(warp * kWarp + in_order(i, kWarp), ended);
+      all += ran;
+    }
+    return all;
+  }
+
+  /// Runs the thread to its next meeting, if it does not wait at one; returns whether it ran.
+  uint32_t step(uint32_t thread, uint32_t& ended) {
+    Fibre& fibre = fibres_[thread];
+    if (fibre.done) return 0;
+    if (fibre.waits_at != nullptr && fibre.waits_at->generation == fibre.generation) return 0;
+    fibre.waits_at = nullptr;
+    swapcontext(&scheduler_, &fibre.context);
+    ended += fibre.done ? 1 : 0;
+    return 1;
+  }
+
   void meet(uint32_t thread, Meeting& meeting) {
+    // The last one waits for its turn, too: the order decides who is first after a meeting.
+    fibres_[thread].generation = meeting.generation;
+    fibres_[thread].waits_at = &meeting;
     if (++meeting.arrived == meeting.expected) {
       meeting.arrived = 0;
       ++meeting.generation;
-      // The last one waits for its turn, too: the order decides who is first after a meeting.
-      fibres_[thread].generation = meeting.generation - 1;
-    } else {
-      fibres_[thread].generation = meeting.generation;
     }
-    fibres_[thread].waits_at = &meeting;
     swapcontext(&fibres_[thread].context, &scheduler_);
   }
 
