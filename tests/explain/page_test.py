@@ -585,6 +585,27 @@ class Page(unittest.TestCase):
             self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
             self.assertIn("<img src=x", self.tab.js("return document.querySelector('main').innerText"))
 
+    def test_what_is_left_out_is_said(self):
+        result = lambda size, algorithm: {**PERF["results"][0], "size": size, "algorithm": algorithm, "predicted_us": None}
+        about = lambda: self.tab.js("return document.querySelector('#chapter-machine > .hint').innerText")
+        with tempfile.TemporaryDirectory() as name:
+            self.folder = type("", (), {"name": name})
+            self.fresh("#machine?guess=9")
+            said = self.drop("long.json", json.dumps({**PERF, "results": [result(8 * n, "ring") for n in range(1, 2501)]}))
+            cut = "The first 2,000 of 2,500 measurements are shown: with more the page would be slow."
+            self.assertIn(f"long.json: 2,500 measurements of ring. {cut}", said)
+            self.assertIn(cut, about())
+            rows = self.table("The same in numbers")
+            self.assertEqual(len(rows), 2000)
+            self.assertEqual([row[0] for row in rows if row[5] == ""], [], "rows without a prediction")
+            said = self.drop("many.json", json.dumps({**PERF, "results": [result(8, f"kind {n:02}") for n in range(20)]}))
+            self.assertIn("kind 11 and 8 more.", said)
+            self.assertIn('"Everything" is the first 12 of 20 series', said)
+            self.assertNotIn("measurements are shown", about())
+            self.assertEqual(len(self.table("The same in numbers")), 12)
+            self.tab.js("const list = document.querySelectorAll('main select')[1]; list.value = 'kind 19'; list.dispatchEvent(new Event('change'));")
+            self.assertEqual([row[1] for row in self.table("The same in numbers")], ["kind 19"])
+
     def test_with_this_machines_numbers(self):
         """What rondo-plan --page writes."""
         plan = pathlib.Path(EXPLAIN_ANSWER).with_name("rondo-plan")

@@ -3,9 +3,9 @@ import {controls, picker, toggle} from "../lib/controls.js";
 import {el} from "../lib/dom.js";
 import {figure, table} from "../lib/figure.js";
 import {Unusable, brief, dataOf, dropPlace, kindOf} from "../lib/files.js";
-import {binary, counted, digits, percent, time} from "../lib/format.js";
+import {binary, counted, digits, percent, time, whole} from "../lib/format.js";
 import {guess, guessField} from "../lib/guess.js";
-import {rowsOf, seriesOf, toldApart} from "../lib/measured.js";
+import {MOST_ROWS, MOST_SERIES, rowsOf, seriesOf, toldApart} from "../lib/measured.js";
 import {legend, plot} from "../lib/plot.js";
 import {source} from "../lib/source.js";
 import {flag, short} from "../lib/state.js";
@@ -13,6 +13,8 @@ import {flag, short} from "../lib/state.js";
 const ALL = "all";
 const BOUNDS = [0.05, 0.2, 0.5];
 const ANSWERS = ["at most 5 %", "5 to 20 %", "20 to 50 %", "more than 50 %"];
+
+const MOST_ASKED = 1024;  // predictions in one answer
 
 /** What each constant of a profile is, for people. */
 const MEANING = {
@@ -28,16 +30,29 @@ const MEANING = {
 const sets = [];
 let dropped = 0;
 
-function addSet({id, name, about = "", source: from = "", profile = null, documents}) {
-  const rows = documents.flatMap((d) => rowsOf(name, d));
-  sets.push({id, name, about, from, profile, rows: toldApart(rows)});
+/** `measured`: all rows of the files, of which the page keeps the first. */
+function setOf({id, name, about = "", source: from = "", profile = null, measured = []}) {
+  return {id, name, about, from, profile, rows: toldApart(measured.slice(0, MOST_ROWS)), measurements: measured.length};
+}
+
+function addSet({name, documents, ...set}) {
+  sets.push(setOf({...set, name, measured: documents.flatMap((d) => rowsOf(name, d))}));
+}
+
+/** What of a set the page leaves out, and why; empty: nothing. */
+function leftOut(set) {
+  const series = seriesOf(set.rows).length;
+  return [
+    set.measurements > set.rows.length ? `The first ${whole(set.rows.length)} of ${whole(set.measurements)} measurements are shown: with more the page would be slow.` : "",
+    series > MOST_SERIES ? `"Everything" is the first ${MOST_SERIES} of ${whole(series)} series: more look alike. The list "Show" has each of them.` : "",
+  ].filter(Boolean).join(" ");
 }
 
 function fillSets() {
   if (sets.length > 0) return;
   const here = dataOf("here");
   if (here?.measured?.length > 0) addSet({id: "here", name: "This machine", about: "Measured on the machine that wrote this page.", profile: here.profile ?? null, documents: here.measured});
-  else if (here?.profile) sets.push({id: "here", name: "This machine's profile", about: "The link profile of the machine that wrote this page.", from: "", profile: here.profile, rows: []});
+  else if (here?.profile) sets.push(setOf({id: "here", name: "This machine's profile", about: "The link profile of the machine that wrote this page.", profile: here.profile}));
   for (const example of dataOf("examples") ?? []) addSet(example);
 }
 
@@ -45,10 +60,11 @@ function fillSets() {
 function predictionsOf(context, set, plain) {
   const priced = set.rows.map((row, index) => ({row, index})).filter(({row}) => row.algorithm !== null && row.ranks >= 1);
   const predictions = set.rows.map((row) => row.predicted_us);
-  const paces = [...new Set(priced.map(({row}) => JSON.stringify(row.pace)))];
-  for (const pace of paces) {
-    const some = priced.filter(({row}) => JSON.stringify(row.pace) === pace && (set.profile !== null || !(row.predicted_us > 0))).slice(0, 1024);
-    if (some.length === 0) continue;
+  const groups = [...new Set(priced.map(({row}) => JSON.stringify(row.pace)))].flatMap((pace) => {
+    const alike = priced.filter(({row}) => JSON.stringify(row.pace) === pace && (set.profile !== null || !(row.predicted_us > 0)));
+    return Array.from({length: Math.ceil(alike.length / MOST_ASKED)}, (_, i) => [pace, alike.slice(i * MOST_ASKED, (i + 1) * MOST_ASKED)]);
+  });
+  for (const [pace, some] of groups) {
     const found = context.answer({
       question: "predict", ...(set.profile !== null ? {profile: set.profile} : {}), ...(JSON.parse(pace) ?? {}),
       rows: some.map(({row}) => ({collective: row.collective, algorithm: row.algorithm, ranks: row.ranks, size_bytes: row.size_bytes, library_memory: row.library_memory})),
@@ -84,12 +100,13 @@ function take(context, {name, text, document}, batch) {
   batch.names = [...(batch.names ?? []), name];
   batch.rows = [...(batch.rows ?? []), ...rows];
   const several = batch.names.length > 1;
-  const set = {id: batch.id ?? `mine${++dropped}`, name: brief(batch.names.join(", "), 80), about: several ? "Your files." : "Your file.", from: "", profile: null, rows: toldApart(batch.rows)};
+  const set = setOf({id: batch.id ?? `mine${++dropped}`, name: brief(batch.names.join(", "), 80), about: several ? "Your files." : "Your file.", measured: batch.rows});
   if (several) sets[sets.findIndex((s) => s.id === set.id)] = set;
   else sets.push(set);
   batch.id = set.id;
   context.set({set: set.id, show: ALL});
-  return `${name}: ${counted(rows.length, "measurement")} of ${seriesOf(rows).join(", ")}.`;
+  const series = seriesOf(rows);
+  return `${name}: ${counted(rows.length, "measurement")} of ${series.slice(0, MOST_SERIES).join(", ")}${series.length > MOST_SERIES ? ` and ${whole(series.length - MOST_SERIES)} more` : ""}. ${leftOut(set)}`.trim();
 }
 
 export const chapter = {
@@ -99,7 +116,7 @@ export const chapter = {
   fields: {set: short("", 40), show: short(ALL, 100), plain: flag(), guess: guessField()},
   render(root, context) {
     fillSets();
-    let set = null, rows = [], names = [];
+    let set = null, rows = [], names = [], shown = [], chosen = [];
     context.onState((state) => {
       set = sets.find((s) => s.id === state.set) ?? sets[0];
       state.set = set.id;
@@ -107,13 +124,13 @@ export const chapter = {
       if (!names.includes(state.show)) state.show = ALL;
       if (set.profile === null) state.plain = false;
       const predictions = predictionsOf(context, set, state.plain);
-      rows = set.rows.map((row, i) => ({...row, predicted: predictions[i]})).filter((row) => names.includes(row.series));
+      rows = set.rows.map((row, i) => ({...row, predicted: predictions[i]}));
+      shown = state.show === ALL ? names.slice(0, MOST_SERIES) : [state.show];
+      chosen = rows.filter((row) => shown.includes(row.series));
     });
-    const chosen = () => rows.filter((row) => context.state.show === ALL || row.series === context.state.show);
-    const both = () => chosen().filter((row) => row.predicted > 0);
-    const shown = () => names.filter((name) => context.state.show === ALL || name === context.state.show);
-    const lines = () => shown().flatMap((name) => {
-      const some = chosen().filter((row) => row.series === name).sort((a, b) => a.size_bytes - b.size_bytes);
+    const both = () => chosen.filter((row) => row.predicted > 0);
+    const lines = () => shown.flatMap((name) => {
+      const some = chosen.filter((row) => row.series === name).sort((a, b) => a.size_bytes - b.size_bytes);
       const colour = names.indexOf(name);
       const measured = {name: `${name}, measured`, colour, line: false, marks: true, points: some.map((r) => ({x: r.size_bytes, y: r.us, low: r.low, high: r.high}))};
       const predicted = {name: `${name}, predicted`, colour, points: some.filter((r) => r.predicted > 0).map((r) => ({x: r.size_bytes, y: r.predicted}))};
@@ -125,9 +142,9 @@ export const chapter = {
     const times = figure({
       name: "machine", title: "Measured, and predicted",
       draw: (width) => plot({width, height: Math.min(440, Math.max(260, width * 0.55)), series: lines(), x: size, y: {label: "time", log: true, format: time}}),
-      describe: () => `Time over size of ${names.join(", ")}: ${worstText()}`, below: [keys],
+      describe: () => `Time over size of ${shown.join(", ")}: ${worstText()}`, below: [keys],
     });
-    const ratios = () => shown().map((name) => ({
+    const ratios = () => shown.map((name) => ({
       name, colour: names.indexOf(name), marks: true,
       points: both().filter((r) => r.series === name).sort((a, b) => a.size_bytes - b.size_bytes).map((r) => ({x: r.size_bytes, y: r.predicted / r.us})),
     })).filter((s) => s.points.length > 0);
@@ -172,7 +189,7 @@ export const chapter = {
         source("comm/tuner/profile.hpp", "struct LinkProfile {"), "). Everything that the model predicts, and with it which algorithm runs, follows from them."),
       builtIn, constants.root);
     context.onState(() => {
-      about.replaceChildren(set.about, " ", set.from ? el("code", {}, set.from) : "");
+      about.replaceChildren(set.about, " ", set.from ? el("code", {}, set.from) : "", el("strong", {}, leftOut(set)));
       none.hidden = rows.length > 0;
       for (const part of [times.root, listed.root, verdict]) part.hidden = rows.length === 0;
       wrong.root.hidden = both().length === 0;
@@ -188,7 +205,7 @@ export const chapter = {
       listed.update(
         [{label: "Size", format: binary}, {label: "What"}, {label: "Measured", numeric: true, format: time}, {label: "from", numeric: true, format: time}, {label: "to", numeric: true, format: time},
           {label: "Predicted", numeric: true, format: time}, {label: "Predicted / measured", numeric: true, format: (v) => digits(v)}],
-        chosen().map((r) => [r.size_bytes, r.series, r.us, ...[r.low, r.high, r.predicted, r.predicted / r.us].map((v) => (v > 0 ? v : null))]));
+        chosen.map((r) => [r.size_bytes, r.series, r.us, ...[r.low, r.high, r.predicted, r.predicted / r.us].map((v) => (v > 0 ? v : null))]));
       const profile = set.profile === null ? null : context.answer({question: "profile", profile: set.profile});
       const bill = context.answer({question: "bill", collective: "all_reduce", ranks: 2, sizes: []});
       const values = profile && !profile.error ? profile.constants.map((c) => [c.name, c.value]) : Object.keys(MEANING).filter((name) => !name.startsWith("wire_")).map((name) => [name, bill.links[name]]);

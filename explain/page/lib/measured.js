@@ -2,7 +2,9 @@
 import {Unusable, brief, numberOf} from "./files.js";
 import {bandwidth, time} from "./format.js";
 
-const MOST_ROWS = 2000, MOST_SERIES = 12;
+/** More measurements make each change of the page slow; more series look alike. */
+export const MOST_ROWS = 2000;
+export const MOST_SERIES = 12;
 
 /** {size_bytes, us, low, high, predicted_us, collective, algorithm, ranks, library_memory, series} */
 function row(fields) {
@@ -27,7 +29,7 @@ function perfRows(name, document) {
   const library = config.memory === "library";
   const pace = paceOf(document);
   const rows = [];
-  for (const r of document.results.slice(0, MOST_ROWS)) {
+  for (const r of document.results) {
     const half = r?.out_of_place?.time !== undefined ? r.out_of_place : r?.in_place;
     const us = numberOf(half?.time_median, numberOf(half?.time));
     const size = numberOf(r?.size);
@@ -74,7 +76,7 @@ function compareRows(name, runs) {
     }
   }
   if (rows.length === 0) throw new Unusable(`${name} looks like scripts/compare --json, but nothing in it has a size and a time.`);
-  return rows.slice(0, MOST_ROWS);
+  return rows;
 }
 
 /** Whether a document is what scripts/compare --json writes: a list of {ranks, merged, runs}. */
@@ -99,7 +101,7 @@ export function toldApart(rows) {
   return words.length === 0 ? rows : rows.map((r) => ({...r, series: [r.series, ...words.map((word) => word(r))].filter(Boolean).join(", ")}));
 }
 
-/** The series of rows, in order of appearance, as many as can be told apart. */
+/** The series of rows, in order of appearance. */
 export function seriesOf(rows) {
-  return [...new Set(rows.map((r) => r.series))].slice(0, MOST_SERIES);
+  return [...new Set(rows.map((r) => r.series))];
 }
