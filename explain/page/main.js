@@ -25,8 +25,12 @@ function themeButton() {
 /** What a chapter gets: its state, how to change it, and rondo. */
 class Context {
   constructor(chapter, rondo, about, parameters) {
-    Object.assign(this, {chapter, about, answer: rondo.answer, answerText: rondo.answerText, listeners: []});
+    Object.assign(this, {chapter, about, answer: rondo.answer, answerText: rondo.answerText, listeners: [], unsent: ""});
     this.state = readState(chapter.fields, parameters);
+  }
+
+  fragment() {
+    return fragmentOf(this.chapter.id, this.chapter.fields, this.state);
   }
 
   /** Calls `listener(state)` now and after each change. Listeners are called in the order in which they came. */
@@ -37,7 +41,7 @@ class Context {
 
   set(change) {
     this.state = {...this.state, ...change};
-    history.replaceState(null, "", fragmentOf(this.chapter.id, this.chapter.fields, this.state));
+    history.replaceState(null, "", this.fragment());
     this.tell();
   }
 
@@ -55,6 +59,30 @@ function turnPages(index) {
   const link = (i, text) => (chapters[i] ? el("a", {href: `#${chapters[i].id}`}, text(chapters[i])) : el("span"));
   return el("nav", {class: "turn", "aria-label": "Other chapters"},
     link(index - 1, (c) => `← ${index}. ${c.title}`), link(index + 1, (c) => `${index + 2}. ${c.title} →`));
+}
+
+/** The link to what the chapter shows, and what of it no link can carry. */
+function linkPlace(context) {
+  const link = el("code", {id: "link"}), said = el("p", {class: "hint", role: "status"});
+  const address = () => `${location.href.replace(/#.*/, "")}${context.fragment()}`;
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(address());
+      said.textContent = location.protocol === "file:" ? "Copied. On another machine, put what begins with # after the address of the page there." : "Copied.";
+    } catch {
+      getSelection().selectAllChildren(link);
+      said.textContent = "The browser allows no copying: the link is selected.";
+    }
+  };
+  const unsent = el("p", {class: "unsent"});
+  context.onState(() => {
+    link.textContent = context.fragment();
+    unsent.textContent = context.unsent;
+    unsent.hidden = context.unsent === "";
+    said.textContent = "";
+  });
+  return el("section", {class: "link", "aria-label": "Link to this picture"},
+    el("div", {class: "row"}, "This picture as a link: ", link, el("button", {type: "button", class: "save", on: {click: copy}}, "Copy the link")), unsent, said);
 }
 
 function start(rondo) {
@@ -77,8 +105,9 @@ function start(rondo) {
     context?.chapter.leave?.();
     context = new Context(chapter, rondo, about, parameters);
     const root = el("article", {id: `chapter-${chapter.id}`});
-    content.replaceChildren(el("h1", {}, `${index + 1}. ${chapter.title}`), el("p", {class: "lead"}, chapter.lead), root, turnPages(index));
+    content.replaceChildren(el("h1", {}, `${index + 1}. ${chapter.title}`), el("p", {class: "lead"}, chapter.lead), root);
     chapter.render(root, context);
+    content.append(linkPlace(context), turnPages(index));
     context.ready = true;
     context.tell();
     if (turned) {

@@ -47,9 +47,21 @@ class Browser:
                          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-default-browser-check"):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        self.driver = self.started(lambda: webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))))
         self.driver.set_script_timeout(300)
         self.requests, self.complaints = [], []
+
+    @staticmethod
+    def started(start, tries=5):
+        """chromedriver gives its browser one minute to begin, which a busy machine may need."""
+        from selenium.common.exceptions import SessionNotCreatedException
+        for left in reversed(range(tries)):
+            try:
+                return start()
+            except SessionNotCreatedException as error:
+                if left == 0 or "DevToolsActivePort" not in str(error):
+                    raise
+                print(f"the browser has not begun within a minute: once more ({error.msg})")
 
     def cdp(self, command, **arguments):
         return self.driver.execute_cdp_cmd(command, arguments)

@@ -617,20 +617,69 @@ class Page(unittest.TestCase):
             for file, document in (("perf.json", hostile), ("links.json", PROFILE), ("train.json", STEP)):
                 (folder / file).write_text(json.dumps(document))
             (folder / "compare.json").write_text(json.dumps(COMPARE))
+            (folder / "none.json").write_text(json.dumps({**PERF, "results": []}))
+            (folder / "stopped.json").write_text(json.dumps({"program": "rondo-train", "steps": [], "error": "stopped"}))
             page = folder / "page.html"
-            done = subprocess.run([plan, "--page", "--links", folder / "links.json", "--measured", folder / "perf.json", folder / "compare.json", folder / "train.json", "-o", page],
-                                  capture_output=True, text=True, check=False)
+            measured = [folder / f"{name}.json" for name in ("perf", "compare", "none", "stopped", "train")]
+            done = subprocess.run([plan, "--page", "--links", folder / "links.json", "--measured", *measured, "-o", page], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.tab.open(page, "#machine?set=here&guess=9")
             text = self.tab.js("return document.querySelector('main').innerText")
+            self.assertIn("File 3 is from rondo-perf, but none of its results has a size and a time.", text)
+            self.assertIn("only in this page", self.unsent())
             self.assertIn("This machine", text)
             self.assertIn("<img src=x", text)
             self.assertIsNone(self.tab.js("return window.attacked ?? null"))
             self.tab.open(page, "#overlap?guess=9&cap=4")
             self.press("This machine's train.json")
-            self.assertIn("Your file: train.json", self.tab.js("return document.querySelector('main').innerText"))
+            text = self.tab.js("return document.querySelector('main').innerText")
+            self.assertIn("A run of this machine: train.json", text)
+            self.assertIn("stopped.json has no summary", text)
+            self.assertIn("The link shows train.json only in this page", self.unsent())
+            fragment = self.tab.js("return location.hash")
+            self.assertIn("run=here1", fragment)
+            self.tab.open(page, fragment)
+            self.assertEqual(self.tab.js("return document.querySelector('main').innerText"), text)
             self.press("The recorded run")
             self.assertIn("Recorded on", self.tab.js("return document.querySelector('main').innerText"))
+            self.assertIn("run=", fragment)
+            self.assertNotIn("run=", self.tab.js("return location.hash"))
+            self.assertEqual(self.unsent(), "")
+            self.fresh(fragment)  # a page without this machine's numbers
+            self.assertIn("This page has no run here1", self.tab.js("return document.querySelector('main').innerText"))
+
+    def unsent(self):
+        """What the page says that its link does not hold."""
+        return self.tab.js("const said = document.querySelector('.unsent'); return said.hidden ? '' : said.textContent")
+
+    def test_what_no_link_can_carry(self):
+        run = json.dumps({"program": "rondo-train", "steps": [{"step": n, "loss": 5 / n} for n in range(1, 9)], "summary": {}})
+        with tempfile.TemporaryDirectory() as name:
+            self.folder = type("", (), {"name": name})
+            for chapter, content, sent in (("machine", json.dumps(PERF), "with files that it cannot carry"), ("overlap", json.dumps(STEP), "with a file that it cannot carry"),
+                                           ("wrong", run, "Back to")):
+                with self.subTest(chapter=chapter):
+                    self.fresh(f"#{chapter}?guess=9")
+                    self.assertEqual(self.unsent(), "")
+                    self.drop("mine.json", content)
+                    self.assertRegex(self.unsent(), "^The link does not hold .* drop")
+                    fragment = self.tab.js("return location.hash")
+                    self.assertEqual(self.tab.js("return document.querySelector('#link').textContent"), fragment)
+                    self.fresh(fragment)  # as who gets the link
+                    self.assertEqual(self.unsent(), "")
+                    self.assertEqual(sent in self.tab.js("return document.querySelector('main').innerText"), chapter != "wrong")
+
+    def test_the_link_is_copied(self):
+        self.fresh("#ring?ranks=7")
+        self.tab.cdp("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        self.press("Copy the link")
+        self.tab.wait("document.querySelector('.link [role=status]').textContent !== ''", "nothing is said of the link")
+        copied = self.tab.later("return navigator.clipboard.readText()")
+        self.assertEqual(copied, self.tab.js("return location.href"))
+        self.tab.js("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
+        self.press("Copy the link")
+        self.tab.wait("document.querySelector('.link [role=status]').textContent.includes('is selected')", "a refusal is not said")
+        self.assertEqual(self.tab.js("return getSelection().toString()"), "#ring?ranks=7")
 
     def test_dropping(self):
         """The same by drag and drop."""

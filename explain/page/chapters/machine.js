@@ -14,6 +14,7 @@ const ALL = "all";
 const BOUNDS = [0.05, 0.2, 0.5];
 const ANSWERS = ["at most 5 %", "5 to 20 %", "20 to 50 %", "more than 50 %"];
 
+const HERE = "here", OWN = "mine";  // ids of sets: this machine's, and (with a number) the reader's
 const MOST_ASKED = 1024;  // predictions in one answer
 
 /** What each constant of a profile is, for people. */
@@ -48,11 +49,29 @@ function leftOut(set) {
   ].filter(Boolean).join(" ");
 }
 
+/** The rows of the files that rondo-plan --page put into the page, and a sentence on each that has none. */
+function measuredHere(documents) {
+  const unusable = [];
+  const measured = documents.flatMap((document, i) => {
+    try {
+      return rowsOf(`File ${i + 1}`, document);
+    } catch (error) {
+      unusable.push(error instanceof Unusable ? error.message : `File ${i + 1} cannot be used.`);
+      return [];
+    }
+  });
+  return {measured, unusable};
+}
+
 function fillSets() {
   if (sets.length > 0) return;
   const here = dataOf("here");
-  if (here?.measured?.length > 0) addSet({id: "here", name: "This machine", about: "Measured on the machine that wrote this page.", profile: here.profile ?? null, documents: here.measured});
-  else if (here?.profile) sets.push(setOf({id: "here", name: "This machine's profile", about: "The link profile of the machine that wrote this page.", profile: here.profile}));
+  if (here?.measured?.length > 0) {
+    const {measured, unusable} = measuredHere(here.measured);
+    sets.push(setOf({id: HERE, name: "This machine", about: ["Measured on the machine that wrote this page.", ...unusable].join(" "), profile: here.profile ?? null, measured}));
+  } else if (here?.profile) {
+    sets.push(setOf({id: HERE, name: "This machine's profile", about: "The link profile of the machine that wrote this page.", profile: here.profile}));
+  }
   for (const example of dataOf("examples") ?? []) addSet(example);
 }
 
@@ -91,7 +110,7 @@ function take(context, {name, text, document}, batch) {
     const found = context.answer({question: "profile", profile: text});
     if (found.error) throw new Unusable(`${name} cannot be used: ${found.error}.`);
     const shown = sets.find((s) => s.id === context.state.set) ?? sets[0];
-    const id = `mine${++dropped}`;
+    const id = `${OWN}${++dropped}`;
     sets.push({...shown, id, name: `${shown.name}, with the profile ${name}`, profile: text, about: `${shown.about} The predictions are those of ${name}.`});
     context.set({set: id, show: ALL});
     return `${name} is a link profile, "${brief(found.name, 80)}": the predictions are its own now.`;
@@ -100,7 +119,7 @@ function take(context, {name, text, document}, batch) {
   batch.names = [...(batch.names ?? []), name];
   batch.rows = [...(batch.rows ?? []), ...rows];
   const several = batch.names.length > 1;
-  const set = setOf({id: batch.id ?? `mine${++dropped}`, name: brief(batch.names.join(", "), 80), about: several ? "Your files." : "Your file.", measured: batch.rows});
+  const set = setOf({id: batch.id ?? `${OWN}${++dropped}`, name: brief(batch.names.join(", "), 80), about: several ? "Your files." : "Your file.", measured: batch.rows});
   if (several) sets[sets.findIndex((s) => s.id === set.id)] = set;
   else sets.push(set);
   batch.id = set.id;
@@ -116,10 +135,17 @@ export const chapter = {
   fields: {set: short("", 40), show: short(ALL, 100), plain: flag(), guess: guessField()},
   render(root, context) {
     fillSets();
+    const lost = el("p", {class: "lost"});
     let set = null, rows = [], names = [], shown = [], chosen = [];
     context.onState((state) => {
-      set = sets.find((s) => s.id === state.set) ?? sets[0];
+      const found = sets.find((s) => s.id === state.set);
+      lost.hidden = found !== undefined || state.set === "";
+      lost.textContent = lost.hidden ? "" : state.set.startsWith(OWN) ? "The link to this picture was made with files that it cannot carry: drop those files below. Until then, here is another set." :
+        `This page has no measurements "${brief(state.set)}": the link was made with another page. Here is another set.`;
+      set = found ?? sets[0];
       state.set = set.id;
+      context.unsent = set.id === HERE ? "The link shows this machine's numbers only in this page: send the file of the page with it." :
+        set.id.startsWith(OWN) ? "The link does not hold the files that you dropped: who opens it has to drop them, too." : "";
       names = seriesOf(set.rows);
       if (!names.includes(state.show)) state.show = ALL;
       if (set.profile === null) state.plain = false;
@@ -172,7 +198,7 @@ export const chapter = {
         picker(context, "set", {label: "Measurements", options: () => sets.map((s) => ({value: s.id, label: s.name}))}),
         picker(context, "show", {label: "Show", options: () => [{value: ALL, label: "everything"}, ...names.map((value) => ({value}))]}),
         toggle(context, "plain", {label: "Without corrections", hint: "The profile's constants alone.", disabled: () => set.profile === null})),
-      about,
+      lost, about,
       dropPlace({label: ["Your own: drop or choose files of ", el("code", {}, "rondo-perf --json"), ", ", el("code", {}, "rondo-perf --calibrate"), ", or ", el("code", {}, "scripts/compare --json")], take: (file, batch) => take(context, file, batch)}),
       guess(context, {name: "guess", hidden: [results], ask: () => {
         const typical = median(both().map(off));

@@ -7,7 +7,7 @@ import {bandwidth, bytes, counted, digits, percent, time} from "../lib/format.js
 import {guess, guessField} from "../lib/guess.js";
 import {plot} from "../lib/plot.js";
 import {source} from "../lib/source.js";
-import {flag, number, whole, word} from "../lib/state.js";
+import {flag, number, short, whole, word} from "../lib/state.js";
 import {timeline, timelineLegend} from "../lib/timeline.js";
 
 const CAPS = [0, 0.125, 0.25, 0.5, 1, 2, 4, 5, 10, 25, 50, 100, 250, 1000];
@@ -15,6 +15,7 @@ const SPEEDS = [1e6, 1e7, 2.5e7, 5e7, 1e8, 2.5e8, 5e8, 1e9, 2.5e9, 5e9, 1e10, 2.
 const LATENCIES = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 20000];
 const RANKS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024];
 const USUAL = {cap: 0.5, ranks: 2, speed: 2.5e8, latency: 200};  // as explain/page/data/step.json was recorded
+const RECORDED = "recorded", DROPPED = "dropped";  // runs; rondo-plan --page adds here1, here2, ...
 const TYPES = {fp32: 4, bf16: 2, fp16: 2, fp64: 8};
 
 /** --pace's text as numbers; null: of another form. */
@@ -77,15 +78,17 @@ function runOf(name, document) {
   };
 }
 
-/** What rondo-plan --page --measured put into the page. */
-function ownRuns() {
-  return (dataOf("here")?.trained ?? []).flatMap(({name, document}) => {
+/** What rondo-plan --page --measured put into the page, and sentences on what of it cannot be shown. */
+function runsHere() {
+  const runs = [], unusable = [];
+  for (const {name, document} of dataOf("here")?.trained ?? []) {
     try {
-      return [runOf(brief(name), document)];
-    } catch {
-      return [];
+      runs.push({...runOf(brief(name), document), id: `here${runs.length + 1}`});
+    } catch (error) {
+      unusable.push(error instanceof Unusable ? error.message : `${brief(name)} cannot be used.`);
     }
-  });
+  }
+  return {runs, unusable};
 }
 
 function requestOf(run, state) {
@@ -104,15 +107,15 @@ export const chapter = {
   title: "Hiding it",
   lead: "Gradients can travel while backward still computes others. Which pieces should travel together?",
   fields: {
-    guess: guessField(), cap: number(0, 4096, USUAL.cap), auto: flag(), hook: word(["none", "half"], "none"), ranks: whole(2, 4096, USUAL.ranks),
+    guess: guessField(), run: short(RECORDED, 20), cap: number(0, 4096, USUAL.cap), auto: flag(), hook: word(["none", "half"], "none"), ranks: whole(2, 4096, USUAL.ranks),
     speed: number(1e6, 1e12, USUAL.speed), latency: number(0, 1e6, USUAL.latency),
   },
   render(root, context) {
-    let run = null, answer = null, problem = "";
-    const recorded = {...runOf("the recorded run", dataOf("step")), origin: dataOf("step").origin};
-    run = recorded;
-    const here = ownRuns();
-    const origin = el("p", {class: "note"});
+    let run = null, answer = null, problem = "", dropped = null;
+    const recorded = {...runOf("the recorded run", dataOf("step")), id: RECORDED, origin: dataOf("step").origin};
+    const here = runsHere();
+    const origin = el("p", {class: "note"}), lost = el("p", {class: "lost"});
+    const other = button(context, "The recorded run", () => use(recorded));
     const said = el("p", {class: "note", role: "status"});
     const until = () => 1.02 * Math.max(run.backward, ...run.buckets.map((b) => b.finish), ...answer.layout.map((b) => b.finish_ms));
     const rowTitle = (b, i) => `bucket ${i}: ${bytes(b.bytes)}, ${counted(b.tensors, "tensor")}`;
@@ -156,8 +159,7 @@ export const chapter = {
       };
     };
     const use = (found) => {
-      run = found;
-      context.set({auto: false, hook: found.hook, ranks: found.ranks, cap: Math.min(4096, Math.max(0, found.cap)),
+      context.set({run: found.id, auto: false, hook: found.hook, ranks: found.ranks, cap: Math.min(4096, Math.max(0, found.cap)),
         ...(found.pace ? {speed: Math.min(1e12, Math.max(1e6, found.pace.speed)), latency: Math.min(1e6, found.pace.latency)} : {})});
     };
     const drop = dropPlace({
@@ -166,13 +168,20 @@ export const chapter = {
         const found = runOf(name, document);
         const tried = context.answer(requestOf(found, {...context.state, ranks: found.ranks, auto: false, cap: 25}));
         if (tried.error) throw new Unusable(`${name} cannot be replayed: ${brief(tried.error, 120)}.`);
-        use(found);
+        dropped = {...found, id: DROPPED};
+        use(dropped);
         return `${name}: a step on ${counted(found.ranks, "rank")}. ${found.pace ? "" : "Its links are not known: set them above."}`;
       },
     });
     const largest = () => answer.caps.at(-1).cap_mb;
 
     context.onState((state) => {
+      run = [recorded, ...here.runs, dropped].find((r) => r?.id === state.run) ?? recorded;
+      lost.hidden = run.id === state.run;
+      lost.textContent = lost.hidden ? "" : state.run === DROPPED ? "The link to this picture was made with a file that it cannot carry: drop that file below. Until then, this is the recorded run." :
+        `This page has no run ${brief(state.run)}: the link was made with another. This is the recorded run.`;
+      context.unsent = run.id === RECORDED ? "" : run.id === DROPPED ? `The link does not hold your file ${run.name}: who opens it has to drop the file, too.` :
+        `The link shows ${run.name} only in this page: send the file of the page with it.`;
       const found = context.answer(requestOf(run, state));
       problem = found.error ? `This cannot be replayed: ${brief(found.error, 120)}. The figures show the last that could.` : "";
       if (!found.error) answer = found;
@@ -180,7 +189,7 @@ export const chapter = {
     root.append(
       el("p", {}, "Below is a step of a small GPT that really ran. Each gradient is final at another moment of backward. ",
         "Gradients are put into buckets, each an all-reduce; rondo cuts them at a cap. ", source("trainer/ddp/layout.cpp", "BucketLayout make_layout(")),
-      origin,
+      origin, lost, here.unusable.length > 0 ? el("p", {class: "note"}, here.unusable.join(" ")) : "",
       guess(context, {name: "guess", ask, hidden: [measured.root, replayed.root, caps.root, rows.root, capTable.root, said]}),
       measured.root,
       controls(
@@ -194,16 +203,17 @@ export const chapter = {
         button(context, "Why not one bucket?", () => context.set({cap: Math.min(4096, Math.max(100, largest())), auto: false})),
         button(context, "Why not one per tensor?", () => context.set({cap: 0, auto: false})),
         button(context, "As it ran", () => use(run)),
-        ...here.map((found) => button(context, `This machine's ${found.name}`, () => use(found))),
-        here.length > 0 ? button(context, "The recorded run", () => use(recorded)) : null),
+        ...here.runs.map((found) => button(context, `This machine's ${found.name}`, () => use(found))),
+        other),
       said, replayed.root, caps.root, rows.root, capTable.root, drop,
       el("p", {}, "The prediction is what ", el("code", {}, "rondo-train"), " prints as a suggestion: prices from the cost model, multiplied by what this run measured over what was predicted; cuts by ",
         source("trainer/ddp/bucket_plan.cpp", "BucketPlan cut_buckets("), "; the step itself in ", source("trainer/step/step.cpp", "Result<StepResult> TrainingStep<T>::run("), "."));
     context.onState((state) => {
+      other.hidden = run === recorded && here.runs.length === 0;
       const where = run.origin;
       origin.textContent = where
         ? `Recorded on ${brief(where.date)}, ${brief(where.processor)}, ${brief(String(where.cores))} cores, links slowed down by --pace: ${brief(where.command, 300)}`
-        : `Your file: ${run.name}. ${run.diagnosis}`;
+        : `${run.id === DROPPED ? "Your file" : "A run of this machine"}: ${run.name}. ${run.diagnosis}`;
       if (!answer) return;
       const hops = 2 * (state.ranks - 1);
       const travel = answer.layout.reduce((sum, b) => sum + b.cost_ms, 0);

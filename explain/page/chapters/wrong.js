@@ -138,6 +138,7 @@ export const chapter = {
         }
       }
       back.hidden = own.length === 0;
+      context.unsent = own.length === 0 ? "" : "The link does not hold the runs that you dropped: who opens it sees the recorded ones, and has to drop yours, too.";
       names.replaceChildren(legend(series()));
       left.textContent = runs().some((r) => r.curve.some(([, y]) => y > highest())) ? `Losses above ${digits(highest())} lie outside the figure.` : "";
       if (!curves.root.hidden) curves.update();
