@@ -113,11 +113,27 @@
     return [...bad];
   }
 
+  /** Words of a drawing on other words of it; labels of arrows on ranks or on each other. */
+  function overlaps() {
+    const bad = new Set();
+    for (const drawing of document.querySelectorAll("figure .drawing > svg")) {
+      if (!shown(drawing)) continue;
+      const own = [...drawing.querySelectorAll(".pill-back, circle.rank")];
+      const words = [...drawing.querySelectorAll("text")].filter((t) => !t.closest(".pill") && !t.classList.contains("rank-name"));
+      const boxes = [...own, ...words].map((e) => [e, e.getBoundingClientRect()]).filter(([, box]) => box.width > 0);
+      boxes.forEach(([a, p], i) => boxes.slice(i + 1).forEach(([b, q]) => {
+        const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left), high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+        if (wide > 2 && high > 4) bad.add(`"${a.parentElement.textContent.slice(0, 20)}" and "${b.textContent || b.parentElement.textContent}" overlap in the drawing of ${drawing.closest("figure").id}`);
+      }));
+    }
+    return [...bad].slice(0, 5);
+  }
+
   /** Targets for a finger: 24 pixels at least (WCAG 2.2, AA), but links in a text. */
   function targets() {
     return [...document.querySelectorAll("button, select, input, #chapters a")].filter(shown).filter((e) => e.getBoundingClientRect().height < 23.5 && e.type !== "checkbox" && e.type !== "file")
       .map((e) => `${short(e)} is ${e.getBoundingClientRect().height.toFixed(0)} high`);
   }
 
-  globalThis.checks = {contrast, graphics, structure, width, drawings, targets};
+  globalThis.checks = {contrast, graphics, structure, width, drawings, overlaps, targets};
 })();

@@ -168,7 +168,7 @@ class Page(unittest.TestCase):
                     with self.subTest(chapter=chapter, scheme=scheme, width=width):
                         self.tab.size(width, 800, scheme)
                         self.everything_shown(chapter)
-                        for check in ("contrast", "graphics", "structure", "width", "drawings", "targets"):
+                        for check in ("contrast", "graphics", "structure", "width", "drawings", "overlaps", "targets"):
                             self.assertEqual(self.tab.js(f"return checks.{check}()"), [], check)
                         self.tab.shot(f"{chapter}-{width}-{scheme}")
 
@@ -180,6 +180,7 @@ class Page(unittest.TestCase):
             "structure": "<p id='content'>twice</p>",
             "width": "<p class='wide-one'>wide</p>",
             "drawings": "<figure id='f'><div class='drawing'><svg viewBox='0 0 20 20' width='20' height='20'><text x='15' y='10'>too long</text></svg></div></figure>",
+            "overlaps": "<figure id='f'><div class='drawing'><svg viewBox='0 0 90 20' width='90' height='20'><text x='1' y='14'>one word</text><text x='20' y='14'>on another</text></svg></div></figure>",
             "targets": "<button class='low'>low</button>",
         }
         for check, markup in faults.items():
@@ -393,6 +394,35 @@ class Page(unittest.TestCase):
         self.tab.js("document.querySelector('button[aria-label=\"One step back\"]').click()")
         self.assertLess(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
 
+    def test_ring_labels(self):
+        """No label of an arrow lies on another or on a rank, for any algorithm; and where one has no room, the drawing says so."""
+        for width in (1280, 360):
+            self.tab.size(width, 900)
+            self.fresh("#ring")
+            found = self.tab.js("""
+                const bad = [], without = [];
+                for (const [collective, algorithm, hosts] of arguments[0]) for (const ranks of [2, 4, 8, 16]) for (const step of [2, 3]) {
+                  const per_host = hosts ? Math.max(1, ranks / 2) : 16;
+                  history.replaceState(null, "", `#ring?collective=${collective}&algorithm=${algorithm}&ranks=${ranks}&per_host=${per_host}&step=${step}`);
+                  dispatchEvent(new Event("hashchange"));
+                  for (const said of [...checks.overlaps(), ...checks.drawings()]) bad.push(`${location.hash}: ${said}`);
+                  const count = (selector) => document.querySelectorAll(`svg.ring ${selector}`).length;
+                  const missing = Number(/^\d+(?= without a label)/.exec(document.querySelector("svg.ring > text.tick")?.textContent)?.[0] ?? 0);
+                  if (count(".arrow") !== count(".pill") + missing) bad.push(`${location.hash}: ${count(".arrow")} arrows, ${count(".pill")} labels, ${missing} said to be missing`);
+                  if (missing > 0 && ranks === 2) without.push(location.hash);
+                }
+                return [bad.slice(0, 5), without];""",
+                [("all_reduce", a, a.startswith("hierarchical")) for a in ("ring", "star", "tree", "two-shot", "two-shot-direct", "one-shot", "one-shot-direct", "hierarchical", "hierarchical-tree")] +
+                [("reduce_scatter", "two-shot", False), ("broadcast", "star", False), ("all_to_all", "two-shot", False)])
+            self.assertEqual(found[0], [])
+            self.assertEqual(found[1], [], "two ranks have room for all labels")
+        self.fresh("#ring?collective=all_reduce&algorithm=two-shot&step=2")
+        hint = "document.querySelector('svg.ring').closest('figure').querySelector('.hint').textContent"
+        self.assertIn("Dashed: it left at an earlier step", self.tab.js(f"return {hint}"))
+        self.assertEqual(self.tab.js("return document.querySelectorAll('svg.ring .waits').length"), 4)
+        self.press("First")
+        self.assertEqual(self.tab.js(f"return {hint}"), "Nothing travels.")
+
     def test_proof(self):
         self.fresh("#ring")
         proof = lambda: self.tab.js("return document.querySelector('.proof').textContent")
@@ -576,6 +606,14 @@ class Page(unittest.TestCase):
                     self.assertTrue(said.endswith("."), said)
                     self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
                     self.assertEqual(self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')"), before)
+            # Numbers that no axis has room for.
+            huge = {**PERF, "results": [{"algorithm": "ring", "size": 10.0 ** (3 * k), "predicted_us": 10.0 ** (3 * k), "out_of_place": {"time": 10.0 ** (3 * k)}} for k in range(101)]}
+            self.assertIn("101 measurements", self.drop("huge_numbers.json", json.dumps(huge)))
+            for width in (360, 1280):
+                self.tab.size(width, 900)
+                self.tab.settle()
+                self.tab.settle()
+                self.assertEqual(self.tab.js("return [...checks.overlaps(), ...checks.drawings()]"), [])
             # Good files with HTML in their strings: shown as text.
             named = {**PERF, "config": {**PERF["config"], "collective": HTML}, "results": [{**r, "algorithm": HTML} for r in PERF["results"]]}
             self.drop("named.json", json.dumps(named))

@@ -6,7 +6,7 @@ import {bytes, counted, formula as written, whole as commas} from "../lib/format
 import {guess, guessField} from "../lib/guess.js";
 import {source} from "../lib/source.js";
 import {short, flag, whole, word} from "../lib/state.js";
-import {bytesAt, drawBuffers, drawBytes, drawRing, sumText} from "./ring_picture.js";
+import {arrowsAt, bytesAt, drawBuffers, drawBytes, drawRing, sumText} from "./ring_picture.js";
 import {proof} from "./ring_proof.js";
 
 const S = 720720 * 64;  // bytes: every number of chunks up to 16 divides it
@@ -142,10 +142,12 @@ export const chapter = {
     const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
     let moved = false;
     const title = () => `${plan.collective} by ${plan.algorithm}, ${counted(plan.ranks, "rank")}`;
+    const arrowsHint = el("p", {class: "hint"});
     const ring = figure({
       name: "ring", title: "What travels at this step",
       draw: (width) => drawRing(plan, context.state.step, width, moved),
       describe: () => `${title()}, step ${context.state.step} of ${steps()}: the table "This step" says the same in words.`,
+      below: [arrowsHint],
     });
     const buffers = figure({
       name: "buffers", title: "What each rank holds after it",
@@ -168,6 +170,11 @@ export const chapter = {
       el("p", {}, "The ring as a program that one can read in a minute: ", source("comm/algorithms/teaching_ring.cpp", "TeachingResult teaching_ring_all_reduce"),
         "; as rondo runs it: ", source("comm/algorithms/ring.cpp", "kRing{"), "; what a step is: ", source("comm/schedule/schedule.hpp", "struct Step {"), "."));
     context.onState((state) => {
+      const arrows = arrowsAt(plan, state.step);
+      arrowsHint.textContent = [
+        arrows.length === 0 ? "Nothing travels." : "A label is the chunk, and whose contributions it holds.",
+        arrows.some(([, level, , , , by]) => by === "slot" && level < state.step - 1) ? "Dashed: it left at an earlier step, and lies in a slot until it is read." : "",
+      ].join(" ").trim();
       moved = state.step === before + 1 && !still();
       before = state.step;
       ring.update();

@@ -1,5 +1,6 @@
 // The two drawings of chapter 1: who sends what to whom at a step, and what every rank's buffer holds after it.
 import {svg} from "../lib/dom.js";
+import {placesFor} from "./ring_labels.js";
 
 /** The colour of a rank: hues round the circle, light enough or dark enough for the theme. */
 export function colourOf(rank, ranks) {
@@ -47,14 +48,12 @@ function arrowPath(a, b, radius, bend, side) {
     return {x: from.x + (to.x - from.x) / l * gap, y: from.y + (to.y - from.y) / l * gap};
   };
   const start = near(a, control, radius + 2), end = near(b, control, radius + 9), tip = near(b, control, radius + 1);
-  // What goes across the circle is named near its sender: in the middle all of it would meet.
-  const t = far ? 0.3 : 0.5, s = 1 - t;
-  const middle = {x: s * s * start.x + 2 * s * t * control.x + t * t * end.x, y: s * s * start.y + 2 * s * t * control.y + t * t * end.y};
+  const on = (p, q, r, t) => (1 - t) ** 2 * p + 2 * (1 - t) * t * q + t ** 2 * r;
   const across = {x: -(tip.y - end.y) * 0.6, y: (tip.x - end.x) * 0.6};
   return {
     line: `M${start.x.toFixed(1)} ${start.y.toFixed(1)}Q${control.x.toFixed(1)} ${control.y.toFixed(1)} ${end.x.toFixed(1)} ${end.y.toFixed(1)}`,
     head: `M${tip.x.toFixed(1)} ${tip.y.toFixed(1)}L${(end.x + across.x).toFixed(1)} ${(end.y + across.y).toFixed(1)}L${(end.x - across.x).toFixed(1)} ${(end.y - across.y).toFixed(1)}Z`,
-    start, middle,
+    start, tip, far, length, at: (t) => ({x: on(start.x, control.x, end.x, t), y: on(start.y, control.y, end.y, t)}),
   };
 }
 
@@ -68,28 +67,35 @@ export function drawRing(plan, step, width, moved) {
   };
   const drawing = svg("svg", {viewBox: `0 0 ${width} ${side}`, width, height: side, class: "ring"});
   const arrows = arrowsAt(plan, step);
-  const labelled = arrows.length <= 2 * plan.ranks;
+  const labelled = arrows.length <= Math.max(12, 2 * plan.ranks);
   const boxes = new Map(plan.boxes.map((b) => [`${b.rank}.${b.level}`, b]));
-  const pills = [];
-  for (const [from, level, to, , chunk, by] of arrows) {
-    const there = by === "pull" ? [at(from), at(to)] : [at(from), at(to)];
-    const path = arrowPath(...there, radius, labelled ? Math.min(34, side / 11) : 10, side);
-    drawing.append(svg("path", {class: "arrow", d: path.line}), svg("path", {class: "arrow-head", d: path.head}));
-    if (!labelled) continue;
-    const holds = boxes.get(`${by === "push" ? from : by === "pull" ? from : from}.${level}`)?.holds ?? [from];
-    const shown = by === "pull" ? [from] : holds;
-    const w = 40, h = 24, {x, y} = path.middle;
+  const paths = arrows.map(([from, , to]) => arrowPath(at(from), at(to), radius, labelled ? Math.min(34, side / 11) : 10, side));
+  arrows.forEach(([, level, , , , by], i) => {
+    const waits = by === "slot" && level < step - 1;
+    drawing.append(svg("path", {class: waits ? "arrow waits" : "arrow", d: paths[i].line}), svg("path", {class: "arrow-head", d: paths[i].head}));
+  });
+  const everybody = Array.from({length: plan.ranks}, (_, rank) => rank);
+  for (const rank of everybody) drawing.append(node(plan, rank, at(rank), radius));
+  const missing = (count) => {
+    if (count > 0) drawing.append(svg("text", {class: "tick", x: 0, y: side - 4}, `${count} without a label: see the table`));
+  };
+  if (!labelled) {
+    missing(arrows.length);
+    return drawing;
+  }
+  const small = width < 400 || plan.ranks > 10, w = small ? 32 : 40, h = small ? 20 : 24;
+  const places = placesFor(paths, {w, h, width, height: side, ranks: everybody.map((rank) => ({...at(rank), w: 2 * radius, h: 2 * radius}))});
+  missing(places.filter((place) => place === null).length);
+  for (const [i, place] of places.entries()) {
+    if (place === null) continue;
+    const [from, level, , , chunk, by] = arrows[i], {x, y} = place;
     const pill = svg("g", {class: "pill"},
       svg("rect", {x: x - w / 2, y: y - h / 2, width: w, height: h, rx: 4, class: "pill-back"}),
-      svg("text", {x, y: y - 1, "text-anchor": "middle"}, `c${chunk}`),
-      stripes(x - w / 2 + 3, y + 3, w - 6, 6, shown, plan.ranks, false));
-    pills.push([pill, path]);
-  }
-  for (let rank = 0; rank < plan.ranks; ++rank) drawing.append(node(plan, rank, at(rank), radius));
-  for (const [pill, path] of pills) {
+      svg("text", {x, y: y + (small ? 1 : -1), "text-anchor": "middle"}, `c${chunk}`),
+      stripes(x - w / 2 + 3, y + 3, w - 6, h / 2 - 6, by === "pull" ? [from] : boxes.get(`${from}.${level}`)?.holds ?? [from], plan.ranks, false));
     drawing.append(pill);
     if (moved) {
-      pill.animate([{transform: `translate(${path.start.x - path.middle.x}px, ${path.start.y - path.middle.y}px)`}, {transform: "none"}],
+      pill.animate([{transform: `translate(${paths[i].start.x - x}px, ${paths[i].start.y - y}px)`}, {transform: "none"}],
         {duration: 420, easing: "ease-out"});
     }
   }

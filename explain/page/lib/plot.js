@@ -39,6 +39,9 @@ function rangeOf(given, values) {
   return {...given, from, to};
 }
 
+/** Of an axis' number, in pixels, at the most. */
+const textWidth = (text) => 6.8 * text.length;
+
 const MARKS = [
   (x, y) => svg("circle", {cx: x, cy: y, r: 4}),
   (x, y) => svg("rect", {x: x - 3.6, y: y - 3.6, width: 7.2, height: 7.2}),
@@ -53,19 +56,24 @@ const MARKS = [
  */
 export function plot({width, height = 0, x, y, series, verticals = [], horizontals = []}) {
   const high = height || Math.round(Math.max(220, Math.min(380, width * 0.56)));
-  const left = 62, right = 26, top = 12, bottom = 46;
+  const right = 26, top = 12, bottom = 46;
   const all = series.flatMap((s) => s.points);
   const xs = rangeOf(x, all.map((p) => p.x));
   const ys = rangeOf(y, all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]));
+  const format = (a) => a.format ?? ((v) => digits(v));
+  const ticksY = ys.log ? logTicks(ys.from, ys.to, 8, y.base ?? 10) : linearTicks(ys.from, ys.to, 6);
+  const left = Math.max(62, 32 + Math.max(0, ...ticksY.map((t) => textWidth(format(y)(t)))));
   const atX = axis(xs, [left, width - right]), atY = axis(ys, [high - bottom, top]);
   const drawing = svg("svg", {viewBox: `0 0 ${width} ${high}`, width, height: high, class: "plot"});
-  const format = (a) => a.format ?? ((v) => digits(v));
   const mostX = Math.max(3, Math.floor((width - left) / 74));
   const ticksX = x.ticks ?? (xs.log ? logTicks(xs.from, xs.to, mostX, x.base ?? 10) : linearTicks(xs.from, xs.to, mostX));
-  const ticksY = ys.log ? logTicks(ys.from, ys.to, 8, y.base ?? 10) : linearTicks(ys.from, ys.to, 6);
+  let written = 0;  // where the last number ends
   for (const t of ticksX) {
-    drawing.append(svg("line", {class: "grid", x1: atX(t), x2: atX(t), y1: top, y2: high - bottom}),
-      svg("text", {class: "tick", x: atX(t), y: high - bottom + 16, "text-anchor": "middle"}, format(x)(t)));
+    drawing.append(svg("line", {class: "grid", x1: atX(t), x2: atX(t), y1: top, y2: high - bottom}));
+    const text = format(x)(t), half = textWidth(text) / 2;
+    if (atX(t) - half < written || atX(t) + half > width) continue;
+    written = atX(t) + half + 4;
+    drawing.append(svg("text", {class: "tick", x: atX(t), y: high - bottom + 16, "text-anchor": "middle"}, text));
   }
   for (const t of ticksY) {
     drawing.append(svg("line", {class: "grid", x1: left, x2: width - right, y1: atY(t), y2: atY(t)}),
