@@ -168,6 +168,10 @@ class Page(unittest.TestCase):
                     with self.subTest(chapter=chapter, scheme=scheme, width=width):
                         self.tab.size(width, 800, scheme)
                         self.everything_shown(chapter)
+                        if width == 1280:
+                            self.assertEqual(self.tab.js("return [...document.querySelectorAll('.scroll')].filter((s) => s.scrollWidth > s.clientWidth).map((s) => s.textContent.slice(0, 60))"),
+                                             [], "a table must be scrolled")
+                        self.assertNotIn("`", self.tab.js("return document.querySelector('main').innerText"))
                         for check in ("contrast", "graphics", "structure", "width", "drawings", "overlaps", "targets"):
                             self.assertEqual(self.tab.js(f"return checks.{check}()"), [], check)
                         self.tab.shot(f"{chapter}-{width}-{scheme}")
@@ -394,6 +398,17 @@ class Page(unittest.TestCase):
         self.tab.js("document.querySelector('button[aria-label=\"One step back\"]').click()")
         self.assertLess(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
 
+    def test_formula_links(self):
+        """The guess of chapter 1 leads to where the algorithm's own formula stands, for every algorithm that moves bytes."""
+        about = self.tab.js("return rondo.answer({question: 'about'})")
+        self.fresh("#ring")
+        for name, collective, hosts in {a["name"]: (a["name"], c["name"], a["several_hosts_only"]) for c in about["collectives"] if c["name"] != "barrier" for a in c["algorithms"]}.values():
+            self.tab.go(f"#ring?collective={collective}&algorithm={name}&guess=9&ranks=8&per_host={4 if hosts else 16}")
+            href = self.tab.js("return document.querySelector('.verdict a.source').getAttribute('href')")
+            path, _, line = href.partition("#L")
+            self.assertEqual(path, f"../comm/algorithms/{name.replace('-', '_')}.cpp")
+            self.assertIn("Collectives[] = {", (browser.ROOT / path.removeprefix("../")).read_text().splitlines()[int(line) - 1])
+
     def test_ring_labels(self):
         """No label of an arrow lies on another or on a rank, for any algorithm; and where one has no room, the drawing says so."""
         for width in (1280, 360):
@@ -532,6 +547,7 @@ class Page(unittest.TestCase):
                 self.assertEqual(self.tab.js("return document.querySelectorAll('main figure .drawing .series').length"), 2)
                 self.assertEqual(len(self.table("What the runs said")), 2)
                 self.assertIn("Check first", self.tab.js("return document.querySelector('main').innerText"))
+                self.assertNotIn("`", self.tab.js("return document.querySelector('main').innerText"))
                 self.tab.js("""const list = document.querySelector("main select"); list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
                     list.dispatchEvent(new Event("change"));""")
                 self.assertNotIn("guess", self.tab.js("return location.hash"), "the next mistake's answer is shown before the guess")

@@ -236,7 +236,7 @@ export const chapter = {
       for (const drawn of [measured, replayed, caps]) drawn.update();
       const ms = {numeric: true, format: digits};
       rows.update([{label: "Bucket"}, {label: "Tensors", numeric: true}, {label: "Bytes", numeric: true, format: bytes}, {label: "By"}, {label: "Ready, ms", ...ms},
-        {label: "Starts, ms", ...ms}, {label: "Ends, ms", ...ms}, {label: "Exposed, ms", ...ms}, {label: "Holds"}],
+        {label: "Starts, ms", ...ms}, {label: "Ends, ms", ...ms}, {label: "Exposed, ms", ...ms}, {label: "Holds", wide: true}],
         answer.layout.map((b, i) => [String(i), b.tensors, b.bytes, b.algorithm, b.ready_ms, b.launch_ms, b.finish_ms, b.exposed_ms,
           brief(b.pieces.slice(0, 3).map((p) => (p.elements === p.of ? p.tensor : `part of ${p.tensor}`)).join(", ") + (b.tensors > 3 ? ` and ${b.tensors - 3} more` : ""), 90)]));
       capTable.update([{label: "Cap"}, {label: "Buckets", numeric: true}, {label: "Exposed, ms", ...ms}], answer.caps.map((c) => [capName(c.cap_mb), c.buckets, c.exposed_ms]));

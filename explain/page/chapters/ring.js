@@ -29,6 +29,19 @@ function operationOf(about, state) {
   };
 }
 
+/** Where each algorithm says what a rank sends and fetches (`volume`), for each of its collectives. */
+const FORMULAS = {
+  "ring": () => source("comm/algorithms/ring.cpp", "kRingCollectives[] = {"),
+  "one-shot": () => source("comm/algorithms/one_shot.cpp", "kOneShotCollectives[] = {"),
+  "two-shot": () => source("comm/algorithms/two_shot.cpp", "kTwoShotCollectives[] = {"),
+  "one-shot-direct": () => source("comm/algorithms/one_shot_direct.cpp", "kOneShotDirectCollectives[] = {"),
+  "two-shot-direct": () => source("comm/algorithms/two_shot_direct.cpp", "kTwoShotDirectCollectives[] = {"),
+  "tree": () => source("comm/algorithms/tree.cpp", "kTreeCollectives[] = {"),
+  "star": () => source("comm/algorithms/star.cpp", "kStarCollectives[] = {"),
+  "hierarchical": () => source("comm/algorithms/hierarchical.cpp", "kHierarchicalCollectives[] = {"),
+  "hierarchical-tree": () => source("comm/algorithms/hierarchical_tree.cpp", "kHierarchicalTreeCollectives[] = {"),
+};
+
 /** How often S the busiest rank sends, or, where peers read its buffer, reads. */
 function busiest(plan) {
   const most = (field) => plan.bytes.reduce((a, b) => (b[`${field}_by_formula`] > a[`${field}_by_formula`] ? b : a));
@@ -65,9 +78,9 @@ function ask(plan) {
     options: volumeOptions(plan, most),
     because: [
       `It is ${written(most.formula)} = ${commas(most.value * S)} bytes. `,
-      ringSum ? `A chunk is S/N. Each goes N−1 hops while it is summed, and N−1 hops more while the sum is handed out, and all links work in every step. With more ranks the factor comes near 2 and never reaches it: ` :
-        "The counters below come to the same: ",
-      source("comm/algorithms/formulas.hpp", "Amount there_and_back() const"), ".",
+      ringSum ? `A chunk is S/N. Each goes N−1 hops while it is summed, and N−1 hops more while the sum is handed out, and all links work in every step. With more ranks the factor comes near 2 and never reaches it. ` :
+        "The counters below come to the same. ",
+      FORMULAS[plan.algorithm](), " names the formula of each collective, ", source("comm/algorithms/formulas.hpp", "struct Position {"), " has them.",
     ],
   };
 }

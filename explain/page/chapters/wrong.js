@@ -1,6 +1,6 @@
 // Chapter 6: the mistakes that data parallelism invites, each as a broken run beside a healthy one. Both really ran.
 import {picker} from "../lib/controls.js";
-import {el} from "../lib/dom.js";
+import {coded, el} from "../lib/dom.js";
 import {figure, table} from "../lib/figure.js";
 import {Unusable, brief, dataOf, dropPlace, kindOf, numberOf} from "../lib/files.js";
 import {digits} from "../lib/format.js";
@@ -113,7 +113,7 @@ export const chapter = {
       picker(context, "mistake", {label: "Mistake", options: Object.entries(PITFALLS).map(([value, {title}]) => ({value, label: title}))}),
       guess(context, {
         name: "guess", hidden: [curves.root, numbers.root, said, commands, details],
-        ask: () => ({question: about().question, options: about().options.map(([label, right]) => ({label, right})), because: [el("strong", {}, "Symptom: "), about().symptom]}),
+        ask: () => ({question: about().question, options: about().options.map(([label, right]) => ({label, right})), because: [el("strong", {}, "Symptom: "), ...coded(about().symptom)]}),
       }),
       curves.root, said, numbers.root, commands, details,
       dropPlace({
@@ -143,9 +143,9 @@ export const chapter = {
       left.textContent = runs().some((r) => r.curve.some(([, y]) => y > highest())) ? `Losses above ${digits(highest())} lie outside the figure.` : "";
       if (!curves.root.hidden) curves.update();
       said.replaceChildren(...(own.length ? [] : [
-        el("p", {class: "note"}, el("strong", {}, "Check first: "), about().first),
+        el("p", {class: "note"}, el("strong", {}, "Check first: "), coded(about().first)),
         el("p", {}, "How this run was broken: ", about().link())]));
-      numbers.update([{label: "Run"}, {label: "Steps", numeric: true}, {label: "Last loss", numeric: true, format: digits}, {label: "Validation", numeric: true, format: digits}, {label: "Warnings"}, {label: "Error"}],
+      numbers.update([{label: "Run"}, {label: "Steps", numeric: true}, {label: "Last loss", numeric: true, format: digits}, {label: "Validation", numeric: true, format: digits}, {label: "Warnings", wide: true}, {label: "Error", wide: true}],
         runs().map((r) => [r.title, r.curve.length ? r.curve.at(-1)[0] : 0, r.curve.at(-1)?.[1], r.validation_loss, r.warnings.join("; ") || "none", r.error || "none"]));
       points.update([{label: "Run"}, {label: "Step", numeric: true}, {label: "Loss", numeric: true}], runs().flatMap((r) => r.curve.map(([step, loss]) => [r.title, step, loss])));
       commands.replaceChildren(...(own.length ? [] : [

@@ -25,6 +25,11 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** A text of this page as nodes: what stands between backticks is code. */
+export function coded(text) {
+  return text.split("`").map((part, i) => (i % 2 === 1 ? el("code", {}, part) : part));
+}
+
 let ids = 0;
 /** An id that no other element has. */
 export function freshId(stem) {

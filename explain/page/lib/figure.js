@@ -31,7 +31,7 @@ export function figure({name, title, draw, describe, below = []}) {
 }
 
 /**
- * A table. update(columns, rows): columns [{label, numeric, format}], rows of values as they go into the CSV; `mark(row)`
+ * A table. update(columns, rows): columns [{label, numeric, wide, format}] (a wide one has long texts), rows of values as they go into the CSV; `mark(row)`
  * says which rows to emphasise.
  */
 export function table({name, title, mark = null}) {
@@ -46,11 +46,12 @@ export function table({name, title, mark = null}) {
   const update = (newColumns, newRows) => {
     columns = newColumns;
     rows = newRows;
-    head.replaceChildren(el("tr", {}, columns.map((c) => el("th", {scope: "col", class: c.numeric ? "numeric" : null}, c.label))));
+    const kind = (c) => (c.numeric ? "numeric" : c.wide ? "wide" : null);
+    head.replaceChildren(el("tr", {}, columns.map((c) => el("th", {scope: "col", class: kind(c)}, c.label))));
     body.replaceChildren(...rows.map((row) => el("tr", {class: mark && mark(row) ? "marked" : null}, row.map((value, i) => {
       const c = columns[i];
       const text = value === null || value === undefined ? "" : c.format ? c.format(value) : String(value);
-      return el(i === 0 ? "th" : "td", {scope: i === 0 ? "row" : null, class: c.numeric ? "numeric" : null}, text);
+      return el(i === 0 ? "th" : "td", {scope: i === 0 ? "row" : null, class: kind(c)}, text);
     }))));
   };
   return {root, update};

@@ -1,5 +1,5 @@
 // The guess before the answer. What is in `hidden` stays hidden until the reader has guessed, or asked to be shown.
-import {el, freshId} from "./dom.js";
+import {coded, el, freshId} from "./dom.js";
 import {whole} from "./state.js";
 
 const SHOWN = 9;  // without a guess
@@ -28,7 +28,7 @@ export function guess(context, {name, ask, hidden = []}) {
     if (text !== shown) {
       const focused = options.contains(document.activeElement) ? [...options.children].indexOf(document.activeElement) : -1;
       shown = text;
-      question.replaceChildren(el("strong", {}, "Your guess: "), asked.question);
+      question.replaceChildren(el("strong", {}, "Your guess: "), ...coded(asked.question));
       options.replaceChildren(
         ...asked.options.map((o, i) =>
           el("button", {
