@@ -1,6 +1,7 @@
 // A plan as JSON: everything that the text shows, uncut.
 #include <nlohmann/json.hpp>
 
+#include "comm/plan/candidate_json.hpp"
 #include "comm/plan/plan.hpp"
 
 namespace rondo::plan {
@@ -29,20 +30,6 @@ ordered_json schedule_json(const schedule::Schedule& s) {
     steps.push_back(std::move(one));
   }
   return {{"rank", s.rank}, {"steps", std::move(steps)}};
-}
-
-ordered_json candidate_json(const tuner::Candidate& c) {
-  return {{"algorithm", name(c.algorithm)},
-          {"predicted_us", c.price.total_us()},
-          {"overhead_us", c.price.overhead_us},
-          {"latency_us", c.price.latency_us},
-          {"slots_us", c.price.slots_us},
-          {"memory_us", c.price.memory_us},
-          {"reduce_us", c.price.reduce_us},
-          {"process_copy_us", c.price.process_copy_us},
-          {"wire_us", c.price.wire_us},
-          {"correction", c.price.correction},
-          {"refused", c.refusal == nullptr ? ordered_json() : ordered_json(c.refusal)}};
 }
 
 ordered_json bytes_json(const RankBytes& b) {

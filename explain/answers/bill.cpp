@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "comm/algorithms/algorithm.hpp"
+#include "comm/plan/candidate_json.hpp"
 #include "comm/tuner/choose.hpp"
 #include "explain/answers/answers.hpp"
-#include "explain/answers/price_json.hpp"
 #include "explain/operation.hpp"
 
 namespace rondo::explain {
@@ -34,7 +34,7 @@ Json candidates_json(const plan::PlanRequest& r, uint64_t size) {
   Json list = Json::array();
   for (const tuner::Candidate& c :
        tuner::candidates(r.collective, r.ranks, bytes, available, true, r.links)) {
-    Json one = price_json(c);
+    Json one = plan::candidate_json(c);
     one["terms"] = terms_json(tuner::terms_of({.collective = r.collective,
                                                .algorithm = c.algorithm,
                                                .ranks = r.ranks,

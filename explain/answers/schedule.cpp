@@ -2,10 +2,10 @@
 // formula: what chapter 1 draws. The schedules are those that a communicator runs, and proved before they are shown.
 #include <algorithm>
 
+#include "comm/plan/candidate_json.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
 #include "explain/answers/answers.hpp"
-#include "explain/answers/price_json.hpp"
 #include "explain/operation.hpp"
 
 namespace rondo::explain {
@@ -141,7 +141,7 @@ Result<Json> schedule_steps(const PageRequest& request) {
               {"bytes", list_of(plan.bytes, bytes_json)},
               {"bytes_match", plan.bytes_match()},
               {"predicted_us", plan.predicted_us()},
-              {"candidates", list_of(plan.candidates, price_json)},
+              {"candidates", list_of(plan.candidates, plan::candidate_json)},
               {"verification", verification_json(plan)}};
 }
 

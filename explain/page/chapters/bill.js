@@ -60,8 +60,8 @@ function partsOf(bill, candidate) {
 
 function formula(bill, row, algorithm) {
   const c = timesOf(row, algorithm);
-  const big = partsOf(bill, c).sort((a, b) => b[3] - a[3]).filter(([, , , us]) => us > 0.005 * c.us).slice(0, 4);
-  return `${time(c.us)} = ${big.map(([, , , us]) => time(us)).join(" + ")}${partsOf(bill, c).length > big.length ? " + …" : ""}: ${big.map(([what, count]) => (count === "1" || count === "" ? what : `${count} ${what.replace(/^bytes /, "")}`)).join("; ")}.`;
+  const big = partsOf(bill, c).sort((a, b) => b[3] - a[3]).filter(([, , , us]) => us > 0.005 * c.predicted_us).slice(0, 4);
+  return `${time(c.predicted_us)} = ${big.map(([, , , us]) => time(us)).join(" + ")}${partsOf(bill, c).length > big.length ? " + …" : ""}: ${big.map(([what, count]) => (count === "1" || count === "" ? what : `${count} ${what.replace(/^bytes /, "")}`)).join("; ")}.`;
 }
 
 export const chapter = {
@@ -91,7 +91,7 @@ export const chapter = {
     });
     const series = () => usable(lines.rows[0]).map((c) => c.algorithm).sort((a, b) => COLOURS[a] - COLOURS[b]).map((name) => ({
       name, colour: COLOURS[name] ?? 7, strong: name === algorithm,
-      points: lines.rows.map((r) => ({x: r.size_bytes, y: timesOf(r, name).us})),
+      points: lines.rows.map((r) => ({x: r.size_bytes, y: timesOf(r, name).predicted_us})),
     }));
     const names = el("div");
     const times = figure({
@@ -126,7 +126,7 @@ export const chapter = {
         return {
           question: `${state.collective}, ${commas(state.ranks)} ranks, ${binary(state.size)}: which is the fastest?`,
           options: some.map((c) => c.algorithm).sort((a, b) => COLOURS[a] - COLOURS[b]).map((name) => ({label: name, right: name === best.algorithm})),
-          because: [`${best.algorithm} takes ${time(best.us)}`, second ? `, ${second.algorithm}, the next, ${time(second.us)}` : "",
+          because: [`${best.algorithm} takes ${time(best.predicted_us)}`, second ? `, ${second.algorithm}, the next, ${time(second.predicted_us)}` : "",
             ". Small messages pay for hops, large ones for bytes; make the size larger and smaller. The prices: ", source("comm/tuner/cost.hpp", "Price price(const Question& question"), "."],
         };
       }}),
@@ -136,20 +136,20 @@ export const chapter = {
       names.replaceChildren(legend(series()));
       won.replaceChildren(el("strong", {}, "Where each is the fastest: "), winnersText());
       const volumes = new Map(at.volumes.map((v) => [v.algorithm, v]));
-      const best = usable(row)[0].us;
+      const best = usable(row)[0].predicted_us;
       const sent = (v) => (v === undefined ? null : (v.sent > 0 ? v.sent : v.fetched) * state.size);
       const said = (v) => (v === undefined ? "" : written(v.sent > 0 ? v.sent_formula : v.fetched_formula));
       compared.update(
         [{label: "Algorithm"}, {label: "Time", numeric: true, format: time}, {label: "Times the fastest", numeric: true, format: (v) => digits(v)},
           {label: "Busiest rank moves", numeric: true, format: bytes}, {label: "Formula"}, {label: "algbw", numeric: true, format: bandwidth}, {label: "busbw", numeric: true, format: bandwidth}],
         usable(row).map((c) => {
-          const v = volumes.get(c.algorithm), speed = state.size / c.us * 1e6;
-          return state.collective === "barrier" ? [c.algorithm, c.us, c.us / best, null, "", null, null] :
-            [c.algorithm, c.us, c.us / best, sent(v), said(v), speed, speed * at.bus_factor];
+          const v = volumes.get(c.algorithm), speed = state.size / c.predicted_us * 1e6;
+          return state.collective === "barrier" ? [c.algorithm, c.predicted_us, c.predicted_us / best, null, "", null, null] :
+            [c.algorithm, c.predicted_us, c.predicted_us / best, sent(v), said(v), speed, speed * at.bus_factor];
         }));
       sentence.textContent = formula(at, row, algorithm);
       parts.update([{label: "What"}, {label: "How many", numeric: true}, {label: "Price", numeric: true}, {label: "Time", numeric: true, format: time}],
-        [...partsOf(at, timesOf(row, algorithm)), ["together", "", "", timesOf(row, algorithm).us]]);
+        [...partsOf(at, timesOf(row, algorithm)), ["together", "", "", timesOf(row, algorithm).predicted_us]]);
     });
   },
 };
@@ -160,7 +160,7 @@ function busSection(context) {
   let points = [];
   const measure = () => FEWER.map((n) => {
     const bill = context.answer({question: "bill", collective: "all_reduce", ranks: n, per_host: 1, latency_us: 1, bytes_per_second: SLOW, sizes: [2 ** 30]});
-    const us = timesOf(bill.rows[0], RING).us;
+    const us = timesOf(bill.rows[0], RING).predicted_us;
     return {n, algbw: 2 ** 30 / us * 1e6, busbw: 2 ** 30 / us * 1e6 * bill.bus_factor, factor: bill.bus_factor};
   });
   const lines = () => [

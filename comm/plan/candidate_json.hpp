@@ -1,14 +1,16 @@
-// A prediction's parts as JSON; shared by the questions with prices.
+// An algorithm's predicted time, in parts, as JSON: a row of rondo-plan --json, and of what the page asks for.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include "comm/tuner/choose.hpp"
-#include "explain/request.hpp"
 
-namespace rondo::explain {
+namespace rondo::plan {
 
-inline Json price_json(const tuner::Candidate& c) {
+inline nlohmann::ordered_json candidate_json(const tuner::Candidate& c) {
+  using nlohmann::ordered_json;
   return {{"algorithm", name(c.algorithm)},
-          {"us", c.price.total_us()},
+          {"predicted_us", c.price.total_us()},
           {"overhead_us", c.price.overhead_us},
           {"latency_us", c.price.latency_us},
           {"slots_us", c.price.slots_us},
@@ -17,7 +19,7 @@ inline Json price_json(const tuner::Candidate& c) {
           {"process_copy_us", c.price.process_copy_us},
           {"wire_us", c.price.wire_us},
           {"correction", c.price.correction},
-          {"refused", c.refusal == nullptr ? Json() : Json(c.refusal)}};
+          {"refused", c.refusal == nullptr ? ordered_json() : ordered_json(c.refusal)}};
 }
 
-}  // namespace rondo::explain
+}  // namespace rondo::plan
