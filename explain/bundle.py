@@ -9,6 +9,7 @@ that builds it gets into the page.
 import base64
 import hashlib
 import json
+import os
 import pathlib
 import re
 import sys
@@ -96,6 +97,17 @@ def data_blocks():
     return "\n".join(blocks)
 
 
+def tree_address():
+    """Where links to sources begin: RONDO_SOURCES, the address of a tree on the web that shows lines, else the tree that the page lies in."""
+    address = os.environ.get("RONDO_SOURCES", "")
+    if address and not re.fullmatch(r"https?://[^\s\"'<>&?#]+/", address):
+        raise Fault(f"RONDO_SOURCES is '{address}': give the address of a tree that ends with a slash, such as https://HOST/rondo/blob/main/")
+    sentence = ("File names lead to the sources on the web." if address else
+                "File names lead to the sources, if this page lies in <code>build/</code> of a checkout. A browser opens a file at its beginning: "
+                "the number after the name is the line.")
+    return address or "../", sentence
+
+
 def hash_of(text):
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
@@ -105,7 +117,8 @@ def bundle(wasm):
     modules = modules_of((page / "main.js").resolve())
     script = '"use strict";\n' + "".join(wrapped(m) for m in modules)
     lines = json.dumps(source_lines(modules), sort_keys=True)
-    script = script.replace('"SOURCE_LINES"', lines).replace('"PAGE_VERSION"', json.dumps(version()))
+    tree, sources = tree_address()
+    script = script.replace('"SOURCE_LINES"', lines).replace('"SOURCE_TREE"', json.dumps(tree)).replace('"PAGE_VERSION"', json.dumps(version()))
     if "</script" in script.lower():
         raise Fault("a module contains '</script', which would end the script")
     style = "\n" + (page / "style.css").read_text(encoding="utf-8")
@@ -120,6 +133,7 @@ def bundle(wasm):
         "WASM": base64.b64encode(packed).decode(),
         "DATA": data_blocks(),
         "VERSION": version(),
+        "SOURCES": sources,
     }
     template = (page / "index.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda m: parts[m[1]], template), len(packed)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """page_bytes_test.py: a copy of the tree in another folder, compiled anew, gives the page of this tree byte by byte; and a build that
 cannot be right ends with a sentence: a source link whose text is gone, a module form that the bundler does not know."""
+import os
 import pathlib
 import shutil
 import subprocess
@@ -29,6 +30,12 @@ def refuses(copy, edit, sentence):
     check(not (copy / "build/bad.html").exists(), "a bad page was written")
 
 
+def links_to(copy, address):
+    """A bundle of the copy with this address of the sources."""
+    return subprocess.run([copy / "explain/bundle.py", copy / "build/page/rondo.wasm", copy / "build/web.html"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "RONDO_SOURCES": address})
+
+
 def main():
     page = browser.built_page()
     with tempfile.TemporaryDirectory() as folder:
@@ -44,6 +51,12 @@ def main():
         refuses(copy, lambda t: t.replace('"kRing{"', '"kRingThatIsGone{"'), "no line of comm/algorithms/ring.cpp has the text 'kRingThatIsGone{' any more")
         refuses(copy, lambda t: t.replace("export const chapter", "export default"), "is not a form that explain/bundle.py knows")
         refuses(copy, lambda t: t.replace('from "../lib/dom.js"', 'from "../lib/gone.js"'), "there is no module page/lib/gone.js")
+        done = links_to(copy, "https://host.example/rondo/blob/main/")
+        check(done.returncode == 0, done.stderr)
+        web = (copy / "build/web.html").read_text()
+        check('TREE = "https://host.example/rondo/blob/main/"' in web and "to the sources on the web" in web, "the links do not lead to RONDO_SOURCES")
+        for bad in ("host.example/", "https://host.example/rondo", 'https://host.example/"/'):
+            check("RONDO_SOURCES is" in links_to(copy, bad).stderr, f"'{bad}' is taken as the address of a tree")
     print(f"{page.stat().st_size} bytes, the same in another folder")
 
 
