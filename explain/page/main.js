@@ -19,6 +19,10 @@ function themeButton() {
     button.setAttribute("aria-label", dark() ? "Use light colours" : "Use dark colours");
   };
   show();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    show();
+    document.dispatchEvent(new Event("rondo-redraw"));
+  });
   return button;
 }
 

@@ -4,8 +4,13 @@
   const short = (element) => `${element.tagName.toLowerCase()}${element.id ? `#${element.id}` : ""}.${[...element.classList].join(".")} "${element.textContent.trim().slice(0, 40)}"`;
 
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const known = new Map();  // few colours, many elements
   /** [r, g, b, a] of any colour that CSS has. */
   function rgba(colour) {
+    if (!known.has(colour)) known.set(colour, drawn(colour));
+    return known.get(colour);
+  }
+  function drawn(colour) {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = colour;
     canvas.fillRect(0, 0, 1, 1);
@@ -129,11 +134,14 @@
     return [...bad].slice(0, 5);
   }
 
+  /** Tables that a wide window has no room for. */
+  const scrolled = () => [...document.querySelectorAll(".scroll")].filter((e) => shown(e) && e.scrollWidth > e.clientWidth).map((e) => `${short(e)} must be scrolled`);
+
   /** Targets for a finger: 24 pixels at least (WCAG 2.2, AA), but links in a text. */
   function targets() {
     return [...document.querySelectorAll("button, select, input, #chapters a")].filter(shown).filter((e) => e.getBoundingClientRect().height < 23.5 && e.type !== "checkbox" && e.type !== "file")
       .map((e) => `${short(e)} is ${e.getBoundingClientRect().height.toFixed(0)} high`);
   }
 
-  globalThis.checks = {contrast, graphics, structure, width, drawings, overlaps, targets};
+  globalThis.checks = {contrast, graphics, structure, width, drawings, overlaps, scrolled, targets};
 })();
