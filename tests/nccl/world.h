@@ -86,6 +86,13 @@ static inline ncclUniqueId id_of_launch(int rank) {
   return id;
 }
 
+/* By rank 0, after all have met. */
+static inline void forget_id_of_launch(void) {
+  char path[64];
+  snprintf(path, sizeof path, "/tmp/rondo-nccl-test-%d", (int)getppid());
+  unlink(path);
+}
+
 typedef void (*Body)(World* world);
 
 struct Thread {
@@ -129,11 +136,7 @@ static inline void run_process(Body body) {
   expect(__LINE__, world.size >= 1 && world.size <= kMostRanks && world.ranks[0] >= 0);
   const ncclUniqueId id = id_of_launch(world.ranks[0]);
   expect_ok(__LINE__, ncclCommInitRank(&world.comms[0], world.size, id, world.ranks[0]));
-  if (world.ranks[0] == 0) {
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/rondo-nccl-test-%d", (int)getppid());
-    unlink(path);
-  }
+  if (world.ranks[0] == 0) forget_id_of_launch();
   body(&world);
   expect_ok(__LINE__, ncclCommDestroy(world.comms[0]));
 }
