@@ -36,20 +36,6 @@ MadeTransport connect_host(const Config& config, int local_rank, const HostSizes
   return transport::pace(std::move(*made), *transport::parse_pace(config.pace));
 }
 
-/// RONDO_PORTS for UCX, which listens at one port for each worker, and where none is free tries for ever.
-Result<std::string> ports_for_workers(const std::string& address, int workers) {
-  auto range = port_range();
-  if (!range.ok()) return range.status();
-  if (range->first == 0) return std::string();
-  std::vector<TcpListener> free;
-  for (int i = 0; i < workers; ++i) {
-    auto listener = listen_anywhere(address);
-    if (!listener.ok()) return listener.status();
-    free.push_back(std::move(*listener));
-  }
-  return fmt::format("{}-{}", range->first, range->last);
-}
-
 /// `near`, and links over UCX to the ranks of other hosts.
 MadeTransport connect_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
                             std::unique_ptr<transport::Transport> near) {
@@ -57,14 +43,15 @@ MadeTransport connect_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
   const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
   auto chosen = chosen_interface();
   if (!chosen.ok()) return chosen.status();
-  auto ports = ports_for_workers(here.address, sizes.fifos.channels);
+  auto ports = port_range();
   if (!ports.ok()) return ports.status();
   auto opened = transport::ucx::open({.channels = sizes.fifos.channels,
                                       .depth = sizes.depth,
                                       .slot_bytes = sizes.slot_bytes,
                                       .interface = here.interface,
                                       .all_rdma = !chosen->has_value(),
-                                      .ports = std::move(*ports)});
+                                      .first_port = ports->first,
+                                      .last_port = ports->last});
   if (!opened.ok()) return opened.status();
   auto addresses = bootstrap.all_gather((*opened)->address());
   if (!addresses.ok()) return addresses.status();

@@ -1,6 +1,8 @@
 // The UCX transport's own promises: what happens to the links when a peer is killed, leaves, or
 // writes nonsense, what flushed() guarantees, and how a transport ends.
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include "tests/harness/contains.hpp"
 #include "tests/transport/child.hpp"
 #include "tests/transport/ranks.hpp"
+#include "transport/memory/unique_fd.hpp"
 #include "transport/ucx/context.hpp"
 #include "transport/ucx/endpoint.hpp"
 #include "transport/ucx/factory.hpp"
@@ -264,6 +267,40 @@ TEST_CASE("settings that make no sense are refused; devices that do not exist ar
   if (std::getenv("UCX_NET_DEVICES") == nullptr) {
     CHECK_THAT(ucx::open(nowhere).status().message(), testing::contains("rondo-none"));
   }
+}
+
+/// Listens at the port of loopback, or at any for 0; returns the port.
+int take_port(UniqueFd& socket, int port) {
+  socket = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  socklen_t bytes = sizeof address;
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket.get(), any, bytes) != 0 || ::listen(socket.get(), 1) != 0) return -1;
+  return ::getsockname(socket.get(), any, &bytes) == 0 ? ntohs(address.sin_port) : -1;
+}
+
+// UCX alone would look for one without end.
+TEST_CASE("where no port of the range is free, that is an error") {
+  if (no_ucx() || std::getenv("UCX_TCP_PORT_RANGE") != nullptr) return;
+  UniqueFd first, second;
+  int port = 0;
+  do {
+    port = take_port(first, 0);
+    REQUIRE(port > 0);
+  } while (port == 65535 || take_port(second, port + 1) < 0);
+  ucx::Settings taken = settings(1000);
+  taken.first_port = port;
+  taken.last_port = port + 1;
+  const Status status = ucx::open(taken).status();
+  CHECK(status.code() == Code::kResourceExhausted);
+  CHECK_THAT(status.message(), testing::contains("RONDO_PORTS is " + std::to_string(port) + "-"));
+  second.reset();
+  CHECK(ucx::open(taken).status().to_string() == Status().to_string());
+  taken.channels = 2;
+  CHECK(ucx::open(taken).status().code() == Code::kResourceExhausted);
 }
 
 TEST_CASE("what has flushed arrives although its rank calls progress() no more") {

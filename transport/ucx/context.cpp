@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "transport/ucx/rdma.hpp"
@@ -30,6 +31,10 @@ Status validate(const Settings& settings) {
   if (settings.slot_bytes < 1 || settings.slot_bytes > std::numeric_limits<uint32_t>::max()) {
     return refuse("slot_bytes", settings.slot_bytes, "1..2^32-1");
   }
+  if (settings.first_port < 0 || settings.first_port > settings.last_port ||
+      settings.last_port > 65535) {
+    return refuse("last_port", static_cast<size_t>(settings.last_port), "first_port..65535");
+  }
   return {};
 }
 
@@ -42,7 +47,7 @@ UcxContext::UcxContext(const Settings& settings) : settings_(settings), owner_(:
 UcxContext::~UcxContext() {
   if (abandoned_ || is_forked_copy()) return;
   for (const ucp_worker_h worker : workers_) calls_->worker_destroy(worker);
-  if (context_ != nullptr) calls_->cleanup(context_);
+  for (const ucp_context_h context : contexts_) calls_->cleanup(context);
 }
 
 bool UcxContext::is_forked_copy() const { return ::getpid() != owner_; }
@@ -54,7 +59,6 @@ Status UcxContext::failed(const std::string& doing, ucs_status_t status) const {
 Status UcxContext::open() {
   RONDO_TRY(validate(settings_));
   calls_ = RONDO_TRY(load_ucx());
-  RONDO_TRY(make_context());
   unsigned major = 0, minor = 0, release = 0;
   calls_->get_version(&major, &minor, &release);
   const AddressHeader header{.magic = kAddressMagic,
@@ -64,11 +68,17 @@ Status UcxContext::open() {
                              .depth = settings_.depth,
                              .slot_bytes = settings_.slot_bytes};
   address_.assign(reinterpret_cast<const char*>(&header), sizeof(header));
-  for (int channel = 0; channel < settings_.channels; ++channel) RONDO_TRY(make_worker());
+  const bool has_ports = settings_.first_port != 0 && !user_has_set("UCX_TCP_PORT_RANGE");
+  if (!has_ports) RONDO_TRY(make_context(0));
+  for (int channel = 0; channel < settings_.channels; ++channel) {
+    RONDO_TRY(has_ports ? make_worker_at_a_port() : make_worker());
+    RONDO_TRY(append_address(workers_.back()));
+  }
   return {};
 }
 
-Status UcxContext::configure(ucp_config_t* config) {
+/// `port`: to listen at; 0: any.
+Status UcxContext::configure(ucp_config_t* config, int port) {
   const auto set = [&](const char* variable, const char* name, const std::string& value) {
     if (user_has_set(variable)) return Status();
     const ucs_status_t status = calls_->config_modify(config, name, value.c_str());
@@ -89,7 +99,7 @@ Status UcxContext::configure(ucp_config_t* config) {
   // An event can be that a peer died, after which UCX aborts at the next one that it got along with it
   // (assertion in tcp_iface.c).
   set_tcp("MAX_POLL", "1");
-  if (!settings_.ports.empty()) set_tcp("PORT_RANGE", settings_.ports);
+  if (port != 0) set_tcp("PORT_RANGE", std::to_string(port));
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
   const char* const chosen = std::getenv("UCX_NET_DEVICES");
   if (!is_tcp_only(chosen != nullptr ? chosen : devices)) return {};
@@ -104,23 +114,26 @@ Status UcxContext::configure(ucp_config_t* config) {
   return {};
 }
 
-Status UcxContext::make_context() {
+Status UcxContext::make_context(int port) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = calls_->config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return failed("reading its configuration", status);
-  const Status configured = configure(config);
+  ucp_context_h context = nullptr;
+  const Status configured = configure(config, port);
   if (configured.ok()) {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = UCP_FEATURE_TAG;
     params.mt_workers_shared = 1;
-    status = calls_->init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+    status = calls_->init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context);
   }
   calls_->config_release(config);
   RONDO_TRY(Status(configured));
-  if (status == UCS_OK) return {};
+  if (status == UCS_OK) {
+    contexts_.push_back(context);
+    return {};
+  }
   const char* const devices = std::getenv("UCX_NET_DEVICES");
-  context_ = nullptr;
   return failed("opening network devices (" +
                     (devices != nullptr            ? std::string(devices)
                      : settings_.interface.empty() ? "all"
@@ -129,15 +142,37 @@ Status UcxContext::make_context() {
                 status);
 }
 
-Status UcxContext::make_worker() {
+ucs_status_t UcxContext::create_worker() {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h worker = nullptr;
-  const ucs_status_t status = calls_->worker_create(context_, &params, &worker);
-  if (status != UCS_OK) return failed("creating a worker", status);
-  workers_.push_back(worker);
-  return append_address(worker);
+  const ucs_status_t status = calls_->worker_create(contexts_.back(), &params, &worker);
+  if (status == UCS_OK) workers_.push_back(worker);
+  return status;
+}
+
+Status UcxContext::make_worker() {
+  const ucs_status_t status = create_worker();
+  return status == UCS_OK ? Status() : failed("creating a worker", status);
+}
+
+// Where no port of a range is free, UCX tries them for ever; of a single port it says that it is taken.
+// The port is a setting of the context: so this worker has one of its own.
+Status UcxContext::make_worker_at_a_port() {
+  const int ports = settings_.last_port - settings_.first_port + 1;
+  const int start = static_cast<int>(std::random_device{}() % static_cast<unsigned>(ports));
+  for (int i = 0; i < ports; ++i) {
+    RONDO_TRY(make_context(settings_.first_port + (start + i) % ports));
+    const ucs_status_t status = create_worker();
+    if (status == UCS_OK) return {};
+    calls_->cleanup(contexts_.back());
+    contexts_.pop_back();
+    if (status != UCS_ERR_BUSY) return failed("creating a worker", status);
+  }
+  return {Code::kResourceExhausted, "RONDO_PORTS is " + std::to_string(settings_.first_port) + "-" +
+                                        std::to_string(settings_.last_port) +
+                                        ", and none of them is free for UCX: give it more ports"};
 }
 
 Status UcxContext::append_address(ucp_worker_h worker) {

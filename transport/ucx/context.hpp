@@ -12,7 +12,7 @@
 
 namespace rondo::transport::ucx {
 
-/// Owns the context and one worker per channel. Each worker is used by one thread at a time. In a
+/// Owns one worker per channel, and their context, or one for each where it has its own port. Each worker is used by one thread at a time. In a
 /// forked child the destructor leaves them alone.
 class UcxContext final : public Opened {
  public:
@@ -35,16 +35,18 @@ class UcxContext final : public Opened {
   void abandon() { abandoned_ = true; }
 
  private:
-  Status configure(ucp_config_t* config);
-  Status make_context();
+  Status configure(ucp_config_t* config, int port);
+  Status make_context(int port);
+  ucs_status_t create_worker();
   Status make_worker();
+  Status make_worker_at_a_port();
   Status append_address(ucp_worker_h worker);
   Status failed(const std::string& doing, ucs_status_t status) const;
 
   const Settings settings_;
   const pid_t owner_;
   const Calls* calls_ = nullptr;
-  ucp_context_h context_ = nullptr;
+  std::vector<ucp_context_h> contexts_;
   std::vector<ucp_worker_h> workers_;
   std::string address_;
   size_t uncopied_bytes_ = std::numeric_limits<size_t>::max();

@@ -21,7 +21,8 @@ struct UcxSettings {
   /// With RDMA devices (rdma.hpp), unless the user has set UCX_NET_DEVICES; empty: UCX decides.
   std::string interface {};
   bool all_rdma = false;  // also devices that do not belong to that interface
-  std::string ports{};    // UCX_TCP_PORT_RANGE, as in "20000-20100"; empty: any
+  /// Ports to listen at over TCP, unless the user has set UCX_TCP_PORT_RANGE; 0: any.
+  int first_port = 0, last_port = 0;
 };
 using Settings = UcxSettings;  // a type's own name is unique in the project
 
@@ -42,7 +43,7 @@ class Opened {
 };
 
 /// Loads UCX where that has not happened. Errors: kUnavailable with the packages to install,
-/// kInvalidArgument, kSystem with UCX's reason.
+/// kInvalidArgument, kResourceExhausted where too few ports are free, kSystem with UCX's reason.
 Result<std::unique_ptr<Opened>> open(const Settings& settings);
 
 /// `peers`: one per rank. The Transport has links to the peers with an address; memory and a
