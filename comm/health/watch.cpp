@@ -341,8 +341,14 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
 }
 
 std::string Watch::name_of(int rank) const {
-  if (!board_.is_local(rank)) return board_.name_of(rank);
   const RankState& s = board_.state(rank);
+  if (!board_.is_local(rank)) {
+    std::string name = board_.name_of(rank);
+    // As its host's agent has seen it. Relaxed: a fact by itself.
+    const auto letter = static_cast<char>(s.process.load(std::memory_order_relaxed));
+    if (is_stopped(letter)) name.insert(name.size() - 1, ", " + words_of(letter));  // before ')'
+    return name;
+  }
   const int pid = s.pid.load(std::memory_order_relaxed);
   std::string state = " of another PID namespace";
   if (base::proc_shows(s.pid_namespace.load(std::memory_order_relaxed))) {

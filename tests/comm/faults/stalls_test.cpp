@@ -71,6 +71,8 @@ TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
   Config config;
   config.timeout = std::chrono::seconds{2};
   for (const int victim : {0, 1, 2, 3}) {
+    // With such a rank its host's agent stands still, which alone can tell the others why.
+    const bool has_agent = ranks_on(kFour, kFour[static_cast<size_t>(victim)], true)[0] == victim;
     double longest = 0;
     for (const size_t index : {0, 1}) {
       const Operation& operation = operations()[index];
@@ -81,13 +83,16 @@ TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
       std::vector<int> survivors = {0, 1, 2, 3};
       std::erase(survivors, victim);
       const double took = gang.check(
-          stopped_ns, {.survivors = survivors,
-                       .codes = {Code::kTimeout},
-                       .says = {"rank " + std::to_string(victim) + " (pid " +
-                                    std::to_string(gang.ranks().pid(victim)),
-                                operation.names[0]},
-                       .one_of = {"stands still", "stopped by a signal", "has not called it"},
-                       .within_s = 3});
+          stopped_ns,
+          {.survivors = survivors,
+           .codes = {Code::kTimeout},
+           .says = {"rank " + std::to_string(victim) + " (pid " +
+                        std::to_string(gang.ranks().pid(victim)),
+                    operation.names[0]},
+           .one_of = has_agent ? std::vector<std::string>{"stands still", "stopped by a signal",
+                                                          "has not called it"}
+                               : std::vector<std::string>{"stopped by a signal"},
+           .within_s = 3});
       CHECK(took > 1.9);
       longest = std::max(longest, took);
     }
