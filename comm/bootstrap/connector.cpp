@@ -89,8 +89,12 @@ Status Connector::suspect(const Status& why, Deadline::Time since) {
     return why;
   }
   if (!has_warned_) {
-    log(LogLevel::kWarn, "rank " + std::to_string(meeting_.identity.rank) +
-                             " still waits for rank 0: " + why.message());
+    const int rank = meeting_.identity.rank;  // rank 0 looks who is at its place
+    log(LogLevel::kWarn,
+        "rank " + std::to_string(meeting_.number_of(rank)) +
+            (rank == 0 ? " cannot listen yet: "
+                       : " still waits for rank " + std::to_string(meeting_.number_of(0)) + ": ") +
+            why.message());
   }
   has_warned_ = true;
   return {};
