@@ -581,6 +581,11 @@ class Page(unittest.TestCase):
             self.assertEqual([row[0] for row in rows()], ["one.json", "two.json"])
             self.assertIn("<img src=x", rows()[0][4])
             self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+            long = {**run, "steps": [{"step": n, "loss": 5 / n} for n in range(1, 1001)]}
+            self.assertIn("1,000 losses, of which 334 are shown", self.drop("long.json", json.dumps(long)))
+            self.assertIn("long.json: 334 of 1,000 losses are shown, one in 3.", self.tab.js("return document.querySelector('main').innerText"))
+            self.drop("four.json", json.dumps(run))
+            self.assertIn("one.json is no longer shown: 4 runs are the most.", self.drop("five.json", json.dumps(run)))
             self.press("Back to the recorded runs")
             self.assertEqual(rows(), before)
 
@@ -759,11 +764,19 @@ class Page(unittest.TestCase):
         self.tab.wait("document.querySelector('.said').textContent.includes('dropped.json: 10 measurements')", "the drop is not taken")
 
     def test_print(self):
-        self.everything_shown(self.chapters[0])
-        self.tab.cdp("Emulation.setEmulatedMedia", media="print")
-        self.assertEqual(self.tab.js("return document.querySelector('.controls').checkVisibility()"), False)
-        self.assertTrue(self.tab.js("return document.querySelector('figure svg').checkVisibility()"))
-        self.tab.cdp("Emulation.setEmulatedMedia", media="")
+        """On a sheet of A4 nothing is cut, and it says what was set."""
+        self.tab.size(760, 1000)
+        for chapter in self.chapters:
+            with self.subTest(chapter=chapter):
+                self.everything_shown(chapter)
+                self.tab.cdp("Emulation.setEmulatedMedia", media="print")
+                self.tab.settle()
+                self.tab.shot(f"{chapter}-print")
+                seen = self.tab.js("""return [...document.querySelectorAll("nav, button.save, button.plain, .drop, input[type=range]")].filter((e) => e.checkVisibility()).length""")
+                cut = self.tab.js("return [...checks.scrolled(), ...checks.width(), ...checks.drawings()]")
+                drawn = self.tab.js("return document.querySelector('figure svg').checkVisibility() && [...document.querySelectorAll('.control select, .control output')].every((e) => e.checkVisibility())")
+                self.tab.cdp("Emulation.setEmulatedMedia", media="")
+                self.assertEqual((seen, cut, drawn), (0, [], True))
 
 
 if __name__ == "__main__":

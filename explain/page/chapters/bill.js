@@ -118,7 +118,7 @@ export const chapter = {
         slider(context, "ranks", {label: "Ranks", values: RANKS}),
         slider(context, "per_host", {label: "Ranks on a host", values: PER_HOST, format: (v, s) => (v >= s.ranks ? "all: no network" : String(v))}),
         slider(context, "latency", {label: "Latency of the network", values: LATENCIES, format: time}),
-        slider(context, "bandwidth", {label: "Bandwidth of a host's link", values: BANDWIDTHS, format: (v) => `${digits(v)} GB/s`}),
+        slider(context, "bandwidth", {label: "Bandwidth of a host", values: BANDWIDTHS, format: (v) => `${digits(v)} GB/s`}),
         slider(context, "size", {label: "Size", values: SIZES, format: binary})),
       guess(context, {name: "guess", hidden: [answer], ask: (state) => {
         const some = usable(row);

@@ -127,9 +127,10 @@ export const chapter = {
       names.replaceChildren(legend(series()));
       picture.update();
       const ms = {numeric: true, format: digits}, share = {numeric: true, format: percent};
+      const both = answer.rows.some((r) => r.hierarchical);
       numbers.update([{label: "Ranks"}, {label: "Hosts", numeric: true}, {label: "Sent by each", numeric: true, format: bytes}, {label: "Compute, ms", ...ms}, {label: "Flat, ms", ...ms},
-        {label: "Efficiency", ...share}, {label: "Hierarchical, ms", ...ms}, {label: "Efficiency, hierarchical", ...share}],
-        answer.rows.map((r) => [String(r.ranks), r.hosts, r.sent_bytes, r.compute_ms, r.flat.comm_ms, r.flat.efficiency, r.hierarchical?.comm_ms, r.hierarchical?.efficiency]));
+        {label: "Efficiency", ...share}, ...(both ? [{label: "Hierarchical, ms", ...ms}, {label: "Efficiency, hierarchical", ...share}] : [])],
+        answer.rows.map((r) => [String(r.ranks), r.hosts, r.sent_bytes, r.compute_ms, r.flat.comm_ms, r.flat.efficiency, ...(both ? [r.hierarchical?.comm_ms, r.hierarchical?.efficiency] : [])]));
       const alone = [["none", {}], ...ASSUMPTIONS.map(([name, title]) => [title, {[name]: true}])].map(([title, change]) => {
         const found = context.answer(requestOf({...state, ...none, ...change}));
         return [title, found.half_lost_flat ?? "never", found.half_lost_hierarchical ?? "never", found.rows[4].flat.efficiency, found.rows.at(-1).flat.efficiency];

@@ -3,7 +3,7 @@ import {picker} from "../lib/controls.js";
 import {coded, el} from "../lib/dom.js";
 import {figure, table} from "../lib/figure.js";
 import {Unusable, brief, dataOf, dropPlace, kindOf, numberOf} from "../lib/files.js";
-import {digits} from "../lib/format.js";
+import {digits, whole} from "../lib/format.js";
 import {guess, guessField} from "../lib/guess.js";
 import {legend, plot} from "../lib/plot.js";
 import {source} from "../lib/source.js";
@@ -62,6 +62,8 @@ const PITFALLS = {
   },
 };
 
+const MOST_LOSSES = 400, MOST_RUNS = 4;  // shown of the reader's
+
 /** The losses of a document of rondo-train --json. Throws Unusable. */
 function runOf(name, document) {
   if (kindOf(document) !== "train") throw new Unusable(`${name} is not what rondo-train --json writes.`);
@@ -69,9 +71,9 @@ function runOf(name, document) {
   if (!Array.isArray(document.steps)) throw new Unusable(`${name} has no steps.`);
   const curve = document.steps.map((s) => [numberOf(s?.step), numberOf(s?.loss)]).filter(([step, loss]) => Number.isFinite(step) && Number.isFinite(loss));
   if (curve.length < 2) throw new Unusable(`${name} has fewer than two steps with a loss.`);
-  const each = Math.ceil(curve.length / 400);
+  const each = Math.ceil(curve.length / MOST_LOSSES);
   return {
-    title: name, curve: curve.filter((_, i) => i % each === 0), command: "", warnings: Array.isArray(document.summary?.warnings) ? document.summary.warnings.map((w) => brief(w, 200)) : [],
+    title: name, curve: curve.filter((_, i) => i % each === 0), losses: curve.length, command: "", warnings: Array.isArray(document.summary?.warnings) ? document.summary.warnings.map((w) => brief(w, 200)) : [],
     error: typeof document.error === "string" ? brief(document.error, 300) : "",
   };
 }
@@ -121,9 +123,9 @@ export const chapter = {
         take: ({name, document}) => {
           const run = runOf(name, document);
           own.push(run);
-          if (own.length > 4) own.shift();
+          const gone = own.length > MOST_RUNS ? own.shift() : null;
           context.set({guess: context.state.guess < 0 ? 9 : context.state.guess});
-          return `${name}: ${run.curve.length} losses.`;
+          return `${name}: ${whole(run.losses)} losses${run.losses > run.curve.length ? `, of which ${run.curve.length} are shown` : ""}.${gone ? ` ${gone.title} is no longer shown: ${MOST_RUNS} runs are the most.` : ""}`;
         },
       }),
       back);
@@ -140,7 +142,8 @@ export const chapter = {
       back.hidden = own.length === 0;
       context.unsent = own.length === 0 ? "" : "The link does not hold the runs that you dropped: who opens it sees the recorded ones, and has to drop yours, too.";
       names.replaceChildren(legend(series()));
-      left.textContent = runs().some((r) => r.curve.some(([, y]) => y > highest())) ? `Losses above ${digits(highest())} lie outside the figure.` : "";
+      const fewer = runs().filter((r) => r.losses > r.curve.length).map((r) => `${r.title}: ${r.curve.length} of ${whole(r.losses)} losses are shown, one in ${Math.ceil(r.losses / MOST_LOSSES)}.`);
+      left.textContent = [...fewer, runs().some((r) => r.curve.some(([, y]) => y > highest())) ? `Losses above ${digits(highest())} lie outside the figure.` : ""].join(" ").trim();
       if (!curves.root.hidden) curves.update();
       said.replaceChildren(...(own.length ? [] : [
         el("p", {class: "note"}, el("strong", {}, "Check first: "), coded(about().first)),
