@@ -94,7 +94,8 @@ TEST_CASE("a bill's parts are its total, and more bandwidth costs less") {
     }
     hierarchical = hierarchical || c["algorithm"] == "hierarchical";
     for (const json& f : fast["rows"][0]["candidates"]) {
-      if (f["algorithm"] == c["algorithm"] && c["refused"].is_null()) REQUIRE(f["predicted_us"] < c["predicted_us"]);
+      if (f["algorithm"] == c["algorithm"] && c["refused"].is_null())
+        REQUIRE(f["predicted_us"] < c["predicted_us"]);
     }
   }
   REQUIRE(hierarchical);
