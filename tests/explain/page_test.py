@@ -489,6 +489,11 @@ class Page(unittest.TestCase):
         self.press("Why not one per tensor?")
         self.assertEqual(len(self.table("The predicted buckets")), 53)
         self.assertIn("53 x 2 x 200 µs = 21.2 ms of latency alone", note())
+        bars = lambda kind: self.tab.js("return document.querySelectorAll('figure')[1].querySelectorAll('rect.' + arguments[0]).length", kind)
+        exposed_buckets = [row for row in self.table("The predicted buckets") if float(row[7]) > 0]
+        self.assertEqual((bars("hidden"), bars("exposed")), (53, len(exposed_buckets)))
+        self.assertGreater(len(exposed_buckets), 10)
+        self.assertEqual(self.tab.js("return [...checks.overlaps(), ...checks.drawings()]"), [])
         self.press("Why not one bucket?")
         self.assertIn("Bucket 2, 1.03 MB, is ready after 12.9 of 13.1 ms", note())
         self.press("As it ran")

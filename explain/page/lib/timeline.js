@@ -2,7 +2,9 @@
 import {el, svg} from "./dom.js";
 import {digits} from "./format.js";
 
-const LEFT = 74, RIGHT = 14, ROW = 20, GAP = 5, MOST_ROWS = 24;
+const LEFT = 74, RIGHT = 14, MOST_ROWS = 150;
+const THICK = {row: 20, gap: 5, named: 1}, THIN = {row: 7, gap: 2, named: 5};  // pixels; one row in `named` has its name
+const BACKWARD = 20;
 
 /** Round values up to `most`. */
 function ticksOf(most, count) {
@@ -17,10 +19,11 @@ function ticksOf(most, count) {
  * drawings can be compared. Times are milliseconds since backward began.
  */
 export function timeline({width, backward, ready, rows, until}) {
-  const shown = rows.slice(0, MOST_ROWS);
-  const top = 46, high = top + shown.length * (ROW + GAP) + (rows.length > shown.length ? 20 : 0) + 44;
+  const shown = rows.slice(-MOST_ROWS), before = rows.length - shown.length;  // the last are those that are exposed
+  const {row: rowHeight, gap, named} = shown.length <= 24 ? THICK : THIN;
+  const top = before > 0 ? 64 : 46, high = top + shown.length * (rowHeight + gap) + 44;
   const at = (ms) => LEFT + ms / until * (width - LEFT - RIGHT);
-  const bar = (kind, from, to, y, title) => svg("rect", {class: kind, x: at(from).toFixed(1), y, width: Math.max(0.8, at(to) - at(from)).toFixed(1), height: ROW},
+  const bar = (kind, from, to, y, height, title) => svg("rect", {class: kind, x: at(from).toFixed(1), y, width: Math.max(0.8, at(to) - at(from)).toFixed(1), height},
     svg("title", {}, title));
   const drawing = svg("svg", {viewBox: `0 0 ${width} ${high}`, width, height: high, class: "plot steps"});
   const bottom = high - 40;
@@ -31,22 +34,21 @@ export function timeline({width, backward, ready, rows, until}) {
   }
   drawing.append(svg("text", {class: "label", x: (LEFT + width - RIGHT) / 2, y: high - 7, "text-anchor": "middle"}, "ms since backward began"),
     svg("text", {class: "tick", x: LEFT - 6, y: 29, "text-anchor": "end"}, "backward"),
-    bar("backward", 0, backward, 14, `backward: ${digits(backward)} ms`));
-  for (const ms of ready) drawing.append(svg("line", {class: "ready", x1: at(ms), x2: at(ms), y1: 14, y2: 14 + ROW}));
+    bar("backward", 0, backward, 14, BACKWARD, `backward: ${digits(backward)} ms`));
+  for (const ms of ready) drawing.append(svg("line", {class: "ready", x1: at(ms), x2: at(ms), y1: 14, y2: 14 + BACKWARD}));
   drawing.append(svg("line", {class: "mark", x1: at(backward), x2: at(backward), y1: 8, y2: bottom}),
     svg("text", {class: "mark", x: at(backward) + (late ? -4 : 4), y: 11, "text-anchor": late ? "end" : "start"}, "backward ends"));
   shown.forEach((row, i) => {
-    const y = top + i * (ROW + GAP);
+    const y = top + i * (rowHeight + gap), middle = y + rowHeight / 2;
     const exposedFrom = Math.max(row.launch, row.finish - row.exposed);
-    drawing.append(svg("text", {class: "tick", x: LEFT - 6, y: y + 14, "text-anchor": "end"}, row.name),
-      svg("path", {class: "waits", d: `M${at(row.ready).toFixed(1)} ${y + ROW / 2}H${at(row.launch).toFixed(1)}`}),
-      svg("circle", {class: "ready", cx: at(row.ready).toFixed(1), cy: y + ROW / 2, r: 3}),
-      bar("hidden", row.launch, exposedFrom, y, row.title));
-    if (row.exposed > 0) drawing.append(bar("exposed", exposedFrom, row.finish, y, `${row.title}, ${digits(row.exposed)} ms of it exposed`));
+    if (i % named === 0) drawing.append(svg("text", {class: "tick", x: LEFT - 6, y: middle + 4, "text-anchor": "end"}, row.name));
+    drawing.append(
+      svg("path", {class: "waits", d: `M${at(row.ready).toFixed(1)} ${middle}H${at(row.launch).toFixed(1)}`}),
+      svg("circle", {class: "ready", cx: at(row.ready).toFixed(1), cy: middle, r: Math.min(3, rowHeight / 3)}),
+      bar("hidden", row.launch, exposedFrom, y, rowHeight, row.title));
+    if (row.exposed > 0) drawing.append(bar("exposed", exposedFrom, row.finish, y, rowHeight, `${row.title}, ${digits(row.exposed)} ms of it exposed`));
   });
-  if (rows.length > shown.length) {
-    drawing.append(svg("text", {class: "tick", x: LEFT, y: bottom - 4}, `and ${rows.length - shown.length} more, in the table`));
-  }
+  if (before > 0) drawing.append(svg("text", {class: "tick", x: LEFT, y: 54}, `${before} earlier ones are in the table`));
   return drawing;
 }
 
