@@ -71,9 +71,12 @@ class Browser:
 
     def later(self, script, *arguments):
         """The value of an async function's body."""
-        return self.driver.execute_async_script(
+        found = self.driver.execute_async_script(
             "const done = arguments[arguments.length - 1], given = [...arguments].slice(0, -1);"
-            f"(async (...arguments) => {{{script}}})(...given).then((v) => done({{v}}), (e) => done({{e: String(e)}}));", *arguments)["v"]
+            f"(async (...arguments) => {{{script}}})(...given).then((v) => done({{v}}), (e) => done({{e: String(e)}}));", *arguments)
+        if "e" in found:
+            raise AssertionError(found["e"])
+        return found.get("v")
 
     def wait(self, script, what, seconds=60):
         from selenium.webdriver.support.ui import WebDriverWait
