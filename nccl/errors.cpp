@@ -1,6 +1,8 @@
 // See errors.hpp.
 #include "nccl/errors.hpp"
 
+#include <dlfcn.h>
+
 #include <mutex>
 
 #include "nccl/comm.hpp"
@@ -12,6 +14,15 @@ std::mutex last_mutex;
 std::string last_of_process;  // guarded by last_mutex
 thread_local std::string last_of_thread;
 thread_local std::string shown;  // what this thread's last ncclGetLastError returned
+
+/// Whether the program has an ncclGetLastError of its own, which nccl-tests have for old libraries.
+bool is_last_error_hidden() {
+  static const bool it = [] {
+    void* const seen = dlsym(RTLD_DEFAULT, "ncclGetLastError");
+    return seen != nullptr && seen != reinterpret_cast<void*>(&ncclGetLastError);
+  }();
+  return it;
+}
 
 }  // namespace
 
@@ -41,6 +52,7 @@ ncclResult_t result_of(Code code) {
 ncclResult_t report(const Status& status) {
   if (status.ok()) return ncclSuccess;
   last_of_thread = status.message();
+  if (is_last_error_hidden()) log(LogLevel::kError, status.message());
   const std::lock_guard lock(last_mutex);
   last_of_process = status.message();
   return result_of(status.code());

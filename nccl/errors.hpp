@@ -13,7 +13,7 @@ namespace rondo::nccl {
 ncclResult_t result_of(Code code);
 
 /// Remembers the sentence of a failure, for this thread and as the process's last one, and returns
-/// its number. ncclSuccess if `status` is ok.
+/// its number; logs it if the program cannot ask for it. ncclSuccess if `status` is ok.
 ncclResult_t report(const Status& status);
 
 /// The sentence of this thread's last failure, else of the process's; empty before any.

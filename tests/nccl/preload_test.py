@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""preload_test.py LIBRONDO-NCCL.SO PROGRAM [TORCH_PYTHON]: LD_PRELOAD gives the library to a program that was linked with another
-libnccl.so.2, to a program that opens libnccl.so.2 itself, and to PyTorch, where TORCH_PYTHON has one for NVIDIA's GPUs."""
+"""preload_test.py LIBRONDO-NCCL.SO PROGRAM HIDING.SO [TORCH_PYTHON]: LD_PRELOAD gives the library to a program that was linked with another
+libnccl.so.2, to a program that opens libnccl.so.2 itself, and to PyTorch, where TORCH_PYTHON has one for NVIDIA's GPUs. HIDING.SO has an
+ncclGetLastError of its own."""
 import os
 import subprocess
 import sys
 
-library, program, *torch_python = sys.argv[1:]
+library, program, hiding, *torch_python = sys.argv[1:]
 environment = {**os.environ, "RONDO_NCCL_HOST": "1"}
 preloaded = {**environment, "LD_PRELOAD": library}
 
@@ -35,6 +36,16 @@ print(nccl.ncclMemAlloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1)), nc
     text = said([sys.executable, "-c", LACKS], {**preloaded, "RONDO_NCCL_HOST": ""})
     if not text.startswith("2 ") or "CUDA" not in text and "cuInit" not in text:
         sys.exit(f"without a GPU ncclMemAlloc says {text!r}")
+# A failure whose sentence the program cannot ask for is logged.
+FAILS = """import ctypes
+nccl = ctypes.CDLL(None)
+nccl.ncclGetLastError.restype = ctypes.c_char_p
+print(nccl.ncclMemAlloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1)), nccl.ncclGetLastError(None).decode())"""
+sentence = "RONDO_NCCL_HOST is 'yes'"
+visible = said([sys.executable, "-c", FAILS], {**preloaded, "RONDO_NCCL_HOST": "yes"})
+hidden = said([sys.executable, "-c", FAILS], {**preloaded, "RONDO_NCCL_HOST": "yes", "LD_PRELOAD": f"{hiding}:{library}"})
+if not visible.startswith(f"4 {sentence}") or hidden.count(sentence) != 1 or "[error]" not in hidden or "4 \n" not in hidden:
+    sys.exit(f"a failure is to be logged where it is hidden, and only there: {visible!r}, {hidden!r}")
 # Every function that PyTorch refers to is there, and it calls ours: an id begins with rondo's name.
 ASKS = """import importlib.util
 if importlib.util.find_spec("torch"):
