@@ -198,12 +198,12 @@ Status Communicator::Impl::enqueue(const Operation& operation) {
   return device_->add(operation, runner_->record(*operation.prepared));
 }
 
-Status Communicator::Impl::gather_for_split(const int32_t* own, int32_t* all, size_t count) {
+Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t count, DataType type) {
   const Request request = {.collective = Collective::kAllGather,
                            .in = own,
                            .out = all,
                            .count = count,
-                           .type = DataType::kInt32,
+                           .type = type,
                            .is_split = true};
   const CallOptions options = {.algorithm = Algorithm::kRing};
   if (!device_) return submit(request, options);
@@ -252,8 +252,8 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   comm::Shape shape = comm::shape_of(request, options, rank());
   shape.in_place = false;
   const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
-  direct =
-      direct || device_ != nullptr;  // where peers reach buffers at all, they reach all of them
+  // Threads of one process reach all buffers.
+  direct = direct || (device_ && device_->reaches_buffers());
   auto made = plans.prepare(shape);
   if (!made.ok()) return {};
   const engine::Prepared& prepared = **made;

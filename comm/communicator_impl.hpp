@@ -90,6 +90,8 @@ class Communicator::Impl {
   /// A call that nothing has come of yet fails, and so does the group that it is in. The
   /// communicator goes on.
   Status refuse_call(const Status& why);
+  Status register_memory(void* pointer, size_t bytes);
+  Status unregister_memory(void* pointer);
   Status group_start();
   Status group_end();
   Status group_abandon(const std::string& reason);
@@ -184,7 +186,13 @@ class Communicator::Impl {
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.
-  Status gather_for_split(const int32_t* own, int32_t* all, size_t count);
+  Status gather_for_split(const int32_t* own, int32_t* all, size_t count) {
+    return gather_on_host(own, all, count, DataType::kInt32);
+  }
+  Status gather_on_host(const void* own, void* all, size_t count, DataType type);
+  /// Of a registration, by rank.
+  template <class Part>
+  Result<std::vector<Part>> gather_parts(const Part& own);
   int64_t timeout_of(const CallOptions& options) const;
   /// The queue and the progress thread, from now on.
   Status need_queue();

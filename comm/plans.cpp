@@ -214,7 +214,8 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
     return {Code::kUnavailable,
             fmt::format(
                 "{} by {} needs memory that the ranks share, which a paced link does not offer, "
-                "nor do GPUs of several processes, or without access to each other",
+                "nor do GPUs without access to each other, or of several processes, unless memory "
+                "has been registered",
                 what, how)};
   }
   if (shape.in_place && shape.call.count > 0 &&

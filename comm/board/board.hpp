@@ -49,7 +49,8 @@ struct Call {
   int32_t root;
   uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
   uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
-  bool is_split = false;  // the all_gather by which a split's ranks tell each other what they want
+  /// The all_gather by which ranks exchange what they want of a split; of bytes: what they register.
+  bool is_split = false;
 
   friend bool operator==(const Call&, const Call&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash

@@ -1,12 +1,20 @@
 #include "comm/device/backend.hpp"
 
+#include <fmt/format.h>
+#include <sched.h>
+
 #include <mutex>
 #include <utility>
 
+#include "comm/base/clock.hpp"
 #include "comm/device/cuda_engine.hpp"
 
 namespace rondo::device {
 namespace {
+
+// For a copy of some kilobytes. Only a blocked stream of the application that shares a queue with
+// rondo's can delay it that long.
+constexpr int64_t kLongestCopyNs = 10'000'000'000;
 
 struct Replacement {
   std::mutex mutex;
@@ -32,6 +40,25 @@ Result<GpuBackend> open_backend() {
 void replace_backend(std::function<Result<GpuBackend>()> open) {
   const std::lock_guard lock(replacement().mutex);
   replacement().open = std::move(open);
+}
+
+Status copy_and_wait(CudaCalls& cuda, std::byte* to, const std::byte* from, size_t bytes,
+                     Stream stream, const char* what) {
+  const OutsideCapture outside(cuda);
+  RONDO_TRY(outside.status());
+  RONDO_TRY(cuda.copy(to, from, bytes, stream));
+  const int64_t began = base::now_ns();
+  while (true) {
+    bool done = RONDO_TRY(cuda.is_done(stream));
+    if (done) return {};
+    if (base::now_ns() - began > kLongestCopyNs) {
+      return {Code::kTimeout,
+              fmt::format("{} was not copied to the GPU within 10 s: something that "
+                          "does not end holds up its copies",
+                          what)};
+    }
+    sched_yield();
+  }
 }
 
 DeviceScope::DeviceScope(CudaCalls& cuda, int device) : cuda_(cuda), device_(device) {

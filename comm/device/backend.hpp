@@ -19,6 +19,7 @@ struct GpuBackend {
   const void* kernel = nullptr;  // of (DeviceLinks, DeviceGroup), a block for each channel
   int threads = 0;               // of a block
   size_t program_bytes = size_t{4} << 20;  // room for the programs of a communicator
+  uint64_t process = 0;  // 0: this one; a test's threads may count as processes of their own
 };
 
 /// This machine's backend, or a test's. kUnavailable, with the reason: there is none.
@@ -27,6 +28,11 @@ Result<GpuBackend> open_backend();
 /// For tests: open_backend() returns what `open` does; empty: this machine's again. Not while a
 /// communicator is created.
 void replace_backend(std::function<Result<GpuBackend>()> open);
+
+/// Copies some kilobytes on a stream of rondo's own, also while the caller captures one of its
+/// streams, and waits for that. `what`: it, for the error.
+Status copy_and_wait(CudaCalls& cuda, std::byte* to, const std::byte* from, size_t bytes,
+                     Stream stream, const char* what);
 
 /// Sets the calling thread's current device, and restores it at the end. CUDA's calls concern the
 /// current device, which belongs to the caller.

@@ -58,6 +58,15 @@ class ChannelMemory {
     return at<OutboxLine>(peer, layout_.outbox(channel_, links_.rank));
   }
 
+  /// Whether this rank knows what a rank, perhaps itself, has registered under that word; and how far
+  /// from there it has it. Without tables peers' addresses are this rank's.
+  RONDO_DEVICE bool is_mapped(uint32_t rank, transport::cuda_ipc::RegistrationWord word) const {
+    return word != 0 && mapping(rank, word).word == word;
+  }
+  RONDO_DEVICE int64_t distance(uint32_t rank, transport::cuda_ipc::RegistrationWord word) const {
+    return links_.mappings == nullptr ? 0 : mapping(rank, word).distance;
+  }
+
   // Data: the next slots of a link, and what `writer` has published as its number `number`.
   RONDO_DEVICE std::byte* slot_from(uint32_t peer) const {
     const uint64_t index = inbox(peer).taken % links_.shape.depth;
@@ -84,6 +93,11 @@ class ChannelMemory {
   template <class Line>
   RONDO_DEVICE Line& at(uint32_t rank, size_t offset) const {
     return *reinterpret_cast<Line*>(links_.segments[rank] + offset);
+  }
+
+  RONDO_DEVICE const transport::cuda_ipc::PeerMapping& mapping(
+      uint32_t rank, transport::cuda_ipc::RegistrationWord word) const {
+    return links_.mappings[transport::cuda_ipc::place_of(word) * links_.shape.ranks + rank];
   }
 
   const DeviceLinks& links_;

@@ -110,6 +110,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   using InboxLine = transport::cuda_ipc::InboxLine;
   using OutboxLine = transport::cuda_ipc::OutboxLine;
   using SlotHeader = transport::cuda_ipc::SlotHeader;
+  using RegistrationWord = transport::cuda_ipc::RegistrationWord;
 
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
 
@@ -178,7 +179,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       Access::store(&memory_.line_of(peer).answers[question % 2],
-                    2 * question + (operation_.for_peers ? 0 : 1));
+                    2 * question + (is_for_peers() ? 0 : 1));
     }
   }
 
@@ -195,6 +196,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       Access::write(line.out, operation_.out);
       Access::write(line.factor, operation_.factor);
       Access::write(line.tag, shared.tag);
+      Access::write(line.registrations, operation_.registrations);
     }
     Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
@@ -248,7 +250,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       if (found == Progress::kFailed) return found;
       block_.rest();
     }
-    staged_ = !operation_.for_peers;
+    staged_ = !is_for_peers();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
       if (peer == links_.rank) continue;
       staged_ = staged_ || Access::load(&memory_.own_line(peer).answers[question % 2]) % 2 != 0;
@@ -291,13 +293,17 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       case schedule::OperandKind::kPeerIn:
         found = posted(peer);
         if (found != Progress::kDone) return found;
-        shared.operands[i] = const_cast<std::byte*>(memory_.own_line(peer).in) + offset;
+        found = find(peer, memory_.own_line(peer).registrations.in,
+                     const_cast<std::byte*>(memory_.own_line(peer).in) + offset, i);
+        if (found != Progress::kDone) return found;
         factor = memory_.own_line(peer).factor;
         break;
       case schedule::OperandKind::kPeerOut:
         found = posted(peer);
         if (found != Progress::kDone) return found;
-        shared.operands[i] = memory_.own_line(peer).out + offset;
+        found = find(peer, memory_.own_line(peer).registrations.out,
+                     memory_.own_line(peer).out + offset, i);
+        if (found != Progress::kDone) return found;
         break;
       case schedule::OperandKind::kSlot:
         found = is_source ? arrived(memory_.inbox(peer), links_.shape.depth, move.length, peer)
@@ -318,6 +324,22 @@ class DeviceEngine : ChannelWalk<Block, Access> {
         break;
     }
     if (is_source) shared.factors[i] = factor;
+    return Progress::kDone;
+  }
+
+  /// Whether peers can access this rank's buffers. The tables change only between kernels.
+  RONDO_DEVICE bool is_for_peers() const {
+    const auto [in, out] = operation_.registrations;
+    return operation_.for_peers && (in == 0 || memory_.is_mapped(links_.rank, in)) &&
+           (out == 0 || memory_.is_mapped(links_.rank, out));
+  }
+
+  /// Operand i: a peer's buffer, as this GPU has it. A mismatch: it is not registered here any more.
+  RONDO_DEVICE Progress find(uint32_t peer, RegistrationWord word, std::byte* there, uint32_t i) {
+    if (links_.mappings != nullptr && !memory_.is_mapped(peer, word)) {
+      return mismatch(DeviceReport::kMapping, static_cast<int32_t>(peer));
+    }
+    block_.shared().operands[i] = there + memory_.distance(peer, word);
     return Progress::kDone;
   }
 

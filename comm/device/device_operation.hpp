@@ -31,7 +31,7 @@ static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes
 /// host. Written only on failure, because it is host memory and slow to reach.
 struct DeviceReport {
   enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
-  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost };
+  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost, kMapping };
   Ended ended;
   Awaited awaited;
   int32_t peer;
@@ -49,9 +49,11 @@ struct DeviceReport {
 struct DeviceLinks {
   transport::cuda_ipc::SegmentSizes shape;
   uint32_t rank;
-  bool one_gpu = false;                  // all ranks are threads of one process on one GPU
-  const uint64_t* host_abort;            // not 0: waiting kernels end
-  DeviceReport* reports;                 // [channel]
+  bool one_gpu = false;        // all ranks are threads of one process on one GPU
+  const uint64_t* host_abort;  // not 0: waiting kernels end
+  DeviceReport* reports;       // [channel]
+  /// Null: peers' pointers are this rank's, too.
+  const transport::cuda_ipc::PeerMapping* mappings = nullptr;
   std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them
 };
 
@@ -81,6 +83,9 @@ struct DeviceOperation {
   uint32_t divisor;       // in finishing moves
   bool scaled;            // In is multiplied by `factor` wherever it is read
   bool for_peers = true;  // peers can access these buffers; REQUIRES: else `staged`
+  /// Of the buffers that peers access, where that takes registration: if it has ended since, as it
+  /// may have before a replay, peers cannot access them. REQUIRES: then `staged`, too.
+  transport::cuda_ipc::RegisteredIn registrations{};
   double factor;
   uint64_t fingerprint;   // of the call: what all ranks must agree on
   uint64_t limit_ns;      // without any movement of this channel

@@ -109,7 +109,7 @@ Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
   RONDO_TRY(cuda_.load(backend_.kernel));
   int at_once = RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0));
   Introduction own{};
-  own.place = {.process = this_process(),
+  own.place = {.process = backend_.process != 0 ? backend_.process : this_process(),
                .device = info.uuid,
                .number = device_,
                .multiprocessors = info.multiprocessors,
@@ -164,6 +164,16 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
   memory_->set_present(rank, true);
   RONDO_TRY(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
   programs_ = RONDO_TRY(Programs::create(backend_.cuda, backend_.program_bytes, copies_));
+  Registrations::RegistrationSettings settings = {.cuda = backend_.cuda,
+                                                  .device = device_,
+                                                  .rank = static_cast<uint32_t>(rank),
+                                                  .processes = {},
+                                                  .exports = !reaches_buffers_,
+                                                  .between_gpus = spans_devices_,
+                                                  .stream = copies_,
+                                                  .is_idle = [this] { return is_idle(); }};
+  for (const DevicePlace& place : places) settings.processes.push_back(place.process);
+  registrations_ = std::make_unique<Registrations>(std::move(settings));
   return {};
 }
 
@@ -237,7 +247,10 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
 std::string DeviceRunner::describe() const {
   return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
                      device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
-                     name(reach_), reaches_buffers_ ? "within reach" : "through slots");
+                     name(reach_),
+                     reaches_buffers_ ? "within reach"
+                     : can_register() ? "within reach where they are registered"
+                                      : "through slots");
 }
 
 Status DeviceRunner::refusal(void* stream) const {
@@ -324,7 +337,7 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const engine::ExecutionPlan& plan = prepared.direct ? *prepared.direct : prepared.staged;
   const Bytes in = {operation.in, operation.in + prepared.in_bytes};
   const Bytes out = {operation.out, operation.out + prepared.out_bytes};
-  const bool for_peers = RONDO_TRY(are_for_peers(operation));
+  const ForPeers for_peers = RONDO_TRY(are_for_peers(operation));
   if (begun_ && must_wait_for_begun(in, out)) RONDO_TRY(launch());
   RONDO_TRY(begin_launch(operation.stream));
   const Programmed programs = RONDO_TRY(upload(operation));
@@ -345,7 +358,8 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
       .direct = plan.direct,
       .divisor = prepared.divisor,
       .scaled = prepared.scaled,
-      .for_peers = for_peers,
+      .for_peers = for_peers.all,
+      .registrations = for_peers.registrations,
       .factor = operation.factor,
       .fingerprint = prepared.hash,
       .limit_ns = static_cast<uint64_t>(operation.timeout_ns),
@@ -391,6 +405,7 @@ Status DeviceRunner::launch() {
                                .one_gpu = reach_ == Reach::kSameGpu && reaches_buffers_,
                                .host_abort = &control.abort,
                                .reports = control.reports,
+                               .mappings = registrations_->table(),
                                .segments = {}};
   std::copy(bases_.begin(), bases_.end(), links.segments);
   void* arguments[] = {&links, &begun.group};
@@ -427,34 +442,57 @@ Status DeviceRunner::keep_bounded(Stream stream) {
   }
 }
 
-Result<bool> DeviceRunner::are_for_peers(const engine::Operation& operation) {
+Result<DeviceRunner::ForPeers> DeviceRunner::are_for_peers(const engine::Operation& operation) {
   const engine::Prepared& prepared = *operation.prepared;
-  if (!asks(prepared)) return true;
-  bool all = true;
-  const std::pair<const std::byte*, size_t> buffers[] = {{operation.in, prepared.in_bytes},
-                                                         {operation.out, prepared.out_bytes}};
-  for (const auto& [memory, bytes] : buffers) {
-    if (bytes == 0) continue;
-    const bool one = RONDO_TRY(cuda_.is_for_peers(memory));
-    all = all && one;
+  ForPeers found = {.all = true};
+  if (!asks(prepared)) return found;
+  const engine::ExecutionPlan& plan = *prepared.direct;
+  struct TouchedBuffer {
+    const std::byte* memory;
+    size_t bytes;
+    algorithms::Touched touched;
+    transport::cuda_ipc::RegistrationWord& registration;
+  };
+  const TouchedBuffer buffers[] = {
+      {operation.in, prepared.in_bytes, plan.touched_in, found.registrations.in},
+      {operation.out, prepared.out_bytes, plan.touched_out, found.registrations.out}};
+  for (const auto& [memory, bytes, touched, registration] : buffers) {
+    if (bytes == 0 || !algorithms::is_touched(touched, bootstrap_.rank(), prepared.call.root)) {
+      continue;
+    }
+    bool one = true;
+    if (reaches_buffers_) {
+      one = RONDO_TRY(cuda_.is_for_peers(memory));
+    } else {
+      registration = registrations_->find(memory, bytes);
+      one = registration != 0;
+    }
+    found.all = found.all && one;
   }
-  if (all) return true;
+  if (!found.all) RONDO_TRY(explain_slots(prepared));
+  return found;
+}
+
+Status DeviceRunner::explain_slots(const engine::Prepared& prepared) {
+  const char* const why =
+      reaches_buffers_ ? "comes from a pool (cudaMallocAsync) or was mapped by cuMemMap, which "
+                         "other GPUs cannot access"
+                       : "is not in registered memory, which ranks of other processes can access";
+  const char* const mend = reaches_buffers_ ? "allocate it by cudaMalloc"
+                                            : "register it on every rank (register_memory)";
   if (prepared.required) {
-    return Status(
-        Code::kUnavailable,
-        fmt::format("{} by {} needs buffers that other GPUs can access, and one of rank {}'s comes "
-                    "from a pool (cudaMallocAsync) or was mapped by cuMemMap: allocate it by "
-                    "cudaMalloc, or leave the algorithm to rondo",
-                    prepared.call.to_string(), name(prepared.direct->algorithm), board_.rank()));
+    return {Code::kUnavailable,
+            fmt::format("{} by {} needs buffers that other GPUs can access, and one of rank {}'s "
+                        "{}: {}, or leave the algorithm to rondo",
+                        prepared.call.to_string(), name(prepared.direct->algorithm), board_.rank(),
+                        why, mend)};
   }
   if (!std::exchange(has_told_of_slots_, true)) {
-    log(LogLevel::kInfo,
-        fmt::format("a buffer of rank {}'s comes from a pool (cudaMallocAsync) or was mapped by "
-                    "cuMemMap, which other GPUs cannot access: such operations go through slots. "
-                    "With buffers of cudaMalloc they are faster",
-                    board_.rank()));
+    log(LogLevel::kInfo, fmt::format("a buffer of rank {}'s {}: such operations go through slots. "
+                                     "To make them faster, {}",
+                                     board_.rank(), why, mend));
   }
-  return false;
+  return {};
 }
 
 Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Operation& operation,

@@ -18,6 +18,7 @@
 #include "comm/device/device_group.hpp"
 #include "comm/device/process_memory.hpp"
 #include "comm/device/programs.hpp"
+#include "comm/device/registrations.hpp"
 #include "comm/device/residency.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/health/watch.hpp"
@@ -62,6 +63,9 @@ class DeviceRunner {
   const tuner::LinkProfile& profile() const { return profile_; }
   /// Whether peers can access any buffer, because they are threads of one process.
   bool reaches_buffers() const { return reaches_buffers_; }
+  /// Whether peers can be given access to a buffer by registration.
+  bool can_register() const { return reach_ != transport::cuda_ipc::Reach::kHost; }
+  Registrations& registrations() { return *registrations_; }
   std::string describe() const;
 
   /// Adds to the group that run() launches: one launch, as far as it is on one stream and fits. The
@@ -130,10 +134,16 @@ class DeviceRunner {
   Result<Programmed> find_programs(const engine::Operation& operation, bool captured);
   /// Whether the ranks ask each other, on every rank alike.
   bool asks(const engine::Prepared& prepared) const {
-    return spans_devices_ && prepared.direct != nullptr;
+    return (spans_devices_ || !reaches_buffers_) && prepared.direct != nullptr;
   }
-  /// Whether peers can access the buffers of such an operation; an error if they must.
-  Result<bool> are_for_peers(const engine::Operation& operation);
+  struct ForPeers {
+    bool all;
+    transport::cuda_ipc::RegisteredIn registrations{};
+  };
+  /// Whether peers can access the buffers of an operation that they access in place; an error if
+  /// they must.
+  Result<ForPeers> are_for_peers(const engine::Operation& operation);
+  Status explain_slots(const engine::Prepared& prepared);
   /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
   /// separately.
   Status follow(Stream stream, uint64_t identity, uint64_t capture);
@@ -171,6 +181,7 @@ class DeviceRunner {
   Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
   uint64_t launches_ = 0;     // that are not captured
   std::unique_ptr<Programs> programs_;
+  std::unique_ptr<Registrations> registrations_;
   int64_t longest_wait_ns_ = 0;
 
   /// The launch in preparation.

@@ -79,10 +79,12 @@ DeviceRunner::~DeviceRunner() {
         fmt::format("rank {}'s kernels do not end: their memory is left to them", rank));
     // Present for ever, so that the memory which peers' kernels touch is never freed.
     (void)programs_.release();
+    (void)registrations_.release();
     (void)new std::shared_ptr<ProcessMemory>(memory_);
     (void)new Claim(std::move(claim_));
     return;
   }
+  registrations_.reset();
   programs_.reset();
   for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
     if (event != nullptr) (void)cuda_.destroy_event(event);
@@ -126,6 +128,7 @@ Status DeviceRunner::check(bool thorough) {
     if (memory_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
     return raise(explain_reports(*memory_, shape_.channels, board_, watch_));
   }
+  if (thorough) registrations_->close_ended();
   if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
   Result<bool> idle = is_idle();
   if (!idle.ok()) return raise(idle.status());

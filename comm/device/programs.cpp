@@ -1,19 +1,12 @@
 #include "comm/device/programs.hpp"
 
-#include <sched.h>
-
 #include <cstring>
 #include <utility>
-
-#include "comm/base/clock.hpp"
 
 namespace rondo::device {
 namespace {
 
 constexpr size_t kAlign = 64;
-// For a copy of some kilobytes. Only a blocked stream of the application that shares a queue with
-// rondo's can delay it that long.
-constexpr int64_t kLongestCopyNs = 10'000'000'000;
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -92,7 +85,7 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
       .geometries = uploaded.geometries,
       .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple};
   std::memcpy(staging_, &stored, sizeof stored);
-  RONDO_TRY(copy(at, bytes));
+  RONDO_TRY(copy_and_wait(*cuda_, at, staging_, bytes, stream_, "a program"));
   if (captured) {
     high_ -= all;
   } else {
@@ -103,23 +96,6 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
 
 size_t Programs::needed(const engine::ExecutionPlan& plan) const {
   return plain_.contains(&plan) ? 0 : bytes_of(plan.program);
-}
-
-Status Programs::copy(std::byte* to, size_t bytes) {
-  const OutsideCapture outside(*cuda_);
-  RONDO_TRY(outside.status());
-  RONDO_TRY(cuda_->copy(to, staging_, bytes, stream_));
-  const int64_t began = base::now_ns();
-  while (true) {
-    bool done = RONDO_TRY(cuda_->is_done(stream_));
-    if (done) return {};
-    if (base::now_ns() - began > kLongestCopyNs) {
-      return {Code::kTimeout,
-              "a program was not copied to the GPU within 10 s: something that does "
-              "not end holds up its copies"};
-    }
-    sched_yield();
-  }
 }
 
 void Programs::forget() {

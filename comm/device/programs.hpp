@@ -54,7 +54,6 @@ class Programs {
 
   Programs(std::shared_ptr<CudaCalls> cuda, size_t bytes, Stream stream)
       : cuda_(std::move(cuda)), stream_(stream), low_(kScratch), high_(bytes) {}
-  Status copy(std::byte* to, size_t bytes);
 
   const std::shared_ptr<CudaCalls> cuda_;
   const Stream stream_;

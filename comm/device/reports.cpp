@@ -29,8 +29,8 @@ const DeviceReport* of_rank(const ProcessMemory& memory, int rank, uint32_t chan
 }
 
 const char* word(DeviceReport::Awaited awaited) {
-  static constexpr const char* kWords[] = {"something", "data", "a free slot", "a signal",
-                                           "the beginning"};
+  static constexpr const char* kWords[] = {"something", "data",          "a free slot",
+                                           "a signal",  "the beginning", "registered memory"};
   return kWords[awaited < std::size(kWords) ? awaited : DeviceReport::kNothing];
 }
 
@@ -129,6 +129,13 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
   switch (found.report->ended) {
     case DeviceReport::kMismatch: {
       if (message) return message_mismatch(found);
+      if (found.report->awaited == DeviceReport::kMapping) {
+        return {Code::kMismatch,
+                fmt::format("{}: rank {} uses a registration there that has ended on rank {}: all "
+                            "ranks call unregister_memory() at the same place among their calls",
+                            operation(board, found.rank, found.report->sequence),
+                            found.report->peer, found.rank)};
+      }
       const auto call = board.read(found.rank, found.report->sequence);
       return watch.mismatch(found.rank, found.report->peer, found.report->sequence,
                             call ? call->call.to_string() : "a collective");

@@ -239,6 +239,10 @@ class Communicator {
   /// data can be divided anew. Else empty.
   const std::vector<int>& former_ranks() const;
 
+  /// With Config::device, collective: registers device memory, and ends that (see memory.hpp).
+  Status register_memory(void* pointer, size_t bytes);
+  Status unregister_memory(void* pointer);
+
   /// Leaves the communicator without waiting for the peers. Waits for outstanding asynchronous
   /// operations, unless one has failed; on a device it waits for enqueued ones, at most the
   /// communicator's timeout. Graphs that hold some must have ended.
@@ -538,9 +542,9 @@ class Communicator {
   /// looks for ranks that have ended: call it in a loop that waits for a stream.
   Status status() const;
 
-  /// How all_reduce(...) etc. of this shape would be done here, out of place. `direct`: with
-  /// library memory on every rank, otherwise plain; `op`: for collectives that reduce. A _v
-  /// collective is planned as if every block had `count` elements.
+  /// How all_reduce(...) etc. of this shape would be done here, out of place. `direct`: with library
+  /// memory (on a device: registered) on every rank, otherwise plain; `op`: for collectives that
+  /// reduce. A _v collective is planned as if every block had `count` elements.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
   Stats stats() const;

@@ -98,5 +98,40 @@ Status unregister_memory(void* pointer);
 /// Whether [pointer, pointer + bytes) lies in library memory of this process.
 bool is_library_memory(const void* pointer, size_t bytes);
 
+// Registered memory, of communicators with Config::device. Algorithms that access buffers in place
+// (kOneShotDirect, kTwoShotDirect) are used between processes, in graphs as well, for operations
+// whose buffers lie in memory that was registered on every rank; others go through slots. (Ranks
+// that are threads of one process access each other's buffers without.)
+//
+// Communicator::register_memory(pointer, bytes) takes memory of cudaMalloc() or device_alloc(); sizes
+// may differ between ranks, and any part may then be used. Collective: it blocks as long as an
+// operation may, and importing memory may wait for kernels that run on the GPU. Not in a group, nor
+// while this thread captures a stream. The error of one rank is returned on all, nothing is
+// registered then, and the communicator goes on: kUnavailable (memory of a pool, or mapped by
+// cuMemMap; GPUs without access to each other), kInvalidArgument (not in one allocation on this
+// communicator's device; it has none), kResourceExhausted (256 registrations).
+//
+// Communicator::unregister_memory(pointer) takes what was registered, and waits for nobody. A rank
+// that still uses a registration which has ended on another gets kMismatch. Replays of graphs that
+// hold operations on the memory must have ended. A rank keeps peers' memory mapped while its own
+// enqueued operations run: the call lets go of it if they have ended, else a later status() does, or
+// register_memory(). Then graphs may be replayed again, and go through slots. kInvalidArgument: the
+// memory was not registered.
+//
+// Memory may be freed after every rank has let go: synchronize the streams, unregister, meet the
+// other ranks (a barrier, and its stream), free. As in CUDA it is undefined to free what a peer
+// still maps. device_free() refuses memory that is registered in this process.
+
+/// Returns `bytes` of memory of that CUDA device, aligned to 256 bytes and not cleared, which
+/// Communicator::register_memory() can register, as it can all memory of cudaMalloc(). Local; may wait
+/// for kernels that run on the device. Errors: kUnavailable (no CUDA, no such device),
+/// kResourceExhausted, kSystem. Thread-safe.
+Result<void*> device_alloc(size_t bytes, int device);
+
+/// Frees memory of device_alloc(); null is allowed. Errors: kInvalidArgument (it is not, or part of it
+/// is still registered in this process). REQUIRES: no operation uses it any more, and no rank maps it
+/// (Communicator::unregister_memory()). Thread-safe.
+Status device_free(void* pointer);
+
 }  // namespace rondo
 #pragma GCC visibility pop

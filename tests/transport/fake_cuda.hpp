@@ -3,6 +3,9 @@
 // takes time; tests/comm/device/fake_gpu.hpp has streams.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -32,12 +35,19 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
   int calls = 0;
   int freed_while_imported = 0;
+  /// Memory is what processes share: each import maps it once more, at another address.
+  bool imports_elsewhere = false;
   int fail_at = -1;  // the number of the call that fails, from 0; -1: none
 
   /// What has been made and not unmade.
   size_t alive() const {
     const std::lock_guard lock(mutex_);
     return memory_.size() + mapped_.size() + imported_.size() + objects_.size();
+  }
+
+  size_t imported() const {
+    const std::lock_guard lock(mutex_);
+    return imported_.size();
   }
 
   Result<int> device_count() override { return value(static_cast<int>(devices.size())); }
@@ -69,11 +79,28 @@ class FakeCuda : public cuda_ipc::CudaCalls {
 
   Result<std::byte*> allocate(size_t bytes) override {
     RONDO_TRY(next());
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+    Piece piece = {.bytes = bytes, .device = current()};
+    std::byte* memory = nullptr;
+    if (imports_elsewhere) {
+      piece.file = memfd_create("fake-gpu", MFD_CLOEXEC);
+      if (ftruncate(piece.file, static_cast<off_t>(bytes)) != 0) std::abort();
+      memory = map(piece);
+    } else {
+      memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+    }
     std::memset(memory, 0xcd, bytes);
     const std::lock_guard lock(mutex_);
-    memory_[memory] = bytes;
+    memory_[memory] = piece;
     return memory;
+  }
+  Result<cuda_ipc::Allocation> allocation_of(const std::byte* memory) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(mutex_);
+    auto after = memory_.upper_bound(const_cast<std::byte*>(memory));
+    if (after == memory_.begin()) return cuda_ipc::Allocation{nullptr, 0, -1};
+    const auto& [base, piece] = *--after;
+    if (memory >= base + piece.bytes) return cuda_ipc::Allocation{nullptr, 0, -1};
+    return cuda_ipc::Allocation{base, piece.bytes, piece.device};
   }
   Status release(std::byte* memory) override { return free(memory); }
   Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
@@ -102,14 +129,17 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     std::byte* memory = nullptr;
     std::memcpy(&memory, handle.bytes.data(), sizeof memory);
     const std::lock_guard lock(mutex_);
-    imported_.insert(memory);
-    return memory;
+    const auto found = memory_.find(memory);
+    if (found == memory_.end()) return Status(Code::kSystem, "no such memory");
+    std::byte* const here = imports_elsewhere ? map(found->second) : memory;
+    imported_.insert({here, {memory, found->second.bytes}});
+    return here;
   }
   Status close_memory(std::byte* memory) override {
-    RONDO_TRY(next());
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);  // never fails, as free()
     const auto found = imported_.find(memory);
     if (found == imported_.end()) return {Code::kSystem, "not imported"};
+    if (imports_elsewhere) munmap(memory, found->second.second);
     imported_.erase(found);
     return {};
   }
@@ -159,6 +189,17 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   mutable std::mutex mutex_;
 
  private:
+  struct Piece {
+    size_t bytes;
+    int device;
+    int file = -1;
+  };
+  static std::byte* map(const Piece& piece) {
+    void* const memory =
+        mmap(nullptr, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.file, 0);
+    if (memory == MAP_FAILED) std::abort();
+    return static_cast<std::byte*>(memory);
+  }
   static int& current() {
     thread_local int device = 0;
     return device;
@@ -166,9 +207,18 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status free(std::byte* memory) {
     const std::lock_guard lock(mutex_);
     // What frees is counted, but never fails: an error path must be able to rely on that.
-    if (memory_.erase(memory) == 0) return {Code::kSystem, "not allocated"};
-    freed_while_imported += imported_.count(memory) > 0;
-    std::free(memory);
+    const auto found = memory_.find(memory);
+    if (found == memory_.end()) return {Code::kSystem, "not allocated"};
+    freed_while_imported += std::any_of(imported_.begin(), imported_.end(), [&](const auto& one) {
+      return one.second.first == memory;
+    });
+    if (imports_elsewhere) {
+      munmap(memory, found->second.bytes);
+      close(found->second.file);
+    } else {
+      std::free(memory);
+    }
+    memory_.erase(found);
     return {};
   }
   Result<void*> make() {
@@ -184,9 +234,9 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return found == 1 ? Status() : Status(Code::kSystem, "no such stream or event");
   }
 
-  std::map<std::byte*, size_t> memory_;
+  std::map<std::byte*, Piece> memory_;
   std::set<std::byte*> mapped_;
-  std::multiset<std::byte*> imported_;
+  std::multimap<std::byte*, std::pair<std::byte*, size_t>> imported_;  // of which memory
   std::vector<std::unique_ptr<char>> objects_;
 };
 

@@ -33,20 +33,36 @@ bool is_legacy(Stream stream) {
 constexpr uint64_t kLegacyIdentity = ~uint64_t{0};
 cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
 
-// Only the driver knows: what cudaIpcGetMemHandle() would take is what cudaMalloc() has allocated.
-// False if the driver cannot be asked.
-bool comes_from_cuda_malloc(const std::byte* memory) {
-  constexpr int kIsLegacyIpcCapable = 10;  // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+// What only the driver knows: 0 if it could be asked, as in its interface.
+int ask_driver(void* answer, int attribute, const std::byte* memory) {
   using Ask = int (*)(void* answer, int attribute, unsigned long long pointer);
   static const Ask kAsk = [] {
     void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // the runtime has it open
     return driver == nullptr ? nullptr
                              : reinterpret_cast<Ask>(dlsym(driver, "cuPointerGetAttribute"));
   }();
+  constexpr int kNoDriver = 100;
+  return kAsk == nullptr ? kNoDriver
+                         : kAsk(answer, attribute, reinterpret_cast<unsigned long long>(memory));
+}
+
+// What cudaIpcGetMemHandle() would take is what cudaMalloc() has allocated. False if the driver
+// cannot be asked.
+bool comes_from_cuda_malloc(const std::byte* memory) {
+  constexpr int kIsLegacyIpcCapable = 10;  // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
   int answer = 0;
-  return kAsk != nullptr &&
-         kAsk(&answer, kIsLegacyIpcCapable, reinterpret_cast<unsigned long long>(memory)) == 0 &&
-         answer != 0;
+  return ask_driver(&answer, kIsLegacyIpcCapable, memory) == 0 && answer != 0;
+}
+
+Result<Allocation> allocation_in(const std::byte* memory, int device) {
+  constexpr int kRangeStart = 11;  // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+  constexpr int kRangeSize = 12;   // CU_POINTER_ATTRIBUTE_RANGE_SIZE
+  Allocation found = {.base = nullptr, .bytes = 0, .device = device};
+  const int code = ask_driver(&found.base, kRangeStart, memory);
+  if (code != 0 || ask_driver(&found.bytes, kRangeSize, memory) != 0) {
+    return Status(Code::kSystem, "finding an allocation: the driver says " + std::to_string(code));
+  }
+  return found;
 }
 
 class RuntimeCalls final : public CudaCalls {
@@ -109,6 +125,13 @@ class RuntimeCalls final : public CudaCalls {
     cudaPointerAttributes attributes{};
     RONDO_TRY(status_of(cudaPointerGetAttributes(&attributes, memory), "asking about memory"));
     return attributes.type != cudaMemoryTypeDevice || comes_from_cuda_malloc(memory);
+  }
+
+  Result<Allocation> allocation_of(const std::byte* memory) override {
+    cudaPointerAttributes attributes{};
+    RONDO_TRY(status_of(cudaPointerGetAttributes(&attributes, memory), "asking about memory"));
+    if (attributes.type != cudaMemoryTypeDevice) return Allocation{nullptr, 0, -1};
+    return allocation_in(memory, attributes.device);
   }
 
   bool has_nvlink(const char* bus, const char* peer_bus) override {

@@ -33,6 +33,13 @@ struct IpcHandle {
   std::array<std::byte, 64> bytes;
 };
 
+/// Device memory as it was allocated.
+struct Allocation {
+  std::byte* base;
+  size_t bytes;
+  int device;  // -1: it is not device memory, and the rest says nothing
+};
+
 struct Launch {
   const void* kernel;  // a __global__ function
   int blocks, threads;
@@ -59,6 +66,7 @@ class CudaCalls {
   /// Whether access between peers covers this memory: not if it comes from a pool (cudaMallocAsync)
   /// or was mapped by cuMemMap, to which it is granted piece by piece.
   virtual Result<bool> is_for_peers(const std::byte* memory) = 0;
+  virtual Result<Allocation> allocation_of(const std::byte* memory) = 0;
   /// Whether NVLink joins two GPUs, by DeviceInfo::pci_bus, as NVML says, which sees those that are
   /// hidden from CUDA, too; false where it is missing.
   virtual bool has_nvlink(const char* bus, const char* peer_bus) = 0;

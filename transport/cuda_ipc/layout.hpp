@@ -53,6 +53,24 @@ struct alignas(kLine) StateLine {
   uint64_t questions;  // operations whose ranks asked whether peers can access the buffers
 };
 
+/// A registration that a buffer lies in: its place in the tables of PeerMapping in the lowest 8 bits,
+/// above it a number that no other one of the communicator has. 0: none.
+using RegistrationWord = uint32_t;
+constexpr uint32_t kMostRegistrations = 256;  // at a time
+constexpr uint32_t place_of(RegistrationWord word) { return word % kMostRegistrations; }
+
+/// Where this rank's GPU has what a rank has registered: `distance` bytes from where that rank has
+/// it. Each rank has a table of them, [place][rank], in memory of its GPU.
+struct PeerMapping {
+  RegistrationWord word;  // 0: nothing
+  int64_t distance;
+};
+
+/// Of an operation's buffers.
+struct RegisteredIn {
+  RegistrationWord in = 0, out = 0;
+};
+
 // PeerLine, written by the peer:
 //   offset  bytes  field
 //   0       8      signal   how often it has signalled, and a tag (comm/device/device_engine.hpp)
@@ -63,6 +81,7 @@ struct alignas(kLine) StateLine {
 //   40      8      tag      of the operation: a rank in another one must not touch the buffers
 //   48      16     answers  to StateLine::questions, number n at n % 2: 2 n, and 1 more if peers cannot
 //                           access its buffers
+//   64      8      registrations  of in and of out (PeerMapping); 0: peers reach every buffer, or need not
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
@@ -71,9 +90,11 @@ struct alignas(kLine) PeerLine {
   double factor;
   uint64_t tag;
   uint64_t answers[2];
+  RegisteredIn registrations;
 };
 static_assert(sizeof(PeerLine) == kLine && offsetof(PeerLine, answers) == 48);
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
+static_assert(offsetof(PeerLine, registrations) == 64);
 
 /// A line of the writer's, and in another one what the reader alone knows.
 struct alignas(kLine) InboxLine {

@@ -40,6 +40,18 @@ class FakeGpu final : public transport::test::FakeCuda {
     const std::lock_guard lock(told_mutex_);
     return told_;
   }
+  /// From here on what told() returned does not count.
+  void forget_told() {
+    const std::lock_guard lock(told_mutex_);
+    told_.clear();
+  }
+
+  /// Only kernels of that rank may touch this memory at its address. How often others have.
+  void belongs_to(uint32_t rank, const void* memory, size_t bytes) {
+    const std::lock_guard lock(told_mutex_);
+    owned_[static_cast<const std::byte*>(memory)] = {bytes, rank};
+  }
+  std::atomic<int> trespasses{0};
 
   explicit FakeGpu(int device_count = 1, int multiprocessors = 100) {
     devices.clear();
@@ -54,8 +66,14 @@ class FakeGpu final : public transport::test::FakeCuda {
     for (auto& [handle, queue] : queues_) finish(*queue);
   }
 
-  GpuBackend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) const {
-    return {.cuda = self, .kernel = &kKernel, .threads = 1, .program_bytes = program_bytes};
+  /// Not 0: so many calls of backend(), one after the other, count as one process.
+  int ranks_of_a_process = 0;
+  GpuBackend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) {
+    return {.cuda = self,
+            .kernel = &kKernel,
+            .threads = 1,
+            .program_bytes = program_bytes,
+            .process = ranks_of_a_process > 0 ? 1 + backends_++ / ranks_of_a_process : 0};
   }
 
   Result<Stream> create_stream() override {
@@ -230,6 +248,25 @@ class FakeGpu final : public transport::test::FakeCuda {
     uint64_t recorded = 0, happened = 0;
   };
 
+  // Sees what a rank touches.
+  struct WatchedBlock : engine::test::HostBlock {
+    FakeGpu& gpu;
+    uint32_t rank;
+
+    void move(DataType type, ReduceOp op, const kernels::Move& whole) {
+      for (uint32_t i = 0; i < whole.source_count; ++i) gpu.check(rank, whole.sources[i]);
+      for (uint32_t i = 0; i < whole.destination_count; ++i) gpu.check(rank, whole.destinations[i]);
+      HostBlock::move(type, op, whole);
+    }
+  };
+  void check(uint32_t rank, const std::byte* memory) {
+    const std::lock_guard lock(told_mutex_);
+    auto after = owned_.upper_bound(memory);
+    if (after == owned_.begin()) return;
+    const auto& [begin, piece] = *--after;
+    if (memory < begin + piece.first && piece.second != rank) ++trespasses;
+  }
+
   static constexpr char kKernel = 0;
   static int& capture_mode() {
     thread_local int mode = 0;  // global
@@ -241,16 +278,23 @@ class FakeGpu final : public transport::test::FakeCuda {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     engine::test::HostBlockMemory memory(1);
-    engine::test::HostBlock host{memory, 0, 1, ns_per_look};
-    engine::walk_group<engine::test::HostBlock, engine::test::HostAccess>(
-        links, group, static_cast<uint32_t>(block), host);
-    if (links.shape.ranks == 0) return;  // an empty launch
     const auto channel = static_cast<size_t>(block);
-    const size_t place = transport::cuda_ipc::SegmentLayout(links.shape).peer(channel, links.rank);
+    const transport::cuda_ipc::SegmentLayout layout(links.shape);
+    const uint64_t before = links.shape.ranks == 0
+                                ? 0
+                                : reinterpret_cast<const transport::cuda_ipc::StateLine*>(
+                                      links.segments[links.rank] + layout.state(channel))
+                                      ->epoch;
+    WatchedBlock host{{memory, 0, 1, ns_per_look}, *this, links.rank};
+    engine::walk_group<WatchedBlock, engine::test::HostAccess>(links, group,
+                                                               static_cast<uint32_t>(block), host);
+    if (links.shape.ranks == 0) return;  // an empty launch
+    const size_t place = layout.peer(channel, links.rank);
     for (uint32_t peer = 0; peer < links.shape.ranks; ++peer) {
       if (peer == links.rank) continue;
       const auto& line =
           *reinterpret_cast<const transport::cuda_ipc::PeerLine*>(links.segments[peer] + place);
+      if (line.epoch <= before) continue;  // of an earlier launch
       const std::lock_guard lock(told_mutex_);
       told_.insert({line.in, line.out});
     }
@@ -314,9 +358,11 @@ class FakeGpu final : public transport::test::FakeCuda {
   std::mutex queues_mutex_;
   std::map<Stream, std::unique_ptr<Queue>> queues_;
   uint64_t streams_ = 0;
+  std::atomic<uint64_t> backends_{0};
   std::atomic<uint64_t> captures_{0};
   std::mutex told_mutex_;
   std::set<const std::byte*> told_;
+  std::map<const std::byte*, std::pair<size_t, uint32_t>> owned_;
   std::mutex events_mutex_;
   std::condition_variable event_happened_;
   std::map<Event, EventState> events_;

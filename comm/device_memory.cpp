@@ -1,0 +1,137 @@
+// Device memory of callers: allocated here, and registered with all ranks of a communicator.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/base/guarded.hpp"
+#include "comm/base/refuse.hpp"
+#include "comm/communicator_impl.hpp"
+#include "comm/device/registrations.hpp"
+
+namespace rondo {
+
+using comm::refuse;
+
+namespace {
+
+struct DeviceAllocation {
+  size_t bytes;
+  int device;
+  std::shared_ptr<device::CudaCalls> cuda;
+};
+
+// Leaked on purpose: memory may be freed while static objects are being destroyed.
+struct DeviceAllocations {
+  std::mutex mutex;
+  std::map<std::byte*, DeviceAllocation> all;
+};
+DeviceAllocations& allocations() {
+  static auto* const the_allocations = new DeviceAllocations;
+  return *the_allocations;
+}
+
+}  // namespace
+
+Result<void*> device_alloc(size_t bytes, int device) {
+  return base::guarded([&]() -> Result<void*> {
+    auto backend = RONDO_TRY(device::open_backend());
+    device::CudaCalls& cuda = *backend.cuda;
+    int devices = RONDO_TRY(cuda.device_count());
+    if (device < 0 || device >= devices) {
+      return Status(Code::kUnavailable, fmt::format("device_alloc: there is no device {}: CUDA "
+                                                    "sees {}",
+                                                    device, devices));
+    }
+    const device::DeviceScope scope(cuda, device);
+    RONDO_TRY(scope.status());
+    const std::lock_guard lock(allocations().mutex);
+    std::byte* memory = RONDO_TRY(cuda.allocate(std::max<size_t>(bytes, 1)));
+    allocations().all[memory] = {
+        .bytes = std::max<size_t>(bytes, 1), .device = device, .cuda = std::move(backend.cuda)};
+    return static_cast<void*>(memory);
+  });
+}
+
+Status device_free(void* pointer) {
+  if (pointer == nullptr) return {};
+  return base::guarded([&]() -> Status {
+    DeviceAllocation found;
+    {
+      const std::lock_guard lock(allocations().mutex);
+      const auto it = allocations().all.find(static_cast<std::byte*>(pointer));
+      if (it == allocations().all.end()) {
+        return refuse(fmt::format("device_free: {} is not memory of device_alloc", pointer));
+      }
+      if (device::is_registered(it->first, it->second.bytes)) {
+        return refuse(
+            fmt::format("device_free: {} bytes at {} are still registered with a "
+                        "communicator: call its unregister_memory() on every rank first",
+                        it->second.bytes, pointer));
+      }
+      found = it->second;
+      allocations().all.erase(it);
+    }
+    const device::DeviceScope scope(*found.cuda, found.device);
+    RONDO_TRY(scope.status());
+    return found.cuda->release(static_cast<std::byte*>(pointer));
+  });
+}
+
+template <class Part>
+Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
+  std::vector<Part> all(static_cast<size_t>(size()));
+  RONDO_TRY(gather_on_host(&own, all.data(), sizeof(Part), DataType::kUint8));
+  return all;
+}
+
+Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
+  if (!device_) {
+    return refuse(
+        "register_memory: this communicator is not on a device; rondo::register_memory() makes "
+        "host "
+        "memory library memory, for every communicator");
+  }
+  if (group_) return refuse("register_memory inside a group: call group_end first");
+  if (!device_->can_register()) {
+    return {Code::kUnavailable,
+            "register_memory: the ranks' GPUs have no access to each other: operations go through "
+            "slots in host memory"};
+  }
+  device::Registrations& registrations = device_->registrations();
+  // Every rank gets as far as its peers do: what one has to say, the others wait for.
+  const auto offers = RONDO_TRY(gather_parts(registrations.offer(pointer, bytes)));
+  RONDO_TRY(device::first_error(offers));
+  const Status mapped = registrations.map(offers);
+  const auto outcomes = gather_parts(device::RegistrationOutcome::of(mapped));
+  const Status all = outcomes.ok() ? device::first_error(*outcomes) : outcomes.status();
+  registrations.settle(all.ok());
+  RONDO_TRY(all);
+  if (!device_plans_->limits().available.references) {
+    // From here on, on every rank alike, operations may be direct.
+    comm::PlanLimits limits = device_plans_->limits();
+    limits.available.references = true;
+    last_ = {};
+    device_plans_ = std::make_unique<comm::Plans>(limits);
+  }
+  return {};
+}
+
+Status Communicator::Impl::unregister_memory(void* pointer) {
+  if (!device_) return refuse("unregister_memory: this communicator is not on a device");
+  if (group_) return refuse("unregister_memory inside a group: call group_end first");
+  return device_->registrations().remove(pointer);
+}
+
+Status Communicator::register_memory(void* pointer, size_t bytes) {
+  return impl_->guarded([&] { return impl_->register_memory(pointer, bytes); });
+}
+
+Status Communicator::unregister_memory(void* pointer) {
+  return impl_->guarded([&] { return impl_->unregister_memory(pointer); });
+}
+
+}  // namespace rondo
