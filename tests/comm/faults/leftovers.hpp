@@ -46,15 +46,20 @@ inline size_t threads() {
 /// A process before its first communicator and after its last one. Fails the rank, by expect().
 class Leftovers {
  public:
-  void check() const {
+  /// `lacked_descriptors`: then UCX 1.13 may keep its thread, with a pipe and an event set, when it has
+  /// ended everything else.
+  void check(bool lacked_descriptors = false) const {
     std::string more;
+    const bool may_be_ucx = lacked_descriptors && threads() == threads_ + 1;
     for (const std::string& one : descriptors()) {
-      if (!descriptors_.contains(one)) more += ", descriptor " + one;
+      const bool is_ucx = may_be_ucx && (one.find(" pipe:") != std::string::npos ||
+                                         one.find("[eventpoll]") != std::string::npos);
+      if (!descriptors_.contains(one) && !is_ucx) more += ", descriptor " + one;
     }
     for (const std::string& one : shared_mappings()) {
       if (!mappings_.contains(one)) more += ", mapping " + one;
     }
-    if (kCountsThreads && threads() != threads_)
+    if (kCountsThreads && threads() != threads_ && !may_be_ucx)
       more += ", " + std::to_string(threads()) + " threads";
     expect(more.empty(), "left over" + more);
   }
