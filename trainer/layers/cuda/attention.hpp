@@ -156,7 +156,7 @@ struct AttentionForwardKernel {
       tile.multiply_rows(q, kv, scores);
       block.sync();  // the keys are read
       tile.read(qkv, key, values, kv);
-      for (uint32_t i = 0; i < kOwn; ++i) {
+      unrolled<kOwn>([&](uint32_t i) {
         const size_t query = first + tile.row() + i;
         W top = largest[i];
         for (uint32_t j = 0; j < kOwn; ++j) {
@@ -184,7 +184,7 @@ struct AttentionForwardKernel {
         }
         sum[i] = sum[i] * rescale + more;
         for (uint32_t j = 0; j < Tile::kColumns; ++j) out[i][j] *= rescale;
-      }
+      });
       block.sync();
       tile.template add_product<false>(weights, kv, out);
       block.sync();  // values and weights are read

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/device_code.hpp"
 #include "kernels/half.hpp"
@@ -99,6 +100,14 @@ RONDO_DEVICE void store(const Pack<T, N>& pack, T* to) {
 }
 
 constexpr size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+/// Calls f(0), f(1), ... f(N - 1): a loop that is unrolled, so that arrays that f indexes can stay in
+/// registers. nvcc leaves a long loop as it is, and has no #pragma for it that other compilers know.
+template <uint32_t N, class F>
+RONDO_DEVICE void unrolled(const F& f) {
+  [&]<uint32_t... kI>(std::integer_sequence<uint32_t, kI...>) { (f(kI), ...); }
+  (std::make_integer_sequence<uint32_t, N>());
+}
 
 /// The fold of all threads' values of a warp; every thread gets it.
 template <class Block, class W, class Fold>
