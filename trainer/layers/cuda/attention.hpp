@@ -201,8 +201,8 @@ struct AttentionForwardKernel {
   }
 
  private:
-  /// A NaN is larger than everything.
-  RONDO_DEVICE static Wide<T> larger(Wide<T> a, Wide<T> b) { return a != a || a > b ? a : b; }
+  /// b where a is a NaN: the sum of exponentials does not overlook that.
+  RONDO_DEVICE static Wide<T> larger(Wide<T> a, Wide<T> b) { return a > b ? a : b; }
 };
 
 /// dqkv[samples x context x 3 width] is written. y and sums are forward's.

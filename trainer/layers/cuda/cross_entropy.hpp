@@ -31,16 +31,17 @@ struct SoftmaxCrossEntropyKernel {
     T* const at = logits + row * classes;
     W* const scratch = block.template shared<W>();
     const size_t begin = size_t{block.thread()} * N, step = size_t{kThreads} * N;
-    // The largest so far and the sum of exp(element - largest), element by element.
+    // The largest so far and the sum of exp(element - largest), element by element. It does not
+    // matter that a maximum overlooks a NaN: the sum does not.
     W largest = -static_cast<W>(INFINITY), sum = 0;
     for (size_t c = begin; c < classes; c += step) {
       const Pack<T, N> pack = load<N>(at + c);
       W top = widen(pack.at[0]);
       for (int j = 1; j < N; ++j) {
         const W value = widen(pack.at[j]);
-        top = value > top || value != value ? value : top;
+        top = value > top ? value : top;
       }
-      if (top > largest || top != top) {
+      if (top > largest) {
         sum *= exp(largest - top);
         largest = top;
       }
@@ -48,7 +49,7 @@ struct SoftmaxCrossEntropyKernel {
       for (int j = 0; j < N; ++j) sum += share(widen(pack.at[j]), largest);
     }
     const W all = block_fold(
-        block, kThreads, largest, [](W a, W b) { return a != a || a > b ? a : b; }, scratch);
+        block, kThreads, largest, [](W a, W b) { return a > b ? a : b; }, scratch);
     sum *= share(largest, all);
     sum = block_fold(
         block, kThreads, sum, [](W a, W b) { return a + b; }, scratch);
