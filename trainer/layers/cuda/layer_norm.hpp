@@ -38,10 +38,10 @@ struct LayerNormForwardKernel {
       Pack<T, N> in = load<N>(x + at + c);
       if (delta != nullptr) {
         const Pack<T, N> more = load<N>(delta + at + c);
+        Pack<T, N> shift{};
+        if (bias != nullptr) shift = load<N>(bias + c);
         for (int j = 0; j < N; ++j) {
-          const W added =
-              bias != nullptr ? widen(more.at[j]) + widen(bias[c + j]) : widen(more.at[j]);
-          in.at[j] = narrow<T>(widen(in.at[j]) + added);
+          in.at[j] = narrow<T>(widen(in.at[j]) + (widen(more.at[j]) + widen(shift.at[j])));
         }
         store(in, x + at + c);
       }
