@@ -98,17 +98,15 @@ TEST_CASE("cuda attention: forward and backward as the host's, at the edges of t
   }
 }
 
-TEST_CASE("cuda attention: backward equals central differences, with dropout too") {
-  for (const double probability : {0.0, 0.2}) {
-    Attention<double, 8> device(1, 35, 1, probability);
-    const auto loss = [&] {
-      device.forward();
-      return dot(device.dy, device.y);
-    };
-    loss();
-    device.backward();
-    check_gradient(device.qkv, device.dqkv, loss);
-  }
+TEST_CASE("cuda attention: backward equals central differences, with dropout") {
+  Attention<double, 8> device(1, 35, 1, 0.2);
+  const auto loss = [&] {
+    device.forward();
+    return dot(device.dy, device.y);
+  };
+  loss();
+  device.backward();
+  check_gradient(device.qkv, device.dqkv, loss);
 }
 
 TEST_CASE("cuda attention: no order of a block's threads changes a bit; a NaN stays one") {

@@ -51,21 +51,30 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
   adamw(float{}, 0.25);
   adamw(cuda::BFloat16Bits{}, 0.25);
 
+  const auto sgd = [&](auto type, double scale, double decay, bool with_velocity) {
+    using T = decltype(type);
+    using W = cuda::Wide<T>;
+    const simd::SgdFactors<double> plain{.momentum = 0.9, .weight_decay = decay, .rate = 0.1};
+    Values gradients = wide(as<T>(g)), velocity = m, parameters = p;
+    for (double& gradient : gradients) gradient *= scale;
+    simd::flat_kernels<double>().sgd(plain, kCount, gradients.data(),
+                                     with_velocity ? velocity.data() : nullptr, parameters.data());
+    std::vector<T> device_gradients = as<T>(g), device_parameters(kCount);
+    std::vector<W> device_velocity = as<W>(m), masters = as<W>(p);
+    walk(cuda::SgdKernel<T>{W(scale), W(plain.momentum), W(decay), W(plain.rate), kCount,
+                            device_gradients.data(),
+                            with_velocity ? device_velocity.data() : nullptr, masters.data(),
+                            device_parameters.data()});
+    check_close(wide(masters), parameters, 8 * unit<W>());
+    check_close(wide(device_velocity), velocity, 8 * unit<W>());
+    REQUIRE(wide(device_parameters) == wide(as<T>(wide(masters))));
+    REQUIRE(wide(device_gradients) == Values(kCount, 0));
+  };
   for (const bool with_velocity : {false, true}) {
     for (const double decay : {0.0, 0.1}) {
-      const simd::SgdFactors<double> sgd{.momentum = 0.9, .weight_decay = decay, .rate = 0.1};
-      Values gradients = g, velocity = m, parameters = p;
-      simd::flat_kernels<double>().sgd(sgd, kCount, gradients.data(),
-                                       with_velocity ? velocity.data() : nullptr,
-                                       parameters.data());
-      Values device_gradients = g, device_velocity = m, device_parameters = p;
-      walk(cuda::SgdKernel<double>{1, sgd.momentum, sgd.weight_decay, sgd.rate, kCount,
-                                   device_gradients.data(),
-                                   with_velocity ? device_velocity.data() : nullptr,
-                                   device_parameters.data(), device_parameters.data()});
-      REQUIRE(device_parameters == parameters);
-      REQUIRE(device_velocity == velocity);
-      REQUIRE(device_gradients == gradients);
+      sgd(double{}, 1, decay, with_velocity);
+      sgd(float{}, 0.25, decay, with_velocity);
+      sgd(cuda::BFloat16Bits{}, 0.25, decay, with_velocity);
     }
   }
 
