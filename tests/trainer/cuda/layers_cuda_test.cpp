@@ -1,18 +1,9 @@
 // The trainer's kernels on a GPU, against the same kernels walked on the host.
-#include <cuda_runtime.h>
-
-#include <cmath>
-#include <cstring>
-#include <new>
-#include <tuple>
-
-#include "tests/harness/catch.hpp"
-#include "tests/trainer/cuda/walk.hpp"
+#include "tests/trainer/cuda/compare.hpp"
 #include "trainer/layers/cuda/attention.hpp"
 #include "trainer/layers/cuda/cross_entropy.hpp"
 #include "trainer/layers/cuda/embedding.hpp"
 #include "trainer/layers/cuda/gelu.hpp"
-#include "trainer/layers/cuda/launch.hpp"
 #include "trainer/layers/cuda/layer_norm.hpp"
 #include "trainer/layers/cuda/rows.hpp"
 #include "trainer/optim/cuda/flat.hpp"
@@ -21,83 +12,17 @@ namespace rondo::trainer::layers_cuda_test {
 
 using cuda::BFloat16Bits;
 using cuda::Wide;
+using cuda::testing::bound_of;
+using cuda::testing::Buffer;
+using cuda::testing::compare;
+using cuda::testing::noise;
 
 namespace {
-
-/// Memory that the host and the GPU access.
-template <class T>
-struct Managed {
-  using value_type = T;
-  T* allocate(size_t count) {
-    void* memory = nullptr;
-    if (cudaMallocManaged(&memory, count * sizeof(T)) != cudaSuccess) throw std::bad_alloc();
-    return static_cast<T*>(memory);
-  }
-  void deallocate(T* memory, size_t) { cudaFree(memory); }
-  bool operator==(const Managed&) const { return true; }
-};
-template <class T>
-using Buffer = std::vector<T, Managed<T>>;
-
-template <class T>
-Buffer<T> noise(size_t count, uint64_t key, double size = 1) {
-  Buffer<T> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = cuda::narrow<T>(static_cast<Wide<T>>(size * symmetric_unit(key * 1000003 + i)));
-  }
-  return values;
-}
-
-double as_double(int32_t value) { return value; }
-double as_double(uint64_t value) { return static_cast<double>(value); }
-double as_double(BFloat16Bits value) { return double{cuda::widen(value)}; }
-double as_double(float value) { return double{value}; }
-double as_double(double value) { return value; }
-
-template <class T>
-void check_close(const Buffer<T>& got, const Buffer<T>& expected, double bound) {
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double a = as_double(got[i]), b = as_double(expected[i]);
-    if (std::abs(a - b) <= bound * (1 + std::abs(b))) continue;
-    INFO("element " << i << " of " << got.size());
-    REQUIRE(a == b);
-  }
-}
-
-template <class T>
-bool same_bits(const Buffer<T>& a, const Buffer<T>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-/// What `make` makes of the buffers, on the host and twice on the GPU: within `bound`, and the same
-/// bits both times.
-template <class Make, class... Ts>
-void compare(const char* what, double bound, const Make& make, const Buffer<Ts>&... given) {
-  INFO(what);
-  std::tuple<Buffer<Ts>...> host(given...), device(given...), again(given...);
-  cuda::testing::walk(std::apply(make, host));
-  for (auto* buffers : {&device, &again}) {
-    const Status launched = cuda::launch(what, std::apply(make, *buffers), nullptr);
-    INFO(launched.message());
-    REQUIRE(launched.ok());
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-  }
-  [&]<size_t... kI>(std::index_sequence<kI...>) {
-    (check_close(std::get<kI>(device), std::get<kI>(host), bound), ...);
-    REQUIRE((same_bits(std::get<kI>(device), std::get<kI>(again)) && ...));
-  }
-  (std::index_sequence_for<Ts...>{});
-}
-
-template <class T>
-double unit() {
-  return std::is_same_v<T, BFloat16Bits> ? 0x1p-8 : 0x1p-23;
-}
 
 template <class T, int kN>
 void compare_rows() {
   constexpr size_t kRows = 300, kWidth = 264, kSlices = 2;
-  const double bound = 64 * unit<T>();
+  const double bound = bound_of<T>(64);
   using W = Wide<T>;
   compare(
       "bias", bound,
@@ -175,6 +100,62 @@ void compare_rows() {
       },
       targets, noise<T>(kWidth * kWidth, 1), noise<T>(100 * kWidth, 2), Buffer<uint64_t>{7, 8, 9},
       Buffer<T>(kRows * kWidth));
+  // Row 5 was looked up by all symbols with even numbers, row 2 by the others.
+  Buffer<int32_t> symbols(kRows);
+  for (size_t i = 0; i < kRows; ++i) {
+    symbols[i] = static_cast<int32_t>(i < kRows / 2 ? 2 * i : 2 * (i - kRows / 2) + 1);
+  }
+  compare(
+      "embedding backward", bound,
+      [](auto& used, auto& begins, auto& order, auto& dy, auto& dtable) {
+        return cuda::EmbeddingBackwardKernel<T, kN>{
+            2, kWidth, used.data(), begins.data(), order.data(), dy.data(), dtable.data()};
+      },
+      Buffer<int32_t>{5, 2}, Buffer<int32_t>{0, kRows / 2, kRows}, symbols,
+      noise<T>(kRows * kWidth, 1), noise<T>(8 * kWidth, 2));
+}
+
+/// Kernels that have no packs.
+template <class T>
+void compare_elements() {
+  constexpr size_t kRows = 60, kWidth = 70, kCount = kRows * kWidth;
+  using W = Wide<T>;
+  compare(
+      "relu backward", 0,
+      [](auto& y, auto& dy) {
+        return cuda::ReluBackwardKernel<T>{kCount, y.data(), dy.data()};
+      },
+      noise<T>(kCount, 1), noise<T>(kCount, 2));
+  compare(
+      "slices", 0,
+      [](auto& partial, auto& sums) {
+        return cuda::AddSlicesKernel<T>{kRows, kWidth, partial.data(), true, sums.data()};
+      },
+      noise<W>(kCount, 1), noise<T>(kWidth, 2));
+  Buffer<int32_t> targets(kRows);
+  for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
+  compare(
+      "cross-entropy backward", 0,
+      [](auto& target, auto& probabilities) {
+        return cuda::SoftmaxCrossEntropyBackwardKernel<T>{kRows, kWidth, target.data(), W(0.5),
+                                                          probabilities.data()};
+      },
+      targets, noise<T>(kCount, 1));
+  compare(
+      "dropout", 0,
+      [](auto& keys, auto& values) {
+        return cuda::DropKernel<T>{cuda::DropoutFactors::of(0.3, keys.data()), 2, kCount / 2,
+                                   values.data()};
+      },
+      Buffer<uint64_t>{7, 8}, noise<T>(kCount, 1));
+  compare(
+      "SGD", 0,
+      [](auto& g, auto& velocity, auto& masters, auto& parameters) {
+        return cuda::SgdKernel<T>{W(0.5),          W(0.9),         W(0.1),
+                                  W(0.01),         kCount,         g.data(),
+                                  velocity.data(), masters.data(), parameters.data()};
+      },
+      noise<T>(kCount, 1), noise<W>(kCount, 2), noise<W>(kCount, 3), Buffer<T>(kCount));
 }
 
 template <class T, int kSize>
@@ -189,11 +170,11 @@ void compare_attention(double dropout) {
     return cuda::AttentionForwardKernel<T, kSize>{
         shape, cuda::DropoutFactors::of(dropout, key.data()), in.data(), sum.data(), out.data()};
   };
-  compare("attention", 64 * unit<T>(), forward, qkv, keys, sums, y);
+  compare("attention", bound_of<T>(64), forward, qkv, keys, sums, y);
   Buffer<uint64_t> own_keys = keys;
   cuda::testing::walk(forward(qkv, own_keys, sums, y));
   compare(
-      "attention backward", 256 * unit<T>(),
+      "attention backward", bound_of<T>(256),
       [&](auto& in, auto& key, auto& out, auto& dout, auto& sum, auto& din) {
         return cuda::AttentionBackwardKernel<T, kSize>{
             shape,       cuda::DropoutFactors::of(dropout, key.data()),
@@ -211,6 +192,8 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
   compare_rows<float, 4>();
   compare_rows<BFloat16Bits, 1>();
   compare_rows<BFloat16Bits, 8>();
+  compare_elements<float>();
+  compare_elements<BFloat16Bits>();
   for (const double dropout : {0.0, 0.1}) {
     compare_attention<float, 32>(dropout);
     compare_attention<float, 64>(dropout);
@@ -218,7 +201,7 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
   }
   constexpr size_t kCount = 100'000;
   compare(
-      "AdamW", 64 * unit<float>(),
+      "AdamW", bound_of<float>(64),
       [](auto& g, auto& mean, auto& square, auto& masters, auto& parameters) {
         return cuda::AdamWKernel<BFloat16Bits>{
             1,     0.99f,  0.1f,     0.999f,      0.001f,        0.5f,           1e-8f,
@@ -232,6 +215,12 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
         return cuda::SumOfSquaresKernel<float>{kCount, values.data(), partial.data()};
       },
       noise<float>(kCount, 1), Buffer<double>(cuda::SumOfSquaresKernel<float>::kBlocks));
+  compare(
+      "sum of sums", 1e-12,
+      [](auto& values, auto& sum) {
+        return cuda::AddSumsKernel{kCount, values.data(), sum.data()};
+      },
+      noise<double>(kCount, 1), Buffer<double>(1));
 }
 
 }  // namespace rondo::trainer::layers_cuda_test

@@ -1,0 +1,91 @@
+// Runs a kernel on a GPU, and walks it on the host with the same operands.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <tuple>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+#include "tests/trainer/cuda/walk.hpp"
+#include "trainer/layers/cuda/launch.hpp"
+
+namespace rondo::trainer::cuda::testing {
+
+/// Memory that the host and the GPU access.
+template <class T>
+struct Managed {
+  using value_type = T;
+  T* allocate(size_t count) {
+    void* memory = nullptr;
+    if (cudaMallocManaged(&memory, count * sizeof(T)) != cudaSuccess) throw std::bad_alloc();
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) { cudaFree(memory); }
+  bool operator==(const Managed&) const { return true; }
+};
+template <class T>
+using Buffer = std::vector<T, Managed<T>>;
+
+template <class T>
+Buffer<T> noise(size_t count, uint64_t key, double size = 1) {
+  Buffer<T> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = narrow<T>(static_cast<Wide<T>>(size * symmetric_unit(key * 1000003 + i)));
+  }
+  return values;
+}
+
+inline double as_double(uint8_t value) { return value; }
+inline double as_double(int32_t value) { return value; }
+inline double as_double(uint64_t value) { return static_cast<double>(value); }
+inline double as_double(BFloat16Bits value) { return double{widen(value)}; }
+inline double as_double(float value) { return double{value}; }
+inline double as_double(double value) { return value; }
+
+template <class T>
+void check_close(const Buffer<T>& got, const Buffer<T>& expected, double bound) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double a = as_double(got[i]), b = as_double(expected[i]);
+    if (std::abs(a - b) <= bound * (1 + std::abs(b))) continue;
+    INFO("element " << i << " of " << got.size());
+    REQUIRE(a == b);
+  }
+}
+
+template <class T>
+bool same_bits(const Buffer<T>& a, const Buffer<T>& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// What `make` makes of the buffers, on the host and twice on the GPU: within `bound`, and the same
+/// bits both times.
+template <class Make, class... Ts>
+void compare(const char* what, double bound, const Make& make, const Buffer<Ts>&... given) {
+  INFO(what);
+  std::tuple<Buffer<Ts>...> host(given...), device(given...), again(given...);
+  testing::walk(std::apply(make, host));
+  for (auto* buffers : {&device, &again}) {
+    const Status launched = launch(what, std::apply(make, *buffers), nullptr);
+    INFO(launched.message());
+    REQUIRE(launched.ok());
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  }
+  [&]<size_t... kI>(std::index_sequence<kI...>) {
+    (check_close(std::get<kI>(device), std::get<kI>(host), bound), ...);
+    REQUIRE((same_bits(std::get<kI>(device), std::get<kI>(again)) && ...));
+  }
+  (std::index_sequence_for<Ts...>{});
+}
+
+/// For `terms` roundings in float; a bfloat16 may then be rounded to the next one, which is up to
+/// 2^-7 away.
+template <class T>
+double bound_of(double terms) {
+  return terms * 0x1p-23 + (std::is_same_v<T, BFloat16Bits> ? 0x1p-6 : 0);
+}
+
+}  // namespace rondo::trainer::cuda::testing
