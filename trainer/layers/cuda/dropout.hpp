@@ -7,7 +7,8 @@
 
 namespace rondo::trainer::cuda {
 
-/// random_unit(key) < probability, as integers: both are multiples of 2^-53.
+/// random_unit(key) < probability, as integers: a random_unit is a multiple of 2^-53, so that the
+/// probability may be rounded up to one.
 struct DropoutFactors {
   uint64_t dropped_below = 0;      // probability * 2^53, rounded up; 0: none
   double kept = 1;                 // 1 / (1 - probability)

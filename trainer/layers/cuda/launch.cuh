@@ -56,7 +56,12 @@ Status launch(const char* what, const Kernel& kernel, void* stream) {
   run_kernel<<<dim3(grid.x, grid.y, grid.z), Kernel::kThreads, shared,
                static_cast<cudaStream_t>(stream)>>>(kernel);
   const cudaError_t code = cudaGetLastError();
-  return code == cudaSuccess ? Status() : failed(what, "launching it", code);
+  if (code == cudaSuccess) return {};
+  // A GPU's limits: 2^31 - 1 blocks in x, 65535 in y and in z.
+  return failed(what,
+                "launching " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
+                    std::to_string(grid.z) + " blocks",
+                code);
 }
 
 /// Has launch() compiled for these kernels.

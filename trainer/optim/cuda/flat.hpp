@@ -71,8 +71,8 @@ struct AdamWKernel {
   }
 };
 
-/// partial[kBlocks]: sums of squares in double, each block's of every kBlocks-th piece, for AddSumsKernel.
-/// Not finite if a value is not.
+/// partial[kBlocks]: sums of squares in double, each block's of every kBlocks-th piece, for
+/// AddSumsKernel. Not finite if a value is not.
 template <class T>
 struct SumOfSquaresKernel {
   static constexpr uint32_t kBlocks = 512;
@@ -99,7 +99,8 @@ struct SumOfSquaresKernel {
   }
 };
 
-/// *sum = the sum of `count` doubles: those of the blocks of SumOfSquaresKernel, or the losses of rows.
+/// *sum = the sum of `count` doubles: those of the blocks of SumOfSquaresKernel, or the losses of
+/// rows.
 struct AddSumsKernel {
   size_t count;
   const double* values;
