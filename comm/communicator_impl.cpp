@@ -42,7 +42,9 @@ Status Communicator::Impl::failure() const {
 
 Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
                                   const WorkState* work) {
-  if (group_ || work != nullptr || is_queued()) return hand_over(request, options, work);
+  if (group_ || work != nullptr || staged_ || is_queued()) {
+    return hand_over(request, options, work);
+  }
   if (device_ || board_->has_error()) RONDO_TRY(failure());
   if (!repeats_last(request, options)) RONDO_TRY(resolve(request, options));
   if (!device_) return runner_->run(last_.operation);
@@ -106,7 +108,7 @@ Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, co
 }
 
 Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchronous) const {
-  if (device_ && !transfer.exact) {
+  if (is_on_device() && !transfer.exact) {
     return {Code::kUnavailable,
             fmt::format("{}: messages on a device have no tags, any source or probes: use send() "
                         "and recv() without a tag, which match in the order of the calls",
@@ -145,7 +147,7 @@ Status Communicator::Impl::check_senders(int peer) {
 }
 
 Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {
-  if (work == nullptr || !device_) return {};
+  if (work == nullptr || !is_on_device()) return {};
   return {Code::kUnavailable,
           fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
                       "return when the operation is on its stream",
@@ -154,6 +156,7 @@ Status Communicator::Impl::check_work(std::string_view call, const WorkState* wo
 
 Status Communicator::Impl::check_stream(std::string_view call, const CallOptions& options) const {
   if (device_) return device_->refusal(options.stream);
+  if (staged_) return staged_->refusal(options.stream);
   if (options.stream == nullptr) return {};
   return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device", call));
 }
@@ -206,10 +209,11 @@ Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t cou
                            .type = type,
                            .is_split = true};
   const CallOptions options = {.algorithm = Algorithm::kRing};
-  if (!device_) return submit(request, options);
+  if (!is_on_device()) return submit(request, options);
   RONDO_TRY(failure());
   auto operation = operation_by(*plans_, request, options);
-  return operation.ok() ? runner_->run(*operation) : operation.status();
+  if (!operation.ok()) return operation.status();
+  return staged_ ? staged_->run_on_host(*operation) : runner_->run(*operation);
 }
 
 Status Communicator::Impl::need_queue() {
@@ -227,7 +231,8 @@ Status Communicator::Impl::broken_off() noexcept {
   Status error = board_->raise(base::caught());
   if (device_) device_->abort();
   if (group_) (void)group_->refuse(error);
-  if (is_queued()) return error;  // the progress thread has the runner, and finds the error
+  // Another thread has the runner, and finds the error.
+  if (staged_ || is_queued()) return error;
   (void)runner_->withdraw();
   return runner_->await_release();
 }
@@ -299,11 +304,13 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(runner_));
     left_alone->push_back(std::shared_ptr<comm::Agent>(std::move(agent_)));
     left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
+    left_alone->push_back(std::shared_ptr<device::StagedRunner>(std::move(staged_)));
     return;
   }
   if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
   if (queue_) queue_->drain();
   device_.reset();  // while the board still says that this rank is there
+  staged_.reset();
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
     board_->state(board_->rank())

@@ -20,6 +20,7 @@
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/device/device_runner.hpp"
+#include "comm/device/staged_runner.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/progress.hpp"
 #include "comm/host/runner.hpp"
@@ -146,6 +147,9 @@ class Communicator::Impl {
                                             const Status& failed);
   Status set_up(const comm::Parent& parent);
   Status set_up_device();
+  Status set_up_staging(const comm::Introduced& introduced);
+  /// Whether buffers are in device memory.
+  bool is_on_device() const { return device_ || staged_; }
   /// While an exception is handled.
   Status broken_off() noexcept;
   /// The communicator's, as far as it is known here; ok: none.
@@ -206,7 +210,7 @@ class Communicator::Impl {
   std::unique_ptr<board::Watch> watch_;
   std::unique_ptr<comm::Agent> agent_;  // on the first rank of each of several hosts
   std::unique_ptr<comm::Plans> plans_;
-  std::unique_ptr<comm::Plans> device_plans_;  // where there is a device
+  std::unique_ptr<comm::Plans> device_plans_;  // of device_
   std::shared_ptr<engine::Runner> runner_;
   // From the first asynchronous operation on:
   std::shared_ptr<engine::Queue> queue_;
@@ -231,7 +235,9 @@ class Communicator::Impl {
   bool is_at_last_exchange_ = false;        // of setting it up
   std::unique_ptr<Impl> undecided_;         // by shrink(): other ranks may have got it
   int64_t senders_checked_ns_ = 0;
-  std::unique_ptr<device::DeviceRunner> device_;  // null: operations are the host's
+  // Where there is a device, one of them; without either, operations are the host's.
+  std::unique_ptr<device::DeviceRunner> device_;  // all ranks are on one host
+  std::unique_ptr<device::StagedRunner> staged_;  // they are on several, and the runner is its own
 };
 
 }  // namespace rondo

@@ -190,7 +190,10 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
-  if (config_.device >= 0) RONDO_TRY(set_up_device());
+  if (config_.device >= 0) {
+    const bool staged = bootstrap_.hosts().hosts() > 1;
+    RONDO_TRY(staged ? set_up_staging(introduced) : set_up_device());
+  }
   is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
@@ -223,6 +226,20 @@ Status Communicator::Impl::set_up_device() {
   device_->set_longest_wait(timeout_ns_);
   device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));
+  return {};
+}
+
+Status Communicator::Impl::set_up_staging(const comm::Introduced& introduced) {
+  bool shares_device = false;
+  for (int r = 0; r < size(); ++r) {
+    shares_device =
+        shares_device || (r != rank() && bootstrap_.peers()[static_cast<size_t>(r)].same_process &&
+                          introduced.ranks[static_cast<size_t>(r)].device == config_.device);
+  }
+  staged_ = RONDO_TRY(device::StagedRunner::create(
+      *runner_, *board_,
+      {.device = config_.device, .shares_device = shares_device, .longest_wait_ns = timeout_ns_}));
+  log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), staged_->describe()));
   return {};
 }
 

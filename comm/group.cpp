@@ -69,6 +69,7 @@ Status Communicator::Impl::carry_out(comm::Group& group) {
     if (queued) return queue(group, &begun);
     begun = true;
     if (device_) return launch(group);
+    if (staged_) return staged_->enqueue(group.operations, group.transfers);
     runner_->lanes().push(group.transfers);
     return runner_->run(group.operations);
   });

@@ -80,7 +80,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
     return refuse(fmt::format("shrink: a patience of {} ms: 0 (Config::bootstrap_timeout) to {} ms",
                               patience.count(), base::kLongestTimeout.count()));
   }
-  if (device_) {
+  if (is_on_device()) {
     return Status(
         Code::kUnavailable,
         "shrink: this communicator is on a device, whose kernels may still wait for ranks "

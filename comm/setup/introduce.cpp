@@ -85,14 +85,7 @@ Status unpack(std::vector<std::string>& blobs, int rank, const base::HostMap& ho
   return {};
 }
 
-Status check_devices(const std::vector<RankFacts>& ranks, const base::HostMap& hosts) {
-  if (hosts.hosts() > 1 && ranks[0].device >= 0) {
-    return {
-        Code::kUnavailable,
-        fmt::format("Config::device is {}, and the ranks are on {} hosts: communicators on GPUs "
-                    "are for one host; without a device, all-reduce copies in host memory",
-                    ranks[0].device, hosts.hosts())};
-  }
+Status check_devices(const std::vector<RankFacts>& ranks) {
   for (size_t r = 1; r < ranks.size(); ++r) {
     if ((ranks[r].device < 0) == (ranks[0].device < 0)) continue;
     return refuse(
@@ -135,7 +128,7 @@ Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
   RONDO_TRY(unpack(*blobs, bootstrap.rank(), hosts, made));
   auto links = tuner::parse_profile(blobs->front(), "of rank 0");
   if (!links.ok()) return links.status();
-  RONDO_TRY(check_devices(made.ranks, hosts));
+  RONDO_TRY(check_devices(made.ranks));
   adopt(made.ranks.front(), config);
   made.links = {.profile = std::move(*links), .named = made.ranks[0].links_named != 0};
   made.token = made.ranks[0].token;

@@ -197,6 +197,8 @@ struct Stats {
 /// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
+/// Where ranks are on several hosts, everything goes through host memory, which takes no captures
+/// (comm/device/README.md).
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at

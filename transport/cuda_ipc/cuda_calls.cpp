@@ -33,14 +33,16 @@ bool is_legacy(Stream stream) {
 constexpr uint64_t kLegacyIdentity = ~uint64_t{0};
 cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
 
+// The driver's function of that name, or null. The runtime has the library open.
+void* driver_function(const char* name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  return driver == nullptr ? nullptr : dlsym(driver, name);
+}
+
 // What only the driver knows: 0 if it could be asked, as in its interface.
 int ask_driver(void* answer, int attribute, const std::byte* memory) {
   using Ask = int (*)(void* answer, int attribute, unsigned long long pointer);
-  static const Ask kAsk = [] {
-    void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // the runtime has it open
-    return driver == nullptr ? nullptr
-                             : reinterpret_cast<Ask>(dlsym(driver, "cuPointerGetAttribute"));
-  }();
+  static const Ask kAsk = reinterpret_cast<Ask>(driver_function("cuPointerGetAttribute"));
   constexpr int kNoDriver = 100;
   return kAsk == nullptr ? kNoDriver
                          : kAsk(answer, attribute, reinterpret_cast<unsigned long long>(memory));
@@ -259,6 +261,22 @@ class RuntimeCalls final : public CudaCalls {
     }
     RONDO_TRY(status_of(code, "asking whether kernels have ended"));
     return true;
+  }
+
+  Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
+    constexpr unsigned kUntilReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+    using Wait = int (*)(void* stream, unsigned long long address, uint32_t value, unsigned flags);
+    // Of CUDA 11.7 and later; the one before it has to be allowed by the driver's settings.
+    static const Wait kWait = reinterpret_cast<Wait>(driver_function("cuStreamWaitValue32_v2"));
+    if (kWait == nullptr) {
+      return {Code::kUnavailable,
+              "this driver has no cuStreamWaitValue32_v2: install one for CUDA 11.7 or later"};
+    }
+    const int code =
+        kWait(stream, reinterpret_cast<unsigned long long>(word), value, kUntilReached);
+    if (code == 0) return {};
+    return {Code::kSystem,
+            "making a stream wait for a word: the driver's error " + std::to_string(code)};
   }
 
   Result<uint64_t> capture_of(Stream stream) override {

@@ -9,57 +9,6 @@
 namespace rondo::device::test {
 namespace {
 
-// Enqueues all calls on all ranks, nothing in between; then compares.
-void compare(World& world, const std::vector<Call>& calls) {
-  const auto wanted = on_host(calls, world.size());
-  std::vector<std::vector<Buffers>> found(calls.size());
-  for (size_t i = 0; i < calls.size(); ++i) {
-    for (int rank = 0; rank < world.size(); ++rank) {
-      found[i].emplace_back(calls[i], rank, world.size());
-    }
-  }
-  for (int rank = 0; rank < world.size(); ++rank) {
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank);
-      const Status status =
-          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
-      INFO(status.to_string());
-      REQUIRE(status.ok());
-    }
-  }
-  world.synchronize();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    INFO(world[rank].status().to_string());
-    CHECK(world[rank].status().ok());
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank << " of " << world.size());
-      const auto r = static_cast<size_t>(rank);
-      CHECK((found[i][r].memory() == wanted[i][r].memory()));
-    }
-  }
-}
-
-std::vector<Call> every_collective(int size) {
-  std::vector<Call> calls;
-  for (const Collective collective :
-       {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
-        Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
-        Collective::kScatter, Collective::kAllToAll, Collective::kInclusiveScan,
-        Collective::kExclusiveScan}) {
-    for (const size_t count : {0, 1, 7, 300}) {
-      for (const bool in_place : {false, true}) {
-        calls.push_back({.collective = collective,
-                         .count = count,
-                         .type = count % 2 == 0 ? DataType::kInt32 : DataType::kFloat32,
-                         .op = count == 7 ? ReduceOp::kMax : ReduceOp::kSum,
-                         .root = size / 2,
-                         .in_place = in_place});
-      }
-    }
-  }
-  return calls;
-}
-
 TEST_CASE("On a device, every collective gives what it gives on the host") {
   for (const int size : testing::sizes({2, 3, 1, 4, 5, 7})) {
     DYNAMIC_SECTION(size << " ranks") {

@@ -11,13 +11,6 @@
 namespace rondo::device::test {
 namespace {
 
-bool says(const Status& status, const std::string& text) {
-  INFO(status.to_string());
-  const bool found = status.message().find(text) != std::string::npos;
-  CHECK(found);
-  return found;
-}
-
 Status all_reduce(World& world, int rank, std::vector<int32_t>& data, size_t count) {
   return world[rank].all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum,
                                 world.on_stream(rank));

@@ -31,8 +31,9 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
-  std::atomic<bool> first_block_is_late{false};     // by some milliseconds
-  std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
+  std::atomic<bool> first_block_is_late{false};       // by some milliseconds
+  size_t staging_bytes = GpuBackend{}.staging_bytes;  // of communicators to come
+  std::atomic<int> launches{0}, empty_launches{0};    // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
   /// The buffers that kernels have told peers of.
@@ -73,6 +74,7 @@ class FakeGpu final : public transport::test::FakeCuda {
             .kernel = &kKernel,
             .threads = 1,
             .program_bytes = program_bytes,
+            .staging_bytes = staging_bytes,
             .process = ranks_of_a_process > 0 ? 1 + backends_++ / ranks_of_a_process : 0};
   }
 
@@ -171,6 +173,17 @@ class FakeGpu final : public transport::test::FakeCuda {
       std::unique_lock lock(events_mutex_);
       event_happened_.wait(lock, [&] { return events_[event].happened >= number; });
       q.waits_for_event = false;
+    });
+    return {};
+  }
+  Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
+    RONDO_TRY(next());
+    submit(stream, [word, value] {
+      // Acquire: pairs with the release of whoever lets the stream go on.
+      const std::atomic_ref<uint32_t> there(*const_cast<uint32_t*>(word));
+      while (static_cast<int32_t>(there.load(std::memory_order_acquire) - value) < 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
     });
     return {};
   }

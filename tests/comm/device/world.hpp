@@ -2,12 +2,16 @@
 // then one thread drives all of them: no call may wait for a peer, so it must get through.
 #pragma once
 
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "comm/bootstrap/host.hpp"
 #include "tests/comm/communicator/world.hpp"
 #include "tests/comm/device/fake_gpu.hpp"
 
@@ -26,6 +30,45 @@ class Installed {
   Installed(const Installed&) = delete;
   Installed& operator=(const Installed&) = delete;
 };
+
+/// testing::world_config(), also where ranks pretend to be on several hosts.
+inline Config config_of(const TempDirectory& directory, int rank, int size, const Config& config) {
+  Config own = testing::world_config(directory.path(), rank, size, config);
+  if (comm::pretend_host != nullptr) own.rendezvous = testing::loopback_place(directory.path());
+  return own;
+}
+
+/// While it lives, ranks of communicators to come pretend to be on these hosts, with UCX over
+/// loopback between them.
+class Pretended {
+ public:
+  explicit Pretended(std::vector<int> hosts) : before_(comm::pretend_host) {
+    map() = std::move(hosts);
+    setenv("UCX_TLS", "tcp", 1);
+    setenv("UCX_NET_DEVICES", "lo", 1);
+    comm::pretend_host = [](int rank, comm::RankHost& here) {
+      here.name = "h" + std::to_string(map().at(static_cast<size_t>(rank)));
+      here.boot_id = here.name;
+    };
+  }
+  ~Pretended() { comm::pretend_host = before_; }
+  Pretended(const Pretended&) = delete;
+  Pretended& operator=(const Pretended&) = delete;
+
+ private:
+  static std::vector<int>& map() {
+    static std::vector<int> hosts;  // [rank]
+    return hosts;
+  }
+  void (*const before_)(int, comm::RankHost&);
+};
+
+inline bool says(const Status& status, const std::string& text) {
+  INFO(status.to_string());
+  const bool found = status.message().find(text) != std::string::npos;
+  CHECK(found);
+  return found;
+}
 
 /// Small slots, so that little data reaches many rounds.
 inline Config small_config() {
@@ -47,7 +90,7 @@ class World {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
-        Config own = testing::world_config(directory.path(), rank, size, config);
+        Config own = config_of(directory, rank, size, config);
         own.device = rank % devices;
         auto communicator = Communicator::create(own);
         made_[static_cast<size_t>(rank)].status = communicator.status();
@@ -187,19 +230,82 @@ Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions opt
   }
 }
 
+/// Runs body(communicator) on ranks that are threads, with buffers in the host's memory.
+inline void run_on_host(int size, const std::function<void(Communicator&)>& body,
+                        Config config = {}) {
+  config.device = -1;
+  const TempDirectory directory;
+  testing::require_all_ok(testing::run_ranks(testing::How::kThreads, size, [&](int rank) {
+    auto made = Communicator::create(config_of(directory, rank, size, config));
+    testing::expect_ok(made.status(), "create");
+    body(*made);
+  }));
+}
+
 /// What the same calls leave in the host's memory: [call][rank].
 inline std::vector<std::vector<Buffers>> on_host(const std::vector<Call>& calls, int size) {
   std::vector<std::vector<Buffers>> all(calls.size());
   for (size_t i = 0; i < calls.size(); ++i) {
     for (int rank = 0; rank < size; ++rank) all[i].emplace_back(calls[i], rank, size);
   }
-  testing::require_all_ok(testing::run_world(testing::How::kThreads, size, [&](Communicator& c) {
+  run_on_host(size, [&](Communicator& c) {
     for (size_t i = 0; i < calls.size(); ++i) {
       testing::expect_ok(issue(c, calls[i], all[i][static_cast<size_t>(c.rank())]),
                          calls[i].to_string());
     }
-  }));
+  });
   return all;
+}
+
+/// Enqueues all calls on all ranks, nothing in between; then compares.
+inline void compare(World& world, const std::vector<Call>& calls) {
+  const auto wanted = on_host(calls, world.size());
+  std::vector<std::vector<Buffers>> found(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      found[i].emplace_back(calls[i], rank, world.size());
+    }
+  }
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      INFO(calls[i].to_string() << ", rank " << rank);
+      const Status status =
+          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
+      INFO(status.to_string());
+      REQUIRE(status.ok());
+    }
+  }
+  world.synchronize();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    INFO(world[rank].status().to_string());
+    CHECK(world[rank].status().ok());
+    for (size_t i = 0; i < calls.size(); ++i) {
+      INFO(calls[i].to_string() << ", rank " << rank << " of " << world.size());
+      const auto r = static_cast<size_t>(rank);
+      CHECK((found[i][r].memory() == wanted[i][r].memory()));
+    }
+  }
+}
+
+inline std::vector<Call> every_collective(int size) {
+  std::vector<Call> calls;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
+        Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
+        Collective::kScatter, Collective::kAllToAll, Collective::kInclusiveScan,
+        Collective::kExclusiveScan}) {
+    for (const size_t count : {0, 1, 7, 300}) {
+      for (const bool in_place : {false, true}) {
+        calls.push_back({.collective = collective,
+                         .count = count,
+                         .type = count % 2 == 0 ? DataType::kInt32 : DataType::kFloat32,
+                         .op = count == 7 ? ReduceOp::kMax : ReduceOp::kSum,
+                         .root = size / 2,
+                         .in_place = in_place});
+      }
+    }
+  }
+  return calls;
 }
 
 }  // namespace rondo::device::test

@@ -1,0 +1,125 @@
+// One rank of a communicator on GPUs of several hosts: the host's engine carries everything out, on
+// images of the buffers in the host's memory. Knows nothing of algorithms and links.
+//
+// A call becomes, on the caller's stream, an event, and then a wait for the word `done` to reach
+// the call's number; it returns at once. A thread of the communicator takes the calls in their order:
+// it awaits the event, copies down what the call reads, runs the host's operation, copies up what
+// that has written, and sets the word. So neither the caller nor a thread of CUDA ever waits for a
+// peer. Whatever happens, every number is reached: an error is on the board then.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/board/board.hpp"
+#include "comm/device/backend.hpp"
+#include "comm/engine/operation.hpp"
+#include "comm/host/runner.hpp"
+
+namespace rondo::device {
+
+struct StagedSettings {
+  int device;
+  bool shares_device;  // with another rank of this process
+  int64_t longest_wait_ns;
+};
+
+/// Thread rule: the communicator's. `runner` is this one's alone, from create() to the end.
+class StagedRunner {
+ public:
+  /// The references outlive it.
+  static Result<std::unique_ptr<StagedRunner>> create(engine::Runner& runner, board::Board& board,
+                                                      const StagedSettings& settings);
+  /// Waits for what has been enqueued, at most the longest wait; then the communicator fails, and
+  /// it waits some seconds more for the streams to go on. If one does not, the word for which it
+  /// waits is never freed.
+  ~StagedRunner();
+  StagedRunner(const StagedRunner&) = delete;
+  StagedRunner& operator=(const StagedRunner&) = delete;
+
+  std::string describe() const;
+  /// Why a call on that stream is refused, else ok.
+  Status refusal(void* stream) const;
+
+  /// Takes a group and puts it on the streams of its calls: its messages begin together, then its
+  /// operations follow each other. Refuses what is captured; any other error is the communicator's.
+  /// With `kMostInFlight` calls that streams have not passed it waits for the first of them.
+  Status enqueue(std::list<engine::Operation>& operations, std::list<engine::Transfer>& messages);
+  /// An operation on the host's memory, after everything that has been enqueued. Blocks.
+  Status run_on_host(engine::Operation& operation);
+
+ private:
+  static constexpr size_t kMostInFlight = 256;
+  struct Enqueued {
+    uint32_t number = 0;
+    std::vector<Event> ready{};  // of every stream: what comes before the call has ended
+    std::list<engine::Operation> operations{};
+    std::list<engine::Transfer> messages{};
+    engine::Operation* on_host = nullptr;
+    std::promise<Status> outcome{};  // of on_host
+  };
+  /// A part of a buffer and of its image.
+  struct StagedPart {
+    std::byte *device, *host;
+    size_t bytes;
+  };
+
+  StagedRunner(GpuBackend backend, engine::Runner& runner, board::Board& board,
+               const StagedSettings& settings);
+  Status open();
+  Status put(std::list<engine::Operation>& operations, std::list<engine::Transfer>& messages,
+             std::span<void* const> streams);
+  Status await_room();
+  bool await_calls();
+  void recycle_passed();
+  Result<Event> take_event();
+  void give_events(std::span<const Event> events);
+  uint32_t push(std::unique_ptr<Enqueued> call);
+
+  // The thread's.
+  void work();
+  Status carry_out(Enqueued& call);
+  Status carry_out(engine::Operation operation);
+  Status carry_out(std::list<engine::Transfer>& messages);
+  Result<std::byte*> image_of(size_t bytes);
+  bool is_pinned(const std::byte* memory) const {
+    return memory >= staging_ && memory < staging_ + backend_.staging_bytes;
+  }
+  Status copy_down(std::span<const StagedPart> parts);
+  Status copy_up(std::span<const StagedPart> parts);
+  Status await(Event event, bool despite_errors);
+
+  const GpuBackend backend_;
+  CudaCalls& cuda_;
+  engine::Runner& runner_;
+  board::Board& board_;
+  const StagedSettings settings_;
+  Stream copies_ = nullptr;
+  Event copied_[2] = {};         // of each half of the staging memory
+  std::byte* pinned_ = nullptr;  // the word, on a page of its own; then the staging memory
+  uint32_t* done_ = nullptr;     // the number of the last call that has ended
+  std::byte* staging_ = nullptr;
+  std::unique_ptr<std::byte[]> large_;  // of images that the staging memory does not hold
+  size_t large_bytes_ = 0;
+
+  std::deque<Event> passed_;  // after every wait that a stream may not have passed; the caller's
+  uint32_t last_number_ = 0;  // likewise
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Enqueued>> calls_;  // guarded by mutex_; the first may be under way
+  std::vector<Event> all_events_, free_events_;  // guarded by mutex_
+  bool ends_ = false;                            // guarded by mutex_
+  std::thread thread_;                           // last: it uses the others
+};
+
+}  // namespace rondo::device
