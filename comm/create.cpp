@@ -236,9 +236,12 @@ Status Communicator::Impl::set_up_staging(const comm::Introduced& introduced) {
         shares_device || (r != rank() && bootstrap_.peers()[static_cast<size_t>(r)].same_process &&
                           introduced.ranks[static_cast<size_t>(r)].device == config_.device);
   }
-  staged_ = RONDO_TRY(device::StagedRunner::create(
-      *runner_, *board_,
-      {.device = config_.device, .shares_device = shares_device, .longest_wait_ns = timeout_ns_}));
+  const auto prepare = [this](const board::Call& call) { return plans_->prepare({.call = call}); };
+  staged_ = RONDO_TRY(device::StagedRunner::create(*runner_, *board_,
+                                                   {.device = config_.device,
+                                                    .shares_device = shares_device,
+                                                    .longest_wait_ns = timeout_ns_,
+                                                    .prepare = prepare}));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), staged_->describe()));
   return {};
 }

@@ -89,6 +89,10 @@ Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
 }
 
 Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
+  if (staged_) {
+    return {Code::kUnavailable,
+            "register_memory: the ranks are on several hosts: operations go through host memory"};
+  }
   if (!device_) {
     return refuse(
         "register_memory: this communicator is not on a device; rondo::register_memory() makes "

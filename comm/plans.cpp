@@ -160,6 +160,7 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
                                  .program = std::move(program),
                                  .direct = is_direct(algorithm),
                                  .by_ll = by_ll,
+                                 .chunks = built.chunks,
                                  .touched_in = traits->in,
                                  .touched_out = traits->out};
   };

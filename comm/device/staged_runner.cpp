@@ -2,20 +2,15 @@
 #include "comm/device/staged_runner.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <ctime>
-#include <functional>
 #include <system_error>
 #include <utility>
 
 #include "comm/base/clock.hpp"
-#include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/host/wait.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::device {
@@ -23,32 +18,8 @@ namespace {
 
 constexpr size_t kWordBytes = 4096;  // what is before the staging memory: a page
 constexpr timespec kNap{0, 50'000};
-constexpr int kTurnsBeforePauses = 200;
 // How long streams may take to pass what has been done.
 constexpr int64_t kLastWaitNs = 10'000'000'000;
-
-constexpr size_t align_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-/// Where a call's blocks lie in a buffer: bytes from its beginning.
-struct Block {
-  size_t begin, bytes;
-};
-
-/// What is read, or written, of a buffer; between the blocks of a _v collective nothing may be.
-std::vector<Block> blocks_of(const engine::Prepared& prepared, bool out) {
-  const schedule::BlockLayout& layout = prepared.layout;
-  const auto& counts = out ? layout.out_counts : layout.in_counts;
-  const auto& offsets = out ? layout.out_offsets : layout.in_offsets;
-  const Form form = form_of(prepared.call.collective);
-  if (!is_varying(prepared.call.collective) || (out ? form.out : form.in) == Holds::kOne) {
-    return {{0, out ? prepared.out_bytes : prepared.in_bytes}};
-  }
-  std::vector<Block> blocks;
-  for (size_t b = 0; b < counts.size(); ++b) {
-    blocks.push_back({offsets[b] * prepared.element_bytes, counts[b] * prepared.element_bytes});
-  }
-  return blocks;
-}
 
 }  // namespace
 
@@ -79,9 +50,11 @@ Status StagedRunner::open() {
   const DeviceScope scope(cuda_, settings_.device);
   RONDO_TRY(scope.status());
   copies_ = RONDO_TRY(cuda_.create_stream());
-  for (Event& event : copied_) {
-    Event created = RONDO_TRY(cuda_.create_event());
-    event = created;
+  for (auto* const events : {&copied_down_, &copied_up_}) {
+    for (Event& event : *events) {
+      Event created = RONDO_TRY(cuda_.create_event());
+      event = created;
+    }
   }
   pinned_ = RONDO_TRY(cuda_.allocate_mapped(kWordBytes + backend_.staging_bytes));
   done_ = reinterpret_cast<uint32_t*>(pinned_);
@@ -124,8 +97,10 @@ StagedRunner::~StagedRunner() {
     nanosleep(&kNap, nullptr);
   }
   for (Event event : all_events_) (void)cuda_.destroy_event(event);
-  for (Event event : copied_) {
-    if (event != nullptr) (void)cuda_.destroy_event(event);
+  for (auto* const events : {&copied_down_, &copied_up_}) {
+    for (Event event : *events) {
+      if (event != nullptr) (void)cuda_.destroy_event(event);
+    }
   }
   if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
   if (pinned_ != nullptr) (void)cuda_.release_mapped(pinned_);
@@ -265,167 +240,6 @@ Result<Event> StagedRunner::take_event() {
 void StagedRunner::give_events(std::span<const Event> events) {
   const std::lock_guard lock(mutex_);
   free_events_.insert(free_events_.end(), events.begin(), events.end());
-}
-
-void StagedRunner::work() {
-  engine::ask_for_short_turns();
-  Status status = cuda_.set_device(settings_.device);
-  const OutsideCapture outside(cuda_);
-  if (status.ok()) status = outside.status();
-  if (!status.ok()) (void)runner_.fail(status);
-  while (true) {
-    Enqueued* call = nullptr;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return ends_ || !calls_.empty(); });
-      if (calls_.empty()) return;
-      call = calls_.front().get();
-    }
-    status = base::guarded([&] { return carry_out(*call); });
-    if (!status.ok()) {
-      (void)runner_.fail(status);
-      status = board_.error();
-    }
-    give_events(call->ready);
-    if (call->on_host != nullptr) call->outcome.set_value(status);
-    // Release: what a stream that sees it reads has been written. Pairs with its wait.
-    std::atomic_ref(*done_).store(call->number, std::memory_order_release);
-    const std::lock_guard lock(mutex_);
-    calls_.pop_front();
-    changed_.notify_all();
-  }
-}
-
-Status StagedRunner::carry_out(Enqueued& call) {
-  if (board_.has_error()) return board_.error();
-  if (call.on_host != nullptr) return runner_.run(*call.on_host);
-  for (Event ready : call.ready) RONDO_TRY(await(ready, false));
-  if (!call.messages.empty()) RONDO_TRY(carry_out(call.messages));
-  for (engine::Operation& operation : call.operations) RONDO_TRY(carry_out(operation));
-  return {};
-}
-
-Status StagedRunner::carry_out(engine::Operation operation) {
-  const engine::Prepared& prepared = *operation.prepared;
-  if (prepared.call.collective == Collective::kBarrier) return runner_.run(operation);
-  const std::byte* const in = operation.in;
-  std::byte* const out = operation.out;
-  // In place the images lie to each other as the buffers do.
-  const std::byte* const first = std::less<>()(in, out) ? in : out;
-  size_t in_at = prepared.in_place ? static_cast<size_t>(in - first) : 0;
-  size_t out_at =
-      prepared.in_place ? static_cast<size_t>(out - first) : align_up(prepared.in_bytes);
-  std::byte* const image =
-      RONDO_TRY(image_of(std::max(in_at + prepared.in_bytes, out_at + prepared.out_bytes)));
-  std::vector<StagedPart> read, written;
-  if (in != nullptr) {
-    operation.in = image + in_at;
-    for (const Block& b : blocks_of(prepared, false)) {
-      read.push_back({const_cast<std::byte*>(in) + b.begin, image + in_at + b.begin, b.bytes});
-    }
-  }
-  if (out != nullptr) {
-    operation.out = image + out_at;
-    for (const Block& b : blocks_of(prepared, true)) {
-      written.push_back({out + b.begin, image + out_at + b.begin, b.bytes});
-    }
-  }
-  RONDO_TRY(copy_down(read));
-  RONDO_TRY(runner_.run(operation));
-  return copy_up(written);
-}
-
-Status StagedRunner::carry_out(std::list<engine::Transfer>& messages) {
-  size_t bytes = 0;
-  for (const engine::Transfer& message : messages) bytes += align_up(message.bytes());
-  std::byte* image = RONDO_TRY(image_of(bytes));
-  std::vector<StagedPart> read, written;
-  for (engine::Transfer& message : messages) {
-    (message.sends ? read : written).push_back({message.buffer, image, message.bytes()});
-    message.buffer = image;
-    image += align_up(message.bytes());
-  }
-  RONDO_TRY(copy_down(read));
-  runner_.lanes().push(messages);
-  std::list<engine::Operation> none;
-  RONDO_TRY(runner_.run(none));
-  return copy_up(written);
-}
-
-/// In the staging memory, if it fits: nothing is pinned or freed between creation and end, because
-/// CUDA would wait for the streams, which wait for this thread.
-Result<std::byte*> StagedRunner::image_of(size_t bytes) {
-  if (bytes <= backend_.staging_bytes) return staging_;
-  if (bytes > large_bytes_) {
-    large_.reset();
-    large_bytes_ = 0;
-    large_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    large_bytes_ = bytes;
-  }
-  return large_.get();
-}
-
-Status StagedRunner::copy_down(std::span<const StagedPart> parts) {
-  const size_t half = backend_.staging_bytes / 2;
-  StagedPart copied[2] = {};  // to each half of the staging memory, and not yet to its image
-  const auto finish = [&](size_t h) -> Status {
-    if (copied[h].bytes == 0) return {};
-    RONDO_TRY(await(copied_[h], true));
-    std::memcpy(copied[h].host, staging_ + h * half, std::exchange(copied[h].bytes, 0));
-    return {};
-  };
-  size_t turn = 0;
-  for (const StagedPart& part : parts) {
-    if (is_pinned(part.host)) {
-      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, copies_));
-      continue;
-    }
-    for (size_t at = 0; at < part.bytes; at += half, ++turn) {
-      const size_t h = turn % 2;
-      RONDO_TRY(finish(h));
-      copied[h] = {part.device + at, part.host + at, std::min(half, part.bytes - at)};
-      RONDO_TRY(cuda_.copy(staging_ + h * half, copied[h].device, copied[h].bytes, copies_));
-      RONDO_TRY(cuda_.record(copied_[h], copies_));
-    }
-  }
-  RONDO_TRY(finish(turn % 2));
-  RONDO_TRY(finish((turn + 1) % 2));
-  RONDO_TRY(cuda_.record(copied_[0], copies_));
-  return await(copied_[0], true);
-}
-
-Status StagedRunner::copy_up(std::span<const StagedPart> parts) {
-  const size_t half = backend_.staging_bytes / 2;
-  size_t turn = 0;
-  for (const StagedPart& part : parts) {
-    if (is_pinned(part.host)) {
-      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, copies_));
-      continue;
-    }
-    for (size_t at = 0; at < part.bytes; at += half, ++turn) {
-      const size_t h = turn % 2, bytes = std::min(half, part.bytes - at);
-      if (turn >= 2) RONDO_TRY(await(copied_[h], true));
-      std::memcpy(staging_ + h * half, part.host + at, bytes);
-      RONDO_TRY(cuda_.copy(part.device + at, staging_ + h * half, bytes, copies_));
-      RONDO_TRY(cuda_.record(copied_[h], copies_));
-    }
-  }
-  RONDO_TRY(cuda_.record(copied_[0], copies_));
-  return await(copied_[0], true);
-}
-
-/// `despite_errors`: of a copy, which waits for nobody and whose memory is in use until it has ended.
-Status StagedRunner::await(Event event, bool despite_errors) {
-  for (int turn = 0;; ++turn) {
-    bool happened = RONDO_TRY(cuda_.has_happened(event));
-    if (happened) return {};
-    if (!despite_errors && board_.has_error()) return board_.error();
-    if (turn < kTurnsBeforePauses) {
-      sched_yield();
-    } else {
-      nanosleep(&kNap, nullptr);
-    }
-  }
 }
 
 }  // namespace rondo::device

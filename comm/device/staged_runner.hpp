@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
 #include <list>
 #include <memory>
@@ -31,6 +32,26 @@ struct StagedSettings {
   int device;
   bool shares_device;  // with another rank of this process
   int64_t longest_wait_ns;
+  /// How the host carries out a call that is not in place. Any thread.
+  std::function<Result<std::shared_ptr<const engine::Prepared>>(const board::Call&)> prepare;
+};
+
+/// How a call is cut that the staging memory does not hold: a piece is the same elements of every
+/// block of the buffers, and goes by the algorithm of the whole. So each element stays in its chunk,
+/// and the result keeps its bits. Equal on all ranks, whatever they do in the call.
+struct StagedCut {
+  Holds in, out;
+  size_t element_bytes;
+  size_t blocks, block;  // of a buffer with all of them: their number, and the elements of each
+  size_t total;          // elements of all, of which the last blocks may lack some
+  size_t unit;           // what blocks of a piece are multiples of
+  size_t piece;          // elements of each block, at a time; 0: the call is not cut
+
+  size_t pieces() const { return (block + piece - 1) / piece; }
+  /// Of an image with `count` elements of each block.
+  size_t bytes(Holds holds, size_t count) const {
+    return (holds == Holds::kOne ? count : blocks * count) * element_bytes;
+  }
 };
 
 /// Thread rule: the communicator's. `runner` is this one's alone, from create() to the end.
@@ -90,7 +111,11 @@ class StagedRunner {
   Status carry_out(Enqueued& call);
   Status carry_out(engine::Operation operation);
   Status carry_out(std::list<engine::Transfer>& messages);
+  Status carry_out(const engine::Operation& whole, const StagedCut& cut);
+  StagedCut cut_of(const engine::Prepared& prepared) const;
+  Status settle_copies();
   Result<std::byte*> image_of(size_t bytes);
+  size_t third() const { return backend_.staging_bytes / 3 / 64 * 64; }
   bool is_pinned(const std::byte* memory) const {
     return memory >= staging_ && memory < staging_ + backend_.staging_bytes;
   }
@@ -104,7 +129,8 @@ class StagedRunner {
   board::Board& board_;
   const StagedSettings settings_;
   Stream copies_ = nullptr;
-  Event copied_[2] = {};         // of each half of the staging memory
+  // Of each third of the staging memory, or half: what was copied there last, and from there.
+  Event copied_down_[3] = {}, copied_up_[3] = {};
   std::byte* pinned_ = nullptr;  // the word, on a page of its own; then the staging memory
   uint32_t* done_ = nullptr;     // the number of the last call that has ended
   std::byte* staging_ = nullptr;

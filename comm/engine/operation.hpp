@@ -56,6 +56,7 @@ struct ExecutionPlan {
   schedule::Program program;
   bool direct;                                      // uses peers' buffers in place
   bool by_ll = false;                               // on a device: Protocol::kLl
+  int chunks = 0;                                   // of the schedule
   algorithms::Touched touched_in{}, touched_out{};  // by peers: these must have been offered
 };
 
