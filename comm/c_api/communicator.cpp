@@ -360,6 +360,30 @@ int rondo_is_library_memory(const void* pointer, size_t bytes) {
   return rondo::is_library_memory(pointer, bytes) ? 1 : 0;
 }
 
+rondo_code rondo_device_alloc(size_t bytes, int32_t device, void** pointer) {
+  return guarded({{pointer, "the place for the pointer"}}, [&]() -> Status {
+    *pointer = nullptr;
+    auto made = rondo::device_alloc(bytes, device);
+    if (made.ok()) *pointer = *made;
+    return made.status();
+  });
+}
+
+rondo_code rondo_device_free(void* pointer) {
+  return guarded([&] { return rondo::device_free(pointer); });
+}
+
+rondo_code rondo_register_device_memory(rondo_communicator* communicator, void* pointer,
+                                        size_t bytes) {
+  return guarded({{communicator, "the communicator"}},
+                 [&] { return communicator->communicator.register_memory(pointer, bytes); });
+}
+
+rondo_code rondo_unregister_device_memory(rondo_communicator* communicator, void* pointer) {
+  return guarded({{communicator, "the communicator"}},
+                 [&] { return communicator->communicator.unregister_memory(pointer); });
+}
+
 rondo_code rondo_set_log_callback(rondo_log_callback callback, void* context) {
   return guarded([&]() -> Status {
     if (callback == nullptr) {

@@ -512,6 +512,22 @@ rondo_code rondo_unregister_memory(void* pointer);
 /* 1 if [pointer, pointer + bytes) lies in library memory of this process, else 0. */
 int rondo_is_library_memory(const void* pointer, size_t bytes);
 
+/* ---- memory of a CUDA device */
+
+/* Memory of that device, aligned to 256 bytes and not cleared, as cudaMalloc gives it. */
+rondo_code rondo_device_alloc(size_t bytes, int32_t device, void** pointer);
+/* Null is allowed. No operation may still use it, and no rank map it. RONDO_INVALID_ARGUMENT where
+ * part of it is still registered in this process. */
+rondo_code rondo_device_free(void* pointer);
+/* Registers this rank's device memory with the other ranks of a communicator on devices, so that
+ * their kernels access it in place also between processes. Every rank calls it, and gets the error
+ * of any of them; the communicator goes on. See Communicator::register_memory in communicator.hpp. */
+rondo_code rondo_register_device_memory(rondo_communicator* communicator, void* pointer,
+                                        size_t bytes);
+/* Ends that; `pointer` as it was registered. Every rank calls it at the same place among its calls.
+ * communicator.hpp says when the memory may then be freed. */
+rondo_code rondo_unregister_device_memory(rondo_communicator* communicator, void* pointer);
+
 /* ---- messages */
 
 /* Called on any thread that runs rondo's code, one call at a time. Must not call rondo. */

@@ -7,9 +7,9 @@ import threading
 from rondo import _rondo
 from rondo._envelope import Envelope
 from rondo._error import Error
-from rondo._rondo import Work, is_library_memory, make_unique_id
+from rondo._rondo import DeviceMemory, Work, is_library_memory, make_unique_id
 
-__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "Envelope", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "DeviceMemory", "Envelope", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
 __version__ = ".".join(str(part) for part in _rondo.version)
 
 ANY_SOURCE, ANY_TAG = -2, -1

@@ -388,6 +388,19 @@ PyCommunicator* shrink(PyCommunicator& self, std::optional<double> patience) {
   });
 }
 
+void register_memory(PyCommunicator& self, nb::handle array) {
+  const Array seen = array_of(array, true, "array");
+  check(self.run_interruptible([&](rondo_communicator* c) {
+    return rondo_register_device_memory(c, seen.data, seen.count * size_of(seen.type));
+  }),
+        self.rank());
+}
+
+void unregister_memory(PyCommunicator& self, nb::handle array) {
+  const Array seen = array_of(array, true, "array");
+  check(rondo_unregister_device_memory(self.handle_until_closed(), seen.data), self.rank());
+}
+
 std::vector<int> former_ranks(const PyCommunicator& self) {
   std::vector<int> former;
   for (int rank = 0; rank < self.size(); ++rank) {
@@ -455,6 +468,8 @@ void bind_communicator(nb::module_& module) {
       .def("duplicate", duplicate, nb::rv_policy::take_ownership)
       .def("shrink", shrink, nb::arg("patience") = nb::none(), nb::rv_policy::take_ownership)
       .def_prop_ro("former_ranks", former_ranks)
+      .def("register_memory", register_memory, nb::arg("array"))
+      .def("unregister_memory", unregister_memory, nb::arg("array"))
       .def(
           "abort",
           [](PyCommunicator& self, const std::string& reason) {

@@ -98,6 +98,30 @@ struct Memory {
   void* data;
 };
 
+/// Memory of a CUDA device: torch and cupy make arrays of it, which keep it. While it is registered
+/// it is not freed.
+struct DeviceMemory {
+  DeviceMemory(size_t wanted, int device) : bytes(wanted) {
+    check(rondo_device_alloc(wanted, device, &data), -1);
+  }
+  ~DeviceMemory() { (void)rondo_device_free(data); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// CUDA's array interface, version 3: bytes.
+  nb::dict array_interface() const {
+    nb::dict interface;
+    interface["shape"] = nb::make_tuple(bytes);
+    interface["typestr"] = "|u1";
+    interface["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(data), false);
+    interface["version"] = 3;
+    return interface;
+  }
+
+  size_t bytes;
+  void* data = nullptr;
+};
+
 int export_memory(PyObject* self, Py_buffer* view, int flags) {
   const auto* memory = nb::inst_ptr<Memory>(self);
   return PyBuffer_FillInfo(view, self, memory->data, static_cast<Py_ssize_t>(memory->bytes), 0,
@@ -112,6 +136,9 @@ PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_m
 void bind_memory(nb::module_& module) {
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots))
       .def(nb::init<size_t, bool>(), nb::arg("bytes"), nb::arg("reused") = false);
+  nb::class_<DeviceMemory>(module, "DeviceMemory")
+      .def(nb::init<size_t, int>(), nb::arg("bytes"), nb::arg("device") = 0)
+      .def_prop_ro("__cuda_array_interface__", &DeviceMemory::array_interface);
   module.def("is_library_memory", [](nb::handle array) {
     const Array seen = array_of(array, false, "array");
     return rondo_is_library_memory(seen.data, seen.count * rondo::size_of(seen.type)) != 0;

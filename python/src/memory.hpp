@@ -5,7 +5,7 @@
 
 namespace rondo::python {
 
-/// Memory, is_library_memory() and, for the backend of torch, register_memory() and unregister_memory().
+/// Memory, DeviceMemory, is_library_memory() and, for the backend of torch, register_memory() and unregister_memory().
 void bind_memory(nanobind::module_& module);
 
 }  // namespace rondo::python

@@ -311,6 +311,16 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.c.finish()
         self.assertIsNone(seen())
 
+    def test_device_memory_needs_a_device(self):
+        import numpy as np
+
+        x = np.zeros(3)
+        for call in (self.c.register_memory, self.c.unregister_memory):
+            with self.assertRaisesRegex(rondo.Error, "not on a device"):
+                call(x)
+        with self.assertRaises(rondo.Error):
+            rondo.DeviceMemory(16, 4711)
+
     def test_freed_ranges_make_room_in_a_full_arena(self):
         program = """
 import numpy, rondo

@@ -44,6 +44,19 @@ int main(void) {
   options.stream = &options;
   expect(rondo_barrier(world, &options) == RONDO_INVALID_ARGUMENT, "a stream without a device");
   expect(strstr(rondo_last_error(), "on a device") != NULL, "it says what streams are for");
+
+  void* memory = &options;
+  expect(rondo_device_alloc(16, 4711, &memory) == RONDO_UNAVAILABLE && memory == NULL,
+         "memory of a device that is not there");
+  expect(rondo_device_free(NULL) == RONDO_OK, "null is freed");
+  expect(rondo_device_free(&options) == RONDO_INVALID_ARGUMENT, "memory that is not a device's");
+  expect(rondo_register_device_memory(world, &options, 1) == RONDO_INVALID_ARGUMENT,
+         "registering without a device");
+  expect(strstr(rondo_last_error(), "not on a device") != NULL, "it says so");
+  expect(rondo_unregister_device_memory(world, &options) == RONDO_INVALID_ARGUMENT,
+         "unregistering without a device");
+  expect(rondo_register_device_memory(NULL, &options, 1) == RONDO_INVALID_ARGUMENT,
+         "no communicator");
   rondo_destroy(world);
   return 0;
 }
