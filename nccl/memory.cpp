@@ -5,6 +5,7 @@
 
 #include "nccl/comm.hpp"
 #include "nccl/driver.hpp"
+#include "nccl/group.hpp"
 
 namespace rondo::nccl {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 struct RegisteredBuffer {
   ncclComm_t comm;
   void* buffer;
-  bool counts;  // one of those in `moved`
+  bool counts;              // one of those in `moved`
+  bool with_ranks = false;  // of a device: with the other ranks, too
 };
 
 std::mutex mutex;
@@ -44,11 +46,27 @@ bool move(void* buffer, size_t bytes) {
   return true;
 }
 
-Result<void*> add(const char* call, ncclComm_t handle, void* buffer, size_t bytes) {
+/// Whether the ranks now access each other's buffers in place. What they cannot goes through slots.
+/// In a group this thread may be several ranks, none of which must wait for another.
+Result<bool> register_with_ranks(const char* call, ncclComm& comm, void* buffer, size_t bytes) {
+  if (comm.device < 0 || in_group()) return false;
+  const Status status =
+      comm.use(call, [&](Communicator& c) { return c.register_memory(buffer, bytes); });
+  if (status.ok()) return true;
+  RONDO_TRY(comm.failure());
+  log(LogLevel::kInfo, std::string(call) + ": " + status.message());
+  return false;
+}
+
+/// `collective`: every rank makes this call.
+Result<void*> add(const char* call, ncclComm_t handle, void* buffer, size_t bytes,
+                  bool collective) {
   const Comm comm = RONDO_TRY(find_ready(handle, call));
   RONDO_TRY(check_pointer(buffer, call, "the buffer"));
+  const bool with_ranks = collective && RONDO_TRY(register_with_ranks(call, *comm, buffer, bytes));
   const std::lock_guard lock(mutex);
-  auto made = std::make_unique<RegisteredBuffer>(RegisteredBuffer{handle, buffer, false});
+  auto made =
+      std::make_unique<RegisteredBuffer>(RegisteredBuffer{handle, buffer, false, with_ranks});
   made->counts = comm->device < 0 && move(buffer, bytes);
   void* const key = made.get();
   registrations.emplace(key, std::move(made));
@@ -64,9 +82,19 @@ Result<RegisteredBuffer*> known(const char* call, ncclComm_t comm, void* handle)
 
 /// The communicator may be gone; its registrations are not.
 Status remove(const char* call, ncclComm_t comm, void* handle) {
+  RegisteredBuffer it;
+  {
+    const std::lock_guard lock(mutex);
+    it = *RONDO_TRY(known(call, comm, handle));
+    registrations.erase(handle);
+  }
+  if (it.with_ranks) {
+    if (const auto there = find(comm, call); there.ok()) {
+      return (*there)->use(call, [&](Communicator& c) { return c.unregister_memory(it.buffer); });
+    }
+    return {};
+  }
   const std::lock_guard lock(mutex);
-  const RegisteredBuffer it = *RONDO_TRY(known(call, comm, handle));
-  registrations.erase(handle);
   if (!it.counts || --moved[it.buffer] > 0) return {};
   moved.erase(it.buffer);
   return unregister_memory(it.buffer);
@@ -108,7 +136,7 @@ ncclResult_t ncclMemFree(void* pointer) {
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   return guarded([&]() -> Status {
     RONDO_TRY(check_pointer(handle, "ncclCommRegister", "the place of the handle"));
-    *handle = RONDO_TRY(add("ncclCommRegister", comm, buffer, size));
+    *handle = RONDO_TRY(add("ncclCommRegister", comm, buffer, size, false));
     return {};
   });
 }
@@ -123,8 +151,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
                                     ncclWindow_t* window, int /*flags*/) {
   return guarded([&]() -> Status {
     RONDO_TRY(check_pointer(window, "ncclCommWindowRegister", "the place of the window"));
-    *window =
-        static_cast<ncclWindow_t>(RONDO_TRY(add("ncclCommWindowRegister", comm, buffer, size)));
+    *window = static_cast<ncclWindow_t>(
+        RONDO_TRY(add("ncclCommWindowRegister", comm, buffer, size, true)));
     return {};
   });
 }
