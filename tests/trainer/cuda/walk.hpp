@@ -38,7 +38,7 @@ class Walk {
   /// Runs one block to its end.
   template <class Kernel>
   void block(const Kernel& kernel, const Grid& index) {
-    std::memset(shared_.data(), 0xff, shared_.size() * sizeof(shared_[0]));
+    if (!shared_.empty()) std::memset(shared_.data(), 0xff, shared_.size() * sizeof(shared_[0]));
     index_ = index;
     body_ = [](Walk& walk, uint32_t thread, const void* any) {
       Block view{walk, thread};
