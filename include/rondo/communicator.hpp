@@ -62,8 +62,7 @@ struct Config {
   /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
   /// operations take microseconds. 0: one.
   int channels = 0;
-  /// Slots per link and bytes per slot; 0: from the link profile. Tests use tiny slots to exercise
-  /// many rounds.
+  /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;
   /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/pace/README.md).
@@ -80,8 +79,7 @@ struct Config {
   /// what it costs.
   bool reproducible = false;
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
-  /// Every rank has a device, or none has; ranks may share one. Communicator describes the
-  /// differences.
+  /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.
   int device = -1;
 };
 
