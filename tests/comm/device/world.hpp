@@ -107,7 +107,10 @@ class World {
     }
   }
   ~World() {
-    for (int rank = 0; rank < size(); ++rank) leave(rank);
+    // At once, as ranks do: each waits a while for other hosts' last words.
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] { leave(rank); });
+    for (std::thread& thread : threads) thread.join();
     for (Made& made : made_) {
       if (made.stream != nullptr) (void)gpu_->destroy_stream(made.stream);
     }
