@@ -613,6 +613,8 @@ class Page(unittest.TestCase):
             chosen = lambda: self.tab.js("return document.querySelector('select').selectedOptions[0].textContent")
             self.assertIn("10 measurements of ring", self.drop("perf.json", json.dumps(PERF)))
             self.assertEqual((rows(), chosen()), (10, "perf.json"))
+            self.assertIn("Ten constants of a machine", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
+            self.assertEqual(self.tab.js("return [...document.querySelectorAll('#chapter-machine tbody')].at(-1).rows.length"), 10)
             self.assertIn("the predictions are its own", self.drop("links.json", json.dumps(PROFILE)))
             self.assertEqual((rows(), chosen()), (10, "perf.json, with the profile links.json"))
             self.assertIn("An MPI", self.drop("compare.json", json.dumps(COMPARE)))

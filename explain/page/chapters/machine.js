@@ -211,7 +211,7 @@ export const chapter = {
       }}),
       results,
       el("h2", {}, "What a profile is"),
-      el("p", {}, "Fourteen constants that ", el("code", {}, "rondo-perf --calibrate"), " fits to timings, and a table of what they leave unexplained (",
+      el("p", {}, "Ten constants of a machine, and four of the links between hosts, that ", el("code", {}, "rondo-perf --calibrate"), " fits to timings, and a table of what they leave unexplained (",
         source("comm/tuner/profile.hpp", "struct LinkProfile {"), "). Everything that the model predicts, and with it which algorithm runs, follows from them."),
       builtIn, constants.root);
     context.onState(() => {
