@@ -626,6 +626,7 @@ class Page(unittest.TestCase):
                 "list.json": ("[1, 2, 3]", "not of rondo"),
                 "cut.json": (json.dumps(PERF)[:-40], "is not JSON"),
                 "nan.json": (json.dumps({**PERF, "x": float("nan")}), "NaN, which is no number"),
+                "page.html": ("<script>const bad = [NaN, Infinity];</script>", "is not JSON"),
                 "empty.json": ("", "is empty"),
                 "binary.json": (bytes(range(256)) * 40, "is not JSON"),
                 "huge.json": (b"[" + b" " * (9 << 20) + b"]", "MiB; the page reads up to 8"),

@@ -34,7 +34,7 @@ function parsed(name, text) {
   try {
     return JSON.parse(text);
   } catch {
-    const nan = /[[:,]\s*-?(NaN|Infinity|nan|inf)\b/.exec(text);
+    const nan = /^\s*[[{]/.test(text) && /[[:,]\s*-?(NaN|Infinity|nan|inf)\b/.exec(text);
     if (nan) throw new Unusable(`${name} holds ${nan[1]}, which is no number: something went wrong when it was measured.`);
     throw new Unusable(`${name} is not JSON: it is damaged, ends too early, or is another kind of file.`);
   }
