@@ -647,6 +647,10 @@ class Page(unittest.TestCase):
                     self.assertTrue(said.endswith("."), said)
                     self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
                     self.assertEqual(self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')"), before)
+            # No prediction is more than 100 % too low: far off, it is so by a factor.
+            far = {**PERF, "results": [{**r, "predicted_us": 1, "out_of_place": {"time": 4.0}} for r in PERF["results"]]}
+            self.drop("far.json", json.dumps(far))
+            self.assertIn("within a factor of 4.", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
             # Numbers that no axis has room for.
             huge = {**PERF, "results": [{"algorithm": "ring", "size": 10.0 ** (3 * k), "predicted_us": 10.0 ** (3 * k), "out_of_place": {"time": 10.0 ** (3 * k)}} for k in range(101)]}
             self.assertIn("101 measurements", self.drop("huge_numbers.json", json.dumps(huge)))

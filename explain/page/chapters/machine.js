@@ -183,8 +183,9 @@ export const chapter = {
       const some = both();
       if (some.length === 0) return "Nothing here has both a measurement and a prediction.";
       const worst = some.reduce((a, b) => (off(b) > off(a) ? b : a));
-      const low = worst.predicted < worst.us;
-      return `${some.length > 1 ? `Half of ${counted(some.length, "prediction")} are within ${percent(median(some.map(off)))}. The worst: ` : ""}${worst.series} at ${binary(worst.size_bytes)}, predicted ${time(worst.predicted)}, measured ${time(worst.us)}: ${digits(off(worst) + 1)} times too ${low ? "low" : "high"}.`;
+      const low = worst.predicted < worst.us, typical = median(some.map(off));
+      const within = typical > 1 ? `a factor of ${digits(typical + 1)}` : percent(typical);
+      return `${some.length > 1 ? `Half of ${counted(some.length, "prediction")} are within ${within}. The worst: ` : ""}${worst.series} at ${binary(worst.size_bytes)}, predicted ${time(worst.predicted)}, measured ${time(worst.us)}: ${digits(off(worst) + 1)} times too ${low ? "low" : "high"}.`;
     };
     const verdict = el("p", {class: "note"});
     const listed = table({name: "machine", title: "The same in numbers", mark: (r) => r[6] !== null && (r[6] > 1.5 || r[6] < 1 / 1.5)});
