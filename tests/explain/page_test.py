@@ -397,6 +397,14 @@ class Page(unittest.TestCase):
 
     # Chapter 1.
 
+    def test_bill_on_a_phone(self):
+        """Beside what is counted stands how many there are, without scrolling."""
+        self.tab.size(360, 800)
+        self.everything_shown("bill")
+        right = self.tab.js("""return [...document.querySelectorAll("table")].find((t) => t.textContent.includes("bytes through slots"))
+            .querySelectorAll("th[scope=col]")[1].getBoundingClientRect().right""")
+        self.assertLessEqual(right, 360)
+
     def test_ring(self):
         self.fresh("#ring?step=0")
         text = lambda selector: self.tab.js("return document.querySelector(arguments[0]).textContent", selector)

@@ -148,7 +148,7 @@ export const chapter = {
             [c.algorithm, c.predicted_us, c.predicted_us / best, sent(v), said(v), speed, speed * at.bus_factor];
         }));
       sentence.textContent = formula(at, row, algorithm);
-      parts.update([{label: "What"}, {label: "How many", numeric: true}, {label: "Price", numeric: true}, {label: "Time", numeric: true, format: time}],
+      parts.update([{label: "What", wide: true}, {label: "How many", numeric: true}, {label: "Price", numeric: true}, {label: "Time", numeric: true, format: time}],
         [...partsOf(at, timesOf(row, algorithm)), ["together", "", "", timesOf(row, algorithm).predicted_us]]);
     });
   },
