@@ -576,6 +576,10 @@ class Page(unittest.TestCase):
                 self.tab.js("""const list = document.querySelector("main select"); list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
                     list.dispatchEvent(new Event("change"));""")
                 self.assertNotIn("guess", self.tab.js("return location.hash"), "the next mistake's answer is shown before the guess")
+        # A link that arrives where the page already shows another mistake.
+        self.tab.go("#wrong?mistake=sum&guess=0")
+        self.assertEqual(self.tab.js("return location.hash"), "#wrong?mistake=sum&guess=0")
+        self.assertIn("Check first", self.tab.js("return document.querySelector('main').innerText"))
 
     def test_wrong_files(self):
         with tempfile.TemporaryDirectory() as name:

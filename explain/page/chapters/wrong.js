@@ -112,7 +112,7 @@ export const chapter = {
       context.set({});
     }}}, "Back to the recorded runs");
     root.append(
-      picker(context, "mistake", {label: "Mistake", options: Object.entries(PITFALLS).map(([value, {title}]) => ({value, label: title}))}),
+      picker(context, "mistake", {label: "Mistake", options: Object.entries(PITFALLS).map(([value, {title}]) => ({value, label: title})), also: {guess: -1}}),
       guess(context, {
         name: "guess", hidden: [curves.root, numbers.root, said, commands, details],
         ask: () => ({question: about().question, options: about().options.map(([label, right]) => ({label, right})), because: [el("strong", {}, "Symptom: "), ...coded(about().symptom)]}),
@@ -134,10 +134,6 @@ export const chapter = {
       if (state.mistake !== before) {
         before = state.mistake;
         own.length = 0;
-        if (state.guess >= 0) {
-          context.set({guess: -1});
-          return;
-        }
       }
       back.hidden = own.length === 0;
       context.unsent = own.length === 0 ? "" : "The link does not hold the runs that you dropped: who opens it sees the recorded ones, and has to drop yours, too.";

@@ -24,11 +24,11 @@ export function slider(context, name, {label, least = 0, most = 0, values = null
   return el("div", {class: "control"}, el("label", {for: id}, label), " ", output, input, hint ? el("p", {class: "hint"}, hint) : null);
 }
 
-/** A list to choose from. `options(state)`: [{value, label}]. */
-export function picker(context, name, {label, options}) {
+/** A list to choose from. `options(state)`: [{value, label}]. `also`: fields that a choice sets, too. */
+export function picker(context, name, {label, options, also = {}}) {
   const id = freshId(name);
   const isNumber = typeof context.chapter.fields[name].usual === "number";
-  const select = el("select", {id, on: {change: () => context.set({[name]: isNumber ? Number(select.value) : select.value})}});
+  const select = el("select", {id, on: {change: () => context.set({[name]: isNumber ? Number(select.value) : select.value, ...also})}});
   let shown = "";
   context.onState((state) => {
     const some = typeof options === "function" ? options(state) : options;
