@@ -137,7 +137,7 @@ std::string placement_text(const Topology& topology, int ranks, std::vector<int>
   }
   // As rondo-perf pins them.
   allowed.resize(static_cast<size_t>(ranks));
-  std::string text = "ranks, as rondo-perf pins them:\n";
+  std::string text = "ranks, by their number on this host, as rondo-perf pins them:\n";
   for (int rank = 0; rank < ranks; ++rank) text += sharing_text(topology, rank, allowed);
   return text;
 }
