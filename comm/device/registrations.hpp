@@ -21,8 +21,8 @@ namespace rondo::device {
 
 /// How a rank's part of a registration has gone. Sent as bytes.
 struct RegistrationOutcome {
-  int32_t code;  // Code
-  char why[188];
+  int32_t code;   // Code
+  char why[508];  // cut off after that
 
   static RegistrationOutcome of(const Status& status);
 };
