@@ -48,8 +48,9 @@ Result<void*> device_alloc(size_t bytes, int device) {
     }
     const device::DeviceScope scope(cuda, device);
     RONDO_TRY(scope.status());
-    const std::lock_guard lock(allocations().mutex);
+    // Without the lock: it may wait for kernels, and they for a thread that waits for the lock.
     std::byte* memory = RONDO_TRY(cuda.allocate(std::max<size_t>(bytes, 1)));
+    const std::lock_guard lock(allocations().mutex);
     allocations().all[memory] = {
         .bytes = std::max<size_t>(bytes, 1), .device = device, .cuda = std::move(backend.cuda)};
     return static_cast<void*>(memory);
