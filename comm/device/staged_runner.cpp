@@ -175,10 +175,11 @@ Status StagedRunner::put(std::list<engine::Operation>& operations,
   call->messages.splice(call->messages.end(), messages);
   const uint32_t number = push(std::move(call));
   for (void* const stream : streams) {
-    RONDO_TRY(cuda_.wait_for_word(stream, done_, number));
+    // Before the wait: the word is not freed while a stream that waits for it has not passed.
     Event passed = RONDO_TRY(take_event());
-    RONDO_TRY(cuda_.record(passed, stream));
     passed_.push_back(passed);
+    RONDO_TRY(cuda_.wait_for_word(stream, done_, number));
+    RONDO_TRY(cuda_.record(passed, stream));
   }
   return {};
 }
