@@ -121,7 +121,9 @@ class StagedRunner {
   }
   Status copy_down(std::span<const StagedPart> parts);
   Status copy_up(std::span<const StagedPart> parts);
-  Status await(Event event, bool despite_errors);
+  Status await(Event event);
+  Status await_copies(Event event);
+  void let_streams_go(Status why);
 
   const GpuBackend backend_;
   CudaCalls& cuda_;

@@ -1,4 +1,5 @@
 // A staged runner's thread: copies down, the host's operation, copies up.
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
 #include "comm/device/staged_runner.hpp"
 #include "comm/host/wait.hpp"
@@ -17,8 +19,18 @@ namespace {
 
 constexpr timespec kBetweenPolls{0, 50'000};
 constexpr int kTurnsBeforePauses = 200;
+// At least so long copies may take, whatever the timeout: others' may come before them.
+constexpr int64_t kLeastCopyNs = 2'000'000'000;
 
 constexpr size_t align_image(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void pause(int turn) {
+  if (turn < kTurnsBeforePauses) {
+    sched_yield();
+  } else {
+    nanosleep(&kBetweenPolls, nullptr);
+  }
+}
 
 /// Where a call's blocks lie in a buffer: bytes from its beginning.
 struct Block {
@@ -76,7 +88,7 @@ void StagedRunner::work() {
 Status StagedRunner::carry_out(Enqueued& call) {
   if (board_.has_error()) return board_.error();
   if (call.on_host != nullptr) return runner_.run(*call.on_host);
-  for (Event ready : call.ready) RONDO_TRY(await(ready, false));
+  for (Event ready : call.ready) RONDO_TRY(await(ready));
   if (!call.messages.empty()) RONDO_TRY(carry_out(call.messages));
   for (engine::Operation& operation : call.operations) RONDO_TRY(carry_out(operation));
   return {};
@@ -177,7 +189,7 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
     return parts;
   };
   const auto begin = [&](size_t k) -> Status {
-    if (k >= 3) RONDO_TRY(await(copied_up_[k % 3], true));
+    if (k >= 3) RONDO_TRY(await_copies(copied_up_[k % 3]));
     for (const StagedPart& part : parts_of(k, false)) {
       RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, copies_));
     }
@@ -199,7 +211,7 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
     std::byte* const image = staging_ + k % 3 * third();
     if (whole.in != nullptr) operation.in = image;
     if (whole.out != nullptr) operation.out = image + align_image(cut.bytes(cut.in, stride));
-    RONDO_TRY(await(copied_down_[k % 3], true));
+    RONDO_TRY(await_copies(copied_down_[k % 3]));
     RONDO_TRY(runner_.run(operation));
     for (const StagedPart& part : parts_of(k, true)) {
       RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, copies_));
@@ -212,7 +224,7 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
 /// Awaits all copies, which wait for nobody.
 Status StagedRunner::settle_copies() {
   RONDO_TRY(cuda_.record(copied_up_[0], copies_));
-  return await(copied_up_[0], true);
+  return await_copies(copied_up_[0]);
 }
 
 /// In the staging memory, if it fits: nothing is pinned or freed between creation and end, because
@@ -233,7 +245,7 @@ Status StagedRunner::copy_down(std::span<const StagedPart> parts) {
   StagedPart copied[2] = {};  // to each half of the staging memory, and not yet to its image
   const auto finish = [&](size_t h) -> Status {
     if (copied[h].bytes == 0) return {};
-    RONDO_TRY(await(copied_down_[h], true));
+    RONDO_TRY(await_copies(copied_down_[h]));
     std::memcpy(copied[h].host, staging_ + h * half, std::exchange(copied[h].bytes, 0));
     return {};
   };
@@ -254,7 +266,7 @@ Status StagedRunner::copy_down(std::span<const StagedPart> parts) {
   RONDO_TRY(finish(turn % 2));
   RONDO_TRY(finish((turn + 1) % 2));
   RONDO_TRY(cuda_.record(copied_down_[0], copies_));
-  return await(copied_down_[0], true);
+  return await_copies(copied_down_[0]);
 }
 
 Status StagedRunner::copy_up(std::span<const StagedPart> parts) {
@@ -267,28 +279,55 @@ Status StagedRunner::copy_up(std::span<const StagedPart> parts) {
     }
     for (size_t at = 0; at < part.bytes; at += half, ++turn) {
       const size_t h = turn % 2, bytes = std::min(half, part.bytes - at);
-      if (turn >= 2) RONDO_TRY(await(copied_up_[h], true));
+      if (turn >= 2) RONDO_TRY(await_copies(copied_up_[h]));
       std::memcpy(staging_ + h * half, part.host + at, bytes);
       RONDO_TRY(cuda_.copy(part.device + at, staging_ + h * half, bytes, copies_));
       RONDO_TRY(cuda_.record(copied_up_[h], copies_));
     }
   }
   RONDO_TRY(cuda_.record(copied_up_[0], copies_));
-  return await(copied_up_[0], true);
+  return await_copies(copied_up_[0]);
 }
 
-/// `despite_errors`: of a copy, which waits for nobody and whose memory is in use until it has ended.
-Status StagedRunner::await(Event event, bool despite_errors) {
+/// Ends with the communicator's error, if there is one before the event happens.
+Status StagedRunner::await(Event event) {
   for (int turn = 0;; ++turn) {
     bool happened = RONDO_TRY(cuda_.has_happened(event));
     if (happened) return {};
-    if (!despite_errors && board_.has_error()) return board_.error();
-    if (turn < kTurnsBeforePauses) {
-      sched_yield();
-    } else {
-      nanosleep(&kBetweenPolls, nullptr);
-    }
+    if (board_.has_error()) return board_.error();
+    pause(turn);
   }
+}
+
+/// Also after an error: the memory is in use until the copies have ended. They wait for no peer, but
+/// may queue after a stream that waits for `done_`; so after the longest wait all streams go on.
+Status StagedRunner::await_copies(Event event) {
+  const int64_t began = base::now_ns();
+  const int64_t longest_ns = std::max(settings_.longest_wait_ns, kLeastCopyNs);
+  bool is_late = false;
+  for (int turn = 0;; ++turn) {
+    bool happened = RONDO_TRY(cuda_.has_happened(event));
+    if (happened) return is_late ? board_.error() : Status();
+    if (!is_late && base::now_ns() - began > longest_ns) {
+      is_late = true;
+      let_streams_go(
+          {Code::kTimeout,
+           fmt::format(
+               "copies between rank {} and its GPU {} did not end within {} ms: if streams "
+               "that wait for rondo hold them up, set CUDA_DEVICE_MAX_CONNECTIONS=32 before "
+               "the program starts",
+               board_.rank(), settings_.device, longest_ns / 1'000'000)});
+    }
+    pause(turn);
+  }
+}
+
+/// Fails the communicator, and with it every call that a stream waits for.
+void StagedRunner::let_streams_go(Status why) {
+  (void)runner_.fail(why);
+  const std::lock_guard lock(mutex_);
+  // Release: as at the end of a call. A later call, or a smaller number, follows as its turn comes.
+  std::atomic_ref(*done_).store(calls_.back()->number, std::memory_order_release);
 }
 
 }  // namespace rondo::device

@@ -33,6 +33,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   std::atomic<uint64_t> ns_per_look{0};
   std::atomic<bool> first_block_is_late{false};       // by some milliseconds
   size_t staging_bytes = GpuBackend{}.staging_bytes;  // of communicators to come
+  std::atomic<bool> copies_queue_after_waits{false};  // as where streams share a queue
   std::atomic<int> launches{0}, empty_launches{0};    // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
@@ -139,7 +140,12 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     RONDO_TRY(next());
-    submit(stream, [=] { std::memcpy(to, from, bytes); });
+    submit(stream, [=, this] {
+      while (copies_queue_after_waits && waits_for_words_ > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      std::memcpy(to, from, bytes);
+    });
     return {};
   }
   Status clear(std::byte* memory, size_t bytes, Stream stream) override {
@@ -178,12 +184,14 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
     RONDO_TRY(next());
-    submit(stream, [word, value] {
+    ++waits_for_words_;
+    submit(stream, [this, word, value] {
       // Acquire: pairs with the release of whoever lets the stream go on.
       const std::atomic_ref<uint32_t> there(*const_cast<uint32_t*>(word));
       while (static_cast<int32_t>(there.load(std::memory_order_acquire) - value) < 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
+      --waits_for_words_;
     });
     return {};
   }
@@ -373,6 +381,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   uint64_t streams_ = 0;
   std::atomic<uint64_t> backends_{0};
   std::atomic<uint64_t> captures_{0};
+  std::atomic<int> waits_for_words_{0};  // enqueued, and not passed
   std::mutex told_mutex_;
   std::set<const std::byte*> told_;
   std::map<const std::byte*, std::pair<size_t, uint32_t>> owned_;

@@ -335,6 +335,33 @@ TEST_CASE("Over several hosts, a rank that never comes is named, and streams go 
   }
 }
 
+TEST_CASE("Over several hosts, copies that streams hold up end with an error, and streams go on") {
+  const Pretended pretended({0, 1});
+  const auto gpu = gpus();
+  {
+    const Installed installed(gpu);
+    Config config = small_config();
+    config.timeout = std::chrono::milliseconds(500);
+    World world(gpu, 2, config);
+    REQUIRE(world.all_created());
+    gpu->copies_queue_after_waits = true;
+    std::vector<int32_t> data[2];
+    for (int rank = 0; rank < 2; ++rank) {
+      data[rank].assign(300, 1);
+      gpu->hold(world.stream(rank));
+      for (int i = 0; i < 3; ++i) REQUIRE(sum(world, rank, data[rank]).ok());
+    }
+    for (int rank = 0; rank < 2; ++rank) gpu->let_go(world.stream(rank));
+    world.synchronize();
+    for (int rank = 0; rank < 2; ++rank) {
+      testing::await("the error is known", [&] { return !world[rank].status().ok(); });
+      CHECK(world[rank].status().code() == Code::kTimeout);
+      says(world[rank].status(), "set CUDA_DEVICE_MAX_CONNECTIONS");
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 TEST_CASE("Over several hosts, calls that differ are named, both") {
   const Pretended pretended({0, 1});
   const auto gpu = gpus();
