@@ -98,13 +98,21 @@ struct Memory {
   void* data;
 };
 
-/// Memory of a CUDA device: torch and cupy make arrays of it, which keep it. While it is registered
-/// it is not freed.
+/// Memory of a CUDA device: torch and cupy make arrays of it, which keep it. If it is registered when
+/// the last of them goes, it is never freed. CUDA may wait for kernels, and they for another thread
+/// of Python's, so neither call holds the interpreter.
 struct DeviceMemory {
   DeviceMemory(size_t wanted, int device) : bytes(wanted) {
-    check(rondo_device_alloc(wanted, device, &data), -1);
+    const auto allocate = [&] {
+      const nb::gil_scoped_release released;
+      return rondo_device_alloc(wanted, device, &data);
+    };
+    check(allocate(), -1);
   }
-  ~DeviceMemory() { (void)rondo_device_free(data); }
+  ~DeviceMemory() {
+    const nb::gil_scoped_release released;
+    (void)rondo_device_free(data);
+  }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
