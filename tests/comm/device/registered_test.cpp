@@ -128,16 +128,45 @@ TEST_CASE("A buffer that lies in registered memory only in part is not registere
   World world(gpu, 2, roomy_config());
   REQUIRE(world.all_created());
   Slabs slabs(world, *gpu);
-  require_registered(world, slabs);
+  for (const Status& status : on_all(world, [&](int rank) {
+         return world[rank].register_memory(slabs.begin(rank), kSlab / 2);
+       })) {
+    REQUIRE(status.ok());
+  }
   const Call call = chosen_direct(world);
   const auto wanted = on_host({call}, 2);
-  AllPlaced found(1);
-  found[0].emplace_back(call, 0, 2, slabs.begin(0));
-  found[0].emplace_back(call, 1, 2, slabs.begin(1) - 8);
-  issue_all(world, {call}, found);
-  world.synchronize();
-  check_all(world, {call}, found, wanted);
-  CHECK_FALSE(was_told(*gpu, found[0][0].in()));
+  const auto is_told = [&](std::byte* of_rank_1) {
+    AllPlaced found(1);
+    found[0].emplace_back(call, 0, 2, slabs.begin(0));
+    found[0].emplace_back(call, 1, 2, of_rank_1);
+    gpu->forget_told();
+    issue_all(world, {call}, found);
+    world.synchronize();
+    check_all(world, {call}, found, wanted);
+    return was_told(*gpu, found[0][0].in());
+  };
+  CHECK(is_told(slabs.begin(1)));
+  CHECK_FALSE(is_told(slabs.begin(1) - 8));
+  CHECK_FALSE(is_told(slabs.begin(1) + kSlab / 2 - 8));
+}
+
+TEST_CASE("A place in the table that one rank still uses is given out on no rank") {
+  const auto gpu = make_gpu();
+  const Installed installed(gpu);
+  World world(gpu, 2, roomy_config());
+  REQUIRE(world.all_created());
+  for (int late = 0; late < 2; ++late) {
+    Slabs first(world, *gpu), second(world, *gpu);
+    require_registered(world, first);
+    REQUIRE(world[1 - late].unregister_memory(first.begin(1 - late)).ok());
+    require_registered(world, second);
+    gpu->forget_told();
+    compare(world, second, {chosen_direct(world)});
+    CHECK(was_told(*gpu, second.begin(0)));
+    require_unregistered(world, second);
+    REQUIRE(world[late].unregister_memory(first.begin(late)).ok());
+  }
+  CHECK(gpu->trespasses == 0);
 }
 
 TEST_CASE("A registration that fails on one rank fails on all, and the communicator works on") {
