@@ -47,6 +47,10 @@ Status copy_and_wait(CudaCalls& cuda, std::byte* to, const std::byte* from, size
   const OutsideCapture outside(cuda);
   RONDO_TRY(outside.status());
   RONDO_TRY(cuda.copy(to, from, bytes, stream));
+  return await_copies(cuda, stream, what);
+}
+
+Status await_copies(CudaCalls& cuda, Stream stream, const char* what) {
   const int64_t began = base::now_ns();
   while (true) {
     bool done = RONDO_TRY(cuda.is_done(stream));

@@ -34,6 +34,9 @@ void replace_backend(std::function<Result<GpuBackend>()> open);
 /// streams, and waits for that. `what`: it, for the error.
 Status copy_and_wait(CudaCalls& cuda, std::byte* to, const std::byte* from, size_t bytes,
                      Stream stream, const char* what);
+/// Waits for the copies on such a stream, 10 s at most: kTimeout. While this thread is outside of
+/// captures (OutsideCapture).
+Status await_copies(CudaCalls& cuda, Stream stream, const char* what);
 
 /// Sets the calling thread's current device, and restores it at the end. CUDA's calls concern the
 /// current device, which belongs to the caller.

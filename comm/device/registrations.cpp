@@ -215,6 +215,12 @@ Status Registrations::need_table() {
 }
 
 Status Registrations::write_table(uint32_t place, std::span<const PeerMapping> mappings) {
+  {
+    // A copy whose end could not be awaited may still read the staging memory.
+    const OutsideCapture outside(*settings_.cuda);
+    RONDO_TRY(outside.status());
+    RONDO_TRY(await_copies(*settings_.cuda, settings_.stream, "a table of registered memory"));
+  }
   std::copy(mappings.begin(), mappings.end(), staging_);
   return copy_and_wait(*settings_.cuda,
                        reinterpret_cast<std::byte*>(table_ + place * mappings.size()),

@@ -338,6 +338,7 @@ TEST_CASE("Over several hosts, a rank that never comes is named, and streams go 
 TEST_CASE("Over several hosts, copies that streams hold up end with an error, and streams go on") {
   const Pretended pretended({0, 1});
   const auto gpu = gpus();
+  std::vector<int32_t> data[2];  // copies that were held up may read them until the world ends
   {
     const Installed installed(gpu);
     Config config = small_config();
@@ -345,7 +346,6 @@ TEST_CASE("Over several hosts, copies that streams hold up end with an error, an
     World world(gpu, 2, config);
     REQUIRE(world.all_created());
     gpu->copies_queue_after_waits = true;
-    std::vector<int32_t> data[2];
     for (int rank = 0; rank < 2; ++rank) {
       data[rank].assign(300, 1);
       gpu->hold(world.stream(rank));
