@@ -227,9 +227,9 @@ TEST_CASE("a rank that sends a frame without a code, or too long a one, ends the
 TEST_CASE("a recorded meeting, played to either side of another, is refused", "[hostile]") {
   std::string of_rank, of_rank_0;
   {
-    const int port = free_port();
     int middle = 0;
     UniqueFd listener = listen_on_loopback(middle);
+    const int port = free_port();  // after it, or it may be the same
     ForkGang gang(2, [&](int rank, Link&) {
       listener.reset();
       meet(tcp_identity(rank, 2, rank == 0 ? port : middle));
@@ -339,9 +339,9 @@ TEST_CASE("a machine in the middle that changes a frame of a meeting ends it, on
           "[hostile]") {
   const std::string found = "frame 0 of the connection is not the one that the other side sent";
   for (const Proxy::Way changed : {Proxy::kToTarget, Proxy::kFromTarget}) {
-    const int port = free_port();
     int middle = 0;
     UniqueFd listener = listen_on_loopback(middle);
+    const int port = free_port();  // after it, or it may be the same
     ForkGang gang(2, [&](int rank, Link&) {
       listener.reset();
       const auto id = tcp_identity(rank, 2, rank == 0 ? port : middle);
