@@ -354,7 +354,7 @@ TEST_CASE("Buffers of an operation may lie in several registrations, and in othe
   CHECK(gpu->alive() == 0);
 }
 
-TEST_CASE("A rank that uses a registration which another has ended is told so") {
+TEST_CASE("Using a registration that has ended on another rank is a mismatch") {
   const auto gpu = make_gpu();
   const Installed installed(gpu);
   World world(gpu, 2, roomy_config());

@@ -380,7 +380,7 @@ TEST_CASE("Over several hosts, calls that differ are named, both") {
 }
 
 TEST_CASE(
-    "Over several hosts, who is destroyed while a call waits ends it, and all memory comes back") {
+    "Over several hosts, destroying a communicator ends a call that waits, and frees all memory") {
   const Pretended pretended({0, 1});
   const auto gpu = gpus();
   {
@@ -484,7 +484,8 @@ TEST_CASE("A communicator on GPUs of several hosts is split, also into those of 
   CHECK(gpu->launches > 0);
 }
 
-TEST_CASE("Over several hosts, whichever call of CUDA fails, somebody is told and nobody hangs") {
+TEST_CASE(
+    "Over several hosts, every failing call of CUDA becomes an error on a rank, and none hangs") {
   const Pretended pretended({0, 1});
   bool reached = true;
   // Polls are calls too, and many: from some point on not every one fails in its turn.
