@@ -373,6 +373,7 @@ Result<Communicator> Communicator::create(const Config& config) {
 int Communicator::rank() const { return impl_->rank(); }
 int Communicator::size() const { return impl_->size(); }
 bool Communicator::is_reproducible() const { return impl_->is_reproducible(); }
+int Communicator::device() const { return impl_->device(); }
 std::vector<int> Communicator::hosts() const { return impl_->hosts(); }
 Status Communicator::status() const {
   return base::guarded([this] { return impl_->status(); });  // any thread: the runner may be busy

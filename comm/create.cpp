@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "comm/bootstrap/share_segment.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/device_hierarchy.hpp"
 #include "comm/launch/unknown_variables.hpp"
 #include "comm/setup/settle.hpp"
 #include "comm/status/socket.hpp"
@@ -57,6 +61,7 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
           .available = {.publish = shape.publish_depth > 0,
                         .references = runner.reaches_buffers(),
                         .signals = true,
+                        .copies = runner.can_register(),
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm};
 }
@@ -151,6 +156,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
       return impl->set_up(parent);
     });
   }
+  if (status.ok()) status = base::guarded([&] { return impl->set_up_hierarchy(); });
   if (status.ok()) return impl;
   return base::guarded([&] {
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
@@ -237,12 +243,60 @@ Status Communicator::Impl::set_up_staging(const comm::Introduced& introduced) {
                           introduced.ranks[static_cast<size_t>(r)].device == config_.device);
   }
   const auto prepare = [this](const board::Call& call) { return plans_->prepare({.call = call}); };
-  staged_ = RONDO_TRY(device::StagedRunner::create(*runner_, *board_,
+  staged_ = RONDO_TRY(device::StagedRunner::create(*runner_, *board_, *watch_,
                                                    {.device = config_.device,
                                                     .shares_device = shares_device,
                                                     .longest_wait_ns = timeout_ns_,
                                                     .prepare = prepare}));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), staged_->describe()));
+  return {};
+}
+
+/// Only for those who ask, until it has been measured: parts take memory and places on the GPU. Where a
+/// rank cannot make its parts, no rank has them, and all operations are staged.
+Status Communicator::Impl::set_up_hierarchy() {
+  const bool wanted = config_.algorithm == Algorithm::kHierarchical;
+  const base::HostMap hosts = bootstrap_.hosts();
+  if (!staged_ || !wanted || config_.reproducible || !comm::DeviceHierarchy::fits(hosts)) return {};
+  const int host = hosts.host_of(rank()), local = hosts.local_rank(rank());
+  Status failed;
+  const auto make = [&](int color, int key,
+                        std::string_view what) -> Result<std::unique_ptr<Impl>> {
+    auto part = RONDO_TRY(choose_part(color, key, "create"));
+    part->config.algorithm = Algorithm::kAuto;
+    part->title = fmt::format("{}/{}", title_, what);
+    auto made = make_part(*part);
+    if (made.ok()) return made;
+    RONDO_TRY(failure());
+    if (failed.ok()) failed = made.status();
+    return std::unique_ptr<Impl>();
+  };
+  auto inside = RONDO_TRY(make(host, local, "inside host"));
+  auto across = RONDO_TRY(make(local, host, "across hosts"));
+  std::span<std::byte> scratch;
+  if (failed.ok()) {
+    auto allocated = inside->device_->allocate_scratch();
+    failed = allocated.status();
+    if (allocated.ok()) scratch = *allocated;
+  }
+  own_splits_ = splits_;
+  std::vector<int32_t> outcomes(static_cast<size_t>(size()));
+  const auto outcome = static_cast<int32_t>(failed.code());
+  RONDO_TRY(gather_on_host(&outcome, outcomes.data(), 1, DataType::kInt32));
+  own_operations_ = runner_->operations();
+  if (std::ranges::any_of(outcomes, [](int32_t code) { return code != 0; })) {
+    if (failed.ok()) return {};
+    log(LogLevel::kInfo, fmt::format("{}: rank {}: operations do not use the links inside hosts, "
+                                     "and go through host memory: {}",
+                                     title_, rank(), failed.message()));
+    return {};
+  }
+  across->plans_->average_over(size());
+  // A rank's kernel waits for peers that come after stages of either.
+  inside->be_patient_during(*across->staged_);
+  inside->be_patient_during(*staged_);
+  hierarchy_ = std::make_unique<comm::DeviceHierarchy>(std::move(inside), std::move(across), hosts,
+                                                       rank(), scratch);
   return {};
 }
 

@@ -48,6 +48,8 @@ Result<void*> device_alloc(size_t bytes, int device) {
     }
     const device::DeviceScope scope(cuda, device);
     RONDO_TRY(scope.status());
+    const device::OutsideCapture outside(cuda);
+    RONDO_TRY(outside.status());
     // Without the lock: it may wait for kernels, and they for a thread that waits for the lock.
     std::byte* memory = RONDO_TRY(cuda.allocate(std::max<size_t>(bytes, 1)));
     const std::lock_guard lock(allocations().mutex);
@@ -78,6 +80,8 @@ Status device_free(void* pointer) {
     }
     const device::DeviceScope scope(*found.cuda, found.device);
     RONDO_TRY(scope.status());
+    const device::OutsideCapture outside(*found.cuda);
+    RONDO_TRY(outside.status());
     return found.cuda->release(static_cast<std::byte*>(pointer));
   });
 }
@@ -110,9 +114,15 @@ Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
   // Every rank gets as far as its peers do: what one has to say, the others wait for.
   const auto offers = RONDO_TRY(gather_parts(registrations.offer(pointer, bytes)));
   RONDO_TRY(device::first_error(offers));
-  const Status mapped = registrations.map(offers);
-  const auto outcomes = gather_parts(device::RegistrationOutcome::of(mapped));
-  const Status all = outcomes.ok() ? device::first_error(*outcomes) : outcomes.status();
+  const uint32_t rounds = registrations.piece_rounds(offers);
+  Status own = registrations.map(offers), all;
+  for (uint32_t round = 0; all.ok() && round <= rounds; ++round) {
+    if (own.ok()) own = registrations.send_pieces(round);
+    const auto outcomes = gather_parts(device::RegistrationOutcome::of(own));
+    all = outcomes.ok() ? device::first_error(*outcomes) : outcomes.status();
+    // What the others have sent is here by now. In the last round nobody sends.
+    if (round < rounds) own = registrations.map_pieces(round, all.ok());
+  }
   registrations.settle(all.ok());
   RONDO_TRY(all);
   if (!device_plans_->limits().available.references) {

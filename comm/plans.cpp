@@ -44,7 +44,7 @@ uint64_t model_bytes(const board::Call& call, size_t ranks) {
 
 }  // namespace
 
-Plans::Plans(const PlanLimits& limits) : limits_(limits) {
+Plans::Plans(const PlanLimits& limits) : limits_(limits), terms_(limits.ranks) {
   if (limits_.hosts.ranks() == 0) limits_.hosts = base::HostMap::one_host(limits_.ranks);
   hosts_ = std::make_shared<const base::HostMap>(limits_.hosts);
 }
@@ -115,7 +115,7 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
   const ReduceOp op = alone ? ReduceOp::kScaledSum : call.op;
   prepared.function = kernels::move_function(call.type, op);
   prepared.scaled = op == ReduceOp::kScaledSum;
-  prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
+  prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(terms_) : 1;
   prepared.identity = kernels::identity_bits(call.type, call.op);
 }
 
@@ -209,6 +209,13 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
                         what, how)};
   }
   const tuner::Available& can = limits_.available;
+  if (limits_.ranks > 1 && needs.copies && !can.copies) {
+    return {
+        Code::kUnavailable,
+        fmt::format("there is no {} by {} here: the copies are a GPU's, between GPUs that access "
+                    "each other: it needs a communicator with Config::device",
+                    what, how)};
+  }
   if (limits_.ranks > 1 &&
       ((needs.publish && !can.publish) || (needs.references && !can.references) ||
        (needs.signals && !can.signals))) {

@@ -52,10 +52,11 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
   config.name = fmt::format("shrunk-{:016x}-{}", muster.nonce, number);
   const auto check_members = [&] {
     for (const int member : members) {
-      // One that has got the new communicator may have destroyed this one.
+      if (!endings.is_known(member) && !endings.is_lost(member)) continue;
+      // One that has got the new communicator may have destroyed this one. It says so before, so this
+      // is looked at after.
       const std::atomic<uint64_t>& theirs = board_->state(member).shrunk;
       if (theirs.load(std::memory_order_acquire) >= number) continue;
-      if (!endings.is_known(member) && !endings.is_lost(member)) continue;
       return Status(Code::kPeerDied, fmt::format("{} ended during shrink, or does not answer",
                                                  board_->name_of(member)));
     }

@@ -181,8 +181,9 @@ std::string profile_text(const tuner::LinkProfile& p) {
 }
 
 /// Every GPU, how each reaches each, and what a communicator on all of them would be laid out by.
-Result<std::string> gpus_text(transport::cuda_ipc::CudaCalls& cuda) {
+Result<std::string> gpus_text(const device::GpuBackend& backend) {
   using transport::cuda_ipc::Reach;
+  device::CudaCalls& cuda = *backend.cuda;
   auto count = RONDO_TRY(cuda.device_count());
   std::string text = fmt::format("GPUs: {}\n", count);
   for (int device = 0; device < count; ++device) {
@@ -200,14 +201,17 @@ Result<std::string> gpus_text(transport::cuda_ipc::CudaCalls& cuda) {
       text += fmt::format("  {:<9} {}\n", fmt::format("{} to {}", device, peer), name(reach));
     }
   }
-  return text + fmt::format("  link profile of a communicator on all of them: {}\n",
-                            tuner::device_profile(slowest).name);
+  return text + fmt::format(
+                    "  link profile of a communicator on all of them: {}\n"
+                    "  of one with ranks on other hosts, too: the host's; each rank stages "
+                    "through {} of pinned memory\n",
+                    tuner::device_profile(slowest).name, size_text(backend.staging_bytes));
 }
 
 std::string gpus_text() {
   auto backend = device::open_backend();
   if (!backend.ok()) return fmt::format("GPUs: none ({})\n", backend.status().message());
-  auto text = gpus_text(*backend->cuda);
+  auto text = gpus_text(*backend);
   return text.ok() ? *text : fmt::format("GPUs: {}\n", text.status().message());
 }
 

@@ -25,9 +25,9 @@ struct Move {
   uint32_t destination_count;  // m >= 1
   size_t count;                // elements, 0 allowed
   uint32_t divisor;            // after folding; 1: none. For kAvg's last step; else 1
-  uint32_t nontemporal;  // how many destinations, the first ones, are written around the cache, for
-                         // results larger than it; ends with a store fence if it did so (not for a
-                         // few hundred bytes)
+  // How many destinations, the first ones, are written around the cache: large results, and slots
+  // where that is cheaper. Ends with a store fence if it did so (not for a few hundred bytes).
+  uint32_t nontemporal;
   // For kSum, kScaledSum and kAvg, otherwise null: sources[s] is first multiplied by the value
   // nearest to factors[s] in the type of the fold. Integers: the factor loses its fraction and
   // wraps, as the product does; one outside [-2^63, 2^64) counts as 0. Bools: by factor != 0. Null:

@@ -1,6 +1,7 @@
-"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, in one process of each library, which run alternately.
-Unlike an MPI, NCCL is not in rondo's process: each round runs both once, and ratios are taken within a round."""
+"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, or two on the only one, in one process of each library,
+which run alternately. Unlike an MPI, NCCL is not in rondo's process: each round runs both once, and ratios are taken within a round."""
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -9,6 +10,8 @@ import tempfile
 from tables import size_text
 
 PROGRAMS = ("rondo-perf", "rondo-perf-nccl")
+# From 2.30 on several ranks of NCCL share a GPU if they are told so; rondo-perf-nccl says which NCCL it has.
+SHARES_A_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 def gpus():
@@ -19,10 +22,14 @@ def gpus():
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
 
 
+def ranks_on(count):
+    return max(count, 2)
+
+
 def why_left_out(count, bin_dir):
     """The reason, or an empty string if NCCL can be measured."""
-    if count < 2:
-        return f"NCCL is left out: it has one rank per GPU, and there is {'one GPU' if count else 'no GPU'} here"
+    if count == 0:
+        return "NCCL is left out: there is no GPU here"
     for program in PROGRAMS:
         if not (bin_dir / program).exists():
             return f"NCCL is left out: {bin_dir} has no {program} (-DRONDO_NCCL_DIR says where NCCL is)"
@@ -34,7 +41,8 @@ def run_once(command, place):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
         try:
-            done = subprocess.run([*command, "--json", str(path)], capture_output=True, text=True, timeout=600, check=False)
+            done = subprocess.run([*command, "--json", str(path)], capture_output=True, text=True, timeout=600, check=False,
+                                  env={**os.environ, **SHARES_A_GPU})
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         if done.returncode != 0:
@@ -47,7 +55,7 @@ def run_once(command, place):
 def measure(arguments, count, bin_dir):
     """[{'size', 'rondo_us', 'nccl_us', 'ratio'}], medians of the rounds; after a failure a string with the reason."""
     words = [arguments.collective, "-b", arguments.minbytes, "-e", arguments.maxbytes, "-f", arguments.stepfactor, "-d", arguments.datatype,
-             "-o", arguments.op, "--ranks", str(count)]
+             "-o", arguments.op, "--ranks", str(ranks_on(count))]
     rondo = [str(bin_dir / PROGRAMS[0]), *words, "--device", "cuda", "--threads"]
     nccl = [str(bin_dir / PROGRAMS[1]), *words]
     place = "in_place" if arguments.in_place else "out_of_place"

@@ -14,21 +14,25 @@ MANIFEST = "prebuilt.json"
 MOST_BYTES = 56 << 20  # beside the tree, what a machine with a GPU may take
 # Machine code for A100 and for H100 and H200, and PTX for later GPUs.
 ARCHITECTURES = "80-real;90"
-# The other machine has its own, as new as this one's or newer; these copies would be loaded instead, by its tools too.
-EVERYWHERE = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv))\.so")
+# The other machine has its own, as new as this one's or newer; these copies would be loaded instead, by its tools too. NCCL, which not
+# every machine has, is three times as large as the archive may be.
+ELSEWHERE = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv|nccl))\.so")
 
 
 def libraries_of(program):
-    """{name: path} of the shared libraries that a program loads, but for those that every Linux has."""
-    found = {}
+    """{name: path} of the shared libraries that a program loads; None: it is not here."""
     done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-    for line in done.stdout.splitlines() if done.returncode == 0 else []:
-        name, arrow, path = line.strip().partition(" => ")
-        if arrow and not EVERYWHERE.match(name):
-            if path.startswith("not found"):
-                sys.exit(f"gpu-check: {program.name} needs {name}, which is not here")
-            found[name] = path.rpartition(" (")[0]
-    return found
+    lines = [line.strip().partition(" => ") for line in done.stdout.splitlines()] if done.returncode == 0 else []
+    return {name: None if path.startswith("not found") else path.rpartition(" (")[0] for name, arrow, path in lines if arrow}
+
+
+def lacking(program):
+    return [name for name, path in libraries_of(program).items() if path is None]
+
+
+def programs_of(test):
+    """The names of the programs that a test of an archive runs."""
+    return [word.removeprefix("{bin}/") for word in test["command"] if word.startswith("{bin}/")]
 
 
 def portable(word, build, root):
@@ -42,19 +46,31 @@ def property_of(test, name, missing):
     return next((each["value"] for each in test.get("properties", []) if each["name"] == name), missing)
 
 
-def pack(archive, build, root, programs, tests, about):
-    """Writes the archive. `tests`: as CTest lists them. Returns its size."""
+def copy_libraries_of(file, folder):
+    for library, path in libraries_of(file).items():
+        if ELSEWHERE.match(library):
+            continue
+        if path is None:
+            sys.exit(f"gpu-check: {file.name} needs {library}, which is not here")
+        shutil.copy(path, folder / library)
+
+
+def pack(archive, build, root, wanted, tests, about):
+    """Writes the archive. `wanted`: names of `programs`, those that are not there are left out, and `libraries` to preload; `tests`: as
+    CTest lists them. Returns its size."""
     with tempfile.TemporaryDirectory() as folder:
         stage = pathlib.Path(folder)
         (stage / "bin").mkdir()
         (stage / "lib").mkdir()
         names = {pathlib.Path(word).name for test in tests for word in test["command"] if word.startswith(f"{build}/bin/")}
-        packed = [name for name in sorted({*names, *programs}) if (build / "bin" / name).exists()]
+        packed = [name for name in sorted({*names, *wanted["programs"]}) if (build / "bin" / name).exists()]
         for name in packed:
             shutil.copy2(build / "bin" / name, stage / "bin" / name)
             subprocess.run(["strip", "--strip-unneeded", stage / "bin" / name], check=False, capture_output=True)
-            for library, path in libraries_of(build / "bin" / name).items():
-                shutil.copy(path, stage / "lib" / library)
+            copy_libraries_of(build / "bin" / name, stage / "lib")
+        for library in wanted["libraries"]:
+            shutil.copy(library, stage / "lib" / library.name)
+            copy_libraries_of(library, stage / "lib")
         listed = [{"name": test["name"], "command": [portable(word, build, root) for word in test["command"]],
                    "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
         (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
@@ -71,8 +87,9 @@ def pack(archive, build, root, programs, tests, about):
     return size
 
 
-def unpack(archive, folder):
-    """The manifest of an archive, whose programs are then in folder/bin. Their libraries are found there from now on."""
+def unpack(archive, folder, more_libraries=()):
+    """The manifest of an archive, whose programs are then in folder/bin. Their libraries are found there, and in folders of this
+    machine, from now on."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with tarfile.open(archive) as tar:
@@ -81,7 +98,7 @@ def unpack(archive, folder):
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, ValueError) as error:
         sys.exit(f"gpu-check: {archive} is not what gpu-check --pack makes: {error}")
     before = os.environ.get("LD_LIBRARY_PATH")
-    os.environ["LD_LIBRARY_PATH"] = str(folder / "lib") + (f":{before}" if before else "")
+    os.environ["LD_LIBRARY_PATH"] = ":".join([str(folder / "lib"), *more_libraries, *([before] if before else [])])
     return manifest
 
 

@@ -1,4 +1,5 @@
 """The report of scripts/gpu-check: the measurements against the goals, and everything as Markdown. Runs nothing."""
+import gpu_training
 from stages import FAILED, HUNG, PASSED, SKIPPED
 from tables import markdown_of, size_text
 
@@ -51,7 +52,7 @@ def perf_row(report, name, size):
     halves = [row[place] for row in rows for place in ("out_of_place", "in_place") if row.get(place)]
     if not halves or any(half["nwrong"] not in (0, None) for half in halves):
         return None
-    return rows[0]["algorithm"], min(half["time"] for half in halves)
+    return rows[0].get("algorithm"), min(half["time"] for half in halves)
 
 
 def large_perf_goal(report, ranks):
@@ -75,9 +76,7 @@ def small_perf_goal(report):
     measured = perf_row(report, stage, SMALL_BYTES)
     if not measured:
         return goal(what, f"< {SMALL_GOAL_US}", None, None, not_measured(report, stage, "no right result of that size"))
-    command = next((s["command"] for s in report["stages"] if s["name"] == stage), "")
-    how = measured[0] + ("" if "--graph 20" in command else "; launches, not a graph")
-    return goal(what, f"< {SMALL_GOAL_US}", measured[1], measured[1] < SMALL_GOAL_US, how)
+    return goal(what, f"< {SMALL_GOAL_US}", measured[1], measured[1] < SMALL_GOAL_US, measured[0])
 
 
 def large_goal(report, ranks):
@@ -101,10 +100,48 @@ def small_goal(report):
     return goal(what, f"< {SMALL_GOAL_US}", best["us"], best["us"] < SMALL_GOAL_US, how)
 
 
+def times_beside(report, stage, others):
+    """[(size, us of the stage, us of another)] of the sizes that both have right results of."""
+    rows = (report["measured"].get(stage) or {"results": []})["results"]
+    times = []
+    for size in sorted(row["size"] for row in rows):
+        one = perf_row(report, stage, size)
+        other = next((found for name in others if (found := perf_row(report, name, size))), None)
+        if one and other:
+            times.append((size, one[1], other[1]))
+    return times
+
+
+def nccl_goal(report, ranks, own):
+    what = f"all-reduce, {ranks} on one GPU, against NCCL's two ranks: NCCL's time over rondo's, the worst size"
+    if len(report["devices"]) > 1:
+        return goal(what, ">= 1", None, None, "NCCL was measured with a rank on each GPU")
+    if "nccl" not in report["measured"]:
+        return goal(what, ">= 1", None, None, not_measured(report, "nccl"))
+    ratios = [(theirs / ours, size) for size, theirs, ours in times_beside(report, "nccl", own)]
+    if not ratios:
+        return goal(what, ">= 1", None, None, not_measured(report, own[0], "no right result of NCCL's sizes"))
+    ratio, size = min(ratios)
+    how = f"{size_text(size)}; {sum(each >= 1 for each, _ in ratios)} of {len(ratios)} sizes are not slower"
+    return goal(what, ">= 1", round(ratio, 3), ratio >= 1, how)
+
+
+def drop_in_goal(report):
+    what = "all-reduce by NCCL's functions, of which rondo is the library: its time over rondo-perf's with 3 % and 1 us more, the worst size"
+    times = times_beside(report, "nccl-drop-in", ["nccl-own"])
+    if not times:
+        return goal(what, "<= 1", None, None, not_measured(report, "nccl-drop-in", "no right result of the same size"))
+    ratio, size = max((theirs / (ours * 1.03 + (1 if size < 64 << 10 else 0)), size) for size, theirs, ours in times)
+    return goal(what, "<= 1", round(ratio, 3), ratio <= 1, size_text(size))
+
+
 def goals_of(report):
     large = [judge(report, ranks) for ranks in (2, 4, 8) for judge in (large_goal, large_perf_goal)]
     kernels = [kernels_goal(report, *each) for each in KERNELS_GOALS]
-    return [*kernels, *large, small_goal(report), small_perf_goal(report)]
+    nccl = [nccl_goal(report, "two processes in registered memory", ("perf-2-processes", "perf-2-processes-large")),
+            nccl_goal(report, "two threads", ("nccl-own",))]
+    training = gpu_training.goals(report, goal, not_measured)
+    return [*kernels, *large, *training, *nccl, drop_in_goal(report), small_goal(report), small_perf_goal(report)]
 
 
 def verdict(met):
@@ -150,7 +187,7 @@ def perf_sections(report):
     """A table for each run in rondo-perf's format."""
     text = ""
     for name, document in report["measured"].items():
-        if name in ("kernels", "engine"):
+        if name in ("kernels", "engine") or name.startswith(("layers", "train-")):
             continue
         rows = []
         for r in document.get("results", []):
@@ -162,6 +199,13 @@ def perf_sections(report):
         text += section(f"{name}: {document.get('results', [{}])[0].get('backend', '')}" if rows else name,
                         ["size", "", "algorithm", "us", "algbw", "busbw", "wrong"], rows)
     return text
+
+
+def training_sections(report):
+    header = ["layer", "us", "GB/s", "Tflop/s", "of bound"]
+    text = "".join(section(f"{name}: the layers of GPT-2", header, gpu_training.layer_rows(report["measured"].get(name)))
+                   for name in ("layers", "layers-fp32"))
+    return text + section("Training", ["run", "ranks", "ms a step", "Tflop/s a rank", "exposed ms"], gpu_training.training_rows(report["measured"]))
 
 
 def topology_section(report):
@@ -184,4 +228,4 @@ def markdown(report):
             f"- nvcc {report.get('nvcc', 'unknown')}, {report['cpus']} CPUs\n"
             f"- {report['started']}, {report['seconds']:.0f} s\n- stages: {counts or 'none yet'}\n\n")
     return head + goals_section(report) + stages_section(report) + kernels_section(report) + engine_section(report) \
-        + perf_sections(report) + topology_section(report) + commands_section(report)
+        + perf_sections(report) + training_sections(report) + topology_section(report) + commands_section(report)

@@ -27,8 +27,10 @@ class Stage:
 
 
 def last_line(text):
+    """What rondo-run adds below its ranks' lines says which rank, not why."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    own = [line for line in lines if not line.startswith("rondo-run: ")]
+    return (own or lines or ["it printed nothing"])[-1]
 
 
 def session_of(leader):
@@ -49,12 +51,17 @@ class Stages:
     def __init__(self, folder, seconds, limits, changed, shorten):
         self.folder, self.limits, self.changed, self.shorten = folder, limits, changed, shorten
         self.end = time.monotonic() + seconds
+        self.part, self.part_end = "", self.end
         self.done = []
         self.child = None
         folder.mkdir(parents=True, exist_ok=True)
 
     def left(self):
-        return self.end - time.monotonic()
+        return min(self.end, self.part_end) - time.monotonic()
+
+    def begin_part(self, name, end):
+        """The stages that follow may run until `end`, so that stages that hang leave time to other parts."""
+        self.part, self.part_end = name, min(end, self.end)
 
     def add(self, stage):
         self.done.append(stage)
@@ -72,17 +79,22 @@ class Stages:
         limit = self.limits.get(name, limit)
         stage = Stage(name, FAILED, command=self.shorten(shlex.join(command)), log=f"logs/{name}.log")
         if self.left() < 1:
-            stage.reason, stage.log = "not run: no time was left", ""
+            stage.reason, stage.log = "not run: no time was left" + (f" for {self.part}" if self.part else ""), ""
             return self.add(stage)
         begin = time.monotonic()
         path = self.folder / f"{name}.log"
         with open(path, "wb") as log:
-            stage.state, stage.reason, stage.exit_code = self._run(command, min(limit, self.left()), log)
+            left = self.left()
+            stage.state, stage.reason, stage.exit_code = self._run(command, min(limit, left), log)
         stage.seconds = time.monotonic() - begin
+        if stage.state == HUNG and left < limit:
+            stage.state = FAILED
+            stage.reason = f"cut off after {left:.0f} s: no time was left" + (f" for {self.part}" if self.part else "")
         if stage.state in (PASSED, FAILED):
             output = path.read_text(errors="replace")
             if stage.state == FAILED and not stage.reason:
-                stage.reason = f"exit code {stage.exit_code}: {last_line(output)[:300]}"
+                how = f"exit code {stage.exit_code}" if stage.exit_code >= 0 else f"ended by signal {-stage.exit_code}"
+                stage.reason = f"{how}: {last_line(output)[:300]}"
             judged = judge and judge(stage.exit_code, output)
             if judged:
                 stage.state, stage.reason = judged

@@ -1,24 +1,16 @@
-// rondo-train: the program. Sets the process up, reads options and data, meets the other ranks,
-// trains.
-#include <signal.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
-
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
+// rondo-train: the program. Starts its ranks as processes, or is one: reads the data, meets the other
+// ranks, trains.
 #include <memory>
-#include <new>
-#include <string>
-#include <string_view>
+#include <optional>
 
 #include "rondo/rondo.hpp"
+#include "trainer/base/device.hpp"
 #include "trainer/cli/launch.hpp"
 #include "trainer/cli/options.hpp"
-#include "trainer/cli/scaling.hpp"
 #include "trainer/layers/host/matmul.hpp"
+#include "trainer/program.hpp"
 #include "trainer/report/report.hpp"
-#include "trainer/report/screen.hpp"
+#include "trainer/step/device_strategy.hpp"
 #include "trainer/step/setup.hpp"
 #include "trainer/train.hpp"
 
@@ -27,44 +19,26 @@ namespace {
 using namespace rondo;           // NOLINT: this file is the program
 using namespace rondo::trainer;  // NOLINT
 
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
-constexpr int kInterruptedExit = 128 + SIGINT;
-
-/// The first Ctrl-C ends the run after a step, the second the program. Not where a parent ignores
-/// it, as for commands in a shell script's background.
-void end_run_at_interrupt() {
-  struct sigaction before {};
-  if (sigaction(SIGINT, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return;
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted.store(true); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, nullptr);
-}
-
-/// Messages replace the progress bar, this program's and the library's.
-void set_up_messages() {
-  const auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_st>();
-  const char* no_color = std::getenv("NO_COLOR");
-  if (no_color != nullptr && *no_color != 0) sink->set_color_mode(spdlog::color_mode::never);
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("rondo-train", sink));
-  const std::string clear = stderr_is_terminal() ? kClearLine : "";
-  spdlog::set_pattern(clear + "rondo-train: %^%v%$");
-  if (clear.empty()) return;
-  set_log_callback([](LogLevel level, std::string_view message) {
-    constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
-    std::fprintf(stderr, "%s[rondo] [%s] %.*s\n", kClearLine, kNames[static_cast<size_t>(level)],
-                 static_cast<int>(message.size()), message.data());
-  });
-}
-
 /// What a run needs of the world: its data, and the other ranks.
 struct Surroundings {
   std::unique_ptr<Dataset> data, validation;
   Communicator communicator;
+  std::optional<RankDevice> device;
 };
 
-Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
+/// The rank's GPU, with a communicator of all ranks' GPUs beside the one of the hosts.
+Result<RankDevice> prepare_device(const TrainOptions& options, const Config& config,
+                                  int local_rank) {
+  const int device = options.device_of(local_rank, RONDO_TRY(Device::count()));
+  Config own = config;
+  own.device = device;
+  own.name = "gradients";
+  return RankDevice{.number = device,
+                    .communicator = RONDO_TRY(Communicator::create(own)),
+                    .open = &open_device_trainer};
+}
+
+Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int local_rank) {
   // The data before the communicator: a rank that cannot read its data reports that itself.
   std::unique_ptr<Dataset> data = RONDO_TRY(open_data(options, options.data, rank));
   std::unique_ptr<Dataset> validation;
@@ -77,14 +51,19 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank) {
   config.reproducible = options.reproducible;
   config.algorithm = parse<Algorithm>(options.algorithm, kAlgorithmNames).value();
   Communicator communicator = RONDO_TRY(Communicator::create(config));
+  std::optional<RankDevice> device;
+  if (options.on_gpu()) {
+    Result<RankDevice> made = prepare_device(options, config, local_rank);
+    if (!made.ok()) communicator.abort(made.status().message());  // the others may have one
+    device = RONDO_TRY(std::move(made));
+  }
   return Surroundings{.data = std::move(data),
                       .validation = std::move(validation),
-                      .communicator = std::move(communicator)};
+                      .communicator = std::move(communicator),
+                      .device = std::move(device)};
 }
 
-Status run(const TrainOptions& options, char** argv, bool& is_left_out) {
-  if (!options.scaling.empty()) return run_scaling(options, argv);
-  if (!options.lesson.empty()) return teach(options);
+Status train_or_launch(const TrainOptions& options, char** argv, bool& is_left_out) {
   if (RONDO_TRY(must_launch(options))) {
     // Here already: rank 0 may be stopped before its first line, where another rank fails at once.
     RONDO_TRY(write_failure(options, kStopped));
@@ -98,27 +77,17 @@ Status run(const TrainOptions& options, char** argv, bool& is_left_out) {
   if (rank == 0) {
     RONDO_TRY(write_failure(options, kStopped));
   }
-  Result<Surroundings> made = prepare(options, rank);
+  Result<Surroundings> made = prepare(options, rank, place ? place->local_rank : 0);
   if (!made.ok() && rank == 0) (void)write_failure(options, made.status().to_string());
   RONDO_TRY(made.status());
-  end_run_at_interrupt();
-  return train(options, *made->data, made->validation.get(), made->communicator, interrupted,
-               &is_left_out);
+  return train(options, *made->data, made->validation.get(), made->communicator,
+               end_run_at_interrupt(), &is_left_out, made->device ? &*made->device : nullptr);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  prefer_fast_blas(argv);
-  set_up_messages();
-  const Parsed parsed = parse_options(argc, argv);
-  if (!parsed.options) return parsed.exit_code;
-  bool is_left_out = false;
-  const Status status = run(*parsed.options, argv, is_left_out);
-  if (status.ok()) return interrupted.load() ? kInterruptedExit : EXIT_SUCCESS;
-  spdlog::error("{}", status.to_string());
-  return is_left_out ? kLeftOutExitCode : EXIT_FAILURE;
-} catch (const std::bad_alloc&) {
-  std::fputs("rondo-train: resource exhausted: out of memory\n", stderr);
-  return EXIT_FAILURE;
+int main(int argc, char** argv) {
+  return run_program(argc, argv, [argv](const TrainOptions& options, bool& is_left_out) {
+    return train_or_launch(options, argv, is_left_out);
+  });
 }

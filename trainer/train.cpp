@@ -1,10 +1,6 @@
 // See train.hpp.
 #include "trainer/train.hpp"
 
-#include <fmt/format.h>
-#include <spdlog/spdlog.h>
-
-#include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>
@@ -13,6 +9,7 @@
 #include "trainer/lessons/sabotage.hpp"
 #include "trainer/optim/sharding.hpp"
 #include "trainer/report/accounting.hpp"
+#include "trainer/step/buckets.hpp"
 #include "trainer/step/control.hpp"
 #include "trainer/step/loop.hpp"
 #include "trainer/step/ranks.hpp"
@@ -24,11 +21,7 @@ namespace {
 /// Compares the ranks; rank 0 ends its report.
 template <class T>
 Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTimes& control) {
-  for (uint64_t r = 1; r < run.ranks(); ++r) {
-    if (end.hashes[r] == end.hashes[0]) continue;
-    return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
-                                       " holds other parameters than rank 0: this is a bug");
-  }
+  RONDO_TRY(require_same_parameters(end));
   RONDO_TRY(clock.close(run.communicator));
   const AllRanks all_ranks = RONDO_TRY(compare_ranks(run.communicator, clock.measured()));
   if (!run.reports()) return run.options.elastic ? run.communicator.barrier() : Status();
@@ -55,58 +48,13 @@ Status conclude(Run<T>& run, const End& end, StepClock& clock, const ControlTime
   return {};
 }
 
-/// "32 KiB", "4.0 MiB".
-std::string size_in_words(size_t bytes) {
-  const auto size = static_cast<double>(bytes);
-  return bytes < 1048576 ? fmt::format("{:.0f} KiB", size / 1024)
-                         : fmt::format("{:.1f} MiB", size / 1048576);
-}
-
-/// "32 KiB to 8.2 MiB".
-std::string sizes_of(const RunFacts& facts) {
-  const auto [least, most] =
-      std::minmax_element(facts.ddp.layout().begin(), facts.ddp.layout().end(),
-                          [](const DdpBucket& a, const DdpBucket& b) { return a.count < b.count; });
-  const std::string smallest = size_in_words(facts.bytes_of(least->count));
-  const std::string largest = size_in_words(facts.bytes_of(most->count));
-  return smallest == largest ? smallest : smallest + " to " + largest;
-}
-
-std::vector<size_t> counts_of(const std::vector<DdpBucket>& layout) {
-  std::vector<size_t> counts;
-  for (const DdpBucket& bucket : layout) counts.push_back(bucket.count);
-  return counts;
-}
-
-/// --bucket-cap-mb auto has laid buckets of `before` elements out anew when step `number` began.
-template <class T>
-void note_relayout(Run<T>& run, uint64_t number, const std::vector<size_t>& before) {
-  DistributedDataParallel& ddp = run.weights.ddp();
-  run.plans = plan_buckets(run.communicator, ddp, run.options.wire_type());
-  if (!run.reports()) return;
-  run.report->count_from(number);
-  const DdpRelayout& now = ddp.relayout();
-  if (counts_of(ddp.layout()) == before) {
-    spdlog::info(
-        "buckets after step {}: {} of {}, as before: no other layout is predicted to expose less "
-        "than these, {:.2f} ms per step",
-        number - 1, now.buckets, sizes_of(run.facts()), now.exposed_ms);
-    return;
-  }
-  spdlog::info(
-      "buckets after step {}: {} of {} instead of {}, predicted to expose {:.2f} ms per step "
-      "instead of {:.2f}",
-      number - 1, now.buckets, sizes_of(run.facts()), now.buckets_before, now.exposed_ms,
-      now.exposed_before_ms);
-}
-
 template <class T>
 Status train_ddp(Run<T>& run) {
   const TrainOptions& o = run.options;
   DistributedDataParallel& ddp = run.weights.ddp();
   run.readers = run.samples.workers();
   RONDO_TRY(begin_run(run));
-  run.plans = plan_buckets(run.communicator, ddp, o.wire_type());
+  RONDO_TRY(begin_buckets(run));
   Timeline timeline = RONDO_TRY(
       Timeline::open(o.trace, run.communicator.rank(), run.model.layers(), collectives_of(ddp)));
   if (run.reports() && !run.survivors.has_lost()) announce(run.facts());
@@ -114,16 +62,7 @@ Status train_ddp(Run<T>& run) {
       {o, run.data, run.samples.sampler(), run.communicator, run.model, run.weights}));
 
   StepClock clock(ddp, std::move(timeline));
-  const int first_layer = static_cast<int>(run.model.layers().size()) - 1;
-  const auto read_loss = [&run] {  // an all-reduce that no other rank makes: the run ends with it
-    double loss = 0;
-    (void)run.communicator.all_reduce(&loss, &loss, 1, DataType::kFloat64);
-  };
-  const bool reads = o.sabotage == "lone-read" && run.communicator.rank() == 0;
-  LoneReader reader(first_layer, reads ? std::function<void()>(read_loss) : nullptr, clock);
-  Straggler forward(
-      o.sabotage == "straggler" && run.communicator.rank() + 1 == run.communicator.size(),
-      first_layer, reader);
+  BrokenForward forward(o, run.communicator, run.model.layers().size(), nullptr, clock);
   TrainingStep<T> step({.options = o,
                         .communicator = run.communicator,
                         .model = run.model,
@@ -132,13 +71,10 @@ Status train_ddp(Run<T>& run) {
                         .clock = clock,
                         .forward = forward,
                         .stop = run.stop});
-  bool relaid = false;
-  const std::vector<size_t> before = counts_of(ddp.layout());
-  const auto make_step = [&](uint64_t number, double rate) {
-    Result<StepResult> made = step.run(number, rate_of(o, rate, run.communicator.size()));
-    if (made.ok() && !std::exchange(relaid, ddp.relayout().after_steps > 0) && relaid) {
-      note_relayout(run, number, before);
-    }
+  BucketWatch<T> watch(run);
+  const auto make_step = [&](uint64_t number, double rate) -> Result<StepResult> {
+    const StepResult made = RONDO_TRY(step.run(number, rate_of(o, rate, run.communicator.size())));
+    RONDO_TRY(watch.look(number));
     return made;
   };
   const Result<End> end = make_steps(run, {.step = make_step,
@@ -146,6 +82,12 @@ Status train_ddp(Run<T>& run) {
                                            .settle = [&] { return step.await_parameters(); }});
   RONDO_TRY(end.status());
   return conclude(run, end.value(), clock, control);
+}
+
+Status out_of_memory(const TrainOptions& options) {
+  return Status(Code::kResourceExhausted,
+                "not enough memory for --layers " + std::to_string(options.layers) + " --width " +
+                    std::to_string(options.width) + " --batch " + std::to_string(options.batch));
 }
 
 bool can_go_on(const TrainOptions& options, const Status& status) {
@@ -189,9 +131,44 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
   }
   return status;
 } catch (const std::bad_alloc&) {
-  return Status(Code::kResourceExhausted,
-                "not enough memory for --layers " + std::to_string(options.layers) + " --width " +
-                    std::to_string(options.width) + " --batch " + std::to_string(options.batch));
+  return out_of_memory(options);
+}
+
+/// Of the weights that mirror a device's: fp32, whole on every rank, without communication.
+TrainOptions mirror_options(const TrainOptions& options) {
+  TrainOptions mirror = options;
+  mirror.device = "cpu";
+  mirror.dtype = "fp32";
+  mirror.zero = 0;
+  return mirror;
+}
+
+/// On the rank's GPU.
+Status train_on(RankDevice& device, const TrainOptions& options, const Dataset& data,
+                const Dataset* validation, Communicator& communicator,
+                std::optional<Report>& report, const std::atomic<bool>& stop) try {
+  RONDO_TRY(require_agreement(communicator, options, data, validation));
+  const auto trainer = RONDO_TRY(device.open(options, data.shape(), device, communicator));
+  Weights<float> mirror =
+      RONDO_TRY(Weights<float>::create(trainer->model(), communicator, mirror_options(options)));
+  if (options.dtype == "fp16") mirror.scaler().emplace();  // the device's, between steps
+  RankSamples samples =
+      RONDO_TRY(RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
+                                    static_cast<uint64_t>(communicator.rank()), options.workers));
+  Survivors survivors(communicator.size());
+  Run<float> run{.options = options,
+                 .data = data,
+                 .validation = validation,
+                 .communicator = communicator,
+                 .model = trainer->model(),
+                 .weights = mirror,
+                 .samples = samples,
+                 .report = report,
+                 .stop = stop,
+                 .survivors = survivors};
+  return trainer->train(run);
+} catch (const std::bad_alloc&) {
+  return out_of_memory(options);
 }
 
 /// As often as ranks die: once more, on those that are left.
@@ -214,14 +191,18 @@ Status train_and_go_on(const TrainOptions& options, const Dataset& data, const D
 }  // namespace
 
 Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
-             Communicator& communicator, const std::atomic<bool>& stop, bool* is_left_out) {
+             Communicator& communicator, const std::atomic<bool>& stop, bool* is_left_out,
+             RankDevice* device) {
   const auto with =
       options.type() == DataType::kFloat64 ? train_and_go_on<double> : train_and_go_on<float>;
   std::optional<Report> report;
   bool left_out = false;
-  const Status status = with(options, data, validation, communicator, report, stop, left_out);
+  const Status status =
+      device != nullptr ? train_on(*device, options, data, validation, communicator, report, stop)
+                        : with(options, data, validation, communicator, report, stop, left_out);
   if (is_left_out != nullptr) *is_left_out = left_out;
   if (status.ok()) return status;
+  if (device != nullptr) device->communicator.abort(status.message());
   communicator.abort(status.message());
   if (left_out) {
     if (report) report->leave();

@@ -45,7 +45,8 @@ class Sender {
   /// repeated. After true the slot belongs to the transport.
   virtual bool try_publish(size_t bytes, uint64_t tag) = 0;
 
-  /// Whether try_publish_reference() may be called; the same as long as the link lives.
+  /// Whether try_publish_reference() may be called; the same as long as the link lives. Then slots are
+  /// memory that both ends have mapped.
   virtual bool takes_references() const { return false; }
   /// Instead of acquire + publish: the reader gets a view of the caller's own memory, which must
   /// stay as it is until drained(). False: not now. REQUIRES: takes_references(), and

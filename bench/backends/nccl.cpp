@@ -5,15 +5,19 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bench/backends/cuda_memory.hpp"
 
 namespace rondo::bench {
 namespace {
+
+constexpr int kSharesGpus = 23000;  // NCCL's version from which ranks may share a GPU
 
 Status to_status(ncclResult_t code, const char* call) {
   if (code == ncclSuccess) return {};
@@ -207,6 +211,18 @@ Result<int> gpus_for_nccl() {
   return Status(Code::kUnavailable, std::string("there is no GPU here, and NCCL has no other "
                                                 "memory: ") +
                                         cudaGetErrorString(code));
+}
+
+Status check_nccl_ranks(int ranks, int gpus) {
+  if (ranks <= gpus) return {};
+  int version = 0;
+  RONDO_TRY(to_status(ncclGetVersion(&version), "ncclGetVersion"));
+  const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (version >= kSharesGpus && shared != nullptr && std::string_view(shared) == "1") return {};
+  return {Code::kInvalidArgument,
+          "--ranks means " + std::to_string(ranks) + " ranks, but " + library_name() +
+              " has one rank per GPU; GPUs here: " + std::to_string(gpus) +
+              ". From NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 allows more"};
 }
 
 Result<std::unique_ptr<NcclWorld>> make_nccl_world(int ranks) {

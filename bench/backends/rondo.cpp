@@ -19,6 +19,15 @@ class Rondo final : public RondoBackend {
   Rondo(Communicator communicator, const RondoOptions& options, std::unique_ptr<CudaMemory> cuda)
       : cuda_(std::move(cuda)), communicator_(std::move(communicator)), options_(options) {}
 
+  /// Whether library memory is possible on these devices: afterwards only lack of it is an obstacle.
+  Status check_registration() {
+    if (!cuda_ || !options_.library_memory || staging_ == nullptr) return {};
+    const Status status = communicator_.register_memory(cuda_->twin(staging_), kStagingBytes);
+    if (!status.ok()) return {status.code(), "--memory library: " + status.message()};
+    unregister(staging_);
+    return {};
+  }
+
   /// Called after all ranks have come and before anything else allocates.
   Status look_at_memory() {
     RONDO_TRY(barrier());
@@ -62,9 +71,11 @@ class Rondo final : public RondoBackend {
     // Whether the buffers are suitable shows when they are used.
     if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
       return {};
-    return {Code::kUnavailable, "rondo has no " + std::string(rondo::name(shape.collective)) +
-                                    " by " + std::string(rondo::name(options_.algorithm)) +
-                                    ": see the table in comm/algorithms/README.md"};
+    return {Code::kUnavailable,
+            "rondo has no " + std::string(rondo::name(shape.collective)) + " by " +
+                std::string(rondo::name(options_.algorithm)) +
+                " here: the table in comm/algorithms/README.md says what has it, and "
+                "what it needs (copies: GPUs)"};
   }
   bool supports_in_place(const CallShape& shape) const override {
     return is_safe_in_place(shape.collective, options_.algorithm);
@@ -138,12 +149,14 @@ class Rondo final : public RondoBackend {
     if (cuda_) {
       taken_ = true;
       captured_.reset();  // it was of other memory
-      return cuda_->allocate(bytes);
+      void* const memory = cuda_->allocate(bytes);
+      return options_.library_memory ? registered(memory, bytes) : memory;
     }
     return options_.library_memory ? rondo::alloc(bytes) : Backend::allocate(bytes);
   }
   void release(void* memory) override {
     if (cuda_) {
+      if (options_.library_memory) unregister(memory);
       cuda_->release(memory);
     } else if (options_.library_memory) {
       rondo::free(memory);
@@ -157,6 +170,20 @@ class Rondo final : public RondoBackend {
     CallOptions options;
     options.stream = cuda_ ? cuda_->stream() : nullptr;
     return options;
+  }
+  /// `memory`, which all ranks may access from now on. Where one of them has none, or it cannot be
+  /// registered, all get null.
+  void* registered(void* memory, size_t bytes) {
+    std::byte* const there = memory != nullptr ? cuda_->twin(memory) : nullptr;
+    if (communicator_.register_memory(there, bytes).ok()) return memory;
+    cuda_->release(memory);
+    return nullptr;
+  }
+  /// What fails here has failed before, and been reported.
+  void unregister(const void* memory) {
+    (void)communicator_.unregister_memory(cuda_->twin(memory));
+    taken_ = true;
+    (void)meet_on_host();  // no peer maps it any more
   }
   /// A graph of several such operations, unless the last one was the same. All ranks decide alike,
   /// because captured operations are enqueued too.
@@ -318,6 +345,7 @@ Result<std::unique_ptr<RondoBackend>> make_rondo_backend(const RondoOptions& opt
   auto communicator = RONDO_TRY(Communicator::create(config));
   auto backend = std::make_unique<Rondo>(std::move(communicator), options, std::move(cuda));
   RONDO_TRY(backend->look_at_memory());
+  RONDO_TRY(backend->check_registration());
   return std::unique_ptr<RondoBackend>(std::move(backend));
 }
 

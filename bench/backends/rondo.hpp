@@ -33,15 +33,13 @@ struct RondoOptions {
 constexpr bool is_safe_in_place(Collective collective, Algorithm algorithm) {
   return !(collective == Collective::kAllReduce && algorithm == Algorithm::kOneShotDirect) &&
          !(collective == Collective::kAllToAll &&
-           (algorithm == Algorithm::kTwoShotDirect || algorithm == Algorithm::kHierarchical));
+           (algorithm == Algorithm::kTwoShotDirect || algorithm == Algorithm::kHierarchical ||
+            algorithm == Algorithm::kCopyEngine));
 }
 
 /// Functions that only rondo has.
 class RondoBackend : public Backend {
  public:
-  /// Makes every pending and later call of every rank fail with this reason. Any thread may call
-  /// it.
-  virtual void abort(const std::string& reason) = 0;
   /// Sets the algorithm to measure (kAuto: rondo's choice), and whether predictions assume buffers
   /// that all ranks map.
   virtual void select(Algorithm algorithm, bool direct) = 0;

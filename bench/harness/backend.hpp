@@ -52,6 +52,9 @@ class Backend {
   virtual bool supports_in_place(const CallShape&) const { return true; }
   virtual Status run(const BackendCall& operation) = 0;
   virtual Status barrier() = 0;
+  /// Makes every pending and later call of every rank fail with this reason, if the library can.
+  /// Any thread may call it.
+  virtual void abort(const std::string&) {}
 
   /// Mean microseconds of a number of consecutive operations on this rank, by the steady clock
   /// unless the library has a better one.

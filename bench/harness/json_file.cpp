@@ -26,16 +26,15 @@ bool write_text(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-bool JsonFile::open() {
-  if (path_.empty()) return true;
+Status JsonFile::open() {
+  if (path_.empty()) return {};
   if (!std::ofstream(path_, std::ios::app)) {
-    spdlog::error("cannot write --json '{}': {}", path_, std::strerror(errno));
-    return false;
+    return {Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno)};
   }
   std::error_code error;
   plain_ = std::filesystem::is_regular_file(path_, error);
   if (plain_) path_ = std::filesystem::canonical(path_, error).string();
-  return true;
+  return {};
 }
 
 bool JsonFile::wants_interim() const { return plain_ && Clock::now() - written_ >= kBetween; }

@@ -5,6 +5,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "rondo/status.hpp"
+
 namespace rondo::bench {
 
 /// Replaces the file as a whole. Used by one thread.
@@ -13,8 +15,8 @@ class JsonFile {
   /// An empty `path` means no file: all calls do nothing.
   explicit JsonFile(std::string path) : path_(std::move(path)) {}
 
-  /// Whether the file can be written; logs an error if not. Keeps its contents.
-  bool open();
+  /// ok if the file can be written. Keeps its contents.
+  Status open();
   /// Whether to write an unfinished document now: about once a second, and only to a plain file.
   bool wants_interim() const;
   /// Returns false after a failure, which it has logged.

@@ -140,17 +140,17 @@ void read_options(const Texts& texts, PerfOptions& options) {
     refuse("--graph", std::to_string(options.graph), "is for --device cuda");
   }
   if (!options.cuda) return;
-  const bool elsewhere = options.library_memory || !options.pace.empty() || options.calibrate ||
-                         options.sweep_algorithms;
-  if (elsewhere) {
-    refuse("--device", "cuda", "excludes --memory library, --pace, --calibrate and --sweep");
+  if (!options.pace.empty() || options.calibrate || options.sweep_algorithms) {
+    refuse("--device", "cuda", "excludes --pace, --calibrate and --sweep");
   }
 }
 
 void add_rondo_flags(CLI::App& app, Texts& texts, PerfOptions& options) {
   app.add_flag("--threads", options.threads, "with --ranks: ranks are threads of one process");
   app.add_option("--algorithm", texts.algorithm, "force one algorithm: " + join(kAlgorithmNames));
-  app.add_option("--memory", texts.memory, "plain: malloc; library: rondo::alloc")
+  app.add_option("--memory", texts.memory,
+                 "plain: malloc; library: rondo::alloc. With --device cuda library "
+                 "memory is registered on all ranks")
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", options.pace, "delay every message: BANDWIDTH,LATENCY as in 1GB/s,20us");

@@ -84,8 +84,7 @@ Status measure_rows(const PerfOptions& options, Backend& backend,
   }
   const RunMemory memory(backend, bytes, expected_bytes);
   if (!memory.ok()) {
-    return {Code::kResourceExhausted, "no memory for two buffers of " + std::to_string(bytes) +
-                                          " bytes: choose a smaller maximum with -e"};
+    return no_memory_for("two", bytes, options.library_memory && !options.cuda);
   }
   const MeasureOptions how{.iterations = options.iterations,
                            .warmup = options.warmup,
@@ -169,11 +168,12 @@ TableStyle style_of(const PerfOptions& options) {
 
 Heading heading_of(const PerfProgram& program, const PerfOptions& options, const Backend& backend,
                    const std::string& pinning) {
-  const char* const plain = options.library_memory ? "library" : "plain";
+  const bool library = options.library_memory;
   return {.program = program.name,
           .backend = backend.name(),
           .collective = std::string(name_of(options.collective)),
-          .memory = options.cuda ? "cuda" : plain,
+          .memory =
+              options.cuda ? (library ? "cuda library" : "cuda") : (library ? "library" : "plain"),
           .pinning = pinning,
           .ranks = backend.size(),
           .bytes_range = bytes_range(options.collective, options.sweep),
@@ -186,6 +186,22 @@ Heading heading_of(const PerfProgram& program, const PerfOptions& options, const
 }
 }  // namespace
 
+Status no_memory_for(const std::string& how_many, size_t bytes, bool library) {
+  return {Code::kResourceExhausted,
+          std::string("no ") + (library ? "library " : "") + "memory for " + how_many +
+              " buffers of " + std::to_string(bytes) + " bytes: choose a smaller maximum with -e" +
+              (library ? ", or raise RONDO_ARENA_BYTES or ulimit -v" : "")};
+}
+
+int fail(Backend& backend, const Status& status) {
+  spdlog::error("{}", status.to_string());
+  const Code code = status.code();
+  const bool others_know = code == Code::kPeerDied || code == Code::kTimeout ||
+                           code == Code::kAborted || code == Code::kMismatch;
+  if (!others_know) backend.abort(status.message());
+  return 1;
+}
+
 int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& backend,
              const std::string& pinning, const std::vector<std::string>& args) {
   const bool first = backend.rank() == 0;
@@ -194,7 +210,7 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
   const Heading heading = heading_of(program, options, backend, pinning);
   const TableStyle style = style_of(options);
   JsonFile json(first ? options.json_file : "");
-  if (!json.open()) return 1;
+  if (const Status opened = json.open(); !opened.ok()) return fail(backend, opened);
   std::vector<Row> rows;
   const auto write_json = [&](const std::string& error) {
     return json.write(to_json(heading, rows, args, start_time, now(), error));
@@ -220,9 +236,8 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
   }
   bar.erase();
   if (!status.ok()) {
-    spdlog::error("{}", status.to_string());
     (void)write_json(status.to_string());
-    return 1;
+    return fail(backend, status);
   }
   if (first) print_footer(stdout, rows, heading.collective, style);
   const bool printed = !first || is_written(stdout);

@@ -15,6 +15,12 @@ std::vector<CallShape> shapes_of(const PerfOptions& options, int ranks);
 Status check_support(const PerfOptions& options, const Backend& backend,
                      const std::vector<CallShape>& shapes);
 
+/// For `how_many` buffers of `bytes` bytes; `library`: they were to come from rondo::alloc().
+Status no_memory_for(const std::string& how_many, size_t bytes, bool library);
+
+/// Logs the error, and ends the other ranks' calls with it unless they find it, too. Returns 1.
+int fail(Backend& backend, const Status& status);
+
 /// Measures all shapes of `options`. Returns the program's exit code: 0, or 1 after a failed call
 /// (named on stderr), wrong results, or a JSON file that could not be written. `pinning` is the
 /// result of pin().

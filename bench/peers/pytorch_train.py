@@ -4,8 +4,12 @@
     pytorch_train.py --model gpt --batch 16 --json out.json
     pytorch_train.py --model mlp --layers 8 --width 1024 --batch 64 --ranks 2 --bucket-cap-mb 25 --json out.json
 
+    pytorch_train.py --model gpt --device cuda --dtype bf16 --compile --layers 12 --width 768 --heads 12 --context 1024
+                     --vocabulary 50257 --batch 16 --json out.json
+
 Flags that rondo-train has too mean the same. One thread per rank; input is random and already in memory; the steps are timed on
-rank 0 after --warm-up others. JSON: {"config", "step_ms": median, "steps_ms": [...]}.
+rank 0 after --warm-up others. On a GPU there is one rank, bf16 is autocast over fp32 parameters, and a step is timed by events,
+without reading its loss. JSON: {"config", "step_ms": median, "steps_ms": [...]}.
 """
 import argparse
 import json
@@ -76,10 +80,31 @@ class Gpt(nn.Module):
         return F.cross_entropy((x @ self.wte.weight.T).flatten(0, 1), targets.flatten())
 
 
+def time_on_cpu(step, options):
+    times = []
+    for number in range(options.warm_up + options.steps):
+        begin = time.perf_counter()
+        step().item()
+        if number >= options.warm_up:
+            times.append((time.perf_counter() - begin) * 1e3)
+    return times
+
+
+def time_on_gpu(step, options):
+    ends = []
+    for number in range(options.warm_up + options.steps):
+        step()
+        if number + 1 >= options.warm_up:
+            ends.append(torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in zip(ends, ends[1:])]
+
+
 def train(rank, options, store):
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = {"mlp": Mlp, "gpt": Gpt}[options.model](options)
+    model = {"mlp": Mlp, "gpt": Gpt}[options.model](options).to(options.device)
     parameters = list(model.parameters())
     if options.optimizer == "adamw":
         optimizer = torch.optim.AdamW(parameters, lr=options.lr, fused=True)
@@ -90,19 +115,21 @@ def train(rank, options, store):
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.ranks)
         model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=True,
                                                     static_graph=True)
+    if options.compile:
+        model = torch.compile(model)
     vocabulary = options.vocabulary if options.model == "gpt" else 256
-    tokens = torch.randint(vocabulary, (options.batch, inner.context))
-    targets = torch.randint(vocabulary, (options.batch, inner.context))
-    times = []
-    for step in range(options.warm_up + options.steps):
-        begin = time.perf_counter()
-        loss = model(tokens, targets)
+    tokens = torch.randint(vocabulary, (options.batch, inner.context), device=options.device)
+    targets = torch.randint(vocabulary, (options.batch, inner.context), device=options.device)
+
+    def step():
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = model(tokens, targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss.item()
-        if step >= options.warm_up:
-            times.append((time.perf_counter() - begin) * 1e3)
+        return loss
+
+    times = (time_on_gpu if options.device == "cuda" else time_on_cpu)(step, options)
     if rank == 0:
         config = dict(vars(options), torch=torch.__version__, cpu_capability=torch.backends.cpu.get_cpu_capability(),
                       parameters=sum(p.numel() for p in parameters))
@@ -124,10 +151,15 @@ def main():
     parser.add_argument("--bucket-cap-mb", type=float, default=25)
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], help="default: gpt adamw, mlp sgd")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path, required=True)
     options = parser.parse_args()
+    if options.device == "cuda" and options.ranks > 1:
+        parser.error("--device cuda: on a GPU one rank is timed")
     options.layers = options.layers or {"mlp": 2, "gpt": 4}[options.model]
     options.width = options.width or {"mlp": 512, "gpt": 128}[options.model]
     options.optimizer = options.optimizer or {"mlp": "sgd", "gpt": "adamw"}[options.model]

@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "bench/harness/json_file.hpp"
+#include "bench/harness/run.hpp"
 #include "bench/perf/interleaved.hpp"
 #include "rondo/communicator.hpp"
 
@@ -116,6 +118,11 @@ Status write_profile(const std::vector<Contender>& measured, const PerfOptions& 
   if (!text.ok() && text.status().code() == Code::kDataError) {
     spdlog::warn("begins anew, from the built-in profile: {}", text.status().message());
     text = fit_link_profile(timings, hosts, name);
+  }
+  if (text.status().code() == Code::kInvalidArgument) {
+    return {Code::kInvalidArgument, text.status().message() +
+                                        ": leave out the collective's name to time all of them, or "
+                                        "raise the largest size with -e"};
   }
   RONDO_TRY(text.status());
   std::ofstream file(options.calibrate_file, std::ios::trunc);
@@ -223,13 +230,12 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
               "cannot write --calibrate '" + options.calibrate_file + "': " + std::strerror(errno)};
     }
     if (is_new) std::filesystem::remove(options.calibrate_file, ignored);
+    RONDO_TRY(JsonFile(options.json_file).open());
   }
   Contenders contenders = contenders_at(backend, options);
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
   if (!memory.ok()) {
-    return {Code::kResourceExhausted, "no memory for four buffers of " +
-                                          std::to_string(options.sweep.max) +
-                                          " bytes: choose a smaller maximum with -e"};
+    return no_memory_for("four", options.sweep.max, true);
   }
   const Rounds how{.rounds = options.iterations > 0 ? options.iterations : kRoundsOfCalibrate,
                    .batch_us = kBatchUsOfCalibrate,
@@ -260,9 +266,7 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
 
 int calibrate(const PerfOptions& options, const Config& config, RondoBackend& backend) {
   const Status status = calibrate_rank(options, config, backend);
-  if (status.ok()) return 0;
-  spdlog::error("{}", status.to_string());
-  return 1;
+  return status.ok() ? 0 : fail(backend, status);
 }
 
 }  // namespace rondo::bench

@@ -1,4 +1,5 @@
-// rondo-perf-nccl: the harness on NCCL. Its ranks are threads of this process, one for each GPU.
+// rondo-perf-nccl: the harness on NCCL. Its ranks are threads of this process, one for each GPU, or
+// several where NCCL allows it.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -36,11 +37,7 @@ Result<int> ranks_for(const PerfOptions& options) {
                       " processes, and one is enough: it has a rank on every GPU");
   }
   auto gpus = RONDO_TRY(gpus_for_nccl());
-  if (options.ranks > gpus) {
-    return Status(Code::kInvalidArgument,
-                  "--ranks means " + std::to_string(options.ranks) +
-                      " ranks, but NCCL has one per GPU; GPUs here: " + std::to_string(gpus));
-  }
+  RONDO_TRY(check_nccl_ranks(options.ranks, gpus));
   return options.ranks > 0 ? options.ranks : gpus;
 }
 

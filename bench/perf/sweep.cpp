@@ -3,8 +3,6 @@
 // buffers are.
 #include "bench/perf/sweep.hpp"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -13,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "bench/harness/json_file.hpp"
 #include "bench/harness/run.hpp"
 #include "bench/perf/interleaved.hpp"
 
@@ -40,9 +39,11 @@ struct Line {
   double prediction_error = 0;  // of the chosen
 };
 
-/// What is not safe in place is given up where another direct algorithm is.
+/// What is not safe in place is given up where another direct algorithm is; and rondo never chooses
+/// the copy engine by itself.
 bool is_choosable(const CallShape& shape, Algorithm algorithm,
                   const std::vector<Contender>& contenders) {
+  if (algorithm == Algorithm::kCopyEngine) return false;
   const auto is_better = [&](const Contender& c) {
     const bool direct =
         c.algorithm == Algorithm::kOneShotDirect || c.algorithm == Algorithm::kTwoShotDirect;
@@ -201,11 +202,10 @@ Status write_json(const PerfOptions& options, const RondoBackend& backend,
 
 Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::string& pinning) {
   const bool first = backend.rank() == 0;
+  if (first) RONDO_TRY(JsonFile(options.json_file).open());
   const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
   if (!memory.ok()) {
-    return {Code::kResourceExhausted, "no memory for four buffers of " +
-                                          std::to_string(options.sweep.max) +
-                                          " bytes: choose a smaller maximum with -e"};
+    return no_memory_for("four", options.sweep.max, true);
   }
   std::vector<CallShape> shapes = shapes_of(options, backend.size());
   RONDO_TRY(check_support(options, backend, shapes));
@@ -235,9 +235,7 @@ Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::
 int sweep_algorithms(const PerfOptions& options, RondoBackend& backend,
                      const std::string& pinning) {
   const Status status = sweep_rank(options, backend, pinning);
-  if (status.ok()) return 0;
-  spdlog::error("{}", status.to_string());
-  return 1;
+  return status.ok() ? 0 : fail(backend, status);
 }
 
 }  // namespace rondo::bench

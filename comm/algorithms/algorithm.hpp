@@ -19,15 +19,17 @@ struct Needs {
   bool references = false;  // peers' buffers; an algorithm with this need is called direct
   bool signals = false;     // counters; an algorithm with this need uses no slots
   bool hosts = false;       // ranks on several hosts
+  bool copies = false;  // a GPU's copy engines, which carry out its moves; never chosen by itself
 
   /// Memory that ranks share, which ranks of several hosts do not.
   bool one_host() const { return publish || references || signals; }
 };
 
 /// On which ranks peers access a buffer in place.
-enum class Touched : uint8_t { kNowhere, kOnRoot, kEverywhere };
+enum class Touched : uint8_t { kNowhere, kOnRoot, kOnOthers, kEverywhere };
 constexpr bool is_touched(Touched where, int rank, int root) {
-  return where == Touched::kEverywhere || (where == Touched::kOnRoot && rank == root);
+  return where == Touched::kEverywhere || (where == Touched::kOnRoot && rank == root) ||
+         (where == Touched::kOnOthers && rank != root);
 }
 
 /// How an algorithm does one collective, and the _v form of it.

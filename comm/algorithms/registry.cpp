@@ -10,13 +10,13 @@ namespace rondo::algorithms {
 
 // Each is defined in the file of its name.
 extern const AlgorithmTraits kRing, kOneShot, kTwoShot, kOneShotDirect, kTwoShotDirect, kFlat,
-    kTree, kStar, kHierarchical, kHierarchicalTree;
+    kTree, kStar, kHierarchical, kHierarchicalTree, kCopyEngine;
 
 namespace {
 
 constexpr const AlgorithmTraits* kAll[] = {
-    &kRing, &kOneShot, &kTwoShot, &kOneShotDirect, &kTwoShotDirect,
-    &kFlat, &kTree,    &kStar,    &kHierarchical,  &kHierarchicalTree};
+    &kRing, &kOneShot, &kTwoShot,      &kOneShotDirect,    &kTwoShotDirect, &kFlat,
+    &kTree, &kStar,    &kHierarchical, &kHierarchicalTree, &kCopyEngine};
 
 constexpr AlgorithmTraits kNothing{.algorithm = Algorithm::kAuto};
 

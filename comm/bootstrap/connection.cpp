@@ -10,6 +10,8 @@
 #include <iterator>
 #include <thread>
 
+#include "comm/bootstrap/packet.hpp"
+
 namespace rondo::comm {
 namespace {
 
@@ -37,17 +39,6 @@ Status socket_status(const char* call, int error) {
 
 Status not_reading() { return Status(Code::kTimeout, "it does not read what it is sent"); }
 
-/// `control`: room for CMSG_SPACE of the descriptors; outlives the message.
-void attach(std::span<const int> fds, char* control, msghdr& message) {
-  message.msg_control = control;
-  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-  cmsghdr* const attached = CMSG_FIRSTHDR(&message);
-  attached->cmsg_level = SOL_SOCKET;
-  attached->cmsg_type = SCM_RIGHTS;
-  attached->cmsg_len = CMSG_LEN(fds.size_bytes());
-  std::memcpy(CMSG_DATA(attached), fds.data(), fds.size_bytes());
-}
-
 }  // namespace
 
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
@@ -59,7 +50,8 @@ Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
     const int64_t wait_ms = std::clamp<int64_t>(left_ms, 0, most_ms);
     const int ready = poll(descriptors.data(), descriptors.size(), static_cast<int>(wait_ms));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return system_status("poll", errno);
+    // EINVAL: these are more than RLIMIT_NOFILE.
+    if (ready < 0 && errno != EINTR) return system_status("poll", errno == EINVAL ? EMFILE : errno);
     if (ready == 0 && left_ms <= wait_ms) return false;
   }
 }
@@ -186,8 +178,8 @@ Status Connection::send(FrameKind kind, uint32_t sequence, std::string_view payl
   if (is_cut_) return not_reading();
   RONDO_TRY(drain(deadline));
   Outgoing frame(kind, sequence, payload, fds.size(), send_mac_);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFdsPerFrame)];
-  if (!fds.empty()) attach(fds, control, frame.message());
+  FdRoom room;
+  if (!fds.empty()) attach(fds, room, frame.message());
   while (frame.bytes() > 0) {
     const ssize_t sent = write_some(frame.message());
     if (sent > 0) {
@@ -249,14 +241,14 @@ Status Connection::flush() {
 
 Result<bool> Connection::read_some() {
   char bytes[1 << 16];
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)];
+  FdRoom room;
   iovec part{bytes, sizeof bytes};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   if (trusted_) {  // without room for them the kernel closes descriptors
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof room.bytes;
   }
   ssize_t got = 0;
   do {
@@ -266,15 +258,7 @@ Result<bool> Connection::read_some() {
   if (got == 0) return Status(Code::kPeerDied, "it has closed");
   if (got < 0) return socket_status("recvmsg", errno);
 
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      fds_.emplace_back(fd);
-    }
-  }
+  take_fds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) && !trusted_) {
     return Status(Code::kBootstrap, "received descriptors before the proof of the job's secret");
   }

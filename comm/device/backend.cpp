@@ -65,16 +65,16 @@ Status await_copies(CudaCalls& cuda, Stream stream, const char* what) {
   }
 }
 
-DeviceScope::DeviceScope(CudaCalls& cuda, int device) : cuda_(cuda), device_(device) {
+DeviceScope::DeviceScope(CudaCalls& cuda, int device) : cuda_(cuda) {
   Result<int> before = cuda.current_device();
   status_ = before.status();
   if (!status_.ok() || *before == device) return;
-  status_ = cuda.set_device(device);
-  if (status_.ok()) before_ = *before;
+  status_ = cuda.enter_device(device);
+  has_entered_ = status_.ok();
 }
 
 DeviceScope::~DeviceScope() {
-  if (before_ >= 0 && before_ != device_) (void)cuda_.set_device(before_);
+  if (has_entered_) (void)cuda_.leave_device();
 }
 
 OutsideCapture::OutsideCapture(CudaCalls& cuda) : cuda_(cuda) {

@@ -39,7 +39,8 @@ Status copy_and_wait(CudaCalls& cuda, std::byte* to, const std::byte* from, size
 Status await_copies(CudaCalls& cuda, Stream stream, const char* what);
 
 /// Sets the calling thread's current device, and restores it at the end. CUDA's calls concern the
-/// current device, which belongs to the caller.
+/// current device, which belongs to the caller. Nothing is left on a device that the caller does not
+/// use.
 class DeviceScope {
  public:
   DeviceScope(CudaCalls& cuda, int device);
@@ -50,13 +51,13 @@ class DeviceScope {
 
  private:
   CudaCalls& cuda_;
-  const int device_;
-  int before_ = -1;
+  bool has_entered_ = false;
   Status status_;
 };
 
 /// While it lives, this thread may make calls that a stream capture of the application would
-/// forbid, on rondo's own streams and events.
+/// forbid, on rondo's own streams and events and memory. Else CUDA refuses such a call, and ends the
+/// capture, which may be another thread's.
 class OutsideCapture {
  public:
   explicit OutsideCapture(CudaCalls& cuda);

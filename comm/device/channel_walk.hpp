@@ -59,13 +59,26 @@ class ChannelWalk {
     return Access::peek(&memory_.raised(links_.rank)) != 0;
   }
 
+  /// Whether a peer's kernel may be late because a stage of its over the network is under way, or
+  /// was, since this block's patience began. Stages have deadlines of their own.
+  RONDO_DEVICE bool network_holds_up() const {
+    if (links_.host_stages == nullptr) return false;
+    const uint64_t stages = Access::peek(links_.host_stages);
+    return (stages & kStagesUnderWay) != 0 || stages != block_.shared().stages;
+  }
+
   /// Called by the leader after a blocked attempt: whether to continue.
   RONDO_DEVICE Progress look_round(uint64_t* blocked_since, uint64_t limit_ns) {
     // Reads of host memory are slow: only a waiting leader makes them.
     if (given_up() || Access::peek(links_.host_abort) != 0) return Progress::kFailed;
     const uint64_t now = block_.now_ns();
-    if (*blocked_since == 0) *blocked_since = now;
-    if (now - *blocked_since < limit_ns) return Progress::kBlocked;
+    const bool begins = *blocked_since == 0;
+    if (!begins && now - *blocked_since < limit_ns) return Progress::kBlocked;
+    if (begins || network_holds_up()) {
+      *blocked_since = now;
+      if (links_.host_stages != nullptr) block_.shared().stages = Access::peek(links_.host_stages);
+      return Progress::kBlocked;
+    }
     finding_.why = DeviceReport::kTimeout;
     return Progress::kFailed;
   }
@@ -85,6 +98,23 @@ class ChannelWalk {
   RONDO_DEVICE Progress mismatch(DeviceReport::Awaited what, int32_t peer) {
     finding_ = {DeviceReport::kMismatch, what, peer};
     return Progress::kFailed;
+  }
+
+  /// The leader's. Whether a peer, which has signalled, copies from the place where this rank does,
+  /// if they must. Its line is of this operation until this rank has signalled once more.
+  RONDO_DEVICE Progress compare_places(const DeviceOperation& operation,
+                                       const transport::cuda_ipc::PeerLine& line, int32_t peer) {
+    if (!operation.symmetric) return Progress::kDone;
+    const transport::cuda_ipc::RegistrationWord own = operation.registrations.in;
+    if (links_.mappings != nullptr && !memory_.is_mapped(static_cast<uint32_t>(peer), own)) {
+      return mismatch(DeviceReport::kEnded, peer);
+    }
+    const bool same = line.place == operation.place && line.registrations.in == own;
+    if (same) return Progress::kDone;
+    DeviceReport& report = links_.reports[channel_];  // which give_up() completes
+    report.place = operation.place;
+    report.found = line.place;
+    return mismatch(DeviceReport::kPlace, peer);
   }
 
   /// The leader's. Writes the report and raises the abort words: the other channels and all peers

@@ -45,6 +45,7 @@ struct BlockShared {
     bool ready;        // a slot of it can be moved
   } lanes[DeviceGroup::kMostMessages];
   uint64_t tag, epoch;                       // of this operation
+  uint64_t stages;                           // the leader's: host_stages when its patience began
   uint32_t ll_flag;                          // of its lines
   alignas(16) std::byte stage[kStageBytes];  // data from lines, or for them
 };

@@ -197,6 +197,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       Access::write(line.factor, operation_.factor);
       Access::write(line.tag, shared.tag);
       Access::write(line.registrations, operation_.registrations);
+      Access::write(line.place, operation_.place);
     }
     Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
@@ -223,7 +224,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     if (board::signals_of(found) == signals && found != own) {
       return mismatch(DeviceReport::kSignal, instruction.peer);
     }
-    return Progress::kDone;
+    return Base::compare_places(operation_, line, instruction.peer);
   }
 
   // Any thread's.

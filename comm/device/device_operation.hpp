@@ -31,7 +31,7 @@ static_assert(sizeof(DeviceMessage) == 16 && kMaxDeviceRanks <= 64 && kDataTypes
 /// host. Written only on failure, because it is host memory and slow to reach.
 struct DeviceReport {
   enum Ended : uint32_t { kNot, kAborted, kTimeout, kMismatch };
-  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost, kMapping };
+  enum Awaited : uint32_t { kNothing, kSlot, kFreeSlot, kSignal, kPost, kMapping, kPlace, kEnded };
   Ended ended;
   Awaited awaited;
   int32_t peer;
@@ -40,9 +40,13 @@ struct DeviceReport {
   uint64_t epoch;
   uint64_t sequence = 0;  // DeviceOperation's; 0: it was a message
   DeviceMessage message;  // that one
-  uint64_t found = 0;     // kMismatch of a message: the tag of what has come instead
-  uint64_t whole = 0;     // 1: all of it is there; written last
+  uint64_t found =
+      0;  // kMismatch of a message: the tag of what has come instead; kPlace: the peer's
+  uint64_t place = 0;  // kPlace: DeviceOperation's
+  uint64_t whole = 0;  // 1: all of it is there; written last
 };
+
+inline constexpr uint64_t kStagesUnderWay = 0xffff;  // the bits of DeviceLinks::host_stages
 
 /// What is the same for all operations of a rank's kernels. Trivially copyable; a kernel's
 /// parameter, so that no address is loaded from memory.
@@ -52,6 +56,9 @@ struct DeviceLinks {
   bool one_gpu = false;        // all ranks are threads of one process on one GPU
   const uint64_t* host_abort;  // not 0: waiting kernels end
   DeviceReport* reports;       // [channel]
+  /// Not null: of this host's ranks' stages over the network, those under way in
+  /// kStagesUnderWay, and above how many have ended. No kernel loses its patience meanwhile.
+  const uint64_t* host_stages = nullptr;
   /// Null: peers' pointers are this rank's, too.
   const transport::cuda_ipc::PeerMapping* mappings = nullptr;
   std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them
@@ -86,6 +93,10 @@ struct DeviceOperation {
   /// Of the buffers that peers access, where that takes registration: if it has ended since, as it
   /// may have before a replay, peers cannot access them. REQUIRES: then `staged`, too.
   transport::cuda_ipc::RegisteredIn registrations{};
+  /// Begins copies (device_runner_copies.cpp): a barrier that fails unless all ranks have the same
+  /// registrations and the same place.
+  bool symmetric = false;
+  uint64_t place = 0;
   double factor;
   uint64_t fingerprint;   // of the call: what all ranks must agree on
   uint64_t limit_ns;      // without any movement of this channel

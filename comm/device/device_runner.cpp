@@ -10,6 +10,7 @@
 #include <ctime>
 #include <functional>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,8 @@ Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& boot
   }
   const DeviceScope scope(made->cuda_, setup.device);
   RONDO_TRY(scope.status());
+  const OutsideCapture outside(made->cuda_);
+  RONDO_TRY(outside.status());
   RONDO_TRY(made->meet(std::move(control), setup));
   return made;
 }
@@ -170,11 +173,29 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
                                                   .processes = {},
                                                   .exports = !reaches_buffers_,
                                                   .between_gpus = spans_devices_,
+                                                  .process_has_gpus = false,
+                                                  .exchange = {},
                                                   .stream = copies_,
                                                   .is_idle = [this] { return is_idle(); }};
-  for (const DevicePlace& place : places) settings.processes.push_back(place.process);
+  for (const DevicePlace& place : places) {
+    settings.processes.push_back(place.process);
+    settings.process_has_gpus |=
+        place.process == own.place.process && place.device != own.place.device;
+  }
+  if (!reaches_buffers_ && reach_ != Reach::kHost) {
+    settings.exchange = RONDO_TRY(PieceExchange::open(bootstrap_, settings.processes));
+  }
   registrations_ = std::make_unique<Registrations>(std::move(settings));
   return {};
+}
+
+Result<std::span<std::byte>> DeviceRunner::allocate_scratch() {
+  const DeviceScope scope(cuda_, device_);
+  RONDO_TRY(scope.status());
+  const OutsideCapture outside(cuda_);
+  RONDO_TRY(outside.status());
+  scratch_ = RONDO_TRY(cuda_.allocate(backend_.staging_bytes));
+  return std::span(scratch_, backend_.staging_bytes);
 }
 
 Status DeviceRunner::connect(const DevicePlace& own) {
@@ -302,18 +323,44 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
   return {};
 }
 
-Status DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
-  size_t needed = 0;
-  for (const engine::Operation& operation : operations) {
-    const engine::Prepared& prepared = *operation.prepared;
-    needed += programs_->needed(prepared.direct ? *prepared.direct : prepared.staged);
-    if (asks(prepared)) needed += programs_->needed(prepared.staged);
-  }
-  if (needed <= programs_->room()) return {};
+Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
+  const DeviceScope scope(cuda_, device_);
+  if (!scope.status().ok()) return raise(scope.status());
+  bool all_captured = true;
+  const auto fits = [&]() -> Result<bool> {
+    std::set<std::pair<const engine::ExecutionPlan*, bool>> plans;  // equal calls share them
+    size_t bytes = 0;
+    for (const engine::Operation& operation : operations) {
+      const engine::Prepared& prepared = *operation.prepared;
+      const uint64_t capture = RONDO_TRY(cuda_.capture_of(operation.stream));
+      const bool captured = capture != 0;
+      all_captured = all_captured && captured;
+      const auto add = [&](const engine::ExecutionPlan& plan) {
+        if (plans.emplace(&plan, captured).second) bytes += programs_->needed(plan, captured);
+      };
+      if (is_by_copies(prepared)) {
+        RONDO_TRY(need_barrier());
+        add(barrier_->staged);
+        continue;
+      }
+      add(prepared.direct ? *prepared.direct : prepared.staged);
+      if (asks(prepared)) add(prepared.staged);
+    }
+    return bytes <= programs_->room();
+  };
+  Result<bool> fit = fits();
+  if (!fit.ok()) return raise(fit.status());
+  if (*fit) return Room::kEnough;
+  // A captured call never waits; upload() looks whether it may drop programs.
+  if (all_captured) return Room::kTooLittle;
   // Half a group must not wait for itself: peers may be this thread's, too, and their part of it
   // comes only after this call.
-  if (await_idle(operations.front().timeout_ns, false)) programs_->forget();
-  return {};
+  const bool is_free = RONDO_TRY(await_launches(operations.front().timeout_ns));
+  if (!is_free) return Room::kInUse;
+  programs_->forget();
+  fit = fits();
+  if (!fit.ok()) return raise(fit.status());
+  return *fit ? Room::kEnough : Room::kTooLittle;
 }
 
 Status DeviceRunner::add(const engine::Operation& operation, uint64_t sequence) {
@@ -334,6 +381,7 @@ Status DeviceRunner::run() {
 
 Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) {
   const engine::Prepared& prepared = *operation.prepared;
+  if (is_by_copies(prepared)) return put_copies(operation, sequence);
   const engine::ExecutionPlan& plan = prepared.direct ? *prepared.direct : prepared.staged;
   const Bytes in = {operation.in, operation.in + prepared.in_bytes};
   const Bytes out = {operation.out, operation.out + prepared.out_bytes};
@@ -405,6 +453,7 @@ Status DeviceRunner::launch() {
                                .one_gpu = reach_ == Reach::kSameGpu && reaches_buffers_,
                                .host_abort = &control.abort,
                                .reports = control.reports,
+                               .host_stages = expects_stages_ ? &control.stages : nullptr,
                                .mappings = registrations_->table(),
                                .segments = {}};
   std::copy(bases_.begin(), bases_.end(), links.segments);
@@ -416,7 +465,9 @@ Status DeviceRunner::launch() {
                           .arguments = arguments,
                           .stream = begun.stream}));
   has_launched_.store(true, std::memory_order_relaxed);
-  if (begun.capture != 0) has_captured_.store(true, std::memory_order_relaxed);
+  if (begun.capture != 0 && !has_captured_.exchange(true, std::memory_order_relaxed)) {
+    RONDO_TRY(watch_replays());
+  }
   RONDO_TRY(cuda_.record(begun.capture != 0 ? captured_ : launched_, begun.stream));
   (begun.capture != 0 ? last_captured_ : last_launched_) = {.stream = identity,
                                                             .capture = begun.capture};
@@ -498,6 +549,7 @@ Status DeviceRunner::explain_slots(const engine::Prepared& prepared) {
 Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Operation& operation,
                                                              bool captured) {
   const engine::Prepared& prepared = *operation.prepared;
+  if (is_by_copies(prepared)) return find_barrier(captured);
   const auto find = [&](const engine::ExecutionPlan& plan) {
     return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
   };
@@ -512,12 +564,24 @@ Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Opera
 Result<DeviceRunner::Programmed> DeviceRunner::upload(const engine::Operation& operation) {
   const bool captured = begun_->capture != 0;
   auto found = find_programs(operation, captured);
-  if (found.ok() || captured || found.status().code() != Code::kResourceExhausted) return found;
+  if (found.ok() || found.status().code() != Code::kResourceExhausted) return found;
+  if (captured) {  // the begun launch reads programs of graphs only
+    const Result<bool> idle = is_idle();
+    if (!idle.ok() || !*idle) {
+      return Status(found.status().code(),
+                    fmt::format("rank {}: {}. A captured call does not wait for operations that "
+                                "run, to make room: capture after they have ended",
+                                board_.rank(), found.status().message()));
+    }
+    programs_->forget();
+    return find_programs(operation, captured);
+  }
   // All programs but those of graphs can be dropped as soon as no kernel reads them; the begun
   // launch reads some, so it is launched first. Peers do not wait for this rank meanwhile:
   // everything it has begun is on its GPU.
   if (begun_->blocks > 0) RONDO_TRY(launch());
-  if (!await_idle(operation.timeout_ns, false)) return found;
+  const bool is_free = RONDO_TRY(await_launches(operation.timeout_ns));
+  if (!is_free) return found;
   programs_->forget();
   RONDO_TRY(begin_launch(operation.stream));
   return find_programs(operation, captured);

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,15 +69,21 @@ class DeviceRunner {
   /// Whether peers can be given access to a buffer by registration.
   bool can_register() const { return reach_ != transport::cuda_ipc::Reach::kHost; }
   Registrations& registrations() { return *registrations_; }
+  /// Memory on this rank's GPU for what lies between two operations, as much as staging pins, until
+  /// the end. Once, before the first call: allocating may wait for kernels.
+  Result<std::span<std::byte>> allocate_scratch();
   std::string describe() const;
 
   /// Adds to the group that run() launches: one launch, as far as it is on one stream and fits. The
   /// operation is the `sequence`-th of this rank; messages come before operations, all in one call.
   /// check() finds what fails after that. An error is the communicator's.
   Status add(const std::list<engine::Transfer>& messages);
-  /// Before a group: makes room for the programs of all its operations, as far as possible. May
-  /// wait for this rank's launches.
-  Status make_room(const std::list<engine::Operation>& operations);
+  enum class Room { kEnough, kTooLittle, kInUse };
+  /// Before a group: makes room for the programs of all its operations, as far as possible. Unless
+  /// all operations are captured it may wait for this rank's launches, at most the first one's
+  /// timeout, in which stages over the network do not count; kInUse: they have not ended by then. An
+  /// error is the communicator's.
+  Result<Room> make_room(const std::list<engine::Operation>& operations);
   Status add(const engine::Operation& operation, uint64_t sequence);
   Status run();
   /// Why a call on that stream is refused, else ok. A refusal is no failure of the communicator.
@@ -87,6 +96,11 @@ class DeviceRunner {
   Status check(bool thorough);
   /// Ends the waits of all ranks' kernels. Any thread.
   void abort() const { memory_->raise_aborts(); }
+  /// Stages over the network of this host's ranks will be noted. On every rank, before the first call.
+  void expect_stages() { expects_stages_ = true; }
+  /// Such a stage of one of the ranks begins or has ended: while one is under way, no rank's kernel
+  /// loses its patience with peers, and its limit counts anew from when it notices the end. Any thread.
+  void note_stage(bool begins) const { memory_->note_stage(begins); }
 
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
@@ -116,6 +130,17 @@ class DeviceRunner {
     const std::byte *begin, *end;
   };
   Status put(const engine::Operation& operation, uint64_t sequence);
+  // device_runner_copies.cpp: an operation by copies, all of it launched when they return.
+  Status put_copies(const engine::Operation& operation, uint64_t sequence);
+  struct Copies;
+  Result<Copies> find_copies(const engine::Operation& operation);
+  struct Copy;
+  /// In order. An error: a peer has not registered what this rank would fetch; nothing is launched
+  /// then.
+  Result<std::vector<Copy>> list_copies(const engine::Operation& operation, const Copies& copies);
+  Status launch_barrier(const engine::Operation& operation, uint64_t sequence,
+                        const Copies* symmetric);
+  Status enqueue_copy(const Copy& copy, Stream stream);
   /// Whether the operation touches buffers that the begun launch writes, or writes buffers that it
   /// reads. Channels proceed to the next operation independently, so one launch would not order the
   /// two.
@@ -131,6 +156,8 @@ class DeviceRunner {
     const Uploaded* staged;  // null: they do not
   };
   Result<Programmed> upload(const engine::Operation& operation);
+  Status need_barrier();
+  Result<Programmed> find_barrier(bool captured);
   Result<Programmed> find_programs(const engine::Operation& operation, bool captured);
   /// Whether the ranks ask each other, on every rank alike.
   bool asks(const engine::Prepared& prepared) const {
@@ -151,8 +178,14 @@ class DeviceRunner {
   /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
   /// With `device`, replays of graphs count too.
   bool await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device = nullptr) const;
+  /// Until launches have ended; false: not within that time, in which stages over the network do not
+  /// count. An error is the communicator's.
+  Result<bool> await_launches(int64_t longest_ns) const;
   /// While kernels run: the error if a rank for which they may wait has ended or left.
   Status find_absent(uint64_t sequence);
+  /// From now on, a thread looks for errors, also while the rank only replays graphs.
+  Status watch_replays();
+  void look_after_replays();
   /// The error if a rank has ended without leaving; `meanwhile`: what this rank was doing.
   Status find_dead(std::string_view meanwhile);
   /// Raises it on the board, and ends the waits of all ranks' kernels.
@@ -171,6 +204,7 @@ class DeviceRunner {
   bool shares_device_ = false;  // with another rank of this process
   bool spans_devices_ = false;  // buffers are within reach, on several GPUs
   bool has_told_of_slots_ = false;
+  bool expects_stages_ = false;
   Claim claim_;
   std::shared_ptr<ProcessMemory> memory_;
   transport::cuda_ipc::Segments* segments_ = nullptr;  // kept by memory_; null: in host memory
@@ -181,7 +215,9 @@ class DeviceRunner {
   Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
   uint64_t launches_ = 0;     // that are not captured
   std::unique_ptr<Programs> programs_;
+  std::byte* scratch_ = nullptr;
   std::unique_ptr<Registrations> registrations_;
+  std::shared_ptr<const engine::Prepared> barrier_;  // of copies; null before the first
   int64_t longest_wait_ns_ = 0;
 
   /// The launch in preparation.
@@ -202,7 +238,18 @@ class DeviceRunner {
   std::atomic<bool> has_captured_{false};
   std::atomic<uint64_t> sequence_{0};  // of the last operation
   std::atomic<uint64_t> bytes_sent_{0};
+  // From the first captured operation on:
+  std::mutex replays_mutex_;
+  std::condition_variable replays_changed_;
+  bool ends_ = false;  // guarded by replays_mutex_
+  std::thread replays_watch_;
 };
+
+/// Whether copy engines carry the operation out (Algorithm::kCopyEngine).
+inline bool is_by_copies(const engine::Prepared& prepared) {
+  return prepared.direct != nullptr &&
+         algorithms::traits_of(prepared.direct->algorithm).needs.copies;
+}
 
 /// The error that the kernels' reports describe: of the rank and the reason that explain most; ok:
 /// there is no report. `board` names the calls.

@@ -2,6 +2,7 @@
 // waiting for kernels before their memory is freed.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
 #include "comm/device/device_runner.hpp"
 #include "rondo/log.hpp"
 
@@ -20,7 +22,8 @@ namespace {
 // How long aborted kernels may take to end: they look every few thousand polls, and before every
 // slice.
 constexpr int64_t kGivingUpNs = 10'000'000'000;
-constexpr timespec kBetweenLooks{0, 50'000};
+constexpr timespec kBetweenLooks{0, 50'000}, kBetweenTries{0, 10'000'000};
+constexpr std::chrono::milliseconds kBetweenReplayLooks{20};
 
 }  // namespace
 
@@ -29,16 +32,22 @@ constexpr timespec kBetweenLooks{0, 50'000};
 class DeviceWait {
  public:
   DeviceWait(std::shared_ptr<CudaCalls> cuda, int device) {
-    const auto wait = [cuda = std::move(cuda), device, ended = ended_] {
+    const auto wait = [cuda = std::move(cuda), device, ended = ended_, wanted = wanted_] {
       const DeviceScope scope(*cuda, device);
-      // An error (a stream is being captured) leaves it unknown: as if there were no replays.
-      if (scope.status().ok()) (void)cuda->synchronize_device();
+      // Refused while any stream is captured: again, until that is over. A device that answers with
+      // another error runs nothing any more.
+      while (scope.status().ok() && cuda->synchronize_device().code() == Code::kUnavailable) {
+        if (!wanted->load(std::memory_order_relaxed)) return;
+        nanosleep(&kBetweenTries, nullptr);
+      }
       ended->store(true, std::memory_order_release);
     };
     try {
       thread_ = std::thread(wait);
     } catch (const std::system_error&) {
-      wait();  // no thread can be had: without a limit
+      // No thread can be had: without a limit, but once only, and not for the end of a capture.
+      wanted_->store(false, std::memory_order_relaxed);
+      wait();
     }
   }
   ~DeviceWait() {
@@ -46,6 +55,7 @@ class DeviceWait {
     if (has_ended()) {
       thread_.join();
     } else {
+      wanted_->store(false, std::memory_order_relaxed);
       thread_.detach();
     }
   }
@@ -56,11 +66,13 @@ class DeviceWait {
 
  private:
   const std::shared_ptr<std::atomic<bool>> ended_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<std::atomic<bool>> wanted_ = std::make_shared<std::atomic<bool>>(true);
   std::thread thread_;
 };
 
 DeviceRunner::~DeviceRunner() {
   const DeviceScope scope(cuda_, device_);
+  const OutsideCapture outside(cuda_);
   const int rank = bootstrap_.rank();
   bool ended = true;
   if (has_launched_.load(std::memory_order_relaxed)) {
@@ -74,6 +86,14 @@ DeviceRunner::~DeviceRunner() {
       ended = await_idle(kGivingUpNs, true, replays);
     }
   }
+  if (replays_watch_.joinable()) {
+    {
+      const std::lock_guard lock(replays_mutex_);
+      ends_ = true;
+      replays_changed_.notify_all();
+    }
+    replays_watch_.join();
+  }
   if (!ended) {
     log(LogLevel::kError,
         fmt::format("rank {}'s kernels do not end: their memory is left to them", rank));
@@ -86,6 +106,7 @@ DeviceRunner::~DeviceRunner() {
   }
   registrations_.reset();
   programs_.reset();
+  if (scratch_ != nullptr) (void)cuda_.release(scratch_);
   for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
     if (event != nullptr) (void)cuda_.destroy_event(event);
   }
@@ -93,9 +114,12 @@ DeviceRunner::~DeviceRunner() {
   // Before peers may free what it has imported.
   if (segments_ != nullptr) segments_->let_go();
   if (memory_) memory_->set_present(rank, false);
+  memory_.reset();  // on this device: freeing takes a context
 }
 
 Result<bool> DeviceRunner::is_idle() const {
+  const DeviceScope scope(cuda_, device_);  // any thread comes here
+  RONDO_TRY(scope.status());
   const OutsideCapture outside(cuda_);
   RONDO_TRY(outside.status());
   return cuda_.has_happened(launched_);
@@ -110,6 +134,18 @@ bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors, DeviceWai
     if (base::now_ns() - began > longest_ns) return false;
     if (!despite_errors && board_.has_error()) return false;
     nanosleep(&kBetweenLooks, nullptr);
+  }
+}
+
+// Like a kernel: if the network held launches up in that time, they have all of it once more.
+Result<bool> DeviceRunner::await_launches(int64_t longest_ns) const {
+  const int rank = bootstrap_.rank();
+  for (uint64_t before = memory_->stages(rank);;) {
+    if (await_idle(longest_ns, false)) return true;
+    if (board_.has_error()) return board_.error();
+    const uint64_t stages = memory_->stages(rank);
+    if ((stages & engine::kStagesUnderWay) == 0 && stages == before) return false;
+    before = stages;
   }
 }
 
@@ -136,6 +172,28 @@ Status DeviceRunner::check(bool thorough) {
   // A graph may be replayed just now, or at any time.
   if (!has_captured_.load(std::memory_order_relaxed)) return {};
   return find_dead(fmt::format("graphs hold operations of rank {}", board_.rank()));
+}
+
+Status DeviceRunner::watch_replays() {
+  try {
+    replays_watch_ = std::thread([this] { look_after_replays(); });
+  } catch (const std::system_error& error) {
+    return {Code::kResourceExhausted,
+            fmt::format("no thread to look after replays of graphs: {}", error.what())};
+  }
+  return {};
+}
+
+/// No call of CUDA, which a thread of the application's might hold up.
+void DeviceRunner::look_after_replays() {
+  std::unique_lock lock(replays_mutex_);
+  while (!replays_changed_.wait_for(lock, kBetweenReplayLooks, [this] { return ends_; })) {
+    const Status status = base::guarded([&] {
+      RONDO_TRY(check(false));
+      return find_dead(fmt::format("graphs hold operations of rank {}", board_.rank()));
+    });
+    if (!status.ok()) return;  // all kernels' waits have been ended, of replays to come as well
+  }
 }
 
 Status DeviceRunner::find_dead(std::string_view meanwhile) {

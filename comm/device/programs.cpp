@@ -94,8 +94,8 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
   return &known.emplace(&plan, std::move(uploaded)).first->second;
 }
 
-size_t Programs::needed(const engine::ExecutionPlan& plan) const {
-  return plain_.contains(&plan) ? 0 : bytes_of(plan.program);
+size_t Programs::needed(const engine::ExecutionPlan& plan, bool captured) const {
+  return (captured ? captured_ : plain_).contains(&plan) ? 0 : bytes_of(plan.program);
 }
 
 void Programs::forget() {

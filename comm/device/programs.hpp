@@ -40,7 +40,7 @@ class Programs {
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
                                bool captured);
   /// Bytes that find() would need for the plan, 0 if it is present; and the bytes available.
-  size_t needed(const engine::ExecutionPlan& plan) const;
+  size_t needed(const engine::ExecutionPlan& plan, bool captured) const;
   size_t room() const { return high_ - low_; }
   /// Drops all programs except those of graphs. REQUIRES: no kernel reads a dropped one.
   void forget();

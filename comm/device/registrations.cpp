@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <set>
 #include <utility>
 
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/connection.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::device {
 
+using transport::cuda_ipc::Allocation;
 using transport::cuda_ipc::kMostRegistrations;
 using transport::cuda_ipc::PeerMapping;
 using transport::cuda_ipc::place_of;
@@ -42,6 +45,16 @@ void remove_range(const std::byte* memory, size_t bytes) {
   if (found != ranges().all.end()) ranges().all.erase(found);
 }
 
+// That holds all of the memory; null: none does.
+template <class Registered>
+auto* newest(Registered& all, const std::byte* memory, size_t bytes) {
+  const auto found = std::find_if(all.rbegin(), all.rend(), [&](const auto& one) {
+    return std::less_equal<>()(one.memory, memory) &&
+           std::less_equal<>()(memory + bytes, one.memory + one.bytes);
+  });
+  return found != all.rend() ? &*found : nullptr;
+}
+
 template <class Parts, class OutcomeOf>
 Status first_of(const Parts& parts, const OutcomeOf& outcome_of) {
   for (size_t rank = 0; rank < parts.size(); ++rank) {
@@ -52,6 +65,14 @@ Status first_of(const Parts& parts, const OutcomeOf& outcome_of) {
                         std::string(outcome.why, strnlen(outcome.why, sizeof outcome.why)))};
   }
   return {};
+}
+
+/// The driver or the system does not share mapped memory: the caller goes on without.
+Status out_of_reach(uint32_t rank, const Status& why) {
+  const bool exhausted = why.code() == Code::kResourceExhausted;
+  return {exhausted ? Code::kResourceExhausted : Code::kUnavailable,
+          fmt::format("rank {}'s memory, mapped by cuMemMap: {}: operations on it go through slots",
+                      rank, why.message())};
 }
 
 }  // namespace
@@ -80,6 +101,7 @@ bool is_registered(const std::byte* memory, size_t bytes) {
 
 Registrations::~Registrations() {
   const DeviceScope scope(*settings_.cuda, settings_.device);
+  const OutsideCapture outside(*settings_.cuda);
   for (const Registered& one : all_) remove_range(one.memory, one.bytes);
   for (const auto* some : {&all_, &ended_}) {
     for (const Registered& one : *some) let_go(one);
@@ -93,6 +115,7 @@ Registrations::~Registrations() {
 
 MemoryOffer Registrations::offer(void* pointer, size_t bytes) {
   close_ended();
+  own_pieces_.clear();
   MemoryOffer offer{};
   {
     const std::lock_guard lock(mutex_);
@@ -113,6 +136,8 @@ Status Registrations::fill(MemoryOffer& offer, std::byte* memory, size_t bytes) 
   CudaCalls& cuda = *settings_.cuda;
   const DeviceScope scope(cuda, settings_.device);
   RONDO_TRY(scope.status());
+  const OutsideCapture outside(cuda);
+  RONDO_TRY(outside.status());
   const auto allocation = RONDO_TRY(cuda.allocation_of(memory));
   if (allocation.device != settings_.device) {
     return comm::refuse(fmt::format(
@@ -122,13 +147,7 @@ Status Registrations::fill(MemoryOffer& offer, std::byte* memory, size_t bytes) 
   }
   if (settings_.exports || settings_.between_gpus) {
     const bool shareable = RONDO_TRY(cuda.is_for_peers(memory));
-    if (!shareable) {
-      return {Code::kUnavailable,
-              fmt::format("{} comes from a pool (cudaMallocAsync) or was mapped by cuMemMap, which "
-                          "others cannot map: operations on it go through slots. cudaMalloc and "
-                          "rondo::device_alloc give memory that can be registered",
-                          fmt::ptr(memory))};
-    }
+    if (!shareable) return fill_pieces(offer, memory, bytes);
   }
   offer.offset = static_cast<uint64_t>(memory - allocation.base);
   if (allocation.bytes - offer.offset < bytes) {
@@ -138,6 +157,53 @@ Status Registrations::fill(MemoryOffer& offer, std::byte* memory, size_t bytes) 
   offer.memory = memory;
   offer.bytes = bytes;
   if (settings_.exports) offer.handle = RONDO_TRY(cuda.export_memory(allocation.base));
+  return {};
+}
+
+// The physical allocations that the memory lies in, as PyTorch's expandable segments consist of.
+Status Registrations::fill_pieces(MemoryOffer& offer, std::byte* memory, size_t bytes) {
+  constexpr size_t kMostPieces = 1024;
+  const auto unavailable = [&](const std::string& why) {
+    return Status(Code::kUnavailable,
+                  fmt::format("{} {}: operations on it go through slots. cudaMalloc and "
+                              "rondo::device_alloc give memory that can be registered",
+                              fmt::ptr(memory), why));
+  };
+  size_t mapped = 0;
+  // Counted, because memory + bytes may be past all addresses.
+  for (size_t reached = 0; reached < bytes; reached = mapped - offer.offset) {
+    std::byte* const next = memory + reached;
+    Result<Allocation> piece = settings_.cuda->piece_at(next);
+    if (!piece.ok()) return unavailable("cannot be shared: " + piece.status().message());
+    if (piece->bytes == 0 && own_pieces_.empty()) {
+      return unavailable("comes from a pool (cudaMallocAsync), which others cannot map");
+    }
+    if (piece->bytes == 0) {
+      return comm::refuse(
+          fmt::format("{} bytes at {} exceed what is mapped there, which ends after {}", bytes,
+                      fmt::ptr(memory), reached));
+    }
+    if (piece->device != settings_.device) {
+      return unavailable(
+          "was mapped by cuMemMap, and created (cuMemCreate) without a file descriptor's type of "
+          "handle or on another GPU, so that others cannot map it");
+    }
+    if (settings_.exchange == nullptr || settings_.process_has_gpus) {
+      return unavailable(
+          "was mapped by cuMemMap, for one GPU, and this process has ranks on several");
+    }
+    if (own_pieces_.size() == kMostPieces) {
+      return unavailable(
+          fmt::format("was mapped by cuMemMap, in more than {} pieces", kMostPieces));
+    }
+    if (own_pieces_.empty()) offer.offset = static_cast<uint64_t>(memory - piece->base);
+    mapped += piece->bytes;
+    own_pieces_.push_back(*piece);
+  }
+  offer.memory = memory;
+  offer.bytes = bytes;
+  offer.pieces = static_cast<uint32_t>(own_pieces_.size());
+  offer.mapped = mapped;
   return {};
 }
 
@@ -162,6 +228,7 @@ Status Registrations::map(std::span<const MemoryOffer> offers) {
   made.bytes = own.bytes;
   const uint32_t place = RONDO_TRY(free_place(offers));
   made.word = ++count_ * kMostRegistrations + place;
+  for (const MemoryOffer& offer : offers) made.parts.emplace_back(offer.memory, offer.bytes);
   const DeviceScope scope(*settings_.cuda, settings_.device);
   Status status = scope.status();
   if (status.ok() && settings_.exports) status = import(offers, made);
@@ -177,21 +244,112 @@ Status Registrations::import(std::span<const MemoryOffer> offers, Registered& ma
     const MemoryOffer& peer = offers[rank];
     int64_t distance = 0;
     if (settings_.processes[rank] != settings_.processes[settings_.rank]) {
-      Result<std::byte*> base = settings_.cuda->import_memory(peer.handle);
-      if (!base.ok()) {
-        return {base.status().code(),
-                fmt::format("rank {}'s memory: {}", rank, base.status().message())};
-      }
-      made.imported.push_back(*base);
+      Result<Imported> imported = import(static_cast<uint32_t>(rank), peer);
+      RONDO_TRY(imported.status());
+      made.imported.push_back(*imported);
+      made.parts[rank] = {imported->base + peer.offset, peer.bytes};
       // Not by subtracting pointers: the two have nothing in common.
-      distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(*base) + peer.offset -
+      distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(imported->base) + peer.offset -
                                       reinterpret_cast<uintptr_t>(peer.memory));
     }
     mappings.push_back({.word = made.word, .distance = distance});
   }
-  const std::lock_guard lock(mutex_);  // for close_ended(), which writes there too
+  const std::lock_guard lock(table_mutex_);
   RONDO_TRY(need_table());
   return write_table(place_of(made.word), mappings);
+}
+
+Result<Registrations::Imported> Registrations::import(uint32_t rank, const MemoryOffer& peer) {
+  CudaCalls& cuda = *settings_.cuda;
+  const bool in_pieces = peer.pieces > 0;
+  const Result<std::byte*> base =
+      in_pieces ? cuda.reserve(peer.mapped) : cuda.import_memory(peer.handle);
+  if (!base.ok() && in_pieces) return out_of_reach(rank, base.status());
+  if (!base.ok()) {
+    return Status(base.status().code(),
+                  fmt::format("rank {}'s memory: {}", rank, base.status().message()));
+  }
+  Imported made{.rank = rank, .base = *base, .reserved = peer.mapped, .pieces = peer.pieces};
+  made.mapped.reserve(peer.pieces);
+  return made;
+}
+
+uint32_t Registrations::piece_rounds(std::span<const MemoryOffer> offers) const {
+  uint32_t most = 0;
+  for (const MemoryOffer& offer : offers) most = std::max(most, offer.pieces);
+  if (most == 0) return 0;
+  const uint32_t at_once = settings_.exchange->most_at_once();
+  return (most + at_once - 1) / at_once;
+}
+
+Status Registrations::send_pieces(uint32_t round) {
+  if (own_pieces_.empty()) return {};
+  const uint32_t at_once = settings_.exchange->most_at_once();
+  const auto all = static_cast<uint32_t>(own_pieces_.size());
+  PieceHeader header{};
+  header.word = pending_->word;
+  header.rank = settings_.rank;
+  header.first = std::min(all, round * at_once);
+  header.count = std::min(all - header.first, at_once);
+  if (header.count == 0) return {};
+  const DeviceScope scope(*settings_.cuda, settings_.device);
+  RONDO_TRY(scope.status());
+  const OutsideCapture outside(*settings_.cuda);
+  RONDO_TRY(outside.status());
+  std::vector<transport::UniqueFd> descriptors;
+  for (uint32_t i = 0; i < header.count; ++i) {
+    const Allocation& piece = own_pieces_[header.first + i];
+    header.bytes[i] = piece.bytes;
+    const Result<int> descriptor = settings_.cuda->export_piece(piece.base);
+    if (!descriptor.ok()) return out_of_reach(settings_.rank, descriptor.status());
+    descriptors.emplace_back(*descriptor);
+  }
+  const Status sent = settings_.exchange->send(header, descriptors);
+  return sent.ok() ? sent : out_of_reach(settings_.rank, sent);
+}
+
+Status Registrations::map_pieces(uint32_t round, bool all_sent) {
+  if (settings_.exchange == nullptr) return {};
+  const auto received = RONDO_TRY(settings_.exchange->receive());
+  if (!all_sent) return {};
+  const DeviceScope scope(*settings_.cuda, settings_.device);
+  RONDO_TRY(scope.status());
+  const OutsideCapture outside(*settings_.cuda);
+  RONDO_TRY(outside.status());
+  for (const Pieces& each : received) RONDO_TRY(map_received(each));
+  const uint32_t until_now = (round + 1) * settings_.exchange->most_at_once();
+  for (const Imported& one : pending_->imported) {
+    const size_t wanted = std::min(one.pieces, until_now);
+    if (one.mapped.size() >= wanted) continue;  // a rank may be a round ahead
+    return out_of_reach(
+        one.rank, {Code::kUnavailable, fmt::format("of {} descriptors {} did not arrive", wanted,
+                                                   wanted - one.mapped.size())});
+  }
+  return {};
+}
+
+Status Registrations::map_received(const Pieces& received) {
+  const PieceHeader& header = received.header;
+  const auto found = std::find_if(pending_->imported.begin(), pending_->imported.end(),
+                                  [&](const Imported& one) { return one.rank == header.rank; });
+  // Of a registration that has failed, or not what was offered: then some do not arrive.
+  if (header.word != pending_->word || found == pending_->imported.end() ||
+      found->mapped.size() != header.first || header.count > PieceHeader::kMostPieces) {
+    return {};
+  }
+  if (received.is_cut_off || received.descriptors.size() != header.count) {
+    return out_of_reach(header.rank, comm::system_status("receiving descriptors", EMFILE));
+  }
+  for (uint32_t i = 0; i < header.count; ++i) {
+    const size_t bytes = header.bytes[i];
+    if (bytes > found->reserved - found->mapped_bytes) return {};
+    const Status mapped = settings_.cuda->map_piece(
+        found->base + found->mapped_bytes, bytes, received.descriptors[i].get(), settings_.device);
+    if (!mapped.ok()) return out_of_reach(header.rank, mapped);
+    found->mapped.push_back(bytes);
+    found->mapped_bytes += bytes;
+  }
+  return {};
 }
 
 Status Registrations::need_table() {
@@ -257,35 +415,60 @@ Status Registrations::remove(const void* pointer) {
   return {};
 }
 
+// Without mutex_ but for moments, because calls wait for that, and a copy may take ten seconds.
 void Registrations::close_ended() {
-  const std::lock_guard lock(mutex_);
-  if (ended_.empty()) return;
+  const auto copy_of_ended = [this] {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  };
+  if (copy_of_ended().empty()) return;
+  const std::lock_guard table(table_mutex_);
+  // Before the look at the kernels: what ends from here on may be in use again.
+  const std::vector<Registered> ended = copy_of_ended();
   const DeviceScope scope(*settings_.cuda, settings_.device);
   const OutsideCapture outside(*settings_.cuda);
   const Result<bool> idle = settings_.is_idle();
   if (!scope.status().ok() || !outside.status().ok() || !idle.ok() || !*idle) return;
   const std::vector<PeerMapping> nothing(settings_.processes.size());
-  std::erase_if(ended_, [&](const Registered& one) {
-    // Else it stays until the end: a kernel must not find there what is closed.
-    if (table_ != nullptr && !write_table(place_of(one.word), nothing).ok()) return false;
+  for (const Registered& one : ended) {
+    // A kernel must not find there what is closed: it stays until the next time, or the end.
+    if (table_ != nullptr && !write_table(place_of(one.word), nothing).ok()) return;
     let_go(one);
-    return true;
-  });
+    const std::lock_guard lock(mutex_);
+    std::erase_if(ended_, [&](const Registered& each) { return each.word == one.word; });
+  }
 }
 
 void Registrations::let_go(const Registered& one) {
-  for (std::byte* memory : one.imported) (void)settings_.cuda->close_memory(memory);
+  CudaCalls& cuda = *settings_.cuda;
+  for (const Imported& each : one.imported) {
+    if (each.reserved == 0) {
+      (void)cuda.close_memory(each.base);
+      continue;
+    }
+    std::byte* at = each.base;
+    for (const size_t bytes : each.mapped) {
+      (void)cuda.unmap_piece(at, bytes);
+      at += bytes;
+    }
+    (void)cuda.free_reserved(each.base, each.reserved);
+  }
 }
 
 RegistrationWord Registrations::find(const std::byte* memory, size_t bytes) const {
   const std::lock_guard lock(mutex_);
-  for (const Registered& one : all_) {
-    if (std::less_equal<>()(one.memory, memory) &&
-        std::less_equal<>()(memory + bytes, one.memory + one.bytes)) {
-      return one.word;
-    }
-  }
-  return 0;
+  const auto* const found = newest(all_, memory, bytes);
+  return found != nullptr ? found->word : 0;
+}
+
+Registrations::Symmetric Registrations::find_symmetric(const std::byte* memory,
+                                                       size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto* const found = newest(all_, memory, bytes);
+  if (found == nullptr) return {};
+  return {.word = found->word,
+          .offset = static_cast<size_t>(memory - found->memory),
+          .parts = found->parts};
 }
 
 }  // namespace rondo::device

@@ -30,7 +30,8 @@ const DeviceReport* of_rank(const ProcessMemory& memory, int rank, uint32_t chan
 
 const char* word(DeviceReport::Awaited awaited) {
   static constexpr const char* kWords[] = {"something", "data",          "a free slot",
-                                           "a signal",  "the beginning", "registered memory"};
+                                           "a signal",  "the beginning", "registered memory",
+                                           "the place", "a registration"};
   return kWords[awaited < std::size(kWords) ? awaited : DeviceReport::kNothing];
 }
 
@@ -63,6 +64,23 @@ Status message_timeout(const FoundReport& found) {
                       "on its GPU, or is stopped",
                       describe(report), found.rank, report.peer,
                       report.message.sends ? "recv" : "send")};
+}
+
+// By copies, for which ranks know of peers' buffers only that they lie where their own do.
+Status place_mismatch(const board::Board& board, const FoundReport& found) {
+  const DeviceReport& report = *found.report;
+  const auto words = [](uint64_t place) {
+    return fmt::format("at offset {}{}", static_cast<int64_t>(place) >> 1,
+                       (place & 1) != 0 ? ", in place" : "");
+  };
+  return {
+      Code::kMismatch,
+      fmt::format(
+          "{}: rank {}'s buffer lies {} of its registration, rank {}'s {}{}: by copy-engine "
+          "every rank passes memory of the same registration, at the same offset, and all "
+          "ranks are in place or none; or leave the algorithm to rondo",
+          operation(board, found.rank, report.sequence), found.rank, words(report.place),
+          report.peer, words(report.found), report.place == report.found ? " of another one" : "")};
 }
 
 // Describes the rank that delays a rank waiting for `peer`.
@@ -135,6 +153,14 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
                             "ranks call unregister_memory() at the same place among their calls",
                             operation(board, found.rank, found.report->sequence),
                             found.report->peer, found.rank)};
+      }
+      if (found.report->awaited == DeviceReport::kPlace) return place_mismatch(board, found);
+      if (found.report->awaited == DeviceReport::kEnded) {
+        return {Code::kMismatch,
+                fmt::format(
+                    "{}: rank {} replays a graph with a call by copy-engine, whose registration "
+                    "has ended: capture it again after unregister_memory()",
+                    operation(board, found.rank, found.report->sequence), found.rank)};
       }
       const auto call = board.read(found.rank, found.report->sequence);
       return watch.mismatch(found.rank, found.report->peer, found.report->sequence,

@@ -21,10 +21,23 @@ constexpr timespec kNap{0, 50'000};
 // How long streams may take to pass what has been done.
 constexpr int64_t kLastWaitNs = 10'000'000'000;
 
+std::vector<void*> streams_of(const std::list<engine::Operation>& operations,
+                              const std::list<engine::Transfer>& messages) {
+  std::vector<void*> streams;
+  const auto add = [&streams](void* stream) {
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
+      streams.push_back(stream);
+    }
+  };
+  for (const engine::Operation& operation : operations) add(operation.stream);
+  for (const engine::Transfer& message : messages) add(message.stream);
+  return streams;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StagedRunner>> StagedRunner::create(engine::Runner& runner,
-                                                           board::Board& board,
+                                                           board::Board& board, board::Watch& watch,
                                                            const StagedSettings& settings) {
   auto backend = RONDO_TRY(open_backend());
   int devices = RONDO_TRY(backend.cuda->device_count());
@@ -33,23 +46,28 @@ Result<std::unique_ptr<StagedRunner>> StagedRunner::create(engine::Runner& runne
         fmt::format("Config::device is {}, but CUDA sees {} devices: 0 to {} are possible",
                     settings.device, devices, devices - 1));
   }
-  std::unique_ptr<StagedRunner> made(new StagedRunner(std::move(backend), runner, board, settings));
+  std::unique_ptr<StagedRunner> made(
+      new StagedRunner(std::move(backend), runner, board, watch, settings));
   RONDO_TRY(made->open());
   return made;
 }
 
 StagedRunner::StagedRunner(GpuBackend backend, engine::Runner& runner, board::Board& board,
-                           const StagedSettings& settings)
+                           board::Watch& watch, const StagedSettings& settings)
     : backend_(std::move(backend)),
       cuda_(*backend_.cuda),
       runner_(runner),
       board_(board),
+      watch_(watch),
       settings_(settings) {}
 
 Status StagedRunner::open() {
   const DeviceScope scope(cuda_, settings_.device);
   RONDO_TRY(scope.status());
-  copies_ = RONDO_TRY(cuda_.create_stream());
+  const OutsideCapture outside(cuda_);
+  RONDO_TRY(outside.status());
+  down_ = RONDO_TRY(cuda_.create_stream());
+  up_ = RONDO_TRY(cuda_.create_stream());
   for (auto* const events : {&copied_down_, &copied_up_}) {
     for (Event& event : *events) {
       Event created = RONDO_TRY(cuda_.create_event());
@@ -60,6 +78,7 @@ Status StagedRunner::open() {
   done_ = reinterpret_cast<uint32_t*>(pinned_);
   staging_ = pinned_ + kWordBytes;
   *done_ = 0;
+  RONDO_TRY(try_wait());
   try {
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& error) {
@@ -67,6 +86,17 @@ Status StagedRunner::open() {
             fmt::format("no thread for a communicator on GPUs of several hosts: {}", error.what())};
   }
   return {};
+}
+
+/// One that is over at once: what a driver or GPU does not support is an error now, not at a call.
+Status StagedRunner::try_wait() {
+  const Status status = cuda_.wait_for_word(up_, done_, *done_);
+  if (status.ok()) return {};
+  return {status.code(),
+          fmt::format("rank {} on GPU {}: between hosts a call makes its stream wait for a word in "
+                      "pinned memory, which failed: {}. Without such waits only a communicator in "
+                      "host memory (Config::device -1) is possible",
+                      board_.rank(), settings_.device, status.message())};
 }
 
 StagedRunner::~StagedRunner() {
@@ -83,6 +113,13 @@ StagedRunner::~StagedRunner() {
       changed_.notify_all();
     }
     thread_.join();
+  }
+  if (is_abandoned_) {
+    log(LogLevel::kError,
+        fmt::format("copies between rank {} and its GPU {} do not end: the memory that they use is "
+                    "left to them",
+                    board_.rank(), settings_.device));
+    return;
   }
   const OutsideCapture outside(cuda_);
   const int64_t began = base::now_ns();
@@ -102,7 +139,9 @@ StagedRunner::~StagedRunner() {
       if (event != nullptr) (void)cuda_.destroy_event(event);
     }
   }
-  if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);
+  for (Stream stream : {down_, up_}) {
+    if (stream != nullptr) (void)cuda_.destroy_stream(stream);
+  }
   if (pinned_ != nullptr) (void)cuda_.release_mapped(pinned_);
 }
 
@@ -134,32 +173,40 @@ Status StagedRunner::refusal(void* stream) const {
       "every rank a stream");
 }
 
+Status StagedRunner::refusal(const std::list<engine::Operation>& operations,
+                             const std::list<engine::Transfer>& messages) const {
+  const DeviceScope scope(cuda_, settings_.device);
+  RONDO_TRY(scope.status());
+  for (void* const stream : streams_of(operations, messages)) {
+    uint64_t capture = RONDO_TRY(cuda_.capture_of(stream));
+    if (capture == 0) continue;
+    return comm::refuse(
+        "the stream is being captured: with ranks on several hosts the host's threads carry "
+        "operations out, which a graph cannot replay. Enqueue them between graphs, or capture "
+        "those of a communicator of one host, by split()");
+  }
+  return {};
+}
+
 Status StagedRunner::enqueue(std::list<engine::Operation>& operations,
                              std::list<engine::Transfer>& messages) {
-  std::vector<void*> streams;
-  const auto add = [&streams](void* stream) {
-    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
-      streams.push_back(stream);
-    }
-  };
-  for (const engine::Operation& operation : operations) add(operation.stream);
-  for (const engine::Transfer& message : messages) add(message.stream);
+  const std::vector<void*> streams = streams_of(operations, messages);
   if (streams.empty()) return {};
+  Status status = refusal(operations, messages);
+  if (status.code() == Code::kInvalidArgument) return status;
   const DeviceScope scope(cuda_, settings_.device);
-  Status status = scope.status();
-  for (void* const stream : streams) {
-    if (!status.ok()) break;
-    Result<uint64_t> capture = cuda_.capture_of(stream);
-    status = capture.status();
-    if (status.ok() && *capture != 0) {
-      return comm::refuse(
-          "the stream is being captured: with ranks on several hosts the host's threads carry "
-          "operations out, which a graph cannot replay. Enqueue them between graphs, or capture "
-          "those of a communicator of one host, by split()");
-    }
-  }
+  if (status.ok()) status = scope.status();
   if (status.ok()) status = put(operations, messages, streams);
   return status.ok() ? status : board_.raise(status);
+}
+
+Status StagedRunner::enqueue(const engine::Operation& operation, StreamCarrier& carrier) {
+  const DeviceScope scope(cuda_, settings_.device);
+  Status status = scope.status();
+  if (status.ok()) status = put(operation, carrier);
+  if (status.ok()) return status;
+  carrier.abort(status);
+  return board_.raise(status);
 }
 
 Status StagedRunner::put(std::list<engine::Operation>& operations,
@@ -173,14 +220,48 @@ Status StagedRunner::put(std::list<engine::Operation>& operations,
   }
   call->operations.splice(call->operations.end(), operations);
   call->messages.splice(call->messages.end(), messages);
-  const uint32_t number = push(std::move(call));
-  for (void* const stream : streams) {
-    // Before the wait: the word is not freed while a stream that waits for it has not passed.
-    Event passed = RONDO_TRY(take_event());
-    passed_.push_back(passed);
-    RONDO_TRY(cuda_.wait_for_word(stream, done_, number));
-    RONDO_TRY(cuda_.record(passed, stream));
+  last_staged_ = push(std::move(call));
+  for (void* const stream : streams) RONDO_TRY(make_wait(stream, last_staged_));
+  return {};
+}
+
+Status StagedRunner::make_wait(void* stream, uint32_t number) {
+  // Before the wait: the word is not freed while a stream that waits for it has not passed.
+  Event passed = RONDO_TRY(take_event());
+  passed_.push_back(passed);
+  RONDO_TRY(cuda_.wait_for_word(stream, done_, number));
+  return cuda_.record(passed, stream);
+}
+
+Status StagedRunner::put(const engine::Operation& operation, StreamCarrier& carrier) {
+  RONDO_TRY(await_room());
+  // A carrier's parts of a call keep their order, but not its call as a whole.
+  if (carried_ == nullptr) {
+    carried_ = RONDO_TRY(take_event());
+  } else {
+    RONDO_TRY(cuda_.wait(operation.stream, carried_));
   }
+  // Acquire: what calls up to it have written. Pairs with the thread's store.
+  const uint32_t done = std::atomic_ref(*done_).load(std::memory_order_acquire);
+  if (static_cast<int32_t>(last_staged_ - done) > 0) {
+    RONDO_TRY(make_wait(operation.stream, last_staged_));
+  } else {
+    last_staged_ = done;  // so that numbers may wrap around
+  }
+  auto call = std::make_unique<Enqueued>();
+  // After an error, too: the thread may find a better one, which other ranks know of.
+  call->put = carrier.put(operation);
+  RONDO_TRY(cuda_.record(carried_, operation.stream));
+  Event ended = RONDO_TRY(take_event());
+  call->ready.push_back(ended);
+  RONDO_TRY(cuda_.record(ended, operation.stream));
+  // One more, for await_room(): the thread gives the other back.
+  Event passed = RONDO_TRY(take_event());
+  passed_.push_back(passed);
+  RONDO_TRY(cuda_.record(passed, operation.stream));
+  call->carrier = &carrier;
+  call->operations.push_back(operation);
+  (void)push(std::move(call));
   return {};
 }
 

@@ -6,6 +6,9 @@
 // it awaits the event, copies down what the call reads, runs the host's operation, copies up what
 // that has written, and sets the word. So neither the caller nor a thread of CUDA ever waits for a
 // peer. Whatever happens, every number is reached: an error is on the board then.
+//
+// A call may be carried out by others on its stream (StreamCarrier): it has a number and its turn on
+// the board like the rest.
 #pragma once
 
 #include <condition_variable>
@@ -19,11 +22,13 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/board/board.hpp"
 #include "comm/device/backend.hpp"
 #include "comm/engine/operation.hpp"
+#include "comm/health/watch.hpp"
 #include "comm/host/runner.hpp"
 
 namespace rondo::device {
@@ -34,6 +39,25 @@ struct StagedSettings {
   int64_t longest_wait_ns;
   /// How the host carries out a call that is not in place. Any thread.
   std::function<Result<std::shared_ptr<const engine::Prepared>>(const board::Call&)> prepare;
+};
+
+/// Carries calls out on their streams, beside a staged runner that gives them their turn.
+class StreamCarrier {
+ public:
+  virtual ~StreamCarrier() = default;
+  /// Puts the call on its stream; waits for no peer. An error is the communicator's.
+  virtual Status put(const engine::Operation& operation) = 0;
+  /// Why the calls that have been put fail; ok: they do not. Any thread.
+  virtual Status look() = 0;
+  /// The communicator has failed: ends the waits of what has been put. Any thread.
+  virtual void abort(const Status& why) = 0;
+  /// For whose data between hosts this rank waits, by the communicator's numbers, or -1; and since
+  /// when. Any thread.
+  struct AwaitedRank {
+    int rank;
+    int64_t since_ns;
+  };
+  virtual AwaitedRank awaited() const = 0;
 };
 
 /// How a call is cut that the staging memory does not hold: a piece is the same elements of every
@@ -59,22 +83,33 @@ class StagedRunner {
  public:
   /// The references outlive it.
   static Result<std::unique_ptr<StagedRunner>> create(engine::Runner& runner, board::Board& board,
+                                                      board::Watch& watch,
                                                       const StagedSettings& settings);
   /// Waits for what has been enqueued, at most the longest wait; then the communicator fails, and
-  /// it waits some seconds more for the streams to go on. If one does not, the word for which it
-  /// waits is never freed.
+  /// it waits some seconds more for the streams to go on, and for copies. Whichever of them does
+  /// not end, the memory that it uses is never freed.
   ~StagedRunner();
   StagedRunner(const StagedRunner&) = delete;
   StagedRunner& operator=(const StagedRunner&) = delete;
 
+  /// From now on the thread calls `note` when the data of a call go over the network, and when they
+  /// have. REQUIRES: no call is under way.
+  void note_stages(std::function<void(bool begins)> note) { note_stage_ = std::move(note); }
+
   std::string describe() const;
   /// Why a call on that stream is refused, else ok.
   Status refusal(void* stream) const;
+  /// The same of a group, whose streams may be captured.
+  Status refusal(const std::list<engine::Operation>& operations,
+                 const std::list<engine::Transfer>& messages) const;
 
   /// Takes a group and puts it on the streams of its calls: its messages begin together, then its
   /// operations follow each other. Refuses what is captured; any other error is the communicator's.
   /// With `kMostInFlight` calls that streams have not passed it waits for the first of them.
   Status enqueue(std::list<engine::Operation>& operations, std::list<engine::Transfer>& messages);
+  /// A call that `carrier`, which outlives this, puts on the call's stream, in the order of all
+  /// calls. While it is under way, the thread looks after it and after the other ranks.
+  Status enqueue(const engine::Operation& operation, StreamCarrier& carrier);
   /// An operation on the host's memory, after everything that has been enqueued. Blocks.
   Status run_on_host(engine::Operation& operation);
 
@@ -85,6 +120,8 @@ class StagedRunner {
     std::vector<Event> ready{};  // of every stream: what comes before the call has ended
     std::list<engine::Operation> operations{};
     std::list<engine::Transfer> messages{};
+    StreamCarrier* carrier = nullptr;  // of the only operation; `ready`: it has ended
+    Status put{};                      // by it
     engine::Operation* on_host = nullptr;
     std::promise<Status> outcome{};  // of on_host
   };
@@ -94,11 +131,14 @@ class StagedRunner {
     size_t bytes;
   };
 
-  StagedRunner(GpuBackend backend, engine::Runner& runner, board::Board& board,
+  StagedRunner(GpuBackend backend, engine::Runner& runner, board::Board& board, board::Watch& watch,
                const StagedSettings& settings);
   Status open();
+  Status try_wait();
   Status put(std::list<engine::Operation>& operations, std::list<engine::Transfer>& messages,
              std::span<void* const> streams);
+  Status put(const engine::Operation& operation, StreamCarrier& carrier);
+  Status make_wait(void* stream, uint32_t number);
   Status await_room();
   bool await_calls();
   void recycle_passed();
@@ -112,6 +152,8 @@ class StagedRunner {
   Status carry_out(engine::Operation operation);
   Status carry_out(std::list<engine::Transfer>& messages);
   Status carry_out(const engine::Operation& whole, const StagedCut& cut);
+  Status oversee(Enqueued& call);
+  Status look_round(const engine::Prepared& prepared, uint64_t sequence, StreamCarrier& carrier);
   StagedCut cut_of(const engine::Prepared& prepared) const;
   Status settle_copies();
   Result<std::byte*> image_of(size_t bytes);
@@ -129,8 +171,9 @@ class StagedRunner {
   CudaCalls& cuda_;
   engine::Runner& runner_;
   board::Board& board_;
+  board::Watch& watch_;
   const StagedSettings settings_;
-  Stream copies_ = nullptr;
+  Stream down_ = nullptr, up_ = nullptr;  // so that the two directions do not wait for each other
   // Of each third of the staging memory, or half: what was copied there last, and from there.
   Event copied_down_[3] = {}, copied_up_[3] = {};
   std::byte* pinned_ = nullptr;  // the word, on a page of its own; then the staging memory
@@ -138,9 +181,13 @@ class StagedRunner {
   std::byte* staging_ = nullptr;
   std::unique_ptr<std::byte[]> large_;  // of images that the staging memory does not hold
   size_t large_bytes_ = 0;
+  std::function<void(bool)> note_stage_ = [](bool) {};
+  bool is_abandoned_ = false;  // the thread's: copies that do not end use the staging memory
 
   std::deque<Event> passed_;  // after every wait that a stream may not have passed; the caller's
   uint32_t last_number_ = 0;  // likewise
+  uint32_t last_staged_ = 0;  // likewise: of the last call without a carrier
+  Event carried_ = nullptr;   // likewise: recorded after the last call with one
 
   std::mutex mutex_;
   std::condition_variable changed_;

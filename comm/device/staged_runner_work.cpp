@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "comm/base/clock.hpp"
@@ -19,8 +20,13 @@ namespace {
 
 constexpr timespec kBetweenPolls{0, 50'000};
 constexpr int kTurnsBeforePauses = 200;
+constexpr int64_t kBetweenLooksNs = 1'000'000;
+// How long the watch may take to see what another communicator has found.
+constexpr int64_t kUntilExplainedNs = 1'000'000'000;
 // At least so long copies may take, whatever the timeout: others' may come before them.
 constexpr int64_t kLeastCopyNs = 2'000'000'000;
+// How long they may take when no stream holds them up any more.
+constexpr int64_t kLastCopyNs = 10'000'000'000;
 
 constexpr size_t align_image(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -86,12 +92,22 @@ void StagedRunner::work() {
 }
 
 Status StagedRunner::carry_out(Enqueued& call) {
+  if (call.carrier != nullptr) {
+    Status status = oversee(call);
+    if (!status.ok()) call.carrier->abort(status);
+    return status;
+  }
   if (board_.has_error()) return board_.error();
-  if (call.on_host != nullptr) return runner_.run(*call.on_host);
   for (Event ready : call.ready) RONDO_TRY(await(ready));
-  if (!call.messages.empty()) RONDO_TRY(carry_out(call.messages));
-  for (engine::Operation& operation : call.operations) RONDO_TRY(carry_out(operation));
-  return {};
+  note_stage_(true);
+  Status status = base::guarded([&]() -> Status {
+    if (call.on_host != nullptr) return runner_.run(*call.on_host);
+    if (!call.messages.empty()) RONDO_TRY(carry_out(call.messages));
+    for (engine::Operation& operation : call.operations) RONDO_TRY(carry_out(operation));
+    return {};
+  });
+  note_stage_(false);
+  return status;
 }
 
 Status StagedRunner::carry_out(engine::Operation operation) {
@@ -142,6 +158,51 @@ Status StagedRunner::carry_out(std::list<engine::Transfer>& messages) {
   return copy_up(written);
 }
 
+Status StagedRunner::oversee(Enqueued& call) {
+  if (board_.has_error()) return board_.error();
+  const engine::Prepared& prepared = *call.operations.front().prepared;
+  const uint64_t sequence = runner_.record_begin(prepared);
+  int64_t looked_ns = call.put.ok() ? base::now_ns() : 0;
+  for (int turn = 0;; ++turn) {
+    bool happened = RONDO_TRY(cuda_.has_happened(call.ready[0]));
+    const int64_t now_ns = base::now_ns();
+    if (happened || now_ns - looked_ns > kBetweenLooksNs) {
+      RONDO_TRY(look_round(prepared, sequence, *call.carrier));
+      RONDO_TRY(call.put);
+      looked_ns = now_ns;
+    }
+    if (board_.has_error()) return board_.error();
+    if (happened) break;
+    pause(turn);
+  }
+  watch_.done();
+  runner_.record_end(sequence);
+  return {};
+}
+
+/// The watch finds calls that differ and ranks that have ended, by this communicator's numbers. The
+/// carrier finds these, too, perhaps before the watch, and the rest, deadlines included.
+Status StagedRunner::look_round(const engine::Prepared& prepared, uint64_t sequence,
+                                StreamCarrier& carrier) {
+  const int64_t began = base::now_ns();
+  Status carried = carrier.look();
+  const bool may_be_explained =
+      carried.code() == Code::kMismatch || carried.code() == Code::kPeerDied;
+  const StreamCarrier::AwaitedRank awaited = carrier.awaited();
+  do {
+    RONDO_TRY(watch_.check({.sequence = sequence,
+                            .call = &prepared.call,
+                            .algorithm = Algorithm::kHierarchical,
+                            .peer = awaited.rank,
+                            .step = 0,
+                            .round = 0,
+                            .since_ns = awaited.since_ns,
+                            .timeout_ns = std::numeric_limits<int64_t>::max()}));
+    if (may_be_explained) nanosleep(&kBetweenPolls, nullptr);
+  } while (may_be_explained && base::now_ns() - began < kUntilExplainedNs);
+  return carried;
+}
+
 StagedCut StagedRunner::cut_of(const engine::Prepared& prepared) const {
   const board::Call& call = prepared.call;
   const Form form = form_of(call.collective);
@@ -164,7 +225,8 @@ StagedCut StagedRunner::cut_of(const engine::Prepared& prepared) const {
   return cut;
 }
 
-/// While a piece is on the wire, the next one is copied down and the one before it up.
+/// While a piece is on the wire, the next one is copied down and the one before it up: pieces share
+/// no element, neither in buffers nor in images, until the fourth takes the first one's image.
 Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& cut) {
   const auto elements_of = [&](size_t k) { return std::min(cut.piece, cut.block - k * cut.piece); };
   // Of a piece's blocks in its image; chunks are as long as they must be to stay the same ones.
@@ -191,9 +253,9 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
   const auto begin = [&](size_t k) -> Status {
     if (k >= 3) RONDO_TRY(await_copies(copied_up_[k % 3]));
     for (const StagedPart& part : parts_of(k, false)) {
-      RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, copies_));
+      RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, down_));
     }
-    return cuda_.record(copied_down_[k % 3], copies_);
+    return cuda_.record(copied_down_[k % 3], down_);
   };
   engine::Operation operation = whole;
   board::Call call = whole.prepared->call;
@@ -214,17 +276,21 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
     RONDO_TRY(await_copies(copied_down_[k % 3]));
     RONDO_TRY(runner_.run(operation));
     for (const StagedPart& part : parts_of(k, true)) {
-      RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, copies_));
+      RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, up_));
     }
-    RONDO_TRY(cuda_.record(copied_up_[k % 3], copies_));
+    RONDO_TRY(cuda_.record(copied_up_[k % 3], up_));
   }
   return settle_copies();
 }
 
 /// Awaits all copies, which wait for nobody.
 Status StagedRunner::settle_copies() {
-  RONDO_TRY(cuda_.record(copied_up_[0], copies_));
-  return await_copies(copied_up_[0]);
+  const auto settle = [&](Event event, Stream stream) -> Status {
+    RONDO_TRY(cuda_.record(event, stream));
+    return await_copies(event);
+  };
+  const Status down = settle(copied_down_[0], down_), up = settle(copied_up_[0], up_);
+  return down.ok() ? up : down;
 }
 
 /// In the staging memory, if it fits: nothing is pinned or freed between creation and end, because
@@ -252,20 +318,20 @@ Status StagedRunner::copy_down(std::span<const StagedPart> parts) {
   size_t turn = 0;
   for (const StagedPart& part : parts) {
     if (is_pinned(part.host)) {
-      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, copies_));
+      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.host, part.device, part.bytes, down_));
       continue;
     }
     for (size_t at = 0; at < part.bytes; at += half, ++turn) {
       const size_t h = turn % 2;
       RONDO_TRY(finish(h));
       copied[h] = {part.device + at, part.host + at, std::min(half, part.bytes - at)};
-      RONDO_TRY(cuda_.copy(staging_ + h * half, copied[h].device, copied[h].bytes, copies_));
-      RONDO_TRY(cuda_.record(copied_down_[h], copies_));
+      RONDO_TRY(cuda_.copy(staging_ + h * half, copied[h].device, copied[h].bytes, down_));
+      RONDO_TRY(cuda_.record(copied_down_[h], down_));
     }
   }
   RONDO_TRY(finish(turn % 2));
   RONDO_TRY(finish((turn + 1) % 2));
-  RONDO_TRY(cuda_.record(copied_down_[0], copies_));
+  RONDO_TRY(cuda_.record(copied_down_[0], down_));
   return await_copies(copied_down_[0]);
 }
 
@@ -274,18 +340,18 @@ Status StagedRunner::copy_up(std::span<const StagedPart> parts) {
   size_t turn = 0;
   for (const StagedPart& part : parts) {
     if (is_pinned(part.host)) {
-      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, copies_));
+      if (part.bytes > 0) RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, up_));
       continue;
     }
     for (size_t at = 0; at < part.bytes; at += half, ++turn) {
       const size_t h = turn % 2, bytes = std::min(half, part.bytes - at);
       if (turn >= 2) RONDO_TRY(await_copies(copied_up_[h]));
       std::memcpy(staging_ + h * half, part.host + at, bytes);
-      RONDO_TRY(cuda_.copy(part.device + at, staging_ + h * half, bytes, copies_));
-      RONDO_TRY(cuda_.record(copied_up_[h], copies_));
+      RONDO_TRY(cuda_.copy(part.device + at, staging_ + h * half, bytes, up_));
+      RONDO_TRY(cuda_.record(copied_up_[h], up_));
     }
   }
-  RONDO_TRY(cuda_.record(copied_up_[0], copies_));
+  RONDO_TRY(cuda_.record(copied_up_[0], up_));
   return await_copies(copied_up_[0]);
 }
 
@@ -300,15 +366,22 @@ Status StagedRunner::await(Event event) {
 }
 
 /// Also after an error: the memory is in use until the copies have ended. They wait for no peer, but
-/// may queue after a stream that waits for `done_`; so after the longest wait all streams go on.
+/// may queue after a stream that waits for `done_`; so after the longest wait all streams go on. If
+/// the copies do not end even then, the memory is theirs from then on.
 Status StagedRunner::await_copies(Event event) {
+  if (is_abandoned_) return board_.error();
   const int64_t began = base::now_ns();
   const int64_t longest_ns = std::max(settings_.longest_wait_ns, kLeastCopyNs);
   bool is_late = false;
   for (int turn = 0;; ++turn) {
     bool happened = RONDO_TRY(cuda_.has_happened(event));
     if (happened) return is_late ? board_.error() : Status();
-    if (!is_late && base::now_ns() - began > longest_ns) {
+    const int64_t waited_ns = base::now_ns() - began;
+    if (is_late && waited_ns > longest_ns + std::min(longest_ns, kLastCopyNs)) {
+      is_abandoned_ = true;
+      return board_.error();
+    }
+    if (!is_late && waited_ns > longest_ns) {
       is_late = true;
       let_streams_go(
           {Code::kTimeout,

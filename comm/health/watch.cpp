@@ -24,8 +24,10 @@ constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
 constexpr int64_t kLongestRowWaitNs = 1'000'000'000;
 constexpr timespec kRowPause{0, 1'000'000};
-// A connection that closes is seen before the end of the process that closed it, or its agent's word.
-constexpr int64_t kUntilDeathIsSeenNs = 100'000'000;
+// A connection that closes is seen before the end of the process that closed it, or its agent's word,
+// which takes a quiet turn of that agent (control/agent.cpp: 100 ms) and the way here. Counted in looks:
+// where this process gets no CPU, the agents may get none either.
+constexpr int kLooksForTheLost = 1000;
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
@@ -193,10 +195,10 @@ Status Watch::abandoned(int peer, const std::string& transfer) {
 
 // The rank that died or left is a better answer than one of its connections.
 Status Watch::link_failed(const Status& link, const std::string& what, int peer) {
-  const int64_t until = base::now_ns() + kUntilDeathIsSeenNs;
-  while (link.code() == Code::kPeerDied && !board_.has_error() && base::now_ns() < until) {
-    std::vector<int> all(static_cast<size_t>(board_.ranks()));
-    std::iota(all.begin(), all.end(), 0);
+  std::vector<int> all(static_cast<size_t>(board_.ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  const bool is_lost = link.code() == Code::kPeerDied;
+  for (int look = 0; is_lost && look < kLooksForTheLost && !board_.has_error(); ++look) {
     RONDO_TRY(check_alive(all, what));
     if (peer >= 0 && board_.has_left(peer)) return abandoned(peer, what);
     nanosleep(&kRowPause, nullptr);

@@ -36,6 +36,7 @@ HostEngine::HostEngine(transport::Transport& transport, const board::Board& boar
     receivers_[p] = &transport.receiver(channel, peer);
     if (publishes) subscriptions_[p] = &transport.subscription(channel, peer);
   }
+  slot_stores_.resize(SlotStores::kKinds * n);
   located_.resize(2 * (n + 1));
   factors_.resize(n + 1);
 }
@@ -191,7 +192,7 @@ bool HostEngine::can_refer(const SliceMove& move, size_t bytes) const {
   const Location& to = move.operands[1];
   const bool slot = to.place == OperandKind::kSlot, published = to.place == OperandKind::kPublished;
   return move.operands[0].place == OperandKind::kIn && (slot || published) &&
-         refers_[static_cast<size_t>(slot ? to.peer : rank_)];
+         refers_[reader_of(to)];
 }
 
 [[gnu::noinline]] Progress HostEngine::send_reference(const SliceMove& move, size_t bytes) {
@@ -263,6 +264,36 @@ void HostEngine::release(const SliceMove& move) {
   return scales;
 }
 
+// Out of the way of small moves.
+[[gnu::noinline]] void HostEngine::compute_large(const SliceMove& move,
+                                                 kernels::Move& kernel_move) {
+  const schedule::Instruction& instruction = *move.instruction;
+  const Prepared& prepared = *operation_->prepared;
+  const size_t bytes = move.length * prepared.element_bytes;
+  // Results lead a move's destinations; slots follow.
+  const Location* const destinations = move.operands + instruction.sources;
+  const uint32_t all = instruction.destinations;
+  const auto is_shared_slot = [&](const Location& to) {
+    // Links that take references are memory that both ends have mapped.
+    return in_slot(to) && refers_[reader_of(to)] != 0;
+  };
+  uint32_t slots = 0;
+  while (slots < all && is_shared_slot(destinations[all - 1 - slots])) ++slots;
+  if (slots == 0) return prepared.function(kernel_move);
+  SlotStores& stores =
+      slot_stores_[SlotStores::kKinds * reader_of(destinations[all - 1]) +
+                   SlotStores::kind(instruction.sources, kernel_move.destination_count, bytes)];
+  const SlotStores::StoreTurn turn = stores.next(bytes);
+  if (turn.around) {
+    // What goes around the caches comes first.
+    std::byte** const to = located_.data() + instruction.sources;
+    const uint32_t kept = kernel_move.destination_count;
+    std::rotate(to, to + kept - slots, to + kept);
+    kernel_move.nontemporal += slots;
+  }
+  stores.make(turn, bytes, [&] { prepared.function(kernel_move); });
+}
+
 void HostEngine::compute(const SliceMove& move) {
   const schedule::Instruction& instruction = *move.instruction;
   const Prepared& prepared = *operation_->prepared;
@@ -272,7 +303,7 @@ void HostEngine::compute(const SliceMove& move) {
   uint32_t destinations = instruction.destinations;
   uint32_t nontemporal = 0;
   if (prepared.nontemporal) {
-    // Results lead a move's destinations; slots follow, and stay in the cache for their readers.
+    // Results lead a move's destinations; slots follow.
     const Location* results = move.operands + instruction.sources;
     while (nontemporal < destinations && (results[nontemporal].place == OperandKind::kOut ||
                                           results[nontemporal].place == OperandKind::kPeerOut)) {
@@ -288,14 +319,18 @@ void HostEngine::compute(const SliceMove& move) {
     destinations = kept;
   }
   const bool scales = prepared.scaled && find_factors(move);
-  prepared.function({.sources = from,
-                     .destinations = to,
-                     .source_count = instruction.sources,
-                     .destination_count = destinations,
-                     .count = move.length,
-                     .divisor = divisor,
-                     .nontemporal = nontemporal,
-                     .factors = scales ? factors_.data() : nullptr});
+  kernels::Move kernel_move = {.sources = from,
+                               .destinations = to,
+                               .source_count = instruction.sources,
+                               .destination_count = destinations,
+                               .count = move.length,
+                               .divisor = divisor,
+                               .nontemporal = nontemporal,
+                               .factors = scales ? factors_.data() : nullptr};
+  if (move.length * prepared.element_bytes >= SlotStores::kSmallest) {
+    return compute_large(move, kernel_move);
+  }
+  prepared.function(kernel_move);
 }
 
 [[gnu::noinline]] Progress HostEngine::copy_between_processes(const SliceMove& move, size_t bytes) {

@@ -11,6 +11,7 @@
 #include "comm/board/tags.hpp"
 #include "comm/engine/interpreter.hpp"
 #include "comm/engine/operation.hpp"
+#include "comm/host/slot_stores.hpp"
 #include "transport/link.hpp"
 
 namespace rondo::engine {
@@ -91,6 +92,12 @@ class HostEngine {
   /// Fills the Out of a move with the operator's identity, and says where that is.
   std::byte* fill_out(const SliceMove& move, size_t bytes) const;
   void compute(const SliceMove& move);
+  /// Runs the kernel of `move`, whose slots are stored through the caches or around them.
+  void compute_large(const SliceMove& move, kernels::Move& kernel_move);
+  /// Place in refers_ of the rank, or the ranks, that read a slot.
+  size_t reader_of(const schedule::Location& slot) const {
+    return static_cast<size_t>(slot.place == schedule::OperandKind::kPublished ? rank_ : slot.peer);
+  }
   /// Puts the factors of a scaled move's sources into factors_; false: all are 1.
   bool find_factors(const SliceMove& move);
   /// A copy with an operand in another process.
@@ -158,6 +165,7 @@ class HostEngine {
   int copy_error_ = 0;
   Status link_error_;
   std::atomic<uint64_t> bytes_sent_{0};
+  std::vector<SlotStores> slot_stores_;  // SlotStores::kKinds for each place in refers_
 };
 
 }  // namespace rondo::engine

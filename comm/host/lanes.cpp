@@ -29,6 +29,7 @@ MessageLanes::MessageLanes(transport::Transport& transport, const board::Board& 
       cache_bytes_(cache_bytes),
       needs_progress_(transport.capabilities().needs_progress),
       move_(kernels::move_function(DataType::kUint8, ReduceOp::kSum)),
+      slot_stores_(SlotStores::kKinds * static_cast<size_t>(board.ranks())),
       lanes_(2 * static_cast<size_t>(board.ranks())),
       early_(static_cast<size_t>(board.ranks())) {
   active_.reserve(lanes_.size());
@@ -146,7 +147,7 @@ Progress MessageLanes::send(Transfer& t) {
       if (!t.filled) {
         std::byte* const slot = sender.try_acquire(piece);
         if (slot == nullptr) break;
-        copy(t.buffer + t.moved, slot, piece, false);
+        fill_slot(t.buffer + t.moved, slot, piece, t.peer);
       }
       t.filled = !sender.try_publish(piece, t.word());
       if (t.filled) break;
@@ -215,6 +216,15 @@ void MessageLanes::copy(const std::byte* from, std::byte* to, uint64_t bytes,
          .count = bytes,
          .divisor = 1,
          .nontemporal = nontemporal ? 1u : 0u});
+}
+
+void MessageLanes::fill_slot(const std::byte* from, std::byte* slot, uint64_t bytes, int reader) {
+  const bool shared = transport_.sender(channel_, reader).takes_references();
+  if (!shared || bytes < SlotStores::kSmallest) return copy(from, slot, bytes, false);
+  SlotStores& stores = slot_stores_[SlotStores::kKinds * static_cast<size_t>(reader) +
+                                    SlotStores::kind(1, 1, bytes)];
+  const SlotStores::StoreTurn turn = stores.next(bytes);
+  stores.make(turn, bytes, [&] { copy(from, slot, bytes, turn.around); });
 }
 
 Progress MessageLanes::fail(Status status) {

@@ -25,6 +25,7 @@
 #include "comm/board/tags.hpp"
 #include "comm/engine/interpreter.hpp"
 #include "comm/engine/operation.hpp"
+#include "comm/host/slot_stores.hpp"
 #include "kernels/reduce.hpp"
 #include "transport/link.hpp"
 
@@ -157,6 +158,7 @@ class MessageLanes {
   std::optional<uint64_t> next_word(int peer);
   const Transfer* find_open_waiting(const std::function<bool(int)>& is_such) const;
   void copy(const std::byte* from, std::byte* to, uint64_t bytes, bool nontemporal) const;
+  void fill_slot(const std::byte* from, std::byte* slot, uint64_t bytes, int reader);
   Progress fail(Status status);
 
   transport::Transport& transport_;
@@ -165,12 +167,13 @@ class MessageLanes {
   const size_t cache_bytes_;
   const bool needs_progress_;  // of the transport's Capabilities
   const kernels::MoveFunction move_;
-  std::vector<Lane> lanes_;     // 2 * peer: to that peer; 2 * peer + 1: from it
-  std::vector<size_t> active_;  // lanes that are not empty
-  Lane open_;                   // recvs from any source, and probes, in the order of their calls
-  std::vector<Early> early_;    // by peer
-  size_t asides_ = 0;           // in all
-  bool may_be_aside_ = false;   // a recv or probe is new, and its message may be aside
+  std::vector<SlotStores> slot_stores_;  // SlotStores::kKinds for each peer
+  std::vector<Lane> lanes_;              // 2 * peer: to that peer; 2 * peer + 1: from it
+  std::vector<size_t> active_;           // lanes that are not empty
+  Lane open_;                  // recvs from any source, and probes, in the order of their calls
+  std::vector<Early> early_;   // by peer
+  size_t asides_ = 0;          // in all
+  bool may_be_aside_ = false;  // a recv or probe is new, and its message may be aside
   uint64_t calls_ = 0;
   int last_source_ = 0;  // of a recv or probe with any source: the next one begins after it
   std::list<Transfer> ended_;

@@ -46,14 +46,21 @@ uint64_t Runner::begin(const Prepared& prepared) {
 }
 
 uint64_t Runner::record(const Prepared& prepared) {
+  const uint64_t sequence = record_begin(prepared);
+  record_end(sequence);
+  return sequence;
+}
+
+uint64_t Runner::record_begin(const Prepared& prepared) {
   const uint64_t sequence = begin(prepared);
   if (prepared.call.collective == Collective::kAllToAllV) {
     board_.post_counts(sequence, prepared.layout.in_counts, prepared.layout.out_counts);
   }
   board_.post(sequence, prepared.call, {}, {});
-  board_.finish(sequence);
   return sequence;
 }
+
+void Runner::record_end(uint64_t sequence) { board_.finish(sequence); }
 
 // Where an operation is posted, decided and begun.
 Progress Runner::start(Operation& operation) {

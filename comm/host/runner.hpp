@@ -65,6 +65,9 @@ class Runner {
   /// For an operation that is carried out elsewhere, on a device: its place in the order of all, on
   /// the board too, and its number.
   uint64_t record(const Prepared& prepared);
+  /// The same in two calls, for one that is waited for: it has ended at the second.
+  uint64_t record_begin(const Prepared& prepared);
+  void record_end(uint64_t sequence);
   uint64_t bytes_sent() const;
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 

@@ -28,6 +28,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
 #include "comm/launch/output_lines.hpp"
@@ -49,7 +50,8 @@ class MeetingPlace {
     path_ = std::string(base != nullptr && access(base, W_OK) == 0 ? base : "/tmp") +
             "/rondo-run-" + std::to_string(getpid()) + "-XXXXXX";  // rondo-status looks for it
     if (mkdtemp(path_.data()) == nullptr) {
-      spdlog::error("cannot create a directory {}: {}", path_, std::strerror(errno));
+      spdlog::error("cannot create a directory {}: {}; XDG_RUNTIME_DIR can name another place",
+                    path_, std::strerror(errno));
       path_.clear();
     }
   }
@@ -251,7 +253,7 @@ class LocalJob {
   }
 
   void cannot_start(int rank, const std::string& what, int error, int exit_code) {
-    spdlog::error("cannot start rank {}: {}: {}", rank, what, std::strerror(error));
+    spdlog::error("cannot start rank {}: {}", rank, comm::system_status(what, error).message());
     fail(exit_code);
   }
 

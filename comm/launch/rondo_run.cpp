@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -58,10 +57,9 @@ int run_attempts(
     rondo::run::JobOptions options, int max_restarts, double timeout_s,
     const std::function<rondo::run::JobResult(const rondo::run::JobOptions&)>& attempt) {
   if (timeout_s > 0) {
-    constexpr double kLongestS = 1e9;  // beyond, the clock would overflow
-    options.deadline = std::chrono::steady_clock::now() +
-                       std::chrono::ceil<std::chrono::milliseconds>(
-                           std::chrono::duration<double>(std::min(timeout_s, kLongestS)));
+    options.deadline =
+        std::chrono::steady_clock::now() +
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
   }
   while (true) {
     const rondo::run::JobResult result = attempt(options);
@@ -81,6 +79,19 @@ struct RunFlags {
   double lost_after_s = 60;
 };
 
+/// What a number of seconds may be: beyond, the clock would overflow. "nan" would pass CLI::Range.
+std::string check_seconds(const std::string& text) {
+  double seconds = 0;
+  const bool fits = CLI::detail::lexical_cast(text, seconds) && seconds >= 0.001 && seconds <= 1e9;
+  return fits ? "" : "'" + text + "' is not a number of seconds from 0.001 to 1e9";
+}
+
+std::string check_restarts(const std::string& text) {
+  int restarts = -1;
+  const bool fits = CLI::detail::lexical_cast(text, restarts) && restarts >= 0;
+  return fits ? "" : "'" + text + "' is not a whole number from 0";
+}
+
 void add_host_flags(CLI::App& app, RunFlags& flags) {
   auto* hosts =
       app.add_option("--hosts", flags.hosts, "a:2,b:2: hosts, and how many ranks of each");
@@ -98,7 +109,7 @@ void add_host_flags(CLI::App& app, RunFlags& flags) {
   app.add_option("--chdir", flags.directory, "directory of the ranks; by default the current one");
   app.add_option("--lost-after", flags.lost_after_s,
                  "a host that has been silent for so many seconds is lost; 60 by default")
-      ->check(CLI::PositiveNumber);
+      ->check(check_seconds);
   app.add_flag("--serve", flags.serve)->group("");  // what rondo-run starts on a host
 }
 
@@ -109,13 +120,13 @@ void add_flags(CLI::App& app, RunFlags& flags) {
                  "has no number of its own");
   app.add_option("--max-restarts", flags.max_restarts,
                  "when a rank fails, start all again, so often")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_restarts);
   app.add_flag(
       "--elastic", flags.elastic,
       "a rank that a signal kills, or a host that is lost, does not end the job: the other "
       "ranks go on, as rondo-train --elastic can");
   app.add_option("--timeout", flags.timeout_s, "seconds for the whole job; then exit code 124")
-      ->check(CLI::PositiveNumber);
+      ->check(check_seconds);
   app.add_flag("--no-prefix", flags.no_prefix, "do not put the rank in front of every line");
   app.add_option(
          "--bind", flags.bind,
@@ -172,8 +183,9 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
     return std::nullopt;
   }
   if (given < 1 || given > rondo::base::kMaxRanks) {
-    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one",
-                  flags.ranks, rondo::base::kMaxRanks);
+    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one{}",
+                  flags.ranks, rondo::base::kMaxRanks,
+                  flags.ranks == "p" ? "; mpirun's -np is -n here" : "");
     return std::nullopt;
   }
   if (here) return std::vector<rondo::run::JobHost>();
@@ -222,7 +234,7 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
       .hosts = hosts,
       .agent = {.words = flags.agent.empty() ? default_agent() : CLI::detail::split_up(flags.agent),
                 .remote_program = flags.remote_program,
-                .lost_after_s = std::min(flags.lost_after_s, 1e9)},
+                .lost_after_s = flags.lost_after_s},
       .directory = directory_of(flags),
       .rendezvous_host = flags.rendezvous_host,
       .only_this_host = only_this_host};
@@ -257,7 +269,6 @@ int main(int argc, char** argv) {
   add_flags(app, flags);
   try {
     app.parse(argc, argv);
-    if (std::isnan(flags.timeout_s)) throw CLI::ValidationError("--timeout", "nan is no number");
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return 2;
     const rondo::Status printed = rondo::comm::flush_stdout();
@@ -266,10 +277,11 @@ int main(int argc, char** argv) {
   }
   rondo::run::prepare_process();
   if (flags.serve) return rondo::run::serve();
-  const auto hosts = hosts_of(flags);
-  if (!hosts) return 2;
+  // An unknown flag ends the flags, so what comes after it is missing: the command comes first.
   const auto command = command_of(app);
   if (!command) return 2;
+  const auto hosts = hosts_of(flags);
+  if (!hosts) return 2;
   if (!flags.directory.empty() && hosts->empty() && chdir(flags.directory.c_str()) != 0) {
     spdlog::error("--chdir is \"{}\": {}", flags.directory, std::strerror(errno));
     return 2;

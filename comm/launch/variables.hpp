@@ -33,6 +33,8 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "built-in; Config::links takes precedence"},
     {"RONDO_UCX", "the system's libucp.so.0",
      "path of the libucp.so.0 that carries messages between hosts, as of the wheel libucx-cu13"},
+    {"RONDO_CUBLASLT", "the toolkit's libcublasLt.so",
+     "path of the cuBLASLt that multiplies matrices of rondo-train --device cuda"},
     {"RONDO_NCCL_HOST", "0",
      "1: librondo-nccl.so, in NCCL's place, takes pointers for host memory and needs no GPU"},
     {"RONDO_RENDEZVOUS", "the launcher's job",

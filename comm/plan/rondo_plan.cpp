@@ -197,8 +197,10 @@ PlanRequest read_request(const PlanFlags& flags) {
   }
   r.size_bytes = *size;
   if (flags.rank >= 0) r.rank = flags.rank;
-  if (flags.json == kStdout && flags.svg == kStdout) {
-    throw CLI::ValidationError("--svg", "stdout has the JSON: write one of them to a file");
+  if (!flags.json.empty() && flags.json == flags.svg) {
+    throw CLI::ValidationError(
+        "--svg", (flags.json == kStdout ? "stdout" : "'" + flags.json + "'") +
+                     std::string(" has the JSON: write one of them to a file of its own"));
   }
   const bool wire = !flags.pace.empty();
   if (r.hosts && (wire || flags.memory == "library")) {

@@ -192,8 +192,13 @@ std::string operand_fault(Collective collective, const Operand& o, bool destinat
     return "is about chunk " + std::to_string(chunk) + ", but has an operand of chunk " +
            std::to_string(o.chunk);
   }
+  const int owner = own ? rank : o.peer;
+  const Form form = form_of(collective);
+  if (form.in == Holds::kOne && form.out == Holds::kEach && is_in(o) && chunk != owner) {
+    return "is about chunk " + std::to_string(chunk) + ", which rank " + std::to_string(owner) +
+           " does not send";
+  }
   if (base_of(collective) == Collective::kAllToAll) {
-    const int owner = own ? rank : o.peer;
     if ((is_in(o) && chunk / ranks != owner) || (is_out(o) && chunk % ranks != owner)) {
       return "is about chunk " + std::to_string(chunk) + ", which rank " + std::to_string(owner) +
              (is_in(o) ? " does not send" : " does not get");

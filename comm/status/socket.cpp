@@ -23,6 +23,7 @@
 
 #include "comm/base/printable.hpp"
 #include "comm/bootstrap/launchers.hpp"
+#include "comm/bootstrap/packet.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 
 namespace rondo::status {
@@ -33,10 +34,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kBoard = "board", kQuestion = "boards?";
 constexpr const char* kSocketName = "status";
-constexpr size_t kMostBoards = 250;  // the kernel lets 253 descriptors travel in a packet
+constexpr size_t kMostBoards = 250;  // at most comm::kMostFdsAtOnce
 constexpr size_t kMostConnections = 64;
 constexpr size_t kMostCommandBytes = 4096;
-constexpr size_t kPacketBytes = 8192;
 constexpr std::chrono::seconds kPatience{3};
 
 Status failure(const std::string& what) {
@@ -90,56 +90,6 @@ Result<UniqueFd> connect_to(const std::string& directory) {
   return socket;
 }
 
-struct Packet {
-  std::string text;
-  std::vector<UniqueFd> fds;
-};
-
-Status send_packet(int socket, std::string_view text, const std::vector<int>& fds) {
-  iovec part{const_cast<char*>(text.data()), text.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostBoards)];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    const size_t bytes = fds.size() * sizeof(int);
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(bytes);
-    cmsghdr* attached = CMSG_FIRSTHDR(&message);
-    attached->cmsg_level = SOL_SOCKET;
-    attached->cmsg_type = SCM_RIGHTS;
-    attached->cmsg_len = CMSG_LEN(bytes);
-    std::memcpy(CMSG_DATA(attached), fds.data(), bytes);
-  }
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return failure("sendmsg");
-  return {};
-}
-
-/// What is there, without waiting.
-Result<Packet> receive_packet(int socket) {
-  Packet packet;
-  packet.text.resize(kPacketBytes);
-  iovec part{packet.text.data(), packet.text.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * (kMostBoards + 3))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got <= 0) return got == 0 ? Status(Code::kPeerDied, "it has closed") : failure("recvmsg");
-  packet.text.resize(static_cast<size_t>(got));
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + CMSG_LEN(sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
-      packet.fds.emplace_back(fd);
-    }
-  }
-  return packet;
-}
-
 }  // namespace
 
 std::string describe(const Job& job) {
@@ -163,7 +113,7 @@ void announce_board(int fd) {
   const auto path = comm::variable(kSocketVariable);
   if (!path) return;
   auto socket = connect_to(std::filesystem::path(*path).parent_path());
-  if (socket.ok()) (void)send_packet(socket->get(), kBoard, {fd});
+  if (socket.ok()) (void)comm::send_packet(socket->get(), kBoard, {&fd, 1});
 }
 
 Result<StatusServer> StatusServer::open(const std::string& directory, const Job& job) {
@@ -212,11 +162,12 @@ void StatusServer::receive(int socket) {
   const auto connection = std::find_if(connections_.begin(), connections_.end(),
                                        [&](const UniqueFd& fd) { return fd.get() == socket; });
   if (connection == connections_.end()) return;
-  if (auto packet = receive_packet(socket); packet.ok()) {
-    if (packet->text == kQuestion) answer(socket);
-    if (packet->text == kBoard && packet->fds.size() == 1) {
+  if (auto received = comm::receive_packet(socket); received.ok() && *received) {
+    comm::Packet& packet = **received;
+    if (packet.text == kQuestion) answer(socket);
+    if (packet.text == kBoard && packet.fds.size() == 1) {
       drop_finished();
-      auto board = MappedBoard::open(std::move(packet->fds.front()));
+      auto board = MappedBoard::open(std::move(packet.fds.front()));
       if (board.ok()) boards_.push_back(std::move(*board));
       if (boards_.size() > kMostBoards) boards_.pop_front();
     }
@@ -228,7 +179,7 @@ void StatusServer::answer(int socket) {
   drop_finished();
   std::vector<int> fds;
   for (const MappedBoard& board : boards_) fds.push_back(board.fd());
-  (void)send_packet(socket, description_, fds);  // an asker that has gone is no loss
+  (void)comm::send_packet(socket, description_, fds);  // an asker that has gone is no loss
 }
 
 std::string StatusServer::flight_records() {
@@ -247,7 +198,7 @@ void StatusServer::drop_finished() {
 
 Result<Answer> ask(const std::string& directory) {
   auto socket = RONDO_TRY(connect_to(directory));
-  RONDO_TRY(send_packet(socket.get(), kQuestion, {}));
+  RONDO_TRY(comm::send_packet(socket.get(), kQuestion, {}));
   const auto until = Clock::now() + kPatience;
   pollfd answered{socket.get(), POLLIN, 0};
   while (true) {
@@ -257,10 +208,11 @@ Result<Answer> ask(const std::string& directory) {
     if (ready == 0) return Status(Code::kTimeout, "the launcher does not answer");
     if (errno != EINTR) return failure("poll");
   }
-  auto packet = RONDO_TRY(receive_packet(socket.get()));
-  auto job = RONDO_TRY(parse_job(packet.text));
+  auto packet = RONDO_TRY(comm::receive_packet(socket.get()));
+  if (!packet) return Status(Code::kSystem, "the launcher's answer was lost");
+  auto job = RONDO_TRY(parse_job(packet->text));
   Answer answer{.job = job, .boards = {}};
-  for (UniqueFd& fd : packet.fds) {
+  for (UniqueFd& fd : packet->fds) {
     answer.boards.push_back(RONDO_TRY(MappedBoard::open(std::move(fd))));
   }
   return answer;

@@ -15,6 +15,7 @@ struct Available {
   bool publish = false;     // one writer, many readers
   bool references = false;  // peers' buffers are mapped; staged algorithms are priced so too
   bool signals = false;     // counters
+  bool copies = false;      // GPUs' copy engines; used only where the caller asks for them
   /// The kernel copies between processes where peers' buffers are not mapped, so operations that
   /// only copy can still be direct.
   bool process_copy = false;

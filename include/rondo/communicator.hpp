@@ -195,8 +195,8 @@ struct Stats {
 /// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
-/// Where ranks are on several hosts, everything goes through host memory, which takes no captures
-/// (comm/device/README.md).
+/// Where ranks are on several hosts, data go through host memory, at least between hosts, and there
+/// are no captures (comm/device/README.md).
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
@@ -253,8 +253,8 @@ class Communicator {
   int rank() const;
   int size() const;
   bool is_reproducible() const;  // Config::reproducible, of all ranks
-  /// The host of every rank. Hosts are numbered from 0 in the order of their lowest ranks: all 0 where
-  /// there is one.
+  int device() const;            // Config::device, of this rank
+  /// The host of every rank; hosts are numbered from 0 in the order of their lowest ranks.
   std::vector<int> hosts() const;
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.

@@ -93,8 +93,8 @@ struct GradientBucket {
   DataType type;
   double factor;  // of this rank's gradients, applied before they are summed
   /// With DdpOptions::shard: each rank's part of the bucket, as arguments of reduce_scatter_v; only
-  /// [own_offset, own_offset + own_count) of `data` must be correct. Otherwise empty, and all of
-  /// `data` must be.
+  /// [own_offset, own_offset + own_count) of `data` must be correct. On a device all counts are
+  /// `own_count`, as arguments of reduce_scatter. Otherwise empty, and all of `data` must be.
   std::span<const size_t> shard_counts, shard_offsets;
   size_t own_offset, own_count;
 };
@@ -122,8 +122,22 @@ class CommunicationHook {
   /// Called when the last Work has succeeded: writes the result to bucket.data. Later buckets may still
   /// be in flight, and fail.
   virtual void finish(const GradientBucket& bucket) = 0;
-  /// Bytes on the wire per element of `type`; DdpOptions::Rows::kFewerBytes compares with them.
+  /// Bytes on the wire per element of `type`; DdpOptions::Rows::kFewerBytes compares with them. If they
+  /// are not the type's, gradients do not travel themselves, and are not registered on a device.
   virtual size_t wire_bytes(DataType type) const { return size_of(type); }
+
+  /// Over a communicator with Config::device, enqueue() takes the place of start(), next() and
+  /// finish(). False: create() refuses the hook there.
+  virtual bool works_on_device() const { return false; }
+  /// Puts all that reduces the bucket on `stream`, a cudaStream_t on which its gradients are final:
+  /// any number of collectives (CallOptions::stream) and kernels. `bucket.data` is the result once
+  /// the stream has passed them. What `bucket` refers to is valid during the call only. It must not
+  /// wait for the device, nor allocate or free memory there, which may wait: where ranks are
+  /// threads of one process, for kernels that wait for this rank.
+  virtual Status enqueue(Communicator& /*communicator*/, const GradientBucket& /*bucket*/,
+                         void* /*stream*/) {
+    throw std::logic_error("a hook that works on devices must override enqueue()");
+  }
 };
 
 /// Sends gradients as bfloat16 or float16, half the bytes. Each is scaled, then rounded once, and
@@ -132,9 +146,12 @@ class CommunicationHook {
 Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire);
 
 /// DdpOptions::bucket_cap_mb: 25 at first. The begin() after `auto_after_steps` finished steps, or a
-/// save() before it, then blocks: ranks compare when their gradients were final and what all-reduces took, and buckets end
-/// where a model of the step exposes least. All ranks have rank 0's result. Gradients, parameters
-/// and their addresses stay; layout(), own_range() and GradientBucket::index change, once.
+/// save() before it, then blocks: ranks compare when their gradients were final and what all-reduces
+/// took, and buckets end where a model of the step exposes least. All ranks have rank 0's result.
+/// Gradients, parameters and their addresses stay; layout(), own_range() and GradientBucket::index
+/// change, once. On a device events take the times down, and that begin() waits for the streams;
+/// captured and replayed steps are not finished ones, and a graph keeps the buckets it was captured
+/// with: capture after the change (relayout().pending), or before it the same steps on all ranks.
 ///
 /// Where the result of an all-reduce depends on the position in the bucket (rings and trees of three
 /// ranks or more), two runs then differ in their last bits, except with Config::reproducible. A run
@@ -154,8 +171,9 @@ struct DdpOptions {
   /// False: nothing is sent before finish(), to measure the benefit of overlap.
   bool overlap = true;
   /// kLossTerms: the mean over all ranks' loss terms, correct for unequal batches. kRanks: the mean
-  /// of the ranks' means, as in PyTorch's DDP.
-  enum class Average { kLossTerms, kRanks } average = Average::kLossTerms;
+  /// of the ranks' means, as in PyTorch's DDP. kNone: no mean: after finish() gradients are the sum
+  /// over all ranks, and the caller's update divides it, by headers().
+  enum class Average { kLossTerms, kRanks, kNone } average = Average::kLossTerms;
   /// Gradients are those of the MEAN of this rank's loss terms, as frameworks compute them, not of
   /// their sum: each rank's count as its terms do (kLossTerms), or all alike (kRanks). Of several
   /// micro-batches, each is weighted by its share of the rank's terms before it is added.
@@ -174,11 +192,20 @@ struct DdpOptions {
   /// that share of the optimizer's state. Gradients are reduce-scattered, so after finish() only
   /// those of the own ranges are averages; parameters are gathered afterwards.
   bool shard = false;
+  /// With a communicator on a device: the cudaStream_t, which outlives the DistributedDataParallel,
+  /// on which gradients are computed and parameters are used and updated; null: the legacy default
+  /// stream. Ranks of one process that share a GPU need a non-blocking stream each.
+  void* stream = nullptr;
+  /// With a communicator on a device, required: one of the same ranks in the same order without a
+  /// device, for what the host exchanges. Borrowed; nothing else may use it between begin() and
+  /// finish(). Without a device both must be null.
+  Communicator* host = nullptr;
 };
 
 /// Shards are cut between tensors, and inside a tensor only at multiples of this many elements from
 /// its start, so that a result computed over blocks of that size (a norm) has every block on one
-/// rank.
+/// rank. On a device they are equal parts of each bucket instead, which begin at any multiple of 64
+/// bytes; buckets are padded for that.
 inline constexpr size_t kDdpShardUnit = 4096;
 
 /// Elements [begin, end) of the flat storages.
@@ -210,6 +237,15 @@ struct DdpBucketTimes {
   Work::Times work;
 };
 
+/// A place on a device's streams. kReady: the compute stream has what the transfer carries. kStarted
+/// and kEnded: rondo's own stream begins it, and has done it.
+struct DdpTransferMark {
+  enum class At : uint8_t { kReady, kStarted, kEnded } at;
+  bool gathers;  // parameters; else gradients are reduced
+  size_t bucket;
+  void* stream;  // that stream, a cudaStream_t
+};
+
 /// What kDdpAutoCap has done. The exposed communication of a step is predicted, by one model.
 struct DdpRelayout {
   bool automatic = false;    // the options say kDdpAutoCap
@@ -227,10 +263,46 @@ struct DdpRelayout {
 ///
 /// Gradients are those of the SUM of this rank's loss terms, unless DdpOptions::mean_gradients says
 /// otherwise: rondo divides by the terms of all ranks (or, with kRanks, by this rank's and the
-/// number of ranks). There is no
+/// number of ranks; with kNone by nothing). There is no
 /// zero_grad(): after finish() gradients hold the average, so the first micro-batch of a step
 /// writes them all (zeros for an empty batch), and the others add. Destroyed during a step, it
 /// aborts the communicator and waits until nothing uses its memory.
+///
+/// Over a communicator with Config::device, parameters, gradients and buffers are memory of that
+/// device, and calls put work on DdpOptions::stream, the compute stream. gradient_ready() means
+/// that the gradient is final when the stream has done what it has by then. Buckets are reduced on
+/// a stream of rondo's own; what the compute stream gets in `reduced` or after finish() comes after
+/// that, and with shards what it gets after wait_parameters() comes after the gather. create() and
+/// the destructor may wait for the GPU, the other calls do not (but see Communicator: with hundreds
+/// of launches in flight they do). They wait for other ranks' hosts: for their headers, and where
+/// tensors may_skip for the map of used ones.
+///
+/// Where ranks are processes of one host, create() registers the gradients and parameters that are
+/// rondo's with the communicator (Communicator::register_memory()), so that kernels reduce and
+/// gather in place (gradients not with a hook of other wire_bytes()); what cannot be registered
+/// goes through slots, as rank 0 logs (info). Destroy the object on all ranks at about the same
+/// time, when other operations of the communicator have ended: the destructor ends the
+/// registrations and waits for the other ranks to have done so, also after errors, at most ten
+/// seconds. Memory that another rank may still map is then left until the process ends, because in
+/// CUDA it is undefined to free it.
+///
+/// On one host a step may be captured in a CUDA graph (mode: thread-local or relaxed), on all ranks:
+/// after begin() and headers() begin to capture the compute stream, and end after finish(). Nothing
+/// has run then, and the step is as after begin(): launch the graph and call replayed(), or make the
+/// step as usual. A later step may replay the graph if all ranks have as many loss terms as in that
+/// one. With shards wait_parameters() is called before the capture begins, for what the last step has
+/// gathered, and again before it ends: a captured gather that is not waited for makes the capture fail,
+/// and so does a wait in it for an earlier one. A hook's enqueue() is called in the capture only:
+/// what it enqueues must be possible there, and is replayed with the same memory and `factor`. A step
+/// whose tensors may_skip cannot be captured.
+///
+/// An error of the GPU or of another rank's kernels is found by a later begin(), gradient_ready()
+/// or finish(), while the stream goes on with wrong data; after the last step, by
+/// Communicator::status() when the stream is done. After any error the streams may use all memory
+/// until this object is destroyed: the destructor waits for them, and after a minute leaves its own
+/// memory to them. Not on a device: hooks without enqueue(), set_bucket_ends() without kDdpAutoCap,
+/// `adds_to` tensors, kTouched rows, 16-bit tensors in a reproducible communicator, save() and
+/// load(), the warning of a wrong order of tensors.
 ///
 ///     ddp.replicate();   // once, when rank 0's parameters are set
 ///     ddp.begin({...});
@@ -252,7 +324,7 @@ class DistributedDataParallel {
  public:
   /// Collective. Compares the tensors and options of all ranks: kMismatch on every rank names the
   /// first difference, both ranks and both values. kResourceExhausted without memory. Borrows
-  /// `communicator`. Its own memory is zeroed.
+  /// `communicator`. Its own memory is zeroed (on a device: by the compute stream).
   static Result<DistributedDataParallel> create(Communicator& communicator,
                                                 std::vector<DdpTensor> tensors,
                                                 std::vector<DdpTensor> buffers = {},
@@ -289,7 +361,8 @@ class DistributedDataParallel {
   Status replicate();
 
   /// Starts a step and the exchange of headers; does not block, except once with kDdpAutoCap. It is
-  /// an error on every rank without replicate() or before the last step's finish() (except after a step without any loss terms).
+  /// an error on every rank without replicate() or before the last step's finish() (except after a
+  /// step without any loss terms).
   Status begin(const DdpHeader& mine);
   /// Waits for all headers. Optional: finish() waits too. An error on every rank if some are out of
   /// data and others are not and `join` is off, or if epochs differ.
@@ -334,6 +407,9 @@ class DistributedDataParallel {
   /// call begin() or finish(). If it throws, the step stays unfinished: destroy this object, which
   /// aborts the other ranks.
   Status finish(const std::function<void(size_t bucket)>& reduced = {});
+  /// Instead of gradient_ready() and finish(), on a device: the compute stream has got a graph into
+  /// which they were captured. All tensors count as used.
+  Status replayed();
   /// Whether any rank used this tensor in the last finished step. If not, leave its parameter and
   /// its optimizer state unchanged.
   bool used(size_t tensor) const;
@@ -365,7 +441,7 @@ class DistributedDataParallel {
   Status wait_parameters(size_t bucket);
   /// Waits for all buckets; returns the first failure, or the error of a wrong gather_parameters().
   Status wait_parameters();
-  /// Times of the last ended gather of each bucket; zeros if there was none.
+  /// Times of the last ended gather of each bucket; zeros if there was none, and on a device.
   const std::vector<Work::Times>& gather_times() const;
 
   const std::vector<DdpBucket>& layout() const;
@@ -378,7 +454,13 @@ class DistributedDataParallel {
   /// Collective, between two steps. With kDdpAutoCap lays buckets out anew now, by the steps so far,
   /// unless that was done or no step was made. An error on every rank before finish() of a step.
   Status settle_buckets();
+  /// Of the last finished step; zeros before, and on a device, where only events know (mark_transfers()).
   const std::vector<DdpBucketTimes>& times() const;
+  /// On a device: `mark` is called by the thread that enqueues a transfer, when the stream has got what
+  /// is to come before the place and not what comes after it: to record an event there. Also in a step
+  /// that is captured, where an event is part of the graph and knows no time. Set between two steps;
+  /// empty: none. It must not wait for the GPU, nor throw.
+  void mark_transfers(std::function<void(const DdpTransferMark&)> mark);
   Work::Times header_times() const;
   /// Warnings, once each: the same data on two ranks, an epoch that did not advance, an order of
   /// tensors that keeps finished buckets from travelling (by this rank's times). Rank 0 logs them.

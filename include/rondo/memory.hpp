@@ -103,24 +103,41 @@ bool is_library_memory(const void* pointer, size_t bytes);
 // whose buffers lie in memory that was registered on every rank; others go through slots. (Ranks
 // that are threads of one process access each other's buffers without.)
 //
-// Communicator::register_memory(pointer, bytes) takes memory of cudaMalloc() or device_alloc(); sizes
-// may differ between ranks, and any part may then be used. Collective: it blocks as long as an
-// operation may, and importing memory may wait for kernels that run on the GPU. Not in a group, nor
-// while this thread captures a stream. The error of one rank is returned on all, nothing is
-// registered then, and the communicator goes on: kUnavailable (memory of a pool, or mapped by
-// cuMemMap; GPUs without access to each other), kInvalidArgument (not in one allocation on this
-// communicator's device; it has none), kResourceExhausted (256 registrations).
+// Communicator::register_memory(pointer, bytes) takes memory of cudaMalloc() or device_alloc(), and
+// memory that was mapped by cuMemMap() if all of it was created (cuMemCreate()) with the handle type
+// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, in 1024 pieces at most, and the ranks of each process are
+// on one GPU. Kinds and sizes may differ between ranks, and any part may then be used. Collective: it
+// blocks as long as some operations may (one, and with N ranks one for every 256 / (N (N - 1))
+// pieces, at least 1 and at most 64), and importing memory may wait for kernels that run on the GPU.
+// Not in a group, nor while this thread captures a stream. The error of one rank is returned on all,
+// nothing is registered then, and the communicator goes on: kUnavailable (memory of a pool, or other
+// mapped memory; the driver or the system refuses to share it; GPUs without access to
+// each other), kInvalidArgument (not in one allocation, or not all mapped, on this communicator's
+// device; it has none), kResourceExhausted (256 registrations; descriptors).
 //
 // Communicator::unregister_memory(pointer) takes what was registered, and waits for nobody. A rank
 // that still uses a registration which has ended on another gets kMismatch. Replays of graphs that
 // hold operations on the memory must have ended. A rank keeps peers' memory mapped while its own
-// enqueued operations run: the call lets go of it if they have ended, else a later status() does, or
-// register_memory(). Then graphs may be replayed again, and go through slots. kInvalidArgument: the
-// memory was not registered.
+// enqueued operations run: the call lets go of it if they have ended, else a later status() or
+// register_memory() does. Graphs may be replayed again, and go through slots, only after that: where
+// there are some, synchronize this rank's streams before the call, which then lets go.
+// kInvalidArgument: the memory was not registered.
 //
 // Memory may be freed after every rank has let go: synchronize the streams, unregister, meet the
 // other ranks (a barrier, and its stream), free. As in CUDA it is undefined to free what a peer
-// still maps. device_free() refuses memory that is registered in this process.
+// still maps; mapped memory stays until all peers have let go. device_free() refuses memory that is
+// registered in this process.
+
+// Algorithm::kCopyEngine, on one host, moves all_gather, all_to_all, broadcast and gather by the GPUs'
+// copy engines (cudaMemcpyAsync), so that multiprocessors are free for other work but for one block
+// that waits before the copies and one after them. It is used only where Config::algorithm or
+// CallOptions::algorithm says so, and takes registered memory, also between threads of one process.
+// Every rank passes In (of a broadcast: Out) at the same offset of the same registration; that of an
+// all_gather may be in place, on all ranks or none. kUnavailable: it is not registered; kMismatch: it
+// lies elsewhere than another rank's. Both end the communicator. Graphs may hold such calls,
+// but hold peers' addresses too: they are not replayed after the registration has ended, or CUDA
+// fails (status() says kMismatch, and why). After any failure copies may still read what peers have
+// registered: free that memory when every rank has destroyed the communicator.
 
 /// Returns `bytes` of memory of that CUDA device, aligned to 256 bytes and not cleared, which
 /// Communicator::register_memory() can register, as it can all memory of cudaMalloc(). Local; may wait

@@ -104,7 +104,8 @@ enum {
   RONDO_TREE = 7,
   RONDO_STAR = 8,
   RONDO_HIERARCHICAL = 9,
-  RONDO_HIERARCHICAL_TREE = 10
+  RONDO_HIERARCHICAL_TREE = 10,
+  RONDO_COPY_ENGINE = 11
 };
 
 typedef int32_t rondo_log_level;

@@ -154,8 +154,11 @@ enum class Algorithm : uint8_t {
   kStar = 8,               // to the root, from it, or both: the naive baseline
   kHierarchical = 9,       // inside each host, then between hosts; for ranks on several hosts
   kHierarchicalTree = 10,  // likewise, through one rank of each host: for small messages
+  /// On GPUs, in memory that all ranks have registered: copies that the GPU's copy engines make, not
+  /// kernels. Only where it is asked for (Communicator::register_memory()).
+  kCopyEngine = 11,
 };
-inline constexpr int kAlgorithms = 11;
+inline constexpr int kAlgorithms = 12;
 
 /// Where a message comes from, and its tag, as a recv or a probe asks for them: any rank, any tag.
 /// kAnySource is not -1, which programs pass by mistake for the rank before rank 0.
@@ -242,8 +245,8 @@ inline constexpr std::string_view kCollectiveNames[kCollectives] = {
     "all_to_all", "all_gather_v",   "reduce_scatter_v", "all_to_all_v",
     "gather_v",   "scatter_v",      "inclusive_scan",   "exclusive_scan"};
 inline constexpr std::string_view kAlgorithmNames[kAlgorithms] = {
-    "auto", "ring", "one-shot", "two-shot",     "one-shot-direct",  "two-shot-direct",
-    "flat", "tree", "star",     "hierarchical", "hierarchical-tree"};
+    "auto", "ring", "one-shot", "two-shot",     "one-shot-direct",   "two-shot-direct",
+    "flat", "tree", "star",     "hierarchical", "hierarchical-tree", "copy-engine"};
 
 /// The name, or "?" for a value outside the enumeration (which a peer or a C caller can produce).
 constexpr std::string_view name(DataType v) {
@@ -297,7 +300,7 @@ struct DdpTensor {
   /// Such a gradient is copied to its bucket when it is ready, and back when it is reduced; the
   /// caller must not write it in between. No copy is made of a bucket whose tensors lie in memory of
   /// rondo::alloc as they do in the bucket, from a multiple of 64 bytes to another and without gaps:
-  /// that is where it is reduced.
+  /// that is where it is reduced. (On a device: in any memory of the device.)
   void* data = nullptr;
   void* gradient = nullptr;
   /// Some steps do not use it on some ranks, which then call gradient_skipped() instead of

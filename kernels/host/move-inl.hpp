@@ -269,8 +269,8 @@ inline void fold_tiles(const Move& move, const Loops& loops, size_t bytes) {
   }
 }
 
-/// For destinations of which some are streamed and others (slots, which a peer reads at once) are
-/// not: folds into the latter, and streams from the first of them while it is in L1.
+/// For destinations of which some are streamed and others are not: folds into the latter, and
+/// streams from the first of them while it is in L1.
 inline void fold_mixed(const Move& move, const Loops& loops, size_t bytes) {
   Move cached = move;
   cached.destinations += move.nontemporal;

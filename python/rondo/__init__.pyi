@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 # numpy's and torch's arrays, bytearray, array.array, memoryview, whatever has __dlpack__; contiguous.
 Array = Any
 Algorithm = Literal["auto", "ring", "one-shot", "two-shot", "one-shot-direct", "two-shot-direct", "flat", "tree", "star",
-                    "hierarchical", "hierarchical-tree"]
+                    "hierarchical", "hierarchical-tree", "copy-engine"]
 Op = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "mulsum"]
 
 class Options(TypedDict, total=False):

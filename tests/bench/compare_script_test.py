@@ -156,7 +156,7 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
 """)
 
     def test_it_is_left_out_with_a_sentence(self):
-        for count, sentence in ((0, "no GPU here"), (1, "one GPU here"), (2, "has no rondo-perf")):
+        for count, sentence in ((0, "no GPU here"), (1, "has no rondo-perf"), (2, "has no rondo-perf")):
             self.assertIn(sentence, compare.compare_nccl.why_left_out(count, self.bin))
         for name in compare.compare_nccl.PROGRAMS:
             self.stub(name, "")
@@ -179,6 +179,10 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
         results, failures = [], []
         self.assertEqual(compare.beside_nccl(arguments, 1, results, failures), "")
         self.assertEqual((results, failures), ([], []))
+        self.perf("rondo-perf", "own0", [1])
+        self.stub("rondo-perf-nccl", "echo 'NCCL 2.28.9 has one rank per GPU; GPUs here: 1' >&2; exit 1")
+        self.assertEqual(compare.beside_nccl(arguments, 1, results, failures), "")
+        self.assertEqual((results, failures), ([], []))
         self.perf("rondo-perf", "own", [1])
         self.stub("rondo-perf-nccl", "echo a GPU is gone >&2; exit 1")
         compare.beside_nccl(arguments, 2, results, failures)
@@ -187,6 +191,18 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
         self.perf("rondo-perf-nccl", "peers", [4])
         self.assertIn("4.00 (4.00)", compare.beside_nccl(arguments, 2, results, failures))
         self.assertEqual((results[0]["ranks"], results[0]["device"]), (2, "cuda"))
+
+    def test_two_ranks_on_one_gpu(self):
+        arguments = compare.parse_arguments(["--rounds", "1", "--build-dir", str(self.build)])
+        results = []
+        for name in compare.compare_nccl.PROGRAMS:
+            self.stub(name, f"""echo "$NCCL_MULTI_RANK_GPU_ENABLE $*" >>{self.bin}/words
+for word; do last=$word; done
+echo '{{"results": [{{"size": 8, "out_of_place": {{"time": 2}}}}]}}' >"$last\"""")
+        self.assertIn("2 ranks, 1 rounds; two ranks on one GPU", compare.beside_nccl(arguments, 1, results, []))
+        self.assertEqual((results[0]["ranks"], results[0]["gpus"]), (2, 1))
+        for words in (self.bin / "words").read_text().splitlines():
+            self.assertRegex(words, "^1 all_reduce .*--ranks 2 ")
 
     def test_only(self):
         self.assertTrue(compare.wants_nccl(compare.parse_arguments([])))

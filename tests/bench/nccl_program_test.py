@@ -38,7 +38,7 @@ def main():
                 fail(collective, done)
         for words, sentence in ((["all_reduce", "-d", "int16"], "no type"), (["all_reduce", "-o", "mulsum"], "not measured"),
                                 (["all_reduce", "-d", "int32", "-o", "bxor"], "no operator"),
-                                (["all_to_all"], "only"), (["all_reduce", "--ranks", 1000], "one for each GPU")):
+                                (["all_to_all"], "only"), (["all_reduce", "--ranks", 1000], "has one rank per GPU")):
             refused = run(*words, "-b", 8, "-e", 8)
             if refused.returncode == 0 or sentence not in refused.stderr:
                 fail(f"{words} was not refused", refused)

@@ -107,7 +107,7 @@ TEST_CASE("mistakes end the program with code 2") {
       {"all_reduce", "--memory", "huge"},
       {"all_reduce", "--device", "opencl"},
       {"all_reduce", "--device", "cuda", "--pace", "1GB/s"},
-      {"all_reduce", "--device", "cuda", "--memory", "library"},
+      {"all_reduce", "--device", "cuda", "--calibrate"},
       {"all_reduce", "--device", "cuda", "--sweep"},
       {"all_reduce", "--graph", "20"},
       {"all_reduce", "--no-such-flag"},

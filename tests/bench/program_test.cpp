@@ -530,13 +530,21 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --links /nonexistent/links", "/nonexistent/links"},
       {"--calibrate x.json --sweep --ranks 2", "--sweep comes after it"},
       {"--calibrate /nonexistent/x.json --ranks 2 -b 64 -e 64 -n 1", "/nonexistent/x.json"},
+      {"barrier --calibrate /dev/null --ranks 2 -n 1", "leave out the collective's name"},
   };
   for (const auto& mistake : kMistakes) {
     const Ran ran = run(mistake.arguments);
     INFO(mistake.arguments << "\n" << ran.output);
     CHECK(ran.exit_code != 0);
     CHECK(contains(ran.output, mistake.named));
+    CHECK_FALSE(contains(ran.output, "destroy a communicator only"));  // blames the other ranks
   }
+  const Ran sweep = run("all_reduce --sweep --ranks 2 -b 64 -e 64 --json /nonexistent/x.json");
+  CHECK(contains(sweep.output, "cannot write --json '/nonexistent/x.json'"));
+  CHECK_FALSE(contains(sweep.output, "# "));  // before anything is timed
+  const auto off = testing::run_program({RONDO_PERF, "all_reduce", "--memory", "library"},
+                                        {"RONDO_ARENA_BYTES=0"});
+  CHECK(contains(off.err, "no library memory for two buffers"));
 }
 
 TEST_CASE("without a GPU --device cuda says so and fails") {

@@ -14,6 +14,11 @@ import time
 import unittest
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(SOURCE / "scripts"))
+sys.dont_write_bytecode = True
+import gpu_report
+import gpu_training
+from stages import Stages, last_line
 # `behave NAME` does what the file NAME in $STUBS says: nothing, a failure, or never ending, deaf to SIGTERM and with a child.
 BEHAVE = """\
 behave() {
@@ -33,16 +38,20 @@ TOOLS = {
                   'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
+    # Where libraries are; empty: the program has none.
+    "ldd": 'case $1 in */two_test|*/rondo-perf-nccl) cat "$STUBS/libraries" 2>/dev/null ;; *) exit 1 ;; esac',
     # Configuring makes the folder; --target help names what can be built; building puts the programs there.
     "cmake": """
 case "$*" in
-  *"--target help"*) for t in one_test two_test kernels_bench_cuda device_engine_bench rondo-perf; do echo "$t: phony"; done ;;
-  --build*) behave build "$@"; mkdir -p "$2/bin"; cp "$STUBS/programs/"* "$2/bin" ;;
+  *"--target help"*) for t in one_test two_test kernels_bench_cuda device_engine_bench rondo-perf layers_bench_cuda rondo-train rank_threads_cuda; do echo "$t: phony"; done ;;
+  --build*) behave build "$@"; mkdir -p "$2/bin" "$2/nccl"; cp "$STUBS/programs/"* "$2/bin"
+    if [ -e "$STUBS/librondo-nccl.so" ]; then cp "$STUBS/librondo-nccl.so" "$2/nccl"; fi ;;
   *) behave configure; mkdir -p "$4" ;;
 esac""",
     "ctest": """
 case "$*" in
-  *show-only*) echo '{"tests": [{"name": "one_test", "command": ["'"$2/bin/one_test"'", "cases"], "properties": [{"name": "ENVIRONMENT", "value": ["ONE=1"]}]},' \
+  *show-only*) if [ ! -e "$2/bin/one_test" ]; then echo '{"tests": [{"name": "one_test"}, {"name": "two_test"}]}'; exit; fi
+    echo '{"tests": [{"name": "one_test", "command": ["'"$2/bin/one_test"'", "cases"], "properties": [{"name": "ENVIRONMENT", "value": ["ONE=1"]}]},' \
       '{"name": "two_test", "command": ["/usr/bin/python3.11", "'"$SOURCE/scripts/origin.py"'", "'"$2/bin/two_test"'"]},' \
       '{"name": "kernels_cuda_test", "command": ["'"$2/bin/kernels_cuda_test"'"]}, {"name": "device_engine_test", "command": ["'"$2/bin/device_engine_test"'"]},' \
       '{"name": "communicator_device_cuda_test", "command": ["'"$2/bin/communicator_device_cuda_test"'"]}]}' ;;
@@ -65,7 +74,11 @@ PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
                      "in_place": {"time": 11.5, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": None}},
                     {"size": 1 << 30, "algorithm": "two_shot", "backend": "rondo",
                      "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
-PROGRAMS = {"kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
+LAYERS = {"device": "Stub", "results": [{"layer": "GELU", "us": 50.0, "bytes": 2e8, "operations": 0.0, "of_bound": 0.9},
+                                        {"layer": "attention", "us": 400.0, "bytes": 1e8, "operations": 2e10, "of_bound": 0.5}]}
+TRAIN = {"steps": [{"step_ms": 50.0 if i < 10 else 30.0, "loss": 5.0 - i / 100} for i in range(40)],
+         "summary": {"ranks": 2, "hidden_fraction": 0.85, "comm_us": 2000.0, "exposed_comm_ms": 0.3, "gemm_gflops_per_rank": 4e5}}
+PROGRAMS = {"layers_bench_cuda": ("layers", LAYERS), "rondo-train": ("train", TRAIN), "rank_threads_cuda": ("train", TRAIN), "kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
             "kernels_cuda_test": ("", {}), "device_engine_test": ("", {}), "communicator_device_cuda_test": ("", {}), "one_test": ("one_test", {}), "two_test": ("", {})}
 
 
@@ -91,7 +104,7 @@ class GpuCheck(unittest.TestCase):
 
     def start(self, *words):
         environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs), "SOURCE": str(SOURCE),
-                       "PYTHONDONTWRITEBYTECODE": "1"}
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.work / "site")}
         source = [] if "--pack" in words or "--prebuilt" in words else [self.work / "deps"]
         return subprocess.Popen([SOURCE / "scripts/gpu-check", *source, "--out", self.work / "out", "--build-dir",
                                  self.work / "build", *([] if "--prebuilt" in words else ["--commit", "abc"]), *words], env=environment, text=True,
@@ -138,7 +151,58 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(len(under_tools), 4)
         for tool, program, words in (found.groups() for found in under_tools):
             self.assertRegex(sources, rf'TEST_CASE\([^)]*{words}', f"{tool} {program}")
-        self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf -- -k 0"), build)
+        self.assertTrue(build.endswith("--target one_test two_test kernels_bench_cuda device_engine_bench rondo-perf layers_bench_cuda rondo-train rank_threads_cuda -- -k 0"), build)
+
+    def test_what_matters_most_comes_first(self):
+        self.assertEqual(self.check(), 0, self.output)
+        names = [stage["name"] for stage in self.report["stages"]]
+        first = [names.index(name) for name in ("test-one_test", "test-two_test", "layers", "train-gpt2-logged", "kernels", "perf-2-processes",
+                                                "perf-reduce_scatter", "memcheck-kernels_cuda_test")]
+        self.assertEqual(first, sorted(first))
+
+    def test_a_part_that_uses_up_its_time_leaves_the_others_theirs(self):
+        changes = []
+        stages = Stages(self.work / "logs", 1000, {}, lambda: changes.append(1), str)
+        stages.begin_part("tests", time.monotonic())
+        self.assertEqual(stages.run("one", ["true"], 100).text(), "failed: not run: no time was left for tests")
+        stages.begin_part("training", time.monotonic() + 500)
+        self.assertEqual(stages.run("two", ["true"], 100).state, "passed")
+        stages.begin_part("training", time.monotonic() + 1.5)
+        self.assertRegex(stages.run("three", ["sleep", "300"], 100).text(), "^failed: cut off after [12] s: no time was left for training$")
+        stages.begin_part("benchmarks", time.monotonic() + 5000)
+        self.assertLess(stages.left(), 1001)
+        self.assertEqual(len(changes), 3)
+
+    def test_the_reason_of_a_failure_is_a_ranks_not_its_launchers(self):
+        self.assertEqual(last_line("rondo-perf: no GPU\nrondo-run: rank 0 exited with code 1\nrondo-run: rank 0's last line: 0\n"), "rondo-perf: no GPU")
+        self.assertEqual(last_line("rondo-run: no such program\n"), "rondo-run: no such program")
+        self.assertEqual(last_line("\n"), "it printed nothing")
+
+    def test_training_is_measured_against_its_goals(self):
+        self.assertEqual(self.check(), 0, self.output)
+        goals = {goal["what"].split(":")[0]: goal for goal in self.report["goals"]}
+        layers = goals["layers of GPT-2 in bf16"]
+        self.assertEqual((layers["value"], layers["met"]), (0.5, False))
+        self.assertEqual(layers["how"], "attention; 1 of 2 reach it")
+        losses = goals["nano in fp32, the same seeds on host and GPU"]
+        self.assertEqual((losses["value"], losses["met"], losses["how"]), (0, True, "40 steps"))
+        # Beside programs that were built elsewhere there is no default text.
+        self.assertIn("--data LICENSE", self.stage("train-nano-host")["command"])
+        hidden = goals["two ranks on one GPU"]
+        self.assertTrue(hidden["met"], hidden)
+        self.assertEqual(goals["logging every step against never"]["value"], 1)
+        self.assertIn("| train-gpt2-2-threads |", re.sub(" +", " ", self.markdown))
+        self.assertIn("attention", self.markdown)
+        # GPT-2 has 124439808 parameters; (6 * 124439808 + 6 * 12 * 768 * 1024) * 16 * 1024 operations in 30 ms are 438e12/s.
+        gpt2 = dict(TRAIN, summary=dict(TRAIN["summary"], parameters=124439808))
+        share = gpu_training.utilisation(gpt2, [{"name": "NVIDIA H100 80GB HBM3"}], 30)
+        self.assertEqual(share, "; 44% of the peak of 989 Tflop/s")
+        self.assertEqual(gpu_training.utilisation(gpt2, [{"name": "Stub GPU 9000"}], 30), "")
+        # Two runs of other losses.
+        losses = dict(self.report, measured={"train-nano": TRAIN, "train-nano-host": {"steps": [{"step_ms": 1, "loss": 5.0}] * 40}})
+        judged = next(goal for goal in gpu_report.goals_of(losses) if goal["what"].startswith("nano"))
+        self.assertFalse(judged["met"])
+        self.assertAlmostEqual(judged["value"], 0.078)
 
     def pack(self):
         """An archive, made where there is no GPU; afterwards this is the machine with one, and without a compiler."""
@@ -168,6 +232,35 @@ class GpuCheck(unittest.TestCase):
             self.assertIn("logs/test-one_test.log", logs.getnames())
             self.assertIn("engine.json", logs.getnames())
 
+    def test_of_libraries_all_but_large_ones_are_packed_and_what_lacks_one_is_skipped(self):
+        for name in ("libone.so", "libnccl.so.2"):
+            (self.stubs / name).write_text("a library")
+        (self.stubs / "libraries").write_text("".join(f"\t{name} => {self.stubs / name} (0x1)\n" for name in ("libone.so", "libnccl.so.2")))
+        archive = self.pack()
+        with tarfile.open(archive) as tar:
+            self.assertEqual([name for name in tar.getnames() if name.startswith("lib/")], ["lib/libone.so"])
+        (self.stubs / "libraries").write_text("\tlibnccl.so.2 => not found\n")
+        self.assertEqual(self.finish(self.start("--prebuilt", archive)), 0, self.output)
+        self.assertEqual(self.stage("test-two_test")["reason"], "two_test needs libnccl.so.2, which is not here")
+        self.assertEqual(self.states()["test-one_test"], "passed")
+
+    def test_cublaslt_is_pytorchs(self):
+        library = self.work / "site/nvidia/cu13/lib/libcublasLt.so.13"
+        library.parent.mkdir(parents=True)
+        library.write_text("a library")
+        write_program(self.stubs / "programs/one_test", 'echo "$RONDO_CUBLASLT" >"$STUBS/cublaslt"')
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 0, self.output)
+        self.assertEqual((self.stubs / "cublaslt").read_text(), f"{library}\n")
+
+    def test_of_long_logs_both_ends_come_back(self):
+        write_program(self.stubs / "programs/one_test", "echo first; head -c 3000000 /dev/urandom; echo last; exit 1")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 1)
+        self.assertLess((self.work / "out/logs.tar.gz").stat().st_size, 1 << 20)
+        with tarfile.open(self.work / "out/logs.tar.gz") as logs:
+            log = logs.extractfile("logs/test-one_test.log").read()
+        self.assertTrue(log.startswith(b"first\n") and log.endswith(b"last\n"))
+        self.assertIn(b"bytes left out]", log)
+
     def test_quick_runs_only_what_proves_the_engine(self):
         self.assertEqual(self.finish(self.start("--prebuilt", self.pack(), "--quick")), 0, self.output)
         self.assertEqual(self.states(), {"quick-kernels": "passed", "quick-engine": "passed", "quick-communicators": "passed",
@@ -187,9 +280,9 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual([name for name in self.states() if not name.startswith("quick")], ["configure", "build"])
 
     def test_a_packed_test_that_skips_itself_beside_a_gpu_has_failed(self):
-        write_program(self.stubs / "programs/one_test", "exit 77")
+        write_program(self.stubs / "programs/one_test", "echo 'no CUDA device: too old a driver'; exit 77")
         self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 1)
-        self.assertIn("it skipped itself", self.stage("test-one_test")["reason"])
+        self.assertEqual(self.stage("test-one_test")["reason"], "it skipped itself, with a GPU here: no CUDA device: too old a driver")
 
     def test_an_archive_that_is_none_is_refused(self):
         (self.work / "none").write_text("no archive")
@@ -220,7 +313,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((small["value"], small["met"]), (9.5, True))
         self.assertEqual((two_by_perf["value"], two_by_perf["met"]), (0.64, False))
         self.assertEqual((small_by_perf["value"], small_by_perf["met"]), (11.5, True))
-        self.assertIn("launches, not a graph", small_by_perf["how"])
+        self.assertEqual(small_by_perf["how"], "one_shot")
         self.assertIn("**short**", self.markdown)
 
     def test_a_faster_run_with_more_channels_counts(self):
@@ -248,13 +341,10 @@ class GpuCheck(unittest.TestCase):
         self.check()
         self.assertIsNone(self.report["goals"][-1]["met"])
 
-    def test_graphs_are_used_where_rondo_perf_has_them(self):
-        program = self.stubs / "programs/rondo-perf"
-        write_program(program, 'if [ "$1" = --help ]; then echo "--graph N"; exit; fi\n' + program.read_text())
+    def test_threads_replay_graphs_and_processes_do_not(self):
         self.check()
         self.assertIn("--graph 20", self.stage("perf-8-threads")["command"])
         self.assertNotIn("--graph", self.stage("perf-2-processes")["command"])  # it would take time slices for each operation
-        self.assertNotIn("launches", self.report["goals"][-1]["how"])
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
         self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
@@ -262,9 +352,15 @@ class GpuCheck(unittest.TestCase):
         states = self.states()
         self.assertEqual((states["engine"], states["test-two_test"], states["kernels"], states["perf-2-processes"]),
                          ("failed", "passed", "passed", "passed"))
-        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, True, False, *[None] * 7, True])
+        self.assertEqual([goal["met"] for goal in self.report["goals"]], [False, True, False, *[None] * 6, False, True, None, True, True, None, None, None, None, True])
         self.assertIn("engine: exit code 3: engine is broken", self.markdown)
         self.assertIn("not well: test-one_test, engine", self.output)
+
+    def test_a_crash_is_named(self):
+        write_program(self.stubs / "programs/one_test", "echo half; kill -SEGV $$")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 1)
+        self.assertEqual(self.stage("test-one_test")["reason"], "ended by signal 11: half")
+        self.assertEqual(self.states()["kernels"], "passed")
 
     def test_a_hang_ends_with_all_its_processes(self):
         self.assertEqual(self.check("--limit", "kernels=1", kernels="hangs"), 1)
@@ -322,7 +418,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.stage("kernels")["reason"], "it wrote no JSON to kernels.json")
 
     def test_what_could_be_built_is_run(self):
-        write_program(self.stubs / "bin/cmake", TOOLS["cmake"].replace('behave build "$@"; mkdir', "mkdir").replace("/bin\" ;;", '/bin"; exit 1 ;;'))
+        write_program(self.stubs / "bin/cmake", TOOLS["cmake"].replace('behave build "$@"; mkdir', "mkdir").replace("fi ;;", "fi; exit 1 ;;"))
         (self.stubs / "programs/device_engine_bench").unlink()
         self.assertEqual(self.check(), 1)
         self.assertEqual((self.states()["build"], self.states()["kernels"]), ("failed", "passed"))
@@ -332,6 +428,48 @@ class GpuCheck(unittest.TestCase):
         (self.stubs / "memory").write_text("[N/A]")
         self.assertEqual(self.check(), 0, self.output)
         self.assertIn("-b 256M", self.stage("perf-2-threads-large")["command"])
+
+    def test_two_ranks_of_nccl_on_one_gpu(self):
+        theirs = json.loads(json.dumps(PERF))
+        theirs["results"][0]["in_place"]["time"] = 23.0
+        theirs["results"][0]["out_of_place"]["time"] = 25.0
+        theirs["results"][1]["out_of_place"]["time"] = 1000.0
+        write_program(self.stubs / "programs/rondo-perf-nccl", f"json \"$@\" <<'END'\n{json.dumps(theirs)}\nEND")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertRegex(self.stage("nccl")["command"], "^env NCCL_MULTI_RANK_GPU_ENABLE=1 .*/rondo-perf-nccl all_reduce -b 8 -e 1G -f 8 --ranks 2")
+        judged = next(goal for goal in self.report["goals"] if "NCCL's two ranks" in goal["what"])
+        self.assertEqual((judged["value"], judged["met"], judged["how"]), (0.8, False, "1G; 1 of 2 sizes are not slower"))
+
+        threads = next(goal for goal in self.report["goals"] if "two threads on one GPU, against" in goal["what"])
+        self.assertEqual((threads["value"], threads["met"]), (0.8, False))
+        self.assertRegex(self.stage("nccl-own")["command"], "/rondo-perf all_reduce -b 8 -e 1G -f 8 --ranks 2 --device cuda --threads")
+        self.assertIn("--memory library", self.stage("perf-2-processes")["command"])
+        self.assertEqual(self.stage("nccl-drop-in")["reason"], "this build has no librondo-nccl.so")
+
+    def test_gpus_without_access_to_each_other_register_nothing(self):
+        write_program(self.stubs / "programs/rondo-perf", "case \"$*\" in *library*) echo 'rondo-perf: unavailable: --memory library: no access'; exit 1;; esac\n"
+                      f"json \"$@\" <<'END'\n{json.dumps(PERF)}\nEND")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(self.stage("perf-2-processes")["reason"], "buffers cannot be registered here: --memory library: no access")
+
+    def test_rondo_in_the_place_of_nccl(self):
+        through = json.loads(json.dumps(PERF))
+        through["results"][0]["in_place"]["time"] = 12.5  # 1 us more, and less than 3 %
+        through["results"][1]["out_of_place"]["time"] = 1300.0  # 4 % more
+        write_program(self.stubs / "programs/rondo-perf-nccl", f"[[ $LD_PRELOAD == */librondo-nccl.so ]] && json \"$@\" <<'END'\n{json.dumps(through)}\nEND\n")
+        (self.stubs / "librondo-nccl.so").write_text("a library")
+        (self.stubs / "libraries").write_text("\tlibnccl.so.2 => not found\n")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 0, self.output)
+        # NCCL itself is not here.
+        self.assertEqual(self.states()["nccl"], "skipped")
+        self.assertRegex(self.stage("nccl-drop-in")["command"], "LD_PRELOAD=programs/lib/librondo-nccl.so .*/rondo-perf-nccl all_reduce -b 8 -e 1G -f 8 --ranks 2")
+        judged = next(goal for goal in self.report["goals"] if "NCCL's functions" in goal["what"])
+        self.assertEqual((judged["value"], judged["met"], judged["how"]), (round(1300 / (1250 * 1.03), 3), False, "1G"))
+
+    def test_an_nccl_whose_ranks_share_no_gpu_is_skipped(self):
+        write_program(self.stubs / "programs/rondo-perf-nccl", "echo 'invalid argument: --ranks means 2 ranks, but NCCL 2.28.9 has one rank per GPU; GPUs here: 1'; exit 1")
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(self.stage("nccl")["reason"], "NCCL 2.28.9 has one rank per GPU, and here is one GPU")
 
     def test_several_gpus_without_nccl(self):
         (self.stubs / "gpus").write_text("1 2")

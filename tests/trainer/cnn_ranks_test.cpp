@@ -140,16 +140,18 @@ TEST_CASE("cnn, synchronized: an exchange that fails ends the pass with its erro
   Rig<double> rig(shape, [&left](double*, size_t) -> Status {
     return left-- > 0 ? Status{} : Status{Code::kPeerDied, "rank 1 left"};
   });
+  double loss = 0;
   for (int good = 0; good < 4; ++good) {
     left = good;
-    CHECK(rig.model->forward(samples.all(), kTraining).status().code() == Code::kPeerDied);
+    CHECK(rig.model->forward(samples.all(), kTraining, &loss).code() == Code::kPeerDied);
   }
   for (int good = 4; good < 6; ++good) {
     left = good;
-    REQUIRE(rig.model->forward(samples.all(), kTraining).ok());
+    REQUIRE(rig.model->forward(samples.all(), kTraining, &loss).ok());
     CHECK(rig.model->backward(samples.all(), kTraining, 1, false, rig.listener).message() ==
           "rank 1 left");
   }
   left = 0;
-  CHECK(rig.model->forward(samples.all(), kEvaluation).ok());  // evaluation exchanges nothing
+  CHECK(
+      rig.model->forward(samples.all(), kEvaluation, &loss).ok());  // evaluation exchanges nothing
 }

@@ -81,11 +81,11 @@ struct Rig {
   }
 
   double loss(const Batch& batch, const Pass& pass = kTraining) {
-    const Result<double> loss = model->forward(batch, pass);
-    RONDO_CHECK(loss.ok());
-    return loss.value();
+    double loss = 0;
+    RONDO_CHECK(model->forward(batch, pass, &loss).ok());
+    return loss;
   }
-  double train(const Batch& batch, T scale = 1, bool accumulate = false) {
+  double train(const Batch& batch, double scale = 1, bool accumulate = false) {
     const double sum = loss(batch);
     RONDO_CHECK(model->backward(batch, kTraining, scale, accumulate, listener).ok());
     return sum;

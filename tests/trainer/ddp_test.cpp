@@ -107,6 +107,21 @@ TEST_CASE("ddp averaging: by ranks it is the mean of the ranks' means") {
   });
 }
 
+TEST_CASE("ddp averaging: without one gradients are the sum over all ranks") {
+  with_ranks(2, [](Communicator& communicator) {
+    DdpOptions options = small_buckets();
+    options.average = DdpOptions::Average::kNone;
+    Ddp ddp = make(communicator, options);
+    const int rank = communicator.rank();
+    std::fill_n(static_cast<float*>(ddp.gradients()), 80, rank == 0 ? 8.0f : 6.0f);
+    ok(ddp.begin({.loss_terms = rank == 0 ? 4u : 1u}));
+    all_ready(ddp);
+    ok(ddp.finish());
+    expect_eq(ddp.gradient<float>(2)[3], 14.0f, "gradient");
+    expect_eq(ddp.headers().value().loss_terms, uint64_t{5}, "terms");
+  });
+}
+
 TEST_CASE("ddp bucket views: what travels is the memory that backward writes") {
   struct Seen : CommunicationHook {
     std::string name() const override { return "seen"; }
@@ -319,6 +334,7 @@ TEST_CASE("ddp: what cannot be is refused with its value") {
     refused(five(), {.type = DataType::kInt32}, "int32");
     refused(five(), {.bucket_cap_mb = -1}, "bucket_cap_mb is -1");
     refused(five(), {.bucket_cap_mb = std::nan("")}, "bucket_cap_mb is nan");
+    refused(five(), {.average = DdpOptions::Average::kNone, .mean_gradients = true}, "kNone");
     refused({{.name = "empty", .shape = {0, 4}}}, {}, "'empty' has no elements");
     refused({{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}, .adds_to = 0}}, {}, "'b'");
     refused({{.name = "a", .shape = {2}}, {.name = "a", .shape = {3}}}, {}, "two tensors 'a'");

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/harness/hosts.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
 
 namespace rondo::trainer {
@@ -27,6 +28,9 @@ pid_t process_with(const Hosts& hosts, int host, const std::string& variable) {
   }
   return -1;
 }
+
+// A step takes a millisecond: enough of them for the death to come before the end.
+const std::string kSteps = rondo::testing::kSanitized ? "300" : "1000";
 
 /// rondo-train on h0:2,h1:2 under rondo-run; `loses` is called after the fifth step.
 ProgramResult train_on_hosts(const Hosts& hosts, const std::string& file, const Words& words,
@@ -69,7 +73,7 @@ TEST_CASE("elastic: a rank of either host is killed") {
     const Workplace place;
     const std::string file = place.file("elastic.json");
     const Words words =
-        Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+        Words{"--width",        "256",         "--batch", "8",      "--steps",   kSteps,
               "--reproducible", "--log-every", "0",       "--data", place.data()};
     const ProgramResult result = train_on_hosts(hosts, file, words, [&] {
       const pid_t pid = process_with(hosts, rank / 2, "RANK=" + std::to_string(rank));
@@ -89,7 +93,7 @@ TEST_CASE("elastic: a host is lost") {
   const Workplace place;
   const std::string file = place.file("elastic.json");
   const Words words =
-      Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+      Words{"--width",        "256",         "--batch", "8",      "--steps",   kSteps,
             "--reproducible", "--log-every", "0",       "--data", place.data()};
   const ProgramResult result =
       train_on_hosts(hosts, file, words, [&] { hosts.signal(1, SIGKILL); });
@@ -114,7 +118,7 @@ TEST_CASE(
     const Workplace place;
     const std::string file = place.file("elastic.json");
     const Words words =
-        Words{"--width",        "256",         "--batch", "8",      "--steps",   "300",
+        Words{"--width",        "256",         "--batch", "8",      "--steps",   kSteps,
               "--reproducible", "--log-every", "0",       "--data", place.data()};
     setenv("RONDO_HOST_TIMEOUT", "2", 1);
     const ProgramResult result = train_on_hosts(hosts, file, words, [&] { hosts.cut(cut); });

@@ -2,8 +2,11 @@
 // accumulating.
 #include "trainer/layers/host/layers.hpp"
 
+#include <cmath>
+
 #include "tests/trainer/gradient_check.hpp"
 #include "trainer/base/random.hpp"
+#include "trainer/layers/host/layers_on_host.hpp"
 
 namespace rondo::trainer::layers_test {
 
@@ -109,14 +112,14 @@ TEST_CASE("embedding: looks up, concatenates, and adds gradients of repeated sym
 TEST_CASE("softmax cross-entropy: value, probabilities, gradient") {
   constexpr size_t kRows = 3, kClasses = 5;
   const std::vector<int32_t> targets = {4, 0, 2};
+  const LogitsShape shape{.rows = kRows, .classes = kClasses, .stride = kClasses};
   Values logits = noise(kRows * kClasses, 7);
   const auto loss = [&] {
     Values copy = logits;
-    return softmax_cross_entropy_forward(kRows, kClasses, targets.data(), copy.data());
+    return softmax_cross_entropy_forward(shape, targets.data(), copy.data());
   };
   Values probabilities = logits;
-  const double value =
-      softmax_cross_entropy_forward(kRows, kClasses, targets.data(), probabilities.data());
+  const double value = softmax_cross_entropy_forward(shape, targets.data(), probabilities.data());
   double expected = 0;
   for (size_t r = 0; r < kRows; ++r) {
     double sum = 0;
@@ -125,14 +128,14 @@ TEST_CASE("softmax cross-entropy: value, probabilities, gradient") {
     expected -= std::log(probabilities[r * kClasses + static_cast<size_t>(targets[r])]);
   }
   CHECK(value == Approx(expected).epsilon(1e-14));
-  softmax_cross_entropy_backward(kRows, kClasses, targets.data(), 1.0, probabilities.data());
+  softmax_cross_entropy_backward(shape, targets.data(), 1.0, probabilities.data());
   check_gradient(logits, probabilities, loss);
 }
 
 TEST_CASE("softmax cross-entropy: logits far apart neither overflow nor lose the loss") {
   const std::vector<int32_t> targets = {0, 1};
   std::vector<float> logits = {1e4f, -1e4f, 1e4f, -1e4f};
-  CHECK(softmax_cross_entropy_forward(2, 2, targets.data(), logits.data()) == Approx(2e4));
+  CHECK(softmax_cross_entropy_forward({2, 2, 2}, targets.data(), logits.data()) == Approx(2e4));
   CHECK(logits == std::vector<float>{1, 0, 1, 0});
 }
 
@@ -167,6 +170,56 @@ TEST_CASE("matrix products: parts of larger matrices, transposed or not, and emp
   }
 }
 
+TEST_CASE(
+    "count_correct: a target counts where it is the first of the largest, and that is finite") {
+  const double nan = std::nan("");
+  const Values rows = {0.5, 0.5, 0.2, 0.5, 0.5, 0.2, 0.1, 0.2, 0.7,  //
+                       nan, nan, nan, nan, 0.5, 0.2, 0.3, 0.4, 0.3};
+  const int32_t targets[] = {0, 1, 2, 0, 1, 0};
+  LayersOnHost<double> layers;
+  double correct = 100;
+  layers.count_correct({6, 3, 3}, targets, rows.data(), &correct);
+  CHECK(correct == 102);  // the first and the third
+  layers.count_correct({0, 3, 3}, targets, rows.data(), &correct);
+  CHECK(correct == 102);
+}
+
+TEST_CASE("rows of logits with padding: the numbers of rows without, and the padding stays") {
+  constexpr size_t kRows = 6, kIn = 3, kOut = 5, kStride = 8;
+  const Values x = noise(kRows * kIn, 1), w = noise(kOut * kIn, 2), b = noise(kOut, 3);
+  const int32_t targets[] = {4, 0, 2, 1, 3, 3};
+  const double nan = std::nan("");
+  LayersOnHost<double> layers;
+  const auto pass = [&](size_t stride, Values& y) {
+    const LinearShape linear{.rows = kRows, .in = kIn, .out = kOut, .stride = stride};
+    const LogitsShape logits{.rows = kRows, .classes = kOut, .stride = stride};
+    Values results(2 + kRows * kIn + kOut * kIn + kOut);
+    double* const dx = results.data() + 2;
+    double* const dw = dx + kRows * kIn;
+    y.assign(kRows * stride, nan);
+    layers.linear_forward(linear, x.data(), w.data(), b.data(), false, y.data());
+    layers.softmax_cross_entropy_forward(logits, targets, true, y.data(), &results[0]);
+    layers.count_correct(logits, targets, y.data(), &results[1]);
+    layers.softmax_cross_entropy_backward(logits, targets, 0.5, y.data());
+    layers.multiply_input_gradient(linear, y.data(), w.data(), dx);
+    layers.multiply_weight_gradient(linear, {.first = 0, .count = kOut}, y.data(), x.data(), dw,
+                                    false);
+    layers.linear_backward_bias(linear, y.data(), false, dw + kOut * kIn);
+    return results;
+  };
+  Values plain, padded;
+  const Values expected = pass(kOut, plain), got = pass(kStride, padded);
+  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(1e-14));
+  for (size_t i = 0; i < padded.size(); ++i) {
+    const size_t column = i % kStride;
+    if (column < kOut) {
+      CHECK(padded[i] == Approx(plain[i / kStride * kOut + column]).margin(1e-15));
+    } else {
+      CHECK(std::isnan(padded[i]));
+    }
+  }
+}
+
 TEST_CASE("matrix products: panels of a weight's gradient are the gradient") {
   const LinearShape shape{.rows = 4, .in = 3, .out = 7};
   const Values dy = noise(28, 13), x = noise(12, 14);
@@ -191,7 +244,7 @@ TEST_CASE("no rows: gradients are zero when written and untouched when accumulat
   linear_backward_parameters<double>(shape, none.data(), none.data(), false, dw.data(), db.data());
   CHECK(dw == Values(6, 0));
   CHECK(db == Values(2, 0));
-  CHECK(softmax_cross_entropy_forward<double>(0, 2, nullptr, none.data()) == 0);
+  CHECK(softmax_cross_entropy_forward<double>({0, 2, 2}, nullptr, none.data()) == 0);
 }
 
 }  // namespace rondo::trainer::layers_test

@@ -126,19 +126,18 @@ class Run {
 
   /// The mean loss.
   double forward(const Pass& pass) {
-    const auto loss = model_->forward(batch(), pass);
-    if (!loss.ok()) std::abort();
+    double loss = 0;
+    if (!model_->forward(batch(), pass, &loss).ok()) std::abort();
     probabilities_.assign(model_->probabilities(),
                           model_->probabilities() + targets_.size() * model_->classes());
-    return loss.value() / terms();
+    return loss / terms();
   }
 
   /// The mean loss; gradients of it, with shares added to what they belong to.
   double pass() {
     Silent listener;
     const double loss = forward(kPass);
-    const Status status =
-        model_->backward(batch(), kPass, static_cast<T>(1 / terms()), false, listener);
+    const Status status = model_->backward(batch(), kPass, 1 / terms(), false, listener);
     if (!status.ok()) std::abort();
     for (size_t p = 0; p < values_.size(); ++p) {
       if (adds_to(p) < 0) continue;

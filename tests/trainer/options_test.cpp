@@ -193,6 +193,13 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--dtype", "bf16", "--compress", "fp16"},
       {"--model", "mlp", "--context", "99"},
       {"--model", "gpt", "--no-split-tied", "--tied-rows", "whole"},
+      {"--model", "gpt", "--device", "cuda", "--tied-rows", "whole"},
+      {"--device", "cuda", "--dtype", "fp64"},
+      {"--device", "cuda", "--threads", "2"},
+      {"--device", "cuda", "--pace", "1GB/s,20us"},
+      {"--device", "cuda", "--reproducible", "--dtype", "bf16"},
+      {"--device", "cuda", "--reproducible", "--zero", "1", "--clip", "1"},
+      {"--model", "gpt", "--device", "cuda", "--width", "1024", "--heads", "4"},
       {"--optimizer", "adamw", "--momentum", "0.5"},
       {"--min-lr", "0.1"},
       {"--base-batch", "4"},
@@ -207,6 +214,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--strategy", "dp", "--elastic"},
       {"--data", "x{rank}", "--elastic"},
       {"--elastic", "--zero", "1"},
+      {"--json", "x", "--trace", "x"},
+      {"--trace", "x", "--save-weights", "x"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);

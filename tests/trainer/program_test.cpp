@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -217,21 +218,34 @@ TEST_CASE("rank 0 alone reports: a line per step, and a summary with measured be
 TEST_CASE("too little address space is an error, not an endless wait") {
   if (rondo::testing::kSanitized) return;  // needs terabytes
   const Workplace place;
-  for (const std::string kib : {"195312", "150000"}) {
-    for (const std::string threads : {"1", "3"}) {
-      const ProgramResult result = run_program(
-          {"sh", "-c", "ulimit -v " + kib + " && exec \"$@\"", "sh", RONDO_TRAIN, "--ranks", "2",
-           "--steps", "2", "--width", "32", "--data", place.data(), "--threads", threads},
-          kNoLauncher);
-      INFO(result.err);
+  for (const std::string threads : {"1", "3"}) {
+    // Whether a run with this limit lacks memory for products; any other end is well too.
+    const auto lacks_products = [&](int kib) {
+      const ProgramResult result =
+          run_program({"sh", "-c", "ulimit -v " + std::to_string(kib) + " && exec \"$@\"", "sh",
+                       RONDO_TRAIN, "--ranks", "2", "--steps", "2", "--width", "32", "--data",
+                       place.data(), "--threads", threads},
+                      kNoLauncher);
+      INFO(kib << " KiB, " << threads << " threads: " << result.err);
       CHECK(!result.timed_out);
-      CHECK(result.exit_code != 0);
-      const bool of_products = result.err.find("matrix products with --threads " + threads +
-                                               " need") != std::string::npos;
-      // With the larger limit other memory may be the first that is missing.
-      CHECK((of_products || (kib == "195312" && !result.err.empty())));
       CHECK(result.err.find("terminate called") == std::string::npos);
+      const bool lacks = result.err.find("matrix products with --threads " + threads + " need") !=
+                         std::string::npos;
+      CHECK((result.exit_code == 0 || !result.err.empty()));
+      CHECK((result.exit_code != 0 || !lacks));
+      return lacks;
+    };
+    int too_little = 150'000;
+    int enough = 1'000'000;
+    REQUIRE(lacks_products(too_little));
+    REQUIRE(!lacks_products(enough));
+    while (enough - too_little > 16) {
+      const int middle = std::midpoint(too_little, enough);
+      (lacks_products(middle) ? too_little : enough) = middle;
     }
+    // What is the first to pass the check may be too little for all the rest.
+    for (int more = 0; more <= 8'192; more += more < 512 ? 64 : 1'024)
+      lacks_products(enough + more);
   }
 }
 

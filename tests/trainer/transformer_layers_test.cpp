@@ -425,8 +425,8 @@ TEST_CASE("attention: blocks of queries change nothing: against the definition, 
 
 TEST_CASE("dropout: by key and element, with the given probability; its mean is 1") {
   constexpr size_t kCount = 100000;
-  const Pass pass{.training = true, .seed = 1, .step = 2};
-  const uint64_t key = random_key(pass, 3, 4);
+  const uint64_t pass = pass_key(1, 2);
+  const uint64_t key = layer_key(sample_key(pass, 3), 4);
   Values all(kCount, 1), part(50, 1);
   drop(0.25, key, 0, kCount, all.data());
   drop(0.25, key, 1000, part.size(), part.data());
@@ -437,10 +437,10 @@ TEST_CASE("dropout: by key and element, with the given probability; its mean is 
     zeros += v == 0;
   }
   CHECK(std::abs(static_cast<double>(zeros) / kCount - 0.25) < 0.01);
-  CHECK(key != random_key({.training = true, .seed = 2, .step = 2}, 3, 4));
-  CHECK(key != random_key({.training = true, .seed = 1, .step = 3}, 3, 4));
-  CHECK(key != random_key(pass, 4, 4));
-  CHECK(key != random_key(pass, 3, 5));
+  CHECK(key != layer_key(sample_key(pass_key(2, 2), 3), 4));
+  CHECK(key != layer_key(sample_key(pass_key(1, 3), 3), 4));
+  CHECK(key != layer_key(sample_key(pass, 4), 4));
+  CHECK(key != layer_key(sample_key(pass, 3), 5));
   double nan = std::nan("");
   drop(0.999, key, 0, 1, &nan);
   CHECK(std::isnan(nan));

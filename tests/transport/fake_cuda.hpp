@@ -3,12 +3,16 @@
 // takes time; tests/comm/device/fake_gpu.hpp has streams.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "transport/cuda_ipc/cuda_calls.hpp"
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::transport::test {
 
@@ -33,16 +38,66 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   std::set<int> enabled;                                  // peers that access was enabled to
   std::set<const std::byte*> not_for_peers;               // memory, by its beginning
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
-  int calls = 0;
+  std::atomic<int> calls{0};
   int freed_while_imported = 0;
+  std::atomic<int> imports{0};
   /// Memory is what processes share: each import maps it once more, at another address.
   bool imports_elsewhere = false;
-  int fail_at = -1;  // the number of the call that fails, from 0; -1: none
+  std::atomic<int> fail_at{-1};  // the number of the call that fails, from 0; -1: none
+  /// Whether there is room for an allocation on a device. Empty: there always is.
+  std::function<bool(size_t bytes, int device)> has_room;
+
+  /// Frees what is left, of which alive() tells.
+  ~FakeCuda() override {
+    while (!memory_.empty()) (void)free(memory_.begin()->first);
+  }
 
   /// What has been made and not unmade.
   size_t alive() const {
     const std::lock_guard lock(mutex_);
-    return memory_.size() + mapped_.size() + imported_.size() + objects_.size();
+    return memory_.size() + mapped_.size() + imported_.size() + objects_.size() + created_.size() +
+           reserved_.size() + mapped_pieces_.size();
+  }
+
+  /// How many descriptors stand for device memory here, of which those that are exported do not count.
+  size_t files() const {
+    const std::lock_guard lock(mutex_);
+    return (imports_elsewhere ? memory_.size() : 0) + created_.size();
+  }
+
+  /// Memory as cuMemCreate() and cuMemMap() make it, of whole pages: pieces, one after the other. It
+  /// is the caller's, who destroys it; what others have mapped of it stays.
+  std::byte* create_mapped(const std::vector<size_t>& pieces, int device) {
+    size_t bytes = kGap;
+    for (const size_t each : pieces) bytes += each;
+    std::byte* const memory = set_aside(bytes);
+    const std::lock_guard lock(mutex_);
+    std::byte* at = memory;
+    for (const size_t each : pieces) {
+      Piece piece = {.bytes = each, .device = device};
+      open_file(piece);
+      created_[map(piece, at)] = piece;
+      at += each;
+    }
+    return memory;
+  }
+  void destroy_mapped(std::byte* memory) {
+    const std::lock_guard lock(mutex_);
+    for (auto found = created_.find(memory); found != created_.end();
+         found = created_.find(memory)) {
+      munmap(memory, found->second.bytes);
+      close(found->second.file);
+      memory += found->second.bytes;
+      created_.erase(found);
+    }
+    munmap(memory, kGap);
+  }
+  std::set<const std::byte*> without_descriptors;  // pieces, by their beginning: created without
+  std::function<void()> after_export;              // of a piece
+  /// Pieces of peers' memory that are mapped.
+  size_t mapped_pieces() const {
+    const std::lock_guard lock(mutex_);
+    return mapped_pieces_.size();
   }
 
   size_t imported() const {
@@ -50,18 +105,44 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     return imported_.size();
   }
 
-  Result<int> device_count() override { return value(static_cast<int>(devices.size())); }
-  Result<cuda_ipc::DeviceInfo> device_info(int device) override {
-    return value(devices.at(static_cast<size_t>(device)));
+  /// Devices with a context: from the first call on that needs the thread's current device.
+  std::set<int> contexts() const {
+    const std::lock_guard lock(mutex_);
+    return contexts_;
   }
-  Result<int> current_device() override { return value(current()); }
+
+  Result<int> device_count() override {
+    RONDO_TRY(next_without_context());
+    return static_cast<int>(devices.size());
+  }
+  Result<cuda_ipc::DeviceInfo> device_info(int device) override {
+    RONDO_TRY(next_without_context());
+    return devices.at(static_cast<size_t>(device));
+  }
+  Result<int> current_device() override {
+    RONDO_TRY(next_without_context());
+    return current();
+  }
   Status set_device(int device) override {
-    RONDO_TRY(next());
-    current() = device;
+    RONDO_TRY(next_without_context());
+    make_current(device);
+    return {};
+  }
+  Status enter_device(int device) override {
+    RONDO_TRY(next_without_context());
+    entered().push_back(current());
+    make_current(device);
+    return {};
+  }
+  Status leave_device() override {  // never fails, as what frees
+    if (entered().empty()) return {Code::kSystem, "this thread has entered no device"};
+    current() = entered().back();
+    entered().pop_back();
     return {};
   }
   Result<bool> can_access_peer(int device, int peer) override {
-    return value(peers.count({device, peer}) > 0);
+    RONDO_TRY(next_without_context());
+    return peers.count({device, peer}) > 0;
   }
   bool has_nvlink(const char* bus, const char* peer_bus) override {
     return nvlinks.count({bus, peer_bus}) > 0;
@@ -74,16 +155,20 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
 
   Result<bool> is_for_peers(const std::byte* memory) override {
-    return value(not_for_peers.count(memory) == 0);
+    RONDO_TRY(next());
+    const std::lock_guard lock(mutex_);
+    return not_for_peers.count(memory) == 0 && find(created_, memory) == created_.end();
   }
 
   Result<std::byte*> allocate(size_t bytes) override {
     RONDO_TRY(next());
+    if (has_room && !has_room(bytes, current())) {
+      return Status(Code::kResourceExhausted, "out of memory");
+    }
     Piece piece = {.bytes = bytes, .device = current()};
     std::byte* memory = nullptr;
     if (imports_elsewhere) {
-      piece.file = memfd_create("fake-gpu", MFD_CLOEXEC);
-      if (ftruncate(piece.file, static_cast<off_t>(bytes)) != 0) std::abort();
+      open_file(piece);
       memory = map(piece);
     } else {
       memory = static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
@@ -96,13 +181,23 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Result<cuda_ipc::Allocation> allocation_of(const std::byte* memory) override {
     RONDO_TRY(next());
     const std::lock_guard lock(mutex_);
-    auto after = memory_.upper_bound(const_cast<std::byte*>(memory));
-    if (after == memory_.begin()) return cuda_ipc::Allocation{nullptr, 0, -1};
-    const auto& [base, piece] = *--after;
-    if (memory >= base + piece.bytes) return cuda_ipc::Allocation{nullptr, 0, -1};
-    return cuda_ipc::Allocation{base, piece.bytes, piece.device};
+    for (const auto* all : {&memory_, &created_}) {
+      const auto found = find(*all, memory);
+      if (found == all->end()) continue;
+      return cuda_ipc::Allocation{found->first, found->second.bytes, found->second.device};
+    }
+    return cuda_ipc::Allocation{nullptr, 0, -1};
   }
   Status release(std::byte* memory) override { return free(memory); }
+  /// As freeing memory and allocating as much again, which happens to come to lie at the same
+  /// address: what was imported of it stays what it was. REQUIRES: imports_elsewhere.
+  void renew(std::byte* memory) {
+    const std::lock_guard lock(mutex_);
+    Piece& piece = memory_.at(memory);
+    close(piece.file);
+    open_file(piece);
+    (void)map(piece, memory);
+  }
   Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
   Status release_mapped(std::byte* memory) override { return free(memory); }
   Status map_host(std::byte* memory, size_t) override {
@@ -113,6 +208,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
   Status unmap_host(std::byte* memory) override {
     const std::lock_guard lock(mutex_);
+    contexts_.insert(current());
     return mapped_.erase(memory) == 1 ? Status() : Status(Code::kSystem, "not mapped");
   }
 
@@ -121,26 +217,98 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     const std::lock_guard lock(mutex_);
     if (memory_.count(memory) == 0) return Status(Code::kSystem, "not the start of an allocation");
     IpcHandle handle{};
-    std::memcpy(handle.bytes.data(), &memory, sizeof memory);
+    const Piece& piece = memory_.at(memory);
+    const Exported exported = {memory, piece.bytes, piece.file, getpid()};
+    std::memcpy(handle.bytes.data(), &exported, sizeof exported);
     return handle;
   }
   Result<std::byte*> import_memory(const IpcHandle& handle) override {
     RONDO_TRY(next());
-    std::byte* memory = nullptr;
-    std::memcpy(&memory, handle.bytes.data(), sizeof memory);
+    Exported exported{};
+    std::memcpy(&exported, handle.bytes.data(), sizeof exported);
+    std::byte* const memory = exported.memory;
     const std::lock_guard lock(mutex_);
+    if (exported.process != getpid()) return import_from(exported);
     const auto found = memory_.find(memory);
     if (found == memory_.end()) return Status(Code::kSystem, "no such memory");
     std::byte* const here = imports_elsewhere ? map(found->second) : memory;
+    ++imports;
     imported_.insert({here, {memory, found->second.bytes}});
     return here;
   }
   Status close_memory(std::byte* memory) override {
     const std::lock_guard lock(mutex_);  // never fails, as free()
+    contexts_.insert(current());
     const auto found = imported_.find(memory);
     if (found == imported_.end()) return {Code::kSystem, "not imported"};
     if (imports_elsewhere) munmap(memory, found->second.second);
     imported_.erase(found);
+    return {};
+  }
+
+  Result<cuda_ipc::Allocation> piece_at(const std::byte* memory) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(mutex_);
+    const auto found = find(created_, memory);
+    if (found == created_.end()) return cuda_ipc::Allocation{nullptr, 0, -1};
+    const int device = without_descriptors.count(found->first) > 0 ? -1 : found->second.device;
+    return cuda_ipc::Allocation{found->first, found->second.bytes, device};
+  }
+  Result<int> export_piece(const std::byte* memory) override {
+    RONDO_TRY(next());
+    UniqueFd descriptor;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = find(created_, memory);
+      if (found == created_.end()) return Status(Code::kSystem, "no such memory");
+      descriptor.reset(fcntl(found->second.file, F_DUPFD_CLOEXEC, 0));
+    }
+    if (!descriptor.valid()) return Status(Code::kSystem, "no descriptor");
+    if (after_export) after_export();
+    return descriptor.release();
+  }
+  Result<std::byte*> reserve(size_t bytes) override {
+    RONDO_TRY(next());
+    std::byte* const memory = set_aside(bytes);
+    const std::lock_guard lock(mutex_);
+    reserved_[memory] = {.bytes = bytes, .device = current()};
+    return memory;
+  }
+  Status free_reserved(std::byte* memory, size_t bytes) override {  // never fails, as free()
+    const std::lock_guard lock(mutex_);
+    const auto found = reserved_.find(memory);
+    const auto inside = mapped_pieces_.lower_bound(memory);
+    const bool is_free = inside == mapped_pieces_.end() || inside->first >= memory + bytes;
+    if (found == reserved_.end() || found->second.bytes != bytes || !is_free) {
+      return {Code::kSystem, "not reserved, or something is mapped there"};
+    }
+    munmap(memory, bytes);
+    reserved_.erase(found);
+    return {};
+  }
+  Status map_piece(std::byte* at, size_t bytes, int descriptor, int device) override {
+    RONDO_TRY(next());
+    struct stat facts {};
+    const std::lock_guard lock(mutex_);
+    const auto room = find(reserved_, at);
+    if (room == reserved_.end() || at + bytes > room->first + room->second.bytes ||
+        find(mapped_pieces_, at) != mapped_pieces_.end() || device != current() ||
+        fstat(descriptor, &facts) != 0 || facts.st_size != static_cast<off_t>(bytes)) {
+      return {Code::kSystem, "nothing can be mapped there"};
+    }
+    const Piece piece = {.bytes = bytes, .device = device, .file = descriptor};
+    mapped_pieces_[map(piece, at)] = piece;
+    return {};
+  }
+  Status unmap_piece(std::byte* at, size_t bytes) override {  // never fails, as free()
+    const std::lock_guard lock(mutex_);
+    contexts_.insert(current());
+    const auto found = mapped_pieces_.find(at);
+    if (found == mapped_pieces_.end() || found->second.bytes != bytes) {
+      return {Code::kSystem, "not the whole of what is mapped there"};
+    }
+    mprotect(at, bytes, PROT_NONE);
+    mapped_pieces_.erase(found);
     return {};
   }
 
@@ -164,6 +332,8 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status synchronize(Stream) override { return next(); }
   Status synchronize_device() override { return next(); }
   Result<Event> create_event() override { return make(); }
+  Result<Event> create_timed_event() override { return make(); }
+  Result<float> elapsed_ms(Event, Event) override { return value(0.0F); }
   Status destroy_event(Event event) override { return unmake(event); }
   Status record(Event, Stream) override { return next(); }
   Status wait(Stream, Event) override { return next(); }
@@ -171,12 +341,27 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status wait_for_word(Stream, const uint32_t*, uint32_t) override { return next(); }
   Result<uint64_t> capture_of(Stream) override { return value(uint64_t{0}); }
   Result<int> exchange_capture_mode(int mode) override { return value(mode); }
+  Status begin_capture(Stream, int) override { return next(); }
+  Result<cuda_ipc::Graph> end_capture(Stream) override { return make(); }
+  Status destroy_graph(cuda_ipc::Graph graph) override { return unmake(graph); }
+  Result<cuda_ipc::ExecutableGraph> instantiate(cuda_ipc::Graph) override { return make(); }
+  Status upload(cuda_ipc::ExecutableGraph, Stream) override { return next(); }
+  Status destroy_executable(cuda_ipc::ExecutableGraph graph) override { return unmake(graph); }
+  Status launch_graph(cuda_ipc::ExecutableGraph, Stream) override { return next(); }
   Result<int> resident_blocks(const void*, int, size_t) override { return value(1); }
   Status load(const void*) override { return next(); }
+  Status allow_shared(const void*, size_t) override { return next(); }
   Status launch(const cuda_ipc::Launch&) override { return next(); }
 
  protected:
   Status next() {
+    {
+      const std::lock_guard lock(mutex_);
+      contexts_.insert(current());
+    }
+    return next_without_context();
+  }
+  Status next_without_context() {
     const std::lock_guard lock(mutex_);
     if (calls++ != fail_at) return {};
     return {Code::kSystem, "call " + std::to_string(fail_at) + " was told to fail"};
@@ -186,27 +371,90 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     RONDO_TRY(next());
     return value;
   }
+  Result<void*> make() {
+    RONDO_TRY(next());
+    const std::lock_guard lock(mutex_);
+    objects_.push_back(std::make_unique<char>());
+    return static_cast<void*>(objects_.back().get());
+  }
+  Status unmake(void* object) {
+    const std::lock_guard lock(mutex_);
+    const size_t found =
+        std::erase_if(objects_, [&](const auto& each) { return each.get() == object; });
+    return found == 1 ? Status() : Status(Code::kSystem, "no such stream, event or graph");
+  }
+
+  static int& current() {
+    thread_local int device = 0;
+    return device;
+  }
 
   mutable std::mutex mutex_;
 
  private:
+  static std::vector<int>& entered() {
+    thread_local std::vector<int> before;  // the devices to come back to
+    return before;
+  }
+  void make_current(int device) {
+    current() = device;
+    const std::lock_guard lock(mutex_);
+    contexts_.insert(device);
+  }
+
   struct Piece {
     size_t bytes;
     int device;
     int file = -1;
   };
-  static std::byte* map(const Piece& piece) {
-    void* const memory =
-        mmap(nullptr, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, piece.file, 0);
+  struct Exported {
+    std::byte* memory;
+    size_t bytes;
+    int file;
+    pid_t process;
+  };
+  /// Of a test's forked process. REQUIRES: mutex_, and imports_elsewhere in both.
+  Result<std::byte*> import_from(const Exported& exported) {
+    const std::string path =
+        "/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.file);
+    Piece piece = {.bytes = exported.bytes, .device = current()};
+    piece.file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (piece.file < 0) return Status(Code::kSystem, "no such process or memory");
+    std::byte* const here = map(piece);
+    close(piece.file);
+    ++imports;
+    imported_.insert({here, {exported.memory, exported.bytes}});
+    return here;
+  }
+  static void open_file(Piece& piece) {
+    piece.file = memfd_create("fake-gpu", MFD_CLOEXEC);
+    if (ftruncate(piece.file, static_cast<off_t>(piece.bytes)) != 0) std::abort();
+  }
+  static std::byte* map(const Piece& piece, std::byte* in_place_of = nullptr) {
+    void* const memory = mmap(in_place_of, piece.bytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | (in_place_of != nullptr ? MAP_FIXED : 0), piece.file, 0);
     if (memory == MAP_FAILED) std::abort();
     return static_cast<std::byte*>(memory);
   }
-  static int& current() {
-    thread_local int device = 0;
-    return device;
+  static constexpr size_t kGap = 4096;  // after created memory: what follows is not part of it
+  /// Addresses with nothing there.
+  static std::byte* set_aside(size_t bytes) {
+    void* const memory =
+        mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    return static_cast<std::byte*>(memory);
+  }
+  using Pieces = std::map<std::byte*, Piece>;
+  /// The one that holds that byte.
+  static Pieces::const_iterator find(const Pieces& pieces, const std::byte* memory) {
+    auto after = pieces.upper_bound(const_cast<std::byte*>(memory));
+    if (after == pieces.begin()) return pieces.end();
+    --after;
+    return memory < after->first + after->second.bytes ? after : pieces.end();
   }
   Status free(std::byte* memory) {
     const std::lock_guard lock(mutex_);
+    contexts_.insert(current());
     // What frees is counted, but never fails: an error path must be able to rely on that.
     const auto found = memory_.find(memory);
     if (found == memory_.end()) return {Code::kSystem, "not allocated"};
@@ -222,20 +470,10 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     memory_.erase(found);
     return {};
   }
-  Result<void*> make() {
-    RONDO_TRY(next());
-    const std::lock_guard lock(mutex_);
-    objects_.push_back(std::make_unique<char>());
-    return static_cast<void*>(objects_.back().get());
-  }
-  Status unmake(void* object) {
-    const std::lock_guard lock(mutex_);
-    const size_t found =
-        std::erase_if(objects_, [&](const auto& each) { return each.get() == object; });
-    return found == 1 ? Status() : Status(Code::kSystem, "no such stream or event");
-  }
 
-  std::map<std::byte*, Piece> memory_;
+  std::set<int> contexts_;
+  Pieces memory_;
+  Pieces created_, reserved_, mapped_pieces_;  // create_mapped(); reserve(), map_piece()
   std::set<std::byte*> mapped_;
   std::multimap<std::byte*, std::pair<std::byte*, size_t>> imported_;  // of which memory
   std::vector<std::unique_ptr<char>> objects_;

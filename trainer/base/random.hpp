@@ -2,6 +2,7 @@
 // standard library. Refuses to be a source of entropy, and has no state to lose.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rondo::trainer {
@@ -14,6 +15,12 @@ constexpr uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
+
+/// What keys the random numbers of one pass; of one sample in it, of which neither the rank nor the
+/// position in the batch is a part; and of that sample in one layer.
+constexpr uint64_t pass_key(uint64_t seed, uint64_t step) { return mix(mix(seed) ^ step); }
+constexpr uint64_t sample_key(uint64_t pass, uint64_t sample_id) { return mix(pass ^ sample_id); }
+constexpr uint64_t layer_key(uint64_t sample, size_t layer) { return mix(sample ^ layer); }
 
 /// Uniform in [-1, 1), from the upper 53 bits.
 constexpr double symmetric_unit(uint64_t x) {

@@ -29,13 +29,15 @@ Status try_outputs(const TrainOptions& options);
 std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
                                          const std::vector<Plan>& plans);
 
-/// Collective: rank 0 saves into options.checkpoint_dir. The others do not wait for it: if it
+/// Collective: rank 0 saves into options.checkpoint_dir. `buckets`: those in which gradients travel,
+/// which on a device are others than those of `weights`. The others do not wait for it: if it
 /// fails, it says so to the communicator. With shards every rank writes its own: if one fails,
 /// nothing has changed on the disk, and every rank returns an error.
 template <class T>
 Status checkpoint(const TrainOptions& options, Communicator& communicator,
                   const TrainingProgress& progress, const ScheduleOptions& schedule,
-                  const Dataset::Facts& data, const std::vector<Plan>& plans, Weights<T>& weights);
+                  const Dataset::Facts& data, const std::vector<CheckpointBucket>& buckets,
+                  Weights<T>& weights);
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
 /// without shards; all get progress, loss scale, and what they own of the optimizer's state, and

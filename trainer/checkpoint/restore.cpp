@@ -19,9 +19,9 @@ namespace rondo::trainer {
 namespace {
 
 /// Those that must equal the checkpoint's.
-constexpr const char* kMustBeEqual[] = {
-    "model", "layers",    "width",     "heads",        "context",     "vocabulary", "seed",
-    "dtype", "optimizer", "drop_last", "sampler_tail", "data_format", "split_tied"};
+constexpr const char* kMustBeEqual[] = {"model",     "layers",     "width",        "heads",
+                                        "context",   "vocabulary", "seed",         "dtype",
+                                        "optimizer", "drop_last",  "sampler_tail", "data_format"};
 
 /// "batch: 4, now 8" for each that differs.
 std::string differences(const nlohmann::json& then, const nlohmann::json& now, bool must_be_equal) {
@@ -133,15 +133,20 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
   const auto ranks = static_cast<uint64_t>(communicator.size());
   spdlog::info("resuming after step {} of {}", state.step, loaded.folder);
   const auto ends = state.extra.value("bucket_ends", std::vector<size_t>());
-  const bool same_buckets = options.auto_buckets() && !ends.empty() && state.ranks == ranks;
+  // A tied tensor's second gradient has buckets, though no parameters.
+  const bool same_tensors = state.options.value("split_tied", true) == !options.no_split_tied;
+  const bool same_buckets =
+      options.auto_buckets() && !ends.empty() && state.ranks == ranks && same_tensors;
   if (same_buckets) {
     RONDO_TRY(weights.ddp().set_bucket_ends(ends));
     spdlog::info("{} buckets, as measured then", ends.size());
   }
-  warn_of_other_bits(
-      options, ranks,
-      buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), options.wire_type())),
-      state);
+  if (!options.on_gpu()) {  // where weights are a mirror, whose buckets do not travel
+    warn_of_other_bits(
+        options, ranks,
+        buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), options.wire_type())),
+        state);
+  }
   positions = state.extra.value("positions", std::vector<uint64_t>());
   if (options.data.find("{rank}") != std::string::npos && positions.size() != ranks) {
     return Status(Code::kDataError,

@@ -123,7 +123,8 @@ std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
 template <class T>
 Status checkpoint(const TrainOptions& options, Communicator& communicator,
                   const TrainingProgress& progress, const ScheduleOptions& schedule,
-                  const Dataset::Facts& data, const std::vector<Plan>& plans, Weights<T>& weights) {
+                  const Dataset::Facts& data, const std::vector<CheckpointBucket>& buckets,
+                  Weights<T>& weights) {
   // Where each rank stands: with data of its own, each elsewhere.
   std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
   RONDO_TRY(
@@ -144,7 +145,7 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
       .optimizer_steps = weights.optimizer().steps(),
       .schedule = schedule,
       .scaler = {},
-      .buckets = buckets_of(weights.ddp(), plans),
+      .buckets = buckets,
       .ranks = static_cast<uint64_t>(communicator.size()),
       .options = to_json(options),
       .extra = {{"data_hash", data.hash}, {"samples", data.samples}, {"positions", positions}}};
@@ -162,10 +163,10 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
 }
 
 template Status checkpoint(const TrainOptions&, Communicator&, const TrainingProgress&,
-                           const ScheduleOptions&, const Dataset::Facts&, const std::vector<Plan>&,
-                           Weights<float>&);
+                           const ScheduleOptions&, const Dataset::Facts&,
+                           const std::vector<CheckpointBucket>&, Weights<float>&);
 template Status checkpoint(const TrainOptions&, Communicator&, const TrainingProgress&,
-                           const ScheduleOptions&, const Dataset::Facts&, const std::vector<Plan>&,
-                           Weights<double>&);
+                           const ScheduleOptions&, const Dataset::Facts&,
+                           const std::vector<CheckpointBucket>&, Weights<double>&);
 
 }  // namespace rondo::trainer

@@ -116,6 +116,7 @@ Status teach(const TrainOptions& options) {
                   "it in their folder");
   }
   std::vector<std::string> words = {"python3", "-B", script, options.lesson, "--program", self};
+  if (options.on_gpu()) words.insert(words.end(), {"--device", options.device});
   if (!options.lesson_folder.empty()) {
     words.insert(words.end(), {"--folder", options.lesson_folder});
   }

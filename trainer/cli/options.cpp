@@ -5,9 +5,12 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "rondo/rondo.h"
+#include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
 
 namespace rondo::trainer {
@@ -28,6 +31,19 @@ CLI::Validator choice(const std::vector<std::string>& there,
         return "'" + value + why + list;
       },
       list);
+}
+
+/// The numbers after "cuda:"; none where that is not what it says.
+std::vector<int> gpus_in(const std::string& device) {
+  const std::string prefix = "cuda:";
+  std::vector<int> numbers;
+  if (device.rfind(prefix, 0) != 0) return numbers;
+  for (const std::string& text : CLI::detail::split(device.substr(prefix.size()), ',')) {
+    int number = 0;
+    if (!CLI::detail::lexical_cast(text, number) || number < 0) return {};
+    numbers.push_back(number);
+  }
+  return numbers;
 }
 
 /// Written so that NaN fails too, which CLI::Range lets through.
@@ -63,6 +79,17 @@ std::vector<std::string> algorithms_of_all_reduce() {
   std::vector<std::string> names(std::begin(kAlgorithmNames), std::end(kAlgorithmNames));
   std::erase(names, name(Algorithm::kFlat));
   return names;
+}
+
+/// cpu, cuda or cuda:0,1,...
+CLI::Validator device_names() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "cpu" || text == "cuda" || !gpus_in(text).empty()) return {};
+        return "'" + text +
+               "' is neither cpu nor cuda, nor cuda: with numbers of GPUs, as cuda:0,1";
+      },
+      "cpu|cuda|cuda:N,...");
 }
 
 constexpr uint64_t kMany = 1'000'000'000'000;
@@ -152,6 +179,9 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
 }
 
 void add_ranks(CLI::App& app, TrainOptions& o) {
+  app.add_option("--device", o.device,
+                 "Where to compute: cpu, or the GPUs over which a host's ranks take turns")
+      ->check(device_names());
   app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
       ->default_str("the launcher's, else 1")
       ->check(CLI::Range(1, 4096));
@@ -167,6 +197,9 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
                  "first five steps")
       ->transform(cap_or_auto());
   app.add_flag("--no-overlap", o.no_overlap, "All-reduce only after backward");
+  app.add_flag(
+      "--no-cuda-graph", o.no_cuda_graph,
+      "--device cuda: enqueue every kernel of every step, rather than replay a graph of a step");
   app.add_option("--average", o.average, "Over loss terms, or of the ranks' means as DDP")
       ->check(choice({"terms", "ranks"}, {}));
   app.add_flag("--join", o.join, "Ranks without data go on with empty batches");
@@ -231,14 +264,15 @@ void add_lessons(CLI::App& app, TrainOptions& o) {
           {}));
 }
 
-/// A lesson has settings of its own. Empty: it stands alone.
+/// A lesson has settings of its own, but for --device. Empty: it stands alone.
 std::string beside_lesson(const CLI::App& app, const TrainOptions& o) {
   if (o.lesson.empty()) {
     return o.lesson_folder.empty() ? "" : "--lesson-folder is for --lesson";
   }
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() == 0 || option->get_name().starts_with("--lesson")) continue;
-    return "--lesson has settings of its own: leave out " + option->get_name();
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name.starts_with("--lesson") || name == "--device") continue;
+    return "--lesson has settings of its own: leave out " + name;
   }
   return {};
 }
@@ -254,6 +288,7 @@ void fill_in(TrainOptions& o) {
   if (o.lr < 0) o.lr = o.optimizer == "adamw" ? 0.001 : 0.02;
   if (o.weight_decay < 0) o.weight_decay = o.optimizer == "adamw" ? 0.01 : 0;
   if (o.steps == 0 && o.epochs == 0) o.steps = 100;
+  if (gpt && o.on_gpu()) o.no_split_tied = true;  // there the two shares are added at once
 }
 
 /// Flags that only some models or settings read: given elsewhere, with another value than the default,
@@ -265,11 +300,14 @@ struct Belongs {
 };
 constexpr auto kGpt = [](const TrainOptions& o) { return o.model == "gpt"; };
 constexpr auto kCnn = [](const TrainOptions& o) { return o.model == "cnn"; };
-constexpr auto kTied = [](const TrainOptions& o) { return o.model == "gpt" && !o.no_split_tied; };
+constexpr auto kTied = [](const TrainOptions& o) {
+  return o.model == "gpt" && (!o.no_split_tied || o.on_gpu());  // where it is refused for itself
+};
 constexpr auto kSgd = [](const TrainOptions& o) { return o.optimizer == "sgd"; };
 constexpr auto kCosine = [](const TrainOptions& o) { return o.lr_decay == "cosine"; };
 constexpr auto kScaled = [](const TrainOptions& o) { return o.lr_scale != "none"; };
 constexpr auto kValidates = [](const TrainOptions& o) { return !o.validation.empty(); };
+constexpr auto kGpu = [](const TrainOptions& o) { return o.on_gpu(); };
 constexpr auto kFp32 = [](const TrainOptions& o) { return o.dtype == "fp32"; };
 constexpr Belongs kBelongs[] = {
     {"--heads", "--model gpt", kGpt},
@@ -288,6 +326,7 @@ constexpr Belongs kBelongs[] = {
     {"--min-lr", "--lr-decay cosine", kCosine},
     {"--base-batch", "--lr-scale linear or sqrt", kScaled},
     {"--validate-every", "--validation", kValidates},
+    {"--no-cuda-graph", "--device cuda", kGpu},
     {"--compress", "--dtype fp32 (bf16 and fp16 travel as they are, fp64 is not to be rounded)",
      kFp32},
 };
@@ -324,6 +363,34 @@ std::string refused_by_strategy(const TrainOptions& o) {
   for (const Refusal& refusal : refusals) {
     if (!refusal.asked_for) continue;
     return std::string("--strategy dp does not go with ") + refusal.flag + ": " + refusal.why;
+  }
+  return {};
+}
+
+/// Why a run on GPUs cannot follow these flags, naming one; empty: it can, or it is on none.
+std::string refused_by_device(const TrainOptions& o) {
+  if (!o.on_gpu()) return {};
+  const TrainOptions plain;
+  struct Refusal {
+    bool asked_for;
+    std::string flag;
+    const char* why;
+  };
+  const Refusal refusals[] = {
+      {o.strategy != plain.strategy, "--strategy dp", "it serves to be compared with on a CPU"},
+      {o.dtype == "fp64", "--dtype fp64", "use fp32, bf16 or fp16"},
+      {o.tied_rows != plain.tied_rows, "--tied-rows", "the embedding has one gradient there"},
+      {o.threads != plain.threads, "--threads", "a rank's GPU computes"},
+      {!o.pace.empty(), "--pace", "messages between GPUs cannot be slowed down"},
+      {o.elastic, "--elastic", "communicators on GPUs cannot shrink"},
+      {o.reproducible && o.dtype != plain.dtype, "--reproducible with --dtype " + o.dtype,
+       "ranks' sums of it have no order of their own: use fp32"},
+      {o.reproducible && o.zero == 1 && o.clip > 0, "--reproducible with --zero 1 and --clip",
+       "there the norm is summed by shards, which are parts of buckets"},
+  };
+  for (const Refusal& refusal : refusals) {
+    if (!refusal.asked_for) continue;
+    return "--device " + o.device + " does not go with " + refusal.flag + ": " + refusal.why;
   }
   return {};
 }
@@ -373,6 +440,15 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
     return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
            "--save-weights and --trace";
   }
+  std::map<std::string, std::string> files;  // and the flag that names each
+  for (const auto& [flag, file] :
+       {std::pair{"--json", o.json}, {"--trace", o.trace}, {"--save-weights", o.save_weights}}) {
+    if (file.empty() || file == "/dev/null") continue;
+    const auto [same, is_new] = files.emplace(file, flag);
+    if (!is_new)
+      return "'" + file + "' is named by " + same->second + " and by " + flag +
+             ": give each a file of its own";
+  }
   if (o.elastic && o.zero == 1 && o.checkpoint_dir.empty()) {
     return "--elastic with --zero 1 needs --checkpoint-dir: with a rank its shard of the "
            "optimizer's state is lost, so the others go on from the last checkpoint";
@@ -384,10 +460,23 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   if (o.sabotage != "none" && !o.checkpoint_dir.empty()) {
     return "--break " + o.sabotage + " with --checkpoint-dir would leave something broken behind";
   }
-  return refused_by_strategy(o);
+  if (gpt && o.on_gpu() && o.width / o.heads > kLargestHeadOnDevice) {
+    return "--device " + o.device + " wants heads of at most " +
+           std::to_string(kLargestHeadOnDevice) + " numbers, but --width " +
+           std::to_string(o.width) + " has " + std::to_string(o.width / o.heads) +
+           " for each of --heads " + std::to_string(o.heads);
+  }
+  const std::string refused = refused_by_device(o);
+  return refused.empty() ? refused_by_strategy(o) : refused;
 }
 
 }  // namespace
+
+int TrainOptions::device_of(int local_rank, int count) const {
+  const std::vector<int> named = gpus_in(device);
+  if (named.empty()) return count == 0 ? 0 : local_rank % count;
+  return named[static_cast<size_t>(local_rank) % named.size()];
+}
 
 Parsed parse_options(int argc, const char* const* argv) {
   CLI::App app(

@@ -49,12 +49,14 @@ struct TrainOptions {
   uint64_t warmup = 0;
   std::string dtype = "fp32";
 
+  std::string device = "cpu";      // or cuda, cuda:0,1: see device_of()
   int ranks = 0;                   // 0: as the environment says
   std::string strategy = "ddp";    // or dp: see strategy_dp.hpp
   std::string algorithm = "auto";  // of every operation that has it
   int threads = 1;
   double bucket_cap_mb = 25;  // or kDdpAutoCap
   bool no_overlap = false;
+  bool no_cuda_graph = false;
   std::string average = "terms";
   bool join = false;
   bool no_broadcast_buffers = false;
@@ -85,8 +87,16 @@ struct TrainOptions {
   bool auto_buckets() const { return bucket_cap_mb == kDdpAutoCap; }
   /// Steps that the control run finishes: one to warm up.
   uint64_t control_rounds() const { return control_steps == 0 ? 0 : control_steps + 1; }
+  bool on_gpu() const { return device != "cpu"; }
+  /// The GPU of the rank with this number on its host, which has `count`: they take turns over
+  /// those that --device names, or over all.
+  int device_of(int local_rank, int count) const;
   /// Of parameters, gradients and arithmetic.
-  DataType type() const { return dtype == "fp64" ? DataType::kFloat64 : DataType::kFloat32; }
+  DataType type() const {
+    if (on_gpu() && dtype == "bf16") return DataType::kBFloat16;
+    if (on_gpu() && dtype == "fp16") return DataType::kFloat16;
+    return dtype == "fp64" ? DataType::kFloat64 : DataType::kFloat32;
+  }
   /// Of gradients on their way. With low precision what the optimizer keeps is fp32.
   DataType wire_type() const {
     const std::string& wire = dtype == "bf16" || dtype == "fp16" ? dtype : compress;

@@ -32,6 +32,11 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+const char* name_of(DdpOptions::Average average) {
+  using Average = DdpOptions::Average;
+  return average == Average::kRanks ? "ranks" : average == Average::kNone ? "none" : "terms";
+}
+
 /// The first line in which `theirs` differs from rank 0's.
 std::string difference(size_t rank, const std::vector<std::string>& first,
                        const std::vector<std::string>& theirs) {
@@ -54,10 +59,10 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
       "shard={} mean_gradients={} parameters={} gradients={}",
       name(options.type),
       options.bucket_cap_mb == kDdpAutoCap ? "auto" : fmt::format("{}", options.bucket_cap_mb),
-      options.auto_after_steps, options.average == DdpOptions::Average::kRanks ? "ranks" : "terms",
-      options.join, options.broadcast_buffers, static_cast<int>(options.rows),
-      options.hook ? options.hook->name() : "none", options.shard, options.mean_gradients,
-      owner_of(tensors, &DdpTensor::data), owner_of(tensors, &DdpTensor::gradient))};
+      options.auto_after_steps, name_of(options.average), options.join, options.broadcast_buffers,
+      static_cast<int>(options.rows), options.hook ? options.hook->name() : "none", options.shard,
+      options.mean_gradients, owner_of(tensors, &DdpTensor::data),
+      owner_of(tensors, &DdpTensor::gradient))};
   for (const DdpTensor& tensor : tensors) {
     lines.push_back(line_of("parameter", tensor, options.type));
   }

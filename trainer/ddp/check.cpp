@@ -181,8 +181,73 @@ Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>
   RONDO_TRY(check_names(tensors, buffers));
   RONDO_TRY(check_types(tensors, buffers, options.type));
   RONDO_TRY(check_cap(tensors, options));
+  if (options.mean_gradients && options.average == DdpOptions::Average::kNone) {
+    return refuse("mean_gradients needs an average, but that is kNone: use kLossTerms or kRanks");
+  }
   RONDO_TRY(check_shapes(tensors, options.type));
   return check_memory(tensors, buffers, options);
+}
+
+namespace {
+
+Status check_host(const Communicator& communicator, const Communicator* host) {
+  if (host == nullptr) {
+    return refuse(
+        "the communicator is on GPU {} and DdpOptions::host is null: name a communicator of the "
+        "same ranks without a device",
+        communicator.device());
+  }
+  if (host->device() >= 0) {
+    return refuse(
+        "DdpOptions::host is on GPU {}: it must be without a device (Config::device of -1)",
+        host->device());
+  }
+  if (host->size() == communicator.size() && host->rank() == communicator.rank()) return {};
+  return refuse(
+      "in DdpOptions::host this is rank {} of {}, but in the communicator on a device rank {} of "
+      "{}: both must have the same ranks in the same order",
+      host->rank(), host->size(), communicator.rank(), communicator.size());
+}
+
+/// Null: the options need nothing that there is not on a device.
+const char* absent_on_device(const DdpOptions& options) {
+  if (options.hook && !options.hook->works_on_device()) {
+    return "communication hooks without CommunicationHook::enqueue(): leave DdpOptions::hook null, "
+           "or override works_on_device() and enqueue()";
+  }
+  if (options.rows == DdpOptions::Rows::kTouched) return "kTouched rows: use kWhole";
+  return nullptr;
+}
+
+}  // namespace
+
+Status check_device(const Communicator& communicator, const std::vector<DdpTensor>& tensors,
+                    const DdpOptions& options) {
+  if (communicator.device() < 0) {
+    if (options.host == nullptr && options.stream == nullptr) return {};
+    return refuse("DdpOptions::{} is for communicators on a device, and this one is on none",
+                  options.host != nullptr ? "host" : "stream");
+  }
+  RONDO_TRY(check_host(communicator, options.host));
+  const auto lacks = [](const std::string& what) {
+    return Status(Code::kUnavailable, "on a device there is no support for " + what);
+  };
+  if (const char* const what = absent_on_device(options)) return lacks(what);
+  for (const DdpTensor& tensor : tensors) {
+    if (tensor.adds_to >= 0) {
+      return lacks(fmt::format(
+          "tensors that add to others, such as '{}': add both gradients up before they are ready",
+          tensor.name));
+    }
+    const DataType type = tensor.type.value_or(options.type);
+    if (size_of(type) < 4 && communicator.is_reproducible()) {
+      return lacks(fmt::format(
+          "reproducible sums of {}, the type of '{}': use float, or a communicator that is not "
+          "reproducible",
+          name(type), tensor.name));
+    }
+  }
+  return {};
 }
 
 }  // namespace rondo::ddp

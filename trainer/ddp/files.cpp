@@ -30,6 +30,17 @@ Result<Notes> read(const std::string& path, const std::vector<TensorView>& views
   return file.metadata();
 }
 
+/// On every rank alike.
+Status require_host(DistributedDataParallel& ddp, const char* call) {
+  const int device = ddp.communicator().device();
+  if (device < 0) return {};
+  return {
+      Code::kUnavailable,
+      fmt::format("{}() on GPU {}: files are for memory of the host. Copy parameters and buffers "
+                  "there, and write or read them with a DistributedDataParallel without a device",
+                  call, device)};
+}
+
 /// `text` of rank 0 on every rank.
 Status broadcast_text(Communicator& communicator, std::string& text) {
   uint64_t size = text.size();
@@ -96,6 +107,7 @@ void use_buckets(DistributedDataParallel& ddp, const std::string& note) {
 Status DistributedDataParallel::save(const std::string& path,
                                      const std::map<std::string, const void*>& state,
                                      const std::map<std::string, std::string>& notes) {
+  RONDO_TRY(require_host(*this, "save"));
   if (is_sharded() && !state.empty()) {
     return Status(Code::kInvalidArgument,
                   "with shards no rank has all of the optimizer's state: save own_ranges() of each "
@@ -117,6 +129,7 @@ Status DistributedDataParallel::save(const std::string& path,
 
 Result<Notes> DistributedDataParallel::load(const std::string& path,
                                             const std::map<std::string, void*>& state) {
+  RONDO_TRY(require_host(*this, "load"));
   RONDO_TRY(wait_parameters());
   Communicator& ranks = communicator();
   Result<Notes> notes = Notes();

@@ -109,6 +109,7 @@ void Headers::warn(const std::string& text) {
 }
 
 double Headers::factor() const {
+  if (options_.average == DdpOptions::Average::kNone) return 1;
   const auto mine = static_cast<double>(mine_.loss_terms);
   const double divisor = options_.average == DdpOptions::Average::kRanks
                              ? mine * communicator_.size()

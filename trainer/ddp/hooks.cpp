@@ -8,7 +8,7 @@
 #include "kernels/half.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/base/buffer.hpp"
-#include "trainer/ddp/lane.hpp"
+#include "trainer/ddp/host_lane.hpp"
 
 namespace rondo {
 namespace {

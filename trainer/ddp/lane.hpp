@@ -1,13 +1,12 @@
-// Carries buckets: an all-reduce each, or a reduce-scatter where ranks own shards, or what a
-// communication hook or touched rows make of it. Knows neither when a bucket is complete nor what
-// becomes of its gradients.
+// What carries a step's buckets, and the buffers before them: an interface. Knows neither when a
+// bucket is complete nor what becomes of its gradients. HostLane holds a Work for
+// each, StreamLane an event of a GPU.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <vector>
 
-#include "rondo/communicator.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/memory.hpp"
@@ -24,63 +23,36 @@ struct Gradients {
   GradientMemory& memory;
 };
 
-/// Whether gradients are scaled before a plain sum: 16 bits have no reproducible scaled sum.
-bool scales_here(const Communicator& communicator, DataType type);
+/// A bucket that leaves.
+struct Departure {
+  double factor;     // of this rank's gradients
+  int64_t ready_ns;  // when the last of them was final
+};
 
-/// Starts what reduces a bucket without a hook.
-Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket);
-
-/// One thread. A step is: begin(), exchange_counts(), start() and then finish() of each bucket in
-/// order, settle().
-class BucketLane {
+/// One thread. A step is: begin(), exchange_counts(), send_buffers(), start() and then finish() of each
+/// bucket in order, settle().
+class Lane {
  public:
-  BucketLane(Communicator& communicator, const Gradients& gradients, const DdpOptions& options);
+  virtual ~Lane() = default;
 
-  void begin();
+  /// The first failure that is known without waiting.
+  virtual Status status() = 0;
+  virtual void begin() = 0;
   /// Null: the tensor adds to no other.
-  SecondGradient* second_gradient(size_t tensor) { return seconds_[tensor].gradient.get(); }
-  void exchange_counts();
-  /// The next bucket's gradients are final on this rank: starts to send them, each multiplied by
-  /// `factor`. Then starts the next collective of each earlier bucket whose hook has more, when the
-  /// one before has ended. Throws what a hook throws, and std::bad_alloc.
-  Status start(double factor);
-  size_t started() const { return flights_.size(); }
-  /// Waits until that bucket has been reduced, and writes its gradients. Throws as start() does.
-  Status finish(size_t bucket);
-  /// From its first collective to its last.
-  Work::Times times(size_t bucket) const;
-  /// Waits, however the step has ended, until nothing uses its memory.
-  void settle();
-
- private:
-  /// Of one tensor that adds to another.
-  struct Second {
-    std::unique_ptr<SecondGradient> gradient;  // null: an ordinary tensor
-    std::vector<DdpRange> own;                 // this rank's, from the other's first element
-  };
-
-  /// A bucket on its way.
-  struct Flight {
-    Work work;                        // of the last collective that has started
-    size_t collectives, started = 1;  // of the hook
-    Work::Times first{};              // of the first, when others have started
-  };
-
-  GradientBucket bucket_of(size_t index);
-  Status advance(size_t bucket);
-  Second& second_of(size_t bucket) {
-    return seconds_[gradients_.layout.buckets[bucket].pieces.front().tensor];
-  }
-
-  Communicator& communicator_;
-  const Gradients gradients_;
-  const DdpOptions& options_;
-  std::vector<Second> seconds_;  // by tensor
-
-  // The step under way.
-  double factor_ = 0;
-  std::vector<Flight> flights_;                    // in bucket order
-  std::vector<GradientBucket::BucketPart> parts_;  // of the bucket that was last shown to the hook
+  virtual SecondGradient* second_gradient(size_t tensor) = 0;
+  virtual void exchange_counts() = 0;
+  /// Starts to copy these bytes of one rank to all; REQUIRES: receive_buffers() before they are read.
+  virtual Status send_buffers(void* data, size_t bytes, int root) = 0;
+  virtual Status receive_buffers() = 0;
+  /// The next bucket's gradients are final on this rank: starts to reduce them. May throw.
+  virtual Status start(const Departure& departure) = 0;
+  virtual size_t started() const = 0;
+  /// What follows finds that bucket reduced. May throw.
+  virtual Status finish(size_t bucket) = 0;
+  /// Of the last step; a StreamLane has zeros.
+  virtual const std::vector<DdpBucketTimes>& times() = 0;
+  /// Ends the step, however it went.
+  virtual void settle() = 0;
 };
 
 }  // namespace rondo::ddp

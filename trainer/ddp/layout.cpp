@@ -2,6 +2,7 @@
 #include "trainer/ddp/layout.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace rondo {
@@ -23,12 +24,15 @@ size_t count_of(const std::vector<Piece>& pieces) {
   return count;
 }
 
+size_t in_units_of(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
+
 /// The whole tensor, or panels of rows: the first of at least `first` elements, the others of at
-/// least `most`, so that each fills a bucket.
-std::vector<Piece> pieces_of(const DdpTensor& tensor, size_t index, size_t first, size_t most) {
+/// least `most`, so that each fills a bucket, and all but the last of a multiple of `unit`.
+std::vector<Piece> pieces_of(const DdpTensor& tensor, size_t index, size_t first, size_t most,
+                             size_t unit) {
   const size_t count = tensor.count();
   if (most == 0 || count <= most) return {{.tensor = index, .begin = 0, .end = count}};
-  const size_t row = count / tensor.shape[0];
+  const size_t row = std::lcm(count / tensor.shape[0], unit);
   const auto panel = [row](size_t least) { return (least + row - 1) / row * row; };
   std::vector<Piece> pieces;
   for (size_t begin = 0, end = 0; begin < count; begin = end) {
@@ -53,13 +57,18 @@ void split_small_end(std::vector<std::vector<Piece>>& groups, size_t small) {
   groups.push_back(std::move(end));
 }
 
+constexpr size_t kAlignedBytes = 64;  // bytes
+
 /// How large buckets are, in elements of a type.
 struct Cap {
   size_t most, small;
+  size_t unit;  // each is a multiple of it; 1: any
 };
 Cap cap_of(const BucketCaps& caps, size_t element_bytes) {
   const size_t most = caps.bytes / element_bytes;
-  return {.most = most, .small = std::min(most, caps.small_bytes / element_bytes)};
+  return {.most = most,
+          .small = std::min(most, caps.small_bytes / element_bytes),
+          .unit = caps.blocks == 1 ? 1 : caps.blocks * kAlignedBytes / element_bytes};
 }
 
 size_t element_bytes_of(const DdpTensor& tensor, size_t otherwise) {
@@ -74,7 +83,11 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
   for (size_t t = 0; t < tensors.size() && tensors[t].adds_to < 0; ++t) {
     cap = cap_of(caps, element_bytes_of(tensors[t], element_bytes));
     if (t > 0 && tensors[t].type != tensors[t - 1].type) open = false;
-    for (const Piece& piece : pieces_of(tensors[t], t, t == 0 ? cap.small : cap.most, cap.most)) {
+    const std::vector<Piece> pieces =
+        pieces_of(tensors[t], t, t == 0 ? cap.small : cap.most, cap.most, cap.unit);
+    // Nothing can be inserted between panels, so what ends with one begins with one.
+    if (caps.blocks > 1 && pieces.size() > 1) open = false;
+    for (const Piece& piece : pieces) {
       if (!open) groups.emplace_back();
       groups.back().push_back(piece);
       open = count_of(groups.back()) < (groups.size() == 1 ? cap.small : cap.most);
@@ -92,8 +105,8 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
 BucketLayout lay_tensors(const std::vector<DdpTensor>& tensors, size_t element_bytes) {
   BucketLayout layout;
   for (const DdpTensor& tensor : tensors) {
-    const size_t each = element_bytes_of(tensor, element_bytes), alignment = 64 / each;
-    const size_t count = (tensor.count() + alignment - 1) / alignment * alignment;
+    const size_t each = element_bytes_of(tensor, element_bytes);
+    const size_t count = in_units_of(tensor.count(), kAlignedBytes / each);
     layout.offsets.push_back(layout.gradient_elements);
     layout.byte_offsets.push_back(layout.gradient_bytes);
     layout.gradient_elements += count;
@@ -120,6 +133,16 @@ size_t bytes_before(const Piece& piece, const std::vector<DdpTensor>& tensors, s
          piece.begin * element_bytes_of(tensors[piece.tensor], element_bytes);
 }
 
+/// All that lies after this tensor lies so much later. REQUIRES: no tensor adds to another.
+void insert_after(size_t tensor, size_t elements, size_t bytes, BucketLayout& layout) {
+  for (size_t t = tensor + 1; t < layout.offsets.size(); ++t) {
+    layout.offsets[t] += elements;
+    layout.byte_offsets[t] += bytes;
+  }
+  layout.parameter_elements = layout.gradient_elements += elements;
+  layout.parameter_bytes = layout.gradient_bytes += bytes;
+}
+
 }  // namespace
 
 BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_bytes,
@@ -127,6 +150,13 @@ BucketLayout make_layout(const std::vector<DdpTensor>& tensors, size_t element_b
   BucketLayout layout = lay_tensors(tensors, element_bytes);
   size_t offset = 0;
   for (std::vector<Piece>& pieces : group(tensors, element_bytes, caps)) {
+    const size_t tensor = pieces.back().tensor;
+    if (caps.blocks > 1 && pieces.back().end == tensors[tensor].count()) {
+      const size_t each = element_bytes_of(tensors[tensor], element_bytes);
+      const size_t count = end_of(pieces.back(), tensors, layout) - offset;
+      const size_t more = in_units_of(count, cap_of(caps, each).unit) - count;
+      insert_after(tensor, more, more * each, layout);
+    }
     const size_t end = end_of(pieces.back(), tensors, layout);
     const size_t byte_offset = bytes_before(pieces.front(), tensors, element_bytes, layout);
     layout.buckets.push_back({.pieces = std::move(pieces),

@@ -26,6 +26,9 @@ struct BucketCaps {
   /// Of the first bucket, so that communication starts early, and of the last, which backward
   /// cannot hide.
   size_t small_bytes = size_t{1} << 20;
+  /// Every bucket can be cut into so many blocks of equal size, each from a multiple of 64 bytes:
+  /// what follows its last tensor lies later, and panels have that many rows.
+  size_t blocks = 1;
 };
 
 /// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above,

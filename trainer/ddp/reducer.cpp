@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "trainer/base/clock.hpp"
+#include "trainer/ddp/host_lane.hpp"
+#include "trainer/ddp/stream_lane.hpp"
 
 namespace rondo::ddp {
 namespace {
@@ -18,46 +20,49 @@ bool any_may_skip(const std::vector<DdpTensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.may_skip; });
 }
 
+std::unique_ptr<Lane> make_lane(const Routes& routes, const Gradients& gradients,
+                                const DdpOptions& options) {
+  if (routes.gpu != nullptr) return std::make_unique<StreamLane>(routes, gradients, options);
+  return std::make_unique<HostLane>(routes.data, gradients, options);
+}
+
 }  // namespace
 
-Reducer::Reducer(Communicator& communicator, const Gradients& gradients, BufferMemory* buffers,
+Reducer::Reducer(const Routes& routes, const Gradients& gradients, BufferMemory* buffers,
                  const DdpOptions& options, Headers& headers)
-    : communicator_(communicator),
+    : routes_(routes),
       gradients_(gradients),
       buffers_(buffers),
       options_(options),
       headers_(headers),
       any_may_skip_(any_may_skip(gradients.tensors)),
       order_(gradients.tensors, gradients.layout, options.overlap && !any_may_skip_),
-      lane_(communicator, gradients, options),
-      used_(gradients.tensors.size()),
-      times_(gradients.layout.buckets.size()) {}
+      lane_(make_lane(routes, gradients, options)),
+      used_(gradients.tensors.size()) {}
 
 Reducer::~Reducer() {
   if (!under_way()) return;
-  communicator_.abort("rank " + std::to_string(communicator_.rank()) +
-                      " gave up in the middle of a step");
+  routes_.abort("rank " + std::to_string(routes_.host.rank()) + " gave up in the middle of a step");
   settle();
 }
 
 bool Reducer::under_way() const {
-  return begun_ && !(headers_.ended_empty() && lane_.started() == 0);
+  return begun_ && !(headers_.ended_empty() && lane_->started() == 0);
 }
 
 void Reducer::begin() {
   begun_ = true;
-  counts_started_ = false;
+  counts_started_ = buffers_travel_ = false;
   failure_ = {};
-  update_ns_ = 0;
-  if (log_ != nullptr) log_->step_begins();
+  if (notes_ != nullptr) notes_->begin();
   order_.begin();
-  lane_.begin();
+  lane_->begin();
   std::fill(used_.begin(), used_.end(), uint8_t{0});
   // Zeros first: backward may skip these tensors, and what the last step left must not travel.
   for (size_t t = 0; t < gradients_.tensors.size(); ++t) {
     if (!gradients_.tensors[t].may_skip) continue;
-    std::memset(gradients_.tensors[t].gradient, 0,
-                gradients_.tensors[t].count() * size_of(*gradients_.tensors[t].type));
+    clear(routes_.gpu, gradients_.tensors[t].gradient,
+          gradients_.tensors[t].count() * size_of(*gradients_.tensors[t].type));
   }
 }
 
@@ -65,8 +70,8 @@ void Reducer::begin() {
 /// that wait return this error.
 void Reducer::refuse(const std::string& what, Code code) {
   if (!failure_.ok()) return;
-  failure_ = Status(code, fmt::format("rank {} {}", communicator_.rank(), what));
-  communicator_.abort(failure_.message());
+  failure_ = Status(code, fmt::format("rank {} {}", routes_.host.rank(), what));
+  routes_.abort(failure_.message());
 }
 
 /// Refuses the number of a tensor that does not exist.
@@ -79,7 +84,7 @@ bool Reducer::exists(size_t tensor, const char* what) {
 void Reducer::touches_rows(size_t tensor, std::span<const int32_t> rows) try {
   if (!exists(tensor, "touches rows")) return;
   const std::string& name = gradients_.tensors[tensor].name;
-  SecondGradient* const second = lane_.second_gradient(tensor);
+  SecondGradient* const second = lane_->second_gradient(tensor);
   if (second == nullptr) {
     return refuse(fmt::format("touches rows of '{}', which adds to no other tensor", name));
   }
@@ -127,7 +132,7 @@ void Reducer::skipped(size_t tensor, bool quiet) {
 }
 
 void Reducer::start_counts() {
-  if (!counts_started_) lane_.exchange_counts();
+  if (!counts_started_) lane_->exchange_counts();
   counts_started_ = true;
 }
 
@@ -138,9 +143,8 @@ void Reducer::pieces_ready(size_t tensor, size_t count) {
         fmt::format("has a gradient of '{}' ready before begin(): begin the step first", name));
   }
   start_counts();
-  const int64_t now_ns = trainer::now_ns();
-  if (log_ != nullptr) log_->ready(tensor, count, now_ns);
-  const auto buckets = order_.mark_final(tensor, count, now_ns);
+  if (notes_ != nullptr) notes_->ready(tensor, count);
+  const auto buckets = order_.mark_final(tensor, count, trainer::now_ns());
   if (!buckets) {
     return refuse(
         fmt::format("said twice in a step that the gradient of '{}' is ready: what only "
@@ -161,9 +165,9 @@ void Reducer::issue_complete() {
 
 void Reducer::issue(size_t bucket) try {
   failure_ = headers_.wait().status();
+  if (failure_.ok() && bucket == 0) failure_ = issue_buffers();
   if (!failure_.ok()) return;
-  if (bucket == 0) issue_buffers();
-  failure_ = lane_.start(headers_.factor());
+  failure_ = lane_->start({.factor = headers_.factor(), .ready_ns = order_.ready_ns(bucket)});
 } catch (const std::bad_alloc&) {
   refuse(fmt::format("has not enough memory to send bucket {}", bucket), Code::kResourceExhausted);
 } catch (const std::exception& error) {
@@ -172,9 +176,11 @@ void Reducer::issue(size_t bucket) try {
 
 /// Before the first bucket: forward has ended, so buffers change no more, and backward hides their
 /// transfer.
-void Reducer::issue_buffers() {
-  if (!buffers_) return;
-  buffer_work_.push_back(buffers_->send(communicator_, headers_.first_active()));
+Status Reducer::issue_buffers() {
+  if (!buffers_) return {};
+  buffers_->copy_in();
+  buffers_travel_ = true;
+  return lane_->send_buffers(buffers_->data(), buffers_->bytes(), headers_.first_active());
 }
 
 /// Which tensors any rank used.
@@ -184,8 +190,8 @@ void Reducer::issue_used() {
     if (base >= 0 && used_[t] != 0) used_[static_cast<size_t>(base)] = 1;
   }
   if (!any_may_skip_) return;
-  used_work_.push_back(communicator_.all_reduce_async(used_.data(), used_.data(), used_.size(),
-                                                      DataType::kUint8, ReduceOp::kMax));
+  used_work_ = routes_.host.all_reduce_async(used_.data(), used_.data(), used_.size(),
+                                             DataType::kUint8, ReduceOp::kMax);
 }
 
 Status Reducer::require_gradients() const {
@@ -198,36 +204,33 @@ Status Reducer::require_gradients() const {
                 fmt::format("rank {} finished a step without the gradient of {}: backward must say "
                             "that each gradient is ready, or, of tensors declared may_skip, that "
                             "it was skipped",
-                            communicator_.rank(), names));
+                            routes_.host.rank(), names));
 }
 
 Status Reducer::collect(size_t bucket) try {
-  return lane_.finish(bucket);
+  return lane_->finish(bucket);
 } catch (const std::exception& error) {
   refuse(fmt::format("cannot reduce bucket {}: {}", bucket, error.what()));
   return failure_;
 }
 
 Status Reducer::collect_all(const BucketReduced& reduced) {
-  for (Work& work : buffer_work_) {
-    RONDO_TRY(work.wait());
-    buffers_->receive();
+  if (buffers_travel_) {
+    RONDO_TRY(lane_->receive_buffers());
+    buffers_->copy_out();
   }
-  for (size_t b = 0; b < lane_.started(); ++b) {
+  for (size_t b = 0; b < lane_->started(); ++b) {
     RONDO_TRY(collect(b));
-    times_[b] = {.ready_ns = order_.ready_ns(b), .work = lane_.times(b)};
-    if (b + 1 == lane_.started()) {
-      for (Work& work : used_work_) RONDO_TRY(work.wait());
-    }
-    const int64_t begin_ns = trainer::now_ns();
+    if (b + 1 == lane_->started() && used_work_) RONDO_TRY(used_work_->wait());
+    if (notes_ != nullptr) notes_->update_begins();
     for (const size_t final : order_.updated_after(b)) {
       gradients_.memory.copy_out(final);
       if (reduced) reduced(final);
     }
-    update_ns_ += trainer::now_ns() - begin_ns;
+    if (notes_ != nullptr) notes_->update_ends();
   }
-  if (!options_.overlap) return {};
-  const auto warning = order_watch_.look(gradients_.tensors, gradients_.layout, order_, times_);
+  if (!options_.overlap || routes_.gpu != nullptr) return {};  // no times
+  const auto warning = order_watch_.look(gradients_.tensors, gradients_.layout, order_, times());
   if (warning) headers_.warn(*warning);
   return {};
 }
@@ -235,32 +238,53 @@ Status Reducer::collect_all(const BucketReduced& reduced) {
 /// Waits until nothing uses memory of this step any more.
 void Reducer::settle() {
   headers_.settle();
-  lane_.settle();
-  for (auto* works : {&buffer_work_, &used_work_}) {
-    for (Work& work : *works) (void)work.wait();
-    works->clear();
-  }
+  lane_->settle();
+  if (used_work_) (void)used_work_->wait();
+  used_work_.reset();
 }
 
 Status Reducer::finish(const BucketReduced& reduced) {
   if (!begun_) refuse("called finish() before begin(): begin the step first");
-  if (log_ != nullptr) log_->backward_ends(trainer::now_ns());
+  const bool captured = is_captured();
+  if (captured && any_may_skip_) {
+    refuse(
+        "captures a step whose tensors may be skipped: ranks tell each other in every step which");
+  }
+  if (notes_ != nullptr) notes_->backward_ends();
   Status failure = failure_.ok() ? require_gradients() : failure_;
   if (failure.ok()) {
     start_counts();
     issue_complete();
     failure = failure_;
   }
-  if (failure.ok()) {
+  const bool all_sent = failure.ok();
+  if (all_sent) {
     issue_used();
-  } else {
-    communicator_.abort(failure.message());  // the others wait for what this rank does not send
+    failure = collect_all(reduced);
   }
-  if (failure.ok()) failure = collect_all(reduced);
+  if (failure.ok() && routes_.gpu != nullptr) failure = routes_.gpu->status();
+  // The others may wait for what this rank does not send; on a GPU also for what it does no more
+  // enqueue. What travels in the host's memory ends by itself.
+  if (!failure.ok() && (!all_sent || routes_.gpu != nullptr)) routes_.abort(failure.message());
   settle();
-  if (log_ != nullptr && failure.ok()) log_->step_ends(times_, update_ns_);
+  if (notes_ != nullptr && failure.ok()) notes_->end(times());
   begun_ = counts_started_ = false;
+  if (captured && failure.ok()) {       // nothing of the step has run
+    std::vector<uint8_t> used = used_;  // which the captured update wants to know
+    begin();
+    used_ = std::move(used);
+  }
   return failure;
+}
+
+Status Reducer::replayed() {
+  if (!begun_) refuse("called replayed() before begin(): begin the step first");
+  if (failure_.ok()) failure_ = headers_.wait().status();
+  if (!failure_.ok()) routes_.abort(failure_.message());
+  settle();
+  std::fill(used_.begin(), used_.end(), uint8_t{1});
+  begun_ = false;
+  return failure_;
 }
 
 }  // namespace rondo::ddp

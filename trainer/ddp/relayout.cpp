@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "trainer/ddp/lane.hpp"
+#include "trainer/ddp/host_lane.hpp"
 
 namespace rondo::ddp {
 namespace {
@@ -59,7 +59,8 @@ Result<WorstTimes> measure(Communicator& communicator, const MeasuredLayout& m,
 }
 
 /// Of the operation that carries so many gradients.
-double predicted_ns(const Communicator& communicator, const MeasuredLayout& m, size_t elements) {
+double predicted_ns(const Communicator& chooser, const MeasuredLayout& m, size_t elements) {
+  const Communicator& communicator = m.carrier != nullptr ? *m.carrier : chooser;
   const DataType type = type_of(m);
   const size_t wire_bytes = m.options.hook ? m.options.hook->wire_bytes(type) : size_of(type);
   const size_t as_wide = std::max<size_t>(1, elements * wire_bytes / size_of(type));

@@ -19,7 +19,8 @@ struct MeasuredLayout {
   const BucketLayout& layout;  // with which it was measured
   const DdpOptions& options;
   const ReadinessLog& log;
-  bool direct;  // gradients lie in library memory
+  bool direct;                            // gradients lie in library memory
+  const Communicator* carrier = nullptr;  // of gradients; null: the one that chooses
 };
 
 /// As unit_ends().

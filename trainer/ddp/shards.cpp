@@ -83,6 +83,21 @@ Shards make_shards(const std::vector<DdpTensor>& tensors, const BucketLayout& la
   return shards;
 }
 
+Shards make_equal_shards(const BucketLayout& layout, int ranks, int rank) {
+  const auto n = static_cast<size_t>(ranks);
+  Shards shards{.buckets = {}, .own_of_bucket = {}, .own = {}};
+  for (const DdpBucket& bucket : layout.buckets) {
+    const size_t each = bucket.count / n;
+    BucketShards& cut = shards.buckets.emplace_back();
+    cut.counts.assign(n, each);
+    for (size_t r = 0; r < n; ++r) cut.offsets.push_back(r * each);
+    const size_t begin = bucket.offset + static_cast<size_t>(rank) * each;
+    shards.own_of_bucket.push_back({.begin = begin, .end = begin + each});
+    append(shards.own, shards.own_of_bucket.back());
+  }
+  return shards;
+}
+
 Shards no_shards(const BucketLayout& layout) {
   Shards shards{.buckets = std::vector<BucketShards>(layout.buckets.size()),
                 .own_of_bucket = {},

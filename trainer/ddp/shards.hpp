@@ -33,6 +33,10 @@ struct Shards {
 Shards make_shards(const std::vector<DdpTensor>& tensors, const BucketLayout& layout, int ranks,
                    int rank);
 
+/// On a device: rank r has the r-th of as many equal blocks of every bucket, as collectives of one
+/// count cut it. REQUIRES: a layout with BucketCaps::blocks of `ranks`.
+Shards make_equal_shards(const BucketLayout& layout, int ranks, int rank);
+
 /// Every rank owns everything.
 Shards no_shards(const BucketLayout& layout);
 

@@ -182,14 +182,17 @@ Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
   return StepResult{.samples = terms / run_.model.loss_terms(),
                     .epoch_ended = number % run_.steps_per_epoch == 0,
                     .stops = shares_.stops(),
-                    .loss = run_.reports() ? loss_.data()[0] / static_cast<double>(terms) : 0,
-                    .update = updated.value(),
-                    .times = {.step_ms = step_ms,
-                              .compute_ms = step_ms - comm_ms - data_ms,
-                              .comm_ms = comm_ms,
-                              .exposed_comm_ms = comm_ms,  // nothing hides it
-                              .other_wait_ms = 0,
-                              .data_wait_ms = data_ms}};
+                    .report = StepReport{
+                        .number = number,
+                        .samples = terms / run_.model.loss_terms(),
+                        .loss = run_.reports() ? loss_.data()[0] / static_cast<double>(terms) : 0,
+                        .update = updated.value(),
+                        .times = {.step_ms = step_ms,
+                                  .compute_ms = step_ms - comm_ms - data_ms,
+                                  .comm_ms = comm_ms,
+                                  .exposed_comm_ms = comm_ms,  // nothing hides it
+                                  .other_wait_ms = 0,
+                                  .data_wait_ms = data_ms}}};
 }
 
 /// Root: every rank's samples of this step.
@@ -227,10 +230,11 @@ template <class T>
 Status DataParallel<T>::compute(uint64_t number) {
   const Batch batch = shares_.batch();
   const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
-  loss_.data()[0] = RONDO_TRY(run_.model.forward(batch, pass));
+  loss_.data()[0] = 0;
+  RONDO_TRY(run_.model.forward(batch, pass, &loss_.data()[0]));
   const auto quiet = ddp_.no_sync();
   Used used(ddp_);
-  RONDO_TRY(run_.model.backward(batch, pass, T{1}, false, used));
+  RONDO_TRY(run_.model.backward(batch, pass, 1, false, used));
   // Second gradients are added here, so that they need not travel: nothing overlaps, so there is no
   // hurry for the first.
   for (size_t t = 0; t < ddp_.tensors().size(); ++t) {

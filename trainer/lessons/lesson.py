@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""lesson.py NAME [--folder DIR] [--program RONDO_TRAIN]: runs a lesson's trainings and prints what they show; `list` names the
-lessons. rondo-train --lesson NAME runs this. What the trainings read and write stays in DIR, by default build/lessons/NAME, so
-that the printed commands can be repeated. Fails where the symptom did not show."""
+"""lesson.py NAME [--folder DIR] [--program RONDO_TRAIN] [--device DEVICE]: runs a lesson's trainings and prints what they show;
+`list` names the lessons. rondo-train --lesson NAME runs this. What the trainings read and write stays in DIR, by default
+build/lessons/NAME, so that the printed commands can be repeated. Fails where the symptom did not show."""
 import argparse
 import json
 import os
@@ -108,11 +108,12 @@ def table(lesson, runs):
     return "\n".join(lines + rest)
 
 
-def teach(lesson, program, folder):
+def teach(lesson, program, device, folder):
     print(textwrap.fill(f"Lesson {lesson.name}: {lesson.broken}", WIDTH) + "\n", flush=True)
     runs = []
+    common = [*lesson.common, *lesson.on_cpus] if device == "cpu" else ["--device", device, *lesson.common]
     for i, (name, flags) in enumerate(lesson.runs):
-        runs.append(train(program, lesson.common + flags, folder, f"run{i}"))
+        runs.append(train(program, common + flags, folder, f"run{i}"))
         print(f"{name}:\n  {runs[-1].command}", flush=True)
     print(f"\n{table(lesson, runs)}\n")
     if not lesson.shows(runs):
@@ -132,6 +133,7 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--folder", type=pathlib.Path)
     parser.add_argument("--program", default=str(PROJECT / "build/release/bin/rondo-train"))
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     names = "\n".join(f"{lesson.name:<20} {lesson.broken}" for lesson in LESSONS)
     if options.name == "list":
@@ -140,13 +142,16 @@ def main():
     chosen = [lesson for lesson in LESSONS if lesson.name == options.name]
     if not chosen:
         sys.exit(f"lesson: --lesson '{options.name}' is unknown; the lessons are:\n{names}")
+    lesson = chosen[0]
+    if options.device != "cpu" and lesson.not_on_gpus:
+        sys.exit(f"lesson: '{lesson.name}' does not go with --device {options.device}: {lesson.not_on_gpus}")
     folder = (options.folder or PROJECT / "build/lessons" / options.name).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_data(folder)
     except OSError as error:
         sys.exit(f"lesson: cannot write the lesson's data into '{folder}': {error.strerror}")
-    teach(chosen[0], options.program, folder)
+    teach(lesson, options.program, options.device, folder)
 
 
 if __name__ == "__main__":

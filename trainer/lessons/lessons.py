@@ -55,7 +55,8 @@ class Run:
         return statistics.median(steps.values()) if steps else float("nan")
 
     def bucket_starts(self):
-        """All-reduces of buckets on rank 0, and how many of them were issued before the wait, so during backward."""
+        """All-reduces of buckets on rank 0, and how many of them were issued before the wait, so during backward. On a GPU that is
+        when the stream that computes gets there: the trace keeps its order."""
         lanes = {e["tid"] for e in self.trace.get("traceEvents", [])
                  if e["pid"] == 0 and e["name"] == "thread_name" and e["args"]["name"].startswith("bucket ")}
         waits = {}
@@ -70,11 +71,14 @@ class Lesson:
     """`runs`: (name, flags) with the healthy one first. `figures`: (name, function of a Run). `shows`: whether the symptom is there,
     a function of all runs; it rests on bytes, counts, orders of events, deterministic losses, and delays that were put in, never on
     how fast this machine is. `exposes_more`: the broken run exposes more communication, as it does on an idle machine. `says`: a
-    sentence about the figures, made of them: a function of all runs."""
+    sentence about the figures, made of them: a function of all runs. `on_cpus`: flags without --device cuda. `not_on_gpus`: why there
+    is no such lesson with it."""
 
-    def __init__(self, name, broken, common, runs, figures, shows, look_first, exposes_more=False, says=None):
+    def __init__(self, name, broken, common, runs, figures, shows, look_first, exposes_more=False, says=None, on_cpus=(),
+                 not_on_gpus=None):
         self.name, self.broken, self.common, self.runs, self.figures = name, broken, common, runs, figures
         self.shows, self.look_first, self.exposes_more, self.says = shows, look_first, exposes_more, says
+        self.on_cpus, self.not_on_gpus = list(on_cpus), not_on_gpus
 
     def not_judged(self, runs):
         """What the figures show but shows() does not rest on, where it contradicts the lesson: a sentence, or nothing."""
@@ -159,11 +163,11 @@ LESSONS = [
         lambda runs: (runs[1].reductions() > 5 * runs[0].reductions()
                       and runs[1].number("predicted_comm_us") > 5 * runs[0].number("predicted_comm_us")),
         "--bucket-cap-mb, and 'all-reduces per step' times the latency of one (--pace here, the network elsewhere).",
-        exposes_more=True),
+        exposes_more=True, not_on_gpus="it needs --pace, which a CPU has"),
     Lesson(
         "no-overlap", "all-reduces only start when backward has ended, though most gradients have long been final",
         ["--ranks", "2", *TEXT, "--layers", "4", "--width", "256", "--batch", "32", "--steps", "10", "--bucket-cap-mb", "0.25",
-         "--pace", "1GB/s,20us", "--trace", "{folder}/{run}.trace"],
+         "--trace", "{folder}/{run}.trace"],
         [("overlap", []), ("--no-overlap", ["--no-overlap"])],
         [STEP, EXPOSED, ("bucket all-reduces begun", lambda r: str(r.bucket_starts()[0])),
          ("of these before backward ended", lambda r: str(r.bucket_starts()[1]))],
@@ -171,7 +175,7 @@ LESSONS = [
                       and runs[1].bucket_starts()[1] == 0),
         "the trace: do the buckets' rows begin under backward, or under the wait after it? Then --no-overlap, a cap so large that "
         "there is one bucket, or a layer that reports too late that its gradient is final.",
-        exposes_more=True),
+        exposes_more=True, on_cpus=["--pace", "1GB/s,20us"]),
     Lesson(
         "straggler", "the last rank takes 200 ms longer in every step",
         ["--ranks", "2", *TEXT, *SHORT, "--steps", "8", "--trace", "{folder}/{run}.trace"],
@@ -213,5 +217,5 @@ LESSONS = [
         star_shows,
         "bytes_sent_per_step_by_rank: one rank with N times the others' is a star, whose time grows with every rank that is added. "
         "The losses are the same.",
-        exposes_more=True),
+        exposes_more=True, not_on_gpus="it needs --strategy dp, which a CPU has"),
 ]

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "rondo/communicator.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/models/model.hpp"
 
@@ -51,13 +52,15 @@ class LoneReader : public ForwardListener {
 
 /// Delays the first layer of each forward pass on the last rank, as a slow disk, a hot core or a
 /// neighbour's job would. It sleeps, so that on a machine with few cores it delays nobody else.
+/// `settle` is called before: the rank is to have nothing left that it does meanwhile.
 class Straggler : public ForwardListener {
  public:
-  Straggler(bool lags, int first_layer, ForwardListener& next)
-      : lags_(lags), first_layer_(first_layer), next_(next) {}
+  Straggler(bool lags, int first_layer, std::function<void()> settle, ForwardListener& next)
+      : lags_(lags), first_layer_(first_layer), settle_(std::move(settle)), next_(next) {}
 
   void forward_begins(int layer) override {
     if (lags_ && layer == first_layer_) {
+      if (settle_) settle_();
       std::this_thread::sleep_for(std::chrono::milliseconds{200});
     }
     next_.forward_begins(layer);
@@ -66,7 +69,35 @@ class Straggler : public ForwardListener {
  private:
   const bool lags_;
   const int first_layer_;
+  const std::function<void()> settle_;
   ForwardListener& next_;
+};
+
+/// What forward passes go through on their way to `next`. `communicator`: the host's, of all ranks.
+class BrokenForward : public ForwardListener {
+ public:
+  BrokenForward(const TrainOptions& options, Communicator& communicator, size_t layers,
+                std::function<void()> settle, ForwardListener& next)
+      : reader_(static_cast<int>(layers) - 1,
+                options.sabotage == "lone-read" && communicator.rank() == 0
+                    ? [&communicator] { read_loss(communicator); }
+                    : std::function<void()>(),
+                next),
+        straggler_(
+            options.sabotage == "straggler" && communicator.rank() + 1 == communicator.size(),
+            static_cast<int>(layers) - 1, std::move(settle), reader_) {}
+
+  void forward_begins(int layer) override { straggler_.forward_begins(layer); }
+
+ private:
+  /// An all-reduce that no other rank makes: the run ends with it.
+  static void read_loss(Communicator& communicator) {
+    double loss = 0;
+    (void)communicator.all_reduce(&loss, &loss, 1, DataType::kFloat64);
+  }
+
+  LoneReader reader_;
+  Straggler straggler_;
 };
 
 }  // namespace rondo::trainer

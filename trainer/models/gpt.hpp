@@ -28,6 +28,9 @@ struct GptShape {
   bool split_tied = true;
 };
 
+/// Of attention's heads on a device: the most numbers.
+inline constexpr size_t kLargestHeadOnDevice = 128;
+
 /// Parameters have the names of Hugging Face's GPT-2. Weights of linear layers are [out x in], as
 /// in torch.nn.Linear. Allocates its activations here and nothing later. Throws std::bad_alloc.
 template <class T>

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "rondo/status.hpp"
+#include "trainer/base/batch.hpp"
 #include "trainer/base/random.hpp"
+#include "trainer/layers/operands.hpp"
 
 namespace rondo::trainer {
 
@@ -35,15 +38,6 @@ struct Parameter {
   }
 };
 
-/// Samples of one pass. Borrowed. What a model does not use may be null.
-struct Batch {
-  size_t size;             // samples, 0 allowed
-  const int32_t* tokens;   // [size x context]
-  const float* images;     // [size x channels x height x width], in [0, 1]
-  const int32_t* targets;  // [size x loss terms per sample]
-  const uint64_t* ids;     // [size] positions in the data: keys of random numbers
-};
-
 /// What a forward pass tells while it runs.
 class ForwardListener {
  public:
@@ -57,17 +51,14 @@ struct Pass {
   bool training;        // dropout, statistics of the batch; else neither
   uint64_t seed, step;  // with a sample's id and a layer's number they key every random number
   ForwardListener* listener = nullptr;  // null: nobody asks
+  LossFactors loss_factors{};           // beside backward's scale; on a device only
+  bool taken = false;                   // the model has the batch already, by take()
 
   void forward_begins(size_t layer) const {
     if (listener != nullptr) listener->forward_begins(static_cast<int>(layer));
   }
+  uint64_t key() const { return pass_key(seed, step); }
 };
-
-/// What keys the random numbers of one sample in one layer: neither the rank nor the position in
-/// the batch.
-inline uint64_t random_key(const Pass& pass, uint64_t sample_id, size_t layer) {
-  return mix(mix(mix(mix(pass.seed) ^ pass.step) ^ sample_id) ^ layer);
-}
 
 /// What a backward pass tells while it runs, in a fixed order that is the same on every rank and in
 /// every step.
@@ -83,7 +74,14 @@ class BackwardListener {
   virtual void gradient_skipped(int parameter) = 0;
 };
 
-/// One thread at a time. T is float or double.
+/// The type of a model's buffers. Running statistics want more than two bytes.
+template <class T>
+using BufferElement = std::conditional_t<sizeof(T) == 2, float, T>;
+
+/// One thread at a time. Parameters, gradients, buffers, losses and what the model keeps lie in one
+/// memory: the host's, where T is float or double and every call returns when it is done, or a
+/// device's, where calls only enqueue. Batches are always the host's, and may be reused when
+/// backward, or forward without one, has returned.
 template <class T>
 class Model {
  public:
@@ -108,17 +106,25 @@ class Model {
   /// Where each parameter, its gradient, and each buffer live, in the order of parameters() and
   /// buffers(); no parameter where one adds to another. Borrowed; call before the passes.
   virtual void bind(const std::vector<T*>& parameters, const std::vector<T*>& gradients,
-                    const std::vector<T*>& buffers) = 0;
+                    const std::vector<BufferElement<T>*>& buffers) = 0;
 
-  /// The sum of the batch's loss terms; keeps what backward needs. An error only from what the
-  /// model was given to talk to other ranks with. REQUIRES: bind().
-  virtual Result<double> forward(const Batch& batch, const Pass& pass) = 0;
-  /// What the last forward pass expected, [size x loss_terms() x classes()]: the softmax of the
-  /// logits. REQUIRES: no backward pass since, which overwrites them.
+  /// Copies to the model what forward() reads of the batch, which then leaves that out (Pass::taken):
+  /// on a device forward may be captured in a graph, which cannot know the next batch.
+  virtual void take(const Batch& batch, const Pass& pass) = 0;
+  /// Adds the sum of the batch's loss terms to *loss; keeps what backward needs. REQUIRES: bind().
+  virtual Status forward(const Batch& batch, const Pass& pass, double* loss) = 0;
+  /// What the last forward pass expected, the softmax of the logits: [size x loss_terms()] rows of
+  /// classes() numbers, without gaps on the host, each beginning at a multiple of 128 bytes on a
+  /// device. REQUIRES: the pass did not train (on a device, whose training pass leaves the logits'
+  /// gradient), or no backward pass since (on the host).
   virtual const T* probabilities() const = 0;
+  /// Adds to *correct how many of the batch's targets were the likeliest class; the first of several
+  /// that are equally likely counts, and none where that is not finite. REQUIRES: the same batch was
+  /// just forwarded in a pass that does not train.
+  virtual Status count_correct(const Batch& batch, double* correct) = 0;
   /// Writes scale * d(loss sum)/d(parameter), or adds it when `accumulate`. REQUIRES: the same
   /// batch was just forwarded in a training pass.
-  virtual Status backward(const Batch& batch, const Pass& pass, T scale, bool accumulate,
+  virtual Status backward(const Batch& batch, const Pass& pass, double scale, bool accumulate,
                           BackwardListener& listener) = 0;
 };
 

@@ -2,25 +2,9 @@
 #include "trainer/optim/loss_scaler.hpp"
 
 #include <cmath>
-#include <limits>
 #include <string>
 
 namespace rondo::trainer {
-
-bool LossScaler::update(bool finite) {
-  if (!finite) {
-    const float smaller = state_.scale * options_.backoff;
-    if (smaller >= std::numeric_limits<float>::min()) state_.scale = smaller;
-    state_.good_steps = 0;
-    ++state_.skipped_steps;
-    return false;
-  }
-  if (++state_.good_steps < options_.growth_interval) return true;
-  const float larger = state_.scale * options_.growth;
-  if (std::isfinite(larger)) state_.scale = larger;
-  state_.good_steps = 0;
-  return true;
-}
 
 Status LossScaler::restore(const LossScalerState& state) {
   const bool usable = std::isfinite(state.scale) && state.scale > 0;

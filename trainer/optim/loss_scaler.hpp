@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "rondo/status.hpp"
 
@@ -25,6 +26,23 @@ struct LossScalerState {
   bool operator==(const LossScalerState&) const = default;
 };
 
+/// LossScaler::update(), also on a device.
+constexpr bool update_scaler(const LossScalerOptions& options, LossScalerState& state,
+                             bool finite) {
+  if (!finite) {
+    const float smaller = state.scale * options.backoff;
+    if (smaller >= std::numeric_limits<float>::min()) state.scale = smaller;
+    state.good_steps = 0;
+    ++state.skipped_steps;
+    return false;
+  }
+  if (++state.good_steps < options.growth_interval) return true;
+  const float larger = state.scale * options.growth;
+  if (larger <= std::numeric_limits<float>::max()) state.scale = larger;
+  state.good_steps = 0;
+  return true;
+}
+
 class LossScaler {
  public:
   explicit LossScaler(const LossScalerOptions& options = {})
@@ -36,7 +54,7 @@ class LossScaler {
   /// Ends a step. `finite`: whether all gradients, of all ranks, were finite; all ranks must say
   /// the same. Returns whether the optimizer makes the step. The scale grows to no infinity and,
   /// other than PyTorch's, shrinks to no zero, by which gradients could not be divided.
-  bool update(bool finite);
+  bool update(bool finite) { return update_scaler(options_, state_, finite); }
 
   const LossScalerState& state() const { return state_; }
   /// An error, and no change, where a state is one that no scaler with these options reaches.

@@ -2,8 +2,6 @@
 // optimizer.hpp.
 #include "trainer/optim/optimizer.hpp"
 
-#include <cmath>
-
 #include "trainer/optim/simd.hpp"
 #include "trainer/optim/state_array.hpp"
 
@@ -52,16 +50,7 @@ class AdamW : public Optimizer<T> {
       : options_(options), mean_(count), square_(count) {}
 
   void begin_step(double rate) override {
-    const double step = static_cast<double>(++this->steps_);
-    const double first_correction = 1 - std::pow(options_.beta1, step);
-    const double second_correction = 1 - std::pow(options_.beta2, step);
-    factors_ = {.keep = static_cast<T>(1 - rate * options_.weight_decay),
-                .first_weight = static_cast<T>(1 - options_.beta1),
-                .second_keep = static_cast<T>(options_.beta2),
-                .second_weight = static_cast<T>(1 - options_.beta2),
-                .second_correction_root = static_cast<T>(std::sqrt(second_correction)),
-                .epsilon = static_cast<T>(options_.epsilon),
-                .step_size = static_cast<T>(rate / first_correction)};
+    factors_ = adamw_factors<T>(options_, ++this->steps_, rate);
   }
 
   void update(size_t begin, size_t end, bool decays, T* gradients, T* parameters) override {

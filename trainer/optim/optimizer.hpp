@@ -6,6 +6,7 @@
 // the global step here, which is the nearer to 1.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +14,9 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "kernels/device_code.hpp"
+#include "trainer/optim/simd.hpp"
 
 namespace rondo::trainer {
 
@@ -31,6 +35,24 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
 };
+
+/// Of step `step`, counted from 1, at this learning rate, where weights decay.
+template <class T>
+RONDO_DEVICE simd::AdamWFactors<T> adamw_factors(const AdamWOptions& options, uint64_t step,
+                                                 double rate) {
+  using std::pow;
+  using std::sqrt;
+  const auto power = static_cast<double>(step);
+  const double first_correction = 1 - pow(options.beta1, power);
+  const double second_correction = 1 - pow(options.beta2, power);
+  return {.keep = static_cast<T>(1 - rate * options.weight_decay),
+          .first_weight = static_cast<T>(1 - options.beta1),
+          .second_keep = static_cast<T>(options.beta2),
+          .second_weight = static_cast<T>(1 - options.beta2),
+          .second_correction_root = static_cast<T>(sqrt(second_correction)),
+          .epsilon = static_cast<T>(options.epsilon),
+          .step_size = static_cast<T>(rate / first_correction)};
+}
 
 using OptimizerOptions = std::variant<SgdOptions, AdamWOptions>;
 

@@ -10,7 +10,6 @@
 #include "trainer/optim/gradients.hpp"
 
 namespace rondo::trainer {
-namespace {
 
 std::vector<DdpTensor> tensors_of(const std::vector<Parameter>& parameters) {
   std::vector<DdpTensor> tensors;
@@ -44,8 +43,6 @@ OptimizerOptions optimizer_options(const TrainOptions& options) {
   if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
   return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
 }
-
-}  // namespace
 
 template <class T>
 Result<Weights<T>> Weights<T>::create(Model<T>& model, Communicator& communicator,

@@ -21,6 +21,11 @@ constexpr DataType type_of() {
   return sizeof(T) == 8 ? DataType::kFloat64 : DataType::kFloat32;
 }
 
+/// The optimizer's, and the reducer's, of a run.
+OptimizerOptions optimizer_options(const TrainOptions& options);
+DdpOptions ddp_options(const TrainOptions& options);
+std::vector<DdpTensor> tensors_of(const std::vector<Parameter>& parameters);
+
 /// What became of a step's update.
 struct Update {
   bool made = false;  // false: gradients that are not finite; the loss scale has shrunk

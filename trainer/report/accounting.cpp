@@ -104,24 +104,24 @@ Json to_json(const BucketMedians& b) {
           {"transfer_ms", b.transfer_ms}, {"hidden_ms", b.hidden_ms}, {"exposed_ms", b.exposed_ms}};
 }
 
-Json whole_step(const Evidence& e) {
-  const double disturbed_ms = e.measured.compute_ms();
-  double compute_ms = disturbed_ms, cost_ms = e.all.gathers_ms();
-  for (const double bucket_ms : e.all.costs_ms) cost_ms += bucket_ms;
+/// A step's times, and what the run itself shows of communication.
+struct StepEvidence {
+  double measured_ms, disturbed_ms, optimizer_ms;
+  double costs_ms, gathers_ms;
+  const ControlTimes& control;
+};
+
+Json whole_step(const StepEvidence& e) {
+  double compute_ms = e.disturbed_ms, cost_ms = e.costs_ms + e.gathers_ms;
   Json contention;
   if (e.control.steps > 0) {
-    compute_ms = e.control.pass_ms + e.measured.optimizer_ms();
-    cost_ms = e.control.cost_ms + e.all.gathers_ms();
-    contention = compute_ms > 0 ? disturbed_ms / compute_ms - 1 : 0.0;
+    compute_ms = e.control.pass_ms + e.optimizer_ms;
+    cost_ms = e.control.cost_ms + e.gathers_ms;
+    contention = compute_ms > 0 ? e.disturbed_ms / compute_ms - 1 : 0.0;
   }
-  const double sum_ms = compute_ms + cost_ms;
-  const double max_ms = std::max(compute_ms, cost_ms);
-  return {{"compute_ms", compute_ms},
-          {"cost_ms", cost_ms},
-          {"sum_ms", sum_ms},
-          {"max_ms", max_ms},
-          {"measured_ms", e.measured.step_ms()},
-          {"contention", std::move(contention)},
+  return {{"compute_ms", compute_ms},        {"cost_ms", cost_ms},
+          {"sum_ms", compute_ms + cost_ms},  {"max_ms", std::max(compute_ms, cost_ms)},
+          {"measured_ms", e.measured_ms},    {"contention", std::move(contention)},
           {"control_steps", e.control.steps}};
 }
 
@@ -291,7 +291,13 @@ void account(const Evidence& e, Json& summary) {
   summary["gradients"] = gradients_of(e);
   summary["backward_ms"] = e.measured.backward_ms();
   summary["update_ms"] = e.updates_along ? e.measured.optimizer_ms() : 0;
-  summary["accounting"] = whole_step(e);
+  summary["accounting"] =
+      whole_step({.measured_ms = e.measured.step_ms(),
+                  .disturbed_ms = e.measured.compute_ms(),
+                  .optimizer_ms = e.measured.optimizer_ms(),
+                  .costs_ms = std::accumulate(e.all.costs_ms.begin(), e.all.costs_ms.end(), 0.0),
+                  .gathers_ms = e.all.gathers_ms(),
+                  .control = e.control});
   summary["last_rank"] = {{"rank", e.all.lateness.rank},
                           {"share", e.all.lateness.share},
                           {"late_ms", e.all.lateness.late_ms},
@@ -299,6 +305,16 @@ void account(const Evidence& e, Json& summary) {
   summary["measured_over_predicted"] = prices.ratio();
   summary["diagnosis"] = diagnose(observed);
   if (!suggestion.sentence.empty()) summary["suggestion"] = suggestion.sentence;
+}
+
+void account_on_device(const ControlTimes& control, double optimizer_ms, Json& summary) {
+  summary["accounting"] = whole_step(
+      {.measured_ms = summary["step_ms"].get<double>() - summary["data_wait_ms"].get<double>(),
+       .disturbed_ms = summary["compute_ms"],
+       .optimizer_ms = optimizer_ms,
+       .costs_ms = 0,
+       .gathers_ms = 0,
+       .control = control});
 }
 
 }  // namespace rondo::trainer

@@ -63,4 +63,9 @@ Result<AllRanks> compare_ranks(Communicator& communicator, const Measurements& m
 /// Adds to rank 0's summary. REQUIRES: at least one step was made.
 void account(const Evidence& evidence, nlohmann::ordered_json& summary);
 
+/// Adds, of a run on a device, the step as a whole, to which the summary's own times and a control
+/// run are enough. REQUIRES: control.steps > 0; at least one step was made.
+void account_on_device(const ControlTimes& control, double optimizer_ms,
+                       nlohmann::ordered_json& summary);
+
 }  // namespace rondo::trainer

@@ -42,7 +42,10 @@ BytesFormula bytes_formula(const RunFacts& facts) {
   const bool clips = facts.options.clip > 0;
   size_t norm_bytes = 0;
   if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {
-    norm_bytes = sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
+    // A device adds up the squares of what it owns before they travel.
+    norm_bytes = facts.options.on_gpu()
+                     ? sizeof(double)
+                     : sizeof(double) * (1 + (clips ? norm_blocks(facts.ddp) : 0));
   }
   constexpr size_t loss_bytes = 2 * sizeof(double);      // and whether to stop
   constexpr size_t header_bytes = 4 * sizeof(uint64_t);  // from every rank to every other
@@ -114,7 +117,10 @@ void announce(const RunFacts& facts) {
     spdlog::info("MiB of the optimizer: {} on each rank; with --zero 1 about {}",
                  mib(facts.sizes.optimizer_bytes), mib(facts.sizes.optimizer_bytes / facts.ranks));
   }
-  spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(), o.threads);
+  if (!o.on_gpu()) {
+    spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(),
+                 o.threads);
+  }
   announce_buckets(facts);
   if (facts.shares_cores()) {
     spdlog::info("{} on {} cores: ranks take turns, and times include waits for a turn",

@@ -1,8 +1,6 @@
 // See timeline.hpp.
 #include "trainer/report/timeline.hpp"
 
-#include "trainer/base/clock.hpp"
-
 namespace rondo::trainer {
 namespace {
 
@@ -54,13 +52,12 @@ void Timeline::updated(size_t bucket, int64_t begin_ns, int64_t end_ns) {
   trace_.span(kComputeLane, (*updates_)[bucket], step_, begin_ns, end_ns);
 }
 
-void Timeline::layer_begins(Direction direction, int layer) {
+void Timeline::layer_begins(Direction direction, int layer, int64_t ns) {
   if (!on_) return;
-  const int64_t now = now_ns();
-  if (layer_ != nullptr) trace_.span(kComputeLane, *layer_, step_, layer_begin_ns_, now);
+  if (layer_ != nullptr) trace_.span(kComputeLane, *layer_, step_, layer_begin_ns_, ns);
   layer_ = layer < 0 ? nullptr
                      : &(*layers_)[2 * static_cast<size_t>(layer) + static_cast<size_t>(direction)];
-  layer_begin_ns_ = now;
+  layer_begin_ns_ = ns;
 }
 
 void Timeline::add(size_t lane, const std::string& name, uint64_t step, const Work::Times& times) {
@@ -68,10 +65,13 @@ void Timeline::add(size_t lane, const std::string& name, uint64_t step, const Wo
   trace_.span(lane, name, step, times.started_ns, times.ended_ns);
 }
 
-void Timeline::communicated(const Work::Times& headers, const Work::Times& loss,
-                            const std::vector<DdpBucketTimes>& buckets) {
+void Timeline::exchanged_headers(const Work::Times& headers) {
   add(kHeaderLane, kHeaders, step_, headers);
-  add(kLossLane, kLoss, step_, loss);
+}
+
+void Timeline::exchanged_loss(const Work::Times& loss) { add(kLossLane, kLoss, step_, loss); }
+
+void Timeline::communicated(const std::vector<DdpBucketTimes>& buckets) {
   for (size_t b = 0; b < buckets.size(); ++b) {
     trace_.span(kFirstBucketLane + b, kWaits, step_, buckets[b].ready_ns,
                 buckets[b].work.issued_ns);

@@ -29,11 +29,12 @@ class Timeline {
   /// This bucket's part of the optimizer's work.
   void updated(size_t bucket, int64_t begin_ns, int64_t end_ns);
   enum class Direction : uint8_t { kForward, kBackward };
-  /// The pass turns to this layer, which ends the one before; -1: it has ended.
-  void layer_begins(Direction direction, int layer);
+  /// The pass turns to this layer at that time, which ends the one before; -1: it has ended.
+  void layer_begins(Direction direction, int layer, int64_t ns);
   /// Of the step that has ended.
-  void communicated(const Work::Times& headers, const Work::Times& loss,
-                    const std::vector<DdpBucketTimes>& buckets);
+  void exchanged_headers(const Work::Times& headers);
+  void exchanged_loss(const Work::Times& loss);
+  void communicated(const std::vector<DdpBucketTimes>& buckets);
   /// Of the parameters that this step's update sent round (ZeRO-1), and the wait for them, which is
   /// in the next step.
   void gathered(uint64_t step, int64_t wait_begin_ns, int64_t wait_end_ns,

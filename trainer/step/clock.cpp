@@ -28,7 +28,8 @@ void StepClock::use_layout() {
 
 void StepClock::turns_to(StepPhase phase) {
   if (phase_ == StepPhase::kForward) forward_begins(-1);
-  if (phase_ == StepPhase::kBackward) timeline_.layer_begins(Timeline::Direction::kBackward, -1);
+  if (phase_ == StepPhase::kBackward)
+    timeline_.layer_begins(Timeline::Direction::kBackward, -1, now_ns());
   const int64_t now = now_ns();
   switch (phase_) {
     case StepPhase::kHeaders:
@@ -61,11 +62,11 @@ BackwardListener& StepClock::beside(BackwardListener& next) {
 }
 
 void StepClock::forward_begins(int layer) {
-  timeline_.layer_begins(Timeline::Direction::kForward, layer);
+  timeline_.layer_begins(Timeline::Direction::kForward, layer, now_ns());
 }
 
 void StepClock::layer_begins(int layer) {
-  timeline_.layer_begins(Timeline::Direction::kBackward, layer);
+  timeline_.layer_begins(Timeline::Direction::kBackward, layer, now_ns());
   next_->layer_begins(layer);
 }
 
@@ -101,7 +102,9 @@ StepTimes StepClock::step_ends(const Work::Times& loss, bool updated,
   for (const Interval& wait : step_.waits) {
     timeline_.computed(Timeline::Activity::kWait, wait.begin_ns, wait.end_ns);
   }
-  timeline_.communicated(ddp_.header_times(), loss, ddp_.times());
+  timeline_.exchanged_headers(ddp_.header_times());
+  timeline_.exchanged_loss(loss);
+  timeline_.communicated(ddp_.times());
   // With overlap the first bucket's turn waits for the headers, and backward with it.
   const DdpBucketTimes& first = ddp_.times().front();
   if (first.work.issued_ns < step_.backward_end_ns) {

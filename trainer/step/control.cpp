@@ -4,35 +4,10 @@
 #include <algorithm>
 
 #include "trainer/base/clock.hpp"
-#include "trainer/data/loader.hpp"
 #include "trainer/report/report.hpp"
 
 namespace rondo::trainer {
 namespace {
-
-/// Keeps what a backward pass reports, to report it after the pass.
-class BackwardNotes : public BackwardListener {
- public:
-  void layer_begins(int /*layer*/) override {}
-  void gradient_ready(int parameter, size_t count) override {
-    ready_.push_back({static_cast<size_t>(parameter), count});
-  }
-  void gradient_skipped(int parameter) override {
-    skipped_.push_back(static_cast<size_t>(parameter));
-  }
-  void forget() {
-    ready_.clear();
-    skipped_.clear();
-  }
-  void tell(DistributedDataParallel& ddp) const {
-    for (const auto& [tensor, count] : ready_) ddp.gradient_ready(tensor, count);
-    for (const size_t tensor : skipped_) ddp.gradient_skipped(tensor);
-  }
-
- private:
-  std::vector<std::pair<size_t, size_t>> ready_;
-  std::vector<size_t> skipped_;
-};
 
 template <class T>
 class Control {
@@ -41,16 +16,9 @@ class Control {
       : p_(parts), ddp_(parts.weights.ddp()), adds_(!ddp_.is_sharded()), batch_(batch) {}
 
   Result<ControlTimes> run() {
-    std::vector<double> pass_ms, cost_ms;
-    for (uint64_t i = 0; i <= p_.options.control_steps; ++i) {
-      const double alone = RONDO_TRY(compute());
-      const double reduced = RONDO_TRY(compute_then_reduce());
-      if (i == 0) continue;  // first touches, plans
-      pass_ms.push_back(alone);
-      cost_ms.push_back(reduced);
-    }
-    return ControlTimes{
-        .steps = p_.options.control_steps, .pass_ms = median(pass_ms), .cost_ms = median(cost_ms)};
+    return control_rounds(
+        p_.options.control_steps, [this] { return compute(); },
+        [this] { return compute_then_reduce(); });
   }
 
  private:
@@ -61,10 +29,11 @@ class Control {
     const int64_t begin_ns = now_ns();
     const Pass pass{.training = true, .seed = p_.options.seed, .step = 0};
     for (uint64_t micro = 0; micro < p_.options.accum; ++micro) {
-      RONDO_TRY(p_.model.forward(batch_, pass).status());
+      double loss = 0;
+      RONDO_TRY(p_.model.forward(batch_, pass, &loss));
       notes_.forget();
-      RONDO_TRY(
-          p_.model.backward(batch_, pass, p_.weights.loss_scale(), adds_ || micro > 0, notes_));
+      RONDO_TRY(p_.model.backward(batch_, pass, double{p_.weights.loss_scale()}, adds_ || micro > 0,
+                                  notes_));
     }
     return ms_since(begin_ns);
   }
@@ -101,13 +70,33 @@ std::vector<std::vector<T>> copy_buffers(DistributedDataParallel& ddp) {
 
 }  // namespace
 
+Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,
+                                    const std::function<Result<double>()>& compute_then_reduce) {
+  std::vector<double> pass_ms, cost_ms;
+  for (uint64_t i = 0; i <= steps; ++i) {
+    const double alone = RONDO_TRY(compute());
+    const double reduced = RONDO_TRY(compute_then_reduce());
+    if (i == 0) continue;  // first touches, plans
+    pass_ms.push_back(alone);
+    cost_ms.push_back(reduced);
+  }
+  return ControlTimes{.steps = steps, .pass_ms = median(pass_ms), .cost_ms = median(cost_ms)};
+}
+
+Result<std::unique_ptr<Loader>> open_control_loader(const TrainOptions& options,
+                                                    const Dataset& data,
+                                                    const DistributedSampler& sampler) {
+  std::unique_ptr<Loader> loader =
+      RONDO_TRY(Loader::create(data, sampler, {.batch = options.batch}));
+  loader->start_epoch({});
+  return loader;
+}
+
 template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts) {
   if (parts.options.control_steps == 0) return ControlTimes{};
-  // Batches of its own: the loop's loader must not notice.
-  std::unique_ptr<Loader> loader =
-      RONDO_TRY(Loader::create(parts.data, parts.sampler, {.batch = parts.options.batch}));
-  loader->start_epoch({});
+  const std::unique_ptr<Loader> loader =
+      RONDO_TRY(open_control_loader(parts.options, parts.data, parts.sampler));
   const Batch batch = RONDO_TRY(loader->next());
 
   DistributedDataParallel& ddp = parts.weights.ddp();

@@ -3,10 +3,16 @@
 // It trains nothing: gradients are dropped, parameters and buffers are restored.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "rondo/communicator.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
+#include "trainer/data/loader.hpp"
 #include "trainer/models/model.hpp"
 #include "trainer/optim/weights.hpp"
 #include "trainer/report/accounting.hpp"
@@ -28,5 +34,39 @@ struct ControlParts {
 /// exchanges keeps its order.
 template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts);
+
+/// What this has in common with the control run of a device (device_control.hpp): the order of its
+/// passes, both of which return milliseconds; their batch; and when they report gradients.
+Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,
+                                    const std::function<Result<double>()>& compute_then_reduce);
+
+/// At its first batch, which is its next(): the loop's loader must not notice.
+Result<std::unique_ptr<Loader>> open_control_loader(const TrainOptions& options,
+                                                    const Dataset& data,
+                                                    const DistributedSampler& sampler);
+
+/// Keeps what a backward pass reports, to report it after the pass.
+class BackwardNotes : public BackwardListener {
+ public:
+  void layer_begins(int /*layer*/) override {}
+  void gradient_ready(int parameter, size_t count) override {
+    ready_.emplace_back(static_cast<size_t>(parameter), count);
+  }
+  void gradient_skipped(int parameter) override {
+    skipped_.push_back(static_cast<size_t>(parameter));
+  }
+  void forget() {
+    ready_.clear();
+    skipped_.clear();
+  }
+  void tell(DistributedDataParallel& ddp) const {
+    for (const auto& [tensor, count] : ready_) ddp.gradient_ready(tensor, count);
+    for (const size_t tensor : skipped_) ddp.gradient_skipped(tensor);
+  }
+
+ private:
+  std::vector<std::pair<size_t, size_t>> ready_;
+  std::vector<size_t> skipped_;
+};
 
 }  // namespace rondo::trainer

@@ -47,6 +47,13 @@ std::string ranks_in_words(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
+/// A message of a communicator whose ranks were `ranks` at the beginning of the run.
+std::string with_numbers(const std::string& message, const std::vector<int>& ranks) {
+  if (ranks.back() + 1 == static_cast<int>(ranks.size())) return message;
+  return fmt::format("{}; there ranks 0 to {} are the run's {}", message, ranks.size() - 1,
+                     ranks_in_words(ranks));
+}
+
 }  // namespace
 
 template <class T>
@@ -132,10 +139,11 @@ Survivors::Survivors(int ranks) : left_(static_cast<size_t>(ranks)) {
 }
 
 Status Survivors::shrink(Communicator& communicator, const Status& why, int least) {
+  const std::string reason = with_numbers(why.message(), left_);
   Result<Communicator> smaller = communicator.shrink(kPatience);
   if (!smaller.ok()) {
     return Status(smaller.status().code(),
-                  fmt::format("{}; the ranks that are left do not meet: {}", why.message(),
+                  fmt::format("{}; the ranks that are left do not meet: {}", reason,
                               smaller.status().message()));
   }
   std::vector<int> left, dead = left_;
@@ -145,18 +153,18 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
   std::erase_if(dead, [&](int rank) { return std::ranges::find(left, rank) != left.end(); });
   communicator = std::move(*smaller);
   left_ = std::move(left);
-  if (dead.empty()) return Status(Code::kUnavailable, why.message() + "; but no rank has died");
+  if (dead.empty()) return Status(Code::kUnavailable, reason + "; but no rank has died");
   if (std::exchange(goes_on_, false)) deaths_.push_back({.ranks = {}, .after_step = 0, .left = 0});
   // One entry for all that die before the run goes on.
   Death& death = deaths_.back();
   death.ranks.insert(death.ranks.end(), dead.begin(), dead.end());
   std::ranges::sort(death.ranks);
   death.left = static_cast<int>(left_.size());
-  why_ = why.message();
+  why_ = reason;
   if (communicator.size() >= least) return {};
   return Status(Code::kUnavailable, fmt::format("{}; {} of the ranks are left, fewer than "
                                                 "--min-ranks {}",
-                                                why.message(), communicator.size(), least));
+                                                reason, communicator.size(), least));
 }
 
 void Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {

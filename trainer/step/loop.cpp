@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/checkpointing.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
 #include "trainer/optim/sharding.hpp"
+#include "trainer/step/buckets.hpp"
 #include "trainer/step/evaluate.hpp"
 #include "trainer/step/ranks.hpp"
 #include "trainer/step/setup.hpp"
@@ -138,18 +139,21 @@ bool has_ended(const Run<T>& run) {
 
 /// Takes what a step has made into account; rank 0 reports it.
 template <class T>
-Status record(Run<T>& run, const StepResult& made, uint64_t epoch, double rate) {
+Status record(Run<T>& run, const StepReport& made) {
+  RONDO_CHECK(!run.unreported.empty() && run.unreported.front().number == made.number);
+  const typename Run<T>::Made step = run.unreported.front();
+  run.unreported.pop_front();
   if (!std::isfinite(made.loss)) {
     return Status(Code::kInvalidArgument,
                   fmt::format("the loss became {} in step {}: lower --lr, now {}",
                               std::isnan(made.loss) ? std::abs(made.loss) : made.loss,  // no "-nan"
-                              run.step, run.options.lr));
+                              step.number, run.options.lr));
   }
   if (!run.report) return {};
-  run.report->add({.step = run.step,
-                   .epoch = epoch,
+  run.report->add({.step = step.number,
+                   .epoch = step.epoch,
                    .loss = made.loss,
-                   .lr = rate,
+                   .lr = step.rate,
                    .samples_per_s = static_cast<double>(made.samples) * 1e3 / made.times.step_ms,
                    .times = made.times,
                    .gradient_norm = made.update.norm,
@@ -157,24 +161,26 @@ Status record(Run<T>& run, const StepResult& made, uint64_t epoch, double rate) 
   return {};
 }
 
+/// Until every step that was made is reported, and nothing of them is under way. The report first:
+/// it knows of ranks that have died.
+template <class T>
+Status await(Run<T>& run, const Strategy& strategy) {
+  if (strategy.last_report) {
+    const std::optional<StepReport> last = RONDO_TRY(strategy.last_report());
+    if (last) RONDO_TRY(record(run, *last));
+  }
+  return strategy.await();
+}
+
 template <class T>
 Status save(Run<T>& run, const Strategy& strategy) {
   if (run.options.checkpoint_dir.empty() || run.step == run.loaded) return {};
   RONDO_TRY(strategy.await());
+  if (strategy.fetch) RONDO_TRY(strategy.fetch());
   const TrainingProgress progress{
       .found = true, .step = run.step, .position = run.samples.position(), .buffers = {}};
   return checkpoint(run.options, run.communicator, progress, run.schedule, run.data.facts(),
-                    run.plans, run.weights);
-}
-
-/// A run that goes on, and one that resumes here, have the same buckets, and so the same bits.
-template <class T>
-Status settle_buckets(Run<T>& run) {
-  DistributedDataParallel& ddp = run.weights.ddp();
-  if (!ddp.relayout().pending) return {};
-  RONDO_TRY(ddp.settle_buckets());
-  run.plans = plan_buckets(run.communicator, ddp, run.options.wire_type());
-  return {};
+                    buckets_of(run.ddp(), run.plans), run.weights);
 }
 
 template <class T>
@@ -211,11 +217,10 @@ Result<End> compare(Run<T>& run, uint64_t sent) {
 
 template <class T>
 RunFacts Run<T>::facts() const {
-  const DistributedDataParallel& ddp = weights.ddp();
   const size_t arrays = weights.optimizer().state().size();
   return {.options = options,
           .data = data.facts(),
-          .ddp = ddp,
+          .ddp = ddp(),
           .plans = plans,
           .ranks = ranks(),
           .cores = cores,
@@ -225,11 +230,26 @@ RunFacts Run<T>::facts() const {
           .first_step = first_step,
           .interrupted = stopped && step < last_step,
           .deaths = survivors.deaths(),
-          .sizes = {.optimizer_bytes = arrays * ddp.parameter_elements() * sizeof(T),
-                    .own_optimizer_bytes = arrays * own_elements(ddp) * sizeof(T),
+          .sizes = {.optimizer_bytes = arrays * ddp().parameter_elements() * sizeof(T),
+                    .own_optimizer_bytes = arrays * own_elements(ddp()) * sizeof(T),
                     .activation_bytes = model.activation_bytes(),
                     .gemm_operations = model.gemm_operations(),
                     .readers = readers}};
+}
+
+template <class T>
+uint64_t Run<T>::bytes_sent() const {
+  return communicator.stats().bytes_sent + uncounted_bytes +
+         (on_device != nullptr ? on_device->stats().bytes_sent : 0);
+}
+
+Status require_same_parameters(const End& end) {
+  for (size_t r = 1; r < end.hashes.size(); ++r) {
+    if (end.hashes[r] == end.hashes[0]) continue;
+    return Status(Code::kMismatch, "after the last step rank " + std::to_string(r) +
+                                       " holds other parameters than rank 0: this is a bug");
+  }
+  return {};
 }
 
 template <class T>
@@ -245,7 +265,7 @@ template <class T>
 Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   const TrainOptions& o = run.options;
   RONDO_TRY(agree(run));
-  uint64_t sent_before = run.communicator.stats().bytes_sent;
+  uint64_t sent_before = run.bytes_sent();
   if (run.reports() && has_ended(run) && !run.survivors.has_lost()) {
     spdlog::warn(
         "nothing to do: '{}' holds step {}, and {} ends there", o.checkpoint_dir, run.step,
@@ -256,14 +276,14 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   const auto pause = [&]() -> Status {
     const bool saves = is_due(o.checkpoint_every), validates = is_due(o.validate_every);
     if (has_ended(run) || (!saves && !validates)) return {};
-    RONDO_TRY(strategy.await());
-    const uint64_t steps_sent = run.communicator.stats().bytes_sent;
+    RONDO_TRY(await(run, strategy));
+    const uint64_t steps_sent = run.bytes_sent();
     if (saves) {
       RONDO_TRY(settle_buckets(run));
       RONDO_TRY(save(run, strategy));
     }
     if (validates) RONDO_TRY(validate(run, strategy));
-    sent_before += run.communicator.stats().bytes_sent - steps_sent;
+    sent_before += run.bytes_sent() - steps_sent;
     return {};
   };
   // What ranks died in, perhaps.
@@ -273,20 +293,22 @@ Result<End> make_steps(Run<T>& run, const Strategy& strategy) {
   while (!has_ended(run)) {
     const double rate = learning_rate(run.schedule, run.step + 1);
     const StepResult made = RONDO_TRY(strategy.step(run.step + 1, rate));
-    const uint64_t steps_sent = run.communicator.stats().bytes_sent;
+    const uint64_t steps_sent = run.bytes_sent();
     const uint64_t epoch = run.samples.epoch();
     if (made.samples > 0) ++run.step;
     if (made.epoch_ended) run.samples.begin_epoch(epoch + 1);
     RONDO_TRY(agree(run));
     // With --zero 1, which has no agreed state, parameters of the step still travel.
-    if (run.agreed != nullptr) sent_before += run.communicator.stats().bytes_sent - steps_sent;
-    if (made.samples > 0) RONDO_TRY(record(run, made, epoch, rate));
+    if (run.agreed != nullptr) sent_before += run.bytes_sent() - steps_sent;
+    if (made.samples > 0) run.unreported.push_back({run.step, epoch, rate});
+    if (made.report) RONDO_TRY(record(run, *made.report));
     run.stopped = made.stops && !is_complete(run);  // after the last step there is nothing to stop
     if (made.samples > 0) RONDO_TRY(pause());
   }
-  RONDO_TRY(strategy.await());
-  const uint64_t sent = run.communicator.stats().bytes_sent - sent_before;
+  RONDO_TRY(await(run, strategy));
+  const uint64_t sent = run.bytes_sent() - sent_before;
   RONDO_TRY(save(run, strategy));
+  if (strategy.fetch) RONDO_TRY(strategy.fetch());
   if (run.stopped) return compare(run, sent);
   RONDO_TRY(validate(run, strategy));
   if (!o.save_weights.empty()) {

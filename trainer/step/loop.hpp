@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -34,6 +35,11 @@ struct Run {
   AgreedState<T>* agreed = nullptr;  // null: none is kept
 
   std::vector<Plan> plans = {};  // of each bucket: the strategy's
+  // Where gradients travel on a device: whose buckets, and by what. Null: the weights', by
+  // `communicator`.
+  DistributedDataParallel* device_ddp = nullptr;
+  const Communicator* on_device = nullptr;
+  uint64_t uncounted_bytes = 0;  // that it has sent in replayed graphs
   size_t readers = 0;            // threads that read ahead: the strategy's
 
   ScheduleOptions schedule = {};
@@ -44,10 +50,20 @@ struct Run {
   uint64_t loaded = 0;     // the step of the checkpoint that it began with: not to be saved again
   bool begun = false;      // before ranks died it had made a step
   bool stopped = false;    // the ranks have agreed to end it
+  struct Made {            // a step that has not been reported
+    uint64_t number, epoch;
+    double rate;
+  };
+  std::deque<Made> unreported = {};
 
   bool reports() const { return communicator.rank() == 0; }
   uint64_t ranks() const { return static_cast<uint64_t>(communicator.size()); }
+  /// In whose buckets gradients travel.
+  DistributedDataParallel& ddp() const {
+    return device_ddp != nullptr ? *device_ddp : weights.ddp();
+  }
   RunFacts facts() const;
+  uint64_t bytes_sent() const;  // by this rank so far
 };
 
 /// What a strategy makes a run of. Every rank makes the same calls.
@@ -56,8 +72,12 @@ struct Strategy {
   std::function<Result<StepResult>(uint64_t number, double rate)> step;
   /// Waits for what the last step has left under way.
   std::function<Status()> await;
+  /// Where reports come late: waits for that of the last step, unless step() has returned it.
+  std::function<Result<std::optional<StepReport>>()> last_report = nullptr;
   /// Makes parameters and buffers what every rank may evaluate with.
   std::function<Status()> settle;
+  /// Where they are not in Run::weights: brings them there, with the optimizer's state. Collective.
+  std::function<Status()> fetch = nullptr;
 };
 
 /// What all ranks know at the end.
@@ -65,6 +85,9 @@ struct End {
   std::vector<uint64_t> hashes;      // of each rank's parameters
   std::vector<uint64_t> bytes_sent;  // by each rank, per step
 };
+
+/// kMismatch: ranks hold other parameters, which would be a bug.
+Status require_same_parameters(const End& end);
 
 /// Everything before the first step: parameters from a checkpoint, a file of weights, or the seed;
 /// how many steps there will be; and rank 0's report.

@@ -8,9 +8,6 @@
 #include <utility>
 
 #include "trainer/data/corpus.hpp"
-#include "trainer/models/cnn.hpp"
-#include "trainer/models/gpt.hpp"
-#include "trainer/models/mlp.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -48,38 +45,45 @@ Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const st
   return open_dataset(kind_of(options), where, wanted_shape(options));
 }
 
+MlpShape mlp_shape(const TrainOptions& options) {
+  return {.layers = options.layers, .width = options.width, .batch = options.batch};
+}
+
+GptShape gpt_shape(const TrainOptions& options) {
+  return {.layers = options.layers,
+          .width = options.width,
+          .heads = options.heads,
+          .context = options.context,
+          .vocabulary = options.vocabulary,
+          .batch = options.batch,
+          .dropout = options.dropout,
+          .layer_drop = options.layer_drop,
+          .split_tied = !options.no_split_tied};
+}
+
+CnnShape cnn_shape(const TrainOptions& options, const SampleShape& shape) {
+  return {.layers = options.layers,
+          .width = options.width,
+          .channels = shape.channels,
+          .height = shape.height,
+          .width_pixels = shape.width,
+          .classes = options.classes,
+          .batch = options.batch,
+          .synchronized = options.sync_batch_norm};
+}
+
 template <class T>
 std::unique_ptr<Model<T>> make_model(const TrainOptions& options, const SampleShape& shape,
                                      Communicator* statistics) {
-  if (options.model == "gpt") {
-    return make_gpt<T>({.layers = options.layers,
-                        .width = options.width,
-                        .heads = options.heads,
-                        .context = options.context,
-                        .vocabulary = options.vocabulary,
-                        .batch = options.batch,
-                        .dropout = options.dropout,
-                        .layer_drop = options.layer_drop,
-                        .split_tied = !options.no_split_tied});
+  if (options.model == "gpt") return make_gpt<T>(gpt_shape(options));
+  if (options.model == "mlp") return make_mlp<T>(mlp_shape(options));
+  SumOverRanks sum;
+  if (statistics != nullptr) {
+    sum = [statistics](double* values, size_t count) {
+      return statistics->all_reduce(values, values, count, DataType::kFloat64);
+    };
   }
-  if (options.model == "cnn") {
-    SumOverRanks sum;
-    if (statistics != nullptr) {
-      sum = [statistics](double* values, size_t count) {
-        return statistics->all_reduce(values, values, count, DataType::kFloat64);
-      };
-    }
-    return make_cnn<T>({.layers = options.layers,
-                        .width = options.width,
-                        .channels = shape.channels,
-                        .height = shape.height,
-                        .width_pixels = shape.width,
-                        .classes = options.classes,
-                        .batch = options.batch,
-                        .synchronized = statistics != nullptr},
-                       std::move(sum));
-  }
-  return make_mlp<T>({.layers = options.layers, .width = options.width, .batch = options.batch});
+  return make_cnn<T>(cnn_shape(options, shape), std::move(sum));
 }
 
 template std::unique_ptr<Model<float>> make_model(const TrainOptions&, const SampleShape&,

@@ -7,6 +7,9 @@
 #include "rondo/communicator.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
+#include "trainer/models/cnn.hpp"
+#include "trainer/models/gpt.hpp"
+#include "trainer/models/mlp.hpp"
 #include "trainer/models/model.hpp"
 #include "trainer/optim/schedule.hpp"
 
@@ -16,6 +19,11 @@ namespace rondo::trainer {
 /// path: default_text(), which rank 0 logs.
 Result<std::unique_ptr<Dataset>> open_data(const TrainOptions& options, const std::string& path,
                                            uint64_t rank);
+
+/// The models that options describe.
+MlpShape mlp_shape(const TrainOptions& options);
+GptShape gpt_shape(const TrainOptions& options);
+CnnShape cnn_shape(const TrainOptions& options, const SampleShape& shape);
 
 /// For samples of that shape. `statistics`: the communicator of synchronized batch norm, borrowed;
 /// null without it. Throws std::bad_alloc.

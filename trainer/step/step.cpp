@@ -57,9 +57,12 @@ Result<StepResult> TrainingStep<T>::run(uint64_t number, double rate) {
       .samples = all.loss_terms / model_.loss_terms(),
       .epoch_ended = all.epoch_ended,
       .stops = loss_.data()[kStops] > 0,
-      .loss = loss_.data()[kLoss] / static_cast<double>(all.loss_terms),
-      .update = made,
-      .times = clock_.step_ends(loss_work.times(), made.made, weights_.bucket_updates())};
+      .report = StepReport{
+          .number = number,
+          .samples = all.loss_terms / model_.loss_terms(),
+          .loss = loss_.data()[kLoss] / static_cast<double>(all.loss_terms),
+          .update = made,
+          .times = clock_.step_ends(loss_work.times(), made.made, weights_.bucket_updates())}};
 }
 
 /// Waits for the next micro-batch, then for the parameters.
@@ -78,16 +81,14 @@ Status TrainingStep<T>::read() {
 template <class T>
 Status TrainingStep<T>::forward(const Pass& pass) {
   clock_.turns_to(StepPhase::kForward);
-  const double loss = RONDO_TRY(model_.forward(batch_, pass));
-  loss_.data()[kOwnLoss] += loss;
-  return {};
+  return model_.forward(batch_, pass, &loss_.data()[kOwnLoss]);
 }
 
 template <class T>
 Status TrainingStep<T>::backward(const Pass& pass) {
   clock_.turns_to(StepPhase::kBackward);
   const bool adds = std::exchange(adds_, true);
-  return model_.backward(batch_, pass, weights_.loss_scale(), adds, clock_.beside(*this));
+  return model_.backward(batch_, pass, double{weights_.loss_scale()}, adds, clock_.beside(*this));
 }
 
 /// Ready: backward will not touch these elements again. The last gradient of a bucket starts the

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "rondo/communicator.hpp"
 #include "rondo/ddp.hpp"
@@ -15,14 +16,22 @@
 
 namespace rondo::trainer {
 
-/// What a step did, the same on every rank but for the times.
+/// What a step has found out, the same on every rank but for the times.
+struct StepReport {
+  uint64_t number = 0;   // of the step
+  uint64_t samples = 0;  // of all ranks
+  double loss = 0;       // mean over the global batch, before the update
+  Update update = {};
+  StepTimes times = {};
+};
+
+/// What the run needs to know before the next step, the same on every rank.
 struct StepResult {
   uint64_t samples = 0;      // of all ranks; 0: none had any, so only the epoch has ended
   bool epoch_ended = false;  // no rank has another batch
   bool stops = false;        // some rank is to stop, so all do after this step
-  double loss = 0;           // mean over the global batch, before the update
-  Update update = {};
-  StepTimes times = {};
+  /// Of this step; of an earlier one, or of none, where results arrive late (on a device).
+  std::optional<StepReport> report = {};
 };
 
 /// One thread. T is the type of arithmetic.

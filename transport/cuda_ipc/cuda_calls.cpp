@@ -3,11 +3,14 @@
 #include "transport/cuda_ipc/cuda_calls.hpp"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 
+#include "transport/cuda_ipc/driver.hpp"
+#include "transport/cuda_ipc/mapped_memory.hpp"
 #include "transport/cuda_ipc/nvml.hpp"
 
 namespace rondo::transport::cuda_ipc {
@@ -33,16 +36,10 @@ bool is_legacy(Stream stream) {
 constexpr uint64_t kLegacyIdentity = ~uint64_t{0};
 cudaEvent_t native_event(Event event) { return static_cast<cudaEvent_t>(event); }
 
-// The driver's function of that name, or null. The runtime has the library open.
-void* driver_function(const char* name) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  return driver == nullptr ? nullptr : dlsym(driver, name);
-}
-
 // What only the driver knows: 0 if it could be asked, as in its interface.
 int ask_driver(void* answer, int attribute, const std::byte* memory) {
   using Ask = int (*)(void* answer, int attribute, unsigned long long pointer);
-  static const Ask kAsk = reinterpret_cast<Ask>(driver_function("cuPointerGetAttribute"));
+  static const Ask kAsk = find_driver_function<Ask>("cuPointerGetAttribute");
   constexpr int kNoDriver = 100;
   return kAsk == nullptr ? kNoDriver
                          : kAsk(answer, attribute, reinterpret_cast<unsigned long long>(memory));
@@ -65,6 +62,43 @@ Result<Allocation> allocation_in(const std::byte* memory, int device) {
     return Status(Code::kSystem, "finding an allocation: the driver says " + std::to_string(code));
   }
   return found;
+}
+
+// What only the driver can do with a thread's stack of contexts. The runtime works on the current
+// context, whoever has made it so (cuda_runtime_api.h, "Interactions with the CUDA Driver API").
+struct ContextCalls {
+  template <class... Arguments>
+  using Call = int (*)(Arguments...);
+  Call<unsigned> start = find_driver_function<Call<unsigned>>("cuInit");
+  Call<int*, int> get = find_driver_function<Call<int*, int>>("cuDeviceGet");
+  Call<void**, int> retain = find_driver_function<Call<void**, int>>("cuDevicePrimaryCtxRetain");
+  Call<void*> push = find_driver_function<Call<void*>>("cuCtxPushCurrent_v2");
+  Call<void**> pop = find_driver_function<Call<void**>>("cuCtxPopCurrent_v2");
+  bool are_there =
+      start != nullptr && get != nullptr && retain != nullptr && push != nullptr && pop != nullptr;
+};
+const ContextCalls& contexts() {
+  static const ContextCalls kCalls;
+  return kCalls;
+}
+/// The context that the runtime uses for that device. Held until the process ends: the last one to
+/// let go of a context would destroy it, and nothing says that the runtime holds it as well.
+Result<void*> context_of(int device) {
+  static std::mutex mutex;
+  static auto* const known =
+      new std::map<int, void*>;  // leaked: the end of a program comes here, too
+  if (!contexts().are_there) {
+    return Status(Code::kSystem, "the driver has no calls for contexts");
+  }
+  const std::lock_guard lock(mutex);
+  if (const auto found = known->find(device); found != known->end()) return found->second;
+  int number = 0;
+  void* context = nullptr;
+  // Nothing says that the runtime has started the driver by now. Starting it again does nothing.
+  RONDO_TRY(driver_status(contexts().start(0), "starting the driver"));
+  RONDO_TRY(driver_status(contexts().get(&number, device), "finding a device"));
+  RONDO_TRY(driver_status(contexts().retain(&context, number), "opening a device"));
+  return known->emplace(device, context).first->second;
 }
 
 class RuntimeCalls final : public CudaCalls {
@@ -105,6 +139,14 @@ class RuntimeCalls final : public CudaCalls {
   }
   Status set_device(int device) override {
     return status_of(cudaSetDevice(device), "choosing a device");
+  }
+  Status enter_device(int device) override {
+    void* const context = RONDO_TRY(context_of(device));
+    return driver_status(contexts().push(context), "choosing a device");
+  }
+  Status leave_device() override {
+    void* context = nullptr;
+    return driver_status(contexts().pop(&context), "leaving a device");
   }
 
   Result<bool> can_access_peer(int device, int peer) override {
@@ -197,6 +239,23 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaIpcCloseMemHandle(memory), "closing a peer's device memory");
   }
 
+  Result<Allocation> piece_at(const std::byte* memory) override {
+    return mapped_memory::piece_at(memory);
+  }
+  Result<int> export_piece(const std::byte* memory) override {
+    return mapped_memory::export_piece(memory);
+  }
+  Result<std::byte*> reserve(size_t bytes) override { return mapped_memory::reserve(bytes); }
+  Status free_reserved(std::byte* memory, size_t bytes) override {
+    return mapped_memory::free_reserved(memory, bytes);
+  }
+  Status map_piece(std::byte* at, size_t bytes, int descriptor, int device) override {
+    return mapped_memory::map_piece(at, bytes, descriptor, device);
+  }
+  Status unmap_piece(std::byte* at, size_t bytes) override {
+    return mapped_memory::unmap_piece(at, bytes);
+  }
+
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     return status_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native_stream(stream)),
                      "copying");
@@ -233,7 +292,11 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaStreamSynchronize(native_stream(stream)), "waiting for a stream");
   }
   Status synchronize_device() override {
-    return status_of(cudaDeviceSynchronize(), "waiting for a device");
+    const cudaError_t code = cudaDeviceSynchronize();
+    Status status = status_of(code, "waiting for a device");
+    const bool captures =
+        code == cudaErrorStreamCaptureUnsupported || code == cudaErrorStreamCaptureInvalidated;
+    return captures ? Status(Code::kUnavailable, status.message()) : status;
   }
 
   Result<Event> create_event() override {
@@ -241,6 +304,17 @@ class RuntimeCalls final : public CudaCalls {
     const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     RONDO_TRY(status_of(code, "creating an event"));
     return Event{event};
+  }
+  Result<Event> create_timed_event() override {
+    cudaEvent_t event = nullptr;
+    RONDO_TRY(status_of(cudaEventCreate(&event), "creating an event that takes time down"));
+    return Event{event};
+  }
+  Result<float> elapsed_ms(Event from, Event to) override {
+    float ms = 0;
+    const cudaError_t code = cudaEventElapsedTime(&ms, native_event(from), native_event(to));
+    RONDO_TRY(status_of(code, "asking for the time between two events"));
+    return ms;
   }
   Status destroy_event(Event event) override {
     return status_of(cudaEventDestroy(native_event(event)), "destroying an event");
@@ -267,7 +341,7 @@ class RuntimeCalls final : public CudaCalls {
     constexpr unsigned kUntilReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
     using Wait = int (*)(void* stream, unsigned long long address, uint32_t value, unsigned flags);
     // Of CUDA 11.7 and later; the one before it has to be allowed by the driver's settings.
-    static const Wait kWait = reinterpret_cast<Wait>(driver_function("cuStreamWaitValue32_v2"));
+    static const Wait kWait = find_driver_function<Wait>("cuStreamWaitValue32_v2");
     if (kWait == nullptr) {
       return {Code::kUnavailable,
               "this driver has no cuStreamWaitValue32_v2: install one for CUDA 11.7 or later"};
@@ -275,8 +349,10 @@ class RuntimeCalls final : public CudaCalls {
     const int code =
         kWait(stream, reinterpret_cast<unsigned long long>(word), value, kUntilReached);
     if (code == 0) return {};
-    return {Code::kSystem,
-            "making a stream wait for a word: the driver's error " + std::to_string(code)};
+    constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
+    return {code == kNotSupported ? Code::kUnavailable : Code::kSystem,
+            "making a stream wait for a word (cuStreamWaitValue32_v2): the driver's error " +
+                std::to_string(code)};
   }
 
   Result<uint64_t> capture_of(Stream stream) override {
@@ -293,6 +369,40 @@ class RuntimeCalls final : public CudaCalls {
     return static_cast<int>(native);
   }
 
+  Status begin_capture(Stream stream, int mode) override {
+    return status_of(
+        cudaStreamBeginCapture(native_stream(stream), static_cast<cudaStreamCaptureMode>(mode)),
+        "beginning the capture of a stream");
+  }
+  Result<Graph> end_capture(Stream stream) override {
+    cudaGraph_t graph = nullptr;
+    RONDO_TRY(status_of(cudaStreamEndCapture(native_stream(stream), &graph),
+                        "ending the capture of a stream"));
+    return Graph{graph};
+  }
+  Status destroy_graph(Graph graph) override {
+    return status_of(cudaGraphDestroy(static_cast<cudaGraph_t>(graph)), "destroying a graph");
+  }
+  Result<ExecutableGraph> instantiate(Graph graph) override {
+    cudaGraphExec_t executable = nullptr;
+    RONDO_TRY(
+        status_of(cudaGraphInstantiateWithFlags(&executable, static_cast<cudaGraph_t>(graph), 0),
+                  "instantiating a graph"));
+    return ExecutableGraph{executable};
+  }
+  Status upload(ExecutableGraph graph, Stream stream) override {
+    return status_of(cudaGraphUpload(static_cast<cudaGraphExec_t>(graph), native_stream(stream)),
+                     "uploading a graph");
+  }
+  Status destroy_executable(ExecutableGraph graph) override {
+    return status_of(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)),
+                     "destroying an instance of a graph");
+  }
+  Status launch_graph(ExecutableGraph graph, Stream stream) override {
+    return status_of(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native_stream(stream)),
+                     "launching a graph");
+  }
+
   Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) override {
     int blocks = 0;
     const cudaError_t code =
@@ -304,12 +414,18 @@ class RuntimeCalls final : public CudaCalls {
     cudaFuncAttributes attributes{};
     return status_of(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
   }
+  Status allow_shared(const void* kernel, size_t bytes) override {
+    return status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(bytes)),
+                     "asking for shared memory");
+  }
   Status launch(const Launch& launch) override {
+    const dim3 grid(static_cast<unsigned>(launch.blocks), static_cast<unsigned>(launch.rows),
+                    static_cast<unsigned>(launch.planes));
     // The error is the call's own result. The thread's last one may be the application's.
     const cudaError_t code =
-        cudaLaunchKernel(launch.kernel, dim3(static_cast<unsigned>(launch.blocks)),
-                         dim3(static_cast<unsigned>(launch.threads)), launch.arguments,
-                         launch.shared_bytes, native_stream(launch.stream));
+        cudaLaunchKernel(launch.kernel, grid, dim3(static_cast<unsigned>(launch.threads)),
+                         launch.arguments, launch.shared_bytes, native_stream(launch.stream));
     return status_of(code, "launching a kernel");
   }
 };

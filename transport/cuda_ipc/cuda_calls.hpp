@@ -27,6 +27,9 @@ struct DeviceInfo {
 /// cudaStream_t and cudaEvent_t; a null stream is the default one.
 using Stream = void*;
 using Event = void*;
+/// cudaGraph_t and cudaGraphExec_t.
+using Graph = void*;
+using ExecutableGraph = void*;
 
 /// cudaIpcMemHandle_t: device memory in words that another process can use.
 struct IpcHandle {
@@ -46,6 +49,7 @@ struct Launch {
   size_t shared_bytes;
   void** arguments;
   Stream stream;
+  int rows = 1, planes = 1;  // of so many blocks each: a grid of three dimensions
 };
 
 /// Thread-safe where CUDA is. Everything that follows set_device() is about that device, for the
@@ -59,12 +63,17 @@ class CudaCalls {
   virtual Result<DeviceInfo> device_info(int device) = 0;
   virtual Result<int> current_device() = 0;
   virtual Status set_device(int device) = 0;
+  /// As set_device(), until leave_device() by the same thread; pairs nest. set_device() is no way
+  /// back: it makes a context on that device, which takes half a gigabyte there, although the thread
+  /// may have no use for it.
+  virtual Status enter_device(int device) = 0;
+  virtual Status leave_device() = 0;
   /// Whether kernels on `device` can touch memory of `peer`; and allows it. Having been allowed
   /// before is no error.
   virtual Result<bool> can_access_peer(int device, int peer) = 0;
   virtual Status enable_peer_access(int peer) = 0;
   /// Whether access between peers covers this memory: not if it comes from a pool (cudaMallocAsync)
-  /// or was mapped by cuMemMap, to which it is granted piece by piece.
+  /// or was mapped by cuMemMap, to which it is granted piece by piece (piece_at()).
   virtual Result<bool> is_for_peers(const std::byte* memory) = 0;
   virtual Result<Allocation> allocation_of(const std::byte* memory) = 0;
   /// Whether NVLink joins two GPUs, by DeviceInfo::pci_bus, as NVML says, which sees those that are
@@ -86,6 +95,20 @@ class CudaCalls {
   virtual Result<std::byte*> import_memory(const IpcHandle& handle) = 0;
   virtual Status close_memory(std::byte* memory) = 0;
 
+  /// Memory of cuMemCreate() for another process, which is_for_peers() denies: it is mapped in pieces,
+  /// each a physical allocation. The one that holds `memory`; empty: it is no such memory; device -1:
+  /// it was created without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or not on a device.
+  virtual Result<Allocation> piece_at(const std::byte* memory) = 0;
+  /// A file descriptor for that piece, to be closed by the caller.
+  virtual Result<int> export_piece(const std::byte* memory) = 0;
+  /// Addresses, with nothing there; and their end, when nothing is mapped there any more.
+  virtual Result<std::byte*> reserve(size_t bytes) = 0;
+  virtual Status free_reserved(std::byte* memory, size_t bytes) = 0;
+  /// Maps the piece that a descriptor stands for at reserved addresses, for kernels on `device`; and
+  /// its end. The descriptor may be closed then, and the piece lives as long as it is mapped anywhere.
+  virtual Status map_piece(std::byte* at, size_t bytes, int descriptor, int device) = 0;
+  virtual Status unmap_piece(std::byte* at, size_t bytes) = 0;
+
   virtual Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
   virtual Status clear(std::byte* memory, size_t bytes, Stream stream) = 0;
 
@@ -97,17 +120,22 @@ class CudaCalls {
   /// Whether everything on it is done; waits for it (blocks).
   virtual Result<bool> is_done(Stream stream) = 0;
   virtual Status synchronize(Stream stream) = 0;
-  /// Waits for everything that this process has on the current device (blocks).
+  /// Waits for everything that this process has on the current device (blocks). kUnavailable: a
+  /// stream is being captured, so nothing was waited for.
   virtual Status synchronize_device() = 0;
 
   virtual Result<Event> create_event() = 0;  // for order: one that takes no time down
+  /// One that does; milliseconds between two of them that have happened, on streams of one device.
+  virtual Result<Event> create_timed_event() = 0;
+  virtual Result<float> elapsed_ms(Event from, Event to) = 0;
   virtual Status destroy_event(Event event) = 0;
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the caller
   virtual Result<bool> has_happened(Event event) = 0;   // true if it was never recorded
   /// The stream waits until the word, in memory of allocate_mapped(), has reached `value`, counting
   /// round its end: a difference of less than half of all values decides which of two is the later.
-  /// CUDA does not know for whom the stream waits, and orders nothing by it.
+  /// CUDA does not know for whom the stream waits, and orders nothing by it. kUnavailable: this
+  /// driver or GPU has no such wait.
   virtual Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) = 0;
 
   /// The number of the graph that the stream is being captured into, or 0.
@@ -115,12 +143,30 @@ class CudaCalls {
   /// What this thread may call while some stream is captured: sets `mode`, returns what it was.
   /// kRelaxed allows what touches no stream that is captured.
   virtual Result<int> exchange_capture_mode(int mode) = 0;
-  static constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed
+  static constexpr int kThreadLocal = 1;  // cudaStreamCaptureModeThreadLocal
+  static constexpr int kRelaxed = 2;      // cudaStreamCaptureModeRelaxed
+
+  /// From here on what the stream gets goes into a graph instead, and a stream that waits for an
+  /// event of it joins. Meanwhile the mode forbids this thread, or all, most calls that may wait.
+  virtual Status begin_capture(Stream stream, int mode) = 0;
+  /// Ends the capture in any case, by the same thread. An error: something that was captured was not
+  /// possible, or a stream that joined has work for which `stream` does not wait.
+  virtual Result<Graph> end_capture(Stream stream) = 0;
+  virtual Status destroy_graph(Graph graph) = 0;
+  /// May allocate memory on the device (blocks).
+  virtual Result<ExecutableGraph> instantiate(Graph graph) = 0;
+  /// Has the device's part of it made: the first launch would do it, and may then wait for others.
+  virtual Status upload(ExecutableGraph graph, Stream stream) = 0;
+  virtual Status destroy_executable(ExecutableGraph graph) = 0;
+  virtual Status launch_graph(ExecutableGraph graph, Stream stream) = 0;
 
   /// How many blocks of this shape one multiprocessor of the device holds at a time.
   virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
+  /// Lets launches of the kernel ask for up to so many bytes of shared memory: beyond 48 KiB they
+  /// must be allowed to.
+  virtual Status allow_shared(const void* kernel, size_t bytes) = 0;
   /// Neither reports nor clears an error that an earlier call has left in this thread: it is the
   /// application's.
   virtual Status launch(const Launch& launch) = 0;

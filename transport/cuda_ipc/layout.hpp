@@ -82,6 +82,7 @@ struct RegisteredIn {
 //   48      16     answers  to StateLine::questions, number n at n % 2: 2 n, and 1 more if peers cannot
 //                           access its buffers
 //   64      8      registrations  of in and of out (PeerMapping); 0: peers reach every buffer, or need not
+//   72      8      place    in the registration, of an operation by copies: must be every rank's
 struct alignas(kLine) PeerLine {
   uint64_t signal;
   uint64_t epoch;
@@ -91,10 +92,11 @@ struct alignas(kLine) PeerLine {
   uint64_t tag;
   uint64_t answers[2];
   RegisteredIn registrations;
+  uint64_t place;
 };
 static_assert(sizeof(PeerLine) == kLine && offsetof(PeerLine, answers) == 48);
 static_assert(offsetof(PeerLine, epoch) == 8 && offsetof(PeerLine, in) == 16);
-static_assert(offsetof(PeerLine, registrations) == 64);
+static_assert(offsetof(PeerLine, registrations) == 64 && offsetof(PeerLine, place) == 72);
 
 /// A line of the writer's, and in another one what the reader alone knows.
 struct alignas(kLine) InboxLine {

@@ -38,6 +38,7 @@ const FORMULAS = {
   "two-shot-direct": () => source("comm/algorithms/two_shot_direct.cpp", "kTwoShotDirectCollectives[] = {"),
   "tree": () => source("comm/algorithms/tree.cpp", "kTreeCollectives[] = {"),
   "star": () => source("comm/algorithms/star.cpp", "kStarCollectives[] = {"),
+  "copy-engine": () => source("comm/algorithms/copy_engine.cpp", "kCopyEngineCollectives[] = {"),
   "hierarchical": () => source("comm/algorithms/hierarchical.cpp", "kHierarchicalCollectives[] = {"),
   "hierarchical-tree": () => source("comm/algorithms/hierarchical_tree.cpp", "kHierarchicalTreeCollectives[] = {"),
 };

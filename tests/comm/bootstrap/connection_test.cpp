@@ -3,6 +3,7 @@
 #include "comm/bootstrap/connection.hpp"
 
 #include <linux/filter.h>
+#include <sys/resource.h>
 
 #include <string>
 
@@ -155,6 +156,19 @@ void go_dark(const Connection& connection) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &drop};
   REQUIRE(setsockopt(connection.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+}
+
+TEST_CASE("more descriptors to watch than a process may have are named as such", "[connection]") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{.rlim_cur = 16, .rlim_max = before.rlim_max};
+  std::vector<pollfd> watched(17, pollfd{.fd = -1, .events = POLLIN, .revents = 0});
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto ready = comm::poll_until(watched, soon());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE(ready.status().code() == Code::kResourceExhausted);
+  REQUIRE_THAT(ready.status().message(),
+               testing::contains("RLIMIT_NOFILE is 16; raise it with ulimit -n"));
 }
 
 TEST_CASE("a host that has vanished shows within the limit, with and without data on the way",

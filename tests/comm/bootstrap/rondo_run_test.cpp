@@ -451,6 +451,13 @@ TEST_CASE("output that could not be written is no success", "[rondo-run]") {
   REQUIRE(run_program({"sh", "-c", RONDO_RUN " -n 2 -- echo hello | true"}).exit_code == 0);
 }
 
+TEST_CASE("too few descriptors for the ranks' pipes: the limit is named", "[rondo-run]") {
+  const auto r = run_program({"sh", "-c", "ulimit -n 16; exec " RONDO_RUN " -n 8 true"});
+  INFO(r.err);
+  REQUIRE(r.exit_code == 125);
+  REQUIRE(contains(r.err, "RLIMIT_NOFILE is 16; raise it with ulimit -n"));
+}
+
 TEST_CASE("bad command lines", "[rondo-run]") {
   struct Case {
     std::vector<std::string> arguments;
@@ -467,9 +474,14 @@ TEST_CASE("bad command lines", "[rondo-run]") {
       {{"-n", "2"}, 2, "no program given"},
       {{"-n", "2", "--"}, 2, "no program given"},
       {{"true"}, -1, "-n"},
-      {{"-n", "2", "--timeout", "0", "true"}, -1, "--timeout"},
-      {{"-n", "2", "--timeout", "nan", "true"}, -1, "--timeout"},
-      {{"-n", "2", "--max-restarts", "-1", "true"}, -1, "--max-restarts"},
+      {{"-np", "2", "true"}, 2, "mpirun's -np is -n here"},
+      {{"--nnodes", "1", "-n", "2", "true"}, 2, "unknown option --nnodes"},
+      {{"-n", "2", "--timeout", "0", "true"},
+       2,
+       "--timeout: '0' is not a number of seconds from 0.001"},
+      {{"-n", "2", "--timeout", "nan", "true"}, 2, "--timeout: 'nan' is not"},
+      {{"-n", "2", "--lost-after", "nan", "true"}, 2, "--lost-after: 'nan' is not"},
+      {{"-n", "2", "--max-restarts", "-1", "true"}, 2, "--max-restarts: '-1' is not"},
   };
   for (const Case& c : cases) {
     std::vector<std::string> argv{RONDO_RUN};

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "comm/algorithms/algorithm.hpp"
+#include "comm/tuner/profile_file.hpp"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
@@ -25,7 +26,22 @@ namespace rondo::testing {
 namespace {
 
 constexpr DataType kType = DataType::kFloat32;
-constexpr size_t kLarge = size_t{1} << 18;  // elements: by every link profile worth a system call
+constexpr size_t kLarge = size_t{1} << 18;  // elements
+
+/// A machine on which copies by the kernel are worth a system call from some size on.
+struct DearSlots {
+  TempDirectory folder;
+  DearSlots() {
+    tuner::LinkProfile profile = tuner::shared_memory_profile();
+    profile.slot_us_per_byte = 7e-5;
+    const std::string path = folder.path() + "/links.json";
+    std::ofstream(path) << tuner::to_json_text(profile);
+    setenv("RONDO_LINKS", path.c_str(), 1);
+  }
+  ~DearSlots() { setenv("RONDO_LINKS", "built-in", 1); }
+  DearSlots(const DearSlots&) = delete;
+  DearSlots& operator=(const DearSlots&) = delete;
+};
 
 bool is_direct(Algorithm algorithm) { return algorithms::traits_of(algorithm).needs.references; }
 
@@ -79,7 +95,8 @@ void exchange(Communicator& comm, Buffer& in, Buffer& out) {
 
 }  // namespace
 
-TEST_CASE("large copies of plain memory go by the kernel, small ones and reductions do not") {
+TEST_CASE_METHOD(
+    DearSlots, "large copies of plain memory go by the kernel, small ones and reductions do not") {
   if (!is_possible()) return;
   for (const int n : {2, 3}) {
     require_all_ok(run_world(How::kForks, n, [](Communicator& comm) {
@@ -101,7 +118,7 @@ TEST_CASE("large copies of plain memory go by the kernel, small ones and reducti
   }
 }
 
-TEST_CASE("RONDO_CMA=0 on any rank switches it off on all") {
+TEST_CASE_METHOD(DearSlots, "RONDO_CMA=0 on any rank switches it off on all") {
   if (!is_possible()) return;
   const TempDirectory directory;
   require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
@@ -122,7 +139,7 @@ TEST_CASE("RONDO_CMA=0 on any rank switches it off on all") {
   }));
 }
 
-TEST_CASE("some ranks' buffers are library memory, some plain") {
+TEST_CASE_METHOD(DearSlots, "some ranks' buffers are library memory, some plain") {
   if (!is_possible()) return;
   for (int library = 0; library < 8; ++library) {
     require_all_ok(run_world(How::kForks, 3, [&](Communicator& comm) {
@@ -134,7 +151,7 @@ TEST_CASE("some ranks' buffers are library memory, some plain") {
   }
 }
 
-TEST_CASE("an all_to_all is direct unless some rank is in place") {
+TEST_CASE_METHOD(DearSlots, "an all_to_all is direct unless some rank is in place") {
   for (const bool library : {true, false}) {
     if (!library && !is_possible()) continue;
     for (int in_place = 0; in_place < 4; ++in_place) {

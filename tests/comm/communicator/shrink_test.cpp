@@ -368,11 +368,11 @@ TEST_CASE("a stopped rank is left out after patience, and gets an error when it 
       if (rank == stopped) {
         expect(made.status().code() == Code::kTimeout, made.status().to_string());
         expect_says(made.status().message(), "gone on without it");
-        expect(took < 4, "took " + std::to_string(took) + " s");
+        expect(took < 20, "took " + std::to_string(took) + " s");
       } else {
         expect(made.ok(), made.status().to_string());
         expect_eq(text_of(made->former_ranks()), text_of(all_but({stopped}, 3)), "former ranks");
-        expect(took >= 0.35 && took < 6, "took " + std::to_string(took) + " s");
+        expect(took < 20, "took " + std::to_string(took) + " s");
         use(*made);
       }
       link.announce("done");
@@ -380,8 +380,10 @@ TEST_CASE("a stopped rank is left out after patience, and gets an error when it 
     });
     for (int rank = 0; rank < 3; ++rank) gang.await(rank, "ready");
     gang.kill(stopped, SIGSTOP);
+    const int64_t told = base::now_ns();
     for (const int rank : all_but({stopped}, 3)) gang.tell(rank, "go");
     for (const int rank : all_but({stopped}, 3)) gang.await(rank, "done");
+    CHECK(base::now_ns() - told >= 400'000'000);
     gang.kill(stopped, SIGCONT);
     gang.tell(stopped, "go");
     gang.await(stopped, "done");

@@ -1,8 +1,12 @@
 // Collectives of a communicator on a device, as a user calls them, against those of the host; and
 // how they are enqueued: in the order of streams, in graphs, without waiting for anybody.
+#include <atomic>
+#include <chrono>
+#include <exception>
 #include <thread>
 #include <vector>
 
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/device/world.hpp"
 #include "tests/comm/schedule/operations.hpp"
 
@@ -149,6 +153,7 @@ TEST_CASE("Fences end at the GPU where all ranks are on one") {
     REQUIRE(world.all_created());
     compare(world, {{.collective = Collective::kAllReduce, .count = 100}});
     CHECK(gpu->launches_on_one_gpu == (devices == 1 ? 3 : 0));
+    CHECK(gpu->patient_launches == 0);  // no read of the host's memory more
   }
 }
 
@@ -310,7 +315,7 @@ TEST_CASE("A graph's operations are new ones whenever it is replayed") {
     for (int rank = 0; rank < 3; ++rank) found[i].emplace_back(calls[i], rank, 3);
   }
   for (int rank = 0; rank < 3; ++rank) {
-    gpu->begin_capture(world.stream(rank));
+    REQUIRE(gpu->begin_capture(world.stream(rank)).ok());
     for (size_t i = 0; i < calls.size(); ++i) {
       const Status status =
           issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
@@ -318,7 +323,7 @@ TEST_CASE("A graph's operations are new ones whenever it is replayed") {
       REQUIRE(status.ok());
       CHECK(world[rank].status().ok());
     }
-    graphs.push_back(gpu->end_capture(world.stream(rank)));
+    graphs.push_back(gpu->end_capture(world.stream(rank)).value());
   }
   CHECK(gpu->launches == 0);
   CHECK(gpu->empty_launches == 3);  // each rank's first, which may take long, when it was created
@@ -435,16 +440,70 @@ TEST_CASE("Programs that no longer fit make room for each other, but for those o
     for (size_t rank = 0; rank < 2; ++rank)
       CHECK((found[rank].memory() == wanted[i][rank].memory()));
   }
-  gpu->begin_capture(world.stream(0));
-  Status full;
-  std::vector<int32_t> data(100);
-  for (size_t count = 1; count <= 40 && full.ok(); ++count) {
-    full = world[0].all_reduce(data.data(), data.data(), count, DataType::kInt32, ReduceOp::kSum,
-                               world.on_stream(0));
+  // How many a graph can have until there is no room.
+  const auto fill = [&](World& ranks) {
+    REQUIRE(gpu->begin_capture(ranks.stream(0)).ok());
+    Status full;
+    std::vector<int32_t> data(100);
+    size_t count = 0;
+    while (count < 40 && full.ok()) {
+      full = ranks[0].all_reduce(data.data(), data.data(), ++count, DataType::kInt32,
+                                 ReduceOp::kSum, ranks.on_stream(0));
+    }
+    (void)gpu->end_capture(ranks.stream(0));
+    CHECK(full.code() == Code::kResourceExhausted);
+    CHECK(full.message().find("those of graphs") != std::string::npos);
+    return count;
+  };
+  World fresh(gpu, 2);
+  REQUIRE(fresh.all_created());
+  CHECK(fill(world) == fill(fresh));
+}
+
+TEST_CASE("A captured group without room for its programs does not wait for what runs") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu, 4096);
+  Config config = small_config();
+  config.timeout = std::chrono::hours(1);
+  World world(gpu, 2, config);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data[2] = {{}, {}}, other(100);
+  gpu->hold(world.stream(0));
+  for (int rank = 0; rank < 2; ++rank) {
+    data[rank].resize(50);
+    REQUIRE(world[rank]
+                .all_reduce(data[rank].data(), data[rank].data(), 50, DataType::kInt32,
+                            ReduceOp::kMax, world.on_stream(rank))
+                .ok());
   }
-  (void)gpu->end_capture(world.stream(0));
+  CallOptions options;
+  options.stream = *gpu->create_stream();
+  REQUIRE(gpu->begin_capture(options.stream, 1).ok());
+  std::atomic<bool> has_returned = false;
+  Status full;
+  std::thread captures([&] {
+    (void)world[0].group_start();
+    for (size_t count = 1; count <= 40; ++count) {
+      (void)world[0].all_reduce(other.data(), other.data(), count, DataType::kInt32, ReduceOp::kSum,
+                                options);
+    }
+    full = world[0].group_end();
+    has_returned = true;
+  });
+  bool waited = false;
+  try {
+    testing::await("the captured group returns", [&] { return has_returned.load(); });
+  } catch (const std::exception&) {
+    waited = true;
+  }
+  gpu->let_go(world.stream(0));
+  captures.join();
+  CHECK_FALSE(waited);
   CHECK(full.code() == Code::kResourceExhausted);
-  CHECK(full.message().find("those of graphs") != std::string::npos);
+  says(full, "A captured call does not wait for operations that run");
+  (void)gpu->end_capture(options.stream);
+  world.synchronize();
+  REQUIRE(gpu->destroy_stream(options.stream).ok());
 }
 
 }  // namespace

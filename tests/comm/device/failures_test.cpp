@@ -1,6 +1,10 @@
 // What a communicator on a device refuses, and what it says and leaves behind when something goes
 // wrong: calls that differ, ranks that do not come, abort, CUDA's errors.
+#include <barrier>
 #include <csignal>
+#include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,6 +61,7 @@ TEST_CASE("What a communicator on a device does not have is refused by name, and
   REQUIRE(world.all_created());
   std::vector<int32_t> data(4);
   Communicator& c = world[0];
+  CHECK(c.device() == 0);
   says(c.recv_async(data.data(), 4, DataType::kInt32, 1).status(), "has no asynchronous calls");
   says(c.all_reduce_async(data.data(), data.data(), 4, DataType::kInt32).status(),
        "has no asynchronous calls");
@@ -210,14 +215,137 @@ TEST_CASE("A rank that is destroyed while a graph is replayed ends the replay fi
     World world(gpu, 2, config);
     REQUIRE(world.all_created());
     std::vector<int32_t> data(300);
-    gpu->begin_capture(world.stream(0));
+    REQUIRE(gpu->begin_capture(world.stream(0)).ok());
     REQUIRE(all_reduce(world, 0, data, 300).ok());
-    const FakeGpu::Graph graph = gpu->end_capture(world.stream(0));
+    const FakeGpu::Graph graph = gpu->end_capture(world.stream(0)).value();
     gpu->replay(graph, world.stream(0));
     world.leave(0);
     CHECK(gpu->idle(world.stream(0)));
     says(world[1].status(), "rank 0 was destroyed before its operations had ended");
+    CHECK(gpu->destroy_graph(graph).ok());
   }
+  CHECK(gpu->alive() == 0);
+}
+
+// While another thread captures, CUDA refuses to say when the device is idle.
+TEST_CASE("A rank that is destroyed during a replay and another capture frees nothing before") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  {
+    const Installed installed(gpu);
+    Config config = small_config();
+    config.timeout = std::chrono::milliseconds(1);
+    World world(gpu, 2, config);
+    REQUIRE(world.all_created());
+    std::vector<int32_t> data(300);
+    REQUIRE(gpu->begin_capture(world.stream(0)).ok());
+    REQUIRE(all_reduce(world, 0, data, 300).ok());
+    const FakeGpu::Graph graph = gpu->end_capture(world.stream(0)).value();
+    std::atomic<bool> captures{false};
+    std::thread other([&] {
+      const Stream stream = gpu->create_stream().value();
+      CHECK(gpu->begin_capture(stream).ok());
+      captures = true;
+      // Long enough for a rank that did not wait to be gone, and its kernel not to be.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      CHECK_FALSE(gpu->end_capture(stream).ok());
+      CHECK(gpu->destroy_stream(stream).ok());
+    });
+    while (!captures) std::this_thread::yield();
+    gpu->replay(graph, world.stream(0));
+    world.leave(0);
+    CHECK(gpu->idle(world.stream(0)));
+    other.join();
+    CHECK(gpu->destroy_graph(graph).ok());
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+// cudaSetDevice() makes a context on the device at once, and so does the first call on a thread's
+// current device: half a gigabyte of each, for every process there is.
+TEST_CASE("A communicator leaves nothing on a device that is only the threads' current one") {
+  const auto gpu = std::make_shared<FakeGpu>(2);
+  {
+    const Installed installed(gpu);
+    const TempDirectory directory;
+    std::vector<std::optional<Communicator>> made(2);
+    const auto on_new_threads = [](const std::function<void(int rank)>& body) {
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < 2; ++rank) threads.emplace_back(body, rank);
+      for (std::thread& thread : threads) thread.join();
+    };
+    on_new_threads([&](int rank) {
+      Config config = config_of(directory, rank, 2, small_config());
+      config.device = 1;
+      auto communicator = Communicator::create(config);
+      if (communicator.ok()) made[static_cast<size_t>(rank)] = std::move(*communicator);
+    });
+    REQUIRE((made[0] && made[1]));
+    std::barrier both(2);
+    on_new_threads([&](int rank) {
+      Communicator& own = *made[static_cast<size_t>(rank)];
+      CallOptions options;
+      {
+        const DeviceScope scope(*gpu, 1);
+        options.stream = gpu->create_stream().value();
+      }
+      std::vector<int32_t> data(300, 1);
+      const auto sum = [&] {
+        return own.all_reduce(data.data(), data.data(), data.size(), DataType::kInt32,
+                              ReduceOp::kSum, options);
+      };
+      CHECK(sum().ok());
+      gpu->drain(options.stream);
+      CHECK(data == std::vector<int32_t>(300, 2));
+      void* graph = nullptr;
+      {
+        const DeviceScope scope(*gpu, 1);
+        CHECK(gpu->begin_capture(options.stream, CudaCalls::kThreadLocal).ok());
+        CHECK(sum().ok());
+        graph = gpu->end_capture(options.stream).value();
+      }
+      CHECK(own.status().ok());
+      std::thread([&] { CHECK(own.status().ok()); }).join();
+      CHECK(gpu->destroy_graph(graph).ok());
+      both.arrive_and_wait();  // the end of one that has captured ends others' captures
+      made[static_cast<size_t>(rank)].reset();
+      CHECK(gpu->destroy_stream(options.stream).ok());
+    });
+    void* memory = nullptr;
+    std::thread([&] { memory = device_alloc(64, 1).value(); }).join();
+    std::thread([&] { CHECK(device_free(memory).ok()); }).join();
+  }
+  CHECK(gpu->contexts() == std::set<int>{1});
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("A capture in another thread survives a communicator's whole life") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  const Stream stream = gpu->create_stream().value();
+  REQUIRE(gpu->begin_capture(stream).ok());  // forbids other threads what may wait
+  std::thread([&] {
+    {
+      World world(gpu, 2);
+      INFO(world.created(0).to_string());
+      CHECK(world.all_created());
+      if (!world.all_created()) return;
+      std::vector<int32_t> data[2];
+      for (int rank = 0; rank < 2; ++rank) {
+        data[rank].assign(300, 1);
+        CHECK(all_reduce(world, rank, data[rank], 300).ok());
+      }
+      world.synchronize();
+      for (int rank = 0; rank < 2; ++rank) {
+        CHECK(world[rank].status().ok());
+        CHECK(data[rank] == std::vector<int32_t>(300, 2));
+      }
+    }
+    const auto memory = device_alloc(64, 0);
+    CHECK(memory.ok());
+    if (memory.ok()) CHECK(device_free(*memory).ok());
+  }).join();
+  CHECK(gpu->destroy_graph(gpu->end_capture(stream).value()).ok());
+  CHECK(gpu->destroy_stream(stream).ok());
   CHECK(gpu->alive() == 0);
 }
 
@@ -300,7 +428,7 @@ TEST_CASE(
 
 #if !defined(__SANITIZE_THREAD__)
 // Two processes, whose segments lie in host memory: the stand-in has no other that they share.
-TEST_CASE("A rank that dies while others replay a graph is found by status()") {
+TEST_CASE("A rank that dies while others replay a graph is found, and the replay ends") {
   const TempDirectory directory;
   testing::ForkGang gang(2, [&](int rank, testing::Link& link) {
     const auto gpu = std::make_shared<FakeGpu>(2);
@@ -315,25 +443,22 @@ TEST_CASE("A rank that dies while others replay a graph is found by status()") {
       std::vector<int32_t> data(300);
       CallOptions options;
       options.stream = stream;
-      gpu->begin_capture(stream);
+      testing::expect_ok(gpu->begin_capture(stream), "beginning a capture");
       testing::expect_ok(made->all_reduce(data.data(), data.data(), data.size(), DataType::kInt32,
                                           ReduceOp::kSum, options),
                          "capturing");
-      const FakeGpu::Graph graph = gpu->end_capture(stream);
+      const FakeGpu::Graph graph = gpu->end_capture(stream).value();
       testing::expect_ok(made->status(), "while all ranks live");
       if (rank == 0) gpu->replay(graph, stream);
       link.announce("ready");
       if (rank == 1) link.await("nothing");
-      Status status;
-      testing::await("status() reports the death", [&] {
-        status = made->status();
-        return !status.ok();
-      });
+      // Before anybody calls status(): the kernel has no limit here.
+      testing::await("the replay ends", [&] { return gpu->idle(stream); });
+      const Status status = made->status();
       testing::expect(status.code() == Code::kPeerDied, status.to_string());
       const std::string wanted = "ended while graphs hold operations of rank 0; found by rank 0";
       testing::expect(status.message().find(wanted) != std::string::npos, status.to_string());
     }
-    testing::expect(gpu->idle(stream), "the replay has ended");
     testing::expect_ok(gpu->destroy_stream(stream), "destroying the stream");
   });
   for (int rank = 0; rank < 2; ++rank) gang.await(rank, "ready");

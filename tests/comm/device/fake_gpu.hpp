@@ -19,24 +19,41 @@
 #include <vector>
 
 #include "comm/device/backend.hpp"
+#include "tests/comm/device/fake_graph.hpp"
 #include "tests/comm/device/host_blocks.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/transport/fake_cuda.hpp"
 
 namespace rondo::device::test {
 
 class FakeGpu final : public transport::test::FakeCuda {
  public:
-  using Task = std::function<void()>;
-  using Graph = std::vector<Task>;
+  using Task = FakeGraph::Task;
+  using Graph = transport::cuda_ipc::Graph;
+  using ExecutableGraph = transport::cuda_ipc::ExecutableGraph;
+
+  /// What a launch of a kernel that is not the device engine's does: called at the launch, for the
+  /// task that the stream then runs. Empty: there are none.
+  std::function<Task(const transport::cuda_ipc::Launch&)> other_kernels;
+  /// Whether launches of these are refused unless the thread's device has loaded the kernel.
+  std::atomic<bool> must_be_loaded{false};
+  std::atomic<bool> can_capture_others{true};
+  /// Something that the stream does, in its turn: a library's work.
+  void enqueue(Stream stream, Task task) { submit(stream, std::move(task)); }
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
+  std::atomic<uint64_t> looks{0};
   std::atomic<bool> first_block_is_late{false};       // by some milliseconds
   size_t staging_bytes = GpuBackend{}.staging_bytes;  // of communicators to come
   std::atomic<bool> copies_queue_after_waits{false};  // as where streams share a queue
-  std::atomic<int> launches{0}, empty_launches{0};    // with work, and without any
+  std::function<void(const std::byte* to, const std::byte* from)> before_copy;  // on its stream
+  std::atomic<bool> can_wait_for_words{true}, makes_copies{true};
+  std::atomic<size_t> copied_bytes{0};
+  std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
+  std::atomic<int> patient_launches{0};     // that look whether stages over a network are under way
   /// The buffers that kernels have told peers of.
   std::set<const std::byte*> told() {
     const std::lock_guard lock(told_mutex_);
@@ -105,11 +122,15 @@ class FakeGpu final : public transport::test::FakeCuda {
     return old;
   }
   Status synchronize(Stream stream) override {
+    RONDO_TRY(outside_captures(stream));
     drain(stream);
     return next();
   }
+  /// Ends all captures, whatever the modes: it would wait for their streams.
   Status synchronize_device() override {
     RONDO_TRY(next());
+    const Status allowed = outside_captures(true);
+    if (!allowed.ok()) return {Code::kUnavailable, allowed.message()};
     while (!is_idle()) std::this_thread::yield();
     return {};
   }
@@ -129,7 +150,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   Result<bool> is_done(Stream stream) override {
     RONDO_TRY(next());
-    RONDO_TRY(outside_captures());
+    RONDO_TRY(outside_captures(stream));
     return idle(stream);
   }
   bool idle(Stream stream) {
@@ -144,7 +165,9 @@ class FakeGpu final : public transport::test::FakeCuda {
       while (copies_queue_after_waits && waits_for_words_ > 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
-      std::memcpy(to, from, bytes);
+      if (before_copy) before_copy(to, from);
+      copied_bytes += bytes;
+      if (makes_copies) std::memcpy(to, from, bytes);
     });
     return {};
   }
@@ -154,25 +177,67 @@ class FakeGpu final : public transport::test::FakeCuda {
     return {};
   }
 
+  Result<Event> create_timed_event() override {
+    const Event made = RONDO_TRY(FakeCuda::create_timed_event());
+    const std::lock_guard lock(events_mutex_);
+    events_[made].timed = true;
+    return made;
+  }
+  Result<float> elapsed_ms(Event from, Event to) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(events_mutex_);
+    for (const Event event : {from, to}) {
+      const EventState& state = events_[event];
+      if (!state.timed) return Status(Code::kSystem, "an event takes no time down");
+      if (state.happened == 0 || state.happened < state.recorded) {
+        return Status(Code::kSystem, "an event has not happened");
+      }
+    }
+    const auto at = [&](Event event) {
+      const auto since = events_[event].at.time_since_epoch();
+      return since - since % tick;
+    };
+    return std::chrono::duration<float, std::milli>(at(to) - at(from)).count();
+  }
+  std::chrono::nanoseconds tick{1};  // the resolution of events' times
+  std::function<std::chrono::steady_clock::time_point()> now = &std::chrono::steady_clock::now;
+  Status destroy_event(Event event) override {
+    {
+      const std::lock_guard lock(events_mutex_);
+      // Streams may still wait for it, and a later one have its handle.
+      events_[event].timed = false;
+      events_[event].captured = 0;
+    }
+    return FakeCuda::destroy_event(event);
+  }
   Status record(Event event, Stream stream) override {
     RONDO_TRY(next());
-    if (capture(stream) != 0) return {};  // the order of a graph's tasks is theirs already
+    const std::lock_guard captures_lock(captures_mutex_);
     const std::lock_guard lock(events_mutex_);
+    if (FakeCapture* const capture = find_capture(stream)) {
+      events_[event].captured = queue(stream).capture;
+      events_[event].captured_after = capture->ends(stream);
+      return {};
+    }
+    events_[event].captured = 0;
     const uint64_t number = ++events_[event].recorded;
     submit(stream, [this, event, number] {
       const std::lock_guard inner(events_mutex_);
       events_[event].happened = std::max(events_[event].happened, number);
+      events_[event].at = now();
       event_happened_.notify_all();
     });
     return {};
   }
   Status wait(Stream stream, Event event) override {
     RONDO_TRY(next());
-    if (capture(stream) != 0) return {};
+    const std::lock_guard captures_lock(captures_mutex_);
     uint64_t number = 0;
     {
       const std::lock_guard lock(events_mutex_);
-      number = events_[event].recorded;
+      const EventState& state = events_[event];
+      if (state.captured != 0 || find_capture(stream) != nullptr) return join(stream, state);
+      number = state.recorded;
     }
     submit(stream, [this, event, number, &q = queue(stream)] {
       q.waits_for_event = true;
@@ -184,6 +249,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
     RONDO_TRY(next());
+    if (!can_wait_for_words) return {Code::kUnavailable, "no stream waits for words here"};
     ++waits_for_words_;
     submit(stream, [this, word, value] {
       // Acquire: pairs with the release of whoever lets the stream go on.
@@ -199,36 +265,112 @@ class FakeGpu final : public transport::test::FakeCuda {
   Result<bool> has_happened(Event event) override {
     RONDO_TRY(next());
     RONDO_TRY(outside_captures());
+    const std::lock_guard captures_lock(captures_mutex_);
     const std::lock_guard lock(events_mutex_);
+    if (const uint64_t capture = events_[event].captured; capture != 0) {
+      return invalidate(capture, "operation not permitted on an event last recorded in a capture");
+    }
     return events_[event].happened >= events_[event].recorded;
   }
 
   Result<uint64_t> capture_of(Stream stream) override {
     RONDO_TRY(next());
-    return capture(stream);
+    return queue(stream).capture.load();
   }
   Result<int> exchange_capture_mode(int mode) override {
     RONDO_TRY(next());
     return std::exchange(capture_mode(), mode);
   }
-  void begin_capture(Stream stream) { queue(stream).capture = ++captures_; }
-  Graph end_capture(Stream stream) {
-    queue(stream).capture = 0;
-    return std::exchange(queue(stream).graph, {});
+  /// By default as an application may: no thread makes calls meanwhile that may wait.
+  Status begin_capture(Stream stream, int mode = 0) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(captures_mutex_);
+    if (find_capture(stream) != nullptr) return {Code::kSystem, "it is being captured already"};
+    queue(stream).capture = ++capture_numbers_;
+    captures_.emplace(capture_numbers_, FakeCapture(stream, mode));
+    return {};
   }
-  void replay(const Graph& graph, Stream stream) {
-    for (const Task& task : graph) submit(stream, task);
+  Result<Graph> end_capture(Stream stream) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(captures_mutex_);
+    FakeCapture* const capture = find_capture(stream);
+    if (capture == nullptr) return Status(Code::kSystem, "it is not being captured");
+    Result<FakeGraph> graph = capture->end(stream);
+    captures_.erase(queue(stream).capture);
+    for_queues([&, number = queue(stream).capture.load()](Queue& q) {
+      if (q.capture == number) q.capture = 0;
+    });
+    RONDO_TRY(graph.status());
+    const Graph made = RONDO_TRY(make());
+    graphs_[made] = std::make_shared<const FakeGraph>(std::move(*graph));
+    return made;
   }
+  Status destroy_graph(Graph graph) override {
+    const std::lock_guard lock(captures_mutex_);
+    graphs_.erase(graph);
+    return unmake(graph);
+  }
+  Result<ExecutableGraph> instantiate(Graph graph) override {
+    RONDO_TRY(next());
+    RONDO_TRY(outside_captures());
+    if (--instances_left < 0) return Status(Code::kResourceExhausted, "no memory for a graph");
+    const ExecutableGraph made = RONDO_TRY(make());
+    const std::lock_guard lock(captures_mutex_);
+    graphs_[made] = graphs_.at(graph);
+    return made;
+  }
+  Status destroy_executable(ExecutableGraph graph) override { return destroy_graph(graph); }
+  Status launch_graph(ExecutableGraph graph, Stream stream) override {
+    RONDO_TRY(next());
+    replay(graph, stream);
+    ++graph_launches;
+    return {};
+  }
+  /// Either kind of graph.
+  void replay(void* graph, Stream stream) {
+    submit(stream, [replayed = find_graph(graph)] { replayed->run(); });
+  }
+  /// Either kind's tasks.
+  size_t size_of_graph(void* graph) { return find_graph(graph)->size(); }
+  std::atomic<int> graph_launches{0};
+  std::atomic<int> instances_left{1 << 30};
 
+  Result<std::byte*> allocate(size_t bytes) override {
+    RONDO_TRY(outside_captures());
+    return FakeCuda::allocate(bytes);
+  }
+  Status release(std::byte* memory) override {
+    RONDO_TRY(outside_captures());
+    return FakeCuda::release(memory);
+  }
+  Status release_mapped(std::byte* memory) override { return release(memory); }
+
+  Status load(const void* kernel) override {
+    RONDO_TRY(next());
+    const std::lock_guard lock(loaded_mutex_);
+    loaded_.insert({current(), kernel});
+    return {};
+  }
   Status launch(const transport::cuda_ipc::Launch& launch) override {
     RONDO_TRY(next());
-    if (launch.kernel != &kKernel) return {Code::kSystem, "no such kernel"};
+    if (launch.kernel != &kKernel) {
+      if (!other_kernels) return {Code::kSystem, "no such kernel"};
+      if (must_be_loaded && !is_loaded(launch.kernel)) {
+        return {Code::kSystem, "the kernel's first launch would load it, and may wait for others"};
+      }
+      if (!can_capture_others && queue(launch.stream).capture != 0) {
+        return {Code::kSystem, "operation not permitted when stream is capturing"};
+      }
+      submit(launch.stream, other_kernels(launch));
+      return {};
+    }
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
     submit(launch.stream, [this, links, group, blocks = launch.blocks] {
       const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
       ++(is_empty ? empty_launches : launches);
       launches_on_one_gpu += links.one_gpu;
+      patient_launches += links.host_stages != nullptr;
       for (uint32_t i = 0; i < group.operation_count; ++i) {
         launches_by_ll += group.operations[i].protocol == engine::Protocol::kLl;
       }
@@ -260,19 +402,27 @@ class FakeGpu final : public transport::test::FakeCuda {
     std::deque<Task> tasks;
     bool busy = false, ends = false;
     std::atomic<bool> held{false}, waits_for_event{false};
-    std::atomic<uint64_t> capture{0};
-    Graph graph;
+    std::atomic<uint64_t> capture{0};  // into which captures_ it goes; 0: none
     uint64_t identity = 0;
     std::thread worker;
   };
   struct EventState {
     uint64_t recorded = 0, happened = 0;
+    uint64_t captured = 0;  // the capture in which it was last recorded, instead
+    FakeCapture::Ends captured_after;
+    bool timed = false;
+    std::chrono::steady_clock::time_point at{};  // the last time that it happened
   };
 
   // Sees what a rank touches.
   struct WatchedBlock : engine::test::HostBlock {
     FakeGpu& gpu;
     uint32_t rank;
+
+    uint64_t now_ns() {
+      ++gpu.looks;
+      return clock += gpu.ns_per_look;
+    }
 
     void move(DataType type, ReduceOp op, const kernels::Move& whole) {
       for (uint32_t i = 0; i < whole.source_count; ++i) gpu.check(rank, whole.sources[i]);
@@ -286,6 +436,11 @@ class FakeGpu final : public transport::test::FakeCuda {
     if (after == owned_.begin()) return;
     const auto& [begin, piece] = *--after;
     if (memory < begin + piece.first && piece.second != rank) ++trespasses;
+  }
+
+  bool is_loaded(const void* kernel) {
+    const std::lock_guard lock(loaded_mutex_);
+    return loaded_.count({current(), kernel}) > 0;
   }
 
   static constexpr char kKernel = 0;
@@ -306,7 +461,7 @@ class FakeGpu final : public transport::test::FakeCuda {
                                 : reinterpret_cast<const transport::cuda_ipc::StateLine*>(
                                       links.segments[links.rank] + layout.state(channel))
                                       ->epoch;
-    WatchedBlock host{{memory, 0, 1, ns_per_look}, *this, links.rank};
+    WatchedBlock host{{memory, 0, 1}, *this, links.rank};
     engine::walk_group<WatchedBlock, engine::test::HostAccess>(links, group,
                                                                static_cast<uint32_t>(block), host);
     if (links.shape.ranks == 0) return;  // an empty launch
@@ -321,12 +476,48 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
   }
 
-  Status outside_captures() {
-    const std::lock_guard lock(queues_mutex_);
-    const bool captures = std::any_of(queues_.begin(), queues_.end(),
-                                      [](const auto& each) { return each.second->capture != 0; });
-    if (!captures || capture_mode() == kRelaxed) return {};
-    return {Code::kSystem, "operation not permitted when stream is capturing"};
+  /// What is forbidden is refused, and ends the captures that forbid it; `all`: whatever they do.
+  Status outside_captures(bool all = false) {
+    const std::lock_guard lock(captures_mutex_);
+    Status refused;
+    for (auto& [number, capture] : captures_) {
+      if (!all && capture.allows_others(capture_mode())) continue;
+      refused = capture.invalidate("operation not permitted when stream is capturing");
+    }
+    return refused;
+  }
+  /// And not about a stream that is captured.
+  Status outside_captures(Stream stream) {
+    RONDO_TRY(outside_captures());
+    const std::lock_guard lock(captures_mutex_);
+    FakeCapture* const capture = find_capture(stream);
+    return capture == nullptr ? Status() : capture->invalidate("nothing to ask a captured stream");
+  }
+  std::shared_ptr<const FakeGraph> find_graph(void* graph) {
+    const std::lock_guard lock(captures_mutex_);
+    return graphs_.at(graph);
+  }
+  /// REQUIRES: captures_mutex_, as the next two.
+  FakeCapture* find_capture(Stream stream) {
+    const auto found = captures_.find(queue(stream).capture);
+    return found == captures_.end() ? nullptr : &found->second;
+  }
+  Status invalidate(uint64_t capture, const char* why) {
+    const auto found = captures_.find(capture);
+    return found != captures_.end() ? found->second.invalidate(why) : Status(Code::kSystem, why);
+  }
+  /// Makes the stream wait inside of a capture.
+  Status join(Stream stream, const EventState& event) {
+    Queue& q = queue(stream);
+    const auto capture = captures_.find(event.captured);
+    if (capture != captures_.end() && (q.capture == 0 || q.capture == event.captured)) {
+      q.capture = event.captured;
+      capture->second.wait(stream, event.captured_after);
+      return {};
+    }
+    const char* const why = "dependency between a capture and what is outside of it";
+    (void)invalidate(q.capture, why);
+    return invalidate(event.captured, why);
   }
 
   // The default stream is a null one.
@@ -340,15 +531,19 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
     return *q;
   }
-  uint64_t capture(Stream stream) { return queue(stream).capture; }
+  template <class Call>
+  void for_queues(const Call& call) {
+    const std::lock_guard lock(queues_mutex_);
+    for (const auto& [stream, q] : queues_) call(*q);
+  }
 
   void submit(Stream stream, Task task) {
     Queue& q = queue(stream);
-    const std::lock_guard lock(q.mutex);
-    if (q.capture != 0) {
-      q.graph.push_back(std::move(task));
-      return;
+    if (const uint64_t number = q.capture; number != 0) {
+      const std::lock_guard lock(captures_mutex_);
+      return captures_.at(number).add(stream, std::move(task));
     }
+    const std::lock_guard lock(q.mutex);
     q.tasks.push_back(std::move(task));
     q.changed.notify_all();
   }
@@ -361,11 +556,18 @@ class FakeGpu final : public transport::test::FakeCuda {
       q.tasks.pop_front();
       q.busy = true;
       lock.unlock();
+      lag();
       task();
       lock.lock();
       q.busy = false;
       q.changed.notify_all();
     }
+  }
+  /// Where sanitizers watch, streams are late now and then: what the host frees too early shows.
+  static void lag() {
+    if (!rondo::testing::kSanitized) return;
+    thread_local uint32_t tasks = 0;
+    if (++tasks % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   static void finish(Queue& q) {
     {
@@ -380,8 +582,13 @@ class FakeGpu final : public transport::test::FakeCuda {
   std::map<Stream, std::unique_ptr<Queue>> queues_;
   uint64_t streams_ = 0;
   std::atomic<uint64_t> backends_{0};
-  std::atomic<uint64_t> captures_{0};
+  std::mutex captures_mutex_;  // before the others
+  uint64_t capture_numbers_ = 0;
+  std::map<uint64_t, FakeCapture> captures_;  // under way
+  std::map<void*, std::shared_ptr<const FakeGraph>> graphs_;
   std::atomic<int> waits_for_words_{0};  // enqueued, and not passed
+  std::mutex loaded_mutex_;
+  std::set<std::pair<int, const void*>> loaded_;  // on which device
   std::mutex told_mutex_;
   std::set<const std::byte*> told_;
   std::map<const std::byte*, std::pair<size_t, uint32_t>> owned_;

@@ -144,9 +144,9 @@ TEST_CASE("On a device, messages and collectives follow each other on a stream, 
   world.synchronize();
   FakeGpu::Graph graphs[2];
   for (int rank = 0; rank < 2; ++rank) {
-    gpu->begin_capture(world.stream(rank));
+    REQUIRE(gpu->begin_capture(world.stream(rank)).ok());
     call(rank);
-    graphs[rank] = gpu->end_capture(world.stream(rank));
+    graphs[rank] = gpu->end_capture(world.stream(rank)).value();
   }
   CHECK((values[0] == 10 && values[1] == 10));
   for (int replay = 0; replay < 2; ++replay) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/algorithms/algorithm.hpp"
 #include "tests/comm/device/world.hpp"
 
 namespace rondo::device::test {
@@ -50,16 +51,27 @@ class Placed {
   std::byte* at_;
 };
 
-/// Device memory of every rank, of which calls get pieces.
+/// Device memory of every rank, of which calls get parts.
 class Slabs {
  public:
-  Slabs(World& world, FakeGpu& gpu) : world_(world), gpu_(gpu), used_(Sizes(world.size())) {
+  using Sizes = std::vector<size_t>;
+  /// `pieces`: by rank, empty: memory of device_alloc(); else of physical allocations of these sizes,
+  /// kBefore + kSlab together, as cuMemMap() puts them side by side.
+  Slabs(World& world, FakeGpu& gpu, std::vector<Sizes> pieces = {})
+      : world_(world), gpu_(gpu), pieces_(std::move(pieces)), used_(Sizes(world.size())) {
+    pieces_.resize(used_.size());
     for (int rank = 0; rank < world.size(); ++rank) {
-      auto made = device_alloc(kBefore + kSlab, rank % static_cast<int>(gpu.devices.size()));
-      REQUIRE(made.ok());
-      base_.push_back(static_cast<std::byte*>(*made));
+      const int device = rank % static_cast<int>(gpu.devices.size());
+      const Sizes& own = pieces_[static_cast<size_t>(rank)];
+      if (own.empty()) {
+        auto made = device_alloc(kBefore + kSlab, device);
+        REQUIRE(made.ok());
+        base_.push_back(static_cast<std::byte*>(*made));
+      } else {
+        base_.push_back(gpu.create_mapped(own, device));
+      }
       if (gpu.ranks_of_a_process == 1) {
-        gpu.belongs_to(static_cast<uint32_t>(rank), *made, kBefore + kSlab);
+        gpu.belongs_to(static_cast<uint32_t>(rank), base_.back(), kBefore + kSlab);
       }
     }
   }
@@ -67,7 +79,13 @@ class Slabs {
     for (int rank = 0; rank < world_.size() && world_.all_created(); ++rank) {
       while (world_[rank].unregister_memory(begin(rank)).ok()) continue;
     }
-    for (std::byte* base : base_) CHECK(device_free(base).ok());
+    for (size_t rank = 0; rank < base_.size(); ++rank) {
+      if (pieces_[rank].empty()) {
+        CHECK(device_free(base_[rank]).ok());
+      } else {
+        gpu_.destroy_mapped(base_[rank]);
+      }
+    }
   }
   Slabs(const Slabs&) = delete;
   Slabs& operator=(const Slabs&) = delete;
@@ -84,9 +102,9 @@ class Slabs {
   void clear() { used_.assign(used_.size(), 0); }
 
  private:
-  using Sizes = std::vector<size_t>;
   World& world_;
   FakeGpu& gpu_;
+  std::vector<Sizes> pieces_;
   std::vector<std::byte*> base_;
   Sizes used_;
 };

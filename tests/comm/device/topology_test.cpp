@@ -17,7 +17,9 @@ TEST_CASE("The topology shows every GPU and how each reaches each") {
   for (const char* part :
        {"GPUs: 3\n", "  1         A name, 100 multiprocessors, 141.0 GiB, compute capability 0.0\n",
         "  0 to 1    NVLink\n", "  1 to 2    peer access\n", "  2 to 0    host memory\n",
-        "  link profile of a communicator on all of them: GPUs, host memory\n"}) {
+        "  link profile of a communicator on all of them: GPUs, host memory\n",
+        "  of one with ranks on other hosts, too: the host's; each rank stages through 16 MiB of "
+        "pinned memory\n"}) {
     INFO(part);
     CHECK(report.find(part) != std::string::npos);
   }
@@ -28,6 +30,26 @@ TEST_CASE("The topology says why there are no GPUs") {
       []() -> Result<GpuBackend> { return Status(Code::kUnavailable, "no GPU: none"); });
   CHECK(topology_report(2).find("GPUs: none (no GPU: none)\n") != std::string::npos);
   replace_backend({});
+}
+
+TEST_CASE("The stand-in's events give times, those that take them down, once they have happened") {
+  FakeGpu gpu;
+  const Stream stream = *gpu.create_stream();
+  const Event from = *gpu.create_timed_event(), to = *gpu.create_timed_event();
+  const Event untimed = *gpu.create_event();
+  for (const Event event : {from, untimed}) CHECK(gpu.record(event, stream).ok());
+  gpu.drain(stream);
+  gpu.hold(stream);
+  CHECK(gpu.record(to, stream).ok());
+  CHECK_FALSE(gpu.elapsed_ms(from, to).ok());  // held
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  gpu.let_go(stream);
+  gpu.drain(stream);
+  CHECK(*gpu.elapsed_ms(from, to) >= 3);
+  CHECK(*gpu.elapsed_ms(from, from) == 0);
+  CHECK_FALSE(gpu.elapsed_ms(from, untimed).ok());
+  for (const Event event : {from, to, untimed}) CHECK(gpu.destroy_event(event).ok());
+  CHECK(gpu.destroy_stream(stream).ok());
 }
 
 }  // namespace

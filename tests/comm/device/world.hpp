@@ -39,15 +39,19 @@ inline Config config_of(const TempDirectory& directory, int rank, int size, cons
 }
 
 /// While it lives, ranks of communicators to come pretend to be on these hosts, with UCX over
-/// loopback between them.
+/// loopback between them. A thread stays where the rank of its first communicator is, whichever
+/// ranks its further ones have.
 class Pretended {
  public:
   explicit Pretended(std::vector<int> hosts) : before_(comm::pretend_host) {
     map() = std::move(hosts);
+    ++worlds();
     setenv("UCX_TLS", "tcp", 1);
     setenv("UCX_NET_DEVICES", "lo", 1);
     comm::pretend_host = [](int rank, comm::RankHost& here) {
-      here.name = "h" + std::to_string(map().at(static_cast<size_t>(rank)));
+      thread_local int world = 0, host = 0;
+      if (std::exchange(world, worlds()) != worlds()) host = map().at(static_cast<size_t>(rank));
+      here.name = "h" + std::to_string(host);
       here.boot_id = here.name;
     };
   }
@@ -59,6 +63,10 @@ class Pretended {
   static std::vector<int>& map() {
     static std::vector<int> hosts;  // [rank]
     return hosts;
+  }
+  static int& worlds() {
+    static int count = 0;
+    return count;
   }
   void (*const before_)(int, comm::RankHost&);
 };

@@ -99,4 +99,17 @@ TEST_CASE("a queue that fails does not touch its runner when everything of it ha
   CHECK_FALSE(two.runner->lanes().empty());  // the caller's own message is still there
 }
 
+// Over UCX the connection to a rank that leaves can be refused before its agent, which looks every 100 ms,
+// has told this host's.
+TEST_CASE("a rank that left is named though its connection was lost long before the news") {
+  int looks = 0;
+  TwoRanks two([&looks](TwoRanks& ranks) {
+    if (++looks == 500) ranks.leave_as_peer();
+  });
+  const Status error =
+      two.watch.link_failed({Code::kPeerDied, "lost the connection to rank 1"}, "recv", 1);
+  CHECK(error.code() == Code::kPeerDied);
+  CHECK_THAT(error.message(), Catch::Contains("rank 1 left the communicator"));
+}
+
 }  // namespace rondo::engine

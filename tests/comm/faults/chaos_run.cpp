@@ -381,7 +381,7 @@ double judge(const Run& run, HostsGang& gang, const Afterwards* afterwards, int6
     const bool is_own = run.fault >= Fault::kMemory && rank == run.victim;
     CHECK((blames(run, own.text) || run.is_struck(rank) || is_own));
     const double took = static_cast<double>(own.at_ns - struck_ns) * 1e-9;
-    CHECK(took < within_s(run));
+    CHECK(took < within_s(run) + kBusyS);
     if (!run.is_struck(rank)) longest = std::max(longest, took);
     if (!after.shrank) continue;
     const bool certain = run.during == During::kWork && !run.wire && !run.takes_host() &&

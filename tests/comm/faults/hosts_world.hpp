@@ -17,6 +17,9 @@
 
 namespace rondo::testing {
 
+/// What a machine that has other work may add to any time in which something is to happen.
+inline constexpr double kBusyS = 5;
+
 /// What a rank ended with, in memory that the test shares with it. A rank that never said has
 /// at_ns == 0.
 struct Outcome {

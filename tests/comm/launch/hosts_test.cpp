@@ -557,7 +557,7 @@ TEST_CASE("a host that is silent, and a rondo-run that is, are noticed", "[hosts
   const Hosts hosts(2);
   for (const bool frozen_host : {true, false}) {
     const TempDirectory place;
-    Background job(hosts, place, {"--hosts", "h0,h1", "--lost-after", "1"}, "sleep 1000 & wait");
+    Background job(hosts, place, {"--hosts", "h0,h1", "--lost-after", "5"}, "sleep 1000 & wait");
     job.await_ranks(2);
     const ProcessesOnHosts processes(hosts, 2);
     if (frozen_host) {
@@ -565,7 +565,7 @@ TEST_CASE("a host that is silent, and a rondo-run that is, are noticed", "[hosts
       const ProgramResult& r = job.end();
       INFO(r.err);
       CHECK(r.exit_code == 125);
-      CHECK(contains(r.err, "host h1: it has been silent for 1 s"));
+      CHECK(contains(r.err, "host h1: it has been silent for 5 s"));
       CHECK(hosts.processes(0).empty());
       hosts.signal(1, SIGKILL);
     } else {

@@ -230,6 +230,10 @@ TEST_CASE("a dash is stdout, which then has nothing else") {
       plan({"all_reduce", "--ranks", "2", "--size", "1K", "--svg", "-", "--json", "-"});
   CHECK(both.exit_code == 2);
   CHECK_THAT(both.err, says("one of them to a file"));
+  const ProgramResult same = plan(
+      {"all_reduce", "--ranks", "2", "--size", "1K", "--svg", "/dev/null", "--json", "/dev/null"});
+  CHECK(same.exit_code == 2);
+  CHECK_THAT(same.err, says("'/dev/null' has the JSON"));
 }
 
 TEST_CASE("what could not be printed is no success") {

@@ -316,6 +316,24 @@ TEST_CASE("one-shot-direct all_reduce is refused in place, by name and by proof"
   CHECK_FALSE(verdict({op}, limits).ok());
 }
 
+TEST_CASE("a rank that reads another rank's block in its own In is refused, also in place") {
+  for (const bool in_place : {false, true}) {
+    for (const Algorithm algorithm : {Algorithm::kStar, Algorithm::kCopyEngine}) {
+      LoweredOperation op = make(Collective::kGather, algorithm, 3, tiny(2), in_place);
+      for (Program& program : op.programs) {
+        for (Instruction& i : program.instructions) {
+          const Location& from = program.operands[i.first];
+          if (i.action != Action::kMove || from.place != OperandKind::kIn || i.chunk != 0) continue;
+          i.chunk = 1;
+          for (uint32_t o = 0; o < 2; ++o) program.operands[i.first + o].chunk = 1;
+        }
+      }
+      put_in_place(op);
+      CHECK_THAT(refusal(op), says("is about chunk 1, which rank 0 does not send"));
+    }
+  }
+}
+
 TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
   const Limits limits = tiny(2);
   for (const auto& [collective, algorithm] : builtins()) {
@@ -340,7 +358,7 @@ TEST_CASE("direct access outside the owner's call, or unordered, is refused") {
   erase(op, 1, op.programs[1].instructions.size() - 1);
   CHECK_THAT(refusal(op), says("may still touch") || says("may have returned"));
   // Two ranks that write the same place.
-  op = make(Collective::kAllGather, Algorithm::kTwoShotDirect, 3);
+  op = make(Collective::kAllReduce, Algorithm::kTwoShotDirect, 3);
   for (Program& program : op.programs) {
     for (Instruction& i : program.instructions) i.chunk = 0;
     for (Operand& o : program.operands) o.chunk = 0;

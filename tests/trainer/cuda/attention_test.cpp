@@ -21,7 +21,9 @@ using trainer::testing::check_gradient;
 
 namespace {
 
-/// Attention with everything that it reads and writes.
+constexpr size_t kLayer = 7;  // of the random numbers
+
+/// Attention with everything that it reads and writes; heads of `size` numbers, 0: kSize.
 template <class T, int kSize>
 struct Attention {
   AttentionShape shape;
@@ -30,8 +32,8 @@ struct Attention {
   std::vector<T> qkv, y, dy, dqkv;
   std::vector<cuda::Wide<T>> sums;
 
-  Attention(size_t samples, size_t context, size_t heads, double dropped)
-      : shape{samples, context, heads, heads * kSize},
+  Attention(size_t samples, size_t context, size_t heads, double dropped, size_t size = 0)
+      : shape{samples, context, heads, heads * (size == 0 ? kSize : size)},
         probability(dropped),
         qkv(as<T>(noise(samples * context * 3 * shape.width, 1, 2))),
         y(samples * context * shape.width),
@@ -41,7 +43,8 @@ struct Attention {
     for (size_t s = 0; s < samples; ++s) keys.push_back(mix(s));
   }
   cuda::DropoutFactors dropout() const {
-    return cuda::DropoutFactors::of(probability, keys.data());
+    return cuda::DropoutFactors::of(
+        {.probability = probability, .keys = keys.data(), .layer = kLayer});
   }
   void forward(Order order = Order::kForwards) {
     walk(
@@ -56,12 +59,15 @@ struct Attention {
 };
 
 template <class T, int kSize>
-void compare_attention(size_t samples, size_t context, size_t heads, double probability) {
-  INFO("context " << context << ", heads of " << kSize << ", dropout " << probability);
-  Attention<T, kSize> device(samples, context, heads, probability);
+void compare_attention(size_t samples, size_t context, size_t heads, double probability,
+                       size_t size = 0) {
+  INFO("context " << context << ", heads of " << size << " in " << kSize << ", dropout "
+                  << probability);
+  Attention<T, kSize> device(samples, context, heads, probability, size);
   const AttentionShape shape{samples, context, heads, device.shape.width};
   const trainer::Dropout dropout{.probability = probability,
-                                 .keys = probability > 0 ? device.keys.data() : nullptr};
+                                 .keys = probability > 0 ? device.keys.data() : nullptr,
+                                 .layer = kLayer};
   Values probabilities(samples * heads * probabilities_per_head(context));
   Values scratch(attention_scratch(shape)), y(device.y.size()), dqkv(device.qkv.size());
   const Values qkv = wide(device.qkv), dy = wide(device.dy);
@@ -95,6 +101,16 @@ TEST_CASE("cuda attention: forward and backward as the host's, at the edges of t
     compare_attention<float, 64>(1, context, 2, 0);
     compare_attention<float, 16>(2, context, 1, 0.1);
     compare_attention<cuda::BFloat16Bits, 64>(1, context, 1, 0);
+  }
+}
+
+TEST_CASE("cuda attention: heads are padded") {
+  for (const size_t context : {size_t{5}, size_t{33}}) {
+    compare_attention<double, 16>(2, context, 2, 0, 9);
+    compare_attention<double, 32>(1, context, 2, 0.2, 31);
+    compare_attention<float, 64>(1, context, 2, 0, 40);
+    compare_attention<float, 128>(1, context, 1, 0.1, 100);
+    compare_attention<cuda::BFloat16Bits, 128>(1, context, 1, 0);
   }
 }
 

@@ -43,6 +43,7 @@ inline double as_double(uint8_t value) { return value; }
 inline double as_double(int32_t value) { return value; }
 inline double as_double(uint64_t value) { return static_cast<double>(value); }
 inline double as_double(BFloat16Bits value) { return double{widen(value)}; }
+inline double as_double(Float16Bits value) { return double{widen(value)}; }
 inline double as_double(float value) { return double{value}; }
 inline double as_double(double value) { return value; }
 
@@ -69,10 +70,12 @@ void compare(const char* what, double bound, const Make& make, const Buffer<Ts>&
   std::tuple<Buffer<Ts>...> host(given...), device(given...), again(given...);
   testing::walk(std::apply(make, host));
   for (auto* buffers : {&device, &again}) {
-    const Status launched = launch(what, std::apply(make, *buffers), nullptr);
-    INFO(launched.message());
-    REQUIRE(launched.ok());
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    auto gpu = Device::open(0);
+    REQUIRE(gpu.ok());
+    launch(**gpu, what, std::apply(make, *buffers));
+    const Status done = (*gpu)->wait();
+    INFO(done.message());
+    REQUIRE(done.ok());
   }
   [&]<size_t... kI>(std::index_sequence<kI...>) {
     (check_close(std::get<kI>(device), std::get<kI>(host), bound), ...);
@@ -85,7 +88,9 @@ void compare(const char* what, double bound, const Make& make, const Buffer<Ts>&
 /// 2^-7 away.
 template <class T>
 double bound_of(double terms) {
-  return terms * 0x1p-23 + (std::is_same_v<T, BFloat16Bits> ? 0x1p-6 : 0);
+  return terms * 0x1p-23 + (std::is_same_v<T, BFloat16Bits>  ? 0x1p-6
+                            : std::is_same_v<T, Float16Bits> ? 0x1p-9
+                                                             : 0);
 }
 
 }  // namespace rondo::trainer::cuda::testing

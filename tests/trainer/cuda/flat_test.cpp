@@ -1,7 +1,15 @@
 // The optimizers' passes on a GPU, walked on the host.
 #include "trainer/optim/cuda/flat.hpp"
 
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "tests/harness/sanitized.hpp"
 #include "tests/trainer/cuda/values.hpp"
+#include "trainer/optim/clip.hpp"
+#include "trainer/optim/cuda/compression.hpp"
 #include "trainer/optim/simd.hpp"
 
 namespace rondo::trainer::cuda_flat_test {
@@ -15,41 +23,47 @@ using cuda::testing::walk;
 using cuda::testing::wide;
 
 TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its masters; norms") {
-  constexpr size_t kCount = 1000;
+  constexpr size_t kCount = 2 * cuda::FlatPart::kThreads * cuda::FlatPart::kEach + 300;
   const Values g = noise(kCount, 1), p = noise(kCount, 2), m = noise(kCount, 3),
                v = noise(kCount, 4);
-  const simd::AdamWFactors<double> factors{.keep = 0.99,
-                                           .first_weight = 0.1,
-                                           .second_keep = 0.999,
-                                           .second_weight = 0.001,
-                                           .second_correction_root = 0.5,
-                                           .epsilon = 1e-8,
-                                           .step_size = 0.02};
   Values squares = v;
   for (double& square : squares) square = std::abs(square);
-  const auto adamw = [&](auto type, double scale) {
+  const auto adamw = [&](auto type, double scale, bool decays) {
     using T = decltype(type);
     using W = cuda::Wide<T>;
+    const simd::AdamWFactors<double> factors{.keep = decays ? 0.99 : 1,
+                                             .first_weight = 0.1,
+                                             .second_keep = 0.999,
+                                             .second_weight = 0.001,
+                                             .second_correction_root = 0.5,
+                                             .epsilon = 1e-8,
+                                             .step_size = 0.02};
     Values gradients = wide(as<T>(g)), mean = m, square = squares, parameters = p;
     for (double& gradient : gradients) gradient *= scale;
     simd::flat_kernels<double>().adamw(factors, kCount, gradients.data(), mean.data(),
                                        square.data(), parameters.data());
     std::vector<T> device_gradients = as<T>(g), device_parameters(kCount);
     std::vector<W> device_mean = as<W>(m), device_square = as<W>(squares), masters = as<W>(p);
-    walk(cuda::AdamWKernel<T>{
-        W(scale), W(factors.keep), W(factors.first_weight), W(factors.second_keep),
-        W(factors.second_weight), W(factors.second_correction_root), W(factors.epsilon),
-        W(factors.step_size), kCount, device_gradients.data(), device_mean.data(),
-        device_square.data(), masters.data(), device_parameters.data()});
+    const cuda::UpdateFactors<W> of_step{
+        .coefficient = W(scale),
+        .rate = W(NAN),
+        .keep = W(decays ? factors.keep : NAN),
+        .second_correction_root = W(factors.second_correction_root),
+        .step_size = W(factors.step_size)};
+    walk(cuda::AdamWKernel<T>{&of_step, decays, W(factors.first_weight), W(factors.second_keep),
+                              W(factors.second_weight), W(factors.epsilon), kCount,
+                              device_gradients.data(), device_mean.data(), device_square.data(),
+                              masters.data(), device_parameters.data()});
     check_close(wide(masters), parameters, 8 * unit<W>() * 50);
     check_close(wide(device_mean), mean, 8 * unit<W>());
     check_close(wide(device_square), square, 8 * unit<W>());
     REQUIRE(wide(device_parameters) == wide(as<T>(wide(masters))));
     REQUIRE(wide(device_gradients) == Values(kCount, 0));
   };
-  adamw(double{}, 1);
-  adamw(float{}, 0.25);
-  adamw(cuda::BFloat16Bits{}, 0.25);
+  adamw(double{}, 1, true);
+  adamw(float{}, 0.25, false);
+  adamw(cuda::BFloat16Bits{}, 0.25, true);
+  adamw(cuda::Float16Bits{}, 0.25, true);
 
   const auto sgd = [&](auto type, double scale, double decay, bool with_velocity) {
     using T = decltype(type);
@@ -61,8 +75,8 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
                                      with_velocity ? velocity.data() : nullptr, parameters.data());
     std::vector<T> device_gradients = as<T>(g), device_parameters(kCount);
     std::vector<W> device_velocity = as<W>(m), masters = as<W>(p);
-    walk(cuda::SgdKernel<T>{W(scale), W(plain.momentum), W(decay), W(plain.rate), kCount,
-                            device_gradients.data(),
+    const cuda::UpdateFactors<W> of_step{.coefficient = W(scale), .rate = W(plain.rate)};
+    walk(cuda::SgdKernel<T>{&of_step, W(plain.momentum), W(decay), kCount, device_gradients.data(),
                             with_velocity ? device_velocity.data() : nullptr, masters.data(),
                             device_parameters.data()});
     check_close(wide(masters), parameters, 8 * unit<W>());
@@ -77,18 +91,143 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
       sgd(cuda::BFloat16Bits{}, 0.25, decay, with_velocity);
     }
   }
+}
 
-  Values partial(cuda::SumOfSquaresKernel<float>::kBlocks);
-  std::vector<float> values = as<float>(g);
-  double expected = 0, got = 0;
-  for (const float value : values) expected += double{value} * double{value};
-  walk(cuda::SumOfSquaresKernel<float>{kCount, values.data(), partial.data()});
-  walk(cuda::AddSumsKernel{partial.size(), partial.data(), &got});
-  CHECK(got == Approx(expected).epsilon(1e-14));
-  values[77] = std::numeric_limits<float>::infinity();
-  walk(cuda::SumOfSquaresKernel<float>{kCount, values.data(), partial.data()});
-  walk(cuda::AddSumsKernel{partial.size(), partial.data(), &got});
-  CHECK_FALSE(std::isfinite(got));
+TEMPLATE_TEST_CASE("cuda optimizers: the sum of squares of values that begin and end anywhere", "",
+                   float, double, cuda::BFloat16Bits) {
+  using Squares = cuda::SumOfSquaresKernel<TestType>;
+  constexpr size_t kMost = 3 * Squares::kThreads * Squares::kN;
+  std::vector<TestType> values = as<TestType>(noise(kMost + 16, 1));
+  const auto sum = [&](size_t begin, size_t count) {
+    Values partial(Squares::kBlocks, NAN);
+    double got = 0;
+    walk(Squares{count, values.data() + begin, partial.data()});
+    walk(cuda::AddRowsKernel{partial.size(), partial.data(), &got});
+    return got;
+  };
+  for (const size_t begin : {0, 1, 7, 15}) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{5}, size_t{9}, size_t{1000}, kMost}) {
+      INFO(count << " from " << begin);
+      double expected = 0;
+      for (size_t i = begin; i < begin + count; ++i) {
+        const auto value = static_cast<double>(cuda::widen(values[i]));
+        expected += value * value;
+      }
+      CHECK(sum(begin, count) == Approx(expected).epsilon(1e-14));
+    }
+  }
+  if (sizeof(TestType) == 4 &&
+      !rondo::testing::kSanitized) {  // more than all blocks take at a time
+    const size_t many = size_t{Squares::kBlocks} * Squares::kThreads * Squares::kN + 4321;
+    values = as<TestType>(noise(many, 2));
+    double expected = 0;
+    for (const TestType value : values) {
+      expected += static_cast<double>(cuda::widen(value)) * static_cast<double>(cuda::widen(value));
+    }
+    CHECK(sum(0, many) == Approx(expected).epsilon(1e-12));
+  }
+  for (const size_t which : {7, 77, 1006}) {
+    const TestType was = std::exchange(values[which], as<TestType>({INFINITY})[0]);
+    CHECK_FALSE(std::isfinite(sum(7, 1000)));
+    values[which] = was;
+  }
+}
+
+TEST_CASE("cuda optimizers: a step's factors are derived from what is in memory") {
+  const AdamWOptions options{.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.5};
+  cuda::StepState<double> state{.values = {.rate = 0.1, .factor = 0.5}, .steps = 6};
+  walk(cuda::BeginUpdateKernel<double>{options, nullptr, 0, false, &state});
+  CHECK(state.steps == 7);
+  const auto expected = adamw_factors<double>(options, 7, 0.1);
+  CHECK(state.factors.coefficient == 0.5);
+  CHECK(state.factors.rate == 0.1);
+  CHECK(state.factors.keep == expected.keep);
+  CHECK(state.factors.second_correction_root == expected.second_correction_root);
+  CHECK(state.factors.step_size == expected.step_size);
+
+  double squares = 64;  // of gradients twice as large as their average
+  for (const double most : {1.0, 5.0}) {
+    walk(cuda::BeginUpdateKernel<double>{options, &squares, most, false, &state});
+    CHECK(state.result.norm == 4);
+    CHECK(state.factors.coefficient == 0.5 * clip_coefficient(4, most));
+  }
+  CHECK(state.steps == 9);
+  squares = std::numeric_limits<double>::infinity();
+  walk(cuda::BeginUpdateKernel<double>{options, &squares, 1, false, &state});
+  CHECK(state.factors.coefficient == 0);  // as the host's
+  CHECK(state.result.made == 1);
+}
+
+TEST_CASE(
+    "cuda optimizers: the loss scale follows the host's rules, and skipped steps change nothing") {
+  LossScaler host;
+  cuda::StepState<float> state{.values = {.rate = 0.1, .factor = 0.5}, .scaler = host.state()};
+  uint64_t made = 0;
+  const auto step = [&](double squares) {
+    const double scale = static_cast<double>(host.scale());
+    const bool makes = host.update(std::isfinite(squares));
+    made += makes ? 1 : 0;
+    walk(cuda::BeginUpdateKernel<float>{{}, &squares, 1e9, true, &state});
+    REQUIRE(state.scaler == host.state());
+    REQUIRE(state.steps == made);
+    REQUIRE(state.factors.skips != makes);
+    REQUIRE(state.result.made == (makes ? 1 : 0));
+    REQUIRE(state.result.norm == (makes ? 0.5 * std::sqrt(squares) / scale : 0));
+    if (makes) REQUIRE(state.factors.coefficient == static_cast<float>(0.5 / scale));
+  };
+  step(4);
+  step(INFINITY);
+  step(NAN);
+  for (int i = 0; i < 2001; ++i) step(1);
+  CHECK(state.scaler.scale == 65536.0f / 2);
+  for (int i = 0; i < 200; ++i) step(INFINITY);
+  CHECK(state.scaler.scale > 0);
+
+  std::vector<float> gradients = {NAN, 1}, mean = {1, 2}, square = {3, 4}, masters = {5, 6};
+  std::vector<cuda::Float16Bits> halves = as<cuda::Float16Bits>({INFINITY, 1}), parameters(2);
+  walk(cuda::AdamWKernel<cuda::Float16Bits>{&state.factors, true, 0.1f, 0.9f, 0.1f, 1e-8f, 2,
+                                            halves.data(), mean.data(), square.data(),
+                                            masters.data(), parameters.data()});
+  CHECK(mean == std::vector<float>{1, 2});
+  CHECK(square == std::vector<float>{3, 4});
+  CHECK(masters == std::vector<float>{5, 6});
+  CHECK(wide(parameters) == Values{0, 0});
+  CHECK(wide(halves) == Values{0, 0});
+  walk(cuda::SgdKernel<float>{&state.factors, 0.9f, 0.1f, 2, gradients.data(), mean.data(),
+                              masters.data(), masters.data()});
+  CHECK(mean == std::vector<float>{1, 2});
+  CHECK(masters == std::vector<float>{5, 6});
+  CHECK(gradients == std::vector<float>{0, 0});
+}
+
+namespace {
+
+/// There and back is the scaled value as that type rounds it, and nothing beyond the end.
+template <DataType kWire>
+void check_compression(float (*widened)(uint16_t), uint16_t (*narrowed)(float)) {
+  constexpr size_t kCount = 1000;
+  std::vector<float> gradients = as<float>(noise(kCount, 5)), got(kCount + 1, 7);
+  gradients[3] = std::numeric_limits<float>::infinity();
+  gradients[4] = std::numeric_limits<float>::quiet_NaN();
+  gradients[5] = 1e-7f;
+  gradients[6] = -1e30f;
+  std::vector<uint16_t> wire(kCount + 1, 7);
+  walk(cuda::CompressKernel<kWire>{0.375f, kCount, gradients.data(), wire.data()});
+  walk(cuda::DecompressKernel<kWire>{kCount, wire.data(), got.data()});
+  CHECK(wire[kCount] == 7);
+  CHECK(got[kCount] == 7);
+  CHECK(std::isnan(got[4]));
+  for (size_t i = 0; i < kCount; ++i) {
+    if (i != 4) REQUIRE(got[i] == widened(narrowed(0.375f * gradients[i])));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda optimizers: gradients in the two bytes in which they travel") {
+  check_compression<DataType::kBFloat16>(kernels::float_from_bfloat16,
+                                         kernels::bfloat16_from_float);
+  check_compression<DataType::kFloat16>(kernels::float_from_half, kernels::half_from_float);
 }
 
 }  // namespace rondo::trainer::cuda_flat_test

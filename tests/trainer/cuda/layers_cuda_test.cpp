@@ -11,6 +11,7 @@
 namespace rondo::trainer::layers_cuda_test {
 
 using cuda::BFloat16Bits;
+using cuda::Float16Bits;
 using cuda::Wide;
 using cuda::testing::bound_of;
 using cuda::testing::Buffer;
@@ -21,7 +22,8 @@ namespace {
 
 template <class T, int kN>
 void compare_rows() {
-  constexpr size_t kRows = 300, kWidth = 264, kSlices = 2;
+  constexpr size_t kRows = 300, kWidth = 264,
+                   kSlices = cuda::ColumnTile<T, kN>{kRows, kWidth}.slices();
   const double bound = bound_of<T>(64);
   using W = Wide<T>;
   compare(
@@ -33,7 +35,7 @@ void compare_rows() {
   compare(
       "sums of columns", bound,
       [](auto& x, auto& partial) {
-        return cuda::SumColumnsKernel<T, kN>{kRows, kWidth, x.data(), partial.data()};
+        return cuda::SumColumnsKernel<T, kN>{kRows, kWidth, kWidth, x.data(), partial.data()};
       },
       noise<T>(kRows * kWidth, 1), Buffer<W>(kSlices * kWidth));
   compare(
@@ -77,53 +79,53 @@ void compare_rows() {
       noise<T>(kRows * kWidth, 1), noise<T>(kRows * kWidth, 2), Buffer<W>(2 * kSlices * kWidth));
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
-  for (const bool gradient : {false, true}) {
-    compare(
-        "cross-entropy", bound,
-        [&](auto& target, auto& logits, auto& losses) {
-          return cuda::SoftmaxCrossEntropyKernel<T, kN>{
-              kRows, kWidth, target.data(), gradient, W(0.5), logits.data(), losses.data()};
-        },
-        targets, noise<T>(kRows * kWidth, 1, 10), Buffer<double>(kRows));
-  }
   compare(
       "embedding", bound,
       [](auto& x, auto& table, auto& positions, auto& keys, auto& y) {
-        return cuda::EmbeddingForwardKernel<T, kN>{kRows,
-                                                   kWidth,
-                                                   100,
-                                                   x.data(),
-                                                   table.data(),
-                                                   positions.data(),
-                                                   cuda::DropoutFactors::of(0.3, keys.data()),
-                                                   y.data()};
+        return cuda::EmbeddingForwardKernel<T, kN>{
+            kRows,
+            kWidth,
+            100,
+            x.data(),
+            table.data(),
+            positions.data(),
+            cuda::DropoutFactors::of({.probability = 0.3, .keys = keys.data(), .layer = 3}),
+            y.data()};
       },
       targets, noise<T>(kWidth * kWidth, 1), noise<T>(100 * kWidth, 2), Buffer<uint64_t>{7, 8, 9},
       Buffer<T>(kRows * kWidth));
   // Row 5 was looked up by all symbols with even numbers, row 2 by the others.
-  Buffer<int32_t> symbols(kRows);
+  Buffer<int32_t> x(kRows), order(kRows);
   for (size_t i = 0; i < kRows; ++i) {
-    symbols[i] = static_cast<int32_t>(i < kRows / 2 ? 2 * i : 2 * (i - kRows / 2) + 1);
+    x[i] = i % 2 == 0 ? 5 : 2;
+    order[i] = static_cast<int32_t>(i < kRows / 2 ? 2 * i + 1 : 2 * (i - kRows / 2));
   }
   compare(
       "embedding backward", bound,
-      [](auto& used, auto& begins, auto& order, auto& dy, auto& dtable) {
+      [](auto& tokens, auto& sorted, auto& dy, auto& partial, auto& dtable) {
         return cuda::EmbeddingBackwardKernel<T, kN>{
-            2, kWidth, used.data(), begins.data(), order.data(), dy.data(), dtable.data()};
+            kRows, kWidth, tokens.data(), sorted.data(), dy.data(), partial.data(), dtable.data()};
       },
-      Buffer<int32_t>{5, 2}, Buffer<int32_t>{0, kRows / 2, kRows}, symbols,
-      noise<T>(kRows * kWidth, 1), noise<T>(8 * kWidth, 2));
+      x, order, noise<T>(kRows * kWidth, 1), Buffer<W>(cuda::embedding_partial(kRows, kWidth)),
+      noise<T>(8 * kWidth, 2));
+  compare(
+      "embedding backward, frequent tokens", bound,
+      [](auto& tokens, auto& sorted, auto& partial, auto& dtable) {
+        return cuda::AddEmbeddingPartsKernel<T>{kRows,         kWidth,         tokens.data(),
+                                                sorted.data(), partial.data(), dtable.data()};
+      },
+      x, order, noise<W>(cuda::embedding_partial(kRows, kWidth), 1), noise<T>(8 * kWidth, 2));
 }
 
-/// Kernels that have no packs.
+/// Kernels that have packs of one size, or none.
 template <class T>
 void compare_elements() {
-  constexpr size_t kRows = 60, kWidth = 70, kCount = kRows * kWidth;
+  constexpr size_t kRows = 60, kWidth = 72, kCount = kRows * kWidth;
   using W = Wide<T>;
   compare(
       "relu backward", 0,
       [](auto& y, auto& dy) {
-        return cuda::ReluBackwardKernel<T>{kCount, y.data(), dy.data()};
+        return cuda::ReluBackwardKernel<T, cuda::kPack<T>>{kCount, y.data(), dy.data()};
       },
       noise<T>(kCount, 1), noise<T>(kCount, 2));
   compare(
@@ -134,28 +136,51 @@ void compare_elements() {
       noise<W>(kCount, 1), noise<T>(kWidth, 2));
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
+  constexpr LogitsShape kLogits{.rows = kRows, .classes = kWidth, .stride = 128};
+  for (const bool gradient : {false, true}) {
+    compare(
+        "cross-entropy", bound_of<T>(64),
+        [&](auto& target, auto& logits, auto& losses) {
+          return cuda::SoftmaxCrossEntropyKernel<T>{kLogits, target.data(), gradient, logits.data(),
+                                                    losses.data()};
+        },
+        targets, noise<T>(kRows * kLogits.stride, 1, 10), Buffer<double>(kRows));
+  }
   compare(
-      "cross-entropy backward", 0,
-      [](auto& target, auto& probabilities) {
-        return cuda::SoftmaxCrossEntropyBackwardKernel<T>{kRows, kWidth, target.data(), W(0.5),
-                                                          probabilities.data()};
+      "correct answers", 0,
+      [](auto& target, auto& probabilities, auto& hits) {
+        return cuda::CountCorrectKernel<T>{kLogits, target.data(), probabilities.data(),
+                                           hits.data()};
       },
-      targets, noise<T>(kCount, 1));
+      targets, noise<T>(kRows * kLogits.stride, 1), Buffer<double>(kRows));
+  compare(
+      "scale", 0,
+      [](auto& values) {
+        return cuda::ScaleKernel<T>{kCount, W(0.3), values.data()};
+      },
+      noise<T>(kCount, 1));
   compare(
       "dropout", 0,
       [](auto& keys, auto& values) {
-        return cuda::DropKernel<T>{cuda::DropoutFactors::of(0.3, keys.data()), 2, kCount / 2,
-                                   values.data()};
+        return cuda::DropKernel<T, cuda::kPack<T>>{
+            cuda::DropoutFactors::of({.probability = 0.3, .keys = keys.data(), .layer = 3}), 2,
+            kCount / 2, values.data()};
       },
       Buffer<uint64_t>{7, 8}, noise<T>(kCount, 1));
   compare(
       "SGD", 0,
-      [](auto& g, auto& velocity, auto& masters, auto& parameters) {
-        return cuda::SgdKernel<T>{W(0.5),          W(0.9),         W(0.1),
-                                  W(0.01),         kCount,         g.data(),
-                                  velocity.data(), masters.data(), parameters.data()};
+      [](auto& factors, auto& g, auto& velocity, auto& masters, auto& parameters) {
+        return cuda::SgdKernel<T>{reinterpret_cast<const cuda::UpdateFactors<W>*>(factors.data()),
+                                  W(0.9),
+                                  W(0.1),
+                                  kCount,
+                                  g.data(),
+                                  velocity.data(),
+                                  masters.data(),
+                                  parameters.data()};
       },
-      noise<T>(kCount, 1), noise<W>(kCount, 2), noise<W>(kCount, 3), Buffer<T>(kCount));
+      Buffer<W>(sizeof(cuda::UpdateFactors<W>) / sizeof(W), W(0.5)), noise<T>(kCount, 1),
+      noise<W>(kCount, 2), noise<W>(kCount, 3), Buffer<T>(kCount));
 }
 
 template <class T, int kSize>
@@ -168,7 +193,8 @@ void compare_attention(double dropout) {
   const Buffer<uint64_t> keys{5, 6};
   const auto forward = [&](auto& in, auto& key, auto& sum, auto& out) {
     return cuda::AttentionForwardKernel<T, kSize>{
-        shape, cuda::DropoutFactors::of(dropout, key.data()), in.data(), sum.data(), out.data()};
+        shape, cuda::DropoutFactors::of({.probability = dropout, .keys = key.data(), .layer = 3}),
+        in.data(), sum.data(), out.data()};
   };
   compare("attention", bound_of<T>(64), forward, qkv, keys, sums, y);
   Buffer<uint64_t> own_keys = keys;
@@ -177,9 +203,12 @@ void compare_attention(double dropout) {
       "attention backward", bound_of<T>(256),
       [&](auto& in, auto& key, auto& out, auto& dout, auto& sum, auto& din) {
         return cuda::AttentionBackwardKernel<T, kSize>{
-            shape,       cuda::DropoutFactors::of(dropout, key.data()),
-            in.data(),   out.data(),
-            dout.data(), sum.data(),
+            shape,
+            cuda::DropoutFactors::of({.probability = dropout, .keys = key.data(), .layer = 3}),
+            in.data(),
+            out.data(),
+            dout.data(),
+            sum.data(),
             din.data()};
       },
       qkv, keys, y, noise<T>(count, 2), sums, Buffer<T>(3 * count));
@@ -192,21 +221,35 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
   compare_rows<float, 4>();
   compare_rows<BFloat16Bits, 1>();
   compare_rows<BFloat16Bits, 8>();
+  compare_rows<Float16Bits, 8>();
   compare_elements<float>();
   compare_elements<BFloat16Bits>();
+  compare_elements<Float16Bits>();
   for (const double dropout : {0.0, 0.1}) {
     compare_attention<float, 32>(dropout);
     compare_attention<float, 64>(dropout);
     compare_attention<BFloat16Bits, 64>(dropout);
+    compare_attention<Float16Bits, 64>(dropout);
   }
   constexpr size_t kCount = 100'000;
   compare(
       "AdamW", bound_of<float>(64),
-      [](auto& g, auto& mean, auto& square, auto& masters, auto& parameters) {
+      [](auto& factors, auto& g, auto& mean, auto& square, auto& masters, auto& parameters) {
         return cuda::AdamWKernel<BFloat16Bits>{
-            1,     0.99f,  0.1f,     0.999f,      0.001f,        0.5f,           1e-8f,
-            0.02f, kCount, g.data(), mean.data(), square.data(), masters.data(), parameters.data()};
+            reinterpret_cast<const cuda::UpdateFactors<float>*>(factors.data()),
+            true,
+            0.1f,
+            0.999f,
+            0.001f,
+            1e-8f,
+            kCount,
+            g.data(),
+            mean.data(),
+            square.data(),
+            masters.data(),
+            parameters.data()};
       },
+      Buffer<float>(sizeof(cuda::UpdateFactors<float>) / sizeof(float), 0.5f),
       noise<BFloat16Bits>(kCount, 1), noise<float>(kCount, 2), Buffer<float>(kCount, 0.5f),
       noise<float>(kCount, 4), Buffer<BFloat16Bits>(kCount));
   compare(
@@ -218,7 +261,7 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
   compare(
       "sum of sums", 1e-12,
       [](auto& values, auto& sum) {
-        return cuda::AddSumsKernel{kCount, values.data(), sum.data()};
+        return cuda::AddRowsKernel{kCount, values.data(), sum.data()};
       },
       noise<double>(kCount, 1), Buffer<double>(1));
 }

@@ -2,8 +2,11 @@
 // and bfloat16 against the host's functions, in three orders of their threads.
 #include "trainer/layers/host/layers.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "tests/trainer/cuda/values.hpp"
 #include "tests/trainer/gradient_check.hpp"
@@ -55,9 +58,9 @@ TEST_CASE("cuda rows: a bias with ReLU, its backward, and sums of columns equal 
   for_types([](auto type, auto pack) {
     using T = decltype(type);
     constexpr int kN = decltype(pack)::value;
-    for (const size_t rows : {size_t{0}, size_t{1}, size_t{3}, size_t{300}}) {
+    for (const size_t rows : {size_t{0}, size_t{1}, size_t{3}, size_t{300}, size_t{1100}}) {
       for (const size_t width : {size_t{1}, size_t{8}, size_t{40}, size_t{264}}) {
-        if (width % kN != 0) continue;
+        if (width % kN != 0 || (rows == 1100 && width != 40)) continue;
         const std::vector<T> x = as<T>(noise(rows * width, 1)), bias = as<T>(noise(width, 2));
         Values expected = wide(x), expected_sums = wide(bias);
         rows_kernels<double>().add_bias(rows, width, wide(bias).data(), true, expected.data());
@@ -69,20 +72,35 @@ TEST_CASE("cuda rows: a bias with ReLU, its backward, and sums of columns equal 
         });
         check_close(wide(y), expected, 2 * unit<T>());
         const std::vector<T> sums = in_every_order<T>([&](Order order) {
-          const cuda::SumColumnsKernel<T, kN> kernel{rows, width, x.data(), nullptr};
+          const cuda::SumColumnsKernel<T, kN> kernel{rows, width, width, x.data(), nullptr};
           std::vector<cuda::Wide<T>> partial(kernel.tile().slices() * width);
-          walk(cuda::SumColumnsKernel<T, kN>{rows, width, x.data(), partial.data()}, order);
+          walk(cuda::SumColumnsKernel<T, kN>{rows, width, width, x.data(), partial.data()}, order);
           return add_slices<T>(kernel.tile().slices(), width, partial, 0, true, bias, order);
         });
-        check_close(wide(sums), expected_sums, unit<T>() + 300 * unit<cuda::Wide<T>>());
+        check_close(wide(sums), expected_sums,
+                    unit<T>() + std::max(rows, size_t{300}) * unit<cuda::Wide<T>>());
         Values dy = wide(x);
         rows_kernels<double>().relu_backward(dy.size(), wide(y).data(), dy.data());
         std::vector<T> dx = x;
-        walk(cuda::ReluBackwardKernel<T>{x.size(), y.data(), dx.data()});
+        walk(cuda::ReluBackwardKernel<T, kN>{x.size(), y.data(), dx.data()});
         REQUIRE(wide(dx) == dy);
       }
     }
   });
+}
+
+TEST_CASE("cuda rows: slices are added whatever their number") {
+  constexpr size_t kWidth = 37;
+  for (const size_t slices : {0, 1, 7, 8, 9, 31, 32, 33, 100}) {
+    INFO(slices << " slices");
+    const Values partial = noise(slices * kWidth, 1), before = noise(kWidth, 2);
+    Values expected = before;
+    for (size_t i = 0; i < partial.size(); ++i) expected[i % kWidth] += partial[i];
+    const Values got = in_every_order<double>([&](Order order) {
+      return add_slices<double>(slices, kWidth, partial, 0, true, before, order);
+    });
+    check_close(got, expected, 200 * unit<double>());
+  }
 }
 
 TEST_CASE("cuda gelu: forward and derivative as the host's, everywhere; the bias's gradient") {
@@ -131,7 +149,7 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
     constexpr int kN = decltype(pack)::value;
     for (const size_t width : {size_t{1}, size_t{8}, size_t{40}, size_t{264}}) {
       if (width % kN != 0) continue;
-      const size_t rows = 11;
+      const size_t rows = width == 40 ? 300 : 11;  // several slices, or one
       for (const bool adds : {false, true}) {
         const std::vector<T> x = as<T>(noise(rows * width, 1)), delta = as<T>(noise(x.size(), 2)),
                              bias = as<T>(noise(width, 3)), gamma = as<T>(noise(width, 4)),
@@ -184,10 +202,11 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
         walk(cuda::LayerNormBackwardParametersKernel<T, kN>{rows, width, normalised.data(),
                                                             dy.data(), partial.data()});
         const std::vector<T> none(width);
+        const double bound = 32 * unit<T>() + static_cast<double>(rows) * unit<cuda::Wide<T>>();
         check_close(wide(add_slices<T>(slices, width, partial, 0, false, none, kOrders[0])), dgamma,
-                    32 * unit<T>());
+                    bound);
         check_close(wide(add_slices<T>(slices, width, partial, 1, false, none, kOrders[0])), dbeta,
-                    32 * unit<T>());
+                    bound);
       }
     }
   });
@@ -219,53 +238,60 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
 TEST_CASE("cuda cross-entropy: losses, probabilities and gradients as the host's") {
   for_types([](auto type, auto pack) {
     using T = decltype(type);
-    constexpr int kN = decltype(pack)::value;
-    for (const size_t classes : {size_t{1}, size_t{8}, size_t{264}, size_t{8192}}) {
-      if (classes % kN != 0) continue;
+    if (decltype(pack)::value != cuda::kPack<T>) return;
+    // Classes and strides: a pack, no whole pack, rows of nothing but padding for most threads, more
+    // than a block takes at a time.
+    const std::pair<size_t, size_t> widths[] = {{1, 8},   {1, 64},    {8, 8},
+                                                {37, 40}, {264, 320}, {8191, 8200}};
+    for (const auto& [classes, stride] : widths) {
+      INFO(classes << " classes, stride " << stride);
       constexpr size_t kRows = 3;
-      const std::vector<T> logits = as<T>(noise(kRows * classes, 1, 30));
+      const LogitsShape shape{kRows, classes, stride};
+      const auto pad = [&, classes = classes, stride = stride](Values values, double with) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (i % stride >= classes) values[i] = with;
+        }
+        return values;
+      };
+      const std::vector<T> logits = as<T>(pad(noise(kRows * stride, 1, 30), std::nan("")));
       std::vector<int32_t> targets;
       for (size_t r = 0; r < kRows; ++r) targets.push_back(static_cast<int32_t>(r * 7 % classes));
-      Values probabilities = wide(logits);
-      const double expected =
-          softmax_cross_entropy_forward(kRows, classes, targets.data(), probabilities.data());
-      std::vector<double> losses(kRows);
-      const std::vector<T> got = in_every_order<T>([&](Order order) {
-        std::vector<T> to = logits;
-        walk(cuda::SoftmaxCrossEntropyKernel<T, kN>{kRows, classes, targets.data(), false, 1,
-                                                    to.data(), losses.data()},
-             order);
-        return to;
-      });
-      double loss = 0;
-      walk(cuda::AddSumsKernel{kRows, losses.data(), &loss});
-      CHECK(loss == Approx(expected).epsilon(1e-5));
-      check_close(wide(got), probabilities, 64 * unit<cuda::Wide<T>>() + unit<T>());
-
-      softmax_cross_entropy_backward(kRows, classes, targets.data(), 0.25, probabilities.data());
-      std::vector<T> at_once = logits, later = got;
-      walk(cuda::SoftmaxCrossEntropyKernel<T, kN>{kRows, classes, targets.data(), true,
-                                                  cuda::Wide<T>(0.25), at_once.data(),
-                                                  losses.data()});
-      check_close(wide(at_once), probabilities, 64 * unit<cuda::Wide<T>>() + unit<T>());
-      walk(cuda::SoftmaxCrossEntropyBackwardKernel<T>{kRows, classes, targets.data(),
-                                                      cuda::Wide<T>(0.25), later.data()});
-      check_close(wide(later), probabilities, 64 * unit<cuda::Wide<T>>() + 2 * unit<T>());
+      targets.back() = static_cast<int32_t>(classes - 1);
+      Values expected = wide(logits);
+      const double expected_loss =
+          softmax_cross_entropy_forward(shape, targets.data(), expected.data());
+      for (const bool gradient : {false, true}) {
+        std::vector<double> losses(kRows);
+        const std::vector<T> got = in_every_order<T>([&](Order order) {
+          std::vector<T> to = logits;
+          walk(cuda::SoftmaxCrossEntropyKernel<T>{shape, targets.data(), gradient, to.data(),
+                                                  losses.data()},
+               order);
+          return to;
+        });
+        double loss = 0;
+        walk(cuda::AddRowsKernel{kRows, losses.data(), &loss});
+        CHECK(loss == Approx(expected_loss).epsilon(1e-5));
+        if (gradient) softmax_cross_entropy_backward(shape, targets.data(), 1.0, expected.data());
+        check_close(wide(got), pad(expected, 0), 64 * unit<cuda::Wide<T>>() + unit<T>());
+      }
     }
   });
   // What a row may hold besides numbers.
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const int32_t target = 0;
   for (const float odd : {std::nanf(""), kInfinity, -kInfinity}) {
-    std::vector<float> row(8, 1);
+    std::vector<float> row(12, 1);  // of 8 classes
     for (const size_t at : {size_t{1}, size_t{7}}) {
       std::vector<float> logits = row;
       logits[at] = odd;
       double loss = 0;
-      walk(
-          cuda::SoftmaxCrossEntropyKernel<float, 1>{1, 8, &target, false, 1, logits.data(), &loss});
+      walk(cuda::SoftmaxCrossEntropyKernel<float>{
+          {.rows = 1, .classes = 8, .stride = 12}, &target, false, logits.data(), &loss});
       for (size_t i = 0; i < logits.size(); ++i) {
-        if (odd == -kInfinity) {
+        if (i >= 8) {
+          CHECK(logits[i] == 0);
+        } else if (odd == -kInfinity) {
           CHECK(logits[i] == Approx(i == at ? 0 : 1.0 / 7));
         } else {
           CHECK(std::isnan(logits[i]));
@@ -276,18 +302,34 @@ TEST_CASE("cuda cross-entropy: losses, probabilities and gradients as the host's
   }
 }
 
+TEST_CASE("cuda scale: every number, and none beyond the count") {
+  for_types([](auto type, auto pack) {
+    using T = decltype(type);
+    if (decltype(pack)::value != cuda::kPack<T>) return;
+    for (const size_t count : {size_t{0}, size_t{8}, size_t{2056}}) {
+      std::vector<T> values = as<T>(noise(count + 8, 1));
+      Values expected = wide(values);
+      for (size_t i = 0; i < count; ++i) expected[i] *= 0.25;  // exact
+      walk(cuda::ScaleKernel<T>{count, cuda::Wide<T>(0.25), values.data()});
+      REQUIRE(wide(values) == expected);
+    }
+  });
+}
+
 TEST_CASE("cuda dropout drops what the host drops") {
   const uint64_t keys[] = {mix(1), mix(2)};
   for (const double probability : {0.0, 0.1, 0.5, 0.999}) {
-    Values expected(2 * 1000, 1), got = expected;
-    drop({.probability = probability, .keys = keys}, 2, 1000, expected.data());
-    walk(
-        cuda::DropKernel<double>{cuda::DropoutFactors::of(probability, keys), 2, 1000, got.data()});
+    const Dropout dropout{.probability = probability, .keys = keys, .layer = 3};
+    Values expected(2 * 1000, 1), got = expected, packs = expected;
+    drop(dropout, 2, 1000, expected.data());
+    walk(cuda::DropKernel<double, 1>{cuda::DropoutFactors::of(dropout), 2, 1000, got.data()});
+    walk(cuda::DropKernel<double, 2>{cuda::DropoutFactors::of(dropout), 2, 1000, packs.data()});
     REQUIRE(got == expected);
+    REQUIRE(packs == expected);
   }
 }
 
-TEST_CASE("cuda embedding: look-ups with positions and dropout, and gradients row by row") {
+TEST_CASE("cuda embedding: look-ups with positions and dropout") {
   for_types([](auto type, auto pack) {
     using T = decltype(type);
     constexpr int kN = decltype(pack)::value;
@@ -304,11 +346,13 @@ TEST_CASE("cuda embedding: look-ups with positions and dropout, and gradients ro
       embedding_forward(kSymbols, kSize, x.data(), wide(table).data(), expected.data());
       rows_kernels<double>().add_bias(3, kContext * kSize, wide(positions).data(), false,
                                       expected.data());
-      drop({.probability = probability, .keys = keys}, 3, kContext * kSize, expected.data());
+      drop({.probability = probability, .keys = keys, .layer = 3}, 3, kContext * kSize,
+           expected.data());
       std::vector<T> y(kSymbols * kSize);
       walk(cuda::EmbeddingForwardKernel<T, kN>{
           kSymbols, kSize, kContext, x.data(), table.data(), positions.data(),
-          cuda::DropoutFactors::of(probability, keys), y.data()});
+          cuda::DropoutFactors::of({.probability = probability, .keys = keys, .layer = 3}),
+          y.data()});
       check_close(wide(y), expected, 2 * unit<T>());
     }
     std::vector<T> y(kSymbols * kSize);
@@ -318,26 +362,81 @@ TEST_CASE("cuda embedding: look-ups with positions and dropout, and gradients ro
       REQUIRE(cuda::widen(y[i]) ==
               cuda::widen(table[static_cast<size_t>(x[i / kSize]) * kSize + i % kSize]));
     }
-
-    std::vector<int32_t> used, begins, order;
-    for (int32_t row = 0; row < int32_t{kRows}; ++row) {
-      const size_t before = order.size();
-      for (size_t i = 0; i < kSymbols; ++i) {
-        if (x[i] == row) order.push_back(static_cast<int32_t>(i));
-      }
-      if (order.size() == before) continue;
-      used.push_back(row);
-      begins.push_back(static_cast<int32_t>(before));
-    }
-    begins.push_back(static_cast<int32_t>(order.size()));
-    const std::vector<T> dy = as<T>(noise(kSymbols * kSize, 3));
-    Values expected = wide(table);
-    embedding_backward(kSymbols, kSize, x.data(), wide(dy).data(), expected.data());
-    std::vector<T> gradient = table;
-    walk(cuda::EmbeddingBackwardKernel<T, kN>{used.size(), kSize, used.data(), begins.data(),
-                                              order.data(), dy.data(), gradient.data()});
-    check_close(wide(gradient), expected, 8 * unit<T>());
   });
+}
+
+TEST_CASE("cuda embedding: gradients of tokens whose places are in one part and in several") {
+  for_types([](auto type, auto pack) {
+    using T = decltype(type);
+    constexpr int kN = decltype(pack)::value;
+    constexpr uint32_t kPart = cuda::kPlacesOfPart;
+    constexpr size_t kRows = 12;
+    // How many places each token has. Runs begin and end with parts, inside of them, and at their ends.
+    const std::vector<std::vector<size_t>> all = {
+        {},
+        {0, 1},
+        {0, 0, 3, 0, 5, 1, 1, 0, 2},
+        {kPart},
+        {kPart - 1, 2},
+        {kPart + 1, 0, kPart - 1, kPart, 1, 2 * kPart - 1, 1},
+        {5, 4 * kPart, 3, 0, 7 * kPart + 1, 2, 5 * kPart - 9, 1, 1, 1},
+        {21 * kPart},
+    };
+    for (const std::vector<size_t>& places : all) {
+      // 136 is more than a block's columns of single elements.
+      for (const size_t size : {size_t{8}, size_t{136}}) {
+        if (size > 8 && places.size() != 7) continue;
+        std::vector<int32_t> x;
+        for (size_t token = 0; token < places.size(); ++token) {
+          x.insert(x.end(), places[token], static_cast<int32_t>(token));
+        }
+        for (size_t i = x.size(); i > 1; --i) std::swap(x[i - 1], x[mix(i) % i]);
+        std::vector<int32_t> order(x.size());
+        std::iota(order.begin(), order.end(), 0);
+        const auto token_of = [&](int32_t i) { return x[static_cast<size_t>(i)]; };
+        std::stable_sort(order.begin(), order.end(),
+                         [&](int32_t a, int32_t b) { return token_of(a) < token_of(b); });
+        const std::vector<T> dy = as<T>(noise(x.size() * size, 3)),
+                             before = as<T>(noise(kRows * size, 4));
+        Values expected = wide(before);
+        embedding_backward(x.size(), size, x.data(), wide(dy).data(), expected.data());
+        std::vector<T> first;
+        for (const Order walked : kOrders) {
+          std::vector<cuda::Wide<T>> partial(cuda::embedding_partial(x.size(), size),
+                                             std::numeric_limits<cuda::Wide<T>>::quiet_NaN());
+          std::vector<T> gradient = before;
+          walk(cuda::EmbeddingBackwardKernel<T, kN>{x.size(), size, x.data(), order.data(),
+                                                    dy.data(), partial.data(), gradient.data()},
+               walked);
+          walk(cuda::AddEmbeddingPartsKernel<T>{x.size(), size, x.data(), order.data(),
+                                                partial.data(), gradient.data()},
+               walked);
+          // Sums have up to 672 terms.
+          check_close(wide(gradient), expected, sizeof(T) == 2 ? 8 * unit<T>() : 700 * unit<T>());
+          if (first.empty()) first = gradient;
+          REQUIRE(wide(gradient) == wide(first));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("cuda embedding: no block adds more than a part's gradients, however frequent a token") {
+  // Of 5000 places of one token: every block of the first kernel has 32, all of which it reads.
+  constexpr size_t kPlaces = 5000, kSize = 4;
+  std::vector<int32_t> x(kPlaces, 1), order(kPlaces);
+  std::iota(order.begin(), order.end(), 0);
+  const std::vector<float> dy(kPlaces * kSize, 1);
+  std::vector<float> partial(cuda::embedding_partial(kPlaces, kSize)), gradient(2 * kSize);
+  const cuda::EmbeddingBackwardKernel<float, 4> kernel{
+      kPlaces, kSize, x.data(), order.data(), dy.data(), partial.data(), gradient.data()};
+  REQUIRE(kernel.grid().x == 157);
+  walk(kernel);
+  CHECK(*std::max_element(partial.begin(), partial.end()) == cuda::kPlacesOfPart);
+  CHECK(gradient == std::vector<float>(2 * kSize));
+  walk(cuda::AddEmbeddingPartsKernel<float>{kPlaces, kSize, x.data(), order.data(), partial.data(),
+                                            gradient.data()});
+  CHECK(gradient == std::vector<float>{0, 0, 0, 0, 5000, 5000, 5000, 5000});
 }
 
 }  // namespace rondo::trainer::cuda_layers_test

@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 SOURCE, NVCC, FLAGS = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-FILES = ("trainer/layers/cuda/layers.cu", "trainer/optim/cuda/flat.cu")
+FILES = ("trainer/layers/cuda/layers.cu", "trainer/layers/cuda/layers_half.cu", "trainer/optim/cuda/flat.cu")
 REPORT = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.S)
 
 

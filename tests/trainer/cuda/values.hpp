@@ -46,6 +46,7 @@ inline double dot(const Values& weights, const Values& output) {
 template <class T>
 double unit() {
   if constexpr (std::is_same_v<T, BFloat16Bits>) return 0x1p-8;
+  if constexpr (std::is_same_v<T, Float16Bits>) return 0x1p-11;
   return static_cast<double>(std::numeric_limits<Wide<T>>::epsilon());
 }
 

@@ -1,18 +1,20 @@
 // Walks the trainer's GPU kernels on the host: a block's threads are coroutines of one thread, which
 // meet where the kernel says so. Between two meetings each runs to the end of its part before the
 // next begins, in an order that the caller chooses: where a kernel lacks a meeting, some order reads
-// what is not yet there. Shared memory begins as NaN.
+// what is not yet there. Shared memory begins as NaN. Asynchronous copies happen at once, when they are
+// waited for, or now this way and now that, by the same choice.
 #pragma once
 
-#include <ucontext.h>
-
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
+#include "tests/trainer/cuda/fibre.hpp"
 #include "trainer/base/random.hpp"
 #include "trainer/layers/cuda/block.hpp"
 
@@ -26,11 +28,9 @@ class Walk {
       : threads_(threads),
         order_(order),
         shared_((shared_bytes + 15) / 16),
-        fibres_(threads),
-        exchange_{std::vector<uint64_t>(threads), std::vector<uint64_t>(threads)} {
-    while (stacks().size() < threads) {
-      stacks().push_back(std::make_unique_for_overwrite<std::byte[]>(kStackBytes));
-    }
+        states_(threads),
+        exchange_{std::vector<Shown>(threads), std::vector<Shown>(threads)} {
+    while (fibres().size() < threads) fibres().push_back(std::make_unique<Fibre>());
   }
   Walk(const Walk&) = delete;
   Walk& operator=(const Walk&) = delete;
@@ -48,20 +48,31 @@ class Walk {
     block_meeting_ = {threads_, 0, 0};
     warp_meetings_.assign(threads_ / kWarp, {kWarp, 0, 0});
     for (uint32_t t = 0; t < threads_; ++t) start(t);
-    for (uint32_t left = threads_; left > 0;) left -= round();
+    try {
+      for (uint32_t left = threads_; left > 0;) left -= round();
+    } catch (...) {
+      fibres().clear();  // some have not ended
+      throw;
+    }
   }
 
  private:
-  static constexpr size_t kStackBytes = size_t{256} << 10;
-
   struct Meeting {
     uint32_t expected, arrived, generation;
   };
-  struct Fibre {
-    ucontext_t context;
+  /// What a thread shows its warp.
+  struct Shown {
+    uint64_t words[3];
+  };
+  struct Copy {
+    void* to;
+    const void* from;
+  };
+  struct ThreadState {
     const Meeting* waits_at = nullptr;  // null: it can run
     uint32_t generation = 0;            // of that meeting
-    uint32_t exchanges = 0;             // of the thread, by shuffles
+    uint32_t exchanges = 0;             // of the thread, with its warp
+    std::vector<Copy> copies;           // under way
     bool done = false;
   };
   /// What a kernel sees.
@@ -74,46 +85,111 @@ class Walk {
     void sync() { walk.meet(number, walk.block_meeting_); }
     template <class W>
     W shuffle_xor(W value, uint32_t mask) {
-      // Two places in turn: no thread is two exchanges ahead of another one of its warp.
-      std::vector<uint64_t>& values = walk.exchange_[walk.fibres_[number].exchanges++ % 2];
-      std::memcpy(&values[number], &value, sizeof(W));
-      walk.meet(number, walk.warp_meetings_[number / kWarp]);
       W other;
-      std::memcpy(&other, &values[number ^ mask], sizeof(W));
+      std::memcpy(&other, &show(value)[(number ^ mask) % kWarp], sizeof(W));
       return other;
+    }
+    /// Copies at once, or as late as it may: a kernel must bear both.
+    void copy_async(void* to, const void* from, bool inside) {
+      const Copy copy{to, inside ? from : nullptr};
+      if (walk.copies_late()) return walk.states_[number].copies.push_back(copy);
+      carry_out(copy);
+    }
+    void wait_copies() {
+      for (const Copy& copy : walk.states_[number].copies) carry_out(copy);
+      walk.states_[number].copies.clear();
+    }
+    template <class Bits>
+    void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+      using Operands = std::array<uint32_t, 6>;
+      const Shown* const shown = show(Operands{a[0], a[1], a[2], a[3], b0, b1});
+      // Element (row, k) of a and (k, column) of b: a half of a word of some thread.
+      const auto at = [&](uint32_t thread, uint32_t word, uint32_t half) {
+        Operands words;
+        std::memcpy(&words, &shown[thread], sizeof(words));
+        return widen(Bits{static_cast<uint16_t>(words[word] >> 16 * half)});
+      };
+      const uint32_t lane = number % kWarp;
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (uint32_t k = 0; k < 16; ++k) {
+          d[i] += at(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2) *
+                  at(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+        }
+      }
+    }
+    template <class Bits>
+    void load_matrices(uint32_t (&to)[4], const Bits* row) {
+      const uint32_t g = number % kWarp / 4, t = number % 4;
+      load(to, row, [&](uint32_t half) { return std::pair(g, 2 * t + half); });
+    }
+    template <class Bits>
+    void load_matrices_transposed(uint32_t (&to)[4], const Bits* row) {
+      const uint32_t g = number % kWarp / 4, t = number % 4;
+      load(to, row, [&](uint32_t half) { return std::pair(2 * t + half, g); });
     }
     template <class W>
     W* shared() {
       return reinterpret_cast<W*>(walk.shared_.data());
     }
+
+   private:
+    /// What the threads of the warp show, once all have.
+    template <class V>
+    const Shown* show(const V& value) {
+      static_assert(sizeof(V) <= sizeof(Shown));
+      // Two places in turn: no thread is two exchanges ahead of another one of its warp.
+      std::vector<Shown>& places = walk.exchange_[walk.states_[number].exchanges++ % 2];
+      std::memcpy(&places[number], &value, sizeof(V));
+      walk.meet(number, walk.warp_meetings_[number / kWarp]);
+      return &places[number / kWarp * kWarp];
+    }
+    static void carry_out(const Copy& copy) {
+      check_aligned(copy.to);
+      check_aligned(copy.from);
+      if (copy.from != nullptr) {
+        std::memcpy(copy.to, copy.from, 16);
+      } else {
+        std::memset(copy.to, 0, 16);
+      }
+    }
+    /// place(half): row and column in each matrix of a half of this thread's word.
+    template <class Bits, class Place>
+    void load(uint32_t (&to)[4], const Bits* row, const Place& place) {
+      check_aligned(row);
+      const Shown* const rows = show(row);
+      for (uint32_t i = 0; i < 4; ++i) {
+        to[i] = 0;
+        for (uint32_t half = 0; half < 2; ++half) {
+          const auto [r, column] = place(half);
+          const Bits* from;
+          std::memcpy(&from, &rows[8 * i + r], sizeof(from));
+          to[i] |= uint32_t{from[column].bits} << 16 * half;
+        }
+      }
+    }
+    static void check_aligned(const void* pointer) {
+      if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
+        throw std::logic_error("a pointer is not aligned to 16 bytes");
+    }
   };
 
-  /// Kept for the next walk; never two at a time.
-  static std::vector<std::unique_ptr<std::byte[]>>& stacks() {
-    static std::vector<std::unique_ptr<std::byte[]>> kept;
+  /// Kept for the next walk of this thread, which walks one kernel at a time.
+  static std::vector<std::unique_ptr<Fibre>>& fibres() {
+    thread_local std::vector<std::unique_ptr<Fibre>> kept;
     return kept;
   }
 
-  static void enter(unsigned high, unsigned low, unsigned thread) {
-    auto* const walk =
-        reinterpret_cast<Walk*>(static_cast<uintptr_t>(high) << 32 | static_cast<uintptr_t>(low));
-    walk->body_(*walk, thread, walk->kernel_);
-    walk->fibres_[thread].done = true;
-    swapcontext(&walk->fibres_[thread].context, &walk->scheduler_);
-  }
-
   void start(uint32_t thread) {
-    Fibre& fibre = fibres_[thread];
-    fibre.waits_at = nullptr;
-    fibre.done = false;
-    fibre.exchanges = 0;
-    getcontext(&fibre.context);
-    fibre.context.uc_stack.ss_sp = stacks()[thread].get();
-    fibre.context.uc_stack.ss_size = kStackBytes;
-    fibre.context.uc_link = nullptr;
-    const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(&fibre.context, reinterpret_cast<void (*)()>(&Walk::enter), 3,
-                static_cast<unsigned>(self >> 32), static_cast<unsigned>(self), thread);
+    states_[thread].waits_at = nullptr;
+    states_[thread].done = false;
+    states_[thread].exchanges = 0;
+    states_[thread].copies.clear();
+    const auto run = [](void* owner, uint32_t number) {
+      auto* const walk = static_cast<Walk*>(owner);
+      walk->body_(*walk, number, walk->kernel_);
+    };
+    fibres()[thread]->set(run, this, thread);
   }
 
   /// Every thread that can runs until it meets others; returns how many ended. Forwards and
@@ -134,6 +210,11 @@ class Walk {
     return ended;
   }
 
+  bool copies_late() {
+    if (order_ == Order::kShuffled) return mix(++drawn_) % 2 == 0;
+    return order_ == Order::kBackwards;
+  }
+
   uint32_t in_order(uint32_t i, uint32_t count) const {
     return order_ == Order::kBackwards ? count - 1 - i : i;
   }
@@ -150,24 +231,24 @@ class Walk {
 
   /// Runs the thread to its next meeting, if it does not wait at one; returns whether it ran.
   uint32_t step(uint32_t thread, uint32_t& ended) {
-    Fibre& fibre = fibres_[thread];
-    if (fibre.done) return 0;
-    if (fibre.waits_at != nullptr && fibre.waits_at->generation == fibre.generation) return 0;
-    fibre.waits_at = nullptr;
-    swapcontext(&scheduler_, &fibre.context);
-    ended += fibre.done ? 1 : 0;
+    ThreadState& state = states_[thread];
+    if (state.done) return 0;
+    if (state.waits_at != nullptr && state.waits_at->generation == state.generation) return 0;
+    state.waits_at = nullptr;
+    state.done = fibres()[thread]->resume();
+    ended += state.done ? 1 : 0;
     return 1;
   }
 
   void meet(uint32_t thread, Meeting& meeting) {
     // The last one waits for its turn, too: the order decides who is first after a meeting.
-    fibres_[thread].generation = meeting.generation;
-    fibres_[thread].waits_at = &meeting;
+    states_[thread].generation = meeting.generation;
+    states_[thread].waits_at = &meeting;
     if (++meeting.arrived == meeting.expected) {
       meeting.arrived = 0;
       ++meeting.generation;
     }
-    swapcontext(&fibres_[thread].context, &scheduler_);
+    fibres()[thread]->pause();
   }
 
   struct alignas(16) Line {
@@ -176,11 +257,10 @@ class Walk {
   const uint32_t threads_;
   const Order order_;
   std::vector<Line> shared_;
-  std::vector<Fibre> fibres_;
-  std::vector<uint64_t> exchange_[2];
+  std::vector<ThreadState> states_;
+  std::vector<Shown> exchange_[2];
   Meeting block_meeting_{};
   std::vector<Meeting> warp_meetings_;
-  ucontext_t scheduler_{};
   Grid index_;
   void (*body_)(Walk&, uint32_t, const void*) = nullptr;
   const void* kernel_ = nullptr;

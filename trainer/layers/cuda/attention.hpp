@@ -3,7 +3,8 @@
 // largest score and sum of exponentials. Backward computes the scores again, for each tile of
 // queries and once more for each tile of keys, so that no two blocks add to one gradient. See
 // ../host/attention.hpp for the operands; of the probabilities only their logarithm's offset is
-// kept. Products are by float arithmetic; tensor cores are not used yet.
+// kept. Heads of any size up to 128 are padded with zeros, in a block's memory only. Products are by
+// float arithmetic; tensor cores are not used yet.
 #pragma once
 
 #include "trainer/layers/cuda/dropout.hpp"
@@ -11,7 +12,7 @@
 
 namespace rondo::trainer::cuda {
 
-/// What both passes do, for heads of kSize numbers. A thread has kOwn x kOwn of a tile's scores,
+/// What both passes do, for heads of at most kSize numbers. A thread has kOwn x kOwn of a tile's scores,
 /// and kOwn rows of kSize / kAcross columns of a tile's vectors.
 template <class T, int kSize>
 struct AttentionTile {
@@ -24,31 +25,43 @@ struct AttentionTile {
   const AttentionShape& shape;
   const DropoutFactors& dropout;
   uint32_t thread, sample, head;
+  uint32_t size;  // of a head
+  W scale;        // of scores
+
+  template <class Block>
+  RONDO_DEVICE AttentionTile(const Block& block, const AttentionShape& of,
+                             const DropoutFactors& dropped_by)
+      : shape(of),
+        dropout(dropped_by),
+        thread(block.thread()),
+        sample(block.index().z),
+        head(block.index().y),
+        size(static_cast<uint32_t>(shape.width / shape.heads)) {
+    using std::sqrt;
+    scale = 1 / sqrt(static_cast<W>(size));
+  }
 
   RONDO_DEVICE uint32_t row() const { return thread / kAcross * kOwn; }
   RONDO_DEVICE uint32_t across() const { return thread % kAcross; }
   RONDO_DEVICE size_t stride() const { return 3 * shape.width; }
-  RONDO_DEVICE static W scale() {
-    using std::sqrt;
-    return 1 / sqrt(static_cast<W>(kSize));
-  }
   /// Where a row of the head begins: of queries (0), keys (1), values (2).
   RONDO_DEVICE size_t in_qkv(uint32_t which, size_t position) const {
-    return (sample * shape.context + position) * stride() + which * shape.width + head * kSize;
+    return (sample * shape.context + position) * stride() + which * shape.width + head * size;
   }
   RONDO_DEVICE size_t in_y(size_t position) const {
-    return (sample * shape.context + position) * shape.width + head * kSize;
+    return (sample * shape.context + position) * shape.width + head * size;
   }
   RONDO_DEVICE size_t in_sums(size_t position) const {
     return (size_t{sample} * shape.heads + head) * shape.context + position;
   }
-  /// to[kTile x kStride] = kTile rows from `first` on; zeros beyond the context.
+  /// to[kTile x kStride] = kTile rows from `first` on; zeros beyond the context and the head.
   template <class Begin>
   RONDO_DEVICE void read(const T* from, size_t first, const Begin& begin, W* to) const {
     for (uint32_t i = thread; i < kTile * kSize; i += kThreads) {
       const size_t position = first + i / kSize;
-      to[i / kSize * kStride + i % kSize] =
-          position < shape.context ? widen(from[begin(position) + i % kSize]) : W{0};
+      const uint32_t column = i % kSize;
+      to[i / kSize * kStride + column] =
+          position < shape.context && column < size ? widen(from[begin(position) + column]) : W{0};
     }
   }
   /// own = a b^T of this thread's rows of a and every kAcross-th row of b, from across() on.
@@ -90,7 +103,7 @@ struct AttentionTile {
   RONDO_DEVICE W dropped(size_t query, size_t key) const {
     return dropout.factor<W>(sample, (head * shape.context + query) * shape.context + key);
   }
-  /// Rows of kColumns sums to memory, those inside the context.
+  /// Rows of kColumns sums to memory, those inside the context and the head.
   template <class Begin>
   RONDO_DEVICE void write(const W (&sums)[kOwn][kColumns], size_t first, const Begin& begin,
                           T* to) const {
@@ -98,7 +111,8 @@ struct AttentionTile {
       const size_t position = first + row() + i;
       if (position >= shape.context) continue;
       for (uint32_t j = 0; j < kColumns; ++j) {
-        to[begin(position) + across() + j * kAcross] = narrow<T>(sums[i][j]);
+        const uint32_t column = across() + j * kAcross;
+        if (column < size) to[begin(position) + column] = narrow<T>(sums[i][j]);
       }
     }
   }
@@ -112,7 +126,7 @@ constexpr Grid attention_grid(const AttentionShape& shape, size_t tile, uint32_t
 
 /// y[samples x context x width] from qkv[samples x context x 3 width];
 /// sums[samples x heads x context]: the logarithm of each query's sum of exp(score), for backward.
-/// width = heads * kSize.
+/// width / heads is at most kSize.
 template <class T, int kSize>
 struct AttentionForwardKernel {
   using Tile = AttentionTile<T, kSize>;
@@ -134,7 +148,7 @@ struct AttentionForwardKernel {
     using std::exp;
     using std::log;
     constexpr uint32_t kTile = Tile::kTile, kOwn = Tile::kOwn;
-    const Tile tile{shape, dropout, block.thread(), block.index().z, block.index().y};
+    const Tile tile(block, shape, dropout);
     const size_t first = size_t{block.index().x} * kTile;
     W* const q = block.template shared<W>();
     W* const kv = q + kTile * Tile::kStride;        // the tile's keys, then its values
@@ -160,7 +174,7 @@ struct AttentionForwardKernel {
         const size_t query = first + tile.row() + i;
         W top = largest[i];
         for (uint32_t j = 0; j < kOwn; ++j) {
-          scores[i][j] *= Tile::scale();
+          scores[i][j] *= tile.scale;
           const size_t at = key + tile.across() + j * Tile::kAcross;
           if (tile.sees(query, at)) top = larger(scores[i][j], top);
         }
@@ -230,7 +244,7 @@ struct AttentionBackwardKernel {
   RONDO_DEVICE void run(Block& block) const {
     using W = Wide<T>;
     constexpr uint32_t kTile = Tile::kTile;
-    const Tile tile{shape, dropout, block.thread(), block.index().z, block.index().y};
+    const Tile tile(block, shape, dropout);
     const Shared at(block.template shared<W>());
     const size_t own = size_t{block.index().x / 2} * kTile;
     W first[Tile::kOwn][Tile::kColumns] = {}, second[Tile::kOwn][Tile::kColumns] = {};
@@ -293,7 +307,7 @@ struct AttentionBackwardKernel {
     if (tile.thread < Tile::kTile) {
       const size_t position = first + tile.thread;
       Wide<T> product = 0;
-      for (uint32_t c = 0; c < kSize && position < shape.context; ++c) {
+      for (uint32_t c = 0; c < tile.size && position < shape.context; ++c) {
         product = multiply_add(widen(y[tile.in_y(position) + c]),
                                at.dy[tile.thread * Tile::kStride + c], product);
       }
@@ -319,21 +333,21 @@ struct AttentionBackwardKernel {
     W scores[Tile::kOwn][Tile::kOwn], dweights[Tile::kOwn][Tile::kOwn];
     tile.multiply_rows(at.q, at.k, scores);
     tile.multiply_rows(at.dy, at.v, dweights);
-    for (uint32_t i = 0; i < Tile::kOwn; ++i) {
+    unrolled<Tile::kOwn>([&](uint32_t i) {
       const uint32_t r = tile.row() + i;
-      for (uint32_t j = 0; j < Tile::kOwn; ++j) {
+      unrolled<Tile::kOwn>([&](uint32_t j) {
         const uint32_t c = tile.across() + j * Tile::kAcross;
         W weight = 0, dscore = 0;
         if (tile.sees(query_tile + r, key_tile + c)) {
-          const W probability = exp(scores[i][j] * Tile::scale() - at.sums[r]);
+          const W probability = exp(scores[i][j] * tile.scale - at.sums[r]);
           const W factor = tile.dropped(query_tile + r, key_tile + c);
           weight = probability * factor;
-          dscore = probability * (dweights[i][j] * factor - at.products[r]) * Tile::scale();
+          dscore = probability * (dweights[i][j] * factor - at.products[r]) * tile.scale;
         }
         at.weights[r * (Tile::kTile + 1) + c] = weight;
         at.dscores[r * (Tile::kTile + 1) + c] = dscore;
-      }
-    }
+      });
+    });
   }
 };
 

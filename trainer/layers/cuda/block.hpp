@@ -15,6 +15,30 @@
 //     T shuffle_xor(T value, uint32_t mask);           // the value of thread() ^ mask of this warp
 //     T* shared<T>();                                  // the block's memory, aligned to 16 bytes
 //
+// Copies to shared memory that nobody waits for until wait_copies() returns: the thread's own, so
+// that others see them after a sync(). Both pointers are aligned to 16 bytes:
+//
+//     void copy_async(void* to, const void* from, bool inside);  // 16 bytes; zeros if not inside
+//     void wait_copies();
+//
+// And what all threads of a warp do together, on tensor cores (compute capability 8.0 and later):
+//
+//     void mma<Bits>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+//     void load_matrices(uint32_t (&to)[4], const Bits* row);
+//     void load_matrices_transposed(uint32_t (&to)[4], const Bits* row);
+//
+// mma: d[16 x 8] += a[16 x 16] b[16 x 8], of Bits (BFloat16Bits or Float16Bits) with sums in float. Of thread 4 g + t of the
+// warp, with the lower column (of b: row) in a word's lower half:
+//
+//     a[0]: row g, columns 2t, 2t + 1       b0: rows 2t, 2t + 1, column g
+//     a[1]: row g + 8, the same columns     b1: rows 2t + 8, 2t + 9, column g
+//     a[2]: row g, columns 2t + 8, 2t + 9   d[0], d[1]: row g, columns 2t, 2t + 1
+//     a[3]: row g + 8, columns as a[2]      d[2], d[3]: row g + 8, the same columns
+//
+// load_matrices: to[i] is row g, columns 2t and 2t + 1, of the i-th of four 8 x 8 matrices in
+// shared memory, whose row j thread 8 i + j points to (8 numbers, aligned to 16 bytes);
+// transposed: rows 2t and 2t + 1, column g. (PTX ISA, "mma.m16n8k16" and "ldmatrix".)
+//
 // nvcc compiles run() for a grid (launch.cuh); tests walk it on the host, thread by thread
 // (tests/trainer/cuda/walk.hpp). Results depend on the arguments only: no atomics, and every sum
 // has one order.
@@ -28,6 +52,7 @@
 
 #include "kernels/device_code.hpp"
 #include "kernels/half.hpp"
+#include "rondo/types.hpp"
 
 namespace rondo::trainer::cuda {
 
@@ -42,7 +67,18 @@ struct BFloat16Bits {
   uint16_t bits;
 };
 
-/// What T is computed in: float for float and BFloat16Bits, double for double.
+/// Likewise an IEEE half.
+struct Float16Bits {
+  uint16_t bits;
+};
+
+/// Of a type's elements in messages.
+template <class T>
+inline constexpr DataType kTypeOf = std::is_same_v<T, BFloat16Bits>  ? DataType::kBFloat16
+                                    : std::is_same_v<T, Float16Bits> ? DataType::kFloat16
+                                                                     : DataType::kFloat32;
+
+/// What T is computed in: float for float and two bytes, double for double.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -50,6 +86,16 @@ RONDO_DEVICE inline float widen(float value) { return value; }
 RONDO_DEVICE inline double widen(double value) { return value; }
 RONDO_DEVICE inline float widen(BFloat16Bits value) {
   return kernels::float_from_bfloat16(value.bits);
+}
+
+RONDO_DEVICE inline float widen(Float16Bits value) {
+#if defined(__CUDA_ARCH__)
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+  return wide;
+#else
+  return kernels::float_from_half(value.bits);
+#endif
 }
 
 /// Rounds to nearest even.
@@ -62,6 +108,14 @@ RONDO_DEVICE T narrow(Wide<T> value) {
     return stored;
 #else
     return {kernels::bfloat16_from_float(value)};
+#endif
+  } else if constexpr (std::is_same_v<T, Float16Bits>) {
+#if defined(__CUDA_ARCH__)
+    Float16Bits stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored.bits) : "f"(value));
+    return stored;
+#else
+    return {kernels::half_from_float(value)};
 #endif
   } else {
     return value;
@@ -76,6 +130,26 @@ RONDO_DEVICE W multiply_add(W a, W b, W c) {
 #else
   return a * b + c;
 #endif
+}
+
+/// exp(x) in fewer instructions than exp() on a GPU; far below 0 less exact: relative |x| 2^-23 in
+/// float.
+template <class W>
+RONDO_DEVICE W exponential(W x) {
+  using std::exp2;
+  return exp2(x * W(1.4426950408889634));
+}
+
+/// 1 / x, for x that are neither very large nor very small: on a GPU float's to within a unit.
+template <class W>
+RONDO_DEVICE W reciprocal(W x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<W, float>) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+  }
+#endif
+  return 1 / x;
 }
 
 /// N neighbouring elements, read and written by one access of at most 16 bytes, to which they are
@@ -107,6 +181,14 @@ template <uint32_t N, class F>
 RONDO_DEVICE void unrolled(const F& f) {
   [&]<uint32_t... kI>(std::integer_sequence<uint32_t, kI...>) { (f(kI), ...); }
   (std::make_integer_sequence<uint32_t, N>());
+}
+
+/// Between reads and what uses them: nvcc otherwise moves reads into the branches that use them, where
+/// the thread waits for one after the other.
+RONDO_DEVICE inline void after_reads() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" ::: "memory");
+#endif
 }
 
 /// The fold of all threads' values of a warp; every thread gets it.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "trainer/layers/cuda/block.hpp"
+#include "trainer/layers/cuda/divisor.hpp"
 #include "trainer/layers/host/convolution.hpp"
 
 namespace rondo::trainer::cuda {
@@ -15,25 +16,25 @@ struct UnfoldKernel {
   ConvolutionShape shape;
   const T* x;
   T* columns;
+  size_t elements = shape.samples * shape.columns();
+  Divisor by_pixels{shape.out_pixels()}, by_patch{shape.patch()};
+  Divisor by_area{shape.kernel * shape.kernel}, by_kernel{shape.kernel};
+  Divisor by_out_width{shape.out_width()};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const {
-    return {.x = static_cast<uint32_t>(ceil_div(shape.samples * shape.columns(), kThreads))};
-  }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    const size_t out_width = (shape.width + 2 * shape.padding - shape.kernel) / shape.stride + 1;
-    const size_t out_height = (shape.height + 2 * shape.padding - shape.kernel) / shape.stride + 1;
-    const size_t patch = shape.in_channels * shape.kernel * shape.kernel;
-    const size_t pixels = out_height * out_width;
-    if (i >= shape.samples * patch * pixels) return;
-    const size_t pixel = i % pixels, in_patch = i / pixels % patch, sample = i / pixels / patch;
-    const size_t channel = in_patch / (shape.kernel * shape.kernel);
-    const size_t y = pixel / out_width * shape.stride + in_patch / shape.kernel % shape.kernel;
-    const size_t x_at = pixel % out_width * shape.stride + in_patch % shape.kernel;
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    const auto [of_samples, pixel] = by_pixels.divide(i);
+    const auto [sample, in_patch] = by_patch.divide(of_samples);
+    const auto [channel, under_kernel] = by_area.divide(in_patch);
+    const auto [ky, kx] = by_kernel.divide(under_kernel);
+    const auto [out_y, out_x] = by_out_width.divide(pixel);
+    const size_t y = out_y * shape.stride + ky, x_at = out_x * shape.stride + kx;
     const bool inside = y >= shape.padding && y - shape.padding < shape.height &&
                         x_at >= shape.padding && x_at - shape.padding < shape.width;
     columns[i] =
@@ -51,33 +52,57 @@ struct FoldKernel {
   ConvolutionShape shape;
   const T* columns;
   T* dx;
+  size_t elements = shape.samples * shape.in_size();
+  size_t out_height = shape.out_height(), out_width = shape.out_width();
+  Divisor by_width{shape.width}, by_height{shape.height}, by_stride{shape.stride};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const {
-    return {.x = static_cast<uint32_t>(ceil_div(shape.samples * shape.in_size(), kThreads))};
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
+  size_t shared_bytes() const { return 0; }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    const auto [of_rows, column] = by_width.divide(i);
+    const auto [plane, in_plane] = by_height.divide(of_rows);  // plane: of all samples' channels
+    const uint32_t x = column + static_cast<uint32_t>(shape.padding);
+    const uint32_t y = in_plane + static_cast<uint32_t>(shape.padding);
+    Wide<T> sum = 0;
+    for (uint32_t ky = 0; ky < shape.kernel && ky <= y; ++ky) {
+      const auto [out_y, off_y] = by_stride.divide(y - ky);
+      if (off_y != 0 || out_y >= out_height) continue;
+      for (uint32_t kx = 0; kx < shape.kernel && kx <= x; ++kx) {
+        const auto [out_x, off_x] = by_stride.divide(x - kx);
+        if (off_x != 0 || out_x >= out_width) continue;
+        const size_t row = (plane * shape.kernel + ky) * shape.kernel + kx;
+        sum += widen(columns[(row * out_height + out_y) * out_width + out_x]);
+      }
+    }
+    dx[i] = narrow<T>(sum);
   }
+};
+
+/// sums[width] = the sum of parts[count x width], part by part; added when `accumulate`. The parts
+/// are samples' gradients of the weight.
+template <class T>
+struct AddPartsKernel {
+  size_t count, width;
+  const T* parts;
+  bool accumulate;
+  T* sums;
+
+  static constexpr uint32_t kThreads = 256;
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(width, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    if (i >= shape.samples * shape.in_channels * shape.height * shape.width) return;
-    const size_t out_width = (shape.width + 2 * shape.padding - shape.kernel) / shape.stride + 1;
-    const size_t out_height = (shape.height + 2 * shape.padding - shape.kernel) / shape.stride + 1;
-    const size_t x = i % shape.width + shape.padding;
-    const size_t y = i / shape.width % shape.height + shape.padding;
-    const size_t plane = i / shape.width / shape.height;  // of all samples' channels
-    Wide<T> sum = 0;
-    for (size_t ky = 0; ky < shape.kernel && ky <= y; ++ky) {
-      if ((y - ky) % shape.stride != 0 || (y - ky) / shape.stride >= out_height) continue;
-      for (size_t kx = 0; kx < shape.kernel && kx <= x; ++kx) {
-        if ((x - kx) % shape.stride != 0 || (x - kx) / shape.stride >= out_width) continue;
-        const size_t row = (plane * shape.kernel + ky) * shape.kernel + kx;
-        sum += widen(columns[(row * out_height + (y - ky) / shape.stride) * out_width +
-                             (x - kx) / shape.stride]);
-      }
-    }
-    dx[i] = narrow<T>(sum);
+    if (i >= width) return;
+    Wide<T> sum = accumulate ? widen(sums[i]) : Wide<T>{0};
+    for (size_t p = 0; p < count; ++p) sum += widen(parts[p * width + i]);
+    sums[i] = narrow<T>(sum);
   }
 };
 
@@ -89,20 +114,19 @@ struct ConvolutionBiasKernel {
   const T* bias;
   bool relu;
   T* y;
+  size_t elements = shape.samples * shape.out_size();
+  Divisor by_pixels{shape.out_pixels()}, by_channels{shape.out_channels};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const {
-    return {.x = static_cast<uint32_t>(ceil_div(shape.samples * shape.out_size(), kThreads))};
-  }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    const size_t pixels = ((shape.height + 2 * shape.padding - shape.kernel) / shape.stride + 1) *
-                          ((shape.width + 2 * shape.padding - shape.kernel) / shape.stride + 1);
-    if (i >= shape.samples * shape.out_channels * pixels) return;
-    const Wide<T> sum = widen(y[i]) + widen(bias[i / pixels % shape.out_channels]);
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    const uint32_t channel = by_channels.divide(by_pixels.divide(i).quotient).remainder;
+    const Wide<T> sum = widen(y[i]) + widen(bias[channel]);
     y[i] = narrow<T>(relu && sum < 0 ? Wide<T>{0} : sum);
   }
 };

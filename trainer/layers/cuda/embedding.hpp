@@ -38,21 +38,31 @@ struct EmbeddingForwardKernel {
   }
 };
 
-/// dtable[used[u]] += the sum of dy[order[i]], i from begins[u] to begins[u + 1], for every row
-/// that was looked up. The host sorts the symbols' numbers by what they looked up, each row's in
-/// ascending order; so no two blocks write one row, and every sum has one order. N divides size.
+/// A token's places in a batch may be thousands, whose gradients one block would read one after another.
+/// So places are sorted by token, and cut into parts of so many, which blocks take at the same time.
+inline constexpr uint32_t kPlacesOfPart = 32;
+constexpr size_t embedding_parts(size_t symbols) { return ceil_div(symbols, kPlacesOfPart); }
+/// Of sums: each part has two of `size` numbers, that of the run of a token which began in an earlier
+/// part, and that of one which goes on in the next part.
+constexpr size_t embedding_partial(size_t symbols, size_t size) {
+  return 2 * embedding_parts(symbols) * size;
+}
+
+/// dtable[x[i]] += the sum of dy[i] over the places i of that token, for tokens of which all places are
+/// in one part; the sums of others' places go to `partial`, for AddEmbeddingPartsKernel. So no two blocks
+/// write one row, and every sum has one order. N divides size.
 template <class T, int N>
 struct EmbeddingBackwardKernel {
-  size_t rows_used, size;
-  const int32_t* used;    // [rows_used], different rows of the table
-  const int32_t* begins;  // [rows_used + 1], into `order`
-  const int32_t* order;
+  size_t symbols, size;
+  const int32_t* x;
+  const int32_t* order;  // [symbols]: all of them, by token, and a token's in ascending order
   const T* dy;
+  Wide<T>* partial;  // [embedding_partial()]
   T* dtable;
 
-  static constexpr uint32_t kThreads = 128;
+  static constexpr uint32_t kThreads = 128, kAtOnce = 4;
   Grid grid() const {
-    return {.x = static_cast<uint32_t>(rows_used),
+    return {.x = static_cast<uint32_t>(embedding_parts(symbols)),
             .y = static_cast<uint32_t>(ceil_div(size, size_t{kThreads} * N))};
   }
   size_t shared_bytes() const { return 0; }
@@ -61,16 +71,96 @@ struct EmbeddingBackwardKernel {
   RONDO_DEVICE void run(Block& block) const {
     const size_t column = (size_t{block.index().y} * kThreads + block.thread()) * N;
     if (column >= size) return;
-    const uint32_t row = block.index().x;
-    Pack<Wide<T>, N> sums{};
-    for (int32_t i = begins[row]; i < begins[row + 1]; ++i) {
-      const Pack<T, N> pack = load<N>(dy + static_cast<size_t>(order[i]) * size + column);
-      for (int j = 0; j < N; ++j) sums.at[j] += widen(pack.at[j]);
+    const size_t begin = size_t{block.index().x} * kPlacesOfPart;
+    const size_t end = begin + kPlacesOfPart < symbols ? begin + kPlacesOfPart : symbols;
+    // Of the token whose places come now.
+    bool began_before = begin > 0 && x[order[begin - 1]] == x[order[begin]];
+    RunSums sums{};
+    for (size_t first = begin; first < end; first += kAtOnce) {
+      Pack<T, N> got[kAtOnce];
+      int32_t tokens[kAtOnce + 1];
+      unrolled<kAtOnce + 1>([&](uint32_t j) {
+        const int32_t symbol = order[first + j < symbols ? first + j : symbols - 1];
+        tokens[j] = x[symbol];
+        if (j < kAtOnce) got[j] = load<N>(dy + static_cast<size_t>(symbol) * size + column);
+      });
+      after_reads();
+      unrolled<kAtOnce>([&](uint32_t j) {
+        const size_t next = first + j + 1;
+        if (next > end) return;
+        for (int n = 0; n < N; ++n) sums.pack[n / kWide].at[n % kWide] += widen(got[j].at[n]);
+        const bool goes_on = next < symbols && tokens[j + 1] == tokens[j];
+        if (goes_on && next < end) return;
+        leave(sums, tokens[j], began_before, goes_on, block.index().x, column);
+        sums = {};
+        began_before = false;
+      });
     }
-    T* const to = dtable + static_cast<size_t>(used[row]) * size + column;
+  }
+
+ private:
+  static constexpr int kWide = N < kPack<Wide<T>> ? N : kPack<Wide<T>>;
+  struct RunSums {
+    Pack<Wide<T>, kWide> pack[N / kWide];
+  };
+
+  RONDO_DEVICE void leave(const RunSums& sums, int32_t token, bool began_before, bool goes_on,
+                          size_t part, size_t column) const {
+    if (began_before || goes_on) {
+      Wide<T>* const to = partial + (2 * part + (began_before ? 0 : 1)) * size + column;
+      for (int k = 0; k < N / kWide; ++k) store(sums.pack[k], to + k * kWide);
+      return;
+    }
+    T* const to = dtable + static_cast<size_t>(token) * size + column;
     Pack<T, N> out = load<N>(to);
-    for (int j = 0; j < N; ++j) out.at[j] = narrow<T>(widen(out.at[j]) + sums.at[j]);
+    for (int n = 0; n < N; ++n) {
+      out.at[n] = narrow<T>(widen(out.at[n]) + sums.pack[n / kWide].at[n % kWide]);
+    }
     store(out, to);
+  }
+};
+
+/// The rest: of a token whose places are in several parts, the block of the first one adds what these
+/// have left, in order.
+template <class T>
+struct AddEmbeddingPartsKernel {
+  size_t symbols, size;
+  const int32_t* x;  // as EmbeddingBackwardKernel's
+  const int32_t* order;
+  const Wide<T>* partial;
+  T* dtable;
+
+  static constexpr uint32_t kThreads = 256, kAtOnce = 4;
+  Grid grid() const {
+    const size_t parts = embedding_parts(symbols);  // in the last one no token begins that goes on
+    return {.x = parts == 0 ? 0 : static_cast<uint32_t>(parts - 1),
+            .y = static_cast<uint32_t>(ceil_div(size, kThreads))};
+  }
+  size_t shared_bytes() const { return 0; }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const size_t column = size_t{block.index().y} * kThreads + block.thread();
+    const size_t part = block.index().x, begin = part * kPlacesOfPart, end = begin + kPlacesOfPart;
+    const int32_t token = x[order[end - 1]];
+    if (column >= size || x[order[end]] != token) return;
+    if (begin > 0 && x[order[begin - 1]] == token) return;
+    Wide<T> sum = partial[(2 * part + 1) * size + column];
+    bool goes_on = true;
+    for (size_t first = end; goes_on; first += kAtOnce * kPlacesOfPart) {
+      Wide<T> got[kAtOnce];
+      bool counts[kAtOnce];
+      unrolled<kAtOnce>([&](uint32_t j) {
+        const size_t at = first + j * kPlacesOfPart, place = at < symbols ? at : end;
+        got[j] = partial[place / kPlacesOfPart * 2 * size + column];
+        counts[j] = at < symbols && x[order[place]] == token;
+      });
+      after_reads();
+      unrolled<kAtOnce>([&](uint32_t j) { sum += counts[j] ? got[j] : 0; });
+      goes_on = counts[kAtOnce - 1];
+    }
+    T* const to = dtable + static_cast<size_t>(token) * size + column;
+    *to = narrow<T>(widen(*to) + sum);
   }
 };
 

@@ -22,7 +22,6 @@ struct GeluForwardKernel {
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     using W = Wide<T>;
-    using std::exp;
     using std::fabs;
     const size_t i = (size_t{block.index().x} * kThreads + block.thread()) * N;
     if (i >= rows * width) return;
@@ -35,9 +34,9 @@ struct GeluForwardKernel {
       const W square = at * at;
       const W v = at * multiply_add(kB, square, kA);
       const W slope = multiply_add(3 * kB, square, kA);  // dv/d(at)
-      const W e = exp(-fabs(v));
-      const W upper = 1 / (1 + e);  // the logistic function of |v|
-      const W lower = e * upper;    // and of -|v|
+      const W e = exponential(-fabs(v));
+      const W upper = reciprocal(1 + e);  // the logistic function of |v|
+      const W lower = e * upper;          // and of -|v|
       const W logistic = v < 0 ? lower : upper;
       out.at[j] = narrow<T>(at * logistic);
       // Far out lower is 0 and at * slope may be infinite; at * lower comes first.
@@ -64,19 +63,23 @@ struct GeluBackwardKernel {
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const auto value = [&](size_t row, size_t column) {
-      const size_t i = row * width + column;
-      Pack<T, N> dx = load<N>(dy + i);
-      const Pack<T, N> slope = load<N>(derivative + i);
-      Pack<Wide<T>, N> wide;
-      for (int j = 0; j < N; ++j) {
-        dx.at[j] = narrow<T>(widen(dx.at[j]) * widen(slope.at[j]));
-        wide.at[j] = widen(dx.at[j]);
-      }
-      store(dx, dy + i);
-      return wide;
+    using ColumnSums = typename ColumnTile<T, N>::ColumnSums;
+    struct GeluPacks {
+      Pack<T, N> gradient, slope;
     };
-    ColumnTile<T, N>{rows, width}.sum(block, value, partial);
+    const auto read = [&](size_t row, size_t column) {
+      const size_t i = row * width + column;
+      return GeluPacks{load<N>(dy + i), load<N>(derivative + i)};
+    };
+    const auto take = [&](const GeluPacks& both, size_t row, size_t column, ColumnSums(&terms)[1]) {
+      Pack<T, N> dx;
+      for (int j = 0; j < N; ++j) {
+        dx.at[j] = narrow<T>(widen(both.gradient.at[j]) * widen(both.slope.at[j]));
+        terms[0].at[j] = widen(dx.at[j]);
+      }
+      store(dx, dy + row * width + column);
+    };
+    ColumnTile<T, N>{rows, width}.template sum<1>(block, read, take, partial);
   }
 };
 

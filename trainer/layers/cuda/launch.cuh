@@ -1,12 +1,8 @@
-// launch() (launch.hpp) as .cu files define it for the kernels that they list.
+// kernel_entry() (launch.hpp) as .cu files define it for the kernels that they list.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <string>
 #include <vector>
 
-#include "trainer/layers/cuda/block.hpp"
 #include "trainer/layers/cuda/launch.hpp"
 
 namespace rondo::trainer::cuda {
@@ -25,6 +21,47 @@ struct GpuBlock {
     extern __shared__ __align__(16) unsigned char memory[];
     return reinterpret_cast<W*>(memory);
   }
+
+  // Needs compute capability 8.0. volatile and "memory" keep these between the meetings that order
+  // them.
+  __device__ static void copy_async(void* to, const void* from, bool inside) {
+    const uint32_t bytes = inside ? 16 : 0;  // the rest of the 16 is cleared
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                 : "memory");
+  }
+  __device__ static void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  template <class Bits>
+  __device__ static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (std::is_same_v<Bits, Float16Bits>) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+          "{%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+          "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+  }
+  __device__ static void load_matrices(uint32_t (&to)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(in_shared(row))
+                 : "memory");
+  }
+  __device__ static void load_matrices_transposed(uint32_t (&to)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(in_shared(row))
+                 : "memory");
+  }
+  __device__ static uint32_t in_shared(const void* generic) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(generic));
+  }
 };
 
 template <class Kernel>
@@ -34,40 +71,20 @@ __global__ void __launch_bounds__(Kernel::kThreads)
   kernel.run(block);
 }
 
-Status failed(const char* what, const std::string& doing, cudaError_t code) {
-  return {Code::kSystem, std::string(what) + ": " + doing + ": " + cudaGetErrorString(code)};
-}
-
 }  // namespace
 
 template <class Kernel>
-Status launch(const char* what, const Kernel& kernel, void* stream) {
-  const Grid grid = kernel.grid();
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return {};
-  const size_t shared = kernel.shared_bytes();
-  constexpr size_t kWithoutAsking = size_t{48} << 10;
-  if (shared > kWithoutAsking) {
-    const cudaError_t code = cudaFuncSetAttribute(
-        run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    if (code != cudaSuccess) {
-      return failed(what, std::to_string(shared) + " bytes of shared memory", code);
-    }
-  }
-  run_kernel<<<dim3(grid.x, grid.y, grid.z), Kernel::kThreads, shared,
-               static_cast<cudaStream_t>(stream)>>>(kernel);
-  const cudaError_t code = cudaGetLastError();
-  if (code == cudaSuccess) return {};
-  // A GPU's limits: 2^31 - 1 blocks in x, 65535 in y and in z.
-  return failed(what,
-                "launching " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
-                    std::to_string(grid.z) + " blocks",
-                code);
+const void* kernel_entry() {
+  return reinterpret_cast<const void*>(&run_kernel<Kernel>);
 }
 
-/// Has launch() compiled for these kernels.
-template <class... Kernels>
-void link(std::vector<const void*>& launches) {
-  (launches.push_back(reinterpret_cast<const void*>(&launch<Kernels>)), ...);
-}
+/// Has kernel_entry() compiled for these kernels.
+struct Link {
+  std::vector<const void* (*)()>& entries;
+  template <class... Kernels>
+  void operator()(const Kernels*...) const {
+    (entries.push_back(&kernel_entry<Kernels>), ...);
+  }
+};
 
 }  // namespace rondo::trainer::cuda

@@ -138,29 +138,22 @@ struct LayerNormBackwardParametersKernel {
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const ColumnTile<T, N> tile{rows, width};
-    const auto of_gamma = [&](size_t row, size_t column) {
-      return products(row * width + column, true);
+    using ColumnSums = typename ColumnTile<T, N>::ColumnSums;
+    struct NormPacks {
+      Pack<T, N> gradient, value;
     };
-    const auto of_beta = [&](size_t row, size_t column) {
-      return products(row * width + column, false);
+    const auto read = [&](size_t row, size_t column) {
+      const size_t i = row * width + column;
+      return NormPacks{load<N>(dy + i), load<N>(normal + i)};
     };
-    tile.sum(block, of_gamma, partial);
-    tile.sum(block, of_beta, partial + block_slices() * width);
-  }
-
- private:
-  RONDO_DEVICE size_t block_slices() const {
-    return ceil_div(rows, ColumnTile<T, N>::kRowsOfSlice);
-  }
-  RONDO_DEVICE Pack<Wide<T>, N> products(size_t i, bool with_normal) const {
-    const Pack<T, N> gradient = load<N>(dy + i);
-    Pack<Wide<T>, N> wide;
-    for (int j = 0; j < N; ++j) wide.at[j] = widen(gradient.at[j]);
-    if (!with_normal) return wide;
-    const Pack<T, N> value = load<N>(normal + i);
-    for (int j = 0; j < N; ++j) wide.at[j] *= widen(value.at[j]);
-    return wide;
+    const auto take = [](const NormPacks& both, size_t, size_t, ColumnSums(&terms)[2]) {
+      for (int j = 0; j < N; ++j) {
+        const Wide<T> gradient = widen(both.gradient.at[j]);
+        terms[0].at[j] = gradient * widen(both.value.at[j]);
+        terms[1].at[j] = gradient;
+      }
+    };
+    ColumnTile<T, N>{rows, width}.template sum<2>(block, read, take, partial);
   }
 };
 

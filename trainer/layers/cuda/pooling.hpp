@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trainer/layers/cuda/block.hpp"
+#include "trainer/layers/cuda/divisor.hpp"
 #include "trainer/layers/host/pooling.hpp"
 
 namespace rondo::trainer::cuda {
@@ -14,19 +15,21 @@ struct MaxPoolForwardKernel {
   const T* x;
   T* y;
   uint8_t* which;
+  size_t elements = shape.out_count();
+  Divisor by_width{shape.out_width()}, by_height{shape.out_height()};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(shape.out_count(), kThreads))}; }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    const size_t out_width = shape.width / 2, out_height = shape.height / 2;
-    if (i >= shape.planes * out_height * out_width) return;
-    const size_t row = i / out_width % out_height, plane = i / out_width / out_height;
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    const auto [of_rows, column] = by_width.divide(i);
+    const auto [plane, row] = by_height.divide(of_rows);
     const T* const window =
-        x + (plane * shape.height + 2 * row) * shape.width + 2 * (i % out_width);
+        x + (plane * shape.height + 2 * size_t{row}) * shape.width + 2 * size_t{column};
     uint8_t best = 0;
     T value = window[0];
     for (uint8_t k = 1; k < 4; ++k) {
@@ -48,20 +51,19 @@ struct MaxPoolBackwardKernel {
   const T* dy;
   const uint8_t* which;
   T* dx;
+  size_t elements = shape.planes * shape.height * shape.width;
+  Divisor by_width{shape.width}, by_height{shape.height};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const {
-    return {
-        .x = static_cast<uint32_t>(ceil_div(shape.planes * shape.height * shape.width, kThreads))};
-  }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    if (i >= shape.planes * shape.height * shape.width) return;
-    const size_t column = i % shape.width, row = i / shape.width % shape.height;
-    const size_t plane = i / shape.width / shape.height;
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    const auto [of_rows, column] = by_width.divide(i);
+    const auto [plane, row] = by_height.divide(of_rows);
     const size_t out_width = shape.width / 2, out_height = shape.height / 2;
     dx[i] = narrow<T>(0);
     if (row / 2 >= out_height || column / 2 >= out_width) return;
@@ -100,16 +102,18 @@ struct AveragePoolBackwardKernel {
   size_t planes, pixels;
   const T* dy;
   T* dx;
+  size_t elements = planes * pixels;
+  Divisor by_pixels{pixels};
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(planes * pixels, kThreads))}; }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(elements, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    if (i >= planes * pixels) return;
-    dx[i] = narrow<T>(widen(dy[i / pixels]) / static_cast<Wide<T>>(pixels));
+    const uint32_t i = block.index().x * kThreads + block.thread();
+    if (i >= elements) return;
+    dx[i] = narrow<T>(widen(dy[by_pixels.divide(i).quotient]) / static_cast<Wide<T>>(pixels));
   }
 };
 

@@ -6,8 +6,8 @@
 
 namespace rondo::trainer::cuda {
 
-/// y[rows x width] += bias[width] in every row, and then max(0, y) when `relu`; NaN stays one. N
-/// divides width.
+/// y[rows x width] += bias[width] in every row, unless that is null, and then max(0, y) when `relu`;
+/// NaN stays one. N divides width.
 template <class T, int N>
 struct AddBiasKernel {
   size_t rows, width;
@@ -24,7 +24,7 @@ struct AddBiasKernel {
     const size_t i = (size_t{block.index().x} * kThreads + block.thread()) * N;
     if (i >= rows * width) return;
     Pack<T, N> pack = load<N>(y + i);
-    const Pack<T, N> added = load<N>(bias + i % width);
+    const Pack<T, N> added = bias != nullptr ? load<N>(bias + i % width) : Pack<T, N>{};
     for (int j = 0; j < N; ++j) {
       const Wide<T> sum = widen(pack.at[j]) + widen(added.at[j]);
       pack.at[j] = narrow<T>(relu && sum <= 0 ? Wide<T>{0} : sum);
@@ -33,21 +33,49 @@ struct AddBiasKernel {
   }
 };
 
-/// In place on the gradient of a ReLU's output y: zero wherever y is not positive.
-template <class T>
+/// In place on the gradient of a ReLU's output y: zero wherever y is not positive. N divides count.
+template <class T, int N>
 struct ReluBackwardKernel {
   size_t count;
   const T* y;
   T* dy;
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(count, kThreads))}; }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(count / N, kThreads))}; }
   size_t shared_bytes() const { return 0; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t i = size_t{block.index().x} * kThreads + block.thread();
-    if (i < count && !(widen(y[i]) > 0)) dy[i] = narrow<T>(0);
+    const size_t i = (size_t{block.index().x} * kThreads + block.thread()) * N;
+    if (i >= count) return;
+    const Pack<T, N> output = load<N>(y + i);
+    Pack<T, N> gradient = load<N>(dy + i);
+    for (int j = 0; j < N; ++j) {
+      if (!(widen(output.at[j]) > 0)) gradient.at[j] = narrow<T>(0);
+    }
+    store(gradient, dy + i);
+  }
+};
+
+/// values[count] *= factor. A pack divides count.
+template <class T>
+struct ScaleKernel {
+  size_t count;
+  Wide<T> factor;
+  T* values;
+
+  static constexpr int kN = kPack<T>;
+  static constexpr uint32_t kThreads = 256;
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(count / kN, kThreads))}; }
+  size_t shared_bytes() const { return 0; }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const size_t i = (size_t{block.index().x} * kThreads + block.thread()) * kN;
+    if (i >= count) return;
+    Pack<T, kN> pack = load<kN>(values + i);
+    for (int j = 0; j < kN; ++j) pack.at[j] = narrow<T>(factor * widen(pack.at[j]));
+    store(pack, values + i);
   }
 };
 
@@ -59,47 +87,66 @@ struct ColumnTile {
 
   static constexpr uint32_t kThreads = 256, kWarps = kThreads / kWarp;
   static constexpr size_t kColumns = size_t{kWarp} * N;
-  static constexpr size_t kRowsOfSlice = 256;
+  static constexpr size_t kRowsOfSlice = 128;
 
-  size_t slices() const { return ceil_div(rows, kRowsOfSlice); }
+  constexpr size_t slices() const { return ceil_div(rows, kRowsOfSlice); }
   Grid grid() const {
     return {.x = static_cast<uint32_t>(ceil_div(width, kColumns)),
             .y = static_cast<uint32_t>(slices())};
   }
   size_t shared_bytes() const { return kWarps * kColumns * sizeof(Wide<T>); }
 
-  /// partial[slice x width] = the slice's sums of value(row, column), which returns N of them.
-  template <class Block, class Value>
-  RONDO_DEVICE void sum(Block& block, const Value& value, Wide<T>* partial) const {
+  static constexpr uint32_t kAtOnce = 2;  // rows of a warp
+  using ColumnSums = Pack<Wide<T>, N>;
+
+  /// partial[kSums x slices x width]: the slice's sums. read(row, column) returns what there is of N
+  /// columns of a row, and take(that, row, column, terms) sets their terms of each of the kSums: now
+  /// and then twice, with the same.
+  template <uint32_t kSums, class Block, class Read, class Take>
+  RONDO_DEVICE void sum(Block& block, const Read& read, const Take& take, Wide<T>* partial) const {
     const uint32_t lane = block.thread() % kWarp, warp = block.thread() / kWarp;
     const size_t column = block.index().x * kColumns + size_t{lane} * N;
     const size_t first = block.index().y * kRowsOfSlice;
     const size_t end = first + kRowsOfSlice < rows ? first + kRowsOfSlice : rows;
-    Pack<Wide<T>, N> sums{};
-    for (size_t row = first + warp; row < end && column < width; row += kWarps) {
-      const Pack<Wide<T>, N> values = value(row, column);
-      for (int j = 0; j < N; ++j) sums.at[j] += values.at[j];
+    ColumnSums sums[kSums] = {};
+    for (size_t row = first + warp; row < end && column < width; row += kWarps * kAtOnce) {
+      // Past the end the first row again, which does not count: a branch would part the reads.
+      decltype(read(row, column)) got[kAtOnce];
+      const auto at = [&](uint32_t j) { return row + j * kWarps < end ? row + j * kWarps : row; };
+      unrolled<kAtOnce>([&](uint32_t j) { got[j] = read(at(j), column); });
+      after_reads();
+      unrolled<kAtOnce>([&](uint32_t j) {
+        ColumnSums terms[kSums];
+        take(got[j], at(j), column, terms);
+        const bool counts = row + j * kWarps < end;
+        for (uint32_t k = 0; k < kSums; ++k) {
+          for (int n = 0; n < N; ++n) sums[k].at[n] += counts ? terms[k].at[n] : 0;
+        }
+      });
     }
     Wide<T>* const of_warps = block.template shared<Wide<T>>();
-    for (int j = 0; j < N; ++j) {
-      of_warps[warp * kColumns + size_t{lane} * N + j] = sums.at[j];
-    }
-    block.sync();
-    for (size_t c = block.thread(); c < kColumns; c += kThreads) {
-      if (block.index().x * kColumns + c >= width) break;
-      Wide<T> all = 0;
-      for (uint32_t w = 0; w < kWarps; ++w) all += of_warps[w * kColumns + c];
-      partial[block.index().y * width + block.index().x * kColumns + c] = all;
-    }
-    block.sync();
+    unrolled<kSums>([&](uint32_t k) {
+      if (k > 0) block.sync();
+      for (int j = 0; j < N; ++j) {
+        of_warps[warp * kColumns + size_t{lane} * N + j] = sums[k].at[j];
+      }
+      block.sync();
+      Wide<T>* const to = partial + (k * ceil_div(rows, kRowsOfSlice) + block.index().y) * width;
+      for (size_t c = block.thread(); c < kColumns; c += kThreads) {
+        if (block.index().x * kColumns + c >= width) break;
+        Wide<T> all = 0;
+        for (uint32_t w = 0; w < kWarps; ++w) all += of_warps[w * kColumns + c];
+        to[block.index().x * kColumns + c] = all;
+      }
+    });
   }
 };
 
 /// partial[slices x width]: the sums of the columns of x[rows x width] by slices of rows, for
-/// AddSlicesKernel. N divides width.
+/// AddSlicesKernel. From a row of x to the next are `stride` elements, which N divides.
 template <class T, int N>
 struct SumColumnsKernel {
-  size_t rows, width;
+  size_t rows, width, stride;
   const T* x;
   Wide<T>* partial;
 
@@ -110,17 +157,17 @@ struct SumColumnsKernel {
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const auto value = [&](size_t row, size_t column) {
-      const Pack<T, N> pack = load<N>(x + row * width + column);
-      Pack<Wide<T>, N> wide;
-      for (int j = 0; j < N; ++j) wide.at[j] = widen(pack.at[j]);
-      return wide;
+    using ColumnSums = typename ColumnTile<T, N>::ColumnSums;
+    const auto read = [&](size_t row, size_t column) { return load<N>(x + row * stride + column); };
+    const auto take = [](const Pack<T, N>& pack, size_t, size_t, ColumnSums(&terms)[1]) {
+      for (int j = 0; j < N; ++j) terms[0].at[j] = widen(pack.at[j]);
     };
-    ColumnTile<T, N>{rows, width}.sum(block, value, partial);
+    ColumnTile<T, N>{rows, width}.template sum<1>(block, read, take, partial);
   }
 };
 
-/// sums[width] = the sum of partial[slices x width], slice by slice; added when `accumulate`.
+/// sums[width] = the sum of partial[slices x width]; added when `accumulate`. Where there are slices
+/// enough the warps of a block take turns at them, since few blocks would read one after the other.
 template <class T>
 struct AddSlicesKernel {
   size_t slices, width;
@@ -129,16 +176,52 @@ struct AddSlicesKernel {
   T* sums;
 
   static constexpr uint32_t kThreads = 256;
-  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(width, kThreads))}; }
-  size_t shared_bytes() const { return 0; }
+  constexpr uint32_t turns() const { return slices < kThreads / kWarp ? 1 : kThreads / kWarp; }
+  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(width, kThreads / turns()))}; }
+  size_t shared_bytes() const { return kThreads * sizeof(Wide<T>); }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
-    const size_t column = size_t{block.index().x} * kThreads + block.thread();
-    if (column >= width) return;
-    Wide<T> sum = accumulate ? widen(sums[column]) : Wide<T>{0};
-    for (size_t s = 0; s < slices; ++s) sum += partial[s * width + column];
-    sums[column] = narrow<T>(sum);
+    const uint32_t columns = kThreads / turns(), turn = block.thread() / columns;
+    const size_t column = size_t{block.index().x} * columns + block.thread() % columns;
+    constexpr uint32_t kAtOnce = 4;
+    Wide<T> sum = 0;
+    for (size_t s = turn; s < slices && column < width; s += kAtOnce * turns()) {
+      Wide<T> got[kAtOnce];
+      unrolled<kAtOnce>([&](uint32_t j) {
+        const size_t at = s + j * turns();
+        got[j] = partial[(at < slices ? at : s) * width + column];
+      });
+      after_reads();
+      unrolled<kAtOnce>([&](uint32_t j) { sum += s + j * turns() < slices ? got[j] : 0; });
+    }
+    Wide<T>* const of_turns = block.template shared<Wide<T>>();
+    of_turns[block.thread()] = sum;
+    block.sync();
+    if (turn > 0 || column >= width) return;
+    for (uint32_t t = 1; t < turns(); ++t) sum += of_turns[t * columns + block.thread()];
+    sums[column] = narrow<T>(accumulate ? widen(sums[column]) + sum : sum);
+  }
+};
+
+/// *sum += the values: of rows, their losses or hits; or blocks' sums of squares.
+struct AddRowsKernel {
+  size_t count;
+  const double* values;
+  double* sum;
+
+  static constexpr uint32_t kThreads = 256;
+  Grid grid() const { return {.x = count == 0 ? 0u : 1u}; }
+  size_t shared_bytes() const { return kThreads / kWarp * sizeof(double); }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    double own = 0;
+    for (size_t i = block.thread(); i < count; i += kThreads) own += values[i];
+    own = block_fold(
+        block, kThreads, own, [](double a, double b) { return a + b; },
+        block.template shared<double>());
+    if (block.thread() == 0) *sum += own;
   }
 };
 

@@ -138,10 +138,11 @@ T score_scale(const AttentionShape& shape) {
 template <class T>
 void drop_pairs(const Dropout& dropout, const AttentionShape& shape, size_t sample, size_t head,
                 const QueryBlock& block, T* values) {
+  const uint64_t key = dropout.key(sample);
   for (size_t r = 0; r < block.rows; ++r) {
     const size_t query = block.first + r;
-    drop(dropout.probability, dropout.keys[sample], (head * shape.context + query) * shape.context,
-         query + 1, values + r * block.keys());
+    drop(dropout.probability, key, (head * shape.context + query) * shape.context, query + 1,
+         values + r * block.keys());
   }
 }
 

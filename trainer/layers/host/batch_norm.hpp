@@ -29,7 +29,7 @@ struct BatchNormShape {
 
 /// What a layer keeps of a pass, per channel; over all ranks.
 struct BatchStatistics {
-  explicit BatchStatistics(size_t channels)
+  explicit BatchStatistics(size_t channels = 0)
       : mean(channels),
         squares(channels),
         inverse_deviation(channels),

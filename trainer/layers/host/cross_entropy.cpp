@@ -9,31 +9,32 @@
 namespace rondo::trainer {
 
 template <class T>
-double softmax_cross_entropy_forward(size_t rows, size_t classes, const int32_t* targets,
-                                     T* logits) {
+double softmax_cross_entropy_forward(const LogitsShape& shape, const int32_t* targets, T* logits) {
   const Softmax<T>& kernels = softmax_kernels<T>();
   double loss = 0;
-  for (size_t r = 0; r < rows; ++r) {
-    T* row = logits + r * classes;
+  for (size_t r = 0; r < shape.rows; ++r) {
+    T* row = logits + r * shape.stride;
     const auto target = static_cast<double>(row[static_cast<size_t>(targets[r])]);
-    const SoftmaxSum sum = kernels.forward(classes, row);
+    const SoftmaxSum sum = kernels.forward(shape.classes, row);
     loss += std::log(sum.sum) - (target - sum.largest);
   }
   return loss;
 }
 
 template <class T>
-void softmax_cross_entropy_backward(size_t rows, size_t classes, const int32_t* targets, T scale,
+void softmax_cross_entropy_backward(const LogitsShape& shape, const int32_t* targets, T scale,
                                     T* probabilities) {
-  for (size_t r = 0; r < rows; ++r) {
-    probabilities[r * classes + static_cast<size_t>(targets[r])] -= T{1};
+  const RowKernels<T>& kernels = rows_kernels<T>();
+  for (size_t r = 0; r < shape.rows; ++r) {
+    T* row = probabilities + r * shape.stride;
+    row[static_cast<size_t>(targets[r])] -= T{1};
+    kernels.scale(shape.classes, scale, row);
   }
-  rows_kernels<T>().scale(rows * classes, scale, probabilities);
 }
 
-template double softmax_cross_entropy_forward(size_t, size_t, const int32_t*, float*);
-template double softmax_cross_entropy_forward(size_t, size_t, const int32_t*, double*);
-template void softmax_cross_entropy_backward(size_t, size_t, const int32_t*, float, float*);
-template void softmax_cross_entropy_backward(size_t, size_t, const int32_t*, double, double*);
+template double softmax_cross_entropy_forward(const LogitsShape&, const int32_t*, float*);
+template double softmax_cross_entropy_forward(const LogitsShape&, const int32_t*, double*);
+template void softmax_cross_entropy_backward(const LogitsShape&, const int32_t*, float, float*);
+template void softmax_cross_entropy_backward(const LogitsShape&, const int32_t*, double, double*);
 
 }  // namespace rondo::trainer

@@ -13,7 +13,10 @@ namespace rondo::trainer {
 /// One layer's dropout in one pass.
 struct Dropout {
   double probability = 0;          // in [0, 1)
-  const uint64_t* keys = nullptr;  // by sample of the batch; null if the probability is 0
+  const uint64_t* keys = nullptr;  // by sample of the batch (sample_key()); null if it is 0
+  size_t layer = 0;                // whose random numbers they are
+
+  uint64_t key(size_t sample) const { return layer_key(keys[sample], layer); }
 };
 
 /// Uniform in [0, 1).
@@ -34,7 +37,7 @@ template <class T>
 void drop(const Dropout& dropout, size_t samples, size_t size, T* values) {
   if (dropout.probability == 0) return;
   for (size_t s = 0; s < samples; ++s) {
-    drop(dropout.probability, dropout.keys[s], 0, size, values + s * size);
+    drop(dropout.probability, dropout.key(s), 0, size, values + s * size);
   }
 }
 

@@ -6,8 +6,9 @@
 
 namespace rondo::trainer {
 
-/// x, delta, normal, y: [rows x width]; bias, gamma, beta: [width]; reciprocal: [rows].
-template <class T>
+/// x, delta, normal, y: [rows x width]; bias, gamma, beta: [width]; reciprocal: [rows], in W, which
+/// is T but where T is narrow.
+template <class T, class W = T>
 struct LayerNormForward {
   size_t rows, width;
   const T* delta;  // x += delta + bias comes first; either may be null, bias is if delta is
@@ -16,15 +17,15 @@ struct LayerNormForward {
   const T* beta;
   T* x;
   T* normal;      // out, for backward: (x - mean) / sqrt(variance + 1e-5)
-  T* reciprocal;  // out, for backward: 1 / sqrt(variance + 1e-5)
+  W* reciprocal;  // out, for backward: 1 / sqrt(variance + 1e-5)
   T* y;
 };
 
-template <class T>
+template <class T, class W = T>
 struct LayerNormBackward {
   size_t rows, width;
   const T* normal;
-  const T* reciprocal;
+  const W* reciprocal;
   const T* gamma;
   const T* dy;
   T* dgamma;  // added to

@@ -9,6 +9,7 @@
 
 #include "trainer/layers/host/matmul.hpp"
 #include "trainer/layers/host/rows.hpp"
+#include "trainer/layers/operands.hpp"
 
 namespace rondo::trainer {
 
@@ -17,14 +18,22 @@ template <class T>
 void linear_forward(const LinearShape& shape, const T* x, const T* w, const T* bias, bool relu,
                     T* y) {
   multiply_forward(shape, x, w, y);
-  rows_kernels<T>().add_bias(shape.rows, shape.out, bias, relu, y);
+  const RowKernels<T>& kernels = rows_kernels<T>();
+  const size_t stride = shape.y_stride();
+  if (stride == shape.out) return kernels.add_bias(shape.rows, shape.out, bias, relu, y);
+  for (size_t r = 0; r < shape.rows; ++r) {
+    kernels.add_bias(1, shape.out, bias, relu, y + r * stride);
+  }
 }
 
 /// dbias[out] = the column sums of dy[rows x out].
 template <class T>
 void linear_backward_bias(const LinearShape& shape, const T* dy, bool accumulate, T* dbias) {
   if (!accumulate) std::fill_n(dbias, shape.out, T{0});
-  rows_kernels<T>().add_columns(shape.rows, shape.out, dy, dbias);
+  const RowKernels<T>& kernels = rows_kernels<T>();
+  const size_t stride = shape.y_stride();
+  if (stride == shape.out) return kernels.add_columns(shape.rows, shape.out, dy, dbias);
+  for (size_t r = 0; r < shape.rows; ++r) kernels.add(shape.out, dy + r * stride, dbias);
 }
 
 /// The same, and dw[out x in] = dy^T x.
@@ -69,13 +78,12 @@ void embedding_backward(size_t symbols, size_t size, const int32_t* x, const T* 
 /// The sum over rows of -log softmax(logits[rows x classes])[target], in double. logits become the
 /// probabilities.
 template <class T>
-double softmax_cross_entropy_forward(size_t rows, size_t classes, const int32_t* targets,
-                                     T* logits);
+double softmax_cross_entropy_forward(const LogitsShape& shape, const int32_t* targets, T* logits);
 
 /// In place on the probabilities: scale * d(loss sum)/d(logits) = scale * (probability - [class is
 /// target]).
 template <class T>
-void softmax_cross_entropy_backward(size_t rows, size_t classes, const int32_t* targets, T scale,
+void softmax_cross_entropy_backward(const LogitsShape& shape, const int32_t* targets, T scale,
                                     T* probabilities);
 
 }  // namespace rondo::trainer

@@ -51,32 +51,34 @@ void multiply(const Product<T>& product) {
 
 template <class T>
 void multiply_forward(const LinearShape& shape, const T* x, const T* w, T* y) {
-  const auto [rows, in, out] = shape;
-  multiply<T>({.m = rows,
-               .n = out,
-               .k = in,
-               .a = {x, in},
-               .b = {.data = w, .stride = in, .transposed = true},
-               .c = {y, out}});
+  multiply<T>({.m = shape.rows,
+               .n = shape.out,
+               .k = shape.in,
+               .a = {x, shape.in},
+               .b = {.data = w, .stride = shape.in, .transposed = true},
+               .c = {y, shape.y_stride()}});
 }
 
 template <class T>
 void multiply_input_gradient(const LinearShape& shape, const T* dy, const T* w, T* dx) {
-  const auto [rows, in, out] = shape;
-  multiply<T>({.m = rows, .n = in, .k = out, .a = {dy, out}, .b = {w, in}, .c = {dx, in}});
+  multiply<T>({.m = shape.rows,
+               .n = shape.in,
+               .k = shape.out,
+               .a = {dy, shape.y_stride()},
+               .b = {w, shape.in},
+               .c = {dx, shape.in}});
 }
 
 template <class T>
 void multiply_weight_gradient(const LinearShape& shape, const WeightPanel& panel, const T* dy,
                               const T* x, T* dw, bool accumulate) {
-  const auto [rows, in, out] = shape;
   multiply<T>({.m = panel.count,
-               .n = in,
-               .k = rows,
-               .a = {.data = dy + panel.first, .stride = out, .transposed = true},
-               .b = {x, in},
+               .n = shape.in,
+               .k = shape.rows,
+               .a = {.data = dy + panel.first, .stride = shape.y_stride(), .transposed = true},
+               .b = {x, shape.in},
                .beta = accumulate ? T{1} : T{0},
-               .c = {dw + panel.first * in, in}});
+               .c = {dw + panel.first * shape.in, shape.in}});
 }
 
 template <class T>
@@ -86,7 +88,8 @@ void multiply_weight_gradient(const LinearShape& shape, const T* dy, const T* x,
 }
 
 Status set_matmul_threads(int threads) {
-  constexpr size_t kWorkMib = 128;  // of each thread: OpenBLAS's BUFFER_SIZE
+  // Of each thread: OpenBLAS's BUFFER_SIZE, a stack, and room for the factors below.
+  constexpr size_t kWorkMib = 128 + 16;
   const size_t mib = kWorkMib * static_cast<size_t>(threads);
   void* const trial =
       mmap(nullptr, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -28,9 +28,12 @@ struct Product {
 template <class T>
 void multiply(const Product<T>& product);
 
-/// Of a linear layer. x: [rows x in], w: [out x in], y: [rows x out], without gaps.
+/// Of a linear layer. x: [rows x in], w: [out x in], without gaps; y and its gradient: [rows x out].
 struct LinearShape {
   size_t rows, in, out;
+  size_t stride = 0;  // from a row of y to the next; 0: out
+
+  size_t y_stride() const { return stride == 0 ? out : stride; }
 };
 
 /// y = x w^T

@@ -100,8 +100,10 @@ class Twin {
         there_(rank.give(host_.memory().data(), host_.memory().size())) {}
   const void* in() const { return there_ + offset(host_.in()); }
   void* out() { return there_ + offset(host_.out()); }
-  /// As at the beginning.
+  /// As at the beginning. Waits for the stream first: a copy from pageable memory behind a kernel may
+  /// hold this thread up inside of CUDA, with a lock that the other ranks' launches need.
   void renew(const Rank& rank) const {
+    rank.synchronize();
     must(cudaMemcpyAsync(there_, host_.memory().data(), host_.memory().size(),
                          cudaMemcpyHostToDevice, rank.stream()),
          "cudaMemcpy");

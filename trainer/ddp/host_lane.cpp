@@ -1,5 +1,7 @@
-// See lane.hpp.
-#include "trainer/ddp/lane.hpp"
+// See host_lane.hpp.
+#include "trainer/ddp/host_lane.hpp"
+
+#include <utility>
 
 #include "trainer/ddp/element.hpp"
 
@@ -35,12 +37,14 @@ Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket) {
                                              bucket.shard_offsets, bucket.type, op, call);
 }
 
-BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
-                       const DdpOptions& options)
+HostLane::HostLane(Communicator& communicator, const Gradients& gradients,
+                   const DdpOptions& options)
     : communicator_(communicator),
       gradients_(gradients),
       options_(options),
-      seconds_(gradients.tensors.size()) {
+      view_(gradients),
+      seconds_(gradients.tensors.size()),
+      times_(gradients.layout.buckets.size()) {
   for (size_t t = 0; t < seconds_.size(); ++t) {
     const DdpTensor& tensor = gradients.tensors[t];
     if (tensor.adds_to < 0) continue;
@@ -52,82 +56,62 @@ BucketLane::BucketLane(Communicator& communicator, const Gradients& gradients,
   flights_.reserve(gradients.layout.buckets.size());
 }
 
-void BucketLane::begin() {
+void HostLane::begin() {
   for (Second& second : seconds_) {
     if (second.gradient) second.gradient->begin();
   }
 }
 
-void BucketLane::exchange_counts() {
+void HostLane::exchange_counts() {
   for (Second& second : seconds_) {
     if (second.gradient) second.gradient->exchange_counts();
   }
 }
 
-/// What it refers to is valid until the next call.
-GradientBucket BucketLane::bucket_of(size_t index) {
-  const DdpBucket& bucket = gradients_.layout.buckets[index];
-  const BucketShards& shards = gradients_.shards.buckets[index];
-  const DdpRange own = gradients_.shards.own_of_bucket[index];
-  const DataType type = *gradients_.tensors[bucket.pieces.front().tensor].type;
-  std::byte* const data = gradients_.memory.bucket(index);
-  parts_.clear();
-  for (const DdpBucket::Piece& piece : bucket.pieces) {
-    const size_t before = gradients_.layout.offsets[piece.tensor] + piece.begin - bucket.offset;
-    parts_.push_back({.tensor = piece.tensor,
-                      .shape = gradients_.tensors[piece.tensor].shape,
-                      .begin = piece.begin,
-                      .end = piece.end,
-                      .data = data + before * size_of(type)});
-  }
-  return {.parts = parts_,
-          .index = index,
-          .last = index + 1 == gradients_.layout.buckets.size(),
-          .data = data,
-          .count = bucket.count,
-          .type = type,
-          .factor = factor_,
-          .shard_counts = shards.counts,
-          .shard_offsets = shards.offsets,
-          .own_offset = own.begin - bucket.offset,
-          .own_count = own.count()};
+Status HostLane::send_buffers(void* data, size_t bytes, int root) {
+  buffers_ = communicator_.broadcast_async(data, data, bytes, DataType::kUint8, root);
+  return {};
 }
 
-Status BucketLane::start(double factor) {
-  factor_ = factor;
-  const GradientBucket bucket = bucket_of(flights_.size());
+Status HostLane::start(const Departure& departure) {
+  factor_ = departure.factor;
+  const GradientBucket bucket = view_.of(flights_.size(), factor_);
+  const auto take_off = [&](Work work, size_t collectives) {
+    flights_.push_back(
+        {.ready_ns = departure.ready_ns, .work = std::move(work), .collectives = collectives});
+  };
   SecondGradient* const second = second_of(bucket.index).gradient.get();
   if (second != nullptr && !second->must_travel_whole()) {
-    flights_.push_back({.work = second->start(factor), .collectives = 1});
+    take_off(second->start(factor_), 1);
   } else if (options_.hook) {
     const size_t collectives = options_.hook->collectives(bucket);
-    flights_.push_back(
-        {.work = options_.hook->start(communicator_, bucket), .collectives = collectives});
+    take_off(options_.hook->start(communicator_, bucket), collectives);
   } else {
-    flights_.push_back({.work = reduce_bucket(communicator_, bucket), .collectives = 1});
+    take_off(reduce_bucket(communicator_, bucket), 1);
   }
   for (size_t b = 0; b + 1 < flights_.size(); ++b) RONDO_TRY(advance(b));
   return {};
 }
 
 /// Starts the bucket's next collective, if there is one, when the one before has ended.
-Status BucketLane::advance(size_t bucket) {
+Status HostLane::advance(size_t bucket) {
   Flight& flight = flights_[bucket];
   if (flight.started >= flight.collectives) return {};
   RONDO_TRY(flight.work.wait());
   if (flight.started == 1) flight.first = flight.work.times();
-  flight.work = options_.hook->next(communicator_, bucket_of(bucket), flight.started);
+  flight.work = options_.hook->next(communicator_, view_.of(bucket, factor_), flight.started);
   ++flight.started;
   return {};
 }
 
-Status BucketLane::finish(size_t bucket) {
+Status HostLane::finish(size_t bucket) {
   Flight& flight = flights_[bucket];
   while (flight.started < flight.collectives) RONDO_TRY(advance(bucket));
   RONDO_TRY(flight.work.wait());
+  times_[bucket] = {.ready_ns = flight.ready_ns, .work = times_of(flight)};
   const Second& second = second_of(bucket);
   if (options_.hook && (!second.gradient || second.gradient->travelled_whole())) {
-    options_.hook->finish(bucket_of(bucket));
+    options_.hook->finish(view_.of(bucket, factor_));
   }
   if (!second.gradient) return {};
   const size_t tensor = gradients_.layout.buckets[bucket].pieces.front().tensor;
@@ -135,8 +119,7 @@ Status BucketLane::finish(size_t bucket) {
   return second.gradient->add_to(gradients_.memory.tensor(base), second.own);
 }
 
-Work::Times BucketLane::times(size_t bucket) const {
-  const Flight& flight = flights_[bucket];
+Work::Times HostLane::times_of(const Flight& flight) const {
   Work::Times times = flight.work.times();
   if (flight.started > 1) {
     times.issued_ns = flight.first.issued_ns;
@@ -145,9 +128,11 @@ Work::Times BucketLane::times(size_t bucket) const {
   return times;
 }
 
-void BucketLane::settle() {
+void HostLane::settle() {
   for (Flight& flight : flights_) (void)flight.work.wait();
   flights_.clear();
+  if (buffers_) (void)buffers_->wait();
+  buffers_.reset();
   for (Second& second : seconds_) {
     if (second.gradient) second.gradient->settle();
   }

@@ -1,0 +1,134 @@
+// Windows on GPUs, over the stand-in of tests/comm/device: ranks that count as processes of their own
+// reach each other's buffers in place once every rank has registered its own, and not before or after.
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "nccl/abi.h"
+#include "tests/comm/device/registered_memory.hpp"
+
+namespace rondo::device::test {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr size_t kCount = size_t{1} << 16, kBytes = kCount * sizeof(int32_t);
+
+struct WindowedRanks {
+  ncclComm_t comms[kRanks] = {};
+  std::byte* memory[kRanks] = {};
+  Stream streams[kRanks] = {};
+
+  explicit WindowedRanks(FakeGpu& its_gpu) : gpu(its_gpu) {
+    const int devices[kRanks] = {0, 1};
+    REQUIRE(ncclCommInitAll(comms, kRanks, devices) == ncclSuccess);
+    for (int r = 0; r < kRanks; ++r) {
+      auto made = device_alloc(kBytes, r);
+      REQUIRE(made.ok());
+      memory[r] = static_cast<std::byte*>(*made);
+      streams[r] = *gpu.create_stream();
+    }
+  }
+  ~WindowedRanks() {
+    for (int r = 0; r < kRanks; ++r) {
+      CHECK(ncclCommDestroy(comms[r]) == ncclSuccess);
+      CHECK(device_free(memory[r]).ok());
+      CHECK(gpu.destroy_stream(streams[r]).ok());
+    }
+  }
+
+  /// Calls on every rank at the same time.
+  void on_every_rank(const std::function<ncclResult_t(int)>& call) {
+    ncclResult_t results[kRanks] = {};
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] { results[r] = call(r); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const ncclResult_t result : results) {
+      INFO(ncclGetLastError(nullptr));
+      REQUIRE(result == ncclSuccess);
+    }
+  }
+
+  /// On how many ranks kernels have told their peers where the buffer is.
+  int sum() {
+    gpu.forget_told();
+    for (int r = 0; r < kRanks; ++r) {
+      const std::vector<int32_t> values(kCount, r + 1);
+      std::memcpy(memory[r], values.data(), kBytes);
+    }
+    on_every_rank([&](int r) {
+      return ncclAllReduce(memory[r], memory[r], kCount, ncclInt32, ncclSum, comms[r], streams[r]);
+    });
+    int told = 0;
+    for (int r = 0; r < kRanks; ++r) {
+      gpu.drain(streams[r]);
+      std::vector<int32_t> found(kCount);
+      std::memcpy(found.data(), memory[r], kBytes);
+      CHECK((found == std::vector<int32_t>(kCount, 3)));
+      ncclResult_t error = ncclInternalError;
+      CHECK(ncclCommGetAsyncError(comms[r], &error) == ncclSuccess);
+      CHECK(error == ncclSuccess);
+      told += static_cast<int>(gpu.told().count(memory[r]));
+    }
+    return told;
+  }
+
+  FakeGpu& gpu;
+};
+
+TEST_CASE("A window on GPUs is read in place by ranks of other processes, while it is registered") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    CHECK(ranks.sum() == 0);
+    ncclWindow_t windows[kRanks] = {};
+    ranks.on_every_rank([&](int r) {
+      return ncclCommWindowRegister(ranks.comms[r], ranks.memory[r], kBytes, &windows[r], 0);
+    });
+    CHECK(ranks.sum() == kRanks);
+    for (int r = 0; r < kRanks; ++r) {
+      void* buffer = nullptr;
+      CHECK(ncclWinGetUserPtr(ranks.comms[r], windows[r], &buffer) == ncclSuccess);
+      CHECK(buffer == ranks.memory[r]);
+    }
+    ranks.on_every_rank(
+        [&](int r) { return ncclCommWindowDeregister(ranks.comms[r], windows[r]); });
+    CHECK(ranks.sum() == 0);
+    // One rank at a time, which therefore cannot be for kernels of others.
+    for (int r = 0; r < kRanks; ++r) {
+      void* handle = nullptr;
+      REQUIRE(ncclCommRegister(ranks.comms[r], ranks.memory[r], kBytes, &handle) == ncclSuccess);
+      CHECK(ranks.sum() == 0);
+      REQUIRE(ncclCommDeregister(ranks.comms[r], handle) == ncclSuccess);
+      CHECK(ncclCommDeregister(ranks.comms[r], handle) == ncclInvalidArgument);
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("A window of memory that one rank has on no GPU goes through slots on all ranks") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    // Rank 1's is no device memory.
+    std::vector<std::byte> other(kBytes);
+    ncclWindow_t windows[kRanks] = {};
+    ranks.on_every_rank([&](int r) {
+      return ncclCommWindowRegister(ranks.comms[r], r == 0 ? ranks.memory[0] : other.data(), kBytes,
+                                    &windows[r], 0);
+    });
+    CHECK(ranks.sum() == 0);
+    for (int r = 0; r < kRanks; ++r) {
+      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+}  // namespace
+}  // namespace rondo::device::test

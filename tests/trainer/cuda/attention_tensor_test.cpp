@@ -1,0 +1,285 @@
+// Attention on tensor cores, walked on the host, and the fragments that it is made of.
+#include "trainer/layers/cuda/attention_tensor.hpp"
+
+#include "tests/trainer/cuda/values.hpp"
+#include "trainer/layers/host/attention.hpp"
+
+namespace rondo::trainer::cuda_attention_tensor_test {
+
+using cuda::BFloat16Bits;
+using cuda::Float16Bits;
+using cuda::testing::as;
+using cuda::testing::check_close;
+using cuda::testing::in_every_order;
+using cuda::testing::noise;
+using cuda::testing::Order;
+using cuda::testing::unit;
+using cuda::testing::Values;
+using cuda::testing::walk;
+using cuda::testing::wide;
+
+namespace {
+
+constexpr size_t kLayer = 7;  // of the random numbers
+const double kUnit = unit<BFloat16Bits>();
+
+/// d[16 x 8] += a[16 x 16] b[16 x 8] by one warp. Where an element lies in a fragment is as the PTX
+/// ISA has it, "Matrix Fragments for mma.m16n8k16 with floating point type": element i of a thread's
+/// a, b or c as a row and a column.
+template <class Bits>
+struct MmaKernel {
+  const Bits* a;
+  const Bits* b;
+  float* d;
+  static constexpr uint32_t kThreads = cuda::kWarp;
+  cuda::Grid grid() const { return {}; }
+  size_t shared_bytes() const { return 0; }
+  template <class Block>
+  void run(Block& block) const {
+    const uint32_t group = block.thread() >> 2, in_group = block.thread() % 4;
+    const auto pair = [](Bits lower, Bits upper) {
+      return lower.bits | uint32_t{upper.bits} << 16;
+    };
+    Bits of_a[8], of_b[4];
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t row = i < 2 || (4 <= i && i < 6) ? group : group + 8;
+      const uint32_t column = in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+      of_a[i] = a[row * 16 + column];
+    }
+    for (uint32_t i = 0; i < 4; ++i) {
+      of_b[i] = b[(in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0)) * 8 + group];
+    }
+    const auto place = [&](uint32_t i) {
+      return (i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1);
+    };
+    float sums[4];
+    for (uint32_t i = 0; i < 4; ++i) sums[i] = d[place(i)];
+    block.template mma<Bits>(sums,
+                             {pair(of_a[0], of_a[1]), pair(of_a[2], of_a[3]),
+                              pair(of_a[4], of_a[5]), pair(of_a[6], of_a[7])},
+                             pair(of_b[0], of_b[1]), pair(of_b[2], of_b[3]));
+    for (uint32_t i = 0; i < 4; ++i) d[place(i)] = sums[i];
+  }
+};
+
+/// Products of 16 x 16 by one warp, from shared memory: a b, a b^T, and (a b) b.
+template <class Bits>
+struct FragmentsKernel {
+  const Bits* a;
+  const Bits* b;
+  float* products;  // [3 x 16 x 16]
+  static constexpr uint32_t kThreads = cuda::kWarp, kStride = cuda::kTileStride<32>;
+  cuda::Grid grid() const { return {}; }
+  size_t shared_bytes() const { return 32 * kStride * sizeof(Bits); }
+  template <class Block>
+  void run(Block& block) const {
+    Bits* const left = block.template shared<Bits>();
+    Bits* const right = left + 16 * kStride;
+    const uint32_t row = block.thread() / 2, column = block.thread() % 2 * 8;
+    block.copy_async(left + row * kStride + column, a + row * 16 + column, true);
+    block.copy_async(right + row * kStride + column, b + row * 16 + column, true);
+    block.wait_copies();
+    block.sync();
+    cuda::Fragment of_a, of_b, of_b_rows, of_product;
+    cuda::load_left<kStride>(block, left, of_a);
+    cuda::load_right<kStride>(block, right, of_b);
+    cuda::load_right_of_rows<kStride>(block, right, of_b_rows);
+    cuda::Sums sums[3][2] = {};
+    cuda::multiply_fragments<Bits>(block, of_a, of_b, sums[0][0], sums[0][1]);
+    cuda::multiply_fragments<Bits>(block, of_a, of_b_rows, sums[1][0], sums[1][1]);
+    cuda::round_to_left<Bits>(sums[0][0], sums[0][1], of_product);
+    cuda::multiply_fragments<Bits>(block, of_product, of_b, sums[2][0], sums[2][1]);
+    for (uint32_t i = 0; i < 3 * 8; ++i) {
+      const uint32_t e = i % 4, to_row = block.thread() / 4 + e / 2 * 8;
+      products[i / 8 * 256 + to_row * 16 + i / 4 % 2 * 8 + block.thread() % 4 * 2 + e % 2] =
+          sums[i / 8][i / 4 % 2][e];
+    }
+  }
+};
+
+/// Whole numbers: their products have one value, whatever the order of sums.
+template <class Bits>
+std::vector<Bits> integers(size_t count, uint64_t key) {
+  Values values = noise(count, key, 4);
+  for (double& value : values) value = std::floor(value);
+  return as<Bits>(values);
+}
+
+Values product(const Values& a, const Values& b, size_t columns, bool transposed) {
+  Values sums(16 * columns);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    for (size_t k = 0; k < 16; ++k) {
+      const size_t column = i % columns;
+      sums[i] += a[i / columns * 16 + k] * b[transposed ? column * 16 + k : k * columns + column];
+    }
+  }
+  return sums;
+}
+
+/// Attention with everything that it reads and writes.
+template <class Bits>
+struct Attention {
+  AttentionShape shape;
+  std::vector<uint64_t> keys;
+  double probability;
+  std::vector<Bits> qkv, y, dy, dqkv;
+  std::vector<float> sums;
+
+  Attention(size_t samples, size_t context, size_t heads, size_t size, double dropped)
+      : shape{samples, context, heads, heads * size},
+        probability(dropped),
+        qkv(as<Bits>(noise(samples * context * 3 * shape.width, 1, 2))),
+        y(samples * context * shape.width),
+        dy(as<Bits>(noise(y.size(), 2))),
+        dqkv(qkv.size()),
+        sums(samples * heads * context) {
+    for (size_t s = 0; s < samples; ++s) keys.push_back(mix(s));
+  }
+  trainer::Dropout dropout() const {
+    return {.probability = probability,
+            .keys = probability > 0 ? keys.data() : nullptr,
+            .layer = kLayer};
+  }
+  template <class Kernel>
+  void forward(Order order = Order::kForwards) {
+    walk(Kernel{shape, cuda::DropoutFactors::of(dropout()), qkv.data(), sums.data(), y.data()},
+         order);
+  }
+  template <class Kernel>
+  void backward(Order order = Order::kForwards) {
+    walk(Kernel{shape, cuda::DropoutFactors::of(dropout()), qkv.data(), y.data(), dy.data(),
+                sums.data(), dqkv.data()},
+         order);
+  }
+};
+
+template <int kSize>
+using TensorForward = cuda::TensorAttentionForwardKernel<kSize, BFloat16Bits>;
+template <int kSize>
+using ScalarForward = cuda::AttentionForwardKernel<BFloat16Bits, kSize>;
+template <int kSize>
+using TensorBackward = cuda::TensorAttentionBackwardKernel<kSize, BFloat16Bits>;
+template <int kSize>
+using ScalarBackward = cuda::AttentionBackwardKernel<BFloat16Bits, kSize>;
+
+template <int kSize, class Bits = BFloat16Bits>
+void compare_with_host(size_t samples, size_t context, size_t heads, double probability) {
+  INFO("context " << context << ", " << heads << " heads of " << kSize << ", dropout "
+                  << probability);
+  Attention<Bits> device(samples, context, heads, kSize, probability);
+  Values probabilities(samples * heads * probabilities_per_head(context));
+  Values scratch(attention_scratch(device.shape)), y(device.y.size());
+  const Values qkv = wide(device.qkv);
+  attention_forward<double>({.shape = device.shape,
+                             .dropout = device.dropout(),
+                             .qkv = qkv.data(),
+                             .probabilities = probabilities.data(),
+                             .scratch = scratch.data(),
+                             .y = y.data()});
+  device.template forward<cuda::TensorAttentionForwardKernel<kSize, Bits>>();
+  // Probabilities are rounded, and so is their sum with values of up to 2.
+  check_close(wide(device.y), y, 2 * unit<Bits>());
+
+  Values dqkv(device.qkv.size());
+  const Values dy = wide(device.dy);
+  attention_backward<double>({.shape = device.shape,
+                              .dropout = device.dropout(),
+                              .qkv = qkv.data(),
+                              .probabilities = probabilities.data(),
+                              .dy = dy.data(),
+                              .scratch = scratch.data(),
+                              .dqkv = dqkv.data()});
+  device.template backward<cuda::TensorAttentionBackwardKernel<kSize, Bits>>();
+  // Sums over the context, of rounded probabilities and gradients of scores.
+  check_close(wide(device.dqkv), dqkv, 2 * unit<Bits>() * std::sqrt(static_cast<double>(context)));
+}
+
+}  // namespace
+
+TEST_CASE("fragments: mma of a warp is a product in the layout of the PTX ISA") {
+  const auto check = []<class Bits>(Bits) {
+    const auto a = integers<Bits>(16 * 16, 1), b = integers<Bits>(16 * 8, 2);
+    std::vector<float> d = as<float>(noise(16 * 8, 3));
+    for (float& value : d) value = std::floor(value * 8);
+    Values expected = product(wide(a), wide(b), 8, false);
+    for (size_t i = 0; i < d.size(); ++i) expected[i] += d[i];
+    walk(MmaKernel<Bits>{a.data(), b.data(), d.data()});
+    CHECK(wide(d) == expected);
+  };
+  check(BFloat16Bits{});
+  check(Float16Bits{});
+}
+
+TEST_CASE("fragments: operands from shared memory, transposed too, and from another product") {
+  const auto check = []<class Bits>(Bits) {
+    const auto a = integers<Bits>(16 * 16, 4), b = integers<Bits>(16 * 16, 5);
+    std::vector<float> products(3 * 256);
+    const auto run = [&](Order order) {
+      walk(FragmentsKernel<Bits>{a.data(), b.data(), products.data()}, order);
+      return products;
+    };
+    const Values all = wide(in_every_order<float>(run));
+    const Values ab = product(wide(a), wide(b), 16, false);
+    CHECK(Values(all.begin(), all.begin() + 256) == ab);
+    CHECK(Values(all.begin() + 256, all.begin() + 512) == product(wide(a), wide(b), 16, true));
+    const Values rounded = wide(as<Bits>(ab));
+    CHECK(Values(all.begin() + 512, all.end()) == product(rounded, wide(b), 16, false));
+  };
+  check(BFloat16Bits{});
+  check(Float16Bits{});
+}
+
+TEST_CASE("cuda attention on tensor cores: as the host's, at the edges of tiles") {
+  for (const size_t context : {size_t{1}, size_t{17}, size_t{64}, size_t{100}, size_t{130}}) {
+    compare_with_host<64>(1, context, 3, 0);
+    compare_with_host<64>(2, context, 1, 0.2);
+  }
+  for (const size_t context : {size_t{17}, size_t{100}}) {
+    compare_with_host<128>(1, context, 1, 0.1);
+    compare_with_host<32>(1, context, 3, 0);
+  }
+  compare_with_host<64, Float16Bits>(1, 100, 2, 0.2);
+  compare_with_host<32, Float16Bits>(1, 17, 3, 0);
+}
+
+TEST_CASE("cuda attention on tensor cores: the same random decisions as the scalar kernels") {
+  Attention<BFloat16Bits> tensor(2, 70, 3, 64, 0.5), scalar = tensor;
+  tensor.forward<TensorForward<64>>();
+  scalar.forward<ScalarForward<64>>();
+  check_close(wide(tensor.y), wide(scalar.y), 3 * kUnit);
+  check_close(wide(tensor.sums), wide(scalar.sums), 1e-5);
+  scalar.y = tensor.y;
+  scalar.sums = tensor.sums;
+  tensor.backward<TensorBackward<64>>();
+  scalar.backward<ScalarBackward<64>>();
+  check_close(wide(tensor.dqkv), wide(scalar.dqkv), 8 * kUnit);
+}
+
+TEST_CASE("cuda attention on tensor cores: no order of a block's threads changes a bit") {
+  const auto run = [](Order order) {
+    Attention<BFloat16Bits> device(1, 150, 1, 64, 0.1);
+    device.forward<TensorForward<64>>(order);
+    device.backward<TensorBackward<64>>(order);
+    std::vector<BFloat16Bits> all = device.y;
+    all.insert(all.end(), device.dqkv.begin(), device.dqkv.end());
+    return all;
+  };
+  in_every_order<BFloat16Bits>(run);
+}
+
+TEST_CASE("cuda attention on tensor cores: a NaN stays one, in its own row") {
+  Attention<BFloat16Bits> device(1, 40, 1, 64, 0);
+  device.qkv[35 * 3 * 64] = {0x7fc0};  // a query
+  device.forward<TensorForward<64>>();
+  const Values y = wide(device.y);
+  for (size_t i = 0; i < y.size(); ++i) REQUIRE(std::isnan(y[i]) == (i / 64 == 35));
+}
+
+TEST_CASE("cuda attention on tensor cores: which operands it takes") {
+  alignas(16) const BFloat16Bits values[16] = {};
+  CHECK(cuda::tensor_attention({1, 8, 12, 768}, {values, values + 8}));
+  CHECK_FALSE(cuda::tensor_attention({1, 8, 12, 768}, {values, values + 4}));
+  CHECK_FALSE(cuda::tensor_attention({1, 8, 4, 192}, {values}));
+}
+
+}  // namespace rondo::trainer::cuda_attention_tensor_test

@@ -1,0 +1,260 @@
+// What the layers on a device do that no model of a test is large enough for.
+#include "trainer/layers/cuda/layers_on_device.hpp"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/trainer/cuda/stand_in.hpp"
+#include "tests/trainer/cuda/values.hpp"
+#include "trainer/layers/host/layers_on_host.hpp"
+
+namespace rondo::trainer::layers_on_device_test {
+
+using cuda::LayersOnDevice;
+using cuda::testing::as;
+using cuda::testing::check_close;
+using cuda::testing::make_gpu;
+using cuda::testing::noise;
+using cuda::testing::unit;
+using cuda::testing::Values;
+using cuda::testing::wide;
+using rondo::device::test::Installed;
+
+namespace {
+
+/// A device with layers.
+struct World {
+  World() : installed(make_gpu()) {
+    auto opened = Device::open(0);
+    REQUIRE(opened.ok());
+    device = std::move(*opened);
+  }
+  template <class T = float, class... Arguments>
+  LayersOnDevice<T> layers(Arguments... arguments) {
+    auto products = cuda::open_products(*device);
+    REQUIRE(products.ok());
+    return {*device, std::move(*products), arguments...};
+  }
+  template <class Number>
+  DeviceArray<Number> put(const std::vector<Number>& numbers) {
+    DeviceArray<Number> array(*device, numbers.size());
+    device->copy(array.data(), numbers.data(), array.bytes());
+    REQUIRE(device->wait().ok());
+    return array;
+  }
+  template <class Number>
+  std::vector<Number> get(const DeviceArray<Number>& array) {
+    REQUIRE(device->wait().ok());  // the stand-in's memory is the host's
+    return {array.data(), array.data() + array.count()};
+  }
+  Installed installed;
+  std::unique_ptr<Device> device;
+};
+
+}  // namespace
+
+TEST_CASE("layers on a device: images that a kernel cannot count are refused") {
+  World world;
+  auto layers = world.layers();
+  const size_t planes = (size_t{1} << 31) / 16;
+  layers.max_pool_backward({planes, 4, 4}, nullptr, nullptr, nullptr);
+  CHECK(world.device->status().code() == Code::kInvalidArgument);
+  CHECK(rondo::device::test::says(world.device->status(), "2147483648 elements on a rank"));
+}
+
+TEST_CASE("layers on a device: a convolution in parts is the convolution of all samples") {
+  const ConvolutionShape shape{.samples = 5,
+                               .in_channels = 2,
+                               .height = 4,
+                               .width = 5,
+                               .out_channels = 3,
+                               .kernel = 3,
+                               .padding = 1};
+  const size_t weights = shape.out_channels * shape.patch();
+  const std::vector<float> x = as<float>(noise(5 * shape.in_size(), 1)),
+                           w = as<float>(noise(weights, 2)),
+                           dy = as<float>(noise(5 * shape.out_size(), 3)),
+                           dw = as<float>(noise(weights, 4));
+  LayersOnHost<double> host;
+  Values columns(host.convolution_scratch(shape)), y(dy.size()), dx(x.size());
+  host.convolution_forward(shape, wide(x).data(), wide(w).data(), columns.data(), y.data());
+  host.convolution_backward_input(shape, wide(dy).data(), wide(w).data(), columns.data(),
+                                  dx.data());
+  for (const size_t samples : {size_t{1}, size_t{2}, size_t{5}}) {
+    INFO(samples << " at a time");
+    World world;
+    auto layers = world.layers(samples * (shape.columns() + weights) + 1);
+    DeviceArray<float> scratch(*world.device, layers.convolution_scratch(shape));
+    CHECK(scratch.count() == samples * (shape.columns() + weights));
+    DeviceArray<float> on[] = {world.put(x), world.put(w), world.put(dy), world.put(dw)};
+    DeviceArray<float> y_on(*world.device, dy.size()), dx_on(*world.device, x.size());
+    layers.convolution_forward(shape, on[0].data(), on[1].data(), scratch.data(), y_on.data());
+    layers.convolution_backward_input(shape, on[2].data(), on[1].data(), scratch.data(),
+                                      dx_on.data());
+    check_close(wide(world.get(y_on)), y, 1e-5);
+    check_close(wide(world.get(dx_on)), dx, 1e-5);
+    for (const bool accumulate : {true, false}) {
+      Values expected = wide(dw);
+      host.convolution_backward_weight(shape, wide(dy).data(), wide(x).data(), columns.data(),
+                                       accumulate, expected.data());
+      layers.convolution_backward_weight(shape, on[2].data(), on[0].data(), scratch.data(),
+                                         accumulate, on[3].data());
+      check_close(wide(world.get(on[3])), expected, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("layers on a device: hits are the host's, with ties, and none where a row is NaN") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> rows = {0.5f, 0.5f, 0.2f, 0.5f, 0.5f, 0.2f, 0.1f, 0.2f, 0.7f,      nan, nan,
+                             nan,  nan,  0.5f, 0.2f, 0.3f, 0.4f, 0.3f, 0.1f, kInfinity, 0.1f};
+  const std::vector<int32_t> targets = {0, 1, 2, 0, 1, 0, 1};
+  const LogitsShape shape{.rows = 7, .classes = 3, .stride = 3};
+  LayersOnHost<float> host;
+  double expected = 100;
+  host.count_correct(shape, targets.data(), rows.data(), &expected);
+  World world;
+  auto layers = world.layers();
+  layers.expect({.samples = 7});
+  DeviceArray<float> on = world.put(rows);
+  DeviceArray<int32_t> targets_on = world.put(targets);
+  DeviceArray<double> correct = world.put<double>({100});
+  layers.count_correct(shape, targets_on.data(), on.data(), correct.data());
+  CHECK(world.get(correct)[0] == expected);
+  CHECK(expected == 102);  // the first and the third
+  layers.count_correct({.rows = 0, .classes = 3, .stride = 3}, targets_on.data(), on.data(),
+                       correct.data());
+  CHECK(world.get(correct)[0] == 102);
+}
+
+TEST_CASE("layers on a device: rows of logits have padding, which no layer reads") {
+  const auto check = []<class T>(T) {
+    constexpr size_t kRows = 9, kIn = 16, kClasses = 37;
+    const double bound = 1e-5 + 2 * unit<T>();
+    World world;
+    auto layers = world.layers<T>();
+    const size_t stride = layers.row_stride(kClasses);
+    REQUIRE(stride > kClasses);
+    CHECK(stride * sizeof(T) % 128 == 0);
+    CHECK(layers.row_stride(stride) == stride);
+    layers.expect({.samples = kRows});
+    layers.expect_sums(kRows, kClasses);
+    const LinearShape padded{.rows = kRows, .in = kIn, .out = kClasses, .stride = stride};
+    const LinearShape plain{.rows = kRows, .in = kIn, .out = kClasses};
+    const LogitsShape logits{kRows, kClasses, stride}, on_host{kRows, kClasses, kClasses};
+    std::vector<int32_t> targets;
+    for (size_t r = 0; r < kRows; ++r) targets.push_back(static_cast<int32_t>(mix(r) % kClasses));
+    const std::vector<T> x = as<T>(noise(kRows * kIn, 1)), w = as<T>(noise(kClasses * kIn, 2)),
+                         bias = as<T>(noise(kClasses, 3));
+    DeviceArray<T> x_on = world.put(x), w_on = world.put(w), bias_on = world.put(bias);
+    DeviceArray<int32_t> targets_on = world.put(targets);
+    DeviceArray<double> sums = world.put<double>({0, 0});
+    DeviceArray<T> y = world.put(as<T>(Values(kRows * stride, std::nan(""))));
+    // The classes of y, whose padding has to be zero and is NaN afterwards.
+    const auto take = [&](bool zero) {
+      std::vector<T> all = world.get(y);
+      Values classes;
+      for (size_t i = 0; i < all.size(); ++i) {
+        const double value = cuda::widen(all[i]);
+        if (i % stride < kClasses) {
+          classes.push_back(value);
+        } else {
+          if (zero) REQUIRE(value == 0);
+          all[i] = as<T>({std::nan("")})[0];
+        }
+      }
+      world.device->copy(y.data(), all.data(), y.bytes());
+      REQUIRE(world.device->wait().ok());
+      return classes;
+    };
+
+    LayersOnHost<double> host;
+    for (const bool training : {false, true}) {
+      Values expected(kRows * kClasses);
+      host.linear_forward(plain, wide(x).data(), wide(w).data(), wide(bias).data(), false,
+                          expected.data());
+      layers.linear_forward(padded, x_on.data(), w_on.data(), bias_on.data(), false, y.data());
+      const Values product = take(false);
+      check_close(product, expected, bound);
+      expected = product;
+      double loss = 0, correct = 0;
+      host.softmax_cross_entropy_forward(on_host, targets.data(), training, expected.data(), &loss);
+      world.device->clear(sums.data(), sums.bytes());
+      layers.softmax_cross_entropy_forward(logits, targets_on.data(), training, y.data(),
+                                           sums.data());
+      if (!training) {
+        check_close(take(true), expected, bound);
+        host.count_correct(on_host, targets.data(), expected.data(), &correct);
+        layers.count_correct(logits, targets_on.data(), y.data(), sums.data() + 1);
+      }
+      CHECK(world.get(sums)[0] == Approx(loss).epsilon(1e-5));
+      CHECK(world.get(sums)[1] == correct);
+      if (!training) continue;
+      host.softmax_cross_entropy_backward(on_host, targets.data(), 1, expected.data());
+      layers.softmax_cross_entropy_backward(logits, targets_on.data(), 1, y.data());
+      const std::vector<T> before = world.get(y);
+      layers.softmax_cross_entropy_backward(logits, targets_on.data(), 0.5, y.data());
+      for (double& each : expected) each /= 2;
+      const Values dy = take(true);
+      check_close(dy, expected, bound);
+      for (size_t i = 0; i < dy.size(); ++i) {  // written by forward, and left as it is for 1
+        REQUIRE(dy[i] == 0.5 * cuda::widen(before[i / kClasses * stride + i % kClasses]));
+      }
+
+      Values dx(kRows * kIn), dw(kClasses * kIn), dbias(kClasses);
+      host.multiply_input_gradient(plain, dy.data(), wide(w).data(), dx.data());
+      host.multiply_weight_gradient(plain, {.first = 3, .count = kClasses - 3}, dy.data(),
+                                    wide(x).data(), dw.data(), false);
+      host.linear_backward_bias(plain, dy.data(), false, dbias.data());
+      DeviceArray<T> dx_on(*world.device, dx.size()), dw_on(*world.device, dw.size()),
+          dbias_on(*world.device, kClasses);
+      layers.multiply_input_gradient(padded, y.data(), w_on.data(), dx_on.data());
+      layers.multiply_weight_gradient(padded, {.first = 3, .count = kClasses - 3}, y.data(),
+                                      x_on.data(), dw_on.data(), false);
+      layers.linear_backward_bias(padded, y.data(), false, dbias_on.data());
+      check_close(wide(world.get(dx_on)), dx, bound);
+      check_close(wide(world.get(dw_on)), dw, bound);
+      check_close(wide(world.get(dbias_on)), dbias, bound);
+    }
+  };
+  check(float{});
+  check(cuda::BFloat16Bits{});
+}
+
+TEST_CASE(
+    "layers on a device: more batches than a slice has rows, and pointers that are no pack's") {
+  constexpr size_t kRows = 600, kWidth = 8;
+  const std::vector<float> x = as<float>(noise(kRows * kWidth + 1, 1));
+  World world;
+  auto layers = world.layers();
+  layers.expect_sums(kRows, kWidth);
+  DeviceArray<float> on = world.put(x), sums = world.put(std::vector<float>(kWidth, 1));
+  for (const size_t offset : {0, 1}) {
+    Values expected(kWidth, 1);
+    rows_kernels<double>().add_columns(kRows, kWidth, wide(x).data() + offset, expected.data());
+    for (double& sum : expected) sum -= offset == 0 ? 0 : 1;  // not accumulated then
+    layers.linear_backward_bias({.rows = kRows, .in = 0, .out = kWidth}, on.data() + offset,
+                                offset == 0, sums.data());
+    check_close(wide(world.get(sums)), expected, 1e-5);
+  }
+}
+
+TEST_CASE("layers on a device: a linear layer with ReLU leaves a NaN one") {
+  World world;
+  auto layers = world.layers(size_t{1} << 20);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const DeviceArray<float> x = world.put<float>({1, 2, nan, 1}),
+                           w = world.put<float>({1, 1, -1, 0}), bias = world.put<float>({-5, 3});
+  DeviceArray<float> y(*world.device, 4);
+  layers.linear_forward({.rows = 2, .in = 2, .out = 2}, x.data(), w.data(), bias.data(), true,
+                        y.data());
+  const std::vector<float> got = world.get(y);
+  CHECK(got[0] == 0);  // 3 - 5
+  CHECK(got[1] == 2);  // -1 + 3
+  CHECK(std::isnan(got[2]));
+  CHECK(std::isnan(got[3]));
+}
+
+}  // namespace rondo::trainer::layers_on_device_test

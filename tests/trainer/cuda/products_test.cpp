@@ -1,0 +1,80 @@
+// The errors for a missing or wrong cuBLASLt library, and the alignments that products announce to it.
+#include "trainer/layers/cuda/products.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "tests/comm/device/world.hpp"
+#include "tests/harness/catch.hpp"
+
+namespace rondo::trainer::products_test {
+
+using rondo::device::test::FakeGpu;
+using rondo::device::test::Installed;
+using rondo::device::test::says;
+
+TEST_CASE("products need cuBLASLt, which an error names") {
+  const Installed installed(std::make_shared<FakeGpu>());
+  auto device = Device::open(0);
+  REQUIRE(device.ok());
+  for (const auto& [library, text] :
+       {std::pair{"/nowhere/libcublasLt.so", "/nowhere/libcublasLt.so: cannot open"},
+        std::pair{"libm.so.6", "libm.so.6 has no cublasLt"}}) {
+    setenv("RONDO_CUBLASLT", library, 1);
+    const Status status = cuda::open_products(**device).status();
+    unsetenv("RONDO_CUBLASLT");
+    CHECK(status.code() == Code::kUnavailable);
+    CHECK(says(status, text));
+  }
+}
+
+TEST_CASE("products announce to cuBLASLt the alignment of matrices, rows and batch steps") {
+  const Installed installed(std::make_shared<FakeGpu>());
+  auto device = Device::open(0);
+  REQUIRE(device.ok());
+  setenv("RONDO_CUBLASLT", RONDO_FAKE_CUBLASLT, 1);
+  auto products = cuda::open_products(**device);
+  unsetenv("RONDO_CUBLASLT");
+  REQUIRE(products.ok());
+  void* const library = dlopen(RONDO_FAKE_CUBLASLT, RTLD_NOW);
+  REQUIRE(library != nullptr);
+  const auto alignments =
+      reinterpret_cast<const uint32_t* (*)()>(dlsym(library, "fake_cublaslt_alignments"))();
+  std::byte* const memory = *(*device)->cuda().allocate(1 << 16);
+  REQUIRE(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
+  /// The alignments announced for a, b and c, whose first operand is our second.
+  const auto told = [&](const cuda::DeviceProduct& product) {
+    (*products)->multiply(DataType::kBFloat16, product);
+    CHECK((*device)->status().ok());
+    CHECK(alignments[2] == alignments[3]);
+    return std::vector<uint32_t>{alignments[1], alignments[0], alignments[2]};
+  };
+  using Wanted = std::vector<uint32_t>;
+  cuda::DeviceProduct product{.m = 6,
+                              .n = 8,
+                              .k = 128,
+                              .a = {.data = memory, .stride = 128},
+                              .b = {.data = memory, .stride = 128, .transposed = true},
+                              .c = memory,
+                              .c_stride = 128};
+  CHECK((told(product) == Wanted{256, 256, 256}));
+  // A panel that begins at the third row of 20 numbers of two bytes.
+  product.a = {.data = memory + 3 * 40, .stride = 20};
+  product.k = 20;
+  CHECK((told(product) == Wanted{8, 256, 256}));
+  product.b.stride = 21;  // from the beginning, but other rows are at odd places
+  CHECK((told(product) == Wanted{8, 2, 256}));
+  product.c = memory + 32;
+  CHECK((told(product) == Wanted{8, 2, 32}));
+  product.c_step = 4;  // of one matrix none follows
+  CHECK((told(product) == Wanted{8, 2, 32}));
+  product.count = 2;
+  product.a.step = product.b.step = 1024;
+  CHECK((told(product) == Wanted{8, 2, 8}));
+  products = Status(Code::kAborted, "ended");  // before the library's memory and the device go
+  CHECK((*device)->cuda().release(memory).ok());
+}
+
+}  // namespace rondo::trainer::products_test

@@ -1,0 +1,129 @@
+// See stand_in.hpp. What a launch reads of the host (the kernel's arguments, a product's) is copied
+// when it is launched; all else when the stream gets there.
+#include "tests/trainer/cuda/stand_in.hpp"
+
+#include <vector>
+
+#include "tests/trainer/cuda/walk.hpp"
+#include "trainer/layers/cuda/launch.hpp"
+#include "trainer/layers/cuda/products.hpp"
+#include "trainer/layers/host/matmul.hpp"
+#include "trainer/optim/cuda/kernel_list.hpp"
+
+namespace rondo::trainer::cuda {
+namespace testing {
+namespace {
+
+using rondo::device::test::FakeGpu;
+
+struct Entry {
+  FakeGpu::Task (*prepare)(const void* kernel);
+};
+
+template <class Kernel>
+FakeGpu::Task prepare(const void* kernel) {
+  return [copy = *static_cast<const Kernel*>(kernel)] { walk(copy); };
+}
+
+struct Link {
+  template <class... Kernels>
+  void operator()(const Kernels*...) const {
+    (entries.push_back(&kernel_entry<Kernels>), ...);
+  }
+  std::vector<const void* (*)()>& entries;
+};
+
+template <class T>
+float as_float(const void* data, size_t i) {
+  return static_cast<float>(widen(static_cast<const T*>(data)[i]));
+}
+
+/// One of a product's matrices without gaps and transposition: [rows x columns].
+template <class T>
+std::vector<float> gather(const DeviceMatrix& from, size_t which, size_t rows, size_t columns) {
+  std::vector<float> values(rows * columns);
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < columns; ++j) {
+      const size_t at = from.transposed ? j * from.stride + i : i * from.stride + j;
+      values[i * columns + j] = as_float<T>(from.data, which * from.step + at);
+    }
+  }
+  return values;
+}
+
+template <class T>
+void multiply_one(const DeviceProduct& p, size_t which) {
+  const std::vector<float> a = gather<T>(p.a, which, p.m, p.k), b = gather<T>(p.b, which, p.k, p.n);
+  std::vector<float> c(p.m * p.n);
+  if (p.k > 0) {
+    multiply<float>({.m = p.m,
+                     .n = p.n,
+                     .k = p.k,
+                     .a = {.data = a.data(), .stride = p.k},
+                     .b = {.data = b.data(), .stride = p.n},
+                     .beta = 0,
+                     .c = {.data = c.data(), .stride = p.n}});
+  }
+  T* const to = static_cast<T*>(p.c) + which * p.c_step;
+  for (size_t i = 0; i < p.m; ++i) {
+    for (size_t j = 0; j < p.n; ++j) {
+      float value = c[i * p.n + j];
+      if (p.accumulate) value += static_cast<float>(widen(to[i * p.c_stride + j]));
+      if (p.bias != nullptr) value += as_float<T>(p.bias, j);
+      to[i * p.c_stride + j] = narrow<T>(value);
+    }
+  }
+}
+
+class Products final : public DeviceProducts {
+ public:
+  explicit Products(Device& device) : device_(device) {}
+
+  void multiply(DataType type, const DeviceProduct& product) override {
+    auto* const gpu = dynamic_cast<FakeGpu*>(&device_.cuda());
+    if (!device_.status().ok()) return;
+    gpu->enqueue(device_.stream(), [type, product] {
+      for (size_t i = 0; i < product.count; ++i) {
+        type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product, i)
+        : type == DataType::kFloat16 ? multiply_one<Float16Bits>(product, i)
+                                     : multiply_one<float>(product, i);
+      }
+    });
+  }
+
+ private:
+  Device& device_;
+};
+
+}  // namespace
+
+std::shared_ptr<FakeGpu> make_gpu(int device_count) {
+  auto gpu = std::make_shared<FakeGpu>(device_count);
+  for (auto& device : gpu->devices) device.name = "stand-in on a CPU";
+  gpu->other_kernels = [](const transport::cuda_ipc::Launch& launch) {
+    return static_cast<const Entry*>(launch.kernel)->prepare(launch.arguments[0]);
+  };
+  return gpu;
+}
+
+std::vector<const void* (*)()> all_entries() {
+  std::vector<const void* (*)()> entries;
+  for_layer_kernels(Link{entries});
+  for_layer_kernels_of_bits<Float16Bits>(Link{entries});
+  for_optimizer_kernels(Link{entries});
+  return entries;
+}
+
+}  // namespace testing
+
+template <class Kernel>
+const void* kernel_entry() {
+  static constexpr testing::Entry kEntry{&testing::prepare<Kernel>};
+  return &kEntry;
+}
+
+Result<std::unique_ptr<DeviceProducts>> open_products(Device& device) {
+  return std::unique_ptr<DeviceProducts>(new testing::Products(device));
+}
+
+}  // namespace rondo::trainer::cuda

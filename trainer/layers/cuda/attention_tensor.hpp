@@ -1,0 +1,568 @@
+// attention.hpp's attention in bfloat16 or half on tensor cores, with the same operands and the same random
+// decisions (FlashAttention-2, Dao 2023). Scores and sums are float; probabilities, and in backward
+// the gradients of scores, are rounded to them for the products that they enter. Refuses heads
+// of other sizes than 32, 64 and 128.
+//
+// Forward: a block of four warps takes a tile of queries, 32 for each warp, and passes over the
+// tiles of keys that they see; the next tile is copied to shared memory while one is computed with.
+// Scores never leave the registers: as the sums of one product they have the layout of the next
+// one's left operand. Backward has blocks for tiles of queries, which make dq, and blocks for tiles
+// of keys, which make dk and dv from scores that are transposed for the same reason. Both compute
+// the probabilities again from forward's sums, so that no two blocks add to one gradient.
+//
+// Work of a head of S numbers with a context of C, that is C (C + 1) / 2 pairs, and its bounds:
+//   Device memory: forward has 4 S operations per pair, and qkv and y once, 8 S bytes per position;
+//   backward 14 S (seven products; five if blocks added to one gradient) and 16 S. At C = 1,024 that
+//   is 256 and 448 operations per byte, and an H100 has about 300.
+//   L2 cache: per tile, forward reads keys and values, 128 operations per byte; backward 96 in blocks
+//   of queries, and 85 in blocks of keys, which read y, too, to compute y dy again.
+//   Shared memory: a right operand is 256 bytes for 16 x 8 of a product. Two mma use it in forward;
+//   with the queries that is 160 bytes per mma at S = 64 and 192 at 128. In backward one does: 256
+//   bytes. A cycle of an SM has 128 bytes, and 4,096 operations by tensor cores, which is one mma.
+//   One exponential per pair, in backward two: an SM has 16 per cycle. In forward at S = 64 that is
+//   one cycle per mma.
+// So shared memory is the expected bound, at 1.25 to 1.5 cycles per mma in forward and 2 in backward,
+// with forward's exponentials at S = 64 close to it. None of this has been measured.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "trainer/layers/cuda/attention.hpp"
+#include "trainer/layers/cuda/fragments.hpp"
+
+namespace rondo::trainer::cuda {
+
+/// Whether the kernels of this file take heads of this size, and these operands.
+inline bool tensor_attention(const AttentionShape& shape,
+                             std::initializer_list<const void*> pointers) {
+  const size_t size = shape.head_size();
+  return (size == 32 || size == 64 || size == 128) &&
+         std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
+           return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+         });
+}
+
+/// What both passes do, as a thread of one block sees it.
+template <int kSize, class Bits>
+struct TensorTile {
+  static_assert(kSize == 32 || kSize == 64 || kSize == 128);
+  static constexpr uint32_t kThreads = 128, kWarps = kThreads / kWarp;
+  static constexpr uint32_t kStride = kTileStride<kSize>;
+  static constexpr uint32_t kSteps = kSize / 16;  // in which a product goes over a head's numbers
+  static constexpr uint32_t kChunks = kSize / kPack<Bits>;  // of 16 bytes, in a row
+  static constexpr float kScale = kSize == 32   ? 0.176776695f
+                                  : kSize == 64 ? 0.125f
+                                                : 0.0883883476f;  // of scores: 1 / sqrt(kSize)
+  static constexpr float kLog2E = 1.44269504f;
+
+  /// A head's rows in device memory: of queries, keys or values, or of y.
+  template <class T>
+  struct HeadRows {
+    T* first;
+    size_t stride;
+  };
+
+  const AttentionShape& shape;
+  const DropoutFactors& dropout;
+  uint32_t thread, sample, head;
+  uint64_t key = 0;  // of the dropout
+
+  template <class Block>
+  RONDO_DEVICE TensorTile(Block& block, const AttentionShape& of, const DropoutFactors& factors)
+      : shape(of),
+        dropout(factors),
+        thread(block.thread()),
+        sample(block.index().z),
+        head(block.index().y) {
+    if (drops()) key = dropout.key(sample);
+  }
+
+  RONDO_DEVICE uint32_t warp() const { return thread / kWarp; }
+  /// In a warp's sums this thread has rows g() and g() + 8, columns 2 t() and 2 t() + 1.
+  RONDO_DEVICE uint32_t g() const { return thread % kWarp / 4; }
+  RONDO_DEVICE uint32_t t() const { return thread % 4; }
+
+  template <class T>
+  RONDO_DEVICE HeadRows<T> in_qkv(T* qkv, uint32_t which) const {
+    return {qkv + size_t{sample} * shape.context * 3 * shape.width + which * shape.width +
+                size_t{head} * kSize,
+            3 * shape.width};
+  }
+  template <class T>
+  RONDO_DEVICE HeadRows<T> in_y(T* y) const {
+    return {y + size_t{sample} * shape.context * shape.width + size_t{head} * kSize, shape.width};
+  }
+  RONDO_DEVICE size_t in_sums(size_t position) const {
+    return (size_t{sample} * shape.heads + head) * shape.context + position;
+  }
+
+  RONDO_DEVICE bool drops() const { return dropout.dropped_below != 0; }
+  /// What the sum of exponentials, or a gradient, is multiplied by for the sake of dropout.
+  RONDO_DEVICE float kept() const { return drops() ? static_cast<float>(dropout.kept) : 1.0f; }
+  /// Whether the probability of this pair is dropped; only if drops().
+  RONDO_DEVICE bool dropped(size_t query, size_t at) const {
+    return dropout.drops(key + (head * shape.context + query) * shape.context + at);
+  }
+
+  /// Begins to copy kRows rows from `position` on; zeros beyond the context.
+  template <uint32_t kRows, class Block>
+  RONDO_DEVICE void fetch(Block& block, const HeadRows<const Bits>& from, size_t position,
+                          Bits* to) const {
+    constexpr uint32_t kAtOnce = kThreads / kChunks;  // rows
+    static_assert(kRows % kAtOnce == 0);
+    const uint32_t row = thread / kChunks, column = thread % kChunks * kPack<Bits>;
+    const Bits* next = from.first + (position + row) * from.stride + column;
+    to += row * kStride + column;
+    unrolled<kRows / kAtOnce>([&](uint32_t i) {
+      const bool inside = position + row + i * kAtOnce < shape.context;
+      block.copy_async(to + i * kAtOnce * kStride, inside ? next : from.first, inside);
+      next += kAtOnce * from.stride;
+    });
+  }
+
+  /// Writes 16 kParts rows of this warp's sums, times `factor`, to device memory from `position`
+  /// of the block's first row on, those inside the context. `scratch`: the rows of all warps in
+  /// shared memory, which no thread reads any more.
+  template <uint32_t kParts, class Block>
+  RONDO_DEVICE void write(Block& block, const Sums (&sums)[kParts][kSize / 8],
+                          const float (&factor)[2 * kParts], size_t position, Bits* scratch,
+                          const HeadRows<Bits>& to) const {
+    constexpr uint32_t kRows = 16 * kParts * kWarps;
+    unrolled<kParts * 2>([&](uint32_t r) {
+      const uint32_t row = (warp() * kParts + r / 2) * 16 + r % 2 * 8 + g();
+      unrolled<kSize / 8>([&](uint32_t n) {
+        const Sums& both = sums[r / 2][n];
+        *reinterpret_cast<uint32_t*>(scratch + row * kStride + n * 8 + 2 * t()) =
+            pack_pair<Bits>(both[r % 2 * 2] * factor[r], both[r % 2 * 2 + 1] * factor[r]);
+      });
+    });
+    block.sync();
+    unrolled<kRows * kChunks / kThreads>([&](uint32_t i) {
+      const uint32_t chunk = i * kThreads + thread;
+      const uint32_t row = chunk / kChunks, column = chunk % kChunks * kPack<Bits>;
+      if (position + row >= shape.context) return;
+      store(load<kPack<Bits>>(scratch + row * kStride + column),
+            to.first + (position + row) * to.stride + column);
+    });
+    block.sync();
+  }
+};
+
+/// See AttentionForwardKernel. kKeys is what leaves registers for two parts.
+template <int kSize, class Bits>
+struct TensorAttentionForwardKernel {
+  using Tile = TensorTile<kSize, Bits>;
+  AttentionShape shape;
+  DropoutFactors dropout;
+  const Bits* qkv;
+  float* sums;
+  Bits* y;
+
+  static constexpr uint32_t kThreads = Tile::kThreads;
+  static constexpr uint32_t kParts = 2;  // of a warp, of 16 queries each
+  static constexpr uint32_t kQueries = 16 * kParts * Tile::kWarps;
+  static constexpr uint32_t kKeys = kSize <= 64 ? 64 : 32;
+
+  Grid grid() const { return attention_grid(shape, kQueries); }
+  /// The queries; two tiles of keys and of values.
+  size_t shared_bytes() const { return (kQueries + 4 * kKeys) * Tile::kStride * sizeof(Bits); }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const Tile tile(block, shape, dropout);
+    // The last tile sees the most keys: it begins first.
+    const size_t first = (ceil_div(shape.context, kQueries) - 1 - block.index().x) * kQueries;
+    const size_t own = first + tile.warp() * 16 * kParts;  // the warp's first query
+    const size_t end = first + kQueries < shape.context ? first + kQueries : shape.context;
+    Bits* const q = block.template shared<Bits>();
+    Bits* const stages = q + kQueries * Tile::kStride;
+    const auto fetch_keys = [&](size_t key, uint32_t stage) {
+      Bits* const to = stages + stage * 2 * kKeys * Tile::kStride;
+      tile.template fetch<kKeys>(block, tile.in_qkv(qkv, 1), key, to);
+      tile.template fetch<kKeys>(block, tile.in_qkv(qkv, 2), key, to + kKeys * Tile::kStride);
+    };
+    tile.template fetch<kQueries>(block, tile.in_qkv(qkv, 0), first, q);
+    fetch_keys(0, 0);
+    QuerySums state;
+    unrolled<kParts>([&](uint32_t m) {
+      unrolled<kSize / 8>([&](uint32_t n) { clear(state.out[m][n]); });
+      unrolled<2>([&](uint32_t h) {
+        state.largest[2 * m + h] = -INFINITY;
+        state.sum[2 * m + h] = 0;
+      });
+    });
+    uint32_t stage = 0;
+    for (size_t key = 0; key < end; key += kKeys, stage ^= 1) {
+      block.wait_copies();
+      block.sync();  // this tile is there, and the other stage is no longer read
+      if (key + kKeys < end) fetch_keys(key + kKeys, stage ^ 1);
+      if (key >= own + 16 * kParts) continue;  // no query of the warp sees these keys
+      const Bits* const keys = stages + stage * 2 * kKeys * Tile::kStride;
+      add_tile(block, tile, own, key, q + tile.warp() * kParts * 16 * Tile::kStride, keys,
+               keys + kKeys * Tile::kStride, state);
+    }
+    finish(block, tile, first, own, q, state);
+  }
+
+ private:
+  /// Of a warp's queries; by part and row of a thread's two.
+  struct QuerySums {
+    Sums out[kParts][kSize / 8];
+    float largest[2 * kParts];  // score
+    float sum[2 * kParts];      // of exponentials, those of this thread's columns
+  };
+
+  RONDO_DEVICE static void clear(Sums& sums) {
+    unrolled<4>([&](uint32_t e) { sums[e] = 0; });
+  }
+
+  template <class Block>
+  RONDO_DEVICE void add_tile(Block& block, const Tile& tile, size_t own, size_t key,
+                             const Bits* queries, const Bits* keys, const Bits* values,
+                             QuerySums& state) const {
+    Sums scores[kParts][kKeys / 8];
+    unrolled<kParts>(
+        [&](uint32_t m) { unrolled<kKeys / 8>([&](uint32_t n) { clear(scores[m][n]); }); });
+    unrolled<Tile::kSteps>([&](uint32_t step) {
+      Fragment q[kParts];
+      unrolled<kParts>([&](uint32_t m) {
+        load_left<Tile::kStride>(block, queries + m * 16 * Tile::kStride + step * 16, q[m]);
+      });
+      unrolled<kKeys / 16>([&](uint32_t c) {
+        Fragment b;
+        load_right_of_rows<Tile::kStride>(block, keys + c * 16 * Tile::kStride + step * 16, b);
+        unrolled<kParts>([&](uint32_t m) {
+          multiply_fragments<Bits>(block, q[m], b, scores[m][2 * c], scores[m][2 * c + 1]);
+        });
+      });
+    });
+    unrolled<2 * kParts>([&](uint32_t r) {
+      weigh(block, tile, own + r / 2 * 16 + r % 2 * 8 + tile.g(), key, own, r, scores[r / 2],
+            state);
+    });
+    unrolled<kKeys / 16>([&](uint32_t c) {
+      Fragment weights[kParts];
+      unrolled<kParts>([&](uint32_t m) {
+        const size_t query = own + m * 16 + tile.g(), at = key + c * 16 + 2 * tile.t();
+        if (tile.drops()) {
+          unrolled<8>([&](uint32_t i) {
+            if (tile.dropped(query + i % 4 / 2 * 8, at + i / 4 * 8 + i % 2)) {
+              scores[m][2 * c + i / 4][i % 4] = 0;
+            }
+          });
+        }
+        round_to_left<Bits>(scores[m][2 * c], scores[m][2 * c + 1], weights[m]);
+      });
+      unrolled<Tile::kSteps>([&](uint32_t n) {
+        Fragment b;
+        load_right<Tile::kStride>(block, values + c * 16 * Tile::kStride + n * 16, b);
+        unrolled<kParts>([&](uint32_t m) {
+          multiply_fragments<Bits>(block, weights[m], b, state.out[m][2 * n],
+                                   state.out[m][2 * n + 1]);
+        });
+      });
+    });
+  }
+
+  /// Makes exponentials of the scores of row r, of that query, relative to the largest so far.
+  template <class Block>
+  RONDO_DEVICE void weigh(Block& block, const Tile& tile, size_t query, size_t key, size_t own,
+                          uint32_t r, Sums (&scores)[kKeys / 8], QuerySums& state) const {
+    constexpr float kNone = -INFINITY;
+    constexpr float kScale = Tile::kScale * Tile::kLog2E;
+    const uint32_t half = r % 2 * 2;
+    if (key + kKeys > own + 1) {  // some query of the warp does not see some of these keys
+      const auto behind =
+          static_cast<uint32_t>(query - key);  // the last key that it sees; there is one
+      unrolled<kKeys / 8>([&](uint32_t n) {
+        unrolled<2>([&](uint32_t e) {
+          if (n * 8 + 2 * tile.t() + e > behind) scores[n][half + e] = kNone;
+        });
+      });
+    }
+    float top = state.largest[r];
+    unrolled<kKeys / 8>(
+        [&](uint32_t n) { top = larger(larger(top, scores[n][half]), scores[n][half + 1]); });
+    top = larger(top, block.shuffle_xor(top, 1));
+    top = larger(top, block.shuffle_xor(top, 2));
+    const float rescale = power_of_two((state.largest[r] - top) * kScale);
+    const float offset = -top * kScale;
+    state.largest[r] = top;
+    float more = 0;
+    unrolled<kKeys / 8>([&](uint32_t n) {
+      unrolled<2>([&](uint32_t e) {
+        float& weight = scores[n][half + e];
+        weight = power_of_two(multiply_add(weight, kScale, offset));
+        more += weight;
+      });
+    });
+    state.sum[r] = multiply_add(state.sum[r], rescale, more);
+    unrolled<kSize / 8>([&](uint32_t n) {
+      state.out[r / 2][n][half] *= rescale;
+      state.out[r / 2][n][half + 1] *= rescale;
+    });
+  }
+
+  template <class Block>
+  RONDO_DEVICE void finish(Block& block, const Tile& tile, size_t first, size_t own, Bits* scratch,
+                           QuerySums& state) const {
+    float factor[2 * kParts];
+    unrolled<2 * kParts>([&](uint32_t r) {
+      float sum = state.sum[r];
+      sum += block.shuffle_xor(sum, 1);
+      sum += block.shuffle_xor(sum, 2);
+      factor[r] = tile.kept() / sum;
+      const size_t query = own + r / 2 * 16 + r % 2 * 8 + tile.g();
+      if (tile.t() == 0 && query < shape.context) {
+        using std::log;
+        sums[tile.in_sums(query)] = multiply_add(state.largest[r], Tile::kScale, log(sum));
+      }
+    });
+    tile.write(block, state.out, factor, first, scratch, tile.in_y(y));
+  }
+
+  /// Not a NaN where there is a number: the sum of exponentials does not overlook one.
+  RONDO_DEVICE static float larger(float a, float b) {
+    using std::fmax;
+    return fmax(a, b);
+  }
+};
+
+/// See AttentionBackwardKernel. Blocks with the first numbers have tiles of keys, each warp 16 of
+/// them, and make dk and dv from transposed scores; the others have tiles of queries and make dq.
+/// Both pass over the other side by tiles of kAcross rows.
+template <int kSize, class Bits>
+struct TensorAttentionBackwardKernel {
+  using Tile = TensorTile<kSize, Bits>;
+  AttentionShape shape;
+  DropoutFactors dropout;
+  const Bits* qkv;
+  const Bits* y;
+  const Bits* dy;
+  const float* sums;
+  Bits* dqkv;
+
+  static constexpr uint32_t kThreads = Tile::kThreads;
+  static constexpr uint32_t kOwn = 16 * Tile::kWarps;  // rows of a block
+  static constexpr uint32_t kAcross = kSize <= 64 ? 64 : 32;
+  static constexpr uint32_t kStride = Tile::kStride;
+
+  Grid grid() const { return attention_grid(shape, kOwn, 2); }
+  /// Two tiles of the block's own; two stages of up to three tiles of the other side; two numbers
+  /// for each query of a stage.
+  size_t shared_bytes() const {
+    return (2 * kOwn + 6 * kAcross) * kStride * sizeof(Bits) + 2 * kOwn * sizeof(float);
+  }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    const Tile tile(block, shape, dropout);
+    const BackwardTiles at(block.template shared<Bits>());
+    const auto tiles = static_cast<uint32_t>(ceil_div(shape.context, kOwn));
+    // Both kinds begin with those that have the most pairs.
+    if (block.index().x < tiles) {
+      pass_keys(block, tile, size_t{block.index().x} * kOwn, at);
+    } else {
+      pass_queries(block, tile, size_t{2 * tiles - 1 - block.index().x} * kOwn, at);
+    }
+  }
+
+ private:
+  struct BackwardTiles {
+    RONDO_DEVICE explicit BackwardTiles(Bits* memory)
+        : first(memory),
+          second(first + kOwn * kStride),
+          stages(second + kOwn * kStride),
+          offsets(reinterpret_cast<float*>(stages + 6 * kAcross * kStride)),
+          products(offsets + kOwn) {}
+    RONDO_DEVICE Bits* of_stage(uint32_t stage, uint32_t which) const {
+      return stages + (stage * 3 + which) * kAcross * kStride;
+    }
+    Bits *first, *second;  // the block's own: keys and values, or queries and dy
+    Bits* stages;
+    float* offsets;   // of queries: forward's sums, as exponents of two
+    float* products;  // y dy
+  };
+  /// A warp's 16 rows by 16 rows of the other side: scores, and the gradients of probabilities.
+  struct TensorPairs {
+    Sums scores[2] = {}, dweights[2] = {};
+  };
+  static constexpr float kExponent = Tile::kScale * Tile::kLog2E;
+
+  RONDO_DEVICE float offset(const Tile& tile, size_t query) const {
+    return query < shape.context ? sums[tile.in_sums(query)] * Tile::kLog2E : 0.0f;
+  }
+
+  /// offsets and products of kRows queries from `query` on.
+  template <uint32_t kRows, class Block>
+  RONDO_DEVICE void sum_queries(Block& block, const Tile& tile, size_t query, const Bits* outputs,
+                                const Bits* gradients, const BackwardTiles& at) const {
+    constexpr uint32_t kShare = kThreads / kRows;  // threads for a row
+    constexpr uint32_t kChunks = Tile::kChunks / kShare;
+    const uint32_t row = tile.thread / kShare;
+    const uint32_t begin = row * kStride + tile.thread % kShare * kChunks * kPack<Bits>;
+    float product = 0;
+    unrolled<kChunks>([&](uint32_t i) {
+      const auto a = load<kPack<Bits>>(outputs + begin + i * kPack<Bits>);
+      const auto b = load<kPack<Bits>>(gradients + begin + i * kPack<Bits>);
+      unrolled<kPack<Bits>>(
+          [&](uint32_t j) { product = multiply_add(widen(a.at[j]), widen(b.at[j]), product); });
+    });
+    for (uint32_t mask = kShare / 2; mask > 0; mask /= 2) {
+      product += block.shuffle_xor(product, mask);
+    }
+    if (tile.thread % kShare == 0) {
+      at.offsets[row] = offset(tile, query + row);
+      at.products[row] = product;
+    }
+  }
+
+  /// Of a warp: 16 rows of `first` and `second` of BackwardTiles, as left operands.
+  struct OwnRows {
+    Fragment first[Tile::kSteps], second[Tile::kSteps];
+  };
+  template <class Block>
+  RONDO_DEVICE static void load_own(Block& block, const BackwardTiles& at, uint32_t row,
+                                    OwnRows& own) {
+    unrolled<Tile::kSteps>([&](uint32_t step) {
+      load_left<kStride>(block, at.first + row * kStride + step * 16, own.first[step]);
+      load_left<kStride>(block, at.second + row * kStride + step * 16, own.second[step]);
+    });
+  }
+  /// Scores and dweights of a warp's rows and 16 rows of the other side.
+  template <class Block>
+  RONDO_DEVICE static void multiply_pairs(Block& block, const OwnRows& own, const Bits* first,
+                                          const Bits* second, TensorPairs& pairs) {
+    unrolled<Tile::kSteps>([&](uint32_t step) {
+      Fragment b;
+      load_right_of_rows<kStride>(block, first + step * 16, b);
+      multiply_fragments<Bits>(block, own.first[step], b, pairs.scores[0], pairs.scores[1]);
+      load_right_of_rows<kStride>(block, second + step * 16, b);
+      multiply_fragments<Bits>(block, own.second[step], b, pairs.dweights[0], pairs.dweights[1]);
+    });
+  }
+  /// Turns a score into its probability after dropout, but for the factor of those kept, and a
+  /// dweight into the gradient of the score, but for the scale.
+  RONDO_DEVICE void differentiate(const Tile& tile, size_t query, size_t key, float offset_of_query,
+                                  float product, float kept, float& score, float& dweight) const {
+    float probability = power_of_two(multiply_add(score, kExponent, -offset_of_query));
+    if (key > query) probability = 0;
+    const bool dropped = tile.drops() && tile.dropped(query, key);
+    score = dropped ? 0.0f : probability;
+    dweight = probability * ((dropped ? 0.0f : dweight * kept) - product);
+  }
+  template <class Block>
+  RONDO_DEVICE static void add_product(Block& block, const Fragment& a, const Bits* right,
+                                       Sums (&to)[kSize / 8]) {
+    unrolled<Tile::kSteps>([&](uint32_t n) {
+      Fragment b;
+      load_right<kStride>(block, right + n * 16, b);
+      multiply_fragments<Bits>(block, a, b, to[2 * n], to[2 * n + 1]);
+    });
+  }
+
+  template <class Block>
+  RONDO_DEVICE void pass_queries(Block& block, const Tile& tile, size_t first,
+                                 const BackwardTiles& at) const {
+    const uint32_t warp_row = tile.warp() * 16;
+    const size_t own = first + warp_row;  // the warp's first query
+    const size_t end = first + kOwn < shape.context ? first + kOwn : shape.context;
+    const auto fetch_keys = [&](size_t key, uint32_t stage) {
+      tile.template fetch<kAcross>(block, tile.in_qkv(qkv, 1), key, at.of_stage(stage, 0));
+      tile.template fetch<kAcross>(block, tile.in_qkv(qkv, 2), key, at.of_stage(stage, 1));
+    };
+    Bits* const outputs = at.of_stage(1, 0);  // kOwn rows are at most 3 kAcross
+    static_assert(kOwn <= 3 * kAcross);
+    tile.template fetch<kOwn>(block, tile.in_qkv(qkv, 0), first, at.first);
+    tile.template fetch<kOwn>(block, tile.in_y(dy), first, at.second);
+    tile.template fetch<kOwn>(block, tile.in_y(y), first, outputs);
+    fetch_keys(0, 0);
+    block.wait_copies();
+    block.sync();
+    sum_queries<kOwn>(block, tile, first, outputs, at.second, at);
+    block.sync();
+    OwnRows rows;
+    load_own(block, at, warp_row, rows);
+    float offsets[2], products[2];
+    unrolled<2>([&](uint32_t h) {
+      offsets[h] = at.offsets[warp_row + h * 8 + tile.g()];
+      products[h] = at.products[warp_row + h * 8 + tile.g()];
+    });
+    Sums dq[1][kSize / 8] = {};
+    const float kept = tile.kept();
+    uint32_t stage = 0;
+    for (size_t key = 0; key < end; key += kAcross, stage ^= 1) {
+      block.wait_copies();
+      block.sync();
+      if (key + kAcross < end) fetch_keys(key + kAcross, stage ^ 1);
+      for (uint32_t part = 0; part < kAcross && key + part <= own; part += 16) {
+        const Bits* const keys = at.of_stage(stage, 0) + part * kStride;
+        TensorPairs pairs;
+        multiply_pairs(block, rows, keys, at.of_stage(stage, 1) + part * kStride, pairs);
+        unrolled<8>([&](uint32_t i) {
+          const uint32_t half = i % 4 / 2;
+          differentiate(tile, own + half * 8 + tile.g(),
+                        key + part + i / 4 * 8 + 2 * tile.t() + i % 2, offsets[half],
+                        products[half], kept, pairs.scores[i / 4][i % 4],
+                        pairs.dweights[i / 4][i % 4]);
+        });
+        Fragment dscores;
+        round_to_left<Bits>(pairs.dweights[0], pairs.dweights[1], dscores);
+        add_product(block, dscores, keys, dq[0]);
+      }
+    }
+    block.sync();  // the queries are no longer read
+    tile.write(block, dq, {Tile::kScale, Tile::kScale}, first, at.first, tile.in_qkv(dqkv, 0));
+  }
+
+  template <class Block>
+  RONDO_DEVICE void pass_keys(Block& block, const Tile& tile, size_t first,
+                              const BackwardTiles& at) const {
+    const uint32_t warp_row = tile.warp() * 16;
+    const size_t own = first + warp_row;  // the warp's first key
+    const auto fetch_queries = [&](size_t query, uint32_t stage) {
+      tile.template fetch<kAcross>(block, tile.in_qkv(qkv, 0), query, at.of_stage(stage, 0));
+      tile.template fetch<kAcross>(block, tile.in_y(dy), query, at.of_stage(stage, 1));
+      tile.template fetch<kAcross>(block, tile.in_y(y), query, at.of_stage(stage, 2));
+    };
+    tile.template fetch<kOwn>(block, tile.in_qkv(qkv, 1), first, at.first);
+    tile.template fetch<kOwn>(block, tile.in_qkv(qkv, 2), first, at.second);
+    fetch_queries(first, 0);
+    OwnRows rows;
+    Sums dk[1][kSize / 8] = {}, dv[1][kSize / 8] = {};
+    const float kept = tile.kept();
+    uint32_t stage = 0;
+    for (size_t query = first; query < shape.context; query += kAcross, stage ^= 1) {
+      block.wait_copies();
+      block.sync();
+      if (query == first) load_own(block, at, warp_row, rows);
+      if (query + kAcross < shape.context) fetch_queries(query + kAcross, stage ^ 1);
+      sum_queries<kAcross>(block, tile, query, at.of_stage(stage, 2), at.of_stage(stage, 1), at);
+      block.sync();
+      for (uint32_t part = 0; part < kAcross; part += 16) {
+        if (query + part < own) continue;  // these see none of the warp's keys
+        const Bits* const queries = at.of_stage(stage, 0) + part * kStride;
+        const Bits* const gradients = at.of_stage(stage, 1) + part * kStride;
+        TensorPairs pairs;  // rows are keys
+        multiply_pairs(block, rows, queries, gradients, pairs);
+        unrolled<8>([&](uint32_t i) {
+          const uint32_t column = part + i / 4 * 8 + 2 * tile.t() + i % 2;
+          differentiate(tile, query + column, own + tile.g() + i % 4 / 2 * 8, at.offsets[column],
+                        at.products[column], kept, pairs.scores[i / 4][i % 4],
+                        pairs.dweights[i / 4][i % 4]);
+        });
+        Fragment weights, dscores;
+        round_to_left<Bits>(pairs.scores[0], pairs.scores[1], weights);
+        round_to_left<Bits>(pairs.dweights[0], pairs.dweights[1], dscores);
+        add_product(block, weights, gradients, dv[0]);
+        add_product(block, dscores, queries, dk[0]);
+      }
+    }
+    block.sync();  // keys and values are no longer read
+    tile.write(block, dk, {Tile::kScale, Tile::kScale}, first, at.first, tile.in_qkv(dqkv, 1));
+    tile.write(block, dv, {kept, kept}, first, at.first, tile.in_qkv(dqkv, 2));
+  }
+};
+
+}  // namespace rondo::trainer::cuda

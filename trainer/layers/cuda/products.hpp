@@ -1,0 +1,44 @@
+// Matrix products on a device: cuBLASLt's, or in tests a stand-in's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "rondo/status.hpp"
+#include "rondo/types.hpp"
+#include "trainer/base/device.hpp"
+
+namespace rondo::trainer::cuda {
+
+/// A row-major matrix in device memory: `stride` elements from a row to the next.
+struct DeviceMatrix {
+  const void* data;
+  size_t stride;
+  bool transposed = false;  // it is the transpose of what lies there
+  size_t step = 0;          // elements from one of several products' matrices to the next one's
+};
+
+/// c = a b, or c += a b; a: [m x k], b: [k x n], c: [m x n]. `count` such products.
+struct DeviceProduct {
+  size_t m, n, k;
+  DeviceMatrix a, b;
+  void* c;
+  size_t c_stride, c_step = 0;
+  bool accumulate = false;
+  const void* bias = nullptr;  // [n]: added to every row of c, not where c accumulates
+  size_t count = 1;
+};
+
+/// One thread. Borrows the device.
+class DeviceProducts {
+ public:
+  virtual ~DeviceProducts() = default;
+  /// Enqueues it on the device's stream; `type` (kFloat32, kBFloat16, kFloat16) is that of all elements. Sums are float, without
+  /// TF32. The same bits from run to run on one kind of GPU. Nothing where m, n or count is 0. An error is the device's.
+  virtual void multiply(DataType type, const DeviceProduct& product) = 0;
+};
+
+/// kUnavailable, with what was looked for: there is no cuBLASLt.
+Result<std::unique_ptr<DeviceProducts>> open_products(Device& device);
+
+}  // namespace rondo::trainer::cuda

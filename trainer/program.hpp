@@ -1,0 +1,25 @@
+// rondo-train's main(), but for how its ranks come to be: as processes (main.cpp), or as threads in a
+// test's program.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "rondo/status.hpp"
+#include "trainer/cli/options.hpp"
+
+namespace rondo::trainer {
+
+/// Trains, on all ranks or as one of them. `is_left_out`: as train()'s.
+using TrainRanks = std::function<Status(const TrainOptions& options, bool& is_left_out)>;
+
+/// Sets messages up, reads the options, trains, or does what --lesson and --scaling want instead.
+/// Returns the exit code.
+int run_program(int argc, char** argv, const TrainRanks& train_ranks);
+
+/// From here on the first Ctrl-C sets what this returns, which ends the run after a step, and the
+/// second ends the program. Not where a parent ignores it, as for commands in a shell script's
+/// background.
+const std::atomic<bool>& end_run_at_interrupt();
+
+}  // namespace rondo::trainer

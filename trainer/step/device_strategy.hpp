@@ -1,0 +1,39 @@
+// The third strategy, beside ddp and dp: a run whose model, gradients and optimizer are on a GPU. The
+// run's own Weights are a mirror on the host, which checkpoints, published weights and hashes read
+// and write; the device has its copy from the beginning on, and gives it back between steps.
+#pragma once
+
+#include <memory>
+
+#include "trainer/cli/options.hpp"
+#include "trainer/step/loop.hpp"
+
+namespace rondo::trainer {
+
+/// One rank's. One thread.
+class DeviceTrainer {
+ public:
+  virtual ~DeviceTrainer() = default;
+  /// What the run sees of the model.
+  virtual Model<float>& model() = 0;
+  /// Trains; Run::weights are its mirror.
+  virtual Status train(Run<float>& run) = 0;
+};
+
+/// A rank's GPU, and a communicator of all ranks' GPUs, created with Config::device.
+struct RankDevice {
+  int number;
+  Communicator communicator;
+  /// What trains there. `host`: the communicator of the same ranks that is on no device. Borrows
+  /// everything. Throws std::bad_alloc.
+  Result<std::unique_ptr<DeviceTrainer>> (*open)(const TrainOptions& options,
+                                                 const SampleShape& shape, RankDevice& device,
+                                                 Communicator& host);
+};
+
+/// RankDevice::open. kUnavailable: this program has no CUDA.
+Result<std::unique_ptr<DeviceTrainer>> open_device_trainer(const TrainOptions& options,
+                                                           const SampleShape& shape,
+                                                           RankDevice& device, Communicator& host);
+
+}  // namespace rondo::trainer
