@@ -301,7 +301,7 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
   const DeviceScope scope(cuda_, device_);
   Status status = scope.status();
   if (status.ok()) status = begin_launch(messages.front().stream);
-  if (!status.ok()) return raise(status);  // the others wait for this rank's kernel
+  if (!status.ok()) return raise_own(status);  // the others wait for this rank's kernel
   std::vector<engine::DeviceMessage> all;
   int64_t limit_ns = messages.front().timeout_ns;
   uint64_t bytes = 0;
@@ -325,7 +325,7 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
 
 Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
   const DeviceScope scope(cuda_, device_);
-  if (!scope.status().ok()) return raise(scope.status());
+  if (!scope.status().ok()) return raise_own(scope.status());
   bool all_captured = true;
   const auto fits = [&]() -> Result<bool> {
     std::set<std::pair<const engine::ExecutionPlan*, bool>> plans;  // equal calls share them
@@ -349,7 +349,7 @@ Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Opera
     return bytes <= programs_->room();
   };
   Result<bool> fit = fits();
-  if (!fit.ok()) return raise(fit.status());
+  if (!fit.ok()) return raise_own(fit.status());
   if (*fit) return Room::kEnough;
   // A captured call never waits; upload() looks whether it may drop programs.
   if (all_captured) return Room::kTooLittle;
@@ -359,7 +359,7 @@ Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Opera
   if (!is_free) return Room::kInUse;
   programs_->forget();
   fit = fits();
-  if (!fit.ok()) return raise(fit.status());
+  if (!fit.ok()) return raise_own(fit.status());
   return *fit ? Room::kEnough : Room::kTooLittle;
 }
 
@@ -368,7 +368,7 @@ Status DeviceRunner::add(const engine::Operation& operation, uint64_t sequence) 
   const DeviceScope scope(cuda_, device_);
   Status status = scope.status();
   if (status.ok()) status = put(operation, sequence);
-  return status.ok() ? status : raise(status);
+  return status.ok() ? status : raise_own(status);
 }
 
 Status DeviceRunner::run() {
@@ -376,7 +376,7 @@ Status DeviceRunner::run() {
   const DeviceScope scope(cuda_, device_);
   Status status = scope.status();
   if (status.ok()) status = launch();
-  return status.ok() ? status : raise(status);
+  return status.ok() ? status : raise_own(status);
 }
 
 Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) {
@@ -569,9 +569,9 @@ Result<DeviceRunner::Programmed> DeviceRunner::upload(const engine::Operation& o
     const Result<bool> idle = is_idle();
     if (!idle.ok() || !*idle) {
       return Status(found.status().code(),
-                    fmt::format("rank {}: {}. A captured call does not wait for operations that "
-                                "run, to make room: capture after they have ended",
-                                board_.rank(), found.status().message()));
+                    fmt::format("{}. A captured call does not wait for operations that run, to "
+                                "make room: capture after they have ended",
+                                found.status().message()));
     }
     programs_->forget();
     return find_programs(operation, captured);

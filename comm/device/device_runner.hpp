@@ -190,6 +190,8 @@ class DeviceRunner {
   Status find_dead(std::string_view meanwhile);
   /// Raises it on the board, and ends the waits of all ranks' kernels.
   Status raise(const Status& status) const;
+  /// The same of what went wrong on this rank's GPU, by its name.
+  Status raise_own(const Status& status) const;
 
   const GpuBackend backend_;
   CudaCalls& cuda_;

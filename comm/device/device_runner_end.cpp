@@ -155,6 +155,11 @@ Status DeviceRunner::raise(const Status& status) const {
   return first;
 }
 
+Status DeviceRunner::raise_own(const Status& status) const {
+  return raise({status.code(),
+                fmt::format("rank {} on GPU {}: {}", board_.rank(), device_, status.message())});
+}
+
 Status DeviceRunner::check(bool thorough) {
   if (board_.has_error()) {
     memory_->raise_aborts();
@@ -167,7 +172,7 @@ Status DeviceRunner::check(bool thorough) {
   if (thorough) registrations_->close_ended();
   if (!thorough || !has_launched_.load(std::memory_order_relaxed)) return {};
   Result<bool> idle = is_idle();
-  if (!idle.ok()) return raise(idle.status());
+  if (!idle.ok()) return raise_own(idle.status());
   if (!*idle) return find_absent(sequence_.load(std::memory_order_relaxed));
   // A graph may be replayed just now, or at any time.
   if (!has_captured_.load(std::memory_order_relaxed)) return {};

@@ -396,6 +396,10 @@ TEST_CASE(
     if (apart) gpu->peers.clear();
     gpu->fail_at = fail_at;
     bool told = false, right = true;
+    const auto hear = [&](const Status& status) {
+      told = told || !status.ok();
+      if (status.message().find("told to fail") != std::string::npos) says(status, " on GPU ");
+    };
     {
       const Installed installed(gpu);
       World world(gpu, 2);
@@ -403,14 +407,12 @@ TEST_CASE(
       if (world.all_created()) {
         std::vector<int32_t> data[2] = {std::vector<int32_t>(300, 1), std::vector<int32_t>(300, 2)};
         for (int i = 0; i < 2; ++i) {
-          for (int rank = 0; rank < 2; ++rank) {
-            told = !all_reduce(world, rank, data[rank], 300).ok() || told;
-          }
+          for (int rank = 0; rank < 2; ++rank) hear(all_reduce(world, rank, data[rank], 300));
         }
-        for (int rank = 0; rank < 2; ++rank) told = told || !world[rank].status().ok();
+        for (int rank = 0; rank < 2; ++rank) hear(world[rank].status());
         world.synchronize();
         for (int rank = 0; rank < 2; ++rank) {
-          told = told || !world[rank].status().ok();
+          hear(world[rank].status());
           right = right && data[rank] == std::vector<int32_t>(300, 6);
         }
       }
