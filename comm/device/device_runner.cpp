@@ -199,7 +199,7 @@ Result<std::span<std::byte>> DeviceRunner::allocate_scratch() {
 }
 
 Status DeviceRunner::connect(const DevicePlace& own) {
-  auto made = RONDO_TRY(Segments::create(cuda_, shape_, own, !reaches_buffers_, copies_));
+  auto made = RONDO_TRY(Segments::create(backend_.cuda, shape_, own, !reaches_buffers_, copies_));
   Segments& segments = *made;
   segments_ = &segments;
   memory_->keep(std::move(made));
@@ -443,7 +443,7 @@ Status DeviceRunner::launch() {
   Begun begun = std::move(*begun_);
   begun_.reset();
   // Not by the handle, which may be that of an earlier stream whose work still runs.
-  uint64_t identity = RONDO_TRY(cuda_.identity_of(begun.stream));
+  const uint64_t identity = RONDO_TRY(identify(begun.stream, begun.capture));
   RONDO_TRY(follow(begun.stream, identity, begun.capture));
   if (begun.capture == 0) RONDO_TRY(keep_bounded(begun.stream));
   const int rank = bootstrap_.rank();
@@ -585,6 +585,15 @@ Result<DeviceRunner::Programmed> DeviceRunner::upload(const engine::Operation& o
   programs_->forget();
   RONDO_TRY(begin_launch(operation.stream));
   return find_programs(operation, captured);
+}
+
+// CUDA does not identify a stream that is captured, and ends the capture if it is asked (seen with
+// CUDA 13.0). Inside of one capture handles are enough.
+Result<uint64_t> DeviceRunner::identify(Stream stream, uint64_t capture) const {
+  if (capture != 0) return uint64_t{reinterpret_cast<uintptr_t>(stream)};
+  const OutsideCapture outside(cuda_);
+  RONDO_TRY(outside.status());
+  return cuda_.identity_of(stream);
 }
 
 Status DeviceRunner::follow(Stream stream, uint64_t identity, uint64_t capture) {

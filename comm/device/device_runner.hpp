@@ -171,6 +171,8 @@ class DeviceRunner {
   /// they must.
   Result<ForPeers> are_for_peers(const engine::Operation& operation);
   Status explain_slots(const engine::Prepared& prepared);
+  /// What no other stream has, nor any other within this capture; 0: none.
+  Result<uint64_t> identify(Stream stream, uint64_t capture) const;
   /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
   /// separately.
   Status follow(Stream stream, uint64_t identity, uint64_t capture);

@@ -122,7 +122,7 @@ Status DeviceRunner::put_copies(const engine::Operation& operation, uint64_t seq
   if (begun_) RONDO_TRY(launch());
   // As launch() does, before which a broadcast's root copies its data.
   const uint64_t capture = RONDO_TRY(cuda_.capture_of(operation.stream));
-  const uint64_t identity = RONDO_TRY(cuda_.identity_of(operation.stream));
+  const uint64_t identity = RONDO_TRY(identify(operation.stream, capture));
   RONDO_TRY(follow(operation.stream, identity, capture));
   bool has_met = false;
   uint64_t fetched = 0;

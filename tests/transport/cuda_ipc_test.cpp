@@ -40,6 +40,8 @@ constexpr SegmentSizes kShape = {.ranks = 3,
                                  .publish_depth = 2,
                                  .publish_slot_bytes = 256};
 
+std::shared_ptr<CudaCalls> borrowed(FakeCuda& cuda) { return {std::shared_ptr<void>(), &cuda}; }
+
 // All ranks' segments, made and connected; the first error, if there is one.
 struct Job {
   std::vector<std::unique_ptr<Segments>> segments = {};
@@ -50,7 +52,7 @@ struct Job {
       return each.process != places[0].process;
     });
     for (const DevicePlace& each : places) {
-      auto made = Segments::create(cuda, kShape, each, exports, nullptr);
+      auto made = Segments::create(borrowed(cuda), kShape, each, exports, nullptr);
       RONDO_TRY(made.status());
       offers.push_back((*made)->offer());
       segments.push_back(std::move(*made));
@@ -129,6 +131,17 @@ TEST_CASE("Threads of a process reach each other's segments as they are") {
     CHECK(cuda.enabled.empty());
   }
   CHECK(cuda.alive() == 0);
+}
+
+// A process's last rank frees them, when the rank that made them has gone.
+TEST_CASE("Segments keep the calls by which they free their memory") {
+  auto cuda = std::make_shared<FakeCuda>();
+  const std::weak_ptr<FakeCuda> seen = cuda;
+  auto made = Segments::create(std::move(cuda), kShape, place(1, 0), false, nullptr);
+  REQUIRE(made.ok());
+  CHECK_FALSE(seen.expired());
+  made->reset();
+  CHECK(seen.expired());
 }
 
 TEST_CASE("GPUs of a process need peer access, and get it") {

@@ -115,7 +115,7 @@ class CudaCalls {
   virtual Result<Stream> create_stream() = 0;  // one that does not wait for the default stream
   virtual Status destroy_stream(Stream stream) = 0;
   /// A number that no other stream of this program has, also after this one is destroyed; a handle
-  /// may be given out again.
+  /// may be given out again. Refused of a stream that is captured, whose capture then fails.
   virtual Result<uint64_t> identity_of(Stream stream) = 0;
   /// Whether everything on it is done; waits for it (blocks).
   virtual Result<bool> is_done(Stream stream) = 0;

@@ -5,10 +5,12 @@
 
 namespace rondo::transport::cuda_ipc {
 
-Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const SegmentSizes& shape,
+Result<std::unique_ptr<Segments>> Segments::create(std::shared_ptr<CudaCalls> calls,
+                                                   const SegmentSizes& shape,
                                                    const DevicePlace& place, bool exports,
                                                    Stream stream) {
-  std::unique_ptr<Segments> made(new Segments(cuda, shape));
+  CudaCalls& cuda = *calls;
+  std::unique_ptr<Segments> made(new Segments(std::move(calls), shape));
   const size_t bytes = SegmentLayout(shape).bytes();
   std::byte* memory = RONDO_TRY(cuda.allocate(bytes));
   // From here on the destructor frees it.
@@ -25,20 +27,20 @@ Result<std::unique_ptr<Segments>> Segments::create(CudaCalls& cuda, const Segmen
 }
 
 void Segments::let_go() {
-  for (std::byte* memory : imported_) (void)cuda_.close_memory(memory);
+  for (std::byte* memory : imported_) (void)cuda_->close_memory(memory);
   imported_.clear();
 }
 
 Segments::~Segments() {
   let_go();
-  if (offer_.address != nullptr) (void)cuda_.release(offer_.address);
+  if (offer_.address != nullptr) (void)cuda_->release(offer_.address);
 }
 
 Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
   const std::string name = "rank " + std::to_string(rank);
   if (peer.place.process != offer_.place.process) {
     if (!peer.exported) return Status(Code::kBootstrap, name + " offers no memory to processes");
-    Result<std::byte*> memory = cuda_.import_memory(peer.handle);
+    Result<std::byte*> memory = cuda_->import_memory(peer.handle);
     if (!memory.ok()) {
       return Status(memory.status().code(),
                     name + "'s GPU is out of reach: " + memory.status().message());
@@ -47,13 +49,13 @@ Result<std::byte*> Segments::reach(const Offer& peer, size_t rank) {
     return memory;
   }
   if (peer.place.number != offer_.place.number) {
-    bool can = RONDO_TRY(cuda_.can_access_peer(offer_.place.number, peer.place.number));
+    bool can = RONDO_TRY(cuda_->can_access_peer(offer_.place.number, peer.place.number));
     if (!can) {
       return Status(Code::kUnavailable,
                     "GPU " + std::to_string(offer_.place.number) + " cannot access GPU " +
                         std::to_string(peer.place.number) + ", that of " + name);
     }
-    RONDO_TRY(cuda_.enable_peer_access(peer.place.number));
+    RONDO_TRY(cuda_->enable_peer_access(peer.place.number));
   }
   return peer.address;
 }

@@ -29,7 +29,8 @@ class Segments {
  public:
   /// Allocates this rank's segment, cleared, on the current device. `exports`: ranks of other
   /// processes will use it. `stream`: one of the caller's own, to clear it; waited for.
-  static Result<std::unique_ptr<Segments>> create(CudaCalls& cuda, const SegmentSizes& shape,
+  static Result<std::unique_ptr<Segments>> create(std::shared_ptr<CudaCalls> cuda,
+                                                  const SegmentSizes& shape,
                                                   const DevicePlace& place, bool exports,
                                                   Stream stream);
   ~Segments();
@@ -50,10 +51,12 @@ class Segments {
   void let_go();
 
  private:
-  Segments(CudaCalls& cuda, const SegmentSizes& shape) : cuda_(cuda), shape_(shape) {}
+  Segments(std::shared_ptr<CudaCalls> cuda, const SegmentSizes& shape)
+      : cuda_(std::move(cuda)), shape_(shape) {}
   Result<std::byte*> reach(const Offer& peer, size_t rank);
 
-  CudaCalls& cuda_;
+  // Segments may outlive their rank: the last one of a process frees them.
+  const std::shared_ptr<CudaCalls> cuda_;
   const SegmentSizes shape_;
   Offer offer_{};
   std::vector<std::byte*> bases_;

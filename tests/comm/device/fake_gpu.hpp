@@ -111,6 +111,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   Result<uint64_t> identity_of(Stream stream) override {
     RONDO_TRY(next());
+    RONDO_TRY(outside_captures(stream));  // seen with CUDA 13.0
     return queue(stream).identity;
   }
   /// Destroys a stream, whose work goes on, and creates one with the same handle. Returns a handle

@@ -98,7 +98,8 @@ class TypedCall {
             .scaled = scaled(),
             .factor = scaled() ? typed_factor(r) : 1,
             .fingerprint = case_.fingerprint,
-            .limit_ns = case_.limit_ns},
+            .limit_ns = case_.limit_ns,
+            .channels = static_cast<uint32_t>(program.channels.size())},
            static_cast<uint32_t>(program.channels.size()),
            memory_[r]});
     }
