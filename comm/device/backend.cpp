@@ -33,8 +33,10 @@ Result<GpuBackend> open_backend() {
     if (replacement().open) return replacement().open();
   }
   auto cuda = RONDO_TRY(transport::cuda_ipc::open_cuda());
-  return GpuBackend{
-      .cuda = std::move(cuda), .kernel = engine::walk_kernel(), .threads = engine::kWalkThreads};
+  return GpuBackend{.cuda = std::move(cuda),
+                    .kernel = engine::walk_kernel(),
+                    .threads = engine::kWalkThreads,
+                    .ll_threads = engine::kLlWalkThreads};
 }
 
 void replace_backend(std::function<Result<GpuBackend>()> open) {

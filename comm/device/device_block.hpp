@@ -29,6 +29,7 @@ struct Finding {
 /// The data that a block's threads share.
 struct BlockShared {
   static constexpr size_t kStageBytes = 16 << 10;
+  static constexpr size_t kProgramBytes = 4 << 10;  // most of 16 ranks
 
   std::byte* operands[2 * (kMaxDeviceRanks + 1)];  // sources, then destinations
   double factors[kMaxDeviceRanks + 1];
@@ -44,9 +45,13 @@ struct BlockShared {
     uint32_t message;  // its number
     bool ready;        // a slot of it can be moved
   } lanes[DeviceGroup::kMostMessages];
-  uint64_t tag, epoch;                       // of this operation
-  uint64_t stages;                           // the leader's: host_stages when its patience began
-  uint32_t ll_flag;                          // of its lines
+  uint64_t tag, epoch;  // of this operation
+  uint64_t stages;      // the leader's: host_stages when its patience began
+  uint32_t ll_flag;     // of its lines
+  /// This operation's program, if there is room, and this channel's part of it: looked at in global
+  /// memory, each step of the walk would wait for the L2 several times, one after the other.
+  alignas(16) std::byte program[kProgramBytes];
+  alignas(16) std::byte part[sizeof(schedule::Geometry)];
   alignas(16) std::byte stage[kStageBytes];  // data from lines, or for them
 };
 

@@ -48,14 +48,16 @@ class DeviceEngine : ChannelWalk<Block, Access> {
 
   /// Walks the channel to its end. kDone, or kFailed with a report; then later operations fail too.
   RONDO_DEVICE Progress run() {
+    const bool ends = leads() && given_up();  // requested with the program: all take a while
+    fetch(operation_.program, operation_.geometries);
     if (leads()) begin();
     Cursor cursor;
     uint64_t blocked_since = 0;  // 0: not blocked
-    Progress made = agree(leads() && given_up() ? Progress::kFailed : Progress::kDone);
+    Progress made = agree(ends ? Progress::kFailed : Progress::kDone);
     if (made == Progress::kDone && operation_.staged != nullptr) made = choose();
     if (made == Progress::kDone) made = Progress::kProgressed;
     while (made != Progress::kDone && made != Progress::kFailed) {
-      made = advance(program(), part(), cursor, *this, kBudget);
+      made = advance(program_, part(), cursor, *this, kBudget);
       if (made == Progress::kProgressed) blocked_since = 0;
       if (made != Progress::kBlocked) continue;
       made = agree(leads() ? look_round(&blocked_since, operation_.limit_ns) : Progress::kDone);
@@ -114,12 +116,30 @@ class DeviceEngine : ChannelWalk<Block, Access> {
 
   static constexpr uint32_t kBudget = 1u << 30;  // a block has nothing else to do
 
-  // The program that is walked: by choose() perhaps another than the operation's first.
-  RONDO_DEVICE const ProgramView& program() const {
-    return staged_ ? operation_.staged->view : operation_.program;
+  /// To the block's own memory; a barrier comes before they are used.
+  RONDO_DEVICE void fetch(const ProgramView& program, const schedule::Geometry* geometries) {
+    BlockShared& shared = block_.shared();
+    const size_t instructions = program.instruction_count * sizeof(schedule::Instruction);
+    const size_t operands = program.operand_count * sizeof(schedule::Location);
+    program_ = program;
+    if (instructions + operands <= BlockShared::kProgramBytes) {
+      copy_words(shared.program, program.instructions, instructions);
+      copy_words(shared.program + instructions, program.operands, operands);
+      program_.instructions = reinterpret_cast<const schedule::Instruction*>(shared.program);
+      program_.operands =
+          reinterpret_cast<const schedule::Location*>(shared.program + instructions);
+    }
+    copy_words(shared.part, &geometries[channel_], sizeof(schedule::Geometry));
+  }
+  RONDO_DEVICE void copy_words(std::byte* to, const void* from, size_t bytes) const {
+    static_assert(sizeof(schedule::Instruction) % 8 == 0 && sizeof(schedule::Location) % 8 == 0 &&
+                  sizeof(schedule::Geometry) % 8 == 0);
+    for (size_t i = share_.thread; i < bytes / 8; i += share_.threads) {
+      reinterpret_cast<uint64_t*>(to)[i] = static_cast<const uint64_t*>(from)[i];
+    }
   }
   RONDO_DEVICE const schedule::Geometry& part() const {
-    return (staged_ ? operation_.staged->geometries : operation_.geometries)[channel_];
+    return *reinterpret_cast<const schedule::Geometry*>(block_.shared().part);
   }
   RONDO_DEVICE Protocol protocol() const {
     return staged_ ? operation_.staged->protocol : operation_.protocol;
@@ -173,7 +193,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     own.history = history;
     shared.tag = history;
     shared.epoch = ++own.epoch;
-    if (operation_.staged == nullptr) return begin_program();
+    if (operation_.staged == nullptr) return begin_program(operation_.geometries[channel_].rounds);
     const uint64_t question = ++own.questions;
     Base::order();
     for (uint32_t peer = 0; peer < links_.shape.ranks; ++peer) {
@@ -183,9 +203,10 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     }
   }
 
-  RONDO_DEVICE void begin_program() {
+  /// `rounds`: of this channel's part of the program, which the other threads may still be fetching.
+  RONDO_DEVICE void begin_program(uint64_t rounds) {
     BlockShared& shared = block_.shared();
-    if (protocol() == Protocol::kLl && part().rounds > 0) {
+    if (protocol() == Protocol::kLl && rounds > 0) {
       shared.ll_flag = ll_flag(++memory_.state().by_ll, shared.tag);
     }
     if (!operation_.direct || staged_) return;
@@ -256,7 +277,12 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       if (peer == links_.rank) continue;
       staged_ = staged_ || Access::load(&memory_.own_line(peer).answers[question % 2]) % 2 != 0;
     }
-    if (leads()) begin_program();
+    if (staged_) fetch(operation_.staged->view, operation_.staged->geometries);
+    if (leads()) {
+      const schedule::Geometry* const all =
+          staged_ ? operation_.staged->geometries : operation_.geometries;
+      begin_program(all[channel_].rounds);
+    }
     return agree(Progress::kDone);
   }
 
@@ -348,7 +374,7 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
     const auto who = static_cast<int32_t>(peer);
     if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
-    const SlotHeader& told = memory_.header(from, from.taken % depth);
+    const SlotHeader& told = memory_.header(from, place_in(from.taken, depth));
     if (told.tag != block_.shared().tag || told.bytes != length * element_) {
       return mismatch(DeviceReport::kSlot, who);
     }
@@ -429,8 +455,9 @@ class DeviceEngine : ChannelWalk<Block, Access> {
       tells = true;
       if (i < sources) return;
       const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
-      const uint64_t index = slot ? (memory_.outbox(peer).sent - 1) % links_.shape.depth
-                                  : (memory_.state().published - 1) % links_.shape.publish_depth;
+      const uint64_t index =
+          slot ? place_in(memory_.outbox(peer).sent - 1, links_.shape.depth)
+               : place_in(memory_.state().published - 1, links_.shape.publish_depth);
       Access::write(memory_.header(memory_.inbox_of(peer, slot), index), told);
     });
     if (!tells) return;  // a fence takes its time
@@ -539,9 +566,10 @@ class DeviceEngine : ChannelWalk<Block, Access> {
     BlockShared& shared = block_.shared();
     const uint64_t bytes = move.length * element_;
     const uint32_t turn = ll_turn();
-    const uint64_t most = BlockShared::kStageBytes / sources / 16 * 16;  // of each source
+    const uint32_t most = BlockShared::kStageBytes / 16 / sources * 16;  // of each source
     while (ll_done_ < bytes) {
-      const uint64_t piece = bytes - ll_done_ < most ? bytes - ll_done_ : most;
+      const uint32_t piece =
+          bytes - ll_done_ < most ? static_cast<uint32_t>(bytes - ll_done_) : most;
       for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
         const bool staged = move.operands[i].place == schedule::OperandKind::kPublished;
         shared.operands[i] =
@@ -592,7 +620,8 @@ class DeviceEngine : ChannelWalk<Block, Access> {
   }
 
   const DeviceOperation& operation_;
-  const uint64_t element_;
+  const uint32_t element_;  // bytes
+  ProgramView program_{};  // that is walked: by choose() perhaps another than the operation's first
   bool staged_ = false;
   uint64_t ll_done_ = 0;  // bytes of a move by LL that are folded
 };

@@ -319,6 +319,7 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
   engine::put_messages(group, std::move(all));
   group.limit_ns = static_cast<uint64_t>(limit_ns);
   begun_->blocks = static_cast<int>(shape_.message_channels);
+  begun_->by_ll = false;
   bytes_sent_.store(bytes_sent() + bytes, std::memory_order_relaxed);
   return {};
 }
@@ -393,6 +394,7 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const int channels = std::max(program->channels, programs.staged ? programs.staged->channels : 0);
   begun_->read.push_back(in);
   begun_->written.push_back(out);
+  begun_->by_ll = begun_->by_ll && plan.by_ll && programs.staged == nullptr;
   const bool barrier = prepared.call.collective == Collective::kBarrier;
   engine::DeviceGroup& group = begun_->group;
   group.operations[group.operation_count++] = {
@@ -460,7 +462,7 @@ Status DeviceRunner::launch() {
   void* arguments[] = {&links, &begun.group};
   RONDO_TRY(cuda_.launch({.kernel = backend_.kernel,
                           .blocks = begun.blocks,
-                          .threads = backend_.threads,
+                          .threads = begun.by_ll ? backend_.ll_threads : backend_.threads,
                           .shared_bytes = 0,
                           .arguments = arguments,
                           .stream = begun.stream}));

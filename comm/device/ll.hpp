@@ -97,10 +97,13 @@ RONDO_DEVICE LlFound ll_read(uint32_t areas, uint32_t lines, uint32_t flag, uint
   for (auto begin = static_cast<uint32_t>(share.thread); begin < areas * lines;
        begin += kUnroll * threads) {
     const LlLine* missing[kUnroll];
+    uint32_t area[kUnroll], index[kUnroll];
     for (uint32_t u = 0; u < kUnroll; ++u) {
       const uint32_t j = begin + u * threads;
-      missing[u] = j < areas * lines ? from(j / lines) : nullptr;
-      if (missing[u] != nullptr) missing[u] += j % lines;
+      area[u] = j / lines;
+      index[u] = j % lines;
+      missing[u] = j < areas * lines ? from(area[u]) : nullptr;
+      if (missing[u] != nullptr) missing[u] += index[u];
     }
     for (uint32_t poll = 0;; ++poll) {
       LlLine line[kUnroll];
@@ -110,13 +113,12 @@ RONDO_DEVICE LlFound ll_read(uint32_t areas, uint32_t lines, uint32_t flag, uint
       LlFound found = {Arrival::kHere, 0};
       for (uint32_t u = 0; u < kUnroll; ++u) {
         if (missing[u] == nullptr) continue;
-        const uint32_t j = begin + u * threads;
         const Arrival now = arrival(line[u], flag);
         if (now == Arrival::kHere) {
           missing[u] = nullptr;
-          body(j / lines, j % lines, data_of(line[u]));
+          body(area[u], index[u], data_of(line[u]));
         } else if (found.arrival != Arrival::kForeign) {
-          found = {now, j / lines};
+          found = {now, area[u]};
         }
       }
       if (found.arrival == Arrival::kHere) break;

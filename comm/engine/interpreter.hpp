@@ -28,7 +28,7 @@ struct Cursor {
 struct ProgramView {
   const schedule::Instruction* instructions;
   const schedule::Location* operands;
-  uint32_t instruction_count;
+  uint32_t instruction_count, operand_count;
 };
 
 /// One slice of one move: which operands, where in the chunk, how much.

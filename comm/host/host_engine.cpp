@@ -47,7 +47,8 @@ void HostEngine::start(const Operation& operation) {
   geometry_ = &program.channels[static_cast<size_t>(channel_)];
   program_ = {.instructions = program.instructions.data(),
               .operands = program.operands.data(),
-              .instruction_count = static_cast<uint32_t>(program.instructions.size())};
+              .instruction_count = static_cast<uint32_t>(program.instructions.size()),
+              .operand_count = static_cast<uint32_t>(program.operands.size())};
   in_ = const_cast<std::byte*>(operation.in);
   out_ = operation.out;
   // A scaled input travels scaled, so it needs a slot; and readers of slots read mapped memory

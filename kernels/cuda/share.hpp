@@ -56,9 +56,11 @@ RONDO_DEVICE void for_share(const Partition& p, size_t element_bytes, const Shar
   const size_t head = p.head * element_bytes, tail = p.tail * element_bytes;
   size_t done = 0;
   if constexpr (kUnroll > 1) {  // one vector is a piece, and need not be compiled twice
+    // No division, for which a GPU needs as long as for a small move.
     const size_t step = kUnroll * share.threads;
-    if (p.width == kVectorBytes) done = p.vectors / step * step;
-    for (size_t i = share.thread; i < done; i += step) whole(head + i * kVectorBytes);
+    for (; p.width == kVectorBytes && done + step <= p.vectors; done += step) {
+      whole(head + (done + share.thread) * kVectorBytes);
+    }
   }
   const size_t single = p.width < element_bytes ? p.width : element_bytes;
   for (size_t i = done + share.thread; i < p.vectors + 2; i += share.threads) {

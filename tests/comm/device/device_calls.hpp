@@ -116,7 +116,8 @@ inline DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_
   const schedule::Program& program = call.operation.programs[rank];
   return {.program = {.instructions = program.instructions.data(),
                       .operands = program.operands.data(),
-                      .instruction_count = static_cast<uint32_t>(program.instructions.size())},
+                      .instruction_count = static_cast<uint32_t>(program.instructions.size()),
+                      .operand_count = static_cast<uint32_t>(program.operands.size())},
           .geometries = program.channels.data(),
           .in = reinterpret_cast<const std::byte*>(call.in(rank)),
           .out = reinterpret_cast<std::byte*>(call.out(rank)),

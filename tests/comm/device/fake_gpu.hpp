@@ -91,6 +91,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     return {.cuda = self,
             .kernel = &kKernel,
             .threads = 1,
+            .ll_threads = 1,
             .program_bytes = program_bytes,
             .staging_bytes = staging_bytes,
             .process = ranks_of_a_process > 0 ? 1 + backends_++ / ranks_of_a_process : 0};

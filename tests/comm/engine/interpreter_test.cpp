@@ -44,7 +44,8 @@ struct Walk {
 
 Walk walk(const schedule::Program& program, size_t channel, int refuse_one_in, uint32_t budget) {
   const ProgramView view{program.instructions.data(), program.operands.data(),
-                         static_cast<uint32_t>(program.instructions.size())};
+                         static_cast<uint32_t>(program.instructions.size()),
+                         static_cast<uint32_t>(program.operands.size())};
   ScriptedEngine engine{{}, std::mt19937(7), refuse_one_in};
   Cursor cursor;
   Walk result;

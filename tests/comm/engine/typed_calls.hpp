@@ -86,7 +86,8 @@ class TypedCall {
       all.push_back(
           {{.program = {.instructions = program.instructions.data(),
                         .operands = program.operands.data(),
-                        .instruction_count = static_cast<uint32_t>(program.instructions.size())},
+                        .instruction_count = static_cast<uint32_t>(program.instructions.size()),
+                        .operand_count = static_cast<uint32_t>(program.operands.size())},
             .geometries = program.channels.data(),
             .in = in(r),
             .out = out(r),

@@ -206,6 +206,7 @@ class Case {
     operation_ = std::move(*made);
     // Channels without elements have nothing to do, but for signals: all are launched.
     blocks_ = static_cast<int>(operation_.programs[0].channels.size());
+    if (by_ll) threads_ = kLlWalkThreads;
     const bool direct = algorithms::traits_of(algorithm).needs.references;
     if (by_ll && !fits_ll(operation_.programs[0], sizeof(float), kLlBytes)) {
       fail("too much for LL");
@@ -240,7 +241,8 @@ class Case {
       operations_.push_back(
           {.program = {.instructions = memory_.upload(program.instructions),
                        .operands = memory_.upload(program.operands),
-                       .instruction_count = static_cast<uint32_t>(program.instructions.size())},
+                       .instruction_count = static_cast<uint32_t>(program.instructions.size()),
+                       .operand_count = static_cast<uint32_t>(program.operands.size())},
            .geometries = memory_.upload(program.channels),
            .in = memory_.take_filled(count_, static_cast<float>(r + 1)),
            .out = memory_.take(bytes),
@@ -308,8 +310,8 @@ class Case {
     group.operation_count = operation_count;
     group.operations[0] = operations_[rank];
     void* arguments[] = {&links_[rank], &group};
-    must(cudaLaunchKernel(walk_kernel(), dim3(static_cast<unsigned>(blocks_)), dim3(kWalkThreads),
-                          arguments, 0, streams_[rank]),
+    must(cudaLaunchKernel(walk_kernel(), dim3(static_cast<unsigned>(blocks_)),
+                          dim3(static_cast<unsigned>(threads_)), arguments, 0, streams_[rank]),
          "cudaLaunchKernel");
   }
 
@@ -359,7 +361,7 @@ class Case {
 
   int ranks_;
   uint64_t count_;
-  int blocks_ = 0;
+  int blocks_ = 0, threads_ = kWalkThreads;
   schedule::LoweredOperation operation_{};
   transport::cuda_ipc::SegmentSizes shape_;
   Memory memory_;

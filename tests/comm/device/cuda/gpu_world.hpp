@@ -166,15 +166,11 @@ class GpuWorld {
   /// Uploads all that an operation points to, and points it there. Returns where its memory is.
   std::byte* move_to_device(Launch& launch) {
     DeviceOperation& operation = launch.operation;
-    size_t operands = 0;
-    for (uint32_t i = 0; i < operation.program.instruction_count; ++i) {
-      const schedule::Instruction& one = operation.program.instructions[i];
-      operands = std::max<size_t>(operands, one.first + one.sources + one.destinations);
-    }
     std::byte* const memory = pool_.upload<std::byte>(launch.memory);
     operation.in = memory + (operation.in - launch.memory.data());
     operation.out = memory + (operation.out - launch.memory.data());
-    operation.program.operands = pool_.upload(std::span(operation.program.operands, operands));
+    operation.program.operands =
+        pool_.upload(std::span(operation.program.operands, operation.program.operand_count));
     operation.program.instructions = pool_.upload(
         std::span(operation.program.instructions, operation.program.instruction_count));
     operation.geometries = pool_.upload(std::span(operation.geometries, launch.channels));
