@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/divide_by.hpp"
 #include "kernels/cuda/share.hpp"
 #include "kernels/element.hpp"
 
@@ -163,26 +164,19 @@ concept NarrowsPairs = requires(typename E::Folded value) {
 };
 
 /// Narrows the results of fold_places() and stores them at every destination.
-template <class E, class Place, int kUnroll, bool kDivides, class Folded>
+template <class E, class Place, int kUnroll, class Folded>
 RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Access access,
                                const Folded (&folded)[kUnroll][Place::kElements]) {
-  const auto result = [&](int u, int i) {
-    Folded value = folded[u][i];
-    if constexpr (kDivides && !std::is_same_v<Folded, bool>) {
-      if (move.divisor > 1) value = divide(value, move.divisor);
-    }
-    return value;
-  };
   typename Place::Raw raw[kUnroll];
   for (int u = 0; u < kUnroll; ++u) {
     raw[u] = {};
     if constexpr (NarrowsPairs<E> && Place::kElements > 1) {
       for (int i = 0; i < Place::kElements; i += 2) {
-        raw[u].words[i / 2] = E::narrow_pair(result(u, i), result(u, i + 1));
+        raw[u].words[i / 2] = E::narrow_pair(folded[u][i], folded[u][i + 1]);
       }
     } else {
       for (int i = 0; i < Place::kElements; ++i) {
-        Place::put(raw[u], i, E::narrow(result(u, i)));
+        Place::put(raw[u], i, E::narrow(folded[u][i]));
       }
     }
   }
@@ -196,10 +190,10 @@ RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Acces
 
 /// Folds kUnroll places, `stride` bytes apart, from `at` on. Loads everything before it stores
 /// anything, and requests the next source while it folds one: 2 * kUnroll loads are in flight. Op
-/// ScaledSum covers the rare kinds of sums: with factors or a divisor.
-template <class E, class Op, class Place, int kUnroll>
-RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access access) {
-  using Folded = typename E::Folded;
+/// ScaledSum covers the rare kinds of sums: with factors or a divisor, the one of `divided`.
+template <class E, class Op, class Place, int kUnroll, class Folded = typename E::Folded>
+RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided, size_t at,
+                              size_t stride, Access access) {
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
   constexpr int kElements = Place::kElements;
   using Raws = typename Place::Raw[kUnroll];
@@ -264,7 +258,14 @@ RONDO_DEVICE void fold_places(const Move& move, size_t at, size_t stride, Access
       fold(odd, source - 1, kAnother);
     }
   }
-  store_places<E, Place, kUnroll, kRare>(move, at, stride, access, folded);
+  if constexpr (kRare) {
+    if (move.divisor > 1) {
+      for (auto& values : folded) {
+        for (Folded& value : values) value = divided(value);
+      }
+    }
+  }
+  store_places<E, Place, kUnroll>(move, at, stride, access, folded);
 }
 
 RONDO_DEVICE inline Partition cut(const Move& move, size_t element_bytes) {
@@ -353,10 +354,12 @@ template <class E, class Op>
 [[gnu::noinline]] RONDO_DEVICE void fold(const Move& move, const Share& share) {
   constexpr size_t kElement = sizeof(typename E::Stored);
   const Partition p = cut(move, kElement);
+  const DivideBy<typename Loop<E, Op>::Element::Folded> divided(move.divisor);
   if constexpr (std::is_same_v<Op, ScaledSum> && std::is_integral_v<typename E::Folded>) {
     // Divided and scaled element by element, as on the host.
     for (size_t i = share.thread; i < move.count; i += share.threads) {
-      fold_places<E, Op, Single<typename E::Stored>, 1>(move, i * kElement, 0, {p.width, kElement});
+      fold_places<E, Op, Single<typename E::Stored>, 1>(move, divided, i * kElement, 0,
+                                                        {p.width, kElement});
     }
   } else {
     using Element = typename Loop<E, Op>::Element;
@@ -367,10 +370,10 @@ template <class E, class Op>
         p, kElement, share,
         [&](size_t at) {
           fold_places<Element, Operator, InVector<Stored>, kUnroll>(
-              move, at, share.threads * kVectorBytes, {});
+              move, divided, at, share.threads * kVectorBytes, {});
         },
         [&](size_t at, Access access) {
-          fold_places<Element, Operator, InPiece<Stored>, 1>(move, at, 0, access);
+          fold_places<Element, Operator, InPiece<Stored>, 1>(move, divided, at, 0, access);
         });
   }
 }

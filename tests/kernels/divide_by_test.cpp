@@ -1,0 +1,66 @@
+// Divisions by a divisor known before, as GPUs execute them, equal the reference's in every bit.
+#include "kernels/cuda/divide_by.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/harness/catch.hpp"
+
+namespace rondo::kernels {
+namespace {
+
+using cuda::DivideBy;
+
+/// Numbers of ranks, and such as no communicator has: powers of two, their neighbours, the largest.
+std::vector<uint32_t> divisors() {
+  std::vector<uint32_t> all;
+  for (uint32_t d = 2; d < 100; ++d) all.push_back(d);
+  for (int bit = 7; bit < 32; ++bit) {
+    for (const uint32_t d : {0u, 1u, 0xffffffffu}) all.push_back((uint32_t{1} << bit) + d);
+  }
+  std::mt19937 random(5);
+  for (int i = 0; i < 50; ++i) all.push_back(static_cast<uint32_t>(random()) >> i % 30 | 2);
+  all.push_back(0xffffffffu);
+  return all;
+}
+
+bool equal(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
+}
+
+TEST_CASE("A float divided by multiplications is rounded as by a division") {
+  std::mt19937 random(3);
+  for (const uint32_t divisor : divisors()) {
+    const DivideBy<float> divided(divisor);
+    size_t wrong = 0;
+    const auto check = [&](uint32_t bits) {
+      for (const uint32_t sign : {0u, 0x80000000u}) {
+        const auto value = std::bit_cast<float>(bits | sign);
+        wrong += !equal(divided(value), divide(value, divisor));
+      }
+    };
+    // Denormals, where a quotient can be half way between two: the least, and around each multiple
+    // of half the divisor.
+    for (uint32_t bits = 0; bits < 3000; ++bits) check(bits);
+    for (uint64_t half = 1; half < 2000; ++half) {
+      const uint64_t bits = half * divisor / 2;
+      if (bits < 0x1000000) check(static_cast<uint32_t>(bits));
+    }
+    for (uint32_t exponent = 0; exponent < 256; ++exponent) {  // 255: infinity and NaN
+      for (const uint32_t fraction : {0u, 1u, 0x7fffffu}) check(exponent << 23 | fraction);
+      for (int i = 0; i < 20; ++i) {
+        check(exponent << 23 | (static_cast<uint32_t>(random()) & 0x7fffff));
+      }
+    }
+    INFO("divisor " << divisor);
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace
+}  // namespace rondo::kernels
