@@ -1,8 +1,10 @@
-// Division by a number that is the same for a whole move. A GPU divides by a loop of its own: ten
-// instructions for an ordinary fp32, a call of some sixty where the exponents are near an end.
+// Division by a number that is the same for a whole move. A GPU divides by code of its own: ten
+// instructions for an ordinary fp32, a call of some sixty where the exponents are near an end, and
+// one of a hundred for 64-bit integers.
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,7 +14,7 @@
 namespace rondo::kernels::cuda {
 
 /// divide(value, divisor) of element.hpp, in every bit, for `divisor` > 1. Constructed once per move,
-/// by divisions. Here for types whose averages are rare: divides each time.
+/// by divisions. fp64 is divided each time; bools are not divided.
 template <class T>
 class DivideBy {
  public:
@@ -47,6 +49,47 @@ class DivideBy<float> {
 
  private:
   double high_, low_;
+};
+
+/// The upper half of a product.
+constexpr uint32_t multiply_high(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+}
+constexpr uint64_t multiply_high(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);
+}
+
+/// Multiplies a magnitude below 2^N by 2^(N + s) / divisor, rounded up, and shifts; s is log2(divisor),
+/// rounded up. The factor has a bit more than a word, 2^N + `factor_`, so the 2^N is added, halved
+/// first as the sum could overflow (Granlund and Montgomery, Division by invariant integers using
+/// multiplication, 1994, figure 4.1).
+template <std::integral T>
+requires(!std::is_same_v<T, bool>) class DivideBy<T> {
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+ public:
+  constexpr explicit DivideBy(uint32_t divisor)
+      : shift_(divisor > 1 ? static_cast<uint32_t>(std::bit_width(divisor - 1)) - 1 : 0) {
+    if (divisor < 2) return;
+    // 2^N (2^s - divisor) / divisor + 1, by digits of 32 bits.
+    const uint64_t rest = ((uint64_t{2} << shift_) - divisor) << 32;
+    factor_ = static_cast<Word>(rest / divisor);
+    if constexpr (sizeof(Word) == 8) factor_ = factor_ << 32 | (rest % divisor << 32) / divisor;
+    ++factor_;
+  }
+  constexpr T operator()(T value) const {
+    const auto word = static_cast<Word>(value);
+    const bool negative = std::is_signed_v<T> && value < 0;
+    const Word magnitude = negative ? 0 - word : word;
+    const Word high = multiply_high(magnitude, factor_);
+    const Word quotient = (high + ((magnitude - high) >> 1)) >> shift_;
+    return static_cast<T>(negative ? 0 - quotient : quotient);
+  }
+
+ private:
+  uint32_t shift_;  // s - 1
+  Word factor_ = 0;
 };
 
 }  // namespace rondo::kernels::cuda

@@ -131,32 +131,6 @@ struct InPiece : InVector<Stored> {
   }
 };
 
-/// A single element, at any address.
-template <class Stored>
-struct Single {
-  struct Raw {
-    Stored value;
-  };
-  static constexpr int kElements = 1;
-  static constexpr size_t kBytes = sizeof(Stored);
-
-  RONDO_DEVICE static Raw load(const std::byte* from, Access access) {
-    if (access.width >= kBytes) return {load_aligned<Stored>(from)};
-    Bits<kBytes> bits = 0;
-    for (size_t b = 0; b < kBytes; ++b) {
-      bits = static_cast<Bits<kBytes>>(bits | static_cast<Bits<kBytes>>(from[b]) << (8 * b));
-    }
-    return {std::bit_cast<Stored>(bits)};
-  }
-  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, Access access) {
-    if (access.width >= kBytes) return store_aligned(to, raw.value);
-    const auto bits = std::bit_cast<Bits<kBytes>>(raw.value);
-    for (size_t b = 0; b < kBytes; ++b) to[b] = static_cast<std::byte>(bits >> (8 * b));
-  }
-  RONDO_DEVICE static Stored get(const Raw& raw, int) { return raw.value; }
-  RONDO_DEVICE static void put(Raw& raw, int, Stored value) { raw.value = value; }
-};
-
 /// Whether E narrows two values at once, to the lower and the upper half of a word.
 template <class E>
 concept NarrowsPairs = requires(typename E::Folded value) {
@@ -170,7 +144,7 @@ RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Acces
   typename Place::Raw raw[kUnroll];
   for (int u = 0; u < kUnroll; ++u) {
     raw[u] = {};
-    if constexpr (NarrowsPairs<E> && Place::kElements > 1) {
+    if constexpr (NarrowsPairs<E>) {
       for (int i = 0; i < Place::kElements; i += 2) {
         raw[u].words[i / 2] = E::narrow_pair(folded[u][i], folded[u][i + 1]);
       }
@@ -258,7 +232,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
       fold(odd, source - 1, kAnother);
     }
   }
-  if constexpr (kRare) {
+  if constexpr (kRare && !std::is_same_v<Folded, bool>) {
     if (move.divisor > 1) {
       for (auto& values : folded) {
         for (Folded& value : values) value = divided(value);
@@ -352,30 +326,21 @@ constexpr int vectors_at_once() {
 /// most of the compile time depends on how often fold_places() is in each.
 template <class E, class Op>
 [[gnu::noinline]] RONDO_DEVICE void fold(const Move& move, const Share& share) {
+  using Element = typename Loop<E, Op>::Element;
+  using Operator = typename Loop<E, Op>::Operator;
+  using Stored = typename Element::Stored;
   constexpr size_t kElement = sizeof(typename E::Stored);
-  const Partition p = cut(move, kElement);
-  const DivideBy<typename Loop<E, Op>::Element::Folded> divided(move.divisor);
-  if constexpr (std::is_same_v<Op, ScaledSum> && std::is_integral_v<typename E::Folded>) {
-    // Divided and scaled element by element, as on the host.
-    for (size_t i = share.thread; i < move.count; i += share.threads) {
-      fold_places<E, Op, Single<typename E::Stored>, 1>(move, divided, i * kElement, 0,
-                                                        {p.width, kElement});
-    }
-  } else {
-    using Element = typename Loop<E, Op>::Element;
-    using Operator = typename Loop<E, Op>::Operator;
-    using Stored = typename Element::Stored;
-    constexpr int kUnroll = vectors_at_once<Element, Operator>();
-    for_share<kUnroll>(
-        p, kElement, share,
-        [&](size_t at) {
-          fold_places<Element, Operator, InVector<Stored>, kUnroll>(
-              move, divided, at, share.threads * kVectorBytes, {});
-        },
-        [&](size_t at, Access access) {
-          fold_places<Element, Operator, InPiece<Stored>, 1>(move, divided, at, 0, access);
-        });
-  }
+  constexpr int kUnroll = vectors_at_once<Element, Operator>();
+  const DivideBy<typename Element::Folded> divided(move.divisor);
+  for_share<kUnroll>(
+      cut(move, kElement), kElement, share,
+      [&](size_t at) {
+        fold_places<Element, Operator, InVector<Stored>, kUnroll>(move, divided, at,
+                                                                  share.threads * kVectorBytes, {});
+      },
+      [&](size_t at, Access access) {
+        fold_places<Element, Operator, InPiece<Stored>, 1>(move, divided, at, 0, access);
+      });
 }
 
 /// One source: a byte copy, which preserves a NaN's bits.

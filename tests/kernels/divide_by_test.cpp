@@ -62,5 +62,35 @@ TEST_CASE("A float divided by multiplications is rounded as by a division") {
   }
 }
 
+TEMPLATE_TEST_CASE("An integer divided by a multiplication is truncated as by a division", "",
+                   int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t) {
+  using Limits = std::numeric_limits<TestType>;
+  std::mt19937_64 random(3);
+  for (const uint32_t divisor : divisors()) {
+    const DivideBy<TestType> divided(divisor);
+    size_t wrong = 0;
+    const auto check = [&](uint64_t bits) {
+      const auto value = static_cast<TestType>(bits);
+      wrong += divided(value) != divide(value, divisor);
+    };
+    for (uint64_t near = 0; near < 300; ++near) {
+      check(near);
+      check(0 - near);
+      check(static_cast<uint64_t>(Limits::max()) - near);
+      check(static_cast<uint64_t>(Limits::min()) + near);
+    }
+    // Around multiples of the divisor, of all sizes.
+    for (int i = 0; i < 1000; ++i) {
+      const uint64_t any = random() >> i % 64;
+      const uint64_t multiple = any / divisor * divisor;
+      for (const uint64_t bits : {any, multiple - 1, multiple, multiple + 1, 0 - multiple}) {
+        check(bits);
+      }
+    }
+    INFO("divisor " << divisor);
+    CHECK(wrong == 0);
+  }
+}
+
 }  // namespace
 }  // namespace rondo::kernels

@@ -17,6 +17,7 @@ template __global__ void one<Native<double>, Sum>(const __grid_constant__ Move);
 template __global__ void one<DeviceBFloat16, Sum>(const __grid_constant__ Move);
 template __global__ void one<DeviceHalf, Max>(const __grid_constant__ Move);
 template __global__ void one<DeviceE4M3, Sum>(const __grid_constant__ Move);
+template __global__ void one<Native<int32_t>, ScaledSum>(const __grid_constant__ Move);
 template __global__ void one<Native<uint8_t>, BitXor>(const __grid_constant__ Move);
 
 }  // namespace rondo::kernels::cuda
