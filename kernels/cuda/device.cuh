@@ -1,8 +1,8 @@
 // move_share() on the device: converts floats below 32 bits by instructions where they exist, and
 // takes the minimum and maximum of fp32 by one. These equal half.hpp, float8.hpp and element.hpp in
 // every bit but a NaN's, at a tenth of the cost; tests/kernels/cuda compares all patterns on a
-// device. Two halves or bfloat16 of a word are rounded by one instruction. Widening a bfloat16 is a
-// shift, as on the host.
+// device. One instruction rounds two values, and widens two fp8. Widening a bfloat16 is a shift, as
+// on the host.
 #pragma once
 
 #include "kernels/cuda/dispatch.hpp"
@@ -24,10 +24,10 @@ struct DeviceHalf {
     return half;
   }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  __device__ static uint32_t narrow_pair(Folded lower, Folded upper) {
-    uint32_t pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(upper), "f"(lower));
-    return pair;
+  __device__ static uint32_t narrow_word(const Folded* values) {
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+    return word;
   }
 #endif
 };
@@ -43,58 +43,74 @@ struct DeviceBFloat16 {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
     return narrow;
   }
-  __device__ static uint32_t narrow_pair(Folded lower, Folded upper) {
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(upper), "f"(lower));
-    return pair;
+  __device__ static uint32_t narrow_word(const Folded* values) {
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+    return word;
   }
 #else
   __device__ static Stored narrow(Folded value) { return BFloat16::narrow(value); }
 #endif
 };
 
-/// An fp8 has the layout of the upper bits of an fp16, denormals included; the exponents' biases
-/// differ by 8 in E4M3 and by 0 in E5M2. The narrowing instruction (from compute capability 8.9 on)
-/// gives the largest value on overflow, where the types have NaN and infinity.
-struct DeviceE4M3 {
+/// Four values of E, E4M3 or E5M2, in a word, two at a time: widened to fp16, which holds them all,
+/// and on. From compute capability 8.9 on; before it, as on the host.
+template <class E>
+struct DeviceFloat8 {
   using Stored = uint8_t;
   using Folded = float;
-  __device__ static Folded widen(Stored value) {
-    const uint32_t sign = value & 0x80, magnitude = value & 0x7f;
-    const float wide =
-        DeviceHalf::widen(static_cast<uint16_t>(sign << 8 | magnitude << 7)) * 256.0f;
-    return magnitude == 0x7f ? std::bit_cast<float>(0x7fc00000u) : wide;
-  }
-  __device__ static Stored narrow(Folded value) {
-#if __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-    // A comparison with NaN is false, so a NaN stays a NaN.
-    const bool overflows = value > 464.0f || value < -464.0f;
-    return static_cast<Stored>(overflows ? pair | 0x7f : pair);
-#else
-    return E4M3::narrow(value);
-#endif
-  }
-};
+  static constexpr bool kIsE4M3 = std::is_same_v<E, E4M3>;
+  static constexpr float kLast =
+      kIsE4M3 ? 464.0f : 0x1.dffffep15f;  // the last one not rounded beyond
 
-struct DeviceE5M2 {
-  using Stored = uint8_t;
-  using Folded = float;
-  __device__ static Folded widen(Stored value) {
-    return DeviceHalf::widen(static_cast<uint16_t>(value << 8));
-  }
-  __device__ static Stored narrow(Folded value) {
+  __device__ static void widen_word(uint32_t word, Folded* values) {
+    for (int i = 0; i < 4; i += 2) {
+      const auto pair = static_cast<uint16_t>(word >> (8 * i));
 #if __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-    const bool overflows = value >= 61440.0f || value <= -61440.0f;
-    return static_cast<Stored>(overflows ? (pair & 0x80) | 0x7c : pair);
+      uint32_t halves;
+      if constexpr (kIsE4M3) {
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+      } else {
+        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(pair));
+      }
+      values[i] = DeviceHalf::widen(static_cast<uint16_t>(halves));
+      values[i + 1] = DeviceHalf::widen(static_cast<uint16_t>(halves >> 16));
 #else
-    return E5M2::narrow(value);
+      values[i] = E::widen(static_cast<uint8_t>(pair));
+      values[i + 1] = E::widen(static_cast<uint8_t>(pair >> 8));
 #endif
+    }
+  }
+  __device__ static uint32_t narrow_word(const Folded* values) {
+    uint32_t word = 0;
+    for (int i = 0; i < 4; i += 2) {
+#if __CUDA_ARCH__ >= 890
+      uint16_t pair;
+      if constexpr (kIsE4M3) {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+            : "=h"(pair)
+            : "f"(values[i + 1]), "f"(values[i]));
+      } else {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;"
+            : "=h"(pair)
+            : "f"(values[i + 1]), "f"(values[i]));
+      }
+      word |= uint32_t{pair} << (8 * i);
+#else
+      word |= uint32_t{E::narrow(values[i])} << (8 * i);
+      word |= uint32_t{E::narrow(values[i + 1])} << (8 * i + 8);
+#endif
+    }
+#if __CUDA_ARCH__ >= 890
+    // On overflow the instruction gives the largest value. The next pattern is E4M3's NaN, and E5M2's
+    // infinity. A comparison with NaN is false, so a NaN stays as it is.
+    for (int i = 0; i < 4; ++i) word += fabsf(values[i]) > kLast ? 1u << (8 * i) : 0;
+#endif
+    return word;
   }
 };
+using DeviceE4M3 = DeviceFloat8<E4M3>;
+using DeviceE5M2 = DeviceFloat8<E5M2>;
 
 /// Min and Max of fp32: one instruction, where element.hpp's takes some ten, with branches. NaN if
 /// either operand is one; -0 < +0.

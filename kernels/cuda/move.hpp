@@ -68,14 +68,16 @@ RONDO_DEVICE void store_parts(std::byte* to, const Vector& raw, size_t bytes) {
 /// Views a vector as elements of type Stored.
 template <class Stored>
 struct InVector {
-  using Raw = Vector;
   static constexpr int kElements = kVectorBytes / sizeof(Stored);
   static constexpr int kInWord = sizeof(Stored) < 4 ? 4 / sizeof(Stored) : 1;
-  static constexpr size_t kBytes = kVectorBytes;
 
-  RONDO_DEVICE static Raw load(const std::byte* from, Access) { return load_aligned<Vector>(from); }
-  RONDO_DEVICE static void store(std::byte* to, const Raw& raw, Access) { store_aligned(to, raw); }
-  RONDO_DEVICE static Stored get(const Raw& raw, int i) {
+  RONDO_DEVICE static Vector load(const std::byte* from, Access) {
+    return load_aligned<Vector>(from);
+  }
+  RONDO_DEVICE static void store(std::byte* to, const Vector& raw, Access) {
+    store_aligned(to, raw);
+  }
+  RONDO_DEVICE static Stored get(const Vector& raw, int i) {
     if constexpr (sizeof(Stored) == 8) {
       return std::bit_cast<Stored>(raw.words[2 * i] | static_cast<uint64_t>(raw.words[2 * i + 1])
                                                           << 32);
@@ -85,7 +87,7 @@ struct InVector {
     }
   }
   /// REQUIRES: `raw` was zero there.
-  RONDO_DEVICE static void put(Raw& raw, int i, Stored value) {
+  RONDO_DEVICE static void put(Vector& raw, int i, Stored value) {
     const auto bits = std::bit_cast<Bits<sizeof(Stored)>>(value);
     if constexpr (sizeof(Stored) == 8) {
       raw.words[2 * i] = static_cast<uint32_t>(bits);
@@ -131,29 +133,45 @@ struct InPiece : InVector<Stored> {
   }
 };
 
-/// Whether E narrows two values at once, to the lower and the upper half of a word.
+/// Whether E converts the values of a word at once, the first of them in the lowest bits.
 template <class E>
-concept NarrowsPairs = requires(typename E::Folded value) {
-  { E::narrow_pair(value, value) } -> std::same_as<uint32_t>;
+concept WidensWords = requires(uint32_t word, typename E::Folded* values) {
+  E::widen_word(word, values);
 };
+template <class E>
+concept NarrowsWords = requires(const typename E::Folded* values) {
+  { E::narrow_word(values) } -> std::same_as<uint32_t>;
+};
+
+template <class E, class Place>
+RONDO_DEVICE void widen_all(const Vector& raw, typename E::Folded (&values)[Place::kElements]) {
+  if constexpr (WidensWords<E>) {
+    for (int word = 0; word < 4; ++word) {
+      E::widen_word(raw.words[word], values + word * Place::kInWord);
+    }
+  } else {
+    for (int i = 0; i < Place::kElements; ++i) values[i] = E::widen(Place::get(raw, i));
+  }
+}
+template <class E, class Place>
+RONDO_DEVICE Vector narrow_all(const typename E::Folded (&values)[Place::kElements]) {
+  Vector raw = {};
+  if constexpr (NarrowsWords<E>) {
+    for (int word = 0; word < 4; ++word) {
+      raw.words[word] = E::narrow_word(values + word * Place::kInWord);
+    }
+  } else {
+    for (int i = 0; i < Place::kElements; ++i) Place::put(raw, i, E::narrow(values[i]));
+  }
+  return raw;
+}
 
 /// Narrows the results of fold_places() and stores them at every destination.
 template <class E, class Place, int kUnroll, class Folded>
 RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Access access,
                                const Folded (&folded)[kUnroll][Place::kElements]) {
-  typename Place::Raw raw[kUnroll];
-  for (int u = 0; u < kUnroll; ++u) {
-    raw[u] = {};
-    if constexpr (NarrowsPairs<E>) {
-      for (int i = 0; i < Place::kElements; i += 2) {
-        raw[u].words[i / 2] = E::narrow_pair(folded[u][i], folded[u][i + 1]);
-      }
-    } else {
-      for (int i = 0; i < Place::kElements; ++i) {
-        Place::put(raw[u], i, E::narrow(folded[u][i]));
-      }
-    }
-  }
+  Vector raw[kUnroll];
+  for (int u = 0; u < kUnroll; ++u) raw[u] = narrow_all<E, Place>(folded[u]);
   for (uint32_t j = 0; j < move.destination_count; ++j) {
     std::byte* to = move.destinations[j] + at;
     for (int u = 0; u < kUnroll; ++u) {
@@ -170,7 +188,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
                               size_t stride, Access access) {
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
   constexpr int kElements = Place::kElements;
-  using Raws = typename Place::Raw[kUnroll];
+  using Raws = Vector[kUnroll];
   Raws even, odd;  // of sources with such numbers
   Folded folded[kUnroll][kElements];
 
@@ -187,8 +205,10 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
       if (move.factors != nullptr) factor = factor_as<Folded>(move.factors[source]);
     }
     for (int u = 0; u < kUnroll; ++u) {
+      Folded values[kElements];
+      widen_all<E, Place>(raw[u], values);
       for (int i = 0; i < kElements; ++i) {
-        Folded value = E::widen(Place::get(raw[u], i));
+        Folded value = values[i];
         if constexpr (kRare) {
           if (move.factors != nullptr) value = Prod::apply(value, factor);
         }

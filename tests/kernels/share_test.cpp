@@ -124,28 +124,38 @@ TEST_CASE("Threads together equal the reference at every edge of count and align
   });
 }
 
-// As on the device, where an instruction rounds two values.
+// As on the device, where instructions convert several values.
 template <class E>
-struct Paired : E {
-  static uint32_t narrow_pair(float lower, float upper) {
-    return E::narrow(lower) | static_cast<uint32_t>(E::narrow(upper)) << 16;
+struct InWords {
+  using Stored = typename E::Stored;
+  using Folded = float;
+  static constexpr int kBits = 8 * sizeof(Stored);
+  static void widen_word(uint32_t word, float* values) {
+    for (int at = 0; at < 32; at += kBits) *values++ = E::widen(static_cast<Stored>(word >> at));
+  }
+  static uint32_t narrow_word(const float* values) {
+    uint32_t word = 0;
+    for (int at = 0; at < 32; at += kBits) word |= uint32_t{E::narrow(*values++)} << at;
+    return word;
   }
 };
-struct PairedFloats : HostFloats {
-  using Fp16 = Paired<Half>;
-  using Bf16 = Paired<BFloat16>;
+struct FloatsInWords {
+  using Fp16 = InWords<Half>;
+  using Bf16 = InWords<BFloat16>;
+  using Fp8E4M3 = InWords<E4M3>;
+  using Fp8E5M2 = InWords<E5M2>;
 };
 
-TEST_CASE("Values that are rounded in pairs equal the reference") {
+TEST_CASE("Values that are converted by words equal the reference") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (type != DataType::kFloat16 && type != DataType::kBFloat16) return;
+    if (!is_floating(type) || size_of(type) > 2) return;
     for (const size_t count : edge_counts(type)) {
       for (const Placement placement : kPlacements) {
         const Case c = {type, op, 3, 2, 1, count, placement, 0};
         Arena expected(c, values), actual(c, values);
         expected.run(scalar_move_function(c.type, c.op));
         actual.run([&](const Move& move) {
-          for (size_t t = 3; t-- > 0;) move_share<PairedFloats>(c.type, c.op, move, Share{t, 3});
+          for (size_t t = 3; t-- > 0;) move_share<FloatsInWords>(c.type, c.op, move, Share{t, 3});
         });
         const ptrdiff_t at = actual.difference(expected);
         if (at >= 0) FAIL(describe(c) << ": differs at byte " << at);

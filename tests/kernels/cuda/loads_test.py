@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What nvcc makes of the folds of kernels/cuda/move.hpp, by the machine code of folds.cu for sm_90: that nothing is spilled, and that
 the next source is loaded while one is folded. A 128-bit load under a predicate is one that the compiler has merged with the buffer's
-earlier contents: it is issued only after the previous source has arrived. That two halves or bfloat16 are rounded by one
+earlier contents: it is issued only after the previous source has arrived. That two small floats are converted by one
 instruction, and that a maximum is one. Needs nvcc, and cuobjdump for all but the spills.
     loads_test.py SOURCE NVCC FLAGS..."""
 import os
@@ -54,6 +54,10 @@ def main():
         # Four vectors of four pairs in a sum, two in a maximum.
         if sum(found.startswith(kind) for found in pairs) < 8:
             sys.exit(f"{kind}: {len(pairs)} instructions that round two values, {pairs[:4]}")
+    # Sums of fp8: two vectors of eight pairs, of each source and of the result.
+    for instruction in ("F2FP.F16.E4M3.UNPACK_B", "F2FP.SATFINITE.E4M3.F32.PACK_AB"):
+        if code.count(instruction) < 16:
+            sys.exit(f"{code.count(instruction)} instructions {instruction}")
     maxima = code.count("FMNMX.NAN")
     if maxima < 16:  # two vectors of halves
         sys.exit(f"{maxima} instructions that take a maximum and keep a NaN")
