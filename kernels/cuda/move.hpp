@@ -190,20 +190,20 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
   constexpr int kElements = Place::kElements;
   using Raws = Vector[kUnroll];
   Raws even, odd;  // of sources with such numbers
+  [[maybe_unused]] Folded even_factor{}, odd_factor{};
   Folded folded[kUnroll][kElements];
 
-  const auto load = [&](Raws& raw, uint32_t source) {
+  const auto load = [&](Raws& raw, Folded& factor, uint32_t source) {
     const std::byte* from = move.sources[source] + at;
     for (int u = 0; u < kUnroll; ++u) {
       raw[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
     }
-  };
-  // `first`: there is no value to fold with yet.
-  const auto fold = [&](const Raws& raw, uint32_t source, auto first) {
-    [[maybe_unused]] Folded factor{};
     if constexpr (kRare) {
       if (move.factors != nullptr) factor = factor_as<Folded>(move.factors[source]);
     }
+  };
+  // `first`: there is no value to fold with yet.
+  const auto fold = [&](const Raws& raw, Folded factor, auto first) {
     for (int u = 0; u < kUnroll; ++u) {
       Folded values[kElements];
       widen_all<E, Place>(raw[u], values);
@@ -223,33 +223,33 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
   constexpr std::true_type kFirst;
   constexpr std::false_type kAnother;
 
-  load(even, 0);
+  load(even, even_factor, 0);
   if constexpr (kUnroll == 1) {  // what is left of a move: less code counts more
-    fold(even, 0, kFirst);
+    fold(even, even_factor, kFirst);
     for (uint32_t source = 1; source < move.source_count; ++source) {
-      load(odd, source);
-      fold(odd, source, kAnother);
+      load(odd, odd_factor, source);
+      fold(odd, odd_factor, kAnother);
     }
   } else if (move.source_count == 1) {
-    fold(even, 0, kFirst);
+    fold(even, even_factor, kFirst);
   } else {
     // Two buffers in turn, and no load under a condition: the compiler would merge such a load with
     // what the buffer held, and issue it only after the previous source has arrived.
-    load(odd, 1);
-    fold(even, 0, kFirst);
+    load(odd, odd_factor, 1);
+    fold(even, even_factor, kFirst);
     uint32_t source = 2;  // the next to load; `odd` holds the one before
     for (; source + 1 < move.source_count; source += 2) {
-      load(even, source);
-      fold(odd, source - 1, kAnother);
-      load(odd, source + 1);
-      fold(even, source, kAnother);
+      load(even, even_factor, source);
+      fold(odd, odd_factor, kAnother);
+      load(odd, odd_factor, source + 1);
+      fold(even, even_factor, kAnother);
     }
     if (source < move.source_count) {
-      load(even, source);
-      fold(odd, source - 1, kAnother);
-      fold(even, source, kAnother);
+      load(even, even_factor, source);
+      fold(odd, odd_factor, kAnother);
+      fold(even, even_factor, kAnother);
     } else {
-      fold(odd, source - 1, kAnother);
+      fold(odd, odd_factor, kAnother);
     }
   }
   if constexpr (kRare && !std::is_same_v<Folded, bool>) {
