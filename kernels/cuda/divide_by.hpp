@@ -35,12 +35,13 @@ template <>
 class DivideBy<float> {
  public:
   constexpr explicit DivideBy(uint32_t divisor) {
-    const double exact = static_cast<float>(divisor);
+    if (divisor < 2) return;  // prepared, but not used
+    const double exact = static_cast<float>(divisor), reciprocal = 1 / exact;
     // Less than the reciprocal even if that has few bits, so that `low` is not 0, by which infinity
     // would become a NaN.
-    const uint64_t below = std::bit_cast<uint64_t>(1 / exact) - 1;
+    const uint64_t below = std::bit_cast<uint64_t>(reciprocal) - 1;
     high_ = std::bit_cast<double>(below & ~uint64_t{0xffffff});
-    low_ = (1 - high_ * exact) / exact;  // the product and the difference are exact
+    low_ = (1 - high_ * exact) * reciprocal;  // the first product and the difference are exact
   }
   constexpr float operator()(float value) const {
     const double wide = value;
@@ -48,7 +49,7 @@ class DivideBy<float> {
   }
 
  private:
-  double high_, low_;
+  double high_ = 0, low_ = 0;
 };
 
 /// The upper half of a product.
