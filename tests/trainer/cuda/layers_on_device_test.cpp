@@ -7,6 +7,7 @@
 
 #include "tests/trainer/cuda/stand_in.hpp"
 #include "tests/trainer/cuda/values.hpp"
+#include "trainer/layers/cuda/product_parts.hpp"
 #include "trainer/layers/host/layers_on_host.hpp"
 
 namespace rondo::trainer::layers_on_device_test {
@@ -53,6 +54,63 @@ struct World {
 };
 
 }  // namespace
+
+TEST_CASE("products in two parts: the same numbers, and rows of a multiple of 16 bytes in one") {
+  using T = cuda::BFloat16Bits;
+  using cuda::DeviceProduct;
+  World world;
+  auto products = cuda::open_products(*world.device);
+  REQUIRE(products.ok());
+  // All numbers are -1, 0 and 1, so that every order of sums has the same result.
+  const auto signs = [&](size_t count, uint64_t key) {
+    Values values = noise(count, key);
+    for (double& each : values) each = std::round(1.4 * each);
+    return world.put(as<T>(values));
+  };
+  constexpr size_t kStride = 320;  // of all matrices
+  DeviceArray<T> a = signs(kStride * kStride, 1), b = signs(kStride * kStride, 2),
+                 bias = signs(kStride, 3);
+  const auto parts_of = [&](const DeviceProduct& product, size_t worth = 0) {
+    return cuda::parts_of(DataType::kBFloat16, product, worth);
+  };
+  const auto run = [&](std::vector<DeviceProduct> parts) {
+    DeviceArray<T> c = signs(kStride * kStride, 4);
+    for (DeviceProduct& part : parts) {  // which are made of a product into no memory
+      part.c = c.data() + reinterpret_cast<uintptr_t>(part.c) / sizeof(T);
+      (*products)->multiply(DataType::kBFloat16, part);
+    }
+    return wide(world.get(c));
+  };
+  for (const bool a_transposed : {false, true}) {
+    for (const bool b_transposed : {false, true}) {
+      for (const bool accumulate : {false, true}) {
+        for (const size_t odd : {0, 1, 2, 3}) {  // which of n, m and k
+          INFO(a_transposed << b_transposed << accumulate << odd);
+          const DeviceProduct whole{
+              .m = odd == 2 ? size_t{257} : 264,
+              .n = odd == 1 ? size_t{257} : 264,
+              .k = odd == 3 ? size_t{257} : 264,
+              .a = {.data = a.data(), .stride = kStride, .transposed = a_transposed},
+              .b = {.data = b.data(), .stride = kStride, .transposed = b_transposed},
+              .c = nullptr,
+              .c_stride = kStride,
+              .accumulate = accumulate,
+              .bias = accumulate ? nullptr : bias.data()};
+          const std::vector<DeviceProduct> parts = parts_of(whole);
+          const bool lies_odd =
+              odd == 1 || (odd == 3 && (!a_transposed || b_transposed) && !accumulate);
+          CHECK(parts.size() == (lies_odd ? 2u : 1u));
+          if (lies_odd) {
+            const DeviceProduct& most = parts[odd == 3 ? 1 : 0];
+            CHECK((odd == 1 ? most.n : odd == 2 ? most.m : most.k) == 256);
+          }
+          CHECK(run(parts) == run({whole}));
+          CHECK(parts_of(whole, size_t{1} << 32).size() == 1);  // too small to be worth it
+        }
+      }
+    }
+  }
+}
 
 TEST_CASE("layers on a device: images that a kernel cannot count are refused") {
   World world;

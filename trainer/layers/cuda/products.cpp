@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/layers/cuda/product_parts.hpp"
+
 namespace rondo::trainer::cuda {
 namespace {
 
@@ -117,11 +119,13 @@ class CublasProducts final : public DeviceProducts {
       if (product.accumulate) return;
       return device_.clear(product.c, product.m * product.c_stride * size_of(type));
     }
-    const Status done = try_to(type, product);
-    if (done.ok()) return;
-    device_.note(
-        {done.code(), fmt::format("product of [{} x {}] and [{} x {}] {}: {}", product.m, product.k,
-                                  product.k, product.n, rondo::name(type), done.message())});
+    for (const DeviceProduct& part : parts_of(type, product)) {
+      const Status done = try_to(type, part);
+      if (done.ok()) continue;
+      return device_.note(
+          {done.code(), fmt::format("product of [{} x {}] and [{} x {}] {}: {}", part.m, part.k,
+                                    part.k, part.n, rondo::name(type), done.message())});
+    }
   }
 
  private:
