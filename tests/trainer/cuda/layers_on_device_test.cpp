@@ -97,8 +97,8 @@ TEST_CASE("products in two parts: the same numbers, and rows of a multiple of 16
               .accumulate = accumulate,
               .bias = accumulate ? nullptr : bias.data()};
           const std::vector<DeviceProduct> parts = parts_of(whole);
-          const bool lies_odd =
-              odd == 1 || (odd == 3 && (!a_transposed || b_transposed) && !accumulate);
+          const bool lies_odd = odd == 1 || (odd == 2 && a_transposed) ||
+                                (odd == 3 && (!a_transposed || b_transposed) && !accumulate);
           CHECK(parts.size() == (lies_odd ? 2u : 1u));
           if (lies_odd) {
             const DeviceProduct& most = parts[odd == 3 ? 1 : 0];

@@ -36,6 +36,13 @@ inline std::vector<DeviceProduct> parts_of(DataType type, const DeviceProduct& p
     if (product.bias != nullptr) rest.bias = offset(product.bias, most.n);
     return {most, rest};
   }
+  if (product.a.transposed && odd(product.m)) {
+    most.m -= product.m % kNumbers;
+    rest.m -= most.m;
+    rest.a.data = offset(product.a.data, most.m);
+    rest.c = const_cast<std::byte*>(offset(product.c, most.m * product.c_stride));
+    return {most, rest};
+  }
   // The rest is rounded before the others are added: it is the smaller sum. A product that
   // accumulates stays whole, as it would be rounded twice.
   if ((!product.a.transposed || product.b.transposed) && odd(product.k) && !product.accumulate) {
