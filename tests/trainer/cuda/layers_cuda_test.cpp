@@ -137,14 +137,18 @@ void compare_elements() {
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
   constexpr LogitsShape kLogits{.rows = kRows, .classes = kWidth, .stride = 128};
-  for (const bool gradient : {false, true}) {
-    compare(
-        "cross-entropy", bound_of<T>(64),
-        [&](auto& target, auto& logits, auto& losses) {
-          return cuda::SoftmaxCrossEntropyKernel<T>{kLogits, target.data(), gradient, logits.data(),
-                                                    losses.data()};
-        },
-        targets, noise<T>(kRows * kLogits.stride, 1, 10), Buffer<double>(kRows));
+  // Rows that a block keeps in the usual shared memory, in more, and not at all.
+  for (const LogitsShape& shape :
+       {kLogits, LogitsShape{2, 50257, 50304}, LogitsShape{2, 60001, 60032}}) {
+    for (const bool gradient : {false, true}) {
+      compare(
+          "cross-entropy", bound_of<T>(64),
+          [&](auto& target, auto& logits, auto& losses) {
+            return cuda::SoftmaxCrossEntropyKernel<T>{shape, target.data(), gradient, logits.data(),
+                                                      losses.data()};
+          },
+          targets, noise<T>(shape.rows * shape.stride, 1, 10), Buffer<double>(kRows));
+    }
   }
   compare(
       "correct answers", 0,

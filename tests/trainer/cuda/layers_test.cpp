@@ -240,9 +240,10 @@ TEST_CASE("cuda cross-entropy: losses, probabilities and gradients as the host's
     using T = decltype(type);
     if (decltype(pack)::value != cuda::kPack<T>) return;
     // Classes and strides: a pack, no whole pack, rows of nothing but padding for most threads, more
-    // than a block takes at a time.
-    const std::pair<size_t, size_t> widths[] = {{1, 8},   {1, 64},    {8, 8},
-                                                {37, 40}, {264, 320}, {8191, 8200}};
+    // than a block takes at a time, more than it reads at once, more than it can keep.
+    const std::pair<size_t, size_t> widths[] = {{1, 8},         {1, 64},       {8, 8},
+                                                {37, 40},       {264, 320},    {8191, 8200},
+                                                {40003, 40064}, {60001, 60032}};
     for (const auto& [classes, stride] : widths) {
       INFO(classes << " classes, stride " << stride);
       constexpr size_t kRows = 3;
