@@ -105,6 +105,24 @@ struct TensorTile {
     return dropout.drops(key + (head * shape.context + query) * shape.context + at);
   }
 
+  /// Of sums of 16 rows that begin at a query and a key, or of transposed ones: bit i is whether the
+  /// thread's i-th of `count` pairs is dropped; it has 8 of 16 columns. Not unrolled, which would
+  /// take registers from the products.
+  template <bool kTransposed = false>
+  RONDO_DEVICE uint32_t dropped_bits(uint32_t count, size_t query, size_t at) const {
+    uint32_t bits = 0;
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t row = g() + i % 4 / 2 * 8, column = i / 4 * 8 + 2 * t() + i % 2;
+      const bool is =
+          dropped(query + (kTransposed ? column : row), at + (kTransposed ? row : column));
+      bits |= uint32_t{is} << i;
+    }
+    return bits;
+  }
+
   /// Begins to copy kRows rows from `position` on; zeros beyond the context.
   template <uint32_t kRows, class Block>
   RONDO_DEVICE void fetch(Block& block, const HeadRows<const Bits>& from, size_t position,
@@ -171,6 +189,24 @@ struct TensorAttentionForwardKernel {
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     const Tile tile(block, shape, dropout);
+    // Not decided for each pair: nvcc moves no instruction past a branch, and a warp waits for each.
+    tile.drops() ? pass<true>(block, tile) : pass<false>(block, tile);
+  }
+
+ private:
+  /// Of a warp's queries; by part and row of a thread's two.
+  struct QuerySums {
+    Sums out[kParts][kSize / 8];
+    float largest[2 * kParts];  // score
+    float sum[2 * kParts];      // of exponentials, those of this thread's columns
+  };
+
+  RONDO_DEVICE static void clear(Sums& sums) {
+    unrolled<4>([&](uint32_t e) { sums[e] = 0; });
+  }
+
+  template <bool kDrops, class Block>
+  RONDO_DEVICE void pass(Block& block, const Tile& tile) const {
     // The last tile sees the most keys: it begins first.
     const size_t first = (ceil_div(shape.context, kQueries) - 1 - block.index().x) * kQueries;
     const size_t own = first + tile.warp() * 16 * kParts;  // the warp's first query
@@ -199,28 +235,21 @@ struct TensorAttentionForwardKernel {
       if (key + kKeys < end) fetch_keys(key + kKeys, stage ^ 1);
       if (key >= own + 16 * kParts) continue;  // no query of the warp sees these keys
       const Bits* const keys = stages + stage * 2 * kKeys * Tile::kStride;
-      add_tile(block, tile, own, key, q + tile.warp() * kParts * 16 * Tile::kStride, keys,
-               keys + kKeys * Tile::kStride, state);
+      add_tile<kDrops>(block, tile, own, key, q + tile.warp() * kParts * 16 * Tile::kStride, keys,
+                       keys + kKeys * Tile::kStride, state);
     }
     finish(block, tile, first, own, q, state);
   }
 
- private:
-  /// Of a warp's queries; by part and row of a thread's two.
-  struct QuerySums {
-    Sums out[kParts][kSize / 8];
-    float largest[2 * kParts];  // score
-    float sum[2 * kParts];      // of exponentials, those of this thread's columns
-  };
-
-  RONDO_DEVICE static void clear(Sums& sums) {
-    unrolled<4>([&](uint32_t e) { sums[e] = 0; });
-  }
-
-  template <class Block>
+  template <bool kDrops, class Block>
   RONDO_DEVICE void add_tile(Block& block, const Tile& tile, size_t own, size_t key,
                              const Bits* queries, const Bits* keys, const Bits* values,
                              QuerySums& state) const {
+    uint32_t dropped[kParts];
+    if constexpr (kDrops) {
+      unrolled<kParts>(
+          [&](uint32_t m) { dropped[m] = tile.dropped_bits(kKeys / 2, own + m * 16, key); });
+    }
     Sums scores[kParts][kKeys / 8];
     unrolled<kParts>(
         [&](uint32_t m) { unrolled<kKeys / 8>([&](uint32_t n) { clear(scores[m][n]); }); });
@@ -237,19 +266,23 @@ struct TensorAttentionForwardKernel {
         });
       });
     });
-    unrolled<2 * kParts>([&](uint32_t r) {
-      weigh(block, tile, own + r / 2 * 16 + r % 2 * 8 + tile.g(), key, own, r, scores[r / 2],
-            state);
-    });
+    if (key + kKeys > own + 1) {  // some query of the warp does not see some of these keys
+      unrolled<2 * kParts>([&](uint32_t r) {
+        const size_t query = own + r / 2 * 16 + r % 2 * 8 + tile.g();
+        const auto last = static_cast<uint32_t>(query - key);  // that it sees; there is one
+        unrolled<kKeys / 4>([&](uint32_t i) {
+          const uint32_t n = i / 2, e = i % 2;
+          if (n * 8 + 2 * tile.t() + e > last) scores[r / 2][n][r % 2 * 2 + e] = -INFINITY;
+        });
+      });
+    }
+    unrolled<2 * kParts>([&](uint32_t r) { weigh(block, r, scores[r / 2], state); });
     unrolled<kKeys / 16>([&](uint32_t c) {
       Fragment weights[kParts];
       unrolled<kParts>([&](uint32_t m) {
-        const size_t query = own + m * 16 + tile.g(), at = key + c * 16 + 2 * tile.t();
-        if (tile.drops()) {
+        if constexpr (kDrops) {
           unrolled<8>([&](uint32_t i) {
-            if (tile.dropped(query + i % 4 / 2 * 8, at + i / 4 * 8 + i % 2)) {
-              scores[m][2 * c + i / 4][i % 4] = 0;
-            }
+            if (dropped[m] >> (c * 8 + i) & 1) scores[m][2 * c + i / 4][i % 4] = 0;
           });
         }
         round_to_left<Bits>(scores[m][2 * c], scores[m][2 * c + 1], weights[m]);
@@ -265,22 +298,12 @@ struct TensorAttentionForwardKernel {
     });
   }
 
-  /// Makes exponentials of the scores of row r, of that query, relative to the largest so far.
+  /// Makes exponentials of the scores of row r, relative to the largest so far.
   template <class Block>
-  RONDO_DEVICE void weigh(Block& block, const Tile& tile, size_t query, size_t key, size_t own,
-                          uint32_t r, Sums (&scores)[kKeys / 8], QuerySums& state) const {
-    constexpr float kNone = -INFINITY;
+  RONDO_DEVICE void weigh(Block& block, uint32_t r, Sums (&scores)[kKeys / 8],
+                          QuerySums& state) const {
     constexpr float kScale = Tile::kScale * Tile::kLog2E;
     const uint32_t half = r % 2 * 2;
-    if (key + kKeys > own + 1) {  // some query of the warp does not see some of these keys
-      const auto behind =
-          static_cast<uint32_t>(query - key);  // the last key that it sees; there is one
-      unrolled<kKeys / 8>([&](uint32_t n) {
-        unrolled<2>([&](uint32_t e) {
-          if (n * 8 + 2 * tile.t() + e > behind) scores[n][half + e] = kNone;
-        });
-      });
-    }
     float top = state.largest[r];
     unrolled<kKeys / 8>(
         [&](uint32_t n) { top = larger(larger(top, scores[n][half]), scores[n][half + 1]); });
@@ -329,9 +352,9 @@ struct TensorAttentionForwardKernel {
   }
 };
 
-/// See AttentionBackwardKernel. Blocks with the first numbers have tiles of keys, each warp 16 of
-/// them, and make dk and dv from transposed scores; the others have tiles of queries and make dq.
-/// Both pass over the other side by tiles of kAcross rows.
+/// See AttentionBackwardKernel. Blocks with the first numbers have tiles of keys and make dk and dv
+/// from transposed scores; the others have tiles of queries and make dq. Both pass over the other
+/// side by tiles of kAcross rows.
 template <int kSize, class Bits>
 struct TensorAttentionBackwardKernel {
   using Tile = TensorTile<kSize, Bits>;
@@ -344,7 +367,8 @@ struct TensorAttentionBackwardKernel {
   Bits* dqkv;
 
   static constexpr uint32_t kThreads = Tile::kThreads;
-  static constexpr uint32_t kOwn = 16 * Tile::kWarps;  // rows of a block
+  static constexpr uint32_t kParts = kSize == 32 ? 2 : 1;       // of a warp, of 16 rows each
+  static constexpr uint32_t kOwn = 16 * kParts * Tile::kWarps;  // rows of a block
   static constexpr uint32_t kAcross = kSize <= 64 ? 64 : 32;
   static constexpr uint32_t kStride = Tile::kStride;
 
@@ -362,9 +386,13 @@ struct TensorAttentionBackwardKernel {
     const auto tiles = static_cast<uint32_t>(ceil_div(shape.context, kOwn));
     // Both kinds begin with those that have the most pairs.
     if (block.index().x < tiles) {
-      pass_keys(block, tile, size_t{block.index().x} * kOwn, at);
+      const size_t first = size_t{block.index().x} * kOwn;
+      tile.drops() ? pass_keys<true>(block, tile, first, at)
+                   : pass_keys<false>(block, tile, first, at);
     } else {
-      pass_queries(block, tile, size_t{2 * tiles - 1 - block.index().x} * kOwn, at);
+      const size_t first = size_t{2 * tiles - 1 - block.index().x} * kOwn;
+      tile.drops() ? pass_queries<true>(block, tile, first, at)
+                   : pass_queries<false>(block, tile, first, at);
     }
   }
 
@@ -384,10 +412,8 @@ struct TensorAttentionBackwardKernel {
     float* offsets;   // of queries: forward's sums, as exponents of two
     float* products;  // y dy
   };
-  /// A warp's 16 rows by 16 rows of the other side: scores, and the gradients of probabilities.
-  struct TensorPairs {
-    Sums scores[2] = {}, dweights[2] = {};
-  };
+  /// Of a warp's rows and 16 rows of the other side: scores, or the gradients of probabilities.
+  using Pairs = Sums[kParts][2];
   static constexpr float kExponent = Tile::kScale * Tile::kLog2E;
 
   RONDO_DEVICE float offset(const Tile& tile, size_t query) const {
@@ -418,54 +444,65 @@ struct TensorAttentionBackwardKernel {
     }
   }
 
-  /// Of a warp: 16 rows of `first` and `second` of BackwardTiles, as left operands.
-  struct OwnRows {
-    Fragment first[Tile::kSteps], second[Tile::kSteps];
-  };
+  /// A warp's rows of a tile, as left operands.
+  using OwnRows = Fragment[kParts][Tile::kSteps];
   template <class Block>
-  RONDO_DEVICE static void load_own(Block& block, const BackwardTiles& at, uint32_t row,
-                                    OwnRows& own) {
-    unrolled<Tile::kSteps>([&](uint32_t step) {
-      load_left<kStride>(block, at.first + row * kStride + step * 16, own.first[step]);
-      load_left<kStride>(block, at.second + row * kStride + step * 16, own.second[step]);
+  RONDO_DEVICE static void load_own(Block& block, const Bits* rows, OwnRows& own) {
+    unrolled<kParts * Tile::kSteps>([&](uint32_t i) {
+      const uint32_t part = i / Tile::kSteps, step = i % Tile::kSteps;
+      load_left<kStride>(block, rows + part * 16 * kStride + step * 16, own[part][step]);
     });
   }
-  /// Scores and dweights of a warp's rows and 16 rows of the other side.
+  /// pairs += of a warp's rows and 16 rows of the other side.
   template <class Block>
-  RONDO_DEVICE static void multiply_pairs(Block& block, const OwnRows& own, const Bits* first,
-                                          const Bits* second, TensorPairs& pairs) {
+  RONDO_DEVICE static void multiply_pairs(Block& block, const OwnRows& own, const Bits* other,
+                                          Pairs& pairs) {
     unrolled<Tile::kSteps>([&](uint32_t step) {
       Fragment b;
-      load_right_of_rows<kStride>(block, first + step * 16, b);
-      multiply_fragments<Bits>(block, own.first[step], b, pairs.scores[0], pairs.scores[1]);
-      load_right_of_rows<kStride>(block, second + step * 16, b);
-      multiply_fragments<Bits>(block, own.second[step], b, pairs.dweights[0], pairs.dweights[1]);
+      load_right_of_rows<kStride>(block, other + step * 16, b);
+      unrolled<kParts>([&](uint32_t m) {
+        multiply_fragments<Bits>(block, own[m][step], b, pairs[m][0], pairs[m][1]);
+      });
     });
   }
   /// Turns a score into its probability after dropout, but for the factor of those kept, and a
   /// dweight into the gradient of the score, but for the scale.
-  RONDO_DEVICE void differentiate(const Tile& tile, size_t query, size_t key, float offset_of_query,
-                                  float product, float kept, float& score, float& dweight) const {
-    float probability = power_of_two(multiply_add(score, kExponent, -offset_of_query));
-    if (key > query) probability = 0;
-    const bool dropped = tile.drops() && tile.dropped(query, key);
-    score = dropped ? 0.0f : probability;
-    dweight = probability * ((dropped ? 0.0f : dweight * kept) - product);
+  template <bool kDrops>
+  RONDO_DEVICE static void differentiate(bool dropped, float offset_of_query, float product,
+                                         float kept, float& score, float& dweight) {
+    const float probability = power_of_two(multiply_add(score, kExponent, -offset_of_query));
+    score = probability;
+    if constexpr (kDrops) {
+      if (dropped) score = 0;
+      dweight = dropped ? 0.0f : dweight * kept;
+    }
+    dweight = probability * (dweight - product);
   }
   template <class Block>
-  RONDO_DEVICE static void add_product(Block& block, const Fragment& a, const Bits* right,
-                                       Sums (&to)[kSize / 8]) {
+  RONDO_DEVICE static void add_product(Block& block, const Fragment (&a)[kParts], const Bits* right,
+                                       Sums (&to)[kParts][kSize / 8]) {
     unrolled<Tile::kSteps>([&](uint32_t n) {
       Fragment b;
       load_right<kStride>(block, right + n * 16, b);
-      multiply_fragments<Bits>(block, a, b, to[2 * n], to[2 * n + 1]);
+      unrolled<kParts>([&](uint32_t m) {
+        multiply_fragments<Bits>(block, a[m], b, to[m][2 * n], to[m][2 * n + 1]);
+      });
     });
   }
-
   template <class Block>
+  RONDO_DEVICE static void write(Block& block, const Tile& tile,
+                                 const Sums (&gradient)[kParts][kSize / 8], float factor,
+                                 size_t first, const BackwardTiles& at,
+                                 const typename Tile::template HeadRows<Bits>& to) {
+    float factors[2 * kParts];
+    unrolled<2 * kParts>([&](uint32_t r) { factors[r] = factor; });
+    tile.write(block, gradient, factors, first, at.first, to);
+  }
+
+  template <bool kDrops, class Block>
   RONDO_DEVICE void pass_queries(Block& block, const Tile& tile, size_t first,
                                  const BackwardTiles& at) const {
-    const uint32_t warp_row = tile.warp() * 16;
+    const uint32_t warp_row = tile.warp() * 16 * kParts;
     const size_t own = first + warp_row;  // the warp's first query
     const size_t end = first + kOwn < shape.context ? first + kOwn : shape.context;
     const auto fetch_keys = [&](size_t key, uint32_t stage) {
@@ -482,44 +519,58 @@ struct TensorAttentionBackwardKernel {
     block.sync();
     sum_queries<kOwn>(block, tile, first, outputs, at.second, at);
     block.sync();
-    OwnRows rows;
-    load_own(block, at, warp_row, rows);
-    float offsets[2], products[2];
-    unrolled<2>([&](uint32_t h) {
-      offsets[h] = at.offsets[warp_row + h * 8 + tile.g()];
-      products[h] = at.products[warp_row + h * 8 + tile.g()];
+    OwnRows queries, gradients;
+    load_own(block, at.first + warp_row * kStride, queries);
+    load_own(block, at.second + warp_row * kStride, gradients);
+    float offsets[2 * kParts], products[2 * kParts];
+    unrolled<2 * kParts>([&](uint32_t r) {
+      offsets[r] = at.offsets[warp_row + r * 8 + tile.g()];
+      products[r] = at.products[warp_row + r * 8 + tile.g()];
     });
-    Sums dq[1][kSize / 8] = {};
+    Sums dq[kParts][kSize / 8] = {};
     const float kept = tile.kept();
     uint32_t stage = 0;
     for (size_t key = 0; key < end; key += kAcross, stage ^= 1) {
       block.wait_copies();
       block.sync();
       if (key + kAcross < end) fetch_keys(key + kAcross, stage ^ 1);
-      for (uint32_t part = 0; part < kAcross && key + part <= own; part += 16) {
+      for (uint32_t part = 0; part < kAcross && key + part < own + 16 * kParts; part += 16) {
         const Bits* const keys = at.of_stage(stage, 0) + part * kStride;
-        TensorPairs pairs;
-        multiply_pairs(block, rows, keys, at.of_stage(stage, 1) + part * kStride, pairs);
-        unrolled<8>([&](uint32_t i) {
-          const uint32_t half = i % 4 / 2;
-          differentiate(tile, own + half * 8 + tile.g(),
-                        key + part + i / 4 * 8 + 2 * tile.t() + i % 2, offsets[half],
-                        products[half], kept, pairs.scores[i / 4][i % 4],
-                        pairs.dweights[i / 4][i % 4]);
+        Pairs scores = {}, dweights = {};
+        multiply_pairs(block, queries, keys, scores);
+        if (key + part + 16 > own + 1) {  // some query does not see some of these keys
+          const auto before = static_cast<int32_t>(key + part - own);
+          unrolled<8 * kParts>([&](uint32_t i) {
+            const uint32_t row = i / 8 * 16 + i % 4 / 2 * 8 + tile.g();
+            const uint32_t column = i / 4 % 2 * 8 + 2 * tile.t() + i % 2;
+            if (before + static_cast<int32_t>(column) > static_cast<int32_t>(row)) {
+              scores[i / 8][i / 4 % 2][i % 4] = -INFINITY;
+            }
+          });
+        }
+        multiply_pairs(block, gradients, at.of_stage(stage, 1) + part * kStride, dweights);
+        Fragment dscores[kParts];
+        unrolled<kParts>([&](uint32_t m) {
+          uint32_t dropped = 0;
+          if constexpr (kDrops) dropped = tile.dropped_bits(8, own + m * 16, key + part);
+          unrolled<8>([&](uint32_t i) {
+            const uint32_t r = 2 * m + i % 4 / 2;
+            differentiate<kDrops>(dropped >> i & 1, offsets[r], products[r], kept,
+                                  scores[m][i / 4][i % 4], dweights[m][i / 4][i % 4]);
+          });
+          round_to_left<Bits>(dweights[m][0], dweights[m][1], dscores[m]);
         });
-        Fragment dscores;
-        round_to_left<Bits>(pairs.dweights[0], pairs.dweights[1], dscores);
-        add_product(block, dscores, keys, dq[0]);
+        add_product(block, dscores, keys, dq);
       }
     }
     block.sync();  // the queries are no longer read
-    tile.write(block, dq, {Tile::kScale, Tile::kScale}, first, at.first, tile.in_qkv(dqkv, 0));
+    write(block, tile, dq, Tile::kScale, first, at, tile.in_qkv(dqkv, 0));
   }
 
-  template <class Block>
+  template <bool kDrops, class Block>
   RONDO_DEVICE void pass_keys(Block& block, const Tile& tile, size_t first,
                               const BackwardTiles& at) const {
-    const uint32_t warp_row = tile.warp() * 16;
+    const uint32_t warp_row = tile.warp() * 16 * kParts;
     const size_t own = first + warp_row;  // the warp's first key
     const auto fetch_queries = [&](size_t query, uint32_t stage) {
       tile.template fetch<kAcross>(block, tile.in_qkv(qkv, 0), query, at.of_stage(stage, 0));
@@ -529,14 +580,17 @@ struct TensorAttentionBackwardKernel {
     tile.template fetch<kOwn>(block, tile.in_qkv(qkv, 1), first, at.first);
     tile.template fetch<kOwn>(block, tile.in_qkv(qkv, 2), first, at.second);
     fetch_queries(first, 0);
-    OwnRows rows;
-    Sums dk[1][kSize / 8] = {}, dv[1][kSize / 8] = {};
+    OwnRows keys, values;
+    Sums dk[kParts][kSize / 8] = {}, dv[kParts][kSize / 8] = {};
     const float kept = tile.kept();
     uint32_t stage = 0;
     for (size_t query = first; query < shape.context; query += kAcross, stage ^= 1) {
       block.wait_copies();
       block.sync();
-      if (query == first) load_own(block, at, warp_row, rows);
+      if (query == first) {
+        load_own(block, at.first + warp_row * kStride, keys);
+        load_own(block, at.second + warp_row * kStride, values);
+      }
       if (query + kAcross < shape.context) fetch_queries(query + kAcross, stage ^ 1);
       sum_queries<kAcross>(block, tile, query, at.of_stage(stage, 2), at.of_stage(stage, 1), at);
       block.sync();
@@ -544,24 +598,40 @@ struct TensorAttentionBackwardKernel {
         if (query + part < own) continue;  // these see none of the warp's keys
         const Bits* const queries = at.of_stage(stage, 0) + part * kStride;
         const Bits* const gradients = at.of_stage(stage, 1) + part * kStride;
-        TensorPairs pairs;  // rows are keys
-        multiply_pairs(block, rows, queries, gradients, pairs);
-        unrolled<8>([&](uint32_t i) {
-          const uint32_t column = part + i / 4 * 8 + 2 * tile.t() + i % 2;
-          differentiate(tile, query + column, own + tile.g() + i % 4 / 2 * 8, at.offsets[column],
-                        at.products[column], kept, pairs.scores[i / 4][i % 4],
-                        pairs.dweights[i / 4][i % 4]);
+        Pairs scores = {}, dweights = {};  // rows are keys
+        multiply_pairs(block, keys, queries, scores);
+        if (query + part + 1 < own + 16 * kParts) {  // some query does not see some of the keys
+          const auto behind = static_cast<int32_t>(query + part - own);
+          unrolled<8 * kParts>([&](uint32_t i) {
+            const uint32_t row = i / 8 * 16 + i % 4 / 2 * 8 + tile.g();
+            const uint32_t column = i / 4 % 2 * 8 + 2 * tile.t() + i % 2;
+            if (static_cast<int32_t>(row) > behind + static_cast<int32_t>(column)) {
+              scores[i / 8][i / 4 % 2][i % 4] = -INFINITY;
+            }
+          });
+        }
+        multiply_pairs(block, values, gradients, dweights);
+        Fragment weights[kParts], dscores[kParts];
+        unrolled<kParts>([&](uint32_t m) {
+          uint32_t dropped = 0;
+          if constexpr (kDrops) {
+            dropped = tile.template dropped_bits<true>(8, query + part, own + m * 16);
+          }
+          unrolled<8>([&](uint32_t i) {
+            const uint32_t column = part + i / 4 * 8 + 2 * tile.t() + i % 2;
+            differentiate<kDrops>(dropped >> i & 1, at.offsets[column], at.products[column], kept,
+                                  scores[m][i / 4][i % 4], dweights[m][i / 4][i % 4]);
+          });
+          round_to_left<Bits>(scores[m][0], scores[m][1], weights[m]);
+          round_to_left<Bits>(dweights[m][0], dweights[m][1], dscores[m]);
         });
-        Fragment weights, dscores;
-        round_to_left<Bits>(pairs.scores[0], pairs.scores[1], weights);
-        round_to_left<Bits>(pairs.dweights[0], pairs.dweights[1], dscores);
-        add_product(block, weights, gradients, dv[0]);
-        add_product(block, dscores, queries, dk[0]);
+        add_product(block, weights, gradients, dv);
+        add_product(block, dscores, queries, dk);
       }
     }
     block.sync();  // keys and values are no longer read
-    tile.write(block, dk, {Tile::kScale, Tile::kScale}, first, at.first, tile.in_qkv(dqkv, 1));
-    tile.write(block, dv, {kept, kept}, first, at.first, tile.in_qkv(dqkv, 2));
+    write(block, tile, dk, Tile::kScale, first, at, tile.in_qkv(dqkv, 1));
+    write(block, tile, dv, kept, first, at, tile.in_qkv(dqkv, 2));
   }
 };
 
