@@ -1,11 +1,11 @@
 // Attention on tensor cores, walked on the host, and the fragments that it is made of.
-#include "trainer/layers/cuda/attention_tensor.hpp"
-
 #include "tests/trainer/cuda/values.hpp"
+#include "trainer/layers/cuda/attention_tensor_backward.hpp"
 #include "trainer/layers/host/attention.hpp"
 
 namespace rondo::trainer::cuda_attention_tensor_test {
 
+using cuda::AttentionSide;
 using cuda::BFloat16Bits;
 using cuda::Float16Bits;
 using cuda::testing::as;
@@ -123,7 +123,7 @@ struct Attention {
   std::vector<uint64_t> keys;
   double probability;
   std::vector<Bits> qkv, y, dy, dqkv;
-  std::vector<float> sums;
+  std::vector<float> sums, products;
 
   Attention(size_t samples, size_t context, size_t heads, size_t size, double dropped)
       : shape{samples, context, heads, heads * size},
@@ -132,7 +132,8 @@ struct Attention {
         y(samples * context * shape.width),
         dy(as<Bits>(noise(y.size(), 2))),
         dqkv(qkv.size()),
-        sums(samples * heads * context) {
+        sums(samples * heads * context),
+        products(sums.size()) {
     for (size_t s = 0; s < samples; ++s) keys.push_back(mix(s));
   }
   trainer::Dropout dropout() const {
@@ -151,14 +152,32 @@ struct Attention {
                 sums.data(), dqkv.data()},
          order);
   }
+  template <int kSize>
+  void tensor_backward(Order order = Order::kForwards) {
+    probability > 0 ? tensor_backward_of<kSize, true>(order)
+                    : tensor_backward_of<kSize, false>(order);
+  }
+
+ private:
+  template <int kSize, bool kDrops>
+  void tensor_backward_of(Order order) {
+    tensor_backward_of<kSize, kDrops, AttentionSide::kQueries>(order);
+    tensor_backward_of<kSize, kDrops, AttentionSide::kKeys>(order);
+  }
+  template <int kSize, bool kDrops, AttentionSide kSide>
+  void tensor_backward_of(Order order) {
+    walk(
+        cuda::TensorAttentionBackwardKernel<kSize, Bits, kSide, kDrops>{
+            shape, cuda::DropoutFactors::of(dropout()), qkv.data(), y.data(), dy.data(),
+            sums.data(), products.data(), dqkv.data()},
+        order);
+  }
 };
 
 template <int kSize>
 using TensorForward = cuda::TensorAttentionForwardKernel<kSize, BFloat16Bits>;
 template <int kSize>
 using ScalarForward = cuda::AttentionForwardKernel<BFloat16Bits, kSize>;
-template <int kSize>
-using TensorBackward = cuda::TensorAttentionBackwardKernel<kSize, BFloat16Bits>;
 template <int kSize>
 using ScalarBackward = cuda::AttentionBackwardKernel<BFloat16Bits, kSize>;
 
@@ -189,7 +208,7 @@ void compare_with_host(size_t samples, size_t context, size_t heads, double prob
                               .dy = dy.data(),
                               .scratch = scratch.data(),
                               .dqkv = dqkv.data()});
-  device.template backward<cuda::TensorAttentionBackwardKernel<kSize, Bits>>();
+  device.template tensor_backward<kSize>();
   // Sums over the context, of rounded probabilities and gradients of scores.
   check_close(wide(device.dqkv), dqkv, 2 * unit<Bits>() * std::sqrt(static_cast<double>(context)));
 }
@@ -250,21 +269,23 @@ TEST_CASE("cuda attention on tensor cores: the same random decisions as the scal
   check_close(wide(tensor.sums), wide(scalar.sums), 1e-5);
   scalar.y = tensor.y;
   scalar.sums = tensor.sums;
-  tensor.backward<TensorBackward<64>>();
+  tensor.tensor_backward<64>();
   scalar.backward<ScalarBackward<64>>();
   check_close(wide(tensor.dqkv), wide(scalar.dqkv), 8 * kUnit);
 }
 
 TEST_CASE("cuda attention on tensor cores: no order of a block's threads changes a bit") {
-  const auto run = [](Order order) {
-    Attention<BFloat16Bits> device(1, 150, 1, 64, 0.1);
-    device.forward<TensorForward<64>>(order);
-    device.backward<TensorBackward<64>>(order);
-    std::vector<BFloat16Bits> all = device.y;
-    all.insert(all.end(), device.dqkv.begin(), device.dqkv.end());
-    return all;
-  };
-  in_every_order<BFloat16Bits>(run);
+  for (const double probability : {0.0, 0.1}) {
+    const auto run = [&](Order order) {
+      Attention<BFloat16Bits> device(1, 150, 1, 64, probability);
+      device.forward<TensorForward<64>>(order);
+      device.tensor_backward<64>(order);
+      std::vector<BFloat16Bits> all = device.y;
+      all.insert(all.end(), device.dqkv.begin(), device.dqkv.end());
+      return all;
+    };
+    in_every_order<BFloat16Bits>(run);
+  }
 }
 
 TEST_CASE("cuda attention on tensor cores: a NaN stays one, in its own row") {

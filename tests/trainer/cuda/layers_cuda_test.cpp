@@ -1,6 +1,7 @@
 // The trainer's kernels on a GPU, against the same kernels walked on the host.
 #include "tests/trainer/cuda/compare.hpp"
 #include "trainer/layers/cuda/attention.hpp"
+#include "trainer/layers/cuda/attention_tensor_backward.hpp"
 #include "trainer/layers/cuda/cross_entropy.hpp"
 #include "trainer/layers/cuda/embedding.hpp"
 #include "trainer/layers/cuda/gelu.hpp"
@@ -218,6 +219,41 @@ void compare_attention(double dropout) {
       qkv, keys, y, noise<T>(count, 2), sums, Buffer<T>(3 * count));
 }
 
+template <class T, bool kDrops>
+void compare_tensor_attention() {
+  constexpr int kSize = 64;
+  constexpr size_t kSamples = 2, kContext = 200, kHeads = 2;
+  const AttentionShape shape{kSamples, kContext, kHeads, kHeads * kSize};
+  const size_t count = kSamples * kContext * shape.width, rows = kSamples * kHeads * kContext;
+  // Where the GPU's exponential rounds to the other neighbour, so do products.
+  const double bound = 2 * bound_of<T>(256);
+  Buffer<T> qkv = noise<T>(3 * count, 1, 2), y(count), dy = noise<T>(count, 2), dqkv(3 * count);
+  Buffer<float> sums(rows), products(rows);
+  Buffer<uint64_t> keys{5, 6};
+  const auto dropout = [](auto& key) {
+    return cuda::DropoutFactors::of(
+        {.probability = kDrops ? 0.1 : 0.0, .keys = key.data(), .layer = 3});
+  };
+  const auto forward = [&](auto& in, auto& key, auto& sum, auto& out) {
+    return cuda::TensorAttentionForwardKernel<kSize, T>{shape, dropout(key), in.data(), sum.data(),
+                                                        out.data()};
+  };
+  const auto backward = [&]<cuda::AttentionSide kSide>() {
+    return [&](auto& in, auto& key, auto& out, auto& dout, auto& sum, auto& product, auto& din) {
+      return cuda::TensorAttentionBackwardKernel<kSize, T, kSide, kDrops>{
+          shape,       dropout(key), in.data(),      out.data(),
+          dout.data(), sum.data(),   product.data(), din.data()};
+    };
+  };
+  const auto of_queries = backward.template operator()<cuda::AttentionSide::kQueries>();
+  const auto of_keys = backward.template operator()<cuda::AttentionSide::kKeys>();
+  compare("attention on tensor cores", bound, forward, qkv, keys, sums, y);
+  cuda::testing::walk(forward(qkv, keys, sums, y));
+  compare("backward of its queries", bound, of_queries, qkv, keys, y, dy, sums, products, dqkv);
+  cuda::testing::walk(of_queries(qkv, keys, y, dy, sums, products, dqkv));
+  compare("backward of its keys", bound, of_keys, qkv, keys, y, dy, sums, products, dqkv);
+}
+
 }  // namespace
 
 TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bit for bit") {
@@ -235,6 +271,10 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
     compare_attention<BFloat16Bits, 64>(dropout);
     compare_attention<Float16Bits, 64>(dropout);
   }
+  compare_tensor_attention<BFloat16Bits, false>();
+  compare_tensor_attention<BFloat16Bits, true>();
+  compare_tensor_attention<Float16Bits, false>();
+  compare_tensor_attention<Float16Bits, true>();
   constexpr size_t kCount = 100'000;
   compare(
       "AdamW", bound_of<float>(64),

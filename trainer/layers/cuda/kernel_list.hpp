@@ -3,7 +3,7 @@
 #pragma once
 
 #include "trainer/layers/cuda/attention.hpp"
-#include "trainer/layers/cuda/attention_tensor.hpp"
+#include "trainer/layers/cuda/attention_tensor_backward.hpp"
 #include "trainer/layers/cuda/batch_norm.hpp"
 #include "trainer/layers/cuda/convolution.hpp"
 #include "trainer/layers/cuda/cross_entropy.hpp"
@@ -48,15 +48,22 @@ void for_layer_kernels_of(const Each& each) {
        kKernel<AddPartsKernel<T>>, kKernel<ConvolutionBiasKernel<T>>);
 }
 
+template <int kSize, class Bits, class Each>
+void for_tensor_attention_kernels(const Each& each) {
+  constexpr auto kQueries = AttentionSide::kQueries, kKeys = AttentionSide::kKeys;
+  each(kKernel<TensorAttentionForwardKernel<kSize, Bits>>,
+       kKernel<TensorAttentionBackwardKernel<kSize, Bits, kQueries, false>>,
+       kKernel<TensorAttentionBackwardKernel<kSize, Bits, kQueries, true>>,
+       kKernel<TensorAttentionBackwardKernel<kSize, Bits, kKeys, false>>,
+       kKernel<TensorAttentionBackwardKernel<kSize, Bits, kKeys, true>>);
+}
+
 template <class Bits, class Each>
 void for_layer_kernels_of_bits(const Each& each) {
   for_layer_kernels_of<Bits>(each);
-  each(kKernel<TensorAttentionForwardKernel<32, Bits>>,
-       kKernel<TensorAttentionForwardKernel<64, Bits>>,
-       kKernel<TensorAttentionForwardKernel<128, Bits>>,
-       kKernel<TensorAttentionBackwardKernel<32, Bits>>,
-       kKernel<TensorAttentionBackwardKernel<64, Bits>>,
-       kKernel<TensorAttentionBackwardKernel<128, Bits>>);
+  for_tensor_attention_kernels<32, Bits>(each);
+  for_tensor_attention_kernels<64, Bits>(each);
+  for_tensor_attention_kernels<128, Bits>(each);
 }
 
 /// Calls each(kKernel<A>, kKernel<B>, ...), some times, with all but those of half, which are a file

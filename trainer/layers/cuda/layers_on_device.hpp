@@ -12,7 +12,7 @@
 
 #include "rondo/types.hpp"
 #include "trainer/layers/cuda/attention.hpp"
-#include "trainer/layers/cuda/attention_tensor.hpp"
+#include "trainer/layers/cuda/attention_tensor_backward.hpp"
 #include "trainer/layers/cuda/batch_norm.hpp"
 #include "trainer/layers/cuda/convolution.hpp"
 #include "trainer/layers/cuda/cross_entropy.hpp"
@@ -213,8 +213,9 @@ class LayersOnDevice {
     });
     add_slices(shape.rows, shape.out, partial_.data(), accumulate, dbias);
   }
+  /// A number for each query and head; in two bytes a second one, which is backward's own.
   size_t attention_kept(const AttentionShape& shape) const {
-    return shape.samples * shape.heads * shape.context;
+    return shape.samples * shape.heads * shape.context * (sizeof(T) == 2 ? 2 : 1);
   }
   size_t attention_scratch(const AttentionShape& shape) const {
     RONDO_CHECK(shape.head_size() <= kLargestHead);
@@ -240,9 +241,8 @@ class LayersOnDevice {
     if constexpr (sizeof(T) == 2) {
       if (tensor_attention(pass.shape, {pass.qkv, pass.y, dy, dqkv})) {
         return by_tensor_head_size(pass.shape, [&](auto size) {
-          start("attention backward",
-                TensorAttentionBackwardKernel<size, T>{pass.shape, DropoutFactors::of(pass.dropout),
-                                                       pass.qkv, pass.y, dy, pass.kept, dqkv});
+          pass.dropout.probability == 0 ? tensor_attention_backward<size, false>(pass, dy, dqkv)
+                                        : tensor_attention_backward<size, true>(pass, dy, dqkv);
         });
       }
     }
@@ -462,6 +462,18 @@ class LayersOnDevice {
     if (size <= 32) return run(std::integral_constant<int, 32>());
     if (size <= 64) return run(std::integral_constant<int, 64>());
     run(std::integral_constant<int, 128>());
+  }
+
+  template <int kSize, bool kDrops>
+  void tensor_attention_backward(const Attention<T, Wide>& pass, const T* dy, T* dqkv) {
+    const auto by = [&]<AttentionSide kSide>() {
+      start("attention backward",
+            TensorAttentionBackwardKernel<kSize, T, kSide, kDrops>{
+                pass.shape, DropoutFactors::of(pass.dropout), pass.qkv, pass.y, dy, pass.kept,
+                pass.kept + attention_kept(pass.shape) / 2, dqkv});
+    };
+    by.template operator()<AttentionSide::kQueries>();
+    by.template operator()<AttentionSide::kKeys>();
   }
 
   /// Calls run(the size of a head), of those for which tensor_attention().

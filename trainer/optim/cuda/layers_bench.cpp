@@ -60,7 +60,10 @@ class LayersBench {
     layers_.allocate(table_, o_.vocabulary * width);
     layers_.allocate(weight_, 4 * width * width);
     layers_.allocate(vector_, 4 * width);
-    layers_.allocate(per_row_, std::max(rows, rows * o_.heads));
+    layers_.allocate(
+        per_row_,
+        layers_.attention_kept(
+            {.samples = o_.batch, .context = o_.context, .heads = o_.heads, .width = width}));
     layers_.allocate(states_, 3 * 4 * width * width);
     layers_.allocate(factors_, 1);
     layers_.allocate(loss_, 1);
