@@ -102,13 +102,13 @@ struct TensorTile {
   }
 
   /// Of sums of 16 rows that begin at a query and a key, or of transposed ones: bit i is whether the
-  /// thread's i-th of `count` pairs is dropped; it has 8 of 16 columns. Not unrolled, which would
-  /// take registers from the products.
+  /// thread's i-th of `count` pairs is dropped; it has 8 of 16 columns. Four at a time: alone each
+  /// waits for its multiplications, all take registers from the products.
   template <bool kTransposed = false>
   RONDO_DEVICE uint32_t dropped_bits(uint32_t count, size_t query, size_t at) const {
     uint32_t bits = 0;
 #if defined(__CUDACC__)
-#pragma unroll 1
+#pragma unroll 4
 #endif
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t row = g() + i % 4 / 2 * 8, column = i / 4 * 8 + 2 * t() + i % 2;
