@@ -257,6 +257,7 @@ TEST_CASE("cuda attention on tensor cores: as the host's, at the edges of tiles"
     compare_with_host<128>(1, context, 1, 0.1);
     compare_with_host<32>(1, context, 3, 0);
   }
+  compare_with_host<64>(5, 17, 2, 0.2);  // samples beyond those whose blocks begin together
   compare_with_host<64, Float16Bits>(1, 100, 2, 0.2);
   compare_with_host<32, Float16Bits>(1, 17, 3, 0);
 }

@@ -39,6 +39,18 @@ inline bool tensor_attention(const AttentionShape& shape,
          });
 }
 
+/// How many samples' blocks begin together.
+inline constexpr uint32_t kTogether = 4;
+
+/// Blocks begin in the order of their numbers, x first: of kTogether samples the tiles with the most
+/// pairs before all others, so that the last blocks are short and few multiprocessors wait for a long
+/// one. Not of all samples: what the blocks of a head read stays in the L2 cache.
+constexpr Grid tensor_attention_grid(const AttentionShape& shape, size_t rows) {
+  return {.x = static_cast<uint32_t>(shape.heads),
+          .y = static_cast<uint32_t>(ceil_div(shape.context, rows)) * kTogether,
+          .z = static_cast<uint32_t>(ceil_div(shape.samples, kTogether))};
+}
+
 /// What both passes do, as a thread of one block sees it.
 template <int kSize, class Bits>
 struct TensorTile {
@@ -62,6 +74,7 @@ struct TensorTile {
   const AttentionShape& shape;
   const DropoutFactors& dropout;
   uint32_t thread, sample, head;
+  uint32_t turn;     // of the block's tile among its head's: 0 has the most pairs
   uint64_t key = 0;  // of the dropout
 
   template <class Block>
@@ -69,11 +82,14 @@ struct TensorTile {
       : shape(of),
         dropout(factors),
         thread(block.thread()),
-        sample(block.index().z),
-        head(block.index().y) {
-    if (drops()) key = dropout.key(sample);
+        sample(block.index().z * kTogether + block.index().y % kTogether),
+        head(block.index().x),
+        turn(block.index().y / kTogether) {
+    if (drops() && exists()) key = dropout.key(sample);
   }
 
+  /// Not if there are fewer samples than blocks for them.
+  RONDO_DEVICE bool exists() const { return sample < shape.samples; }
   RONDO_DEVICE uint32_t warp() const { return thread / kWarp; }
   /// In a warp's sums this thread has rows g() and g() + 8, columns 2 t() and 2 t() + 1.
   RONDO_DEVICE uint32_t g() const { return thread % kWarp / 4; }
@@ -178,13 +194,14 @@ struct TensorAttentionForwardKernel {
   static constexpr uint32_t kQueries = 16 * kParts * Tile::kWarps;
   static constexpr uint32_t kKeys = kSize <= 64 ? 64 : 32;
 
-  Grid grid() const { return attention_grid(shape, kQueries); }
+  Grid grid() const { return tensor_attention_grid(shape, kQueries); }
   /// The queries; two tiles of keys and of values.
   size_t shared_bytes() const { return (kQueries + 4 * kKeys) * Tile::kStride * sizeof(Bits); }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     const Tile tile(block, shape, dropout);
+    if (!tile.exists()) return;
     // Not decided for each pair: nvcc moves no instruction past a branch, and a warp waits for each.
     tile.drops() ? pass<true>(block, tile) : pass<false>(block, tile);
   }
@@ -203,8 +220,8 @@ struct TensorAttentionForwardKernel {
 
   template <bool kDrops, class Block>
   RONDO_DEVICE void pass(Block& block, const Tile& tile) const {
-    // The last tile sees the most keys: it begins first.
-    const size_t first = (ceil_div(shape.context, kQueries) - 1 - block.index().x) * kQueries;
+    // The last tile sees the most keys.
+    const size_t first = (ceil_div(shape.context, kQueries) - 1 - tile.turn) * kQueries;
     const size_t own = first + tile.warp() * 16 * kParts;  // the warp's first query
     const size_t end = first + kQueries < shape.context ? first + kQueries : shape.context;
     Bits* const q = block.template shared<Bits>();

@@ -42,7 +42,7 @@ struct TensorAttentionBackwardKernel {
   static constexpr uint32_t kAcross = kSize <= 64 ? 64 : 32;
   static constexpr uint32_t kStride = Tile::kStride;
 
-  Grid grid() const { return attention_grid(shape, kOwn); }
+  Grid grid() const { return tensor_attention_grid(shape, kOwn); }
   /// Two tiles of the block's own; two stages of two tiles of the other side; two numbers for each
   /// query, of the block or of a stage.
   size_t shared_bytes() const {
@@ -52,12 +52,13 @@ struct TensorAttentionBackwardKernel {
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     const Tile tile(block, shape, dropout);
+    if (!tile.exists()) return;
     const BackwardTiles at(block.template shared<Bits>());
-    // The tile with the most pairs begins first.
+    // The first keys and the last queries have the most pairs.
     if constexpr (kSide == AttentionSide::kKeys) {
-      pass_keys(block, tile, block.index().x * kOwn, at);
+      pass_keys(block, tile, tile.turn * kOwn, at);
     } else {
-      pass_queries(block, tile, (ceil_div(shape.context, kOwn) - 1 - block.index().x) * kOwn, at);
+      pass_queries(block, tile, (ceil_div(shape.context, kOwn) - 1 - tile.turn) * kOwn, at);
     }
   }
 
