@@ -36,6 +36,7 @@ Result<GpuBackend> open_backend() {
   return GpuBackend{.cuda = std::move(cuda),
                     .kernel = engine::walk_kernel(),
                     .threads = engine::kWalkThreads,
+                    .ll_kernel = engine::walk_ll_kernel(),
                     .ll_threads = engine::kLlWalkThreads};
 }
 

@@ -82,8 +82,16 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   walk_group<DeviceBlock, DeviceAccess>(links, group, blockIdx.x, block);
 }
 
+__global__ void __launch_bounds__(kLlWalkThreads, 1)
+    walk_ll(const __grid_constant__ DeviceLinks links, const __grid_constant__ DeviceGroup group) {
+  __shared__ BlockShared shared;
+  DeviceBlock block{shared};
+  walk_ll_group<DeviceBlock, DeviceAccess>(links, group, blockIdx.x, block);
+}
+
 }  // namespace
 
+const void* walk_ll_kernel() { return reinterpret_cast<const void*>(&walk_ll); }
 const void* walk_kernel() { return reinterpret_cast<const void*>(&walk); }
 
 }  // namespace rondo::engine

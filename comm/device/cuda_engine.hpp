@@ -8,13 +8,15 @@ namespace rondo::engine {
 
 /// Threads of a block. One block on a multiprocessor at a time.
 inline constexpr int kWalkThreads = 512;
-/// The same where all operations of a launch go by LL: little data, and every instruction of the walk
-/// is executed by all warps, in turn.
+/// Of a block of walk_ll_kernel(): little data, and every instruction of the walk is executed by all
+/// warps, in turn.
 inline constexpr int kLlWalkThreads = 256;
 
 /// A __global__ function of (DeviceLinks, DeviceGroup), to be launched with as many blocks as an
 /// operation of the group has channels, or its messages, all of them resident together with those
 /// of every rank on the same device.
 const void* walk_kernel();
+/// The same for a group of nothing but operations by LL.
+const void* walk_ll_kernel();
 
 }  // namespace rondo::engine

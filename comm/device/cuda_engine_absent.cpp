@@ -4,5 +4,6 @@
 namespace rondo::engine {
 
 const void* walk_kernel() { return nullptr; }
+const void* walk_ll_kernel() { return nullptr; }
 
 }  // namespace rondo::engine

@@ -25,6 +25,26 @@ inline void put_messages(DeviceGroup& group, std::vector<DeviceMessage> messages
   }
 }
 
+/// Whether there is nothing else in it. Called on the host.
+inline bool goes_by_ll(const DeviceGroup& group) {
+  return group.lane_count == 0 && group.operation_count > 0 &&
+         std::all_of(group.operations, group.operations + group.operation_count,
+                     [](const DeviceOperation& operation) {
+                       return operation.protocol == Protocol::kLl && operation.staged == nullptr;
+                     });
+}
+
+/// A block's part of such a group.
+template <class Block, class Access>
+RONDO_DEVICE void walk_ll_group(const DeviceLinks& links, const DeviceGroup& group, uint32_t number,
+                                Block& block) {
+  for (uint32_t i = 0; i < group.operation_count; ++i) {
+    if (number >= group.operations[i].channels) continue;
+    DeviceEngine<Block, Access, true> engine(links, group.operations[i], number, block);
+    if (engine.run() == Progress::kFailed) return;
+  }
+}
+
 /// `number`: of the block. A block without a part in an operation skips it, on every rank alike.
 /// Ends with the first failure, which has been reported.
 template <class Block, class Access>

@@ -110,7 +110,10 @@ Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
                   fmt::format("GPU {} is in a mode that forbids computing", device_));
   }
   RONDO_TRY(cuda_.load(backend_.kernel));
-  int at_once = RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0));
+  RONDO_TRY(cuda_.load(backend_.ll_kernel));
+  const int at_once =
+      std::min(RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0)),
+               RONDO_TRY(cuda_.resident_blocks(backend_.ll_kernel, backend_.ll_threads, 0)));
   Introduction own{};
   own.place = {.process = backend_.process != 0 ? backend_.process : this_process(),
                .device = info.uuid,
@@ -137,12 +140,14 @@ Status DeviceRunner::launch_once() {
   engine::DeviceLinks links{};
   engine::DeviceGroup group{};
   void* arguments[] = {&links, &group};
-  RONDO_TRY(cuda_.launch({.kernel = backend_.kernel,
-                          .blocks = 1,
-                          .threads = backend_.threads,
-                          .shared_bytes = 0,
-                          .arguments = arguments,
-                          .stream = copies_}));
+  for (const bool by_ll : {false, true}) {
+    RONDO_TRY(cuda_.launch({.kernel = by_ll ? backend_.ll_kernel : backend_.kernel,
+                            .blocks = 1,
+                            .threads = by_ll ? backend_.ll_threads : backend_.threads,
+                            .shared_bytes = 0,
+                            .arguments = arguments,
+                            .stream = copies_}));
+  }
   return cuda_.synchronize(copies_);
 }
 
@@ -319,7 +324,6 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
   engine::put_messages(group, std::move(all));
   group.limit_ns = static_cast<uint64_t>(limit_ns);
   begun_->blocks = static_cast<int>(shape_.message_channels);
-  begun_->by_ll = false;
   bytes_sent_.store(bytes_sent() + bytes, std::memory_order_relaxed);
   return {};
 }
@@ -394,7 +398,6 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
   const int channels = std::max(program->channels, programs.staged ? programs.staged->channels : 0);
   begun_->read.push_back(in);
   begun_->written.push_back(out);
-  begun_->by_ll = begun_->by_ll && plan.by_ll && programs.staged == nullptr;
   const bool barrier = prepared.call.collective == Collective::kBarrier;
   engine::DeviceGroup& group = begun_->group;
   group.operations[group.operation_count++] = {
@@ -460,9 +463,10 @@ Status DeviceRunner::launch() {
                                .segments = {}};
   std::copy(bases_.begin(), bases_.end(), links.segments);
   void* arguments[] = {&links, &begun.group};
-  RONDO_TRY(cuda_.launch({.kernel = backend_.kernel,
+  const bool by_ll = engine::goes_by_ll(begun.group);
+  RONDO_TRY(cuda_.launch({.kernel = by_ll ? backend_.ll_kernel : backend_.kernel,
                           .blocks = begun.blocks,
-                          .threads = begun.by_ll ? backend_.ll_threads : backend_.threads,
+                          .threads = by_ll ? backend_.ll_threads : backend_.threads,
                           .shared_bytes = 0,
                           .arguments = arguments,
                           .stream = begun.stream}));

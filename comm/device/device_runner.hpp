@@ -229,7 +229,6 @@ class DeviceRunner {
     Stream stream;
     uint64_t capture;
     int blocks = 0;
-    bool by_ll = true;  // all of it
     engine::DeviceGroup group{};
     std::vector<Bytes> read{}, written{};  // what it does with this rank's buffers
   };

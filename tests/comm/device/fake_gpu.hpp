@@ -91,6 +91,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     return {.cuda = self,
             .kernel = &kKernel,
             .threads = 1,
+            .ll_kernel = &kLlKernel,
             .ll_threads = 1,
             .program_bytes = program_bytes,
             .staging_bytes = staging_bytes,
@@ -355,7 +356,8 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   Status launch(const transport::cuda_ipc::Launch& launch) override {
     RONDO_TRY(next());
-    if (launch.kernel != &kKernel) {
+    const bool only_ll = launch.kernel == &kLlKernel;
+    if (launch.kernel != &kKernel && !only_ll) {
       if (!other_kernels) return {Code::kSystem, "no such kernel"};
       if (must_be_loaded && !is_loaded(launch.kernel)) {
         return {Code::kSystem, "the kernel's first launch would load it, and may wait for others"};
@@ -368,7 +370,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
-    submit(launch.stream, [this, links, group, blocks = launch.blocks] {
+    submit(launch.stream, [this, links, group, only_ll, blocks = launch.blocks] {
       const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
       ++(is_empty ? empty_launches : launches);
       launches_on_one_gpu += links.one_gpu;
@@ -378,9 +380,9 @@ class FakeGpu final : public transport::test::FakeCuda {
       }
       std::vector<std::thread> threads;
       for (int block = 1; block < blocks; ++block) {
-        threads.emplace_back([&, block] { walk(links, group, block); });
+        threads.emplace_back([&, block] { walk(links, group, block, only_ll); });
       }
-      walk(links, group, 0);
+      walk(links, group, 0, only_ll);
       for (std::thread& thread : threads) thread.join();
     });
     return {};
@@ -445,13 +447,14 @@ class FakeGpu final : public transport::test::FakeCuda {
     return loaded_.count({current(), kernel}) > 0;
   }
 
-  static constexpr char kKernel = 0;
+  static constexpr char kKernel = 0, kLlKernel = 0;
   static int& capture_mode() {
     thread_local int mode = 0;  // global
     return mode;
   }
 
-  void walk(const engine::DeviceLinks& links, const engine::DeviceGroup& group, int block) {
+  void walk(const engine::DeviceLinks& links, const engine::DeviceGroup& group, int block,
+            bool only_ll) {
     if (block == 0 && first_block_is_late) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -464,8 +467,10 @@ class FakeGpu final : public transport::test::FakeCuda {
                                       links.segments[links.rank] + layout.state(channel))
                                       ->epoch;
     WatchedBlock host{{memory, 0, 1}, *this, links.rank};
-    engine::walk_group<WatchedBlock, engine::test::HostAccess>(links, group,
-                                                               static_cast<uint32_t>(block), host);
+    using Access = engine::test::HostAccess;
+    const auto walk = only_ll ? engine::walk_ll_group<WatchedBlock, Access>
+                              : engine::walk_group<WatchedBlock, Access>;
+    walk(links, group, static_cast<uint32_t>(block), host);
     if (links.shape.ranks == 0) return;  // an empty launch
     const size_t place = layout.peer(channel, links.rank);
     for (uint32_t peer = 0; peer < links.shape.ranks; ++peer) {

@@ -310,7 +310,8 @@ class Case {
     group.operation_count = operation_count;
     group.operations[0] = operations_[rank];
     void* arguments[] = {&links_[rank], &group};
-    must(cudaLaunchKernel(walk_kernel(), dim3(static_cast<unsigned>(blocks_)),
+    must(cudaLaunchKernel(threads_ == kLlWalkThreads ? walk_ll_kernel() : walk_kernel(),
+                          dim3(static_cast<unsigned>(blocks_)),
                           dim3(static_cast<unsigned>(threads_)), arguments, 0, streams_[rank]),
          "cudaLaunchKernel");
   }

@@ -44,6 +44,7 @@ inline CudaCalls& cuda() {
     auto calls = must(transport::cuda_ipc::open_cuda());
     must(calls->set_device(0));
     must(calls->load(walk_kernel()));
+    must(calls->load(walk_ll_kernel()));
     return calls;
   }();
   return *kCalls;
@@ -195,9 +196,10 @@ class GpuWorld {
                          .segments = {}};
     std::copy(segments_.begin(), segments_.end(), links.segments);
     void* arguments[] = {&links, &group};
-    must(cuda().launch({.kernel = walk_kernel(),
+    const bool only_ll = goes_by_ll(group);
+    must(cuda().launch({.kernel = only_ll ? walk_ll_kernel() : walk_kernel(),
                         .blocks = blocks,
-                        .threads = kWalkThreads,
+                        .threads = only_ll ? kLlWalkThreads : kWalkThreads,
                         .shared_bytes = 0,
                         .arguments = arguments,
                         .stream = streams_[rank]}));
