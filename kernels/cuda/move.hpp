@@ -166,17 +166,32 @@ RONDO_DEVICE Vector narrow_all(const typename E::Folded (&values)[Place::kElemen
   return raw;
 }
 
+/// The operands that most moves have, taken out of the arrays once: the compiler must take it that a
+/// store to a destination changes those, and would read them anew before each step's loads.
+struct FirstOperands {
+  const std::byte *source, *second;  // the latter null where there is one
+  std::byte* destination;
+
+  RONDO_DEVICE explicit FirstOperands(const Move& move)
+      : source(move.sources[0]),
+        second(move.source_count > 1 ? move.sources[1] : nullptr),
+        destination(move.destinations[0]) {}
+};
+
 /// Narrows the results of fold_places() and stores them at every destination.
 template <class E, class Place, int kUnroll, class Folded>
-RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Access access,
+RONDO_DEVICE void store_places(const Move& move, const FirstOperands& first, size_t at,
+                               size_t stride, Access access,
                                const Folded (&folded)[kUnroll][Place::kElements]) {
   Vector raw[kUnroll];
   for (int u = 0; u < kUnroll; ++u) raw[u] = narrow_all<E, Place>(folded[u]);
-  for (uint32_t j = 0; j < move.destination_count; ++j) {
-    std::byte* to = move.destinations[j] + at;
+  std::byte* to = first.destination;
+  for (uint32_t j = 1;; ++j) {
     for (int u = 0; u < kUnroll; ++u) {
-      Place::store(to + static_cast<size_t>(u) * stride, raw[u], access);
+      Place::store(to + at + static_cast<size_t>(u) * stride, raw[u], access);
     }
+    if (j == move.destination_count) break;
+    to = move.destinations[j];
   }
 }
 
@@ -184,8 +199,9 @@ RONDO_DEVICE void store_places(const Move& move, size_t at, size_t stride, Acces
 /// anything, and requests the next source while it folds one: 2 * kUnroll loads are in flight. Op
 /// ScaledSum covers the rare kinds of sums: with factors or a divisor, the one of `divided`.
 template <class E, class Op, class Place, int kUnroll, class Folded = typename E::Folded>
-RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided, size_t at,
-                              size_t stride, Access access) {
+RONDO_DEVICE void fold_places(const Move& move, const FirstOperands& first,
+                              const DivideBy<Folded>& divided, size_t at, size_t stride,
+                              Access access) {
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
   constexpr int kElements = Place::kElements;
   using Raws = Vector[kUnroll];
@@ -193,17 +209,19 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
   [[maybe_unused]] Folded even_factor{}, odd_factor{};
   Folded folded[kUnroll][kElements];
 
-  const auto load = [&](Raws& raw, Folded& factor, uint32_t source) {
-    const std::byte* from = move.sources[source] + at;
+  const auto load_from = [&](Raws& raw, Folded& factor, uint32_t source, const std::byte* from) {
     for (int u = 0; u < kUnroll; ++u) {
-      raw[u] = Place::load(from + static_cast<size_t>(u) * stride, access);
+      raw[u] = Place::load(from + at + static_cast<size_t>(u) * stride, access);
     }
     if constexpr (kRare) {
       if (move.factors != nullptr) factor = factor_as<Folded>(move.factors[source]);
     }
   };
-  // `first`: there is no value to fold with yet.
-  const auto fold = [&](const Raws& raw, Folded factor, auto first) {
+  const auto load = [&](Raws& raw, Folded& factor, uint32_t source) {
+    load_from(raw, factor, source, move.sources[source]);
+  };
+  // `is_first`: there is no value to fold with yet.
+  const auto fold = [&](const Raws& raw, Folded factor, auto is_first) {
     for (int u = 0; u < kUnroll; ++u) {
       Folded values[kElements];
       widen_all<E, Place>(raw[u], values);
@@ -212,7 +230,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
         if constexpr (kRare) {
           if (move.factors != nullptr) value = Prod::apply(value, factor);
         }
-        if constexpr (first) {
+        if constexpr (is_first) {
           folded[u][i] = value;
         } else {
           folded[u][i] = Op::apply(folded[u][i], value);
@@ -223,7 +241,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
   constexpr std::true_type kFirst;
   constexpr std::false_type kAnother;
 
-  load(even, even_factor, 0);
+  load_from(even, even_factor, 0, first.source);
   if constexpr (kUnroll == 1) {  // what is left of a move: less code counts more
     fold(even, even_factor, kFirst);
     for (uint32_t source = 1; source < move.source_count; ++source) {
@@ -235,7 +253,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
   } else {
     // Two buffers in turn, and no load under a condition: the compiler would merge such a load with
     // what the buffer held, and issue it only after the previous source has arrived.
-    load(odd, odd_factor, 1);
+    load_from(odd, odd_factor, 1, first.second);
     fold(even, even_factor, kFirst);
     uint32_t source = 2;  // the next to load; `odd` holds the one before
     for (; source + 1 < move.source_count; source += 2) {
@@ -259,7 +277,7 @@ RONDO_DEVICE void fold_places(const Move& move, const DivideBy<Folded>& divided,
       }
     }
   }
-  store_places<E, Place, kUnroll>(move, at, stride, access, folded);
+  store_places<E, Place, kUnroll>(move, first, at, stride, access, folded);
 }
 
 RONDO_DEVICE inline Partition cut(const Move& move, size_t element_bytes) {
@@ -352,14 +370,15 @@ template <class E, class Op>
   constexpr size_t kElement = sizeof(typename E::Stored);
   constexpr int kUnroll = vectors_at_once<Element, Operator>();
   const DivideBy<typename Element::Folded> divided(move.divisor);
+  const FirstOperands first(move);
   for_share<kUnroll>(
       cut(move, kElement), kElement, share,
       [&](size_t at) {
-        fold_places<Element, Operator, InVector<Stored>, kUnroll>(move, divided, at,
+        fold_places<Element, Operator, InVector<Stored>, kUnroll>(move, first, divided, at,
                                                                   share.threads * kVectorBytes, {});
       },
       [&](size_t at, Access access) {
-        fold_places<Element, Operator, InPiece<Stored>, 1>(move, divided, at, 0, access);
+        fold_places<Element, Operator, InPiece<Stored>, 1>(move, first, divided, at, 0, access);
       });
 }
 
@@ -369,18 +388,21 @@ template <class E, class Op>
   Move bytes = move;
   bytes.count *= element_bytes;
   const Partition p = cut(bytes, 1);
+  const FirstOperands first(move);
   const auto each = [&]<class Place, int kUnroll>(Place, std::integral_constant<int, kUnroll>,
                                                   size_t at, Access access) {
     const size_t stride = share.threads * kVectorBytes;
     Vector raw[kUnroll];
     for (int u = 0; u < kUnroll; ++u) {
-      raw[u] = Place::load(move.sources[0] + at + static_cast<size_t>(u) * stride, access);
+      raw[u] = Place::load(first.source + at + static_cast<size_t>(u) * stride, access);
     }
-    for (uint32_t j = 0; j < move.destination_count; ++j) {
-      if (move.destinations[j] == move.sources[0]) continue;
-      for (int u = 0; u < kUnroll; ++u) {
-        Place::store(move.destinations[j] + at + static_cast<size_t>(u) * stride, raw[u], access);
+    std::byte* to = first.destination;
+    for (uint32_t j = 1;; ++j) {
+      for (int u = 0; u < kUnroll && to != first.source; ++u) {
+        Place::store(to + at + static_cast<size_t>(u) * stride, raw[u], access);
       }
+      if (j == move.destination_count) break;
+      to = move.destinations[j];
     }
   };
   constexpr std::integral_constant<int, 8> kWhole;
