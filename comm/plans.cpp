@@ -175,7 +175,9 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
     }
   }
   const bool publishes = algorithms::traits_of(algorithm).needs.publish;
-  const size_t least = hosts_->hosts() > 1 ? schedule::kLeastWireSlice : schedule::kLeastSlice;
+  const size_t least = hosts_->hosts() > 1    ? schedule::kLeastWireSlice
+                       : limits_.ll_bytes > 0 ? schedule::kLeastDeviceSlice
+                                              : schedule::kLeastSlice;
   auto program = RONDO_TRY(
       schedule::lower(built, call.count,
                       {.element_bytes = size_of(call.type),
