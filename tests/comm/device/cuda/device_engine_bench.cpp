@@ -275,13 +275,19 @@ class Case {
     return measure(timer, gate, kGraphOperations, 0);
   }
 
+  /// Large results by their beginning, middle and end: whole ones would take longer to copy to the
+  /// host than all measurements. Tests compare every element.
   bool right() {
-    std::vector<float> result(count_);
+    const size_t piece = std::min<size_t>(count_, size_t{1} << 20);
+    std::vector<float> result(piece);
     const auto expected = static_cast<float>(ranks_ * (ranks_ + 1) / 2);
     for (const DeviceOperation& operation : operations_) {
-      must(cudaMemcpy(result.data(), operation.out, count_ * sizeof(float), cudaMemcpyDeviceToHost),
-           "cudaMemcpy");
-      if (std::count(result.begin(), result.end(), expected) != std::ssize(result)) return false;
+      for (const size_t begin : {size_t{0}, (count_ - piece) / 2, count_ - piece}) {
+        must(cudaMemcpy(result.data(), operation.out + begin * sizeof(float), piece * sizeof(float),
+                        cudaMemcpyDeviceToHost),
+             "cudaMemcpy");
+        if (std::count(result.begin(), result.end(), expected) != std::ssize(result)) return false;
+      }
     }
     return true;
   }
