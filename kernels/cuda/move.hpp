@@ -398,8 +398,10 @@ template <class E, class Op>
     }
     std::byte* to = first.destination;
     for (uint32_t j = 1;; ++j) {
-      for (int u = 0; u < kUnroll && to != first.source; ++u) {
-        Place::store(to + at + static_cast<size_t>(u) * stride, raw[u], access);
+      if (to != first.source) {
+        for (int u = 0; u < kUnroll; ++u) {
+          Place::store(to + at + static_cast<size_t>(u) * stride, raw[u], access);
+        }
       }
       if (j == move.destination_count) break;
       to = move.destinations[j];
