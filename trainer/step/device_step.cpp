@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trainer/base/clock.hpp"
+#include "trainer/step/control.hpp"
 
 namespace rondo::trainer {
 
@@ -118,9 +119,33 @@ Status DeviceStep<T>::quiet_pass(const Pass& pass, const Batch& batch) {
 /// passed it.
 template <class T>
 Status DeviceStep<T>::last_pass(const Pass& pass, const Batch& batch) {
-  RONDO_TRY(compute(pass, batch));
+  if (std::exchange(has_computed_, true)) {
+    RONDO_TRY(compute(pass, batch));
+  } else {
+    RONDO_TRY(compute_first(pass, batch));
+  }
   clock_.backward_ends();
   return update();
+}
+
+/// compute() with gradients that travel when all ranks have computed theirs. A library loads code, and
+/// CUDA may take memory for a kernel's stack, at the first launch, and both may wait for everything
+/// that runs on the GPU: so for a collective which waits for another rank of this process, that is in
+/// such a launch itself.
+template <class T>
+Status DeviceStep<T>::compute_first(const Pass& pass, const Batch& batch) {
+  struct Notes final : BackwardNotes {
+    explicit Notes(DeviceClock& watch) : clock(watch) {}
+    void layer_begins(int layer) override { clock.backward_layer_begins(layer); }
+    DeviceClock& clock;
+  } notes(clock_);
+  constexpr bool kAdds = true;
+  RONDO_TRY(parts_.model.forward(batch, pass, loss_.data()));
+  RONDO_TRY(parts_.model.backward(batch, pass, 1, kAdds, notes));
+  RONDO_TRY(parts_.device.wait());
+  RONDO_TRY(parts_.host.barrier());
+  notes.tell(ddp_);
+  return {};
 }
 
 template <class T>

@@ -77,6 +77,7 @@ class DeviceStep : private BackwardListener {
   Status quiet_pass(const Pass& pass, const Batch& batch);
   Status last_pass(const Pass& pass, const Batch& batch);
   Status compute(const Pass& pass, const Batch& batch);
+  Status compute_first(const Pass& pass, const Batch& batch);
   Status update();
   Result<Device::Event> leave_results(uint64_t number);
   Status await_event(Device::Event event);
@@ -95,6 +96,7 @@ class DeviceStep : private BackwardListener {
   Device::Event settled_ = nullptr;
   std::optional<StepUnderWay> enqueued_;  // the last step, if it is not reported
   bool stops_ = false;                    // some rank was to stop, in a reported step
+  bool has_computed_ = false;             // a last pass, with all its products
   int64_t data_wait_ns_ = 0;
 };
 

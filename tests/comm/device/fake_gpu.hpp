@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -38,6 +39,13 @@ class FakeGpu final : public transport::test::FakeCuda {
   /// Whether launches of these are refused unless the thread's device has loaded the kernel.
   std::atomic<bool> must_be_loaded{false};
   std::atomic<bool> can_capture_others{true};
+  /// Whether the first use of a product by a library must find no rank ahead of the others.
+  std::atomic<bool> first_products_wait{false};
+  /// Whether some rank has launched a kernel of the engine's that another one has not.
+  bool is_a_rank_ahead(size_t ranks) const {
+    return std::any_of(launched_.begin(), launched_.begin() + static_cast<ptrdiff_t>(ranks),
+                       [&](const auto& each) { return each != launched_[0]; });
+  }
   /// Something that the stream does, in its turn: a library's work.
   void enqueue(Stream stream, Task task) { submit(stream, std::move(task)); }
 
@@ -370,6 +378,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
+    if (links.shape.ranks > 0) ++launched_[links.rank];
     submit(launch.stream, [this, links, group, only_ll, blocks = launch.blocks] {
       const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
       ++(is_empty ? empty_launches : launches);
@@ -447,6 +456,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     return loaded_.count({current(), kernel}) > 0;
   }
 
+  std::array<std::atomic<int>, engine::kMaxDeviceRanks> launched_{};  // by rank
   static constexpr char kKernel = 0, kLlKernel = 0;
   static int& capture_mode() {
     thread_local int mode = 0;  // global

@@ -2,6 +2,8 @@
 // when it is launched; all else when the stream gets there.
 #include "tests/trainer/cuda/stand_in.hpp"
 
+#include <array>
+#include <set>
 #include <vector>
 
 #include "tests/trainer/cuda/walk.hpp"
@@ -82,6 +84,13 @@ class Products final : public DeviceProducts {
   void multiply(DataType type, const DeviceProduct& product) override {
     auto* const gpu = dynamic_cast<FakeGpu*>(&device_.cuda());
     if (!device_.status().ok()) return;
+    const bool is_first =
+        known_.insert({product.m, product.n, product.k, product.a.transposed, product.b.transposed})
+            .second;
+    if (is_first && gpu->first_products_wait && gpu->is_a_rank_ahead(2)) {
+      device_.note({Code::kSystem, "a library loads code while a rank's collective waits"});
+      return;
+    }
     gpu->enqueue(device_.stream(), [type, product] {
       for (size_t i = 0; i < product.count; ++i) {
         type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product, i)
@@ -93,6 +102,7 @@ class Products final : public DeviceProducts {
 
  private:
   Device& device_;
+  std::set<std::array<size_t, 5>> known_;
 };
 
 }  // namespace

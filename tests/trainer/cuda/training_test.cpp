@@ -28,6 +28,15 @@ TEST_CASE("on GPUs models learn what they learn on the host", "[again]") {
   }
 }
 
+// A library loads a product's code at its first launch, and waits for what runs on the GPU.
+TEST_CASE("on GPUs no collective waits for another rank before all have multiplied once") {
+  const Workplace place;
+  const auto gpu = cuda::testing::make_gpu();
+  gpu->first_products_wait = true;
+  const Words many = {"--data", place.data(), "--steps", "2", "--bucket-cap-mb", "0.01"};
+  on_gpus(gpu, place, kGpt + many, 2);
+}
+
 TEST_CASE("on GPUs: dropout, left out blocks, accumulation, unequal ends") {
   const Workplace place;
   const Words words = kGpt + Words{"--data", place.tiny_data(), "--epochs", "2",       "--dropout",
