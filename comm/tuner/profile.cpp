@@ -75,22 +75,22 @@ LinkProfile taking_turns(LinkProfile wire) {
 }
 
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
-  // A few blocks per rank: some 400 GB/s through slots; between GPUs about the bandwidth of their
-  // links.
+  // A few blocks per rank. One GPU: what an H200 took (bench/results); between GPUs estimates: about
+  // the bandwidth of their links, and the engine's own time for a hop, which is most of it.
   struct Way {
     double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
   };
-  constexpr Way kWays[] = {{0.8, 1.2e-6, 0.6e-6, 1e-6},  // one GPU
-                           {1.5, 2.5e-6, 1.5e-6, 2e-6},  // NVLink
-                           {2.5, 20e-6, 40e-6, 40e-6},   // peer access
-                           {4, 40e-6, 0.6e-6, 1e-6}};    // host memory: own buffers are near; slots
+  constexpr Way kWays[] = {{3.5, 5e-6, 1.4e-6, 1.4e-6},  // one GPU
+                           {4.2, 5e-6, 1.5e-6, 2e-6},    // NVLink
+                           {5.2, 20e-6, 40e-6, 40e-6},   // peer access
+                           {6.7, 40e-6, 0.6e-6, 1e-6}};  // host memory: own buffers are near; slots
                                                          // cross PCI Express twice
   const Way& way = kWays[static_cast<size_t>(slowest)];
   LinkProfile profile = shared_memory_profile();
   profile.name = "GPUs, " + std::string(name(slowest));
   profile.overhead_us = 4;  // a launch
   profile.alpha_us = way.alpha_us;
-  profile.peer_us = 0.1;
+  profile.peer_us = 0.4;
   profile.slot_us_per_byte = way.slot_us_per_byte;
   profile.memory_cached_us_per_byte = way.memory_cached_us_per_byte;
   profile.memory_us_per_byte = way.memory_us_per_byte;

@@ -427,6 +427,7 @@ TEST_CASE("Threads of one process register, too, and GPUs without access to each
 }
 
 TEST_CASE("Whichever call of CUDA fails while memory is registered, all ranks learn of it") {
+  constexpr int kMany = 200'000;  // so many that the choice is a direct algorithm
   int calls = 0;
   for (int fail_at = -1; fail_at < calls || fail_at < 0; ++fail_at) {
     const auto gpu = make_gpu();
@@ -446,11 +447,11 @@ TEST_CASE("Whichever call of CUDA fails while memory is registered, all ranks le
       told = !statuses[0].ok();
       const auto data = [&](int rank) { return reinterpret_cast<int32_t*>(slabs.begin(rank)); };
       for (int rank = 0; rank < 2; ++rank) {
-        std::fill_n(data(rank), 10000, rank + 1);
+        std::fill_n(data(rank), kMany, rank + 1);
       }
       for (int rank = 0; rank < 2; ++rank) {
         told = !world[rank]
-                    .all_reduce(data(rank), data(rank), 10000, DataType::kInt32, ReduceOp::kSum,
+                    .all_reduce(data(rank), data(rank), kMany, DataType::kInt32, ReduceOp::kSum,
                                 world.on_stream(rank))
                     .ok() ||
                told;
@@ -458,7 +459,7 @@ TEST_CASE("Whichever call of CUDA fails while memory is registered, all ranks le
       world.synchronize();
       for (int rank = 0; rank < 2; ++rank) {
         told = told || !world[rank].status().ok();
-        for (int i = 0; i < 10000; ++i) right = right && data(rank)[i] == 3;
+        for (int i = 0; i < kMany; ++i) right = right && data(rank)[i] == 3;
       }
       for (int rank = 0; rank < 2; ++rank) {
         (void)world[rank].unregister_memory(slabs.begin(rank));
