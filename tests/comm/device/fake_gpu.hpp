@@ -7,9 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +19,7 @@
 
 #include "comm/device/backend.hpp"
 #include "tests/comm/device/fake_graph.hpp"
+#include "tests/comm/device/fake_stream.hpp"
 #include "tests/comm/device/host_blocks.hpp"
 #include "tests/harness/sanitized.hpp"
 #include "tests/transport/fake_cuda.hpp"
@@ -409,24 +408,8 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
 
  private:
-  struct Queue {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<Task> tasks;
-    bool busy = false, ends = false;
-    std::atomic<bool> held{false}, waits_for_event{false};
-    std::atomic<uint64_t> capture{0};  // into which captures_ it goes; 0: none
-    uint64_t identity = 0;
-    std::thread worker;
-  };
-  struct EventState {
-    uint64_t recorded = 0, happened = 0;
-    uint64_t captured = 0;  // the capture in which it was last recorded, instead
-    FakeCapture::Ends captured_after;
-    bool timed = false;
-    std::chrono::steady_clock::time_point at{};  // the last time that it happened
-  };
-
+  using Queue = FakeQueue;
+  using EventState = FakeEvent;
   // Sees what a rank touches.
   struct WatchedBlock : engine::test::HostBlock {
     FakeGpu& gpu;
