@@ -385,6 +385,7 @@ template <class E, class Op>
 /// One source: a byte copy, which preserves a NaN's bits.
 [[gnu::noinline]] RONDO_DEVICE inline void copy(const Move& move, size_t element_bytes,
                                                 const Share& share) {
+  if (move.destination_count == 1 && move.destinations[0] == move.sources[0]) return;
   Move bytes = move;
   bytes.count *= element_bytes;
   const Partition p = cut(bytes, 1);
