@@ -20,4 +20,8 @@ template __global__ void one<DeviceE4M3, Sum>(const __grid_constant__ Move);
 template __global__ void one<Native<int32_t>, ScaledSum>(const __grid_constant__ Move);
 template __global__ void one<Native<uint8_t>, BitXor>(const __grid_constant__ Move);
 
+__global__ void __launch_bounds__(kThreads, 1) copies(const __grid_constant__ Move move) {
+  copy(move, 4, {.thread = threadIdx.x, .threads = blockDim.x});
+}
+
 }  // namespace rondo::kernels::cuda

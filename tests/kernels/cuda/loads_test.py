@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What nvcc makes of the folds of kernels/cuda/move.hpp, by the machine code of folds.cu for sm_90: that nothing is spilled, and that
 the next source is loaded while one is folded. A 128-bit load under a predicate is one that the compiler has merged with the buffer's
-earlier contents: it is issued only after the previous source has arrived. That two small floats are converted by one
-instruction, and that a maximum is one. Needs nvcc, and cuobjdump for all but the spills.
+earlier contents: it is issued only after the previous source has arrived. That no step's vectors lie in local memory, that two small
+floats are converted by one instruction, and that a maximum is one. Needs nvcc, and cuobjdump for what is not in ptxas's report.
     loads_test.py SOURCE NVCC FLAGS..."""
 import os
 import pathlib
@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
+MOST_FRAME_BYTES = 127
 SOURCE, NVCC, FLAGS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
 FOLDS = SOURCE / "tests/kernels/cuda/folds.cu"
 WIDE_LOAD = re.compile(r"\bLDG?\.E\.(?:\w+\.)*128\b")
@@ -38,6 +39,10 @@ def main():
             sys.exit(f"nvcc reports on {len(spills) // 2} functions; {FOLDS.name} has {folds} kernels:\n{report}")
         if any(spills):
             sys.exit(f"registers are spilled:\n{report}")
+        # What a function keeps in local memory by its nature is smaller than a step's vectors, which belong into registers.
+        frames = [int(bytes) for bytes in re.findall(r"(\d+) bytes stack frame", report)]
+        if max(frames) > MOST_FRAME_BYTES:
+            sys.exit(f"a function keeps {max(frames)} bytes in local memory, {MOST_FRAME_BYTES} at most:\n{report}")
         tool = shutil.which("cuobjdump", path=f"{os.environ.get('PATH', '')}:{NVCC.parent}")
         if tool is None:
             print(f"{folds} folds spill nothing. Skipped: their loads, because cuobjdump is neither in PATH nor beside nvcc")
