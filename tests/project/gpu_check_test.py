@@ -36,6 +36,7 @@ json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift;
 TOOLS = {
     "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
                   'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
+    "nvidia-cuda-mps-control": 'behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$([ "$1" = -d ] || cat)"',
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Where libraries are; empty: the program has none.
@@ -345,6 +346,18 @@ class GpuCheck(unittest.TestCase):
         self.check()
         self.assertIn("--graph 20", self.stage("perf-8-threads")["command"])
         self.assertNotIn("--graph", self.stage("perf-2-processes")["command"])  # it would take time slices for each operation
+
+    def test_processes_share_the_gpu_by_mps_where_they_can(self):
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertRegex(self.stage("perf-2-processes")["command"], "^env CUDA_MPS_PIPE_DIRECTORY=mps CUDA_MPS_LOG_DIRECTORY=mps .*/rondo-perf all_reduce")
+        calls = [line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("mps ")]
+        self.assertEqual([re.sub(r" /\S*/mps", "", call).split() for call in calls], [["mps", "-d"], ["mps", "quit"]])
+        self.assertNotIn("MPS", self.stage("perf-2-processes-all_gather")["command"])
+
+    def test_without_mps_they_take_turns(self):
+        self.assertEqual(self.check(mps="fails"), 0, self.output)
+        self.assertEqual((self.stage("mps")["state"], self.stage("mps")["reason"]), ("skipped", "nvidia-cuda-mps-control -d failed"))
+        self.assertNotIn("MPS", self.stage("perf-2-processes")["command"])
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
         self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
