@@ -82,8 +82,12 @@ inline void walk(World& world, const std::vector<std::vector<Launch>>& launches,
           HostBlock block{*memory, t, block_threads};
           for (const std::vector<Launch>& launch : launches) {
             if (channel >= launch[rank].channels) continue;
-            DeviceEngine<HostBlock, HostAccess>(links, launch[rank].operation, channel, block)
-                .run();
+            const DeviceOperation& operation = launch[rank].operation;
+            if (operation.protocol == Protocol::kLl && operation.staged == nullptr) {
+              DeviceEngine<HostBlock, HostAccess, true>(links, operation, channel, block).run();
+            } else {
+              DeviceEngine<HostBlock, HostAccess>(links, operation, channel, block).run();
+            }
           }
         });
       }
