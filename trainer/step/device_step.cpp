@@ -68,7 +68,7 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
     parts_.weights.replayed();
     clock_.replayed();
   } else {
-    RONDO_TRY(last_pass(pass, batch));
+    RONDO_TRY(last_pass(pass, batch, all.loss_terms));
   }
   const bool stops = parts_.stop.load();
   parts_.samples.mark_done();
@@ -99,13 +99,14 @@ Result<Batch> DeviceStep<T>::read() {
 /// only its size.
 template <class T>
 Result<bool> DeviceStep<T>::replays(const DdpStep& all, const Pass& pass, const Batch& batch) {
-  return graphs_.replays(all, {.prepare = [&]() -> Status {
-                                 parts_.model.take(batch, pass);
-                                 clock_.pause();
-                                 return settle();
-                               },
-                               .quiet_pass = [&] { return quiet_pass(pass, batch); },
-                               .last_pass = [&] { return last_pass(pass, batch); }});
+  return graphs_.replays(all,
+                         {.prepare = [&]() -> Status {
+                            parts_.model.take(batch, pass);
+                            clock_.pause();
+                            return settle();
+                          },
+                          .quiet_pass = [&] { return quiet_pass(pass, batch); },
+                          .last_pass = [&] { return last_pass(pass, batch, all.loss_terms); }});
 }
 
 /// All micro-batches but the last only add to the gradients.
@@ -116,13 +117,13 @@ Status DeviceStep<T>::quiet_pass(const Pass& pass, const Batch& batch) {
 }
 
 /// The last micro-batch, and what follows. Each bucket of gradients travels as soon as the stream has
-/// passed it.
+/// passed it, but in the first step of so many terms, of all ranks: other sizes are other products.
 template <class T>
-Status DeviceStep<T>::last_pass(const Pass& pass, const Batch& batch) {
-  if (std::exchange(has_computed_, true)) {
-    RONDO_TRY(compute(pass, batch));
-  } else {
+Status DeviceStep<T>::last_pass(const Pass& pass, const Batch& batch, uint64_t terms) {
+  if (computed_.insert(terms).second) {
     RONDO_TRY(compute_first(pass, batch));
+  } else {
+    RONDO_TRY(compute(pass, batch));
   }
   clock_.backward_ends();
   return update();

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "trainer/base/device.hpp"
@@ -75,7 +76,7 @@ class DeviceStep : private BackwardListener {
   Result<Batch> read();
   Result<bool> replays(const DdpStep& all, const Pass& pass, const Batch& batch);
   Status quiet_pass(const Pass& pass, const Batch& batch);
-  Status last_pass(const Pass& pass, const Batch& batch);
+  Status last_pass(const Pass& pass, const Batch& batch, uint64_t terms);
   Status compute(const Pass& pass, const Batch& batch);
   Status compute_first(const Pass& pass, const Batch& batch);
   Status update();
@@ -96,7 +97,7 @@ class DeviceStep : private BackwardListener {
   Device::Event settled_ = nullptr;
   std::optional<StepUnderWay> enqueued_;  // the last step, if it is not reported
   bool stops_ = false;                    // some rank was to stop, in a reported step
-  bool has_computed_ = false;             // a last pass, with all its products
+  std::set<uint64_t> computed_;           // the terms of steps whose products have been computed
   int64_t data_wait_ns_ = 0;
 };
 

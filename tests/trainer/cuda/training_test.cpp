@@ -35,6 +35,31 @@ TEST_CASE("on GPUs no collective waits for another rank before all have multipli
   gpu->first_products_wait = true;
   const Words many = {"--data", place.data(), "--steps", "2", "--bucket-cap-mb", "0.01"};
   on_gpus(gpu, place, kGpt + many, 2);
+  // An epoch's last batches are smaller.
+  const auto again = cuda::testing::make_gpu();
+  again->first_products_wait = true;
+  const Words ragged = {"--model",
+                        "gpt",
+                        "--no-split-tied",
+                        "--layers",
+                        "2",
+                        "--width",
+                        "32",
+                        "--heads",
+                        "2",
+                        "--context",
+                        "8",
+                        "--batch",
+                        "3",
+                        "--workers",
+                        "0",
+                        "--data",
+                        place.tiny_data(),
+                        "--epochs",
+                        "2",
+                        "--bucket-cap-mb",
+                        "0.01"};
+  on_gpus(again, place, ragged, 2);
 }
 
 TEST_CASE("on GPUs: dropout, left out blocks, accumulation, unequal ends") {
