@@ -4,7 +4,7 @@
 // parameters, which device_block.hpp describes.
 //
 // Two protocols. Simple, NCCL's word: slots with counters. LL, for little data: lines with flags,
-// no counters and no fences (try_move_by_ll()).
+// no counters and no fences (ll_walk.hpp).
 //
 // All threads of a block call everything together and get the same answers. An operand is looked
 // after by one thread, so that peers are waited for side by side; counters are advanced by it
@@ -112,7 +112,7 @@ class DeviceEngine : LlWalk<Block, Access> {
   }
 
  private:
-  /// And from one buffer to another.
+  /// Through slots, or from one buffer to another.
   RONDO_DEVICE Progress try_move_by_slots(const SliceMove& move) {
     if (move.operands[0].place == schedule::OperandKind::kIdentity) return fill(move);
     const Progress found = agree(locate(move));

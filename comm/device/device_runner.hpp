@@ -171,7 +171,7 @@ class DeviceRunner {
   /// they must.
   Result<ForPeers> are_for_peers(const engine::Operation& operation);
   Status explain_slots(const engine::Prepared& prepared);
-  /// What no other stream has, nor any other within this capture; 0: none.
+  /// What no other stream has, or none else within this capture (0: it is not captured).
   Result<uint64_t> identify(Stream stream, uint64_t capture) const;
   /// Makes the stream wait for this rank's last operation on any stream; graphs are ordered
   /// separately.

@@ -4,7 +4,7 @@
 // of the bytes are flags, which costs small messages nothing.
 //
 // This file: what a line is, and a thread's share of writing and reading many. When an area may be
-// written again is the engine's business (device_engine.hpp).
+// written again is the engine's business (ll_walk.hpp).
 #pragma once
 
 #include <bit>
@@ -66,7 +66,7 @@ RONDO_DEVICE inline uint64_t ll_data(const std::byte* from, size_t bytes, size_t
 }
 
 /// Writes this thread's share of `bytes` as lines to every target(peer), peer < peers, that is not
-/// null. Access: device_engine.hpp.
+/// null. Access: device_block.hpp.
 template <class Access, class Target>
 RONDO_DEVICE void ll_write(const std::byte* from, size_t bytes, uint32_t flag, uint32_t peers,
                            const kernels::cuda::Share& share, const Target& target) {

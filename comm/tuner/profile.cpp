@@ -75,8 +75,9 @@ LinkProfile taking_turns(LinkProfile wire) {
 }
 
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
-  // A few blocks per rank. One GPU: what an H200 took (bench/results); between GPUs estimates: about
-  // the bandwidth of their links, and the engine's own time for a hop, which is most of it.
+  // A few blocks per rank. One GPU: what LL and two-shot-direct took on an H200, 8 KiB to 8 MiB
+  // (bench/results); slots are estimated. Between GPUs estimates: about the bandwidth of their links,
+  // and the engine's own time for a hop, which is most of it.
   struct Way {
     double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
   };
@@ -88,7 +89,7 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
   const Way& way = kWays[static_cast<size_t>(slowest)];
   LinkProfile profile = shared_memory_profile();
   profile.name = "GPUs, " + std::string(name(slowest));
-  profile.overhead_us = 4;  // a launch
+  profile.overhead_us = 4;  // a launch, the walk's beginning and end
   profile.alpha_us = way.alpha_us;
   profile.peer_us = 0.4;
   profile.slot_us_per_byte = way.slot_us_per_byte;

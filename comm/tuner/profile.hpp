@@ -115,8 +115,8 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
 /// waits for a turn when its message is there: for each one that it waits for.
 LinkProfile taking_turns(LinkProfile wire);
 
-/// For ranks on GPUs; `slowest` is the slowest path between two of them. Measured on one GPU (an
-/// H200); between GPUs estimates from data sheets.
+/// For ranks on GPUs; `slowest` is the slowest path between two of them. On one GPU what an
+/// H200 took, but for slots; between GPUs estimates from data sheets.
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest);
 
 /// `profile` with slots small enough that the FIFOs of a communicator with one link to every peer
