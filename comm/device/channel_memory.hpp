@@ -11,8 +11,8 @@
 
 namespace rondo::engine {
 
-/// Where number `number` lies among `depth` that take turns. A division by a number that only the
-/// host knows takes a GPU half a microsecond; usual depths are powers of two.
+/// Where number `number` lies among `depth` that take turns. A GPU divides 64-bit numbers by some
+/// hundred instructions; usual depths are powers of two.
 RONDO_DEVICE inline uint64_t place_in(uint64_t number, uint32_t depth) {
   return (depth & (depth - 1)) == 0 ? number & (depth - 1) : number % depth;
 }

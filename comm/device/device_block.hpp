@@ -29,7 +29,7 @@ struct Finding {
 /// The data that a block's threads share.
 struct BlockShared {
   static constexpr size_t kStageBytes = 16 << 10;
-  static constexpr size_t kProgramBytes = 4 << 10;  // most of 16 ranks
+  static constexpr size_t kProgramBytes = 4 << 10;  // an estimate: most of 16 ranks
 
   std::byte* operands[2 * (kMaxDeviceRanks + 1)];  // sources, then destinations
   double factors[kMaxDeviceRanks + 1];

@@ -153,7 +153,7 @@ void DeviceClock::measure(const Marks& step) {
   optimizer_ms_.add(to_ms(updated_ns));
   UnderWay transfers(std::move(waits));
   for (const DdpBucketTimes& bucket : reductions_) transfers.add(bucket.work);
-  for (size_t b = gathers_.size(); b-- > 0;) transfers.add(gathers_[b]);  // the last goes first
+  for (size_t b = gathers_.size(); b-- > 0;) transfers.add(gathers_[b]);  // in reverse order
   exposed_ns_ = transfers.exposed_ns();
   hidden_ns_ = transfers.ns() - exposed_ns_;
 }
