@@ -54,6 +54,7 @@ Result<double> DeviceControl<T>::compute() {
                   .step = 0,
                   .loss_factors = parts_.weights.loss_factors(),
                   .taken = true};
+  parts_.keep_together(measured_ == 1);
   for (uint64_t micro = 0; micro < o.accum; ++micro) {
     parts_.model.take(batch_, pass);
     RONDO_TRY(parts_.model.forward(batch_, pass, loss_.data()));

@@ -48,6 +48,9 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
                   .listener = &parts_.forward,
                   .loss_factors = parts_.weights.loss_factors(),
                   .taken = true};
+  // Of so many terms, of all ranks: other sizes are other products.
+  const bool is_first = computed_.insert(all.loss_terms).second;
+  parts_.keep_together(is_first);
   const bool replays = RONDO_TRY(this->replays(all, pass, batch));
   clock_.step_begins(number);
   parts_.weights.begin_step(rate, {.own = mine.loss_terms, .all = all.loss_terms});
@@ -68,7 +71,7 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
     parts_.weights.replayed();
     clock_.replayed();
   } else {
-    RONDO_TRY(last_pass(pass, batch, all.loss_terms));
+    RONDO_TRY(last_pass(pass, batch, is_first));
   }
   const bool stops = parts_.stop.load();
   parts_.samples.mark_done();
@@ -99,14 +102,13 @@ Result<Batch> DeviceStep<T>::read() {
 /// only its size.
 template <class T>
 Result<bool> DeviceStep<T>::replays(const DdpStep& all, const Pass& pass, const Batch& batch) {
-  return graphs_.replays(all,
-                         {.prepare = [&]() -> Status {
-                            parts_.model.take(batch, pass);
-                            clock_.pause();
-                            return settle();
-                          },
-                          .quiet_pass = [&] { return quiet_pass(pass, batch); },
-                          .last_pass = [&] { return last_pass(pass, batch, all.loss_terms); }});
+  return graphs_.replays(all, {.prepare = [&]() -> Status {
+                                 parts_.model.take(batch, pass);
+                                 clock_.pause();
+                                 return settle();
+                               },
+                               .quiet_pass = [&] { return quiet_pass(pass, batch); },
+                               .last_pass = [&] { return last_pass(pass, batch, false); }});
 }
 
 /// All micro-batches but the last only add to the gradients.
@@ -117,10 +119,10 @@ Status DeviceStep<T>::quiet_pass(const Pass& pass, const Batch& batch) {
 }
 
 /// The last micro-batch, and what follows. Each bucket of gradients travels as soon as the stream has
-/// passed it, but in the first step of so many terms, of all ranks: other sizes are other products.
+/// passed it, but in the first step of its size.
 template <class T>
-Status DeviceStep<T>::last_pass(const Pass& pass, const Batch& batch, uint64_t terms) {
-  if (computed_.insert(terms).second) {
+Status DeviceStep<T>::last_pass(const Pass& pass, const Batch& batch, bool is_first) {
+  if (is_first) {
     RONDO_TRY(compute_first(pass, batch));
   } else {
     RONDO_TRY(compute(pass, batch));

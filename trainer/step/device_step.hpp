@@ -13,6 +13,7 @@
 #include "trainer/cli/options.hpp"
 #include "trainer/models/model.hpp"
 #include "trainer/optim/cuda/device_weights.hpp"
+#include "trainer/step/batch_norm_sums.hpp"
 #include "trainer/step/device_clock.hpp"
 #include "trainer/step/samples.hpp"
 #include "trainer/step/step.hpp"
@@ -33,13 +34,17 @@ struct DeviceStepParts {
   RankSamples& samples;
   const std::atomic<bool>& stop;  // set by whoever wants the run to end
   DeviceClock& clock;
-  ForwardListener& forward;  // of the steps, on the way to the clock
-  Communicator* statistics;  // of synchronized batch norm, or null
+  ForwardListener& forward;   // of the steps, on the way to the clock
+  BatchNormSums* statistics;  // of synchronized batch norm, or null
 
   /// For Device::watch().
   Status ranks_are_well() const {
     RONDO_TRY(communicator.status());
     return statistics != nullptr ? statistics->status() : Status();
+  }
+  /// See BatchNormSums::keep_together().
+  void keep_together(bool together) const {
+    if (statistics != nullptr) statistics->keep_together(together);
   }
 };
 
@@ -76,7 +81,7 @@ class DeviceStep : private BackwardListener {
   Result<Batch> read();
   Result<bool> replays(const DdpStep& all, const Pass& pass, const Batch& batch);
   Status quiet_pass(const Pass& pass, const Batch& batch);
-  Status last_pass(const Pass& pass, const Batch& batch, uint64_t terms);
+  Status last_pass(const Pass& pass, const Batch& batch, bool is_first);
   Status compute(const Pass& pass, const Batch& batch);
   Status compute_first(const Pass& pass, const Batch& batch);
   Status update();

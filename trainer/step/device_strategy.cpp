@@ -43,7 +43,9 @@ class TrainerOf final : public DeviceTrainer {
   Status open(const SampleShape& shape) try {
     load_kernels(*device_);  // while no rank's kernel can wait for this one's
     RONDO_TRY(device_->status());
-    if (options_.sync_batch_norm) statistics_ = RONDO_TRY(communicator_.duplicate());
+    if (options_.sync_batch_norm) {
+      statistics_ = RONDO_TRY(BatchNormSums::open(*device_, communicator_, host_));
+    }
     inner_ = RONDO_TRY(make_model_on<T>(*device_, options_, shape, sum_over_ranks()));
     model_.emplace(*device_, *inner_);
     weights_.emplace(RONDO_TRY(DeviceWeights<T>::create({.device = *device_,
@@ -82,12 +84,7 @@ class TrainerOf final : public DeviceTrainer {
 
   SumOverRanks sum_over_ranks() {
     if (!statistics_) return nullptr;
-    return [this](double* values, size_t count) {
-      CallOptions call;
-      call.stream = device_->stream();
-      return statistics_->all_reduce(values, values, count, DataType::kFloat64, ReduceOp::kSum,
-                                     call);
-    };
+    return [this](double* values, size_t count) { return statistics_->sum(values, count); };
   }
 
   Status train_until_end(Run<float>& run) try {
@@ -190,7 +187,7 @@ class TrainerOf final : public DeviceTrainer {
   const std::unique_ptr<Device> device_;  // outlives what is on it
   Communicator& communicator_;
   Communicator& host_;
-  std::optional<Communicator> statistics_;  // of synchronized batch norm
+  std::optional<BatchNormSums> statistics_;  // of synchronized batch norm
   std::unique_ptr<Model<T>> inner_;
   std::optional<DeviceModel<T>> model_;
   std::optional<DeviceWeights<T>> weights_;

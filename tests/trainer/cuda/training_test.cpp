@@ -62,6 +62,22 @@ TEST_CASE("on GPUs no collective waits for another rank before all have multipli
   on_gpus(again, place, ragged, 2);
 }
 
+// Synchronized batch norm has ranks wait for each other between products.
+TEST_CASE("on GPUs no sum of batch norm waits for another rank before all have multiplied once") {
+  const Workplace place;
+  const std::string images = place.file("images");
+  std::filesystem::create_directory(images);
+  write_images(images, 10);
+  const Words words =
+      kCnn + Words{"--data", images, "--epochs", "2", "--workers", "0", "--sync-batch-norm"};
+  for (const Words& how : {Words{}, Words{"--accum", "2"}, Words{"--control-steps", "1"}}) {
+    const auto gpu = cuda::testing::make_gpu();
+    gpu->first_products_wait = true;
+    const Words all = words + how;
+    require_same_losses(on_gpus(gpu, place, all, 2), on_host(place, all, 2), 1e-4);
+  }
+}
+
 TEST_CASE("on GPUs: dropout, left out blocks, accumulation, unequal ends") {
   const Workplace place;
   const Words words = kGpt + Words{"--data", place.tiny_data(), "--epochs", "2",       "--dropout",
