@@ -58,6 +58,30 @@ TEST_CASE("Blocks of several threads do the same") {
   }
 }
 
+TEST_CASE("A program that does not fit into a block's memory is walked where it is") {
+  constexpr uint32_t kRanks = 32;
+  schedule::Limits limits = kLimits;
+  limits.channels = 1;
+  World world(shape_of(kRanks, limits));
+  std::vector<Call> calls;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot}) {
+    calls.push_back(call_of({.collective = Collective::kAllReduce,
+                             .algorithm = algorithm,
+                             .ranks = kRanks,
+                             .count = 700},
+                            limits));
+    const schedule::Program& program = calls.back().operation.programs[0];
+    CHECK(program.instructions.size() * sizeof(schedule::Instruction) +
+              program.operands.size() * sizeof(schedule::Location) >
+          BlockShared::kProgramBytes);
+  }
+  walk(world, calls, all_ranks(kRanks), 1);
+  CHECK(all_well(world));
+  for (Call& call : calls) {
+    for (uint32_t r = 0; r < kRanks; ++r) CHECK(call.expectation().right(r, call.out(r)));
+  }
+}
+
 TEST_CASE("A scaled sum multiplies every rank's input by that rank's factor, however it is read") {
   for (const uint32_t ranks : {1u, 2u, 3u, 5u}) {
     World world(shape_of(ranks));
