@@ -28,29 +28,48 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
                v = noise(kCount, 4);
   Values squares = v;
   for (double& square : squares) square = std::abs(square);
-  const auto adamw = [&](auto type, double scale, bool decays) {
+  const size_t first = 3 * cuda::DecayMap::kUnit + 5;  // as where a rank's share begins
+  std::vector<uint8_t> units(cuda::ceil_div(first + kCount, cuda::DecayMap::kUnit));
+  for (size_t u = 0; u < units.size(); ++u) units[u] = u % 3 == 0 || u % 5 == 0;
+  const cuda::DecayMap decay{.units = units.data(), .first = first};
+  /// Where parameters decay those of `decayed`, else of `plain`.
+  const auto by_decay = [&](const Values& decayed, Values plain) {
+    for (size_t i = 0; i < kCount; ++i) {
+      if (units[(first + i) / 16] != 0) plain[i] = decayed[i];
+    }
+    return plain;
+  };
+  const auto adamw = [&](auto type, double scale) {
     using T = decltype(type);
     using W = cuda::Wide<T>;
-    const simd::AdamWFactors<double> factors{.keep = decays ? 0.99 : 1,
-                                             .first_weight = 0.1,
-                                             .second_keep = 0.999,
-                                             .second_weight = 0.001,
-                                             .second_correction_root = 0.5,
-                                             .epsilon = 1e-8,
-                                             .step_size = 0.02};
-    Values gradients = wide(as<T>(g)), mean = m, square = squares, parameters = p;
-    for (double& gradient : gradients) gradient *= scale;
-    simd::flat_kernels<double>().adamw(factors, kCount, gradients.data(), mean.data(),
-                                       square.data(), parameters.data());
+    simd::AdamWFactors<double> factors{.keep = 0.99,
+                                       .first_weight = 0.1,
+                                       .second_keep = 0.999,
+                                       .second_weight = 0.001,
+                                       .second_correction_root = 0.5,
+                                       .epsilon = 1e-8,
+                                       .step_size = 0.02};
+    Values mean, square;
+    const auto update = [&] {
+      Values gradients = wide(as<T>(g)), parameters = p;
+      mean = m, square = squares;
+      for (double& gradient : gradients) gradient *= scale;
+      simd::flat_kernels<double>().adamw(factors, kCount, gradients.data(), mean.data(),
+                                         square.data(), parameters.data());
+      return parameters;
+    };
+    const Values decayed = update();
+    const double keep = std::exchange(factors.keep, 1);
+    const Values parameters = by_decay(decayed, update());
     std::vector<T> device_gradients = as<T>(g), device_parameters(kCount);
     std::vector<W> device_mean = as<W>(m), device_square = as<W>(squares), masters = as<W>(p);
     const cuda::UpdateFactors<W> of_step{
         .coefficient = W(scale),
         .rate = W(NAN),
-        .keep = W(decays ? factors.keep : NAN),
+        .keep = W(keep),
         .second_correction_root = W(factors.second_correction_root),
         .step_size = W(factors.step_size)};
-    walk(cuda::AdamWKernel<T>{&of_step, decays, W(factors.first_weight), W(factors.second_keep),
+    walk(cuda::AdamWKernel<T>{&of_step, decay, W(factors.first_weight), W(factors.second_keep),
                               W(factors.second_weight), W(factors.epsilon), kCount,
                               device_gradients.data(), device_mean.data(), device_square.data(),
                               masters.data(), device_parameters.data()});
@@ -60,23 +79,34 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
     REQUIRE(wide(device_parameters) == wide(as<T>(wide(masters))));
     REQUIRE(wide(device_gradients) == Values(kCount, 0));
   };
-  adamw(double{}, 1, true);
-  adamw(float{}, 0.25, false);
-  adamw(cuda::BFloat16Bits{}, 0.25, true);
-  adamw(cuda::Float16Bits{}, 0.25, true);
+  adamw(double{}, 1);
+  adamw(float{}, 0.25);
+  adamw(cuda::BFloat16Bits{}, 0.25);
+  adamw(cuda::Float16Bits{}, 0.25);
 
-  const auto sgd = [&](auto type, double scale, double decay, bool with_velocity) {
+  const auto sgd = [&](auto type, double scale, double weight_decay, bool with_velocity) {
     using T = decltype(type);
     using W = cuda::Wide<T>;
-    const simd::SgdFactors<double> plain{.momentum = 0.9, .weight_decay = decay, .rate = 0.1};
-    Values gradients = wide(as<T>(g)), velocity = m, parameters = p;
-    for (double& gradient : gradients) gradient *= scale;
-    simd::flat_kernels<double>().sgd(plain, kCount, gradients.data(),
-                                     with_velocity ? velocity.data() : nullptr, parameters.data());
+    simd::SgdFactors<double> factors{.momentum = 0.9, .weight_decay = weight_decay, .rate = 0.1};
+    Values velocity;
+    const auto update = [&] {
+      Values gradients = wide(as<T>(g)), parameters = p;
+      velocity = m;
+      for (double& gradient : gradients) gradient *= scale;
+      simd::flat_kernels<double>().sgd(factors, kCount, gradients.data(),
+                                       with_velocity ? velocity.data() : nullptr,
+                                       parameters.data());
+      return parameters;
+    };
+    const Values decayed = update(), decayed_velocity = velocity;
+    factors.weight_decay = 0;
+    const Values parameters = by_decay(decayed, update());
+    velocity = by_decay(decayed_velocity, velocity);
     std::vector<T> device_gradients = as<T>(g), device_parameters(kCount);
     std::vector<W> device_velocity = as<W>(m), masters = as<W>(p);
-    const cuda::UpdateFactors<W> of_step{.coefficient = W(scale), .rate = W(plain.rate)};
-    walk(cuda::SgdKernel<T>{&of_step, W(plain.momentum), W(decay), kCount, device_gradients.data(),
+    const cuda::UpdateFactors<W> of_step{.coefficient = W(scale), .rate = W(factors.rate)};
+    walk(cuda::SgdKernel<T>{&of_step, decay, W(factors.momentum), W(weight_decay), kCount,
+                            device_gradients.data(),
                             with_velocity ? device_velocity.data() : nullptr, masters.data(),
                             device_parameters.data()});
     check_close(wide(masters), parameters, 8 * unit<W>());
@@ -85,10 +115,10 @@ TEST_CASE("cuda optimizers: SGD and AdamW as the host's; bfloat16 follows its ma
     REQUIRE(wide(device_gradients) == Values(kCount, 0));
   };
   for (const bool with_velocity : {false, true}) {
-    for (const double decay : {0.0, 0.1}) {
-      sgd(double{}, 1, decay, with_velocity);
-      sgd(float{}, 0.25, decay, with_velocity);
-      sgd(cuda::BFloat16Bits{}, 0.25, decay, with_velocity);
+    for (const double weight_decay : {0.0, 0.1}) {
+      sgd(double{}, 1, weight_decay, with_velocity);
+      sgd(float{}, 0.25, weight_decay, with_velocity);
+      sgd(cuda::BFloat16Bits{}, 0.25, weight_decay, with_velocity);
     }
   }
 }
@@ -185,16 +215,33 @@ TEST_CASE(
 
   std::vector<float> gradients = {NAN, 1}, mean = {1, 2}, square = {3, 4}, masters = {5, 6};
   std::vector<cuda::Float16Bits> halves = as<cuda::Float16Bits>({INFINITY, 1}), parameters(2);
-  walk(cuda::AdamWKernel<cuda::Float16Bits>{&state.factors, true, 0.1f, 0.9f, 0.1f, 1e-8f, 2,
-                                            halves.data(), mean.data(), square.data(),
-                                            masters.data(), parameters.data()});
+  const uint8_t decays = 1;
+  walk(cuda::AdamWKernel<cuda::Float16Bits>{&state.factors,
+                                            {&decays},
+                                            0.1f,
+                                            0.9f,
+                                            0.1f,
+                                            1e-8f,
+                                            2,
+                                            halves.data(),
+                                            mean.data(),
+                                            square.data(),
+                                            masters.data(),
+                                            parameters.data()});
   CHECK(mean == std::vector<float>{1, 2});
   CHECK(square == std::vector<float>{3, 4});
   CHECK(masters == std::vector<float>{5, 6});
   CHECK(wide(parameters) == Values{0, 0});
   CHECK(wide(halves) == Values{0, 0});
-  walk(cuda::SgdKernel<float>{&state.factors, 0.9f, 0.1f, 2, gradients.data(), mean.data(),
-                              masters.data(), masters.data()});
+  walk(cuda::SgdKernel<float>{&state.factors,
+                              {&decays},
+                              0.9f,
+                              0.1f,
+                              2,
+                              gradients.data(),
+                              mean.data(),
+                              masters.data(),
+                              masters.data()});
   CHECK(mean == std::vector<float>{1, 2});
   CHECK(masters == std::vector<float>{5, 6});
   CHECK(gradients == std::vector<float>{0, 0});

@@ -21,6 +21,13 @@ using cuda::testing::noise;
 
 namespace {
 
+/// For cuda::DecayMap.
+Buffer<uint8_t> decay_units(size_t count) {
+  Buffer<uint8_t> units(cuda::ceil_div(count, cuda::DecayMap::kUnit));
+  for (size_t u = 0; u < units.size(); ++u) units[u] = u % 3 == 0;
+  return units;
+}
+
 template <class T, int kN>
 void compare_rows() {
   constexpr size_t kRows = 300, kWidth = 264,
@@ -174,8 +181,9 @@ void compare_elements() {
       Buffer<uint64_t>{7, 8}, noise<T>(kCount, 1));
   compare(
       "SGD", 0,
-      [](auto& factors, auto& g, auto& velocity, auto& masters, auto& parameters) {
+      [](auto& factors, auto& units, auto& g, auto& velocity, auto& masters, auto& parameters) {
         return cuda::SgdKernel<T>{reinterpret_cast<const cuda::UpdateFactors<W>*>(factors.data()),
+                                  {.units = units.data()},
                                   W(0.9),
                                   W(0.1),
                                   kCount,
@@ -184,8 +192,8 @@ void compare_elements() {
                                   masters.data(),
                                   parameters.data()};
       },
-      Buffer<W>(sizeof(cuda::UpdateFactors<W>) / sizeof(W), W(0.5)), noise<T>(kCount, 1),
-      noise<W>(kCount, 2), noise<W>(kCount, 3), Buffer<T>(kCount));
+      Buffer<W>(sizeof(cuda::UpdateFactors<W>) / sizeof(W), W(0.5)), decay_units(kCount),
+      noise<T>(kCount, 1), noise<W>(kCount, 2), noise<W>(kCount, 3), Buffer<T>(kCount));
 }
 
 template <class T, int kSize>
@@ -278,10 +286,11 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
   constexpr size_t kCount = 100'000;
   compare(
       "AdamW", bound_of<float>(64),
-      [](auto& factors, auto& g, auto& mean, auto& square, auto& masters, auto& parameters) {
+      [](auto& factors, auto& units, auto& g, auto& mean, auto& square, auto& masters,
+         auto& parameters) {
         return cuda::AdamWKernel<BFloat16Bits>{
             reinterpret_cast<const cuda::UpdateFactors<float>*>(factors.data()),
-            true,
+            {.units = units.data()},
             0.1f,
             0.999f,
             0.001f,
@@ -293,7 +302,7 @@ TEST_CASE("layers on a GPU equal the same kernels on the host, and themselves bi
             masters.data(),
             parameters.data()};
       },
-      Buffer<float>(sizeof(cuda::UpdateFactors<float>) / sizeof(float), 0.5f),
+      Buffer<float>(sizeof(cuda::UpdateFactors<float>) / sizeof(float), 0.5f), decay_units(kCount),
       noise<BFloat16Bits>(kCount, 1), noise<float>(kCount, 2), Buffer<float>(kCount, 0.5f),
       noise<float>(kCount, 4), Buffer<BFloat16Bits>(kCount));
   compare(

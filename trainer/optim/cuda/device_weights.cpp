@@ -74,6 +74,7 @@ DeviceWeights<T>::DeviceWeights(const WeightParts& parts, DistributedDataParalle
     own_.push_back({.range = range, .begin = own});
     own += range.count();
   }
+  map_decays();
   if (kOwnMasters) masters_ = DeviceArray<float>(device_, own);
   for (size_t m = 0; m < moments_of(optimizer_); ++m) moments_.emplace_back(device_, own);
   if (examines()) {
@@ -90,6 +91,21 @@ DeviceWeights<T>::DeviceWeights(const WeightParts& parts, DistributedDataParalle
     buffers.push_back(static_cast<float*>(ddp_.buffer(b)));
   }
   model_.bind(values, gradients, buffers);
+}
+
+template <class T>
+void DeviceWeights<T>::map_decays() {
+  constexpr size_t kUnit = cuda::DecayMap::kUnit;
+  std::vector<uint8_t> units(cuda::ceil_div(ddp_.parameter_elements(), kUnit));
+  for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
+    if (!model_.parameters()[t].decays) continue;
+    RONDO_CHECK(ddp_.offset(t) % kUnit == 0);
+    std::fill_n(units.begin() + static_cast<ptrdiff_t>(ddp_.offset(t) / kUnit),
+                cuda::ceil_div(ddp_.tensors()[t].count(), kUnit), uint8_t{1});
+  }
+  decays_ = DeviceArray<uint8_t>(device_, units.size());
+  device_.copy(decays_.data(), units.data(), units.size());
+  device_.note(device_.wait());  // before the host's memory goes
 }
 
 template <class T>
@@ -222,26 +238,38 @@ void DeviceWeights<T>::begin_update() {
   ++updates_;
 }
 
+/// Tensors that were used and follow each other are one pass, with what lies between them: zeros.
 template <class T>
 void DeviceWeights<T>::update_bucket(size_t bucket) {
   const DdpRange own = ddp_.own_range(bucket);
+  DdpRange run{};
+  bool follows = false;
   for (const DdpBucket::Piece& piece : ddp_.layout()[bucket].pieces) {
-    if (!ddp_.used(piece.tensor)) continue;
+    if (!ddp_.used(piece.tensor)) {
+      follows = false;
+      continue;
+    }
     const size_t offset = ddp_.offset(piece.tensor);
-    update_range(std::max(own.begin, offset + piece.begin), std::min(own.end, offset + piece.end),
-                 model_.parameters()[piece.tensor].decays);
+    if (!follows) {
+      update_range(run);
+      run.begin = std::max(own.begin, offset + piece.begin);
+      follows = true;
+    }
+    run.end = std::min(own.end, offset + piece.end);
   }
+  update_range(run);
 }
 
 template <class T>
-void DeviceWeights<T>::update_range(size_t begin, size_t end, bool decays) {
-  if (begin >= end) return;
-  const size_t at = place_of(begin), count = end - begin;
+void DeviceWeights<T>::update_range(const DdpRange& range) {
+  if (range.begin >= range.end) return;
+  const size_t begin = range.begin, at = place_of(begin), count = range.end - begin;
   const auto* const factors = &state_.data()->factors;
+  const cuda::DecayMap decay{.units = decays_.data(), .first = begin};
   if (const auto* adamw = std::get_if<AdamWOptions>(&optimizer_)) {
     return cuda::launch(device_, "AdamW",
                         cuda::AdamWKernel<T>{.factors = factors,
-                                             .decays = decays,
+                                             .decay = decay,
                                              .first_weight = static_cast<float>(1 - adamw->beta1),
                                              .second_keep = static_cast<float>(adamw->beta2),
                                              .second_weight = static_cast<float>(1 - adamw->beta2),
@@ -256,8 +284,9 @@ void DeviceWeights<T>::update_range(size_t begin, size_t end, bool decays) {
   const auto& sgd = std::get<SgdOptions>(optimizer_);
   cuda::launch(device_, "SGD",
                cuda::SgdKernel<T>{.factors = factors,
+                                  .decay = decay,
                                   .momentum = static_cast<float>(sgd.momentum),
-                                  .weight_decay = static_cast<float>(decays ? sgd.weight_decay : 0),
+                                  .weight_decay = static_cast<float>(sgd.weight_decay),
                                   .count = count,
                                   .gradients = gradients() + begin,
                                   .velocity = moments_.empty() ? nullptr : moments_[0].data() + at,

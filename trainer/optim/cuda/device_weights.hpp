@@ -77,7 +77,8 @@ class DeviceWeights {
   /// Whether something of all gradients must be known before one of them is used.
   bool examines() const { return kScales || max_norm_ > 0; }
   size_t place_of(size_t element) const;
-  void update_range(size_t begin, size_t end, bool decays);
+  void update_range(const DdpRange& range);
+  void map_decays();
   Status find_squares();
   void clear_gradients();
   template <class Copy>
@@ -98,6 +99,7 @@ class DeviceWeights {
   const double full_terms_;     // of all ranks, in a step of full batches
   DistributedDataParallel ddp_;
   std::vector<OwnPlace> own_;
+  DeviceArray<uint8_t> decays_;                // cuda::DecayMap
   DeviceArray<float> masters_;                 // of own elements; empty where parameters are float
   std::vector<DeviceArray<float>> moments_;    // by the optimizer's names, in their order
   DeviceArray<double> partial_, squares_;      // of blocks; their sum; if it examines()

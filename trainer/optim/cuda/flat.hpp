@@ -38,12 +38,24 @@ struct FlatPart {
   }
 };
 
-/// gradient' = coefficient * gradient + weight_decay * master; velocity = momentum * velocity +
-/// gradient'; master -= rate * velocity; the parameter is the rounded master, gradients are zeros
+/// Which parameters decay: whether those of each kUnit do, counted from the first of all. A pass begins
+/// at number `first`.
+struct DecayMap {
+  static constexpr size_t kUnit =
+      16;  // no two tensors share one: they begin at multiples of 64 bytes
+  const uint8_t* units;
+  size_t first = 0;
+
+  RONDO_DEVICE bool decays(size_t i) const { return units[(first + i) / kUnit] != 0; }
+};
+
+/// gradient' = coefficient * gradient + weight_decay * master, the latter of parameters that decay;
+/// velocity = momentum * velocity + gradient'; master -= rate * velocity; the parameter is the rounded master, gradients are zeros
 /// afterwards. Without velocity (null) gradient' takes its place.
 template <class T>
 struct SgdKernel {
   const UpdateFactors<Wide<T>>* factors;
+  DecayMap decay;
   Wide<T> momentum, weight_decay;
   size_t count;
   T* gradients;
@@ -60,7 +72,9 @@ struct SgdKernel {
     const FlatPart part(block, count);
     T gradient[FlatPart::kEach] = {};
     Wide<T> moved[FlatPart::kEach] = {}, master[FlatPart::kEach] = {};
+    bool decays[FlatPart::kEach] = {};
     part.read([&](uint32_t j, size_t i) {
+      decays[j] = decay.decays(i);
       gradient[j] = gradients[i];
       if (velocity != nullptr) moved[j] = velocity[i];
       master[j] = masters[i];
@@ -70,7 +84,7 @@ struct SgdKernel {
       gradients[i] = narrow<T>(0);
       if (f.skips) return;
       Wide<T> step = f.coefficient * widen(gradient[j]);
-      if (weight_decay != 0) step += weight_decay * master[j];
+      if (decays[j] && weight_decay != 0) step += weight_decay * master[j];
       if (velocity != nullptr) step = velocity[i] = momentum * moved[j] + step;
       masters[i] = master[j] -= f.rate * step;
       parameters[i] = narrow<T>(master[j]);
@@ -85,7 +99,7 @@ struct SgdKernel {
 template <class T>
 struct AdamWKernel {
   const UpdateFactors<Wide<T>>* factors;
-  bool decays;
+  DecayMap decay;
   Wide<T> first_weight, second_keep, second_weight, epsilon;  // as in simd::AdamWFactors
   size_t count;
   T* gradients;
@@ -104,7 +118,9 @@ struct AdamWKernel {
     const FlatPart part(block, count);
     T gradient[FlatPart::kEach] = {};
     Wide<T> m[FlatPart::kEach] = {}, v[FlatPart::kEach] = {}, master[FlatPart::kEach] = {};
+    bool decays[FlatPart::kEach] = {};
     part.read([&](uint32_t j, size_t i) {
+      decays[j] = decay.decays(i);
       gradient[j] = gradients[i];
       m[j] = mean[i];
       v[j] = square[i];
@@ -119,7 +135,7 @@ struct AdamWKernel {
       v[j] = second_keep * v[j] + second_weight * g * g;
       mean[i] = m[j];
       square[i] = v[j];
-      master[j] = (decays ? f.keep : 1) * master[j] -
+      master[j] = (decays[j] ? f.keep : 1) * master[j] -
                   f.step_size * m[j] / (sqrt(v[j]) / f.second_correction_root + epsilon);
       masters[i] = master[j];
       parameters[i] = narrow<T>(master[j]);

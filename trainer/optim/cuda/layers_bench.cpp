@@ -1,8 +1,9 @@
 // How long the layers of GPT-2 take on a GPU, each beside its bound: the bytes that it must move at
 // the rate of the device's copy, or the operations of its products at a large product's rate, both
-// measured in the same rounds. Not a test: nothing is checked.
+// measured in the same rounds; and what they make of a step. Products and attention get random
+// numbers, because of zeros a GPU makes more. Not a test: nothing is checked.
 //
-//     layers_bench_cuda [--batch N] [--context N] [--width N] [--heads N] [--vocabulary N]
+//     layers_bench_cuda [--layers N] [--batch N] [--context N] [--width N] [--heads N] [--vocabulary N]
 //                       [--dtype bf16|fp32] [--rounds N] [--json FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -21,16 +22,22 @@ namespace rondo::trainer {
 namespace {
 
 struct BenchOptions {
-  size_t batch = 16, context = 1024, width = 768, heads = 12, vocabulary = 50257;
+  size_t layers = 12, batch = 16, context = 1024, width = 768, heads = 12, vocabulary = 50257;
   int rounds = 11;
   std::string dtype = "bf16", json;
 
   size_t rows() const { return batch * context; }
+  double parameters() const {
+    const auto w = static_cast<double>(width);
+    return static_cast<double>(vocabulary + context) * w +
+           static_cast<double>(layers) * (12 * w * w + 13 * w) + 2 * w;
+  }
 };
 
 /// What a layer must at least move and compute; `run` enqueues it once.
 struct LayerSubject {
   std::string name;
+  double per_step;           // how often a step does that
   double bytes, operations;  // of products; an addition and a multiplication count two
   std::function<void()> run;
   std::vector<double> us = {}, share = {};
@@ -55,11 +62,14 @@ class LayersBench {
                     .targets = o_.context});
     layers_.expect_sums(rows, std::max(4 * width, 2 * width));
     layers_.allocate(logits_, rows * layers_.row_stride(o_.vocabulary));
-    for (auto* each : {&narrow_, &other_, &more_}) layers_.allocate(*each, rows * width);
-    for (auto* each : {&wide_, &wider_}) layers_.allocate(*each, rows * 4 * width);
-    layers_.allocate(table_, o_.vocabulary * width);
-    layers_.allocate(weight_, 4 * width * width);
-    layers_.allocate(vector_, 4 * width);
+    for (auto* each : {&narrow_, &other_, &more_, &third_}) layers_.allocate(*each, rows * width);
+    for (auto* each : {&wide_, &wider_, &widest_}) layers_.allocate(*each, rows * 4 * width);
+    for (auto* each : {&table_, &table_out_}) layers_.allocate(*each, o_.vocabulary * width);
+    for (auto* each : {&weight_, &weight_out_}) layers_.allocate(*each, 4 * width * width);
+    for (auto* each : {&vector_, &vector_out_}) layers_.allocate(*each, 4 * width);
+    for (auto* each : {&narrow_, &wide_, &vector_}) fill(*each, 1);
+    for (auto* each : {&table_, &weight_}) fill(*each, 0.05);
+    layers_.allocate(decays_, 4 * width * width / cuda::DecayMap::kUnit + 1);
     layers_.allocate(
         per_row_,
         layers_.attention_kept(
@@ -97,6 +107,13 @@ class LayersBench {
     return {};
   }
 
+  /// Milliseconds of the layers of a step, alone.
+  double step_ms() const {
+    double us = 0;
+    for (const LayerSubject& s : subjects_) us += s.per_step * median_of(s.us);
+    return us * 1e-3;
+  }
+
   void print() const {
     std::printf("# %s, %s, batch %zu x %zu, width %zu: copies %.0f GB/s, products %.0f Tflop/s\n",
                 device_.name().c_str(), o_.dtype.c_str(), o_.batch, o_.context, o_.width,
@@ -107,12 +124,15 @@ class LayersBench {
       std::printf("  %-34s %10.1f %10.1f %10.1f %8.3f\n", s.name.c_str(), us, s.bytes / us * 1e-3,
                   s.operations / us * 1e-6, median_of(s.share));
     }
+    std::printf("# a step of %zu layers: %.2f ms of them, %.0f tokens/s\n", o_.layers, step_ms(),
+                static_cast<double>(o_.rows()) / step_ms() * 1e3);
   }
 
   nlohmann::ordered_json document() const {
     nlohmann::ordered_json results = nlohmann::ordered_json::array();
     for (const LayerSubject& s : subjects_) {
       results.push_back({{"layer", s.name},
+                         {"per_step", s.per_step},
                          {"us", median_of(s.us)},
                          {"bytes", s.bytes},
                          {"operations", s.operations},
@@ -120,6 +140,7 @@ class LayersBench {
     }
     return {{"device", device_.name()},
             {"dtype", o_.dtype},
+            {"layers", o_.layers},
             {"batch", o_.batch},
             {"context", o_.context},
             {"width", o_.width},
@@ -127,6 +148,7 @@ class LayersBench {
             {"vocabulary", o_.vocabulary},
             {"copy_gb_per_s", copy_rate()},
             {"product_tflops", product_rate()},
+            {"step_ms", step_ms()},
             {"results", results}};
   }
 
@@ -146,38 +168,61 @@ class LayersBench {
     return double{RONDO_TRY(cuda.elapsed_ms(begin_, end_))} * 1e3 / kBatch;
   }
 
-  void add(const char* name, double elements, double operations, std::function<void()> run) {
-    subjects_.push_back({name, elements * sizeof(T), operations, std::move(run)});
+  /// The same million numbers again and again, between -size and size.
+  void fill(DeviceArray<T>& values, double size) {
+    std::vector<T> some(1'000'003);
+    for (size_t i = 0; i < some.size(); ++i) {
+      some[i] = cuda::narrow<T>(static_cast<cuda::Wide<T>>(size * symmetric_unit(i)));
+    }
+    for (size_t at = 0; at < values.count(); at += some.size()) {
+      device_.copy(values.data() + at, some.data(),
+                   std::min(some.size(), values.count() - at) * sizeof(T));
+    }
+    device_.note(device_.wait());  // before `some` goes
   }
 
-  /// A linear layer's three products.
-  void add_linear(const char* name, const LinearShape& shape, const T* x, const T* w, T* y) {
+  void add(const std::string& name, double per_step, double elements, double operations,
+           std::function<void()> run) {
+    subjects_.push_back({name, per_step, elements * sizeof(T), operations, std::move(run)});
+  }
+
+  /// A linear layer's three products: what they read, and where they write.
+  struct LinearMemory {
+    const T *x, *w, *dy;
+    T *y, *dx, *dw;
+  };
+  void add_linear(const std::string& name, double per_step, const LinearShape& shape,
+                  const LinearMemory& at) {
     const auto rows = static_cast<double>(shape.rows), in = static_cast<double>(shape.in),
                out = static_cast<double>(shape.out);
     const double operations = 2 * rows * in * out, elements = rows * in + rows * out + in * out;
-    add((std::string(name) + ", forward").c_str(), elements, operations,
-        [=, this] { layers_.multiply_forward(shape, x, w, y); });
-    add((std::string(name) + ", input").c_str(), elements, operations,
-        [=, this] { layers_.multiply_input_gradient(shape, y, w, const_cast<T*>(x)); });
-    add((std::string(name) + ", weight").c_str(), elements, operations, [=, this] {
-      layers_.multiply_weight_gradient(shape, {.first = 0, .count = shape.out}, y, x,
-                                       const_cast<T*>(w), false);
+    add(name + ", forward", per_step, elements, operations,
+        [=, this] { layers_.multiply_forward(shape, at.x, at.w, at.y); });
+    add(name + ", input", per_step, elements, operations,
+        [=, this] { layers_.multiply_input_gradient(shape, at.dy, at.w, at.dx); });
+    add(name + ", weight", per_step, elements, operations, [=, this] {
+      layers_.multiply_weight_gradient(shape, {.first = 0, .count = shape.out}, at.dy, at.x, at.dw,
+                                       false);
     });
   }
 
   void describe() {
     const size_t rows = o_.rows(), width = o_.width;
-    const auto n = static_cast<double>(rows * width);
+    const auto n = static_cast<double>(rows * width), layers = static_cast<double>(o_.layers);
+    const double norms = 2 * layers + 1;
     const auto vocabulary = static_cast<double>(rows * o_.vocabulary);
-    T *const a = narrow_.data(), *const b = other_.data(), *const c = more_.data();
-    T *const wide = wide_.data(), *const wider = wider_.data(), *const v = vector_.data();
-    copy_ = {"copy", 8 * n * sizeof(T), 0,
+    const T *const narrow = narrow_.data(), *const wide = wide_.data(), *const v = vector_.data();
+    const T* const weight = weight_.data();
+    T *const other = other_.data(), *const more = more_.data(), *const third = third_.data();
+    T *const wider = wider_.data(), *const widest = widest_.data();
+    T *const weight_out = weight_out_.data(), *const vector_out = vector_out_.data();
+    copy_ = {"copy", 0, 8 * n * sizeof(T), 0,
              [=, this] { layers_.copy(4 * rows * width, wide, wider); }};
     const LinearShape large{.rows = rows, .in = width, .out = 4 * width};
-    product_ = {"product", 0, 8 * n * static_cast<double>(width),
-                [=, this] { layers_.multiply_forward(large, a, weight_.data(), wide); }};
+    product_ = {"product", 0, 0, 8 * n * static_cast<double>(width),
+                [=, this] { layers_.multiply_forward(large, narrow, weight, wider); }};
     const Inputs<T> in = layers_.take(batch(), true, 1);
-    add("embedding", 3 * n, 0, [=, this] {
+    add("embedding", 1, 3 * n, 0, [=, this] {
       layers_.embedding_forward({.symbols = rows,
                                  .size = width,
                                  .context = o_.context,
@@ -185,77 +230,97 @@ class LayersBench {
                                  .table = table_.data(),
                                  .positions = nullptr,
                                  .dropout = {},
-                                 .y = a});
+                                 .y = other});
     });
-    add("embedding, backward", 3 * n, 0,
-        [=, this] { layers_.embedding_backward(rows, width, in, a, table_.data()); });
-    add("layer norm", 5 * n, 0, [=, this] {
+    add("embedding, backward", 1, 3 * n, 0,
+        [=, this] { layers_.embedding_backward(rows, width, in, narrow, table_out_.data()); });
+    add("layer norm", norms, 5 * n, 0, [=, this] {
       layers_.layer_norm_forward({.rows = rows,
                                   .width = width,
-                                  .delta = b,
+                                  .delta = narrow,
                                   .bias = v,
                                   .gamma = v,
                                   .beta = v,
-                                  .x = a,
-                                  .normal = c,
+                                  .x = other,
+                                  .normal = more,
                                   .reciprocal = per_row_.data(),
-                                  .y = wide});
+                                  .y = third});
     });
-    add("layer norm, backward", 6 * n, 0, [=, this] {
+    add("layer norm, backward", norms, 6 * n, 0, [=, this] {
       layers_.layer_norm_backward({.rows = rows,
                                    .width = width,
-                                   .normal = c,
+                                   .normal = more,
                                    .reciprocal = per_row_.data(),
                                    .gamma = v,
-                                   .dy = b,
-                                   .dgamma = v,
-                                   .dbeta = v + width,
-                                   .dx = a},
+                                   .dy = narrow,
+                                   .dgamma = vector_out,
+                                   .dbeta = vector_out + width,
+                                   .dx = other},
                                   false);
     });
-    add("GELU", 12 * n, 0, [=, this] { layers_.gelu_forward(rows, 4 * width, v, wide, wider); });
-    add("GELU, backward", 12 * n, 0, [=, this] {
-      layers_.gelu_backward({.rows = rows, .in = 0, .out = 4 * width}, wide, wider, false, v);
+    add("GELU", layers, 12 * n, 0,
+        [=, this] { layers_.gelu_forward(rows, 4 * width, v, wider, widest); });
+    add("GELU, backward", layers, 12 * n, 0, [=, this] {
+      layers_.gelu_backward({.rows = rows, .in = 0, .out = 4 * width}, wide, wider, false,
+                            vector_out);
     });
-    add("bias, backward", n, 0, [=, this] {
-      layers_.linear_backward_bias({.rows = rows, .in = 0, .out = width}, a, false, v);
-    });
-    add_linear("c_attn", {.rows = rows, .in = width, .out = 3 * width}, a, weight_.data(), wide);
-    add_linear("c_fc", {.rows = rows, .in = width, .out = 4 * width}, a, weight_.data(), wide);
-    add_linear("mlp.c_proj", {.rows = rows, .in = 4 * width, .out = width}, wide, weight_.data(),
-               a);
+    const auto add_bias = [&](const char* name, double per_step, size_t out, const T* dy) {
+      add(name, per_step, static_cast<double>(rows * out), 0, [=, this] {
+        layers_.linear_backward_bias({.rows = rows, .in = 0, .out = out}, dy, false, vector_out);
+      });
+    };
+    add_bias("bias, backward", 2 * layers, width, narrow);
+    add_bias("c_attn's bias, backward", layers, 3 * width, wide);
+    const LinearMemory widens{narrow, weight, wide, wider, other, weight_out};
+    add_linear("c_attn", layers, {.rows = rows, .in = width, .out = 3 * width}, widens);
+    add_linear("c_proj", layers, {.rows = rows, .in = width, .out = width},
+               {narrow, weight, more, other, third, weight_out});
+    add_linear("c_fc", layers, large, widens);
+    add_linear("mlp.c_proj", layers, {.rows = rows, .in = 4 * width, .out = width},
+               {wide, weight, narrow, other, wider, weight_out});
     const LogitsShape logits{
         .rows = rows, .classes = o_.vocabulary, .stride = layers_.row_stride(o_.vocabulary)};
-    add_linear("head", {.rows = rows, .in = width, .out = logits.classes, .stride = logits.stride},
-               a, table_.data(), logits_.data());
+    add_linear("head", 1,
+               {.rows = rows, .in = width, .out = logits.classes, .stride = logits.stride},
+               {narrow, table_.data(), logits_.data(), logits_.data(), other, table_out_.data()});
     const AttentionShape shape{
         .samples = o_.batch, .context = o_.context, .heads = o_.heads, .width = width};
     // Half of the products' blocks are masked.
     const double pairs = static_cast<double>(o_.context) * n;
     const Attention<T, cuda::Wide<T>> pass{.shape = shape,
                                            .dropout = {},
-                                           .qkv = wide,
+                                           .qkv = wide_.data(),
                                            .kept = per_row_.data(),
                                            .scratch = nullptr,
-                                           .y = a};
-    add("attention", 4 * n, 2 * pairs, [=, this] { layers_.attention_forward(pass); });
-    add("attention, backward", 8 * n, 5 * pairs,
-        [=, this] { layers_.attention_backward(pass, b, wider); });
-    add("cross-entropy and its gradient", 2 * vocabulary, 0, [=, this] {
+                                           .y = other};
+    add("attention", layers, 4 * n, 2 * pairs, [=, this] { layers_.attention_forward(pass); });
+    add("attention, backward", layers, 8 * n, 5 * pairs,
+        [=, this] { layers_.attention_backward(pass, narrow, wider); });
+    add("cross-entropy and its gradient", 1, 2 * vocabulary, 0, [=, this] {
       layers_.softmax_cross_entropy_forward(logits, in.targets, true, logits_.data(), loss_.data());
     });
-    add("cross-entropy, backward, scaled", 2 * vocabulary, 0, [=, this] {  // by 1 it does nothing
+    add("cross-entropy, backward, scaled", 0, 2 * vocabulary, 0, [=, this] {  // by 1: nothing
       layers_.softmax_cross_entropy_backward(logits, in.targets, 0.5, logits_.data());
     });
     const size_t weights = 4 * width * width;
     float* const state = states_.data();
-    subjects_.push_back(
-        {"AdamW", static_cast<double>(weights) * (3 * sizeof(T) + 6 * sizeof(float)), 0, [=, this] {
-           cuda::launch(device_, "AdamW",
-                        cuda::AdamWKernel<T>{factors_.data(), true, 0.1f, 0.999f, 0.001f, 1e-8f,
-                                             weights, weight_.data(), state, state + weights,
-                                             state + 2 * weights, weight_.data()});
-         }});
+    subjects_.push_back({"AdamW", o_.parameters() / static_cast<double>(weights),
+                         static_cast<double>(weights) * (3 * sizeof(T) + 6 * sizeof(float)), 0,
+                         [=, this] {
+                           cuda::launch(device_, "AdamW",
+                                        cuda::AdamWKernel<T>{factors_.data(),
+                                                             {decays_.data()},
+                                                             0.1f,
+                                                             0.999f,
+                                                             0.001f,
+                                                             1e-8f,
+                                                             weights,
+                                                             weight_out,
+                                                             state,
+                                                             state + weights,
+                                                             state + 2 * weights,
+                                                             weight_out});
+                         }});
   }
 
   Batch batch() const {
@@ -269,7 +334,11 @@ class LayersBench {
   Device& device_;
   cuda::LayersOnDevice<T> layers_;
   const BenchOptions o_;
-  DeviceArray<T> logits_, narrow_, other_, more_, wide_, wider_, table_, weight_, vector_;
+  // Read only; the others are written.
+  DeviceArray<T> narrow_, wide_, table_, weight_, vector_;
+  DeviceArray<T> logits_, other_, more_, third_, wider_, widest_, table_out_, weight_out_,
+      vector_out_;
+  DeviceArray<uint8_t> decays_;
   DeviceArray<cuda::Wide<T>> per_row_;
   DeviceArray<float> states_;
   DeviceArray<cuda::UpdateFactors<float>> factors_;
@@ -305,6 +374,7 @@ int main(int argc, char** argv) {
   BenchOptions o;
   CLI::App app("Times the layers of GPT-2 on a GPU, beside their bounds.", "layers_bench_cuda");
   app.option_defaults()->always_capture_default();
+  app.add_option("--layers", o.layers, "Blocks, for the step")->check(CLI::Range(1, 1 << 16));
   app.add_option("--batch", o.batch, "Samples")->check(CLI::Range(1, 1 << 16));
   app.add_option("--context", o.context, "Tokens of a sample")->check(CLI::Range(1, 1 << 20));
   app.add_option("--width", o.width, "Of the residual stream")->check(CLI::Range(1, 1 << 16));
