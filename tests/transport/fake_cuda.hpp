@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/transport/fake_driver_lock.hpp"
 #include "transport/cuda_ipc/cuda_calls.hpp"
 #include "transport/memory/unique_fd.hpp"
 
@@ -28,6 +29,7 @@ namespace rondo::transport::test {
 
 class FakeCuda : public cuda_ipc::CudaCalls {
  public:
+  FakeDriverLock driver_lock;
   using Stream = cuda_ipc::Stream;
   using Event = cuda_ipc::Event;
   using IpcHandle = cuda_ipc::IpcHandle;
@@ -355,11 +357,17 @@ class FakeCuda : public cuda_ipc::CudaCalls {
 
  protected:
   Status next() {
+    RONDO_TRY(driver_lock.pass());
     {
       const std::lock_guard lock(mutex_);
       contexts_.insert(current());
     }
     return next_without_context();
+  }
+  /// Whether it is memory of these calls: none that CUDA would have to pin.
+  bool is_known(const std::byte* memory) {
+    const std::lock_guard lock(mutex_);
+    return find(memory_, memory) != memory_.end() || find(created_, memory) != created_.end();
   }
   Status next_without_context() {
     const std::lock_guard lock(mutex_);

@@ -22,7 +22,8 @@ DeviceStep<T>::DeviceStep(const DeviceStepParts<T>& parts)
                .host = parts.host,
                .ddp = ddp_,
                .full_terms = parts.options.batch * parts.options.accum * parts.model.loss_terms() *
-                             static_cast<uint64_t>(parts.host.size())}) {
+                             static_cast<uint64_t>(parts.host.size())}),
+      one_host_(is_on_one_host(parts.communicator)) {
   parts_.device.watch([this] { return parts_.ranks_are_well(); });
 }
 
@@ -51,6 +52,7 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
   // Of so many terms, of all ranks: other sizes are other products.
   const bool is_first = computed_.insert(all.loss_terms).second;
   parts_.keep_together(is_first);
+  RONDO_TRY(await_quiet(is_first));
   const bool replays = RONDO_TRY(this->replays(all, pass, batch));
   clock_.step_begins(number);
   parts_.weights.begin_step(rate, {.own = mine.loss_terms, .all = all.loss_terms});
@@ -88,6 +90,15 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
   if (before) result.report = RONDO_TRY(report_of(*before));
   result.stops = stops_;
   return result;
+}
+
+/// Waits for what must have ended before forward is enqueued. A product's first launch may wait for
+/// everything on the GPU, other ranks' collectives included, and keep all threads from CUDA meanwhile.
+/// So may a launch for which CUDA has no room, behind collectives that threads carry between hosts.
+template <class T>
+Status DeviceStep<T>::await_quiet(bool is_first) {
+  if (is_first || !one_host_) RONDO_TRY(settle());
+  return is_first ? parts_.host.barrier() : Status();
 }
 
 template <class T>

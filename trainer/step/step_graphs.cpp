@@ -9,11 +9,6 @@
 namespace rondo::trainer {
 namespace {
 
-bool is_on_one_host(const Communicator& communicator) {
-  const std::vector<int> hosts = communicator.hosts();
-  return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
-}
-
 /// Blocks that are left out and layers' times are other work in every step; a rank that is late or
 /// reads the loss does so where forward is enqueued; and between hosts the host's threads carry
 /// gradients.
@@ -24,6 +19,11 @@ bool are_steps_alike(const StepGraphs::GraphParts& parts) {
 }
 
 }  // namespace
+
+bool is_on_one_host(const Communicator& communicator) {
+  const std::vector<int> hosts = communicator.hosts();
+  return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
+}
 
 StepGraphs::StepGraphs(const GraphParts& parts)
     : parts_(parts), possible_(!parts.options.no_cuda_graph && are_steps_alike(parts)) {}

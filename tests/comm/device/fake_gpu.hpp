@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -38,15 +37,16 @@ class FakeGpu final : public transport::test::FakeCuda {
   /// Whether launches of these are refused unless the thread's device has loaded the kernel.
   std::atomic<bool> must_be_loaded{false};
   std::atomic<bool> can_capture_others{true};
-  /// Whether the first use of a product by a library must find no rank ahead of the others.
-  std::atomic<bool> first_products_wait{false};
-  /// Whether some rank has launched a kernel of the engine's that another one has not.
-  bool is_a_rank_ahead(size_t ranks) const {
-    return std::any_of(launched_.begin(), launched_.begin() + static_cast<ptrdiff_t>(ranks),
-                       [&](const auto& each) { return each != launched_[0]; });
-  }
   /// Something that the stream does, in its turn: a library's work.
   void enqueue(Stream stream, Task task) { submit(stream, std::move(task)); }
+  /// As a library's first launch, which loads code. REQUIRES: driver_lock.exists.
+  Status wait_for_everything() {
+    return driver_lock.hold([this] {
+      bool idle = true;
+      for_queues([&](Queue& q) { idle = idle && is_idle(q); });
+      return idle;
+    });
+  }
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
@@ -163,11 +163,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     RONDO_TRY(outside_captures(stream));
     return idle(stream);
   }
-  bool idle(Stream stream) {
-    Queue& q = queue(stream);
-    const std::lock_guard lock(q.mutex);
-    return q.tasks.empty() && !q.busy;
-  }
+  bool idle(Stream stream) { return is_idle(queue(stream)); }
 
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     RONDO_TRY(next());
@@ -179,7 +175,8 @@ class FakeGpu final : public transport::test::FakeCuda {
       copied_bytes += bytes;
       if (makes_copies) std::memcpy(to, from, bytes);
     });
-    return {};
+    if (!driver_lock.exists || (is_known(to) && is_known(from))) return {};
+    return driver_lock.hold([this, stream] { return idle(stream); });
   }
   Status clear(std::byte* memory, size_t bytes, Stream stream) override {
     RONDO_TRY(next());
@@ -377,7 +374,6 @@ class FakeGpu final : public transport::test::FakeCuda {
     }
     const auto links = *static_cast<const engine::DeviceLinks*>(launch.arguments[0]);
     const auto group = *static_cast<const engine::DeviceGroup*>(launch.arguments[1]);
-    if (links.shape.ranks > 0) ++launched_[links.rank];
     submit(launch.stream, [this, links, group, only_ll, blocks = launch.blocks] {
       const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
       ++(is_empty ? empty_launches : launches);
@@ -439,7 +435,6 @@ class FakeGpu final : public transport::test::FakeCuda {
     return loaded_.count({current(), kernel}) > 0;
   }
 
-  std::array<std::atomic<int>, engine::kMaxDeviceRanks> launched_{};  // by rank
   static constexpr char kKernel = 0, kLlKernel = 0;
   static int& capture_mode() {
     thread_local int mode = 0;  // global
@@ -568,6 +563,10 @@ class FakeGpu final : public transport::test::FakeCuda {
     if (!rondo::testing::kSanitized) return;
     thread_local uint32_t tasks = 0;
     if (++tasks % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  static bool is_idle(Queue& q) {
+    const std::lock_guard lock(q.mutex);
+    return q.tasks.empty() && !q.busy;
   }
   static void finish(Queue& q) {
     {

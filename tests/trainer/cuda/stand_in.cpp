@@ -87,9 +87,9 @@ class Products final : public DeviceProducts {
     const bool is_first =
         known_.insert({product.m, product.n, product.k, product.a.transposed, product.b.transposed})
             .second;
-    if (is_first && gpu->first_products_wait && gpu->is_a_rank_ahead(2)) {
-      device_.note({Code::kSystem, "a library loads code while a rank's collective waits"});
-      return;
+    if (is_first && gpu->driver_lock.exists) {
+      device_.note(gpu->wait_for_everything());
+      if (!device_.status().ok()) return;
     }
     gpu->enqueue(device_.stream(), [type, product] {
       for (size_t i = 0; i < product.count; ++i) {

@@ -14,6 +14,12 @@ namespace {
 
 using namespace trainer::testing;  // NOLINT: the trainer's
 
+/// A run in which an epoch's last batches are smaller.
+Words ragged(const Workplace& place) {
+  return with(with(kGpt, "--context", "8"), "--batch", "3") +
+         Words{"--data", place.tiny_data(), "--epochs", "2", "--bucket-cap-mb", "0.01"};
+}
+
 }  // namespace
 
 TEST_CASE("on GPUs models learn what they learn on the host", "[again]") {
@@ -28,38 +34,17 @@ TEST_CASE("on GPUs models learn what they learn on the host", "[again]") {
   }
 }
 
-// A library loads a product's code at its first launch, and waits for what runs on the GPU.
+// At a product's first launch a library loads code, and waits for all that runs on the GPU; no rank's
+// call goes on meanwhile. So it is with copies from memory that is not pinned, and their stream.
 TEST_CASE("on GPUs no collective waits for another rank before all have multiplied once") {
   const Workplace place;
   const auto gpu = cuda::testing::make_gpu();
-  gpu->first_products_wait = true;
+  gpu->driver_lock.exists = true;
   const Words many = {"--data", place.data(), "--steps", "2", "--bucket-cap-mb", "0.01"};
   on_gpus(gpu, place, kGpt + many, 2);
-  // An epoch's last batches are smaller.
   const auto again = cuda::testing::make_gpu();
-  again->first_products_wait = true;
-  const Words ragged = {"--model",
-                        "gpt",
-                        "--no-split-tied",
-                        "--layers",
-                        "2",
-                        "--width",
-                        "32",
-                        "--heads",
-                        "2",
-                        "--context",
-                        "8",
-                        "--batch",
-                        "3",
-                        "--workers",
-                        "0",
-                        "--data",
-                        place.tiny_data(),
-                        "--epochs",
-                        "2",
-                        "--bucket-cap-mb",
-                        "0.01"};
-  on_gpus(again, place, ragged, 2);
+  again->driver_lock.exists = true;
+  on_gpus(again, place, ragged(place), 2);
 }
 
 // Synchronized batch norm has ranks wait for each other between products.
@@ -72,10 +57,19 @@ TEST_CASE("on GPUs no sum of batch norm waits for another rank before all have m
       kCnn + Words{"--data", images, "--epochs", "2", "--workers", "0", "--sync-batch-norm"};
   for (const Words& how : {Words{}, Words{"--accum", "2"}, Words{"--control-steps", "1"}}) {
     const auto gpu = cuda::testing::make_gpu();
-    gpu->first_products_wait = true;
+    gpu->driver_lock.exists = true;
     const Words all = words + how;
     require_same_losses(on_gpus(gpu, place, all, 2), on_host(place, all, 2), 1e-4);
   }
+}
+
+TEST_CASE("on GPUs of two hosts models learn what they learn on the host") {
+  const device::test::Pretended pretended({0, 1});
+  const Workplace place;
+  const auto gpu = cuda::testing::make_gpu(2);
+  gpu->driver_lock.exists = true;
+  require_same_losses(on_gpus(gpu, place, ragged(place), 2), on_host(place, ragged(place), 2),
+                      1e-4);
 }
 
 TEST_CASE("on GPUs: dropout, left out blocks, accumulation, unequal ends") {
