@@ -3,8 +3,10 @@
 #include "nccl/driver.hpp"
 
 #include <dlfcn.h>
+#include <sched.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 namespace rondo::nccl::driver {
@@ -21,8 +23,10 @@ struct DriverCalls {
   int (*primary_context)(void**, int) = nullptr;
   int (*allocate)(uint64_t*, size_t) = nullptr;
   int (*free)(uint64_t) = nullptr;
+  int (*allocate_host)(void**, size_t, unsigned) = nullptr;
   int (*copy)(void*, uint64_t, size_t, void*) = nullptr;
-  int (*synchronize)(void*) = nullptr;
+  int (*is_capturing)(void*, int*) = nullptr;
+  int (*query)(void*) = nullptr;
   Status status;
 
   DriverCalls() {
@@ -43,7 +47,9 @@ struct DriverCalls {
     find("cuMemAlloc_v2", allocate);
     find("cuMemFree_v2", free);
     find("cuMemcpyDtoHAsync_v2", copy);
-    find("cuStreamSynchronize", synchronize);
+    find("cuMemHostAlloc", allocate_host);
+    find("cuStreamIsCapturing", is_capturing);
+    find("cuStreamQuery", query);
     if (status.ok()) status = check(init(0), "cuInit");
   }
 
@@ -111,10 +117,30 @@ Status free(void* pointer) {
 }
 
 Status read(void* into, const void* from, size_t bytes, void* stream) {
+  constexpr int kNotReady = 600;        // CUDA_ERROR_NOT_READY
+  constexpr unsigned kPortable = 1;     // for all contexts
+  thread_local void* pinned = nullptr;  // never freed: a thread's end is no time for CUDA
   const DriverCalls* it = RONDO_TRY(calls_in_context());
-  RONDO_TRY(it->check(it->copy(into, reinterpret_cast<uint64_t>(from), bytes, stream),
+  int captured = 0;
+  RONDO_TRY(it->check(it->is_capturing(stream, &captured), "cuStreamIsCapturing"));
+  if (captured != 0) {
+    return {
+        Code::kInvalidArgument,
+        "the operator's scalar is in device memory and is read at the call, which a stream that "
+        "is being captured does not allow: make the operator with ncclScalarHostImmediate"};
+  }
+  // To memory that is not pinned, or in a synchronizing call, CUDA may wait with a lock of the
+  // context's: no other thread could then carry out what the stream waits for.
+  if (pinned == nullptr) {
+    RONDO_TRY(it->check(it->allocate_host(&pinned, kMostRead, kPortable), "cuMemHostAlloc"));
+  }
+  RONDO_TRY(it->check(it->copy(pinned, reinterpret_cast<uint64_t>(from), bytes, stream),
                       "cuMemcpyDtoHAsync"));
-  return it->check(it->synchronize(stream), "cuStreamSynchronize");
+  int there = kNotReady;
+  while ((there = it->query(stream)) == kNotReady) sched_yield();
+  RONDO_TRY(it->check(there, "cuStreamQuery"));
+  std::memcpy(into, pinned, bytes);
+  return {};
 }
 
 }  // namespace rondo::nccl::driver

@@ -13,7 +13,9 @@ Result<int> current_device();
 Result<int> device_count();
 Result<void*> allocate(size_t bytes);
 Status free(void* pointer);
-/// Copies device memory to the host when the stream has come so far, and waits for that.
+constexpr size_t kMostRead = 64;
+/// Copies at most kMostRead bytes of device memory to the host when the stream has come so far, and
+/// waits for that. kInvalidArgument: the stream is being captured.
 Status read(void* into, const void* from, size_t bytes, void* stream);
 
 }  // namespace rondo::nccl::driver
