@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@ constexpr size_t kWordBytes = 4096;  // what is before the staging memory: a pag
 constexpr timespec kNap{0, 50'000};
 // How long streams may take to pass what has been done.
 constexpr int64_t kLastWaitNs = 10'000'000'000;
+constexpr std::chrono::milliseconds kBetweenRounds{200};
 
 std::vector<void*> streams_of(const std::list<engine::Operation>& operations,
                               const std::list<engine::Transfer>& messages) {
@@ -80,6 +82,7 @@ Status StagedRunner::open() {
   *done_ = 0;
   RONDO_TRY(try_wait());
   try {
+    guard_ = std::thread([this] { guard(); });
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& error) {
     return {Code::kResourceExhausted,
@@ -114,6 +117,14 @@ StagedRunner::~StagedRunner() {
     }
     thread_.join();
   }
+  if (guard_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      has_ended_ = true;
+      changed_.notify_all();
+    }
+    guard_.join();
+  }
   if (is_abandoned_) {
     log(LogLevel::kError,
         fmt::format("copies between rank {} and its GPU {} do not end: the memory that they use is "
@@ -143,6 +154,25 @@ StagedRunner::~StagedRunner() {
     if (stream != nullptr) (void)cuda_.destroy_stream(stream);
   }
   if (pinned_ != nullptr) (void)cuda_.release_mapped(pinned_);
+}
+
+void StagedRunner::guard() {
+  std::unique_lock lock(mutex_);
+  while (!has_ended_) {
+    changed_.wait_for(lock, kBetweenRounds, [this] { return has_ended_; });
+    const int64_t since = in_cuda_ns_.load();
+    if (since == 0 || base::now_ns() - since <= longest_in_cuda_ns()) continue;
+    lock.unlock();
+    // Again and again, for calls that have come since.
+    let_streams_go(
+        {Code::kTimeout,
+         fmt::format("rank {} has waited inside of CUDA for its GPU {} for {} ms: perhaps another "
+                     "thread is in a call that waits for what the rank carries out. Before a first "
+                     "launch, a copy from memory that is not pinned, cudaMalloc or cudaFree wait "
+                     "until the stream has passed rondo's operations",
+                     board_.rank(), settings_.device, longest_in_cuda_ns() / 1'000'000)});
+    lock.lock();
+  }
 }
 
 /// False: not all have ended within the longest wait, and none has failed.

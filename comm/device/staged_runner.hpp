@@ -11,6 +11,7 @@
 // the board like the rest.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -146,9 +147,15 @@ class StagedRunner {
   void give_events(std::span<const Event> events);
   uint32_t push(std::unique_ptr<Enqueued> call);
 
+  /// Another thread, which never calls CUDA: fails the communicator, and lets streams go on, when the
+  /// first thread does not come back from a call of CUDA's. What it waits for there may be a thread of
+  /// the caller's in a call that waits for such a stream, with a lock of the context's.
+  void guard();
+
   // The thread's.
   void work();
   Status carry_out(Enqueued& call);
+  Status run(engine::Operation& operation);
   Status carry_out(engine::Operation operation);
   Status carry_out(std::list<engine::Transfer>& messages);
   Status carry_out(const engine::Operation& whole, const StagedCut& cut);
@@ -166,6 +173,8 @@ class StagedRunner {
   Status await(Event event);
   Status await_copies(Event event);
   void let_streams_go(Status why);
+  int64_t longest_in_cuda_ns() const;
+  void note_cuda();
 
   const GpuBackend backend_;
   CudaCalls& cuda_;
@@ -182,6 +191,8 @@ class StagedRunner {
   std::unique_ptr<std::byte[]> large_;  // of images that the staging memory does not hold
   size_t large_bytes_ = 0;
   std::function<void(bool)> note_stage_ = [](bool) {};
+  // When the thread last came back from CUDA, which it may be calling again; 0: it is elsewhere.
+  std::atomic<int64_t> in_cuda_ns_{0};
   bool is_abandoned_ = false;  // the thread's: copies that do not end use the staging memory
 
   std::deque<Event> passed_;  // after every wait that a stream may not have passed; the caller's
@@ -193,8 +204,8 @@ class StagedRunner {
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Enqueued>> calls_;  // guarded by mutex_; the first may be under way
   std::vector<Event> all_events_, free_events_;  // guarded by mutex_
-  bool ends_ = false;                            // guarded by mutex_
-  std::thread thread_;                           // last: it uses the others
+  bool ends_ = false, has_ended_ = false;        // guarded by mutex_
+  std::thread thread_, guard_;                   // last: they use the others
 };
 
 }  // namespace rondo::device

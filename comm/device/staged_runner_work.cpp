@@ -75,12 +75,16 @@ void StagedRunner::work() {
       if (calls_.empty()) return;
       call = calls_.front().get();
     }
+    note_cuda();
     status = base::guarded([&] { return carry_out(*call); });
     if (!status.ok()) {
+      note_cuda();
       (void)settle_copies();  // the buffers are the caller's from now on
+      in_cuda_ns_ = 0;
       (void)runner_.fail(status);
       status = board_.error();
     }
+    in_cuda_ns_ = 0;
     give_events(call->ready);
     if (call->on_host != nullptr) call->outcome.set_value(status);
     // Release: what a stream that sees it reads has been written. Pairs with its wait.
@@ -101,7 +105,7 @@ Status StagedRunner::carry_out(Enqueued& call) {
   for (Event ready : call.ready) RONDO_TRY(await(ready));
   note_stage_(true);
   Status status = base::guarded([&]() -> Status {
-    if (call.on_host != nullptr) return runner_.run(*call.on_host);
+    if (call.on_host != nullptr) return run(*call.on_host);
     if (!call.messages.empty()) RONDO_TRY(carry_out(call.messages));
     for (engine::Operation& operation : call.operations) RONDO_TRY(carry_out(operation));
     return {};
@@ -110,9 +114,19 @@ Status StagedRunner::carry_out(Enqueued& call) {
   return status;
 }
 
+void StagedRunner::note_cuda() { in_cuda_ns_ = base::now_ns(); }
+
+/// On the host, which has deadlines of its own.
+Status StagedRunner::run(engine::Operation& operation) {
+  in_cuda_ns_ = 0;
+  const Status status = runner_.run(operation);
+  note_cuda();
+  return status;
+}
+
 Status StagedRunner::carry_out(engine::Operation operation) {
   const engine::Prepared& prepared = *operation.prepared;
-  if (prepared.call.collective == Collective::kBarrier) return runner_.run(operation);
+  if (prepared.call.collective == Collective::kBarrier) return run(operation);
   if (const StagedCut cut = cut_of(prepared); cut.piece > 0) return carry_out(operation, cut);
   const std::byte* const in = operation.in;
   std::byte* const out = operation.out;
@@ -137,7 +151,7 @@ Status StagedRunner::carry_out(engine::Operation operation) {
     }
   }
   RONDO_TRY(copy_down(read));
-  RONDO_TRY(runner_.run(operation));
+  RONDO_TRY(run(operation));
   return copy_up(written);
 }
 
@@ -154,7 +168,9 @@ Status StagedRunner::carry_out(std::list<engine::Transfer>& messages) {
   RONDO_TRY(copy_down(read));
   runner_.lanes().push(messages);
   std::list<engine::Operation> none;
+  in_cuda_ns_ = 0;
   RONDO_TRY(runner_.run(none));
+  note_cuda();
   return copy_up(written);
 }
 
@@ -165,6 +181,7 @@ Status StagedRunner::oversee(Enqueued& call) {
   int64_t looked_ns = call.put.ok() ? base::now_ns() : 0;
   for (int turn = 0;; ++turn) {
     bool happened = RONDO_TRY(cuda_.has_happened(call.ready[0]));
+    note_cuda();
     const int64_t now_ns = base::now_ns();
     if (happened || now_ns - looked_ns > kBetweenLooksNs) {
       RONDO_TRY(look_round(prepared, sequence, *call.carrier));
@@ -274,7 +291,7 @@ Status StagedRunner::carry_out(const engine::Operation& whole, const StagedCut& 
     if (whole.in != nullptr) operation.in = image;
     if (whole.out != nullptr) operation.out = image + align_image(cut.bytes(cut.in, stride));
     RONDO_TRY(await_copies(copied_down_[k % 3]));
-    RONDO_TRY(runner_.run(operation));
+    RONDO_TRY(run(operation));
     for (const StagedPart& part : parts_of(k, true)) {
       RONDO_TRY(cuda_.copy(part.device, part.host, part.bytes, up_));
     }
@@ -361,6 +378,7 @@ Status StagedRunner::await(Event event) {
     bool happened = RONDO_TRY(cuda_.has_happened(event));
     if (happened) return {};
     if (board_.has_error()) return board_.error();
+    note_cuda();
     pause(turn);
   }
 }
@@ -371,10 +389,11 @@ Status StagedRunner::await(Event event) {
 Status StagedRunner::await_copies(Event event) {
   if (is_abandoned_) return board_.error();
   const int64_t began = base::now_ns();
-  const int64_t longest_ns = std::max(settings_.longest_wait_ns, kLeastCopyNs);
+  const int64_t longest_ns = longest_in_cuda_ns();
   bool is_late = false;
   for (int turn = 0;; ++turn) {
     bool happened = RONDO_TRY(cuda_.has_happened(event));
+    note_cuda();
     if (happened) return is_late ? board_.error() : Status();
     const int64_t waited_ns = base::now_ns() - began;
     if (is_late && waited_ns > longest_ns + std::min(longest_ns, kLastCopyNs)) {
@@ -395,10 +414,15 @@ Status StagedRunner::await_copies(Event event) {
   }
 }
 
+int64_t StagedRunner::longest_in_cuda_ns() const {
+  return std::max(settings_.longest_wait_ns, kLeastCopyNs);
+}
+
 /// Fails the communicator, and with it every call that a stream waits for.
 void StagedRunner::let_streams_go(Status why) {
-  (void)runner_.fail(why);
+  (void)board_.raise(why);
   const std::lock_guard lock(mutex_);
+  if (calls_.empty()) return;
   // Release: as at the end of a call. A later call, or a smaller number, follows as its turn comes.
   std::atomic_ref(*done_).store(calls_.back()->number, std::memory_order_release);
 }

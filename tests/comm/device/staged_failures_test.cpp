@@ -56,6 +56,43 @@ TEST_CASE("Over several hosts, a rank that never comes is named, and streams go 
   }
 }
 
+// As a copy from memory that is not pinned does, which CUDA may carry out with a lock of the context's.
+TEST_CASE(
+    "Over several hosts, streams go on when a call inside of CUDA keeps rondo's thread off it") {
+  const Pretended pretended({0, 1});
+  const auto gpu = gpus();
+  std::vector<int32_t> data(300, 1);
+  int32_t unpinned = 1;
+  {
+    const Installed installed(gpu);
+    Config config = small_config();
+    config.timeout = std::chrono::milliseconds(500);
+    World world(gpu, 2, config);
+    REQUIRE(world.all_created());
+    gpu->hold(world.stream(0));
+    REQUIRE(sum(world, 0, data).ok());
+    gpu->driver_lock.exists = true;
+    Status copied;
+    std::thread caller([&] {
+      copied = gpu->copy(reinterpret_cast<std::byte*>(data.data()),
+                         reinterpret_cast<const std::byte*>(&unpinned), sizeof unpinned,
+                         world.stream(0));
+    });
+    testing::await("the call waits inside", [&] { return gpu->driver_lock.is_held(); });
+    gpu->let_go(world.stream(0));
+    caller.join();
+    CHECK(copied.ok());
+    gpu->driver_lock.exists = false;
+    for (int rank = 0; rank < 2; ++rank) {
+      testing::await("the error is known", [&] { return !world[rank].status().ok(); });
+      CHECK(world[rank].status().code() == Code::kTimeout);
+      says(world[rank].status(), "inside of CUDA");
+    }
+    world.synchronize();
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 TEST_CASE("Over several hosts, copies that streams hold up end with an error, and streams go on") {
   const Pretended pretended({0, 1});
   const auto gpu = gpus();
