@@ -85,6 +85,18 @@ void compare_rows() {
                                                               dy.data(), partial.data()};
       },
       noise<T>(kRows * kWidth, 1), noise<T>(kRows * kWidth, 2), Buffer<W>(2 * kSlices * kWidth));
+  if constexpr (sizeof(T) == 2 && kN > 1) {
+    using Whole = cuda::LayerNormBackwardKernel<T, 2>;
+    compare(
+        "layer norm backward, whole", bound,
+        [](auto& normal, auto& factors, auto& gamma, auto& dy, auto& dx, auto& partial) {
+          return Whole{kRows,        kWidth,    normal.data(), factors.data(),
+                       gamma.data(), dy.data(), dx.data(),     partial.data()};
+        },
+        noise<T>(kRows * kWidth, 1), noise<W>(kRows, 2), noise<T>(kWidth, 3),
+        noise<T>(kRows * kWidth, 4), noise<T>(kRows * kWidth, 5),
+        Buffer<W>(2 * Whole::slices(kRows) * kWidth));
+  }
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
   compare(

@@ -203,10 +203,33 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
                                                             dy.data(), partial.data()});
         const std::vector<T> none(width);
         const double bound = 32 * unit<T>() + static_cast<double>(rows) * unit<cuda::Wide<T>>();
-        check_close(wide(add_slices<T>(slices, width, partial, 0, false, none, kOrders[0])), dgamma,
-                    bound);
-        check_close(wide(add_slices<T>(slices, width, partial, 1, false, none, kOrders[0])), dbeta,
-                    bound);
+        const auto check_parameters = [&](size_t parts) {
+          check_close(wide(add_slices<T>(parts, width, partial, 0, false, none, kOrders[0])),
+                      dgamma, bound);
+          check_close(wide(add_slices<T>(parts, width, partial, 1, false, none, kOrders[0])), dbeta,
+                      bound);
+        };
+        check_parameters(slices);
+
+        if constexpr (sizeof(T) == 2 && kN > 1) {
+          const auto check_whole = [&]<int kPacks>() {
+            using Whole = cuda::LayerNormBackwardKernel<T, kPacks>;
+            if (width > Whole::kMostWidth) return;
+            const std::vector<T> whole = in_every_order<T>([&](Order order) {
+              std::vector<T> gradient = branch;
+              partial.assign(2 * Whole::slices(rows) * width, NAN);
+              walk(Whole{rows, width, normalised.data(), factors.data(), gamma.data(), dy.data(),
+                         gradient.data(), partial.data()},
+                   order);
+              return gradient;
+            });
+            REQUIRE(wide(whole) == wide(got));
+            check_parameters(Whole::slices(rows));
+          };
+          check_whole.template operator()<1>();
+          check_whole.template operator()<2>();
+          check_whole.template operator()<3>();
+        }
       }
     }
   });

@@ -61,6 +61,8 @@ void for_tensor_attention_kernels(const Each& each) {
 template <class Bits, class Each>
 void for_layer_kernels_of_bits(const Each& each) {
   for_layer_kernels_of<Bits>(each);
+  each(kKernel<LayerNormBackwardKernel<Bits, 1>>, kKernel<LayerNormBackwardKernel<Bits, 2>>,
+       kKernel<LayerNormBackwardKernel<Bits, 3>>, kKernel<LayerNormBackwardKernel<Bits, 4>>);
   for_tensor_attention_kernels<32, Bits>(each);
   for_tensor_attention_kernels<64, Bits>(each);
   for_tensor_attention_kernels<128, Bits>(each);

@@ -157,4 +157,101 @@ struct LayerNormBackwardParametersKernel {
   }
 };
 
+/// What the two above do, in one pass over memory: a warp keeps a row in registers, and the sums of its
+/// rows' columns. width is a multiple of kPack<T>, at most kPacks times a warp's packs. partial: as
+/// above, but of slices().
+template <class T, int kPacks>
+struct LayerNormBackwardKernel {
+  size_t rows, width;
+  const T* normal;
+  const Wide<T>* reciprocal;
+  const T* gamma;
+  const T* dy;
+  T* dx;
+  Wide<T>* partial;
+
+  static constexpr int kN = kPack<T>;
+  static constexpr uint32_t kThreads = 384, kWarps = kThreads / kWarp;
+  static constexpr size_t kMostWidth = size_t{kPacks} * kWarp * kN;
+  static constexpr size_t kRowsOfSlice = 128;
+
+  static constexpr size_t slices(size_t rows) { return ceil_div(rows, kRowsOfSlice); }
+  Grid grid() const { return {.x = static_cast<uint32_t>(slices(rows))}; }
+  size_t shared_bytes() const { return kWarps * width * sizeof(Wide<T>); }
+
+  template <class Block>
+  RONDO_DEVICE void run(Block& block) const {
+    using W = Wide<T>;
+    const uint32_t lane = block.thread() % kWarp, warp = block.thread() / kWarp;
+    const auto column = [&](uint32_t k) { return (size_t{k} * kWarp + lane) * kN; };
+    Pack<T, kN> scale[kPacks] = {};
+    unrolled<kPacks>([&](uint32_t k) {
+      if (column(k) < width) scale[k] = load<kN>(gamma + column(k));
+    });
+    Pack<W, kN> dgamma[kPacks] = {}, dbeta[kPacks] = {};
+    const size_t first = size_t{block.index().x} * kRowsOfSlice;
+    const size_t end = first + kRowsOfSlice < rows ? first + kRowsOfSlice : rows;
+    for (size_t row = first + warp; row < end; row += kWarps) {
+      Pack<T, kN> gradient[kPacks] = {}, value[kPacks] = {}, to[kPacks] = {};
+      unrolled<kPacks>([&](uint32_t k) {
+        if (column(k) >= width) return;
+        const size_t at = row * width + column(k);
+        gradient[k] = load<kN>(dy + at);
+        value[k] = load<kN>(normal + at);
+        to[k] = load<kN>(dx + at);
+      });
+      const W factor = reciprocal[row];
+      after_reads();
+      W sum = 0, weighted = 0;  // of the gradients of `normal`, and of their products with it
+      unrolled<kPacks>([&](uint32_t k) {
+        for (int j = 0; j < kN; ++j) {
+          const W each = widen(gradient[k].at[j]), normalised = widen(value[k].at[j]);
+          dgamma[k].at[j] += each * normalised;
+          dbeta[k].at[j] += each;
+          const W dnormal = each * widen(scale[k].at[j]);
+          sum += dnormal;
+          weighted = multiply_add(dnormal, normalised, weighted);
+        }
+      });
+      sum = warp_sum(block, sum) / static_cast<W>(width);
+      weighted = warp_sum(block, weighted) / static_cast<W>(width);
+      unrolled<kPacks>([&](uint32_t k) {
+        if (column(k) >= width) return;
+        forget_wide(gradient[k]);
+        forget_wide(value[k]);
+        forget_wide(scale[k]);
+        for (int j = 0; j < kN; ++j) {
+          const W dnormal = widen(gradient[k].at[j]) * widen(scale[k].at[j]);
+          const W own = factor * (dnormal - sum - widen(value[k].at[j]) * weighted);
+          to[k].at[j] = narrow<T>(widen(to[k].at[j]) + own);
+        }
+        store(to[k], dx + row * width + column(k));
+      });
+    }
+    add_warps(block, dgamma, partial + size_t{block.index().x} * width);
+    block.sync();
+    add_warps(block, dbeta, partial + (slices(rows) + block.index().x) * width);
+  }
+
+ private:
+  /// sums[width]: of all warps.
+  template <class Block>
+  RONDO_DEVICE void add_warps(Block& block, const Pack<Wide<T>, kN> (&of_warp)[kPacks],
+                              Wide<T>* sums) const {
+    const uint32_t lane = block.thread() % kWarp, warp = block.thread() / kWarp;
+    Wide<T>* const shared = block.template shared<Wide<T>>();
+    unrolled<kPacks>([&](uint32_t k) {
+      const size_t column = (size_t{k} * kWarp + lane) * kN;
+      if (column >= width) return;
+      for (int j = 0; j < kN; ++j) shared[warp * width + column + j] = of_warp[k].at[j];
+    });
+    block.sync();
+    for (size_t c = block.thread(); c < width; c += kThreads) {
+      Wide<T> all = 0;
+      for (uint32_t w = 0; w < kWarps; ++w) all += shared[w * width + c];
+      sums[c] = all;
+    }
+  }
+};
+
 }  // namespace rondo::trainer::cuda

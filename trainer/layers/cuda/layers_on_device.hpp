@@ -80,7 +80,10 @@ class LayersOnDevice {
     allocate(of_rows_, sizes.samples * sizes.targets);
     grow(partial_, embedding_partial(sizes.samples * sizes.tokens, sizes.embedded));
   }
-  void expect_sums(size_t rows, size_t width) { grow(partial_, slices_of(rows) * width); }
+  /// For sums over rows of `width` columns, and for layer norms of half as many.
+  void expect_sums(size_t rows, size_t width) {
+    grow(partial_, std::max(slices_of(rows), LayerNormBackwardKernel<T, 1>::slices(rows)) * width);
+  }
   size_t bytes() const { return bytes_; }
   Status status() const { return device_->status(); }
 
@@ -152,9 +155,9 @@ class LayersOnDevice {
   void linear_backward_bias(const LinearShape& shape, const T* dy, bool accumulate, T* dbias) {
     by_packs(shape.y_stride(), {dy}, [&](auto n) {
       start("sums of columns", SumColumnsKernel<T, n>{shape.rows, shape.out, shape.y_stride(), dy,
-                                                      partial(shape.rows, shape.out)});
+                                                      partial(slices_of(shape.rows), shape.out)});
     });
-    add_slices(shape.rows, shape.out, partial_.data(), accumulate, dbias);
+    add_slices(slices_of(shape.rows), shape.out, partial_.data(), accumulate, dbias);
   }
 
   // Embeddings.
@@ -188,17 +191,21 @@ class LayersOnDevice {
     });
   }
   void layer_norm_backward(const LayerNormBackward<T, Wide>& p, bool accumulate) {
-    Wide* const sums = partial(p.rows, 2 * p.width);
+    size_t slices = slices_of(p.rows);
+    bool is_whole = false;
     by_packs(p.width, {p.normal, p.gamma, p.dy, p.dx}, [&](auto n) {
+      if constexpr (sizeof(T) == 2 && n == kPack<T>)
+        is_whole = layer_norm_backward_whole(p, slices);
+      if (is_whole) return;
       start("layer norm backward",
             LayerNormBackwardInputKernel<T, n>{p.rows, p.width, p.normal, p.reciprocal, p.gamma,
                                                p.dy, p.dx});
       start("layer norm backward, parameters",
-            LayerNormBackwardParametersKernel<T, n>{p.rows, p.width, p.normal, p.dy, sums});
+            LayerNormBackwardParametersKernel<T, n>{p.rows, p.width, p.normal, p.dy,
+                                                    partial(slices, 2 * p.width)});
     });
-    const size_t slices = slices_of(p.rows);
-    add_slices(p.rows, p.width, sums, accumulate, p.dgamma);
-    add_slices(p.rows, p.width, sums + slices * p.width, accumulate, p.dbeta);
+    add_slices(slices, p.width, partial_.data(), accumulate, p.dgamma);
+    add_slices(slices, p.width, partial_.data() + slices * p.width, accumulate, p.dbeta);
   }
   void gelu_forward(size_t rows, size_t width, const T* bias, T* x, T* y) {
     by_packs(width, {bias, x, y}, [&](auto n) {
@@ -209,9 +216,9 @@ class LayersOnDevice {
                      T* dbias) {
     by_packs(shape.out, {derivative, dy}, [&](auto n) {
       start("GELU backward", GeluBackwardKernel<T, n>{shape.rows, shape.out, derivative, dy,
-                                                      partial(shape.rows, shape.out)});
+                                                      partial(slices_of(shape.rows), shape.out)});
     });
-    add_slices(shape.rows, shape.out, partial_.data(), accumulate, dbias);
+    add_slices(slices_of(shape.rows), shape.out, partial_.data(), accumulate, dbias);
   }
   /// A number for each query and head; in two bytes a second one, which is backward's own.
   size_t attention_kept(const AttentionShape& shape) const {
@@ -488,12 +495,25 @@ class LayersOnDevice {
   /// In how many slices rows are summed.
   static size_t slices_of(size_t rows) { return ColumnTile<T, 1>{rows, 1}.slices(); }
   /// Room for partial sums of columns.
-  Wide* partial(size_t rows, size_t width) {
-    RONDO_CHECK(slices_of(rows) * width <= partial_.count());
+  Wide* partial(size_t slices, size_t width) {
+    RONDO_CHECK(slices * width <= partial_.count());
     return partial_.data();
   }
-  void add_slices(size_t rows, size_t width, const Wide* sums, bool accumulate, T* to) {
-    start("sums of slices", AddSlicesKernel<T>{slices_of(rows), width, sums, accumulate, to});
+  void add_slices(size_t slices, size_t width, const Wide* sums, bool accumulate, T* to) {
+    start("sums of slices", AddSlicesKernel<T>{slices, width, sums, accumulate, to});
+  }
+  /// False: rows are too wide for registers. Else `slices` are those of its sums.
+  bool layer_norm_backward_whole(const LayerNormBackward<T, Wide>& p, size_t& slices) {
+    const auto by = [&]<int kPacks>() {
+      using Kernel = LayerNormBackwardKernel<T, kPacks>;
+      if (p.width > Kernel::kMostWidth) return false;
+      slices = Kernel::slices(p.rows);
+      start("layer norm backward", Kernel{p.rows, p.width, p.normal, p.reciprocal, p.gamma, p.dy,
+                                          p.dx, partial(slices, 2 * p.width)});
+      return true;
+    };
+    return by.template operator()<1>() || by.template operator()<2>() ||
+           by.template operator()<3>() || by.template operator()<4>();
   }
 
   void expect_channels(size_t samples, size_t channels) {

@@ -246,7 +246,7 @@ class LayersBench {
                                   .reciprocal = per_row_.data(),
                                   .y = third});
     });
-    add("layer norm, backward", norms, 6 * n, 0, [=, this] {
+    add("layer norm, backward", norms, 4 * n, 0, [=, this] {
       layers_.layer_norm_backward({.rows = rows,
                                    .width = width,
                                    .normal = more,
