@@ -108,7 +108,7 @@ class Products final : public DeviceProducts {
 }  // namespace
 
 std::shared_ptr<FakeGpu> make_gpu(int device_count) {
-  auto gpu = std::make_shared<FakeGpu>(device_count);
+  auto gpu = std::make_shared<FakeGpu>(device_count, 16);
   for (auto& device : gpu->devices) device.name = "stand-in on a CPU";
   gpu->other_kernels = [](const transport::cuda_ipc::Launch& launch) {
     return static_cast<const Entry*>(launch.kernel)->prepare(launch.arguments[0]);
