@@ -29,8 +29,9 @@ pid_t process_with(const Hosts& hosts, int host, const std::string& variable) {
   return -1;
 }
 
-// A step takes a millisecond: enough of them for the death to come before the end.
-const std::string kSteps = rondo::testing::kSanitized ? "300" : "1000";
+// A step takes a millisecond, under sanitizers ten: enough of them for the death to come before the
+// end.
+const std::string kSteps = rondo::testing::kSanitized ? "150" : "1000";
 
 /// rondo-train on h0:2,h1:2 under rondo-run; `loses` is called after the fifth step.
 ProgramResult train_on_hosts(const Hosts& hosts, const std::string& file, const Words& words,
