@@ -1,22 +1,18 @@
 // rondo-perf as its users run it: ranks as processes and as threads, exit codes, what it prints and
 // writes.
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <thread>
 
 #include "rondo/types.hpp"
+#include "tests/bench/perf_program.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/sanitized.hpp"
@@ -26,66 +22,8 @@ using namespace rondo;
 
 namespace {
 
-struct Ran {
-  int exit_code;
-  std::string output;
-};
-
-Ran run_this(const std::string& program, const std::string& arguments) {
-  // What the arguments redirect stays so: they come after.
-  const std::string command = "'" + program + "' 2>&1 " + arguments;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  char piece[4096];
-  for (size_t size; (size = std::fread(piece, 1, sizeof(piece), pipe)) > 0;)
-    output.append(piece, size);
-  const int wait_status = pclose(pipe);
-  return {.exit_code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128, .output = output};
-}
-
-Ran run(const std::string& arguments) { return run_this(RONDO_PERF, arguments); }
-
-/// A file for --json.
-class TemporaryJson {
- public:
-  std::string path() const { return directory_.path() + "/result.json"; }
-  nlohmann::json read() const { return nlohmann::json::parse(std::ifstream(path())); }
-  /// null while there is nothing yet.
-  nlohmann::json read_or_null() const {
-    return nlohmann::json::parse(std::ifstream(path()), nullptr, false).is_discarded()
-               ? nlohmann::json(nullptr)
-               : read();
-  }
-
- private:
-  testing::TempDirectory directory_;
-};
-
-/// The children of a process, oldest first.
-std::vector<int> children_of(pid_t pid) {
-  const std::string task = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid);
-  std::ifstream file(task + "/children");
-  std::vector<int> children;
-  for (int child = 0; file >> child;) children.push_back(child);
-  return children;
-}
-
-/// Waits until `condition`, but not for ever.
-void await(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2000 && !condition(); ++i) usleep(10'000);
-  REQUIRE(condition());
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-  return found;
-}
+using perf_program::contains, perf_program::count, perf_program::run, perf_program::run_this;
+using perf_program::Ran, perf_program::TemporaryJson;
 
 const std::string kShort = " -b 8 -e 64K -f 32 -n 4 -w 1";
 
@@ -297,47 +235,6 @@ TEST_CASE("the machine and the link profile are shown") {
   CHECK(run("--topology --json").exit_code == 2);
 }
 
-TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason") {
-  const TemporaryJson json;
-  const auto ran = testing::run_program(
-      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "20000",
-       "--json", json.path()},
-      {}, std::chrono::seconds(60), [&](pid_t pid) {
-        // The first rows have been measured, and the document says that more were to come.
-        await([&] { return !json.read_or_null().is_null(); });
-        CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
-        REQUIRE(children_of(pid).size() == 3);
-        kill(children_of(pid)[1], SIGKILL);
-      });
-  INFO(ran.out << ran.err);
-  CHECK(ran.exit_code == 128 + SIGKILL);
-  const auto document = json.read();
-  INFO(document.dump(1));
-  CHECK(document["config"]["ranks"] == 3);
-  CHECK(contains(document["error"].get<std::string>(), "rank 1"));
-}
-
-TEST_CASE("an interrupted run keeps what it has measured, and says why it ended") {
-  for (const char* ranks : {"--ranks=2", "-t2"}) {
-    const TemporaryJson json;
-    const auto ran =
-        testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
-                              "-n", "20000", "--json", json.path()},
-                             {}, std::chrono::seconds(60), [&](pid_t pid) {
-                               await([&] {
-                                 const auto document = json.read_or_null();
-                                 return !document.is_null() && !document["results"].empty();
-                               });
-                               kill(pid, SIGTERM);
-                             });
-    INFO(ran.out << ran.err);
-    CHECK(ran.exit_code != 0);
-    const auto document = json.read();
-    CHECK(contains(document["error"].get<std::string>(), "stopped by Terminated"));
-    CHECK(document["results"].size() > 0);
-  }
-}
-
 TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {
   // Half a second at the least, on any machine.
   const std::string work = " -b 8 -e 64 -f 2 -N 10 -n 15 -w 0 --pace 1GB/s,200us >/dev/null 2>";
@@ -363,25 +260,6 @@ TEST_CASE("without a check nothing is claimed") {
   INFO(ran.output);
   CHECK(ran.exit_code == 0);
   CHECK(contains(ran.output, "N/A"));
-}
-
-TEST_CASE("the JSON file holds every row") {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("rondo-perf-test-" + std::to_string(getpid()) + ".json");
-  const Ran ran = run("all_reduce --ranks 2 -b 8 -e 128 -f 4 -n 2 --json '" + path.string() + "'");
-  INFO(ran.output);
-  REQUIRE(ran.exit_code == 0);
-  const auto document = nlohmann::json::parse(std::ifstream(path));
-  std::filesystem::remove(path);
-  REQUIRE(document["results"].size() == 3);
-  CHECK(document["config"]["ranks"] == 2);
-  for (const auto& row : document["results"]) {
-    CHECK(row["backend"] == "rondo");
-    CHECK(row["algorithm"].is_string());
-    CHECK(row["predicted_us"].is_number());
-    CHECK(row["out_of_place"]["nwrong"] == 0);
-    CHECK(row["in_place"]["time"].get<double>() > 0);
-  }
 }
 
 TEST_CASE(

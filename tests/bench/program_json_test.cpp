@@ -1,0 +1,98 @@
+// The document of rondo-perf --json: every row, and however the run ends, why.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/bench/perf_program.hpp"
+#include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
+
+using namespace rondo;
+
+namespace {
+
+using perf_program::contains, perf_program::run, perf_program::Ran, perf_program::TemporaryJson;
+
+/// The children of a process, oldest first.
+std::vector<int> children_of(pid_t pid) {
+  const std::string task = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid);
+  std::ifstream file(task + "/children");
+  std::vector<int> children;
+  for (int child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+/// Waits until `condition`, but not for ever.
+void await(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000 && !condition(); ++i) usleep(10'000);
+  REQUIRE(condition());
+}
+
+}  // namespace
+
+TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason") {
+  const TemporaryJson json;
+  const auto ran = testing::run_program(
+      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "20000",
+       "--json", json.path()},
+      {}, std::chrono::seconds(60), [&](pid_t pid) {
+        // The first rows have been measured, and the document says that more were to come.
+        await([&] { return !json.read_or_null().is_null(); });
+        CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
+        REQUIRE(children_of(pid).size() == 3);
+        kill(children_of(pid)[1], SIGKILL);
+      });
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code == 128 + SIGKILL);
+  const auto document = json.read();
+  INFO(document.dump(1));
+  CHECK(document["config"]["ranks"] == 3);
+  CHECK(contains(document["error"].get<std::string>(), "rank 1"));
+}
+
+TEST_CASE("an interrupted run keeps what it has measured, and says why it ended") {
+  for (const char* ranks : {"--ranks=2", "-t2"}) {
+    const TemporaryJson json;
+    const auto ran =
+        testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
+                              "-n", "20000", "--json", json.path()},
+                             {}, std::chrono::seconds(60), [&](pid_t pid) {
+                               await([&] {
+                                 const auto document = json.read_or_null();
+                                 return !document.is_null() && !document["results"].empty();
+                               });
+                               kill(pid, SIGTERM);
+                             });
+    INFO(ran.out << ran.err);
+    CHECK(ran.exit_code != 0);
+    const auto document = json.read();
+    CHECK(contains(document["error"].get<std::string>(), "stopped by Terminated"));
+    CHECK(document["results"].size() > 0);
+  }
+}
+
+TEST_CASE("the JSON file holds every row") {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("rondo-perf-test-" + std::to_string(getpid()) + ".json");
+  const Ran ran = run("all_reduce --ranks 2 -b 8 -e 128 -f 4 -n 2 --json '" + path.string() + "'");
+  INFO(ran.output);
+  REQUIRE(ran.exit_code == 0);
+  const auto document = nlohmann::json::parse(std::ifstream(path));
+  std::filesystem::remove(path);
+  REQUIRE(document["results"].size() == 3);
+  CHECK(document["config"]["ranks"] == 2);
+  for (const auto& row : document["results"]) {
+    CHECK(row["backend"] == "rondo");
+    CHECK(row["algorithm"].is_string());
+    CHECK(row["predicted_us"].is_number());
+    CHECK(row["out_of_place"]["nwrong"] == 0);
+    CHECK(row["in_place"]["time"].get<double>() > 0);
+  }
+}
