@@ -77,12 +77,12 @@ ncclResult_t init_rank(const char* call, ncclComm_t* into, int ranks, const nccl
 ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   const char* const call = "ncclCommInitAll";
   ncclUniqueId id;
-  const auto on_host = host_memory();
-  if (!on_host.ok()) return spoil(on_host.status());
+  const auto own = this_device();  // an error where there is no driver
+  if (!own.ok()) return spoil(own.status());
   if (const Status made = write_id(id); !made.ok()) return spoil(made);
   std::vector<CommCreation> creations;
   for (int rank = 0; rank < count || rank == 0; ++rank) {
-    const int device = *on_host ? -1 : devices == nullptr ? rank : devices[rank];
+    const int device = *own < 0 ? -1 : devices == nullptr ? rank : devices[rank];
     auto creation = init(call, comms, {read_id(id), rank, count, device}, nullptr);
     if (!creation.ok()) return spoil(creation.status());
     creations.push_back(std::move(*creation));

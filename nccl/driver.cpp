@@ -12,6 +12,8 @@
 namespace rondo::nccl::driver {
 namespace {
 
+constexpr const char* kHostHint = "; RONDO_NCCL_HOST=1 is for buffers in host memory";
+
 struct DriverCalls {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   int (*init)(unsigned) = nullptr;
@@ -32,9 +34,7 @@ struct DriverCalls {
   DriverCalls() {
     if (library == nullptr) {
       status = {Code::kSystem,
-                "there is no CUDA driver on this machine (libcuda.so.1); RONDO_NCCL_HOST=1 is for "
-                "buffers "
-                "in host memory"};
+                std::string("there is no CUDA driver on this machine (libcuda.so.1)") + kHostHint};
       return;
     }
     find("cuInit", init);
@@ -51,6 +51,7 @@ struct DriverCalls {
     find("cuStreamIsCapturing", is_capturing);
     find("cuStreamQuery", query);
     if (status.ok()) status = check(init(0), "cuInit");
+    if (!status.ok()) status = {Code::kSystem, status.message() + kHostHint};
   }
 
   template <class Function>

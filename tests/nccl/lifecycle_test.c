@@ -202,6 +202,24 @@ static void inits_in_a_group(void) {
   expect_ok(__LINE__, ncclCommDestroy(NULL));
 }
 
+/* Without a driver every kind of init says the same. */
+static void without_a_gpu(void) {
+  ncclUniqueId id;
+  ncclComm_t comm = NULL;
+  char said[1000];
+  setenv("RONDO_NCCL_HOST", "0", 1);
+  expect_ok(__LINE__, ncclGetUniqueId(&id));
+  const ncclResult_t result = ncclCommInitRank(&comm, 1, id, 0);
+  if (result == ncclSuccess) {
+    expect_ok(__LINE__, ncclCommDestroy(comm));
+  } else {
+    snprintf(said, sizeof said, "%s", ncclGetLastError(NULL));
+    expect_error(__LINE__, ncclCommInitAll(&comm, 1, NULL), result, said);
+    expect(__LINE__, strstr(said, "no CUDA driver") == NULL || strstr(said, "RONDO_NCCL_HOST=1"));
+  }
+  setenv("RONDO_NCCL_HOST", "1", 1);
+}
+
 static void wrong_inits(void) {
   ncclUniqueId id;
   ncclComm_t comm = NULL;
@@ -403,6 +421,7 @@ static void one_process(int rank) {
   (void)rank;
   configs();
   wrong_inits();
+  without_a_gpu();
   not_blocking();
   inits_in_a_group();
 }
