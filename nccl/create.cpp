@@ -14,8 +14,12 @@ Status write_id(ncclUniqueId& into) {
   return {};
 }
 
-std::string read_id(const ncclUniqueId& id) {
-  return {id.internal, strnlen(id.internal, sizeof id.internal)};
+// Without an id a communicator would meet where the launcher says.
+Result<std::string> read_id(const ncclUniqueId& id, const char* call) {
+  const size_t size = strnlen(id.internal, sizeof id.internal);
+  if (size > 0) return std::string(id.internal, size);
+  return refuse(std::string(call) +
+                ": the unique id is empty: broadcast rank 0's, of ncclGetUniqueId, to every rank");
 }
 
 Result<int> this_device() {
@@ -68,9 +72,11 @@ Result<CommCreation> init(const char* call, const ncclComm_t* into, const IdMeet
 
 ncclResult_t init_rank(const char* call, ncclComm_t* into, int ranks, const ncclUniqueId& id,
                        int rank, const ncclConfig_t* config) {
+  const auto text = read_id(id, call);
+  if (!text.ok()) return spoil(text.status());
   const auto device = this_device();
   if (!device.ok()) return spoil(device.status());
-  return begin(init(call, into, {read_id(id), rank, ranks, *device}, config), into);
+  return begin(init(call, into, {*text, rank, ranks, *device}, config), into);
 }
 
 /// The ranks of one process, created beside each other.
@@ -80,10 +86,12 @@ ncclResult_t init_all(ncclComm_t* comms, int count, const int* devices) {
   const auto own = this_device();  // an error where there is no driver
   if (!own.ok()) return spoil(own.status());
   if (const Status made = write_id(id); !made.ok()) return spoil(made);
+  const auto text = read_id(id, call);
+  if (!text.ok()) return spoil(text.status());
   std::vector<CommCreation> creations;
   for (int rank = 0; rank < count || rank == 0; ++rank) {
     const int device = *own < 0 ? -1 : devices == nullptr ? rank : devices[rank];
-    auto creation = init(call, comms, {read_id(id), rank, count, device}, nullptr);
+    auto creation = init(call, comms, {*text, rank, count, device}, nullptr);
     if (!creation.ok()) return spoil(creation.status());
     creations.push_back(std::move(*creation));
   }

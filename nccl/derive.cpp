@@ -66,7 +66,8 @@ Created meet_members(Communicator& parent, const std::vector<int>& members) {
     RONDO_TRY(parent.recv(id.internal, sizeof id, DataType::kUint8, members.front()));
   }
   const auto own = std::find(members.begin(), members.end(), parent.rank()) - members.begin();
-  return meet({read_id(id), static_cast<int>(own), static_cast<int>(members.size()), -1});
+  const std::string text = RONDO_TRY(read_id(id, "ncclCommShrink"));
+  return meet({text, static_cast<int>(own), static_cast<int>(members.size()), -1});
 }
 
 /// The parent has failed: its ranks find out who is left.
@@ -114,7 +115,7 @@ Result<CommCreation> grow(const Comm& parent, int ranks, const ncclUniqueId* id,
       ncclUniqueId shared{};
       RONDO_TRY(on.all_reduce(given.internal, shared.internal, sizeof shared, DataType::kUint8,
                               ReduceOp::kMax));
-      return meet({read_id(shared), on.rank(), ranks, -1});
+      return meet({RONDO_TRY(read_id(shared, "ncclCommGrow")), on.rank(), ranks, -1});
     });
   };
   return CommCreation{std::move(comm), parent, create};
@@ -126,7 +127,7 @@ Result<CommCreation> grow(ncclComm_t comm, int ranks, const ncclUniqueId* id, in
   if (comm == nullptr) {
     RONDO_TRY(check_pointer(id, call, "the id"));
     const CommSettings settings = RONDO_TRY(read_config(config, {}, call));
-    const IdMeeting meeting{read_id(*id), rank, ranks, RONDO_TRY(this_device())};
+    const IdMeeting meeting{RONDO_TRY(read_id(*id, call)), rank, ranks, RONDO_TRY(this_device())};
     if (rank < 0 || rank >= ranks) {
       return refuse(std::string(call) + ": rank " + std::to_string(rank) + " of " +
                     std::to_string(ranks));

@@ -24,9 +24,10 @@ struct IdMeeting {
 /// Meets the other ranks. Blocks.
 Result<std::optional<Communicator>> meet(const IdMeeting& meeting);
 
-/// A fresh id; the text of one.
+/// A fresh id.
 Status write_id(ncclUniqueId& into);
-std::string read_id(const ncclUniqueId& id);
+/// The text of one. An error: it is empty, as one that was not broadcast.
+Result<std::string> read_id(const ncclUniqueId& id, const char* call);
 
 /// The device of this thread, on which a communicator is created; -1: host memory.
 Result<int> this_device();

@@ -220,6 +220,23 @@ static void without_a_gpu(void) {
   setenv("RONDO_NCCL_HOST", "1", 1);
 }
 
+/* An id that was not broadcast. */
+static void empty_ids(void) {
+  ncclUniqueId id;
+  ncclComm_t comm = NULL;
+  const char* const said = "the unique id is empty: broadcast rank 0's";
+  memset(&id, 0, sizeof id);
+  setenv("RANK", "0", 1); /* a launcher's place to meet */
+  setenv("WORLD_SIZE", "1", 1);
+  expect_error(__LINE__, ncclCommInitRank(&comm, 1, id, 0), ncclInvalidArgument, said);
+  expect_error(__LINE__, ncclCommInitRankConfig(&comm, 1, id, 0, NULL), ncclInvalidArgument, said);
+  expect_error(__LINE__, ncclCommInitRankScalable(&comm, 1, 0, 1, &id, NULL), ncclInvalidArgument,
+               said);
+  expect_error(__LINE__, ncclCommGrow(NULL, 1, &id, 0, &comm, NULL), ncclInvalidArgument, said);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
 static void wrong_inits(void) {
   ncclUniqueId id;
   ncclComm_t comm = NULL;
@@ -286,6 +303,9 @@ static void shrinks_and_grows(int rank) {
     expect_sum(__LINE__, left, 2);
   }
   /* Rank 1 joins again as the last one; rank 2, not the lowest, brings the id. */
+  if (rank != 1)
+    expect_error(__LINE__, ncclCommGrow(left, kRanks, NULL, -1, &grown, NULL), ncclInvalidArgument,
+                 "the unique id is empty");
   if (rank == 2) {
     expect_ok(__LINE__, ncclCommGetUniqueId(left, &shared->second_id));
     announce(5);
@@ -421,6 +441,7 @@ static void one_process(int rank) {
   (void)rank;
   configs();
   wrong_inits();
+  empty_ids();
   without_a_gpu();
   not_blocking();
   inits_in_a_group();
