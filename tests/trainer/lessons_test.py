@@ -99,6 +99,19 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
         self.assertNotEqual(made.returncode, 0, made.stdout)
         self.assertIn("did not show", made.stderr)
 
+    def test_a_lesson_whose_healthy_run_fails_says_why_and_ends(self):
+        words = ["straggler", "--device", "cuda:99"]  # there is no such device
+        made = run(sys.executable, "-B", str(TRAINER / "lessons/lesson.py"), *words, "--program", TRAIN, "--folder", self.folder)
+        self.assertEqual(made.returncode, 1)
+        self.assertRegex(made.stderr, r"^lesson: the healthy run failed: .*(cuda|GPU|device)")
+        self.assertEqual(len(self.commands_of(made.stdout)), 1)
+        self.assertNotIn("|", made.stdout)  # no table
+
+    def test_the_error_of_a_run_is_the_programs_or_else_its_last_line(self):
+        for errors, said in [("[0] rondo-train: no GPU\n[1] rondo-run: ended\n", "no GPU"),
+                             ("killed\nout of memory\n\n", "out of memory"), ("", "it says nothing")]:
+            self.assertEqual(Run("", False, errors, {}, {}).error(), said)
+
     def test_a_lesson_says_so_where_the_machine_was_too_busy_to_show_its_times(self):
         def made(exposed_ms):
             return Run("", True, "", {"summary": {"exposed_comm_ms": exposed_ms}}, {})

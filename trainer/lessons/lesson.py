@@ -115,6 +115,8 @@ def teach(lesson, program, device, folder):
     for i, (name, flags) in enumerate(lesson.runs):
         runs.append(train(program, common + flags, folder, f"run{i}"))
         print(f"{name}:\n  {runs[-1].command}", flush=True)
+        if not runs[0].succeeded:
+            sys.exit(f"lesson: the healthy run failed: {runs[0].error()}")
     print(f"\n{table(lesson, runs)}\n")
     if not lesson.shows(runs):
         sys.exit(f"lesson: the symptom of '{lesson.name}' did not show: the numbers above and {folder} say what happened instead")

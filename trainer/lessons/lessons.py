@@ -33,7 +33,11 @@ class Run:
 
     def error(self):
         """From stderr: the first rank that ends takes rank 0 with it, perhaps before its document."""
-        return "none" if self.succeeded else self.errors.rpartition("rondo-train: ")[2].partition("\n")[0]
+        if self.succeeded:
+            return "none"
+        _, said, errors = self.errors.rpartition("rondo-train: ")
+        lines = errors.split("\n") if said else errors.split("\n")[::-1]
+        return next(filter(None, lines), "it says nothing")
 
     def reductions(self):
         return len(self.summary.get("buckets", []))
