@@ -147,6 +147,8 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--compress", "int8"},
                                                      {"--average", "median"},
                                                      {"--strategy", "fsdp"},
+                                                     {"--device", "cuda:0,"},
+                                                     {"--device", "cuda:"},
                                                      {"--break", "everything"},
                                                      {"--no-such-flag", "1"}};
   for (const auto& words : bad) {

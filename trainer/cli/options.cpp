@@ -37,7 +37,7 @@ CLI::Validator choice(const std::vector<std::string>& there,
 std::vector<int> gpus_in(const std::string& device) {
   const std::string prefix = "cuda:";
   std::vector<int> numbers;
-  if (device.rfind(prefix, 0) != 0) return numbers;
+  if (device.rfind(prefix, 0) != 0 || device.ends_with(',')) return numbers;
   for (const std::string& text : CLI::detail::split(device.substr(prefix.size()), ',')) {
     int number = 0;
     if (!CLI::detail::lexical_cast(text, number) || number < 0) return {};
