@@ -183,8 +183,11 @@ Result<std::unique_ptr<CudaMemory>> open_cuda_memory(int local_rank) {
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code != cudaSuccess || devices == 0) {
+    const bool driver_lacks = code == cudaErrorInsufficientDriver;  // or is too old
     return Status(Code::kUnavailable,
-                  std::string("--device cuda: there is no GPU here: ") + cudaGetErrorString(code));
+                  std::string("--device cuda: there is no GPU here: ") + cudaGetErrorString(code) +
+                      (driver_lacks ? ": install NVIDIA's driver or a newer one, or" : ":") +
+                      " leave out --device cuda");
   }
   auto memory = std::make_unique<Runtime>();
   RONDO_TRY(memory->open(local_rank % devices));

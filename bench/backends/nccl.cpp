@@ -208,9 +208,12 @@ Result<int> gpus_for_nccl() {
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code == cudaSuccess && devices > 0) return devices;
-  return Status(Code::kUnavailable, std::string("there is no GPU here, and NCCL has no other "
-                                                "memory: ") +
-                                        cudaGetErrorString(code));
+  return Status(
+      Code::kUnavailable,
+      std::string("there is no GPU here, and NCCL has no other "
+                  "memory: ") +
+          cudaGetErrorString(code) +
+          (code == cudaErrorInsufficientDriver ? ": install NVIDIA's driver, or a newer one" : ""));
 }
 
 Status check_nccl_ranks(int ranks, int gpus) {

@@ -18,7 +18,7 @@
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
-cudaError_t launch_returns = cudaSuccess;
+cudaError_t launch_returns = cudaSuccess, counting_returns = cudaSuccess;
 
 // The driver: device 1's primary context, and the thread's stack of contexts.
 char primary_context;
@@ -143,7 +143,7 @@ int give_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* access, siz
 extern "C" {
 cudaError_t __wrap_cudaGetDeviceCount(int* count) {
   *count = 1;
-  return cudaSuccess;
+  return counting_returns;
 }
 cudaError_t __wrap_cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 void* __wrap_dlopen(const char*, int) { return &primary_context; }
@@ -178,6 +178,18 @@ cudaError_t __wrap_cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cud
 
 namespace rondo::transport::cuda_ipc {
 namespace {
+
+TEST_CASE("Where CUDA finds no driver rondo says what to do") {
+  counting_returns = cudaErrorInsufficientDriver;
+  const Status none = open_cuda().status();
+  counting_returns = cudaErrorNoDevice;
+  const Status no_device = open_cuda().status();
+  counting_returns = cudaSuccess;
+  CHECK(none.code() == Code::kUnavailable);
+  CHECK(none.message().find("no GPU: counting devices: ") == 0);
+  CHECK(none.message().find("install NVIDIA's driver") != std::string::npos);
+  CHECK(no_device.message().find("install") == std::string::npos);
+}
 
 TEST_CASE("A launch neither reports nor clears the application's error") {
   auto cuda = open_cuda();

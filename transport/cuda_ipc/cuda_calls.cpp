@@ -105,7 +105,14 @@ class RuntimeCalls final : public CudaCalls {
  public:
   Result<int> device_count() override {
     int count = 0;
-    RONDO_TRY(status_of(cudaGetDeviceCount(&count), "counting devices"));
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    const Status counted = status_of(code, "counting devices");
+    if (code == cudaErrorInsufficientDriver) {  // also where there is none
+      return Status(counted.code(), counted.message() +
+                                        ": to use GPUs install NVIDIA's driver, or a newer one; "
+                                        "to do without leave out the device (--device cuda)");
+    }
+    RONDO_TRY(counted);
     return count;
   }
 
