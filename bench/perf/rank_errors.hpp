@@ -1,5 +1,5 @@
-// The errors of ranks that are threads of one process: each text once, at the end with the number of
-// ranks that logged it.
+// The errors of ranks that are threads of one process: each text once, and at the end the number of
+// ranks that logged it where that was neither one nor all.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>
@@ -15,15 +15,16 @@ namespace rondo::bench {
 /// A thread is a rank. Thread-safe.
 class RankErrors final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit RankErrors(spdlog::sink_ptr target) : target_(std::move(target)) {}
+  RankErrors(spdlog::sink_ptr target, int ranks)
+      : target_(std::move(target)), all_(static_cast<size_t>(ranks)) {}
 
-  /// Logs which texts came from several ranks.
+  /// Logs which texts came from several ranks, but not from all.
   void finish() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [text, ranks] : ranks_) {
-      if (ranks.size() == 1) continue;
-      const std::string all = "on " + std::to_string(ranks.size()) + " ranks: " + text;
-      target_->log({"rondo-perf", spdlog::level::err, all});
+      if (ranks.size() == 1 || ranks.size() == all_) continue;
+      const std::string several = "on " + std::to_string(ranks.size()) + " ranks: " + text;
+      target_->log({"rondo-perf", spdlog::level::err, several});
     }
     ranks_.clear();
   }
@@ -41,6 +42,7 @@ class RankErrors final : public spdlog::sinks::base_sink<std::mutex> {
 
  private:
   spdlog::sink_ptr target_;
+  size_t all_;
   std::map<std::string, std::set<size_t>> ranks_;  // by text, the threads
 };
 

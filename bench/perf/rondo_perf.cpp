@@ -131,7 +131,8 @@ int run_threads(const Context& context) {
   auto directory = TemporaryDirectory::create();
   if (!directory.ok()) return failed(directory.status());
   std::vector<int> codes(static_cast<size_t>(ranks), 0);
-  const auto errors = std::make_shared<RankErrors>(spdlog::default_logger()->sinks().front());
+  const auto errors =
+      std::make_shared<RankErrors>(spdlog::default_logger()->sinks().front(), ranks);
   spdlog::default_logger()->sinks() = {errors};
   // No rank begins before all have a thread: it would wait for the others.
   std::promise<bool> started;
@@ -155,8 +156,7 @@ int run_threads(const Context& context) {
         if (code != 0 && !context.have_met) {
           std::error_code ignored;
           std::filesystem::remove_all(directory->path(), ignored);
-          errors->finish();
-          std::_Exit(code);
+          std::_Exit(code);  // how many have failed by now says nothing
         }
       });
     }

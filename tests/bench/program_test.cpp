@@ -425,11 +425,12 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
   CHECK(contains(off.err, "no library memory for two buffers"));
 }
 
-TEST_CASE("without a GPU --device cuda says so and fails") {
-  const Ran ran = run("all_reduce --device cuda --ranks 2 --threads -b 8 -e 8 -n 1");
+TEST_CASE("without a GPU --device cuda says so once and fails") {
+  const Ran ran = run("all_reduce --device cuda --ranks 4 --threads -b 8 -e 8 -n 1");
   INFO(ran.output);
   if (ran.exit_code == 0) return;  // there is one
   CHECK(contains(ran.output, "--device cuda"));
+  CHECK(count(ran.output, "\n") == 1);
 }
 
 TEST_CASE("a launcher's ranks are not started twice") {
