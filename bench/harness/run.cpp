@@ -166,24 +166,36 @@ TableStyle style_of(const PerfOptions& options) {
           .color = terminal && (no_color == nullptr || *no_color == 0)};
 }
 
-Heading heading_of(const PerfProgram& program, const PerfOptions& options, const Backend& backend,
+/// Without what only the backend knows.
+Heading heading_of(const PerfProgram& program, const PerfOptions& options, int ranks,
                    const std::string& pinning) {
   const bool library = options.library_memory;
   return {.program = program.name,
-          .backend = backend.name(),
+          .backend = "",
           .collective = std::string(name_of(options.collective)),
           .memory =
               options.cuda ? (library ? "cuda library" : "cuda") : (library ? "library" : "plain"),
           .pinning = pinning,
-          .ranks = backend.size(),
+          .ranks = ranks,
           .bytes_range = bytes_range(options.collective, options.sweep),
           .iterations = options.iterations,
           .warmup = options.warmup,
           .checks = options.checks,
           .time_of = std::string(kTimeOf[static_cast<size_t>(options.across)]),
-          .memory_use = backend.memory(),
-          .links = backend.links()};
+          .memory_use = {},
+          .links = ""};
 }
+
+Heading heading_of(const PerfProgram& program, const PerfOptions& options, const Backend& backend,
+                   const std::string& pinning) {
+  Heading heading = heading_of(program, options, backend.size(), pinning);
+  heading.backend = backend.name();
+  heading.memory_use = backend.memory();
+  heading.links = backend.links();
+  return heading;
+}
+
+constexpr const char* kGoesOn = "the run has not come to its end";
 }  // namespace
 
 Status no_memory_for(const std::string& how_many, size_t bytes, bool library) {
@@ -200,6 +212,15 @@ int fail(Backend& backend, const Status& status) {
                            code == Code::kAborted || code == Code::kMismatch;
   if (!others_know) backend.abort(status.message());
   return 1;
+}
+
+void write_without_backend(const PerfProgram& program, const PerfOptions& options, int ranks,
+                           const std::vector<std::string>& args, const std::string& error) {
+  JsonFile json(options.json_file);
+  if (!json.open().ok() || (error.empty() && !json.wants_interim())) return;
+  const std::string time = now();
+  const Heading heading = heading_of(program, options, ranks, "");
+  (void)json.write(to_json(heading, {}, args, time, time, error.empty() ? kGoesOn : error));
 }
 
 int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& backend,
@@ -219,8 +240,7 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
   const RowCalls calls{.begins =
                            [&](const CallShape& shape) {
                              bar.draw(rows.size(), text_of(shape, backend.size()));
-                             if (json.wants_interim())
-                               (void)write_json("the run has not come to its end");
+                             if (json.wants_interim()) (void)write_json(kGoesOn);
                            },
                        .ends =
                            [&](const Row& row) {

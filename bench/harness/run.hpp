@@ -21,6 +21,12 @@ Status no_memory_for(const std::string& how_many, size_t bytes, bool library);
 /// Logs the error, and ends the other ranks' calls with it unless they find it, too. Returns 1.
 int fail(Backend& backend, const Status& status);
 
+/// Writes the document of --json, without rows, before there is a backend: so that a run that ends
+/// there leaves one, too. On rank 0. `error`: why there will be none; empty: it is being made. A file
+/// that cannot be written is left to run_rank().
+void write_without_backend(const PerfProgram& program, const PerfOptions& options, int ranks,
+                           const std::vector<std::string>& args, const std::string& error);
+
 /// Measures all shapes of `options`. Returns the program's exit code: 0, or 1 after a failed call
 /// (named on stderr), wrong results, or a JSON file that could not be written. `pinning` is the
 /// result of pin().

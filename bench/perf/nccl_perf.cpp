@@ -28,14 +28,15 @@ int failed(const Status& status) {
   return 1;
 }
 
+Status check_launcher() {
+  auto place = RONDO_TRY(place_from_launcher());
+  if (!place || place->world_size == 1) return {};
+  return {Code::kInvalidArgument, "a launcher has started " + std::to_string(place->world_size) +
+                                      " processes, and one is enough: it has a rank on every GPU"};
+}
+
 /// One for each GPU, or --ranks.
 Result<int> ranks_for(const PerfOptions& options) {
-  auto place = RONDO_TRY(place_from_launcher());
-  if (place && place->world_size > 1) {
-    return Status(Code::kInvalidArgument,
-                  "a launcher has started " + std::to_string(place->world_size) +
-                      " processes, and one is enough: it has a rank on every GPU");
-  }
   auto gpus = RONDO_TRY(gpus_for_nccl());
   RONDO_TRY(check_nccl_ranks(options.ranks, gpus));
   return options.ranks > 0 ? options.ranks : gpus;
@@ -51,21 +52,33 @@ struct NcclRun {
 int run_one(const NcclRun& run, int rank) {
   const std::string pinning = pin(rank, run.ranks);
   auto backend = run.world.make_backend(rank);
-  if (!backend.ok()) return failed(backend.status());
+  if (!backend.ok()) {
+    if (rank == 0) {
+      write_without_backend(kProgram, run.options, run.ranks, run.args,
+                            backend.status().to_string());
+    }
+    return failed(backend.status());
+  }
   return run_rank(kProgram, run.options, **backend, pinning, run.args);
 }
 
 int run_program(int argc, char** argv) {
   const ParsedOptions parsed = parse_options(kProgram, argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  const auto ranks = ranks_for(*parsed.options);
-  if (!ranks.ok()) return failed(ranks.status());
-  auto world = make_nccl_world(ranks.value());
-  if (!world.ok()) return failed(world.status());
+  if (const Status alone = check_launcher(); !alone.ok()) return failed(alone);
   PerfOptions options = *parsed.options;
   options.cuda = true;
-  const NcclRun run{
-      .options = options, .world = **world, .ranks = ranks.value(), .args = {argv, argv + argc}};
+  const std::vector<std::string> args = {argv, argv + argc};
+  const auto failed_early = [&](int ranks, const Status& status) {
+    write_without_backend(kProgram, options, ranks, args, status.to_string());
+    return failed(status);
+  };
+  const auto ranks = ranks_for(options);
+  if (!ranks.ok()) return failed_early(options.ranks, ranks.status());
+  write_without_backend(kProgram, options, ranks.value(), args, "");
+  auto world = make_nccl_world(ranks.value());
+  if (!world.ok()) return failed_early(ranks.value(), world.status());
+  const NcclRun run{.options = options, .world = **world, .ranks = ranks.value(), .args = args};
   std::promise<void> first;
   const std::shared_future<void> first_has_ended = first.get_future().share();
   std::vector<std::thread> threads;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <string_view>
@@ -44,6 +45,7 @@ struct Context {
   StopOnSignal& stop;
   size_t private_bytes_before;
   mutable std::atomic<bool> have_met = false;  // ranks that are threads
+  mutable std::once_flag has_failed = {};      // of ranks that have no backend
 };
 
 int failed(const Status& status) {
@@ -82,6 +84,23 @@ bool is_paced() {
   return !text.empty() && text != "off";
 }
 
+bool has_rows(const PerfOptions& options) {
+  return !options.calibrate && !options.sweep_algorithms;
+}
+
+/// Before they have met, the first of ranks that are threads writes --json, and the others wait for it:
+/// any of them ends the process. Else rank 0 does.
+int has_no_backend(const Context& context, const Place& place, const Status& status) {
+  const bool ends_all = context.options.threads && !context.have_met;
+  if (has_rows(context.options) && (place.rank == 0 || ends_all)) {
+    std::call_once(context.has_failed, [&] {
+      write_without_backend(context.program, context.options, place.world_size, context.args,
+                            status.to_string());
+    });
+  }
+  return failed(status);
+}
+
 int run_one(const Context& context, const Config& config, const Place& place) {
   const PerfOptions& options = context.options;
   const int cpus = allowed_cpus();
@@ -112,7 +131,7 @@ int run_one(const Context& context, const Config& config, const Place& place) {
     const std::filesystem::path meeting = config.rendezvous;
     std::filesystem::remove_all(meeting.parent_path().parent_path(), ignored);
   }
-  if (!backend.ok()) return failed(backend.status());
+  if (!backend.ok()) return has_no_backend(context, place, backend.status());
   // One rank of a process is enough: all ranks learn of it.
   const bool listens = place.local_rank == 0 || !options.threads;
   if (listens) {
@@ -213,10 +232,16 @@ int run_program(int argc, char** argv) {
     const std::string collective(program.collective ? name_of(*program.collective) : "");
     return failed(start_ranks(options.ranks, argv, collective));
   }
+  const int threads = options.threads ? std::max(options.ranks, 1) : 1;
+  const int ranks = *place ? (*place)->world_size : threads;
+  const std::vector<std::string> args = {argv, argv + argc};
+  if (has_rows(options) && (!*place || (*place)->rank == 0)) {
+    write_without_backend(program, options, ranks, args, "");
+  }
   StopOnSignal stop;
   const Context context{.program = program,
                         .options = options,
-                        .args = {argv, argv + argc},
+                        .args = args,
                         .stop = stop,
                         .private_bytes_before = private_memory_bytes()};
   if (*place) return run_one(context, config_for(options), **place);

@@ -44,7 +44,10 @@ TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason"
        "--json", json.path()},
       {}, std::chrono::seconds(60), [&](pid_t pid) {
         // The first rows have been measured, and the document says that more were to come.
-        await([&] { return !json.read_or_null().is_null(); });
+        await([&] {
+          const auto document = json.read_or_null();
+          return !document.is_null() && !document["results"].empty();
+        });
         CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
         REQUIRE(children_of(pid).size() == 3);
         kill(children_of(pid)[1], SIGKILL);
@@ -75,6 +78,24 @@ TEST_CASE("an interrupted run keeps what it has measured, and says why it ended"
     const auto document = json.read();
     CHECK(contains(document["error"].get<std::string>(), "stopped by Terminated"));
     CHECK(document["results"].size() > 0);
+  }
+}
+
+TEST_CASE("a run whose ranks do not meet leaves a valid JSON document with the reason") {
+  const TemporaryJson json;
+  for (const auto& [ranks, how] :
+       {std::pair(3, "--ranks 3"), {3, "--ranks 3 --threads"}, {1, ""}}) {
+    for (const auto& [wrong, reason] :
+         {std::pair("--pace fast", "fast"), {"--device cuda", "cuda"}}) {
+      const Ran ran =
+          run("all_reduce -b 8 -e 8 -n 1 --json " + json.path() + " " + wrong + " " + how);
+      INFO(how << ": " << ran.output);
+      if (ran.exit_code == 0) continue;  // there is a GPU
+      const auto document = json.read();
+      CHECK(document["results"].empty());
+      CHECK(document["config"]["ranks"] == ranks);
+      CHECK(contains(document["error"].get<std::string>(), reason));
+    }
   }
 }
 
