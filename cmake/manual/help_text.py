@@ -32,7 +32,8 @@ class Option:
         return re.split(r", | or ", stated[1])
 
     def is_path(self):
-        return self.value.strip("[]") in ("TEXT", "FILE") and not self.default and bool(PATH.search(self.text))
+        in_words = not self.default or " " in self.default  # as "rondo's licence"
+        return self.value.strip("[]") in ("TEXT", "FILE") and in_words and bool(PATH.search(self.text))
 
     def sentences(self):
         """The description, and what CLI11 knows besides."""
@@ -41,11 +42,16 @@ class Option:
             said.append(f"At least {span[1]}" if len(span[2]) > 18 else f"From {span[1]} to {span[2]}")
         elif choices := self.choices() if self.check else []:
             said.append("One of: " + ", ".join(choices))
+        elif self.check.startswith("in ["):
+            said.append(f"A number {self.check}")
+        elif "|" in self.check:  # some of them patterns
+            said.append("One of: " + ", ".join(self.check.split("|")))
         elif self.check:
-            said.append({"NONNEGATIVE": "Not negative", "POSITIVE": "More than 0"}.get(self.check, f"A number {self.check}"))
+            said.append({"NONNEGATIVE": "Not negative", "POSITIVE": "More than 0"}.get(
+                self.check, "Accepted: " + self.check.replace("in [", "a number in [")))
         if self.default:
             said.append(f"Default: {self.default}")
-        return " ".join(f"{sentence.rstrip('.')}." for sentence in said + self.notes)
+        return " ".join(sentence if sentence.endswith("...") else f"{sentence.rstrip('.')}." for sentence in said + self.notes)
 
 
 @dataclasses.dataclass
@@ -79,7 +85,8 @@ def parse_option(words):
             if sentence:
                 option.notes.insert(0, sentence.format(", ".join(found[1].split())))
     if rest := rest.strip():
-        found = re.fullmatch(r"(\[?[A-Z]+\]?)(?:,\.\.\.)?(?::(.+?))?(?:=(\S*)| \[(\S*)\])?", rest)
+        # A default may have spaces; what follows "in" is a range.
+        found = re.fullmatch(r"(\[?[A-Z]+\]?)(?:,\.\.\.)?(?::([^=]+?))?(?:=(.*)|(?<!\bin) \[([^][]*)\])?", rest)
         if found:
             option.value, option.check, option.default = found[1], found[2] or "", found[3] or found[4] or ""
         else:  # of a CLI11 to come

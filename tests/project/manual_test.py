@@ -26,6 +26,8 @@ COMPLETED = {
     ("rondo-plan", "-d", "f8"): {"f8e4m3", "f8e5m2"},
     ("rondo-train", "--model", ""): {"mlp", "cnn", "gpt"},
     ("rondo-train", "--compress", "b"): {"bf16"},
+    ("rondo-train", "--optimizer", ""): {"sgd", "adamw"},
+    ("rondo-train", "--data", "/etc/host"): {"/etc/hosts"},
     ("rondo-train", "--lr-d"): {"--lr-decay"},
     ("rondo-run", "-n", "2", "--bi"): {"--bind"},
     ("rondo-run", "-n", "2", "--bind", "=", "s"): {"share"},
@@ -102,6 +104,31 @@ OPTIONS:
                               number
           --some-flag WORD:MORE the form of another day
 """
+    of_types = """Does it.
+Usage: prog [OPTIONS]
+
+Options:
+  --where TEXT:cpu|cuda|cuda:N,...=cpu
+                              Place
+  --how TEXT:sgd|adamw=gpt adamw, else sgd
+                              Rule
+  --rate FLOAT:in [0, 1e+06)=sgd 0.02, adamw 0.001
+                              Rate
+  --cap FLOAT:auto or in [0, 10) [25]
+                              Cap
+  --data TEXT=rondo's licence Input
+  --new FLOAT:in [0, 1) [sgd 0.5, else 0]
+                              Newer
+  --count INT:INT in [1 - 64] [4]
+                              Count
+  --free INT:INT in [1 - 64]  Free
+"""
+    said = [option.sentences() for option in help_text.parse("prog", of_types).options()]
+    wanted = ["Place. One of: cpu, cuda, cuda:N,... Default: cpu.", "Rule. One of: sgd, adamw. Default: gpt adamw, else sgd.",
+              "Rate. A number in [0, 1e+06). Default: sgd 0.02, adamw 0.001.",
+              "Cap. Accepted: auto or a number in [0, 10). Default: 25.", "Input. Default: rondo's licence.",
+              "Newer. A number in [0, 1). Default: sgd 0.5, else 0.", "Count. From 1 to 64. Default: 4.", "Free. From 1 to 64."]
+    check(said == wanted, f"said is {said}")
     help_ = help_text.parse("prog", of_cli11_2_7)
     check([option.names for option in help_.options()] == [["-h", "--help"], ["--kind"], ["--each"], ["--some-flag"]], f"read as {help_}")
     check((help_.synopsis, help_.description) == ("prog [OPTIONS] FILE", "Does it. And more."), f"read as {help_}")
