@@ -112,6 +112,10 @@ void check(rondo_code code, int rank) {
   if (code == RONDO_OK) return;
   const std::string text = rondo_last_error();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  fail(code, text, rank);
+}
+
+void fail(rondo_code code, const std::string& text, int rank) {
   const nb::object type = nb::module_::import_("rondo._error").attr("Error");
   const nb::object error = type(text, rondo_code_name(code), rank);
   PyErr_SetObject(type.ptr(), error.ptr());
@@ -390,6 +394,12 @@ PyCommunicator* shrink(PyCommunicator& self, std::optional<double> patience) {
 
 void register_memory(PyCommunicator& self, nb::handle array) {
   const Array seen = array_of(array, true, "array");
+  if (!self.on_device()) {
+    fail(RONDO_INVALID_ARGUMENT,
+         "register_memory: this communicator is not on a device; library memory of the host comes "
+         "from rondo.empty()",
+         self.rank());
+  }
   check(self.run_interruptible([&](rondo_communicator* c) {
     return rondo_register_device_memory(c, seen.data, seen.count * size_of(seen.type));
   }),

@@ -18,6 +18,9 @@ namespace rondo::python {
 /// If a signal's Python handler has raised, that exception instead.
 void check(rondo_code code, int rank);
 
+/// Throws rondo.Error with this text.
+[[noreturn]] void fail(rondo_code code, const std::string& text, int rank);
+
 /// Throws ValueError for a negative time, or none.
 int64_t milliseconds(double seconds);
 
