@@ -74,7 +74,6 @@ def pack(archive, build, root, wanted, tests, about):
         listed = [{"name": test["name"], "command": [portable(word, build, root) for word in test["command"]],
                    "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
         (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
-        archive.parent.mkdir(parents=True, exist_ok=True)
         unfinished = archive.with_name(f"{archive.name}.new")
         with tarfile.open(unfinished, "w:xz", preset=3) as tar:
             for name in (MANIFEST, "bin", "lib"):
@@ -87,6 +86,24 @@ def pack(archive, build, root, wanted, tests, about):
     return size
 
 
+UNREADABLE = (OSError, EOFError, lzma.LZMAError, tarfile.TarError, ValueError)
+
+
+def refuse(archive, error):
+    sys.exit(f"gpu-check: {archive} is not what gpu-check --pack makes: {getattr(error, 'strerror', None) or error}")
+
+
+def look_at(archive):
+    """Ends the program unless the archive begins as those of pack(). Reads no more of it."""
+    try:
+        with tarfile.open(archive) as tar:
+            first = tar.next()
+    except UNREADABLE as error:
+        refuse(archive, error)
+    if first is None or first.name != MANIFEST:
+        refuse(archive, f"it does not begin with {MANIFEST}")
+
+
 def unpack(archive, folder, more_libraries=()):
     """The manifest of an archive, whose programs are then in folder/bin. Their libraries are found there, and in folders of this
     machine, from now on."""
@@ -95,8 +112,8 @@ def unpack(archive, folder, more_libraries=()):
         with tarfile.open(archive) as tar:
             tar.extractall(folder)
         manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, ValueError) as error:
-        sys.exit(f"gpu-check: {archive} is not what gpu-check --pack makes: {error}")
+    except UNREADABLE as error:
+        refuse(archive, error)
     before = os.environ.get("LD_LIBRARY_PATH")
     os.environ["LD_LIBRARY_PATH"] = ":".join([str(folder / "lib"), *more_libraries, *([before] if before else [])])
     return manifest

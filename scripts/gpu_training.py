@@ -9,6 +9,7 @@ from stages import SKIPPED
 
 LAYERS, TRAIN, THREADS = "layers_bench_cuda", "rondo-train", "rank_threads_cuda"
 PROGRAMS = [LAYERS, TRAIN, THREADS]
+STAGES = ["layers", "train-nano-host", "train-nano", "train-gpt2", "train-gpt2-logged", "train-gpt2-torch", "train-gpt2-2-threads", "layers-fp32"]
 NANO = ["--model", "gpt", "--no-split-tied", "--steps", 50, "--log-every", 0]  # on the licence, which an archive of programs lacks
 SHAPE = ["--layers", 12, "--width", 768, "--heads", 12, "--context", 1024, "--vocabulary", 50257, "--batch", 16]
 STEPS, WARM_UP = 30, 10

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """scripts/gpu-check on stand-ins for the driver's tool, CMake, CTest and the programs: that its report says what became of each stage,
 also of one that fails, hangs or cannot run, and that it goes on after it. Needs no GPU.
-    gpu_check_test.py SOURCE"""
+    gpu_check_test.py SOURCE [-k PART-OF-A-NAME]"""
+import argparse
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import unittest
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
 sys.dont_write_bytecode = True
+import gpu_arguments
 import gpu_report
 import gpu_training
 from stages import Stages, last_line
@@ -129,6 +131,11 @@ class GpuCheck(unittest.TestCase):
     def stage(self, name):
         return next(stage for stage in self.report["stages"] if stage["name"] == name)
 
+    def assert_limits_know(self, stages, **how):
+        """--limit has to know each stage that there is."""
+        known = gpu_arguments.stages_of(argparse.Namespace(**{"pack": None, "prebuilt": None, "quick": False, **how}))
+        self.assertEqual({name for name in stages if not name.startswith("test-")} - set(known), set())
+
     def states(self):
         return {stage["name"]: stage["state"] for stage in self.report["stages"]}
 
@@ -143,6 +150,7 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(states.pop(name), "passed", name)
         self.assertEqual(states["nccl"], "skipped")
         self.assertNotIn("failed", states.values())
+        self.assert_limits_know(states)
         self.assertIn("## Topology\n\n    GPUs: 1, a stub\n", self.markdown)
         self.assertNotIn(str(self.work / "deps"), self.markdown)
         build = next(line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("build"))
@@ -281,6 +289,7 @@ class GpuCheck(unittest.TestCase):
     def test_quick_after_building(self):
         self.assertEqual(self.check("--quick"), 0, self.output)
         self.assertEqual([name for name in self.states() if not name.startswith("quick")], ["configure", "build"])
+        self.assert_limits_know(self.states(), quick=True)
 
     def test_a_packed_test_that_skips_itself_beside_a_gpu_has_failed(self):
         write_program(self.stubs / "programs/one_test", "echo 'no CUDA device: too old a driver'; exit 77")
@@ -411,7 +420,7 @@ class GpuCheck(unittest.TestCase):
         self.check_ended()
 
     def test_no_time_left_is_a_failure(self):
-        self.assertEqual(self.check("--seconds", "0"), 1)
+        self.assertEqual(self.check("--seconds", "1"), 1)
         self.assertEqual(self.stage("configure")["reason"], "not run: no time was left")
 
     def test_what_cannot_run_here_is_skipped_with_its_reason(self):
@@ -497,11 +506,50 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.check(), 1)
         self.assertIn("gpu-check: no GPU here", self.output)
         self.assertFalse((self.stubs / "calls").exists())
-        (self.stubs / "no-gpu").unlink()
+        # Also without a GPU, what is wrong with DIR or the archive takes precedence.
         (self.work / "deps/manifest.json").unlink()
         self.assertEqual(self.check(), 1)
-        self.assertIn("not what scripts/bundle-deps makes", self.output)
+        self.assertIn("not what scripts/bundle-deps makes: it has no manifest.json", self.output)
+        self.assertEqual(self.check("--prebuilt", "missing"), 1)
+        self.assertIn("missing is not what gpu-check --pack makes: No such file or directory", self.output)
+        with tarfile.open(self.work / "other.tar", "w") as tar:
+            tar.add(self.stubs, "stubs")
+        self.assertEqual(self.check("--prebuilt", str(self.work / "other.tar")), 1)
+        self.assertIn("it does not begin with prebuilt.json", self.output)
+
+    def test_places_that_cannot_be_written_are_refused_before_building(self):
+        taken = self.work / "taken"
+        taken.write_text("")
+        for words, why in ((("--pack", "/proc/a.tar.xz"), "--pack /proc/a.tar.xz: /proc cannot be written to as a folder: No such file"),
+                           (("--pack", str(self.work)), "that is a folder, not a file to write"),
+                           (("--pack", str(taken / "a.tar.xz")), "cannot be written to as a folder: "),
+                           (("--out", str(taken)), f"--out {taken}: {taken} cannot be written to as a folder: it is a file"),
+                           (("--build-dir", str(taken)), f"--build-dir {taken}: ")):
+            self.assertEqual(self.check(*words), 1, self.output)
+            self.assertIn(why, self.output)
+            self.assertNotIn("Traceback", self.output)
+            self.assertFalse((self.stubs / "calls").exists())
+
+    def test_wrong_arguments_are_refused(self):
+        for words, why in ((("--limit", "nosuch=9"), "there is no stage 'nosuch' here. There are: configure, build, tests, layers, "),
+                           (("--limit", "quick-kernels=9"), "there is no stage 'quick-kernels'"),
+                           (("--quick", "--limit", "quick-kernels=-1"), "'-1' is not a number of seconds from 1 to 86400"),
+                           (("--limit", "kernels"), "is not STAGE=SECONDS"),
+                           (("--pack", "a", "--limit", "test-one_test=9"), "There are: configure, build\n"),
+                           (("--seconds", "0"), "'0' is not a number of seconds"), (("--seconds", "nan"), "'nan' is not a number"),
+                           (("--prebuilt", "a", "deps"), "give it or DIR (deps), not both"),
+                           (("--prebuilt", "a", "--pack", "b"), "--pack runs nothing: it stands alone, or with DIR"),
+                           (("--architectures", "90"), "--architectures is for --pack"),
+                           (("--prebuilt", "a", "--architectures", "90"), "--architectures is for --pack")):
+            self.assertEqual(self.check(*words), 2, self.output)
+            self.assertIn(why, self.output)
+        self.assertFalse((self.stubs / "calls").exists())
+
+    def test_a_limit_for_a_test_that_is_not_there_is_a_failure(self):
+        self.assertEqual(self.check("--limit", "test-nosuch=9", "--limit", "test-one_test=9"), 1)
+        self.assertEqual(self.stage("test-nosuch")["reason"], "--limit names it, but no such test needs a GPU")
+        self.assertEqual(self.states()["test-one_test"], "passed")
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
