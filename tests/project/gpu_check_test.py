@@ -311,6 +311,33 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.check("--pack", str(self.work / "prebuilt.tar.xz"), build="fails"), 1)
         self.assertFalse((self.work / "prebuilt.tar.xz").exists())
 
+    def test_cmakes_own_words_say_why_configuring_failed(self):
+        error = """CMake Error at /cmake-3.25/Modules/CMakeDetermineCUDACompiler.cmake:279 (message):
+  CMAKE_CUDA_ARCHITECTURES:
+
+    nonsense
+
+  is not one of the following:
+
+    * a special value: all, all-major, native
+
+Call Stack (most recent call first):
+  CMakeLists.txt:40 (include)
+
+-- Configuring incomplete, errors occurred!
+See also "CMakeOutput.log".
+"""
+        write_program(self.stubs / "bin/cmake", f"cat <<'END'\n-- The C compiler is GNU\n{error}END\nexit 1")
+        self.assertEqual(self.check("--pack", str(self.work / "prebuilt.tar.xz")), 1)
+        sentence = "CMAKE_CUDA_ARCHITECTURES: nonsense is not one of the following: * a special value: all, all-major, native"
+        self.assertEqual(self.stage("configure")["reason"], f"CMake: {sentence}")
+        self.assertIn(f"nothing was packed; the logs are in {self.work.resolve() / 'out/logs.tar.gz'}", self.output)
+        with tarfile.open(self.work / "out/logs.tar.gz") as logs:
+            self.assertIn("logs/configure.log", logs.getnames())
+        write_program(self.stubs / "bin/cmake", "echo 'CMake Error: The source directory does not exist.'; echo Specify --help; exit 1")
+        self.assertEqual(self.check("--pack", str(self.work / "prebuilt.tar.xz")), 1)
+        self.assertEqual(self.stage("configure")["reason"], "CMake: The source directory does not exist.")
+
     def test_goals_are_judged_by_the_slowest_kernel_and_by_right_results(self):
         self.check()
         sums, orders, averages, two, two_by_perf, *_, small, small_by_perf = self.report["goals"]
