@@ -47,6 +47,15 @@ if status != 0 and "there is no " in said.splitlines()[-1]:
     sys.exit(77)
 if status != 0:
     sys.exit(report)
+# What is refused, or built alone, leaves the other programs where they are.
+for target, settings, words in (("nonsense", {}, "has no program 'nonsense'; it has: all_gather "),
+                                ("reduce", {"MPI": "1", "MPI_HOME": "/nowhere"}, "MPI=1 needs MPI_HOME")):
+    status, said, report = run([script, "--host", checkout, target], 100, **settings)
+    if status == 0 or words not in said:
+        sys.exit("not refused: " + report)
+status, said, report = run([script, "--host", checkout, "reduce"], 1000, **more)
+if status != 0:
+    sys.exit(report)
 for name in PROGRAMS:
     sizes = ("-b", "4", "-e", "1M", "-f", "64")
     if name == "hypercube":  # whose steps need each other's data, so they cannot be one group over several devices
