@@ -5,6 +5,8 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -208,6 +210,27 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": 2}}}}]}}' >"$last\"""
         self.assertTrue(compare.wants_nccl(compare.parse_arguments([])))
         self.assertTrue(compare.wants_nccl(compare.parse_arguments(["--only", "NCCL"])))
         self.assertFalse(compare.wants_nccl(compare.parse_arguments(["--only", "mpich"])))
+        self.assertFalse(compare.wants_nccl(compare.parse_arguments(["--device", "cpu"])))
+
+    def start(self, *words):
+        """The script with `bin` alone in PATH, but for Python."""
+        return subprocess.run([sys.executable, SCRIPT, "--build-dir", str(self.build), "--rounds", "1", *words], capture_output=True, text=True,
+                              check=False, env={**os.environ, "PATH": f"{self.bin}:/usr/bin:/bin"})
+
+    def test_device_cuda_measures_beside_nccl_only(self):
+        for name in ("mpicxx", "nvidia-smi"):
+            self.stub(name, "exit 9")
+        self.stub("cmake", 'case "$*" in *help*) echo rondo-perf: phony; echo rondo-perf-nccl: phony ;; esac')
+        refused = self.start("--device", "cuda")
+        self.assertEqual((refused.returncode, refused.stderr), (1, "compare: --device cuda: nvidia-smi -L shows no GPU here\n"))
+        self.assertEqual(self.start("--device", "cuda", "--oversubscribe").returncode, 2)
+        self.stub("nvidia-smi", "echo 'GPU 0: a stub'; echo 'GPU 1: another'")
+        self.perf("rondo-perf", "own", [1])
+        self.perf("rondo-perf-nccl", "peers", [4])
+        done = self.start("--device", "cuda", "--only", "NCCL")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4.00 (4.00)", done.stdout)
+        self.assertNotIn("left out", done.stderr)
 
 
 if __name__ == "__main__":
