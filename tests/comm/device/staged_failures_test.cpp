@@ -62,7 +62,7 @@ TEST_CASE(
   const Pretended pretended({0, 1});
   const auto gpu = gpus();
   std::vector<int32_t> data(300, 1);
-  int32_t unpinned = 1;
+  int32_t unpinned = 1, copied_to = 0;  // not `data`, which rondo's thread may still copy
   {
     const Installed installed(gpu);
     Config config = small_config();
@@ -74,7 +74,7 @@ TEST_CASE(
     gpu->driver_lock.exists = true;
     Status copied;
     std::thread caller([&] {
-      copied = gpu->copy(reinterpret_cast<std::byte*>(data.data()),
+      copied = gpu->copy(reinterpret_cast<std::byte*>(&copied_to),
                          reinterpret_cast<const std::byte*>(&unpinned), sizeof unpinned,
                          world.stream(0));
     });
