@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "nccl/driver.hpp"
 #include "nccl/errors.hpp"
 
 namespace rondo::nccl {
@@ -18,6 +19,7 @@ struct FactorOperator {
   double factor;
   const void*
       device_scalar;  // of the communicator's memory, read when a call uses it; null: `factor` holds
+  driver::ScalarReader reader{};  // of a scalar on a GPU
 };
 
 /// Whether RONDO_NCCL_HOST says that buffers are in host memory. An error: it is neither 0 nor 1.

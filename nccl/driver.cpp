@@ -27,7 +27,11 @@ struct DriverCalls {
   int (*free)(uint64_t) = nullptr;
   int (*allocate_host)(void**, size_t, unsigned) = nullptr;
   int (*copy)(void*, uint64_t, size_t, void*) = nullptr;
+  int (*free_host)(void*) = nullptr;
   int (*is_capturing)(void*, int*) = nullptr;
+  int (*create_event)(void**, unsigned) = nullptr;
+  int (*destroy_event)(void*) = nullptr;
+  int (*record)(void*, void*) = nullptr;
   int (*query)(void*) = nullptr;
   Status status;
 
@@ -49,7 +53,11 @@ struct DriverCalls {
     find("cuMemcpyDtoHAsync_v2", copy);
     find("cuMemHostAlloc", allocate_host);
     find("cuStreamIsCapturing", is_capturing);
-    find("cuStreamQuery", query);
+    find("cuMemFreeHost", free_host);
+    find("cuEventCreate", create_event);
+    find("cuEventDestroy_v2", destroy_event);
+    find("cuEventRecord", record);
+    find("cuEventQuery", query);
     if (status.ok()) status = check(init(0), "cuInit");
     if (!status.ok()) status = {Code::kSystem, status.message() + kHostHint};
   }
@@ -117,10 +125,27 @@ Status free(void* pointer) {
   return it->check(it->free(reinterpret_cast<uint64_t>(pointer)), "cuMemFree");
 }
 
-Status read(void* into, const void* from, size_t bytes, void* stream) {
-  constexpr int kNotReady = 600;        // CUDA_ERROR_NOT_READY
-  constexpr unsigned kPortable = 1;     // for all contexts
-  thread_local void* pinned = nullptr;  // never freed: a thread's end is no time for CUDA
+Result<ScalarReader> make_reader() {
+  constexpr unsigned kPortable = 1, kNoTiming = 2;  // memory for all contexts; an event for order
+  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  ScalarReader made;
+  RONDO_TRY(it->check(it->allocate_host(&made.pinned, ScalarReader::kMostRead, kPortable),
+                      "cuMemHostAlloc"));
+  const Status event = it->check(it->create_event(&made.event, kNoTiming), "cuEventCreate");
+  if (!event.ok()) free_reader(made);
+  RONDO_TRY(event);
+  return made;
+}
+
+void free_reader(const ScalarReader& reader) {
+  const Result<const DriverCalls*> it = calls_in_context();
+  if (!it.ok()) return;
+  if (reader.event != nullptr) (void)(*it)->destroy_event(reader.event);
+  if (reader.pinned != nullptr) (void)(*it)->free_host(reader.pinned);
+}
+
+Status read(const ScalarReader& reader, void* into, const void* from, size_t bytes, void* stream) {
+  constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
   const DriverCalls* it = RONDO_TRY(calls_in_context());
   int captured = 0;
   RONDO_TRY(it->check(it->is_capturing(stream, &captured), "cuStreamIsCapturing"));
@@ -130,17 +155,15 @@ Status read(void* into, const void* from, size_t bytes, void* stream) {
         "the operator's scalar is in device memory and is read at the call, which a stream that "
         "is being captured does not allow: make the operator with ncclScalarHostImmediate"};
   }
-  // To memory that is not pinned, or in a synchronizing call, CUDA may wait with a lock of the
-  // context's: no other thread could then carry out what the stream waits for.
-  if (pinned == nullptr) {
-    RONDO_TRY(it->check(it->allocate_host(&pinned, kMostRead, kPortable), "cuMemHostAlloc"));
-  }
-  RONDO_TRY(it->check(it->copy(pinned, reinterpret_cast<uint64_t>(from), bytes, stream),
+  // To memory that is not pinned CUDA may wait with a lock of the context's: no other thread could
+  // then carry out what the stream waits for.
+  RONDO_TRY(it->check(it->copy(reader.pinned, reinterpret_cast<uint64_t>(from), bytes, stream),
                       "cuMemcpyDtoHAsync"));
+  RONDO_TRY(it->check(it->record(reader.event, stream), "cuEventRecord"));
   int there = kNotReady;
-  while ((there = it->query(stream)) == kNotReady) sched_yield();
-  RONDO_TRY(it->check(there, "cuStreamQuery"));
-  std::memcpy(into, pinned, bytes);
+  while ((there = it->query(reader.event)) == kNotReady) sched_yield();
+  RONDO_TRY(it->check(there, "cuEventQuery"));
+  std::memcpy(into, reader.pinned, bytes);
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
 #include "rondo/log.hpp"
 
@@ -21,7 +22,7 @@ constexpr size_t kWordBytes = 4096;  // what is before the staging memory: a pag
 constexpr timespec kNap{0, 50'000};
 // How long streams may take to pass what has been done.
 constexpr int64_t kLastWaitNs = 10'000'000'000;
-constexpr std::chrono::milliseconds kBetweenRounds{200};
+constexpr std::chrono::milliseconds kRound{200};  // of the guard
 
 std::vector<void*> streams_of(const std::list<engine::Operation>& operations,
                               const std::list<engine::Transfer>& messages) {
@@ -121,7 +122,7 @@ StagedRunner::~StagedRunner() {
     {
       const std::lock_guard lock(mutex_);
       has_ended_ = true;
-      changed_.notify_all();
+      guard_ends_.notify_all();
     }
     guard_.join();
   }
@@ -157,20 +158,33 @@ StagedRunner::~StagedRunner() {
 }
 
 void StagedRunner::guard() {
+  // In rounds, because the process as a whole may stand still for a while.
+  const int64_t most_rounds = longest_in_cuda_ns() / std::chrono::nanoseconds(kRound).count();
+  int64_t seen = 0, rounds = 0;
   std::unique_lock lock(mutex_);
   while (!has_ended_) {
-    changed_.wait_for(lock, kBetweenRounds, [this] { return has_ended_; });
+    guard_ends_.wait_for(lock, kRound, [this] { return has_ended_; });
     const int64_t since = in_cuda_ns_.load();
-    if (since == 0 || base::now_ns() - since <= longest_in_cuda_ns()) continue;
+    rounds = since != 0 && since == seen ? rounds + 1 : 0;
+    seen = since;
+    if (rounds <= most_rounds) continue;
+    StreamCarrier* const carrier = calls_.empty() ? nullptr : calls_.front()->carrier;
     lock.unlock();
-    // Again and again, for calls that have come since.
-    let_streams_go(
-        {Code::kTimeout,
-         fmt::format("rank {} has waited inside of CUDA for its GPU {} for {} ms: perhaps another "
-                     "thread is in a call that waits for what the rank carries out. Before a first "
-                     "launch, a copy from memory that is not pinned, cudaMalloc or cudaFree wait "
-                     "until the stream has passed rondo's operations",
-                     board_.rank(), settings_.device, longest_in_cuda_ns() / 1'000'000)});
+    // In every round, since calls may come whose streams wait, too.
+    (void)base::guarded([&] {
+      const Status why(
+          Code::kTimeout,
+          fmt::format(
+              "the thread of rank {} has been inside of a call of CUDA's for its GPU {} for "
+              "more than {} ms: another thread may hold CUDA's lock in a call that waits for "
+              "a stream with operations of rondo's. Launches for the first time, copies from "
+              "memory that is not pinned, cudaMalloc and cudaFree belong where none are "
+              "enqueued",
+              board_.rank(), settings_.device, longest_in_cuda_ns() / 1'000'000));
+      let_streams_go(why);
+      if (carrier != nullptr) carrier->abort(why);
+      return Status();
+    });
     lock.lock();
   }
 }

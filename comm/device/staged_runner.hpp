@@ -147,9 +147,9 @@ class StagedRunner {
   void give_events(std::span<const Event> events);
   uint32_t push(std::unique_ptr<Enqueued> call);
 
-  /// Another thread, which never calls CUDA: fails the communicator, and lets streams go on, when the
-  /// first thread does not come back from a call of CUDA's. What it waits for there may be a thread of
-  /// the caller's in a call that waits for such a stream, with a lock of the context's.
+  /// A second thread, which never calls CUDA: fails the communicator, and lets streams go on, when the
+  /// first does not come back from a call of CUDA's. A caller's thread may hold the context's lock, in
+  /// a call that waits for a stream, which waits for the first thread.
   void guard();
 
   // The thread's.
@@ -191,7 +191,7 @@ class StagedRunner {
   std::unique_ptr<std::byte[]> large_;  // of images that the staging memory does not hold
   size_t large_bytes_ = 0;
   std::function<void(bool)> note_stage_ = [](bool) {};
-  // When the thread last came back from CUDA, which it may be calling again; 0: it is elsewhere.
+  // Since when the thread may be inside of a call of CUDA's; 0: it is not.
   std::atomic<int64_t> in_cuda_ns_{0};
   bool is_abandoned_ = false;  // the thread's: copies that do not end use the staging memory
 
@@ -201,7 +201,7 @@ class StagedRunner {
   Event carried_ = nullptr;   // likewise: recorded after the last call with one
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, guard_ends_;
   std::deque<std::unique_ptr<Enqueued>> calls_;  // guarded by mutex_; the first may be under way
   std::vector<Event> all_events_, free_events_;  // guarded by mutex_
   bool ends_ = false, has_ended_ = false;        // guarded by mutex_

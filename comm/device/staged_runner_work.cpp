@@ -63,8 +63,10 @@ std::vector<Block> blocks_of(const engine::Prepared& prepared, bool out) {
 
 void StagedRunner::work() {
   engine::ask_for_short_turns();
+  note_cuda();
   Status status = cuda_.set_device(settings_.device);
   const OutsideCapture outside(cuda_);
+  in_cuda_ns_ = 0;
   if (status.ok()) status = outside.status();
   if (!status.ok()) (void)runner_.fail(status);
   while (true) {

@@ -13,6 +13,7 @@ struct {
   size_t bytes = 0;
 } copy;
 void* pinned = nullptr;
+intptr_t recorded = 0;  // the stream
 int context = 0;
 
 }  // namespace
@@ -40,6 +41,10 @@ int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = pinned = std::malloc(bytes);
   return 0;
 }
+int cuMemFreeHost(void* memory) {
+  std::free(memory);
+  return 0;
+}
 /// Refuses memory that is not pinned.
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
   if (to != pinned) return 1;
@@ -47,8 +52,11 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*) {
   return 0;
 }
 int cuStreamIsCapturing(void*, int* captured) { return *captured = driver_captures, 0; }
-int cuStreamQuery(void* stream) {
-  if (++driver_asked < static_cast<int>(reinterpret_cast<intptr_t>(stream))) return kNotReady;
+int cuEventCreate(void** event, unsigned) { return *event = &recorded, 0; }
+int cuEventDestroy_v2(void*) { return 0; }
+int cuEventRecord(void*, void* stream) { return recorded = reinterpret_cast<intptr_t>(stream), 0; }
+int cuEventQuery(void*) {
+  if (++driver_asked < static_cast<int>(recorded)) return kNotReady;
   std::memcpy(copy.to, copy.from, copy.bytes);
   return 0;
 }

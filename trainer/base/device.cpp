@@ -88,10 +88,18 @@ Status Device::wait() {
 }
 
 Status Device::await(Event event) {
+  return poll([&] { return cuda_->has_happened(event); });
+}
+
+Status Device::await_all() {
+  return poll([this] { return cuda_->is_done(stream_); });
+}
+
+Status Device::poll(const std::function<Result<bool>()>& ended) {
   for (size_t looks = 1; status_.ok(); ++looks) {
-    const Result<bool> happened = cuda_->has_happened(event);
-    note(happened.status());
-    if (!happened.ok() || *happened) break;
+    const Result<bool> has_ended = ended();
+    note(has_ended.status());
+    if (!has_ended.ok() || *has_ended) break;
     if (looks % 1024 == 0 && ranks_) note(ranks_());
     if (looks > 64) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -68,8 +68,11 @@ class Device {
   /// Blocks until the stream has passed the event, or the first failure is known: its own, the
   /// event's or that of watch().
   Status await(Event event);
+  /// The same for everything on the stream so far. Not while it is captured.
+  Status await_all();
 
  private:
+  Status poll(const std::function<Result<bool>()>& ended);
   Device(std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda, int number, std::string name,
          Stream stream);
 

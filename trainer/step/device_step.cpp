@@ -49,8 +49,9 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
                   .listener = &parts_.forward,
                   .loss_factors = parts_.weights.loss_factors(),
                   .taken = true};
-  // Of so many terms, of all ranks: other sizes are other products.
-  const bool is_first = computed_.insert(all.loss_terms).second;
+  // Of so many terms, of all ranks: other sizes are other products. Blocks that are left out may
+  // multiply for the first time in any step.
+  const bool is_first = computed_.insert(all.loss_terms).second || parts_.options.layer_drop > 0;
   parts_.keep_together(is_first);
   RONDO_TRY(await_quiet(is_first));
   const bool replays = RONDO_TRY(this->replays(all, pass, batch));
@@ -94,7 +95,8 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
 
 /// Waits for what must have ended before forward is enqueued. A product's first launch may wait for
 /// everything on the GPU, other ranks' collectives included, and keep all threads from CUDA meanwhile.
-/// So may a launch for which CUDA has no room, behind collectives that threads carry between hosts.
+/// So may a launch for which CUDA has no room, while collectives that threads carry between hosts are
+/// pending.
 template <class T>
 Status DeviceStep<T>::await_quiet(bool is_first) {
   if (is_first || !one_host_) RONDO_TRY(settle());
@@ -156,7 +158,7 @@ Status DeviceStep<T>::compute_first(const Pass& pass, const Batch& batch) {
   constexpr bool kAdds = true;
   RONDO_TRY(parts_.model.forward(batch, pass, loss_.data()));
   RONDO_TRY(parts_.model.backward(batch, pass, 1, kAdds, notes));
-  RONDO_TRY(parts_.device.wait());
+  RONDO_TRY(parts_.device.await_all());
   RONDO_TRY(parts_.host.barrier());
   notes.tell(ddp_);
   return {};

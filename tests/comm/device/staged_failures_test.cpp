@@ -86,7 +86,7 @@ TEST_CASE(
     for (int rank = 0; rank < 2; ++rank) {
       testing::await("the error is known", [&] { return !world[rank].status().ok(); });
       CHECK(world[rank].status().code() == Code::kTimeout);
-      says(world[rank].status(), "inside of CUDA");
+      says(world[rank].status(), "inside of a call of CUDA");
     }
     world.synchronize();
   }

@@ -59,7 +59,7 @@ TEST_CASE("cuda rows: a bias with ReLU, its backward, and sums of columns equal 
     using T = decltype(type);
     constexpr int kN = decltype(pack)::value;
     for (const size_t rows : {size_t{0}, size_t{1}, size_t{3}, size_t{300}, size_t{1100}}) {
-      for (const size_t width : {size_t{1}, size_t{8}, size_t{40}, size_t{264}}) {
+      for (const size_t width : {size_t{1}, size_t{8}, size_t{40}, size_t{264}, size_t{776}}) {
         if (width % kN != 0 || (rows == 1100 && width != 40)) continue;
         const std::vector<T> x = as<T>(noise(rows * width, 1)), bias = as<T>(noise(width, 2));
         Values expected = wide(x), expected_sums = wide(bias);
@@ -229,6 +229,7 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
           check_whole.template operator()<1>();
           check_whole.template operator()<2>();
           check_whole.template operator()<3>();
+          check_whole.template operator()<4>();
         }
       }
     }

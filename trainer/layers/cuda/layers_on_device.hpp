@@ -80,7 +80,7 @@ class LayersOnDevice {
     allocate(of_rows_, sizes.samples * sizes.targets);
     grow(partial_, embedding_partial(sizes.samples * sizes.tokens, sizes.embedded));
   }
-  /// For sums over rows of `width` columns, and for layer norms of half as many.
+  /// For sums over rows of `width` columns, and for layer norms of half as many columns.
   void expect_sums(size_t rows, size_t width) {
     grow(partial_, std::max(slices_of(rows), LayerNormBackwardKernel<T, 1>::slices(rows)) * width);
   }

@@ -150,7 +150,7 @@ Status DeviceWeights<T>::upload(Weights<float>& mirror) {
   RONDO_TRY(ddp_.replicate());  // before buffers are copied, which may be each rank's own
   // A copy from memory that is not pinned waits for the stream in the call, and may keep all threads
   // from CUDA meanwhile: other ranks' too, for which the broadcasts wait.
-  RONDO_TRY(device_.wait());
+  RONDO_TRY(device_.await_all());
   // All parameters, so that those of other ranks are there, too.
   std::vector<std::vector<T>> rounded;
   for (size_t t = 0; t < ddp_.tensors().size(); ++t) {

@@ -41,8 +41,8 @@ struct FlatPart {
 /// Which parameters decay: whether those of each kUnit do, counted from the first of all. A pass begins
 /// at number `first`.
 struct DecayMap {
-  static constexpr size_t kUnit =
-      16;  // no two tensors share one: they begin at multiples of 64 bytes
+  // No two tensors share one: they begin at multiples of 64 bytes.
+  static constexpr size_t kUnit = 16;
   const uint8_t* units;
   size_t first = 0;
 
@@ -50,8 +50,8 @@ struct DecayMap {
 };
 
 /// gradient' = coefficient * gradient + weight_decay * master, the latter of parameters that decay;
-/// velocity = momentum * velocity + gradient'; master -= rate * velocity; the parameter is the rounded master, gradients are zeros
-/// afterwards. Without velocity (null) gradient' takes its place.
+/// velocity = momentum * velocity + gradient'; master -= rate * velocity; the parameter is the rounded
+/// master, gradients are zeros afterwards. Without velocity (null) gradient' takes its place.
 template <class T>
 struct SgdKernel {
   const UpdateFactors<Wide<T>>* factors;

@@ -1,7 +1,7 @@
 // How long the layers of GPT-2 take on a GPU, each beside its bound: the bytes that it must move at
 // the rate of the device's copy, or the operations of its products at a large product's rate, both
 // measured in the same rounds; and what they make of a step. Products and attention get random
-// numbers, because of zeros a GPU makes more. Not a test: nothing is checked.
+// numbers, since a GPU multiplies zeros faster. Not a test: nothing is checked.
 //
 //     layers_bench_cuda [--layers N] [--batch N] [--context N] [--width N] [--heads N] [--vocabulary N]
 //                       [--dtype bf16|fp32] [--rounds N] [--json FILE]
@@ -65,7 +65,8 @@ class LayersBench {
     for (auto* each : {&narrow_, &other_, &more_, &third_}) layers_.allocate(*each, rows * width);
     for (auto* each : {&wide_, &wider_, &widest_}) layers_.allocate(*each, rows * 4 * width);
     for (auto* each : {&table_, &table_out_}) layers_.allocate(*each, o_.vocabulary * width);
-    for (auto* each : {&weight_, &weight_out_}) layers_.allocate(*each, 4 * width * width);
+    for (auto* each : {&weight_, &weight_out_, &updated_})
+      layers_.allocate(*each, 4 * width * width);
     for (auto* each : {&vector_, &vector_out_}) layers_.allocate(*each, 4 * width);
     for (auto* each : {&narrow_, &wide_, &vector_}) fill(*each, 1);
     for (auto* each : {&table_, &weight_}) fill(*each, 0.05);
@@ -76,6 +77,13 @@ class LayersBench {
             {.samples = o_.batch, .context = o_.context, .heads = o_.heads, .width = width}));
     layers_.allocate(states_, 3 * 4 * width * width);
     layers_.allocate(factors_, 1);
+    const cuda::UpdateFactors<float> factors{.coefficient = 1,
+                                             .rate = 1e-3f,
+                                             .keep = 1,
+                                             .second_correction_root = 1,
+                                             .step_size = 1e-3f};
+    device_.copy(factors_.data(), &factors, sizeof factors);
+    device_.note(device_.wait());  // before `factors` goes
     layers_.allocate(loss_, 1);
     tokens_.resize(rows);
     ids_.resize(o_.batch);
@@ -336,7 +344,7 @@ class LayersBench {
   const BenchOptions o_;
   // Read only; the others are written.
   DeviceArray<T> narrow_, wide_, table_, weight_, vector_;
-  DeviceArray<T> logits_, other_, more_, third_, wider_, widest_, table_out_, weight_out_,
+  DeviceArray<T> logits_, other_, more_, third_, wider_, widest_, table_out_, weight_out_, updated_,
       vector_out_;
   DeviceArray<uint8_t> decays_;
   DeviceArray<cuda::Wide<T>> per_row_;
