@@ -232,8 +232,8 @@ int run_program(int argc, char** argv) {
     const std::string collective(program.collective ? name_of(*program.collective) : "");
     return failed(start_ranks(options.ranks, argv, collective));
   }
-  const int threads = options.threads ? std::max(options.ranks, 1) : 1;
-  const int ranks = *place ? (*place)->world_size : threads;
+  const int alone_or_launched = *place ? (*place)->world_size : 1;
+  const int ranks = options.threads ? std::max(options.ranks, 1) : alone_or_launched;
   const std::vector<std::string> args = {argv, argv + argc};
   if (has_rows(options) && (!*place || (*place)->rank == 0)) {
     write_without_backend(program, options, ranks, args, "");
@@ -244,8 +244,8 @@ int run_program(int argc, char** argv) {
                         .args = args,
                         .stop = stop,
                         .private_bytes_before = private_memory_bytes()};
-  if (*place) return run_one(context, config_for(options), **place);
   if (options.threads) return run_threads(context);
+  if (*place) return run_one(context, config_for(options), **place);
   Config alone = config_for(options);
   alone.rank = 0;
   alone.world_size = 1;

@@ -447,6 +447,20 @@ TEST_CASE("a launcher's ranks are not started twice") {
   CHECK(contains(half.output, "WORLD_SIZE"));
 }
 
+TEST_CASE("a launcher's only rank may start others, as processes and as threads") {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  const Ran processes = run("all_reduce --ranks 2 -b 8 -e 8 -n 1");
+  const Ran threads = run("all_reduce --threads --ranks 2 -b 8 -e 8 -n 1");
+  unsetenv("WORLD_SIZE");
+  unsetenv("RANK");
+  for (const Ran& ran : {processes, threads}) {
+    INFO(ran.output);
+    CHECK(ran.exit_code == 0);
+    CHECK(contains(ran.output, "ranks: 2"));
+  }
+}
+
 TEST_CASE("arenas that no process has addresses for are one warning, and everything works") {
   const auto ran = testing::run_program(
       {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "64", "-e", "64", "-n", "2"},
