@@ -67,17 +67,23 @@ class MeetingPlace {
   std::string path_;
 };
 
-/// A TCP port of 127.0.0.1 that nobody used a moment ago; rondo itself does not need it, other
-/// libraries may.
+/// A TCP port that nobody used a moment ago; rondo itself does not need it, other libraries may. It is
+/// below those that the kernel gives to sockets without one (from 32768 on), of which one could be
+/// given away before a rank listens there. Jobs begin to look at different ones.
 int free_port() {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) return 29500;
-  return ntohs(address.sin_port);
+  constexpr int kFirst = 10000, kPorts = 10000, kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int port = kFirst + (getpid() + attempt) % kPorts;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+      return port;
+    }
+  }
+  return 29500;
 }
 
 void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
