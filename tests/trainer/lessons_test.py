@@ -103,7 +103,7 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
         words = ["straggler", "--device", "cuda:99"]  # there is no such device
         made = run(sys.executable, "-B", str(TRAINER / "lessons/lesson.py"), *words, "--program", TRAIN, "--folder", self.folder)
         self.assertEqual(made.returncode, 1)
-        self.assertRegex(made.stderr, r"^lesson: the healthy run failed: .*(cuda|GPU|device)")
+        self.assertRegex(made.stderr, r"^lesson: the healthy run failed: .*(CUDA|GPU|device)")
         self.assertEqual(len(self.commands_of(made.stdout)), 1)
         self.assertNotIn("|", made.stdout)  # no table
 
