@@ -1,6 +1,10 @@
 // What becomes of communicators on GPUs of several hosts, and of streams, when something goes wrong.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <thread>
 #include <vector>
 
@@ -91,6 +95,35 @@ TEST_CASE(
     world.synchronize();
   }
   CHECK(gpu->alive() == 0);
+}
+
+// As under a debugger: the time in which a process stands still is no thread's in CUDA.
+TEST_CASE("Over several hosts, ranks go on after their process was stopped", "[again]") {
+  const Pretended pretended({0, 1});
+  const auto gpu = gpus();
+  const Installed installed(gpu);
+  Config config = small_config();
+  config.timeout = std::chrono::seconds(2);
+  World world(gpu, 2, config);
+  REQUIRE(world.all_created());
+  std::vector<int32_t> data[2] = {std::vector<int32_t>(300, 1), std::vector<int32_t>(300, 1)};
+  gpu->hold(world.stream(0));
+  REQUIRE(sum(world, 0, data[0]).ok());  // its thread looks whether the stream has come so far
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    (void)kill(getppid(), SIGSTOP);
+    const timespec longer_than_the_timeout{4, 0};
+    (void)nanosleep(&longer_than_the_timeout, nullptr);
+    (void)kill(getppid(), SIGCONT);
+    _exit(0);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  gpu->let_go(world.stream(0));
+  REQUIRE(sum(world, 1, data[1]).ok());
+  world.synchronize();
+  check_all_ok(world);
+  for (const auto& each : data) CHECK(each == std::vector<int32_t>(300, 2));
 }
 
 TEST_CASE("Over several hosts, copies that streams hold up end with an error, and streams go on") {
