@@ -19,7 +19,6 @@ struct FactorOperator {
   double factor;
   const void*
       device_scalar;  // of the communicator's memory, read when a call uses it; null: `factor` holds
-  driver::ScalarReader reader{};  // of a scalar on a GPU
 };
 
 /// Whether RONDO_NCCL_HOST says that buffers are in host memory. An error: it is neither 0 nor 1.
@@ -69,6 +68,8 @@ struct ncclComm {
 
   /// By number - ncclNumOps. Guarded by `calls`.
   std::vector<std::optional<rondo::nccl::FactorOperator>> operators;
+  /// Of scalars on a GPU; null until an operator has one. Guarded by `calls` until then.
+  std::unique_ptr<rondo::nccl::driver::ScalarReader> reader;
 
  private:
   // creating_ becomes false (release) after the others are written; readers acquire it.

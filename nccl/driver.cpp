@@ -125,26 +125,24 @@ Status free(void* pointer) {
   return it->check(it->free(reinterpret_cast<uint64_t>(pointer)), "cuMemFree");
 }
 
-Result<ScalarReader> make_reader() {
+Result<std::unique_ptr<ScalarReader>> ScalarReader::make() {
+  constexpr size_t kBytes = 64;
   constexpr unsigned kPortable = 1, kNoTiming = 2;  // memory for all contexts; an event for order
   const DriverCalls* it = RONDO_TRY(calls_in_context());
-  ScalarReader made;
-  RONDO_TRY(it->check(it->allocate_host(&made.pinned, ScalarReader::kMostRead, kPortable),
-                      "cuMemHostAlloc"));
-  const Status event = it->check(it->create_event(&made.event, kNoTiming), "cuEventCreate");
-  if (!event.ok()) free_reader(made);
-  RONDO_TRY(event);
+  std::unique_ptr<ScalarReader> made(new ScalarReader);
+  RONDO_TRY(it->check(it->allocate_host(&made->pinned_, kBytes, kPortable), "cuMemHostAlloc"));
+  RONDO_TRY(it->check(it->create_event(&made->event_, kNoTiming), "cuEventCreate"));
   return made;
 }
 
-void free_reader(const ScalarReader& reader) {
+ScalarReader::~ScalarReader() {
   const Result<const DriverCalls*> it = calls_in_context();
   if (!it.ok()) return;
-  if (reader.event != nullptr) (void)(*it)->destroy_event(reader.event);
-  if (reader.pinned != nullptr) (void)(*it)->free_host(reader.pinned);
+  if (event_ != nullptr) (void)(*it)->destroy_event(event_);
+  if (pinned_ != nullptr) (void)(*it)->free_host(pinned_);
 }
 
-Status read(const ScalarReader& reader, void* into, const void* from, size_t bytes, void* stream) {
+Status ScalarReader::read(void* into, const void* from, size_t bytes, void* stream) {
   constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
   const DriverCalls* it = RONDO_TRY(calls_in_context());
   int captured = 0;
@@ -157,13 +155,13 @@ Status read(const ScalarReader& reader, void* into, const void* from, size_t byt
   }
   // To memory that is not pinned CUDA may wait with a lock of the context's: no other thread could
   // then carry out what the stream waits for.
-  RONDO_TRY(it->check(it->copy(reader.pinned, reinterpret_cast<uint64_t>(from), bytes, stream),
+  RONDO_TRY(it->check(it->copy(pinned_, reinterpret_cast<uint64_t>(from), bytes, stream),
                       "cuMemcpyDtoHAsync"));
-  RONDO_TRY(it->check(it->record(reader.event, stream), "cuEventRecord"));
+  RONDO_TRY(it->check(it->record(event_, stream), "cuEventRecord"));
   int there = kNotReady;
-  while ((there = it->query(reader.event)) == kNotReady) sched_yield();
+  while ((there = it->query(event_)) == kNotReady) sched_yield();
   RONDO_TRY(it->check(there, "cuEventQuery"));
-  std::memcpy(into, reader.pinned, bytes);
+  std::memcpy(into, pinned_, bytes);
   return {};
 }
 

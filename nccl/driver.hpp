@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "rondo/rondo.hpp"
 
@@ -13,17 +14,25 @@ Result<int> current_device();
 Result<int> device_count();
 Result<void*> allocate(size_t bytes);
 Status free(void* pointer);
-/// What reads device memory: pinned memory of kMostRead bytes, and an event. Made where nothing is
-/// enqueued, since CUDA may wait for streams when it pins memory.
-struct ScalarReader {
-  static constexpr size_t kMostRead = 64;
-  void* pinned = nullptr;
-  void* event = nullptr;
+/// Reads device memory, by pinned memory and an event of its own. Made once for a communicator, and freed
+/// with it, since CUDA may wait for streams when it pins memory and when it frees that. One thread at a
+/// time.
+class ScalarReader {
+ public:
+  static Result<std::unique_ptr<ScalarReader>> make();
+  ~ScalarReader();
+  ScalarReader(const ScalarReader&) = delete;
+  ScalarReader& operator=(const ScalarReader&) = delete;
+
+  /// Copies at most 64 bytes to the host when the stream has come so far, and waits for that.
+  /// kInvalidArgument: the stream is being captured.
+  Status read(void* into, const void* from, size_t bytes, void* stream);
+
+ private:
+  ScalarReader() = default;
+
+  void* pinned_ = nullptr;
+  void* event_ = nullptr;
 };
-Result<ScalarReader> make_reader();
-void free_reader(const ScalarReader& reader);
-/// Copies at most kMostRead bytes of device memory to the host when the stream has come so far, and
-/// waits for that. kInvalidArgument: the stream is being captured.
-Status read(const ScalarReader& reader, void* into, const void* from, size_t bytes, void* stream);
 
 }  // namespace rondo::nccl::driver

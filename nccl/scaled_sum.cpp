@@ -116,7 +116,7 @@ Result<ReadOperator> read_operator(ncclRedOp_t op, DataType type, ncclComm& comm
     unsigned char bytes[8];
     if (comm.device < 0) std::memcpy(bytes, found->device_scalar, size_of(type));
     if (comm.device >= 0)
-      RONDO_TRY(driver::read(found->reader, bytes, found->device_scalar, size_of(type), stream));
+      RONDO_TRY(comm.reader->read(bytes, found->device_scalar, size_of(type), stream));
     found->factor = RONDO_TRY(decode_factor(bytes, type));
   }
   return ReadOperator{ReduceOp::kScaledSum, found->factor};
@@ -140,11 +140,13 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
     }
     if (residence == ncclScalarDevice) {
       made.device_scalar = scalar;
-      if (found->device >= 0) made.reader = RONDO_TRY(driver::make_reader());
     } else {
       made.factor = RONDO_TRY(decode_factor(scalar, made.type));
     }
     const std::lock_guard lock(found->calls);
+    if (made.device_scalar != nullptr && found->device >= 0 && !found->reader) {
+      found->reader = RONDO_TRY(driver::ScalarReader::make());
+    }
     auto& all = found->operators;
     auto place = std::find(all.begin(), all.end(), std::nullopt);
     if (place == all.end()) place = all.emplace(all.end());
@@ -162,9 +164,6 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     if (op < ncclNumOps || index >= found->operators.size() || !found->operators[index]) {
       return refuse("ncclRedOpDestroy: there is no operator " + std::to_string(op) +
                     " on this communicator");
-    }
-    if (found->operators[index]->device_scalar != nullptr) {
-      driver::free_reader(found->operators[index]->reader);
     }
     found->operators[index].reset();
     return {};

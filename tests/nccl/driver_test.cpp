@@ -11,20 +11,19 @@ TEST_CASE("a scalar in device memory is read when its stream has come so far, ne
   const double scalar = 2.5;
   double got = 0;
   void* const stream = reinterpret_cast<void*>(3);  // NOLINT: a number, which is asked so often
-  const Result<driver::ScalarReader> reader = driver::make_reader();
+  const auto reader = driver::ScalarReader::make();
   REQUIRE(reader.ok());
-  REQUIRE(driver::read(*reader, &got, &scalar, sizeof got, stream).ok());
+  REQUIRE((*reader)->read(&got, &scalar, sizeof got, stream).ok());
   CHECK(got == 2.5);
   void* const standin = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   REQUIRE(standin != nullptr);
   CHECK(*static_cast<int*>(dlsym(standin, "driver_asked")) == 3);
 
   *static_cast<int*>(dlsym(standin, "driver_captures")) = 1;
-  const Status refused = driver::read(*reader, &got, &scalar, sizeof got, stream);
+  const Status refused = (*reader)->read(&got, &scalar, sizeof got, stream);
   CHECK(refused.code() == Code::kInvalidArgument);
   CHECK(refused.message().find("ncclScalarHostImmediate") != std::string::npos);
   CHECK(*static_cast<int*>(dlsym(standin, "driver_asked")) == 3);
-  driver::free_reader(*reader);
 }
 
 }  // namespace rondo::nccl
