@@ -15,9 +15,6 @@
 namespace rondo::trainer {
 namespace {
 
-constexpr int kRoot = 0;
-constexpr CallOptions kStarCall{.algorithm = Algorithm::kStar};
-
 enum StarLane : size_t { kReplicaLane, kRootLane };  // of the trace
 const std::string kDpLoad = "data", kDpCompute = "forward and backward", kDpUpdate = "optimizer";
 const std::string kDpScatter = "scatter samples and parameters",
@@ -54,7 +51,7 @@ class Shares {
   }
 
   Status scatter(Communicator& communicator) {
-    return communicator.scatter(all_.data(), own_.data(), bytes(), DataType::kUint8, kRoot,
+    return communicator.scatter(all_.data(), own_.data(), bytes(), DataType::kUint8, kReplicaRoot,
                                 kStarCall);
   }
 
@@ -85,50 +82,122 @@ class Shares {
   Buffer<std::byte> all_, own_;
 };
 
-/// Notes what was used, for the optimizer: nothing travels yet.
-struct Used : BackwardListener {
-  explicit Used(DistributedDataParallel& owner) : ddp(owner) {}
-  void layer_begins(int) override {}
-  void gradient_ready(int parameter, size_t count) override {
-    ddp.gradient_ready(static_cast<size_t>(parameter), count);
-  }
-  void gradient_skipped(int) override {}
-  DistributedDataParallel& ddp;
+/// In the host's memory. Of the weights' reducer only the storage is used; it stays silent.
+template <class T>
+class HostReplica final : public Replica {
+ public:
+  explicit HostReplica(Run<T>& run) : run_(run), ddp_(run.weights.ddp()), loss_(1) {}
+
+  Status begin() override { return {}; }
+  Result<ReplicaStep> step(const ReplicaShare& share) override;
+  Status replicate() override { return run_.weights.replicate(); }
+  Status fetch() override { return {}; }
+  void describe(nlohmann::ordered_json& /*summary*/) const override {}
+
+ private:
+  Status send_parameters();
+  Status compute(const Batch& batch, uint64_t number);
+  Status gather(uint64_t terms);
+
+  Run<T>& run_;
+  DistributedDataParallel& ddp_;
+  Buffer<double> loss_;  // this rank's sum; on the root all ranks'
 };
 
-/// Of the weights' reducer only the storage is used; it stays silent.
+template <class T>
+Result<ReplicaStep> HostReplica<T>::step(const ReplicaShare& share) {
+  ReplicaStep made;
+  RONDO_TRY(send_parameters());
+  made.scattered_ns = now_ns();
+  RONDO_TRY(compute(share.batch, share.number));
+  made.computed_ns = now_ns();
+  RONDO_TRY(gather(share.all_terms));
+  made.gathered_ns = now_ns();
+  if (run_.reports()) {
+    made.loss = loss_.data()[0];
+    made.update = RONDO_TRY(run_.weights.update(share.rate, run_.options.clip));
+    RONDO_TRY(run_.weights.await_parameters().status());
+  }
+  made.end_ns = now_ns();
+  return made;
+}
+
+/// What DataParallel calls replicate(): every rank's become rank 0's.
+template <class T>
+Status HostReplica<T>::send_parameters() {
+  const auto send = [&](void* data, size_t count) {
+    return run_.communicator.broadcast(data, data, count, type_of<T>(), kReplicaRoot, kStarCall);
+  };
+  RONDO_TRY(send(ddp_.parameters(), ddp_.parameter_elements()));
+  for (size_t b = 0; b < ddp_.buffers().size(); ++b) {
+    RONDO_TRY(send(ddp_.buffer(b), ddp_.buffers()[b].count()));
+  }
+  return {};
+}
+
+template <class T>
+Status HostReplica<T>::compute(const Batch& batch, uint64_t number) {
+  const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
+  loss_.data()[0] = 0;
+  RONDO_TRY(run_.model.forward(batch, pass, &loss_.data()[0]));
+  UsedParameters used(ddp_);
+  RONDO_TRY(run_.model.backward(batch, pass, 1, false, used));
+  // Second gradients are added here, so that they need not travel: nothing overlaps, so there is no
+  // hurry for the first.
+  for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
+    const DdpTensor& tensor = ddp_.tensors()[t];
+    if (tensor.adds_to < 0) continue;
+    const T* second = ddp_.template gradient<T>(t);
+    T* first = ddp_.template gradient<T>(static_cast<size_t>(tensor.adds_to));
+    for (size_t i = 0; i < tensor.count(); ++i) first[i] += second[i];
+  }
+  return {};
+}
+
+/// The loss's sum, and the gradients' mean over all loss terms, to the root.
+template <class T>
+Status HostReplica<T>::gather(uint64_t terms) {
+  CallOptions scaled = kStarCall;
+  scaled.factor = 1 / static_cast<double>(terms);
+  RONDO_TRY(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64,
+                                     kReplicaRoot, ReduceOp::kSum, kStarCall));
+  return run_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
+                                  type_of<T>(), kReplicaRoot, ReduceOp::kScaledSum, scaled);
+}
+
+/// The run around a rank's replica.
 template <class T>
 class DataParallel {
  public:
-  explicit DataParallel(Run<T>& run)
+  DataParallel(Run<T>& run, Replica& replica)
       : run_(run),
-        ddp_(run.weights.ddp()),
-        shares_(run.data.shape(), run.options.batch, run.reports() ? run.ranks() : 0),
-        loss_(1) {}
+        replica_(replica),
+        ddp_(run.ddp()),
+        gradients_by_(run.on_device != nullptr ? *run.on_device : run.communicator),
+        shares_(run.data.shape(), run.options.batch, run.reports() ? run.ranks() : 0) {}
 
   Status prepare();
   Strategy strategy() {
     return {.step = [this](uint64_t number, double rate) { return step(number, rate); },
             .await = [] { return Status(); },
             // Only rank 0 has the parameters of the last update.
-            .settle = [this] { return run_.weights.replicate(); }};
+            .settle = [this] { return replica_.replicate(); },
+            .fetch = [this] { return replica_.fetch(); }};
   }
   Status finish(const End& end);
 
  private:
   Result<StepResult> step(uint64_t number, double rate);
   Status load();
-  Status send_parameters();
-  Status compute(uint64_t number);
-  Status gather();
 
   size_t parameter_bytes() const { return ddp_.parameter_elements() * sizeof(T); }
 
   Run<T>& run_;
+  Replica& replica_;
   DistributedDataParallel& ddp_;
+  const Communicator& gradients_by_;  // and parameters
   Shares shares_;
   std::vector<RankSamples> others_;  // root: the samples of ranks 1, 2, ...
-  Buffer<double> loss_;              // this rank's sum; on the root all ranks'
   Trace trace_;
 };
 
@@ -142,8 +211,8 @@ Status DataParallel<T>::prepare() {
   }
   run_.readers = (1 + others_.size()) * run_.samples.workers();
   run_.plans.assign(ddp_.layout().size(),
-                    run_.communicator.plan(Collective::kReduce, ddp_.parameter_elements(), o.type(),
-                                           false, Algorithm::kStar));
+                    gradients_by_.plan(Collective::kReduce, ddp_.parameter_elements(), o.type(),
+                                       false, Algorithm::kStar));
   trace_ = RONDO_TRY(Trace::open(o.trace, run_.communicator.rank(), {"compute", "communication"}));
   if (!run_.reports()) return {};
   spdlog::info("{}: dp, as DataParallel: rank 0 scatters samples and parameters", o.model);
@@ -157,42 +226,32 @@ Result<StepResult> DataParallel<T>::step(uint64_t number, double rate) {
   if (run_.reports()) RONDO_TRY(load());
   const int64_t loaded_ns = now_ns();
   RONDO_TRY(shares_.scatter(run_.communicator));
-  RONDO_TRY(send_parameters());
-  const int64_t scattered_ns = now_ns();
-  RONDO_TRY(compute(number));
-  const int64_t computed_ns = now_ns();
-  RONDO_TRY(gather());
-  const int64_t gathered_ns = now_ns();
-  Result<Update> updated = Update{.made = true};
-  if (run_.reports()) {
-    updated = run_.weights.update(rate, run_.options.clip);
-    RONDO_TRY(updated.status());
-    RONDO_TRY(run_.weights.await_parameters().status());
-  }
-  const int64_t end_ns = now_ns();
-  trace_.span(kReplicaLane, kDpLoad, number, begin_ns, loaded_ns);
-  trace_.span(kRootLane, kDpScatter, number, loaded_ns, scattered_ns);
-  trace_.span(kReplicaLane, kDpCompute, number, scattered_ns, computed_ns);
-  trace_.span(kRootLane, kDpGather, number, computed_ns, gathered_ns);
-  trace_.span(kReplicaLane, kDpUpdate, number, gathered_ns, end_ns);
-  const double comm_ms = to_ms((scattered_ns - loaded_ns) + (gathered_ns - computed_ns));
-  const double step_ms = to_ms(end_ns - begin_ns), data_ms = to_ms(loaded_ns - begin_ns);
+  const Batch batch = shares_.batch();
   // Every rank has equally many batches.
   const uint64_t terms = shares_.all_terms();
+  const ReplicaStep made = RONDO_TRY(
+      replica_.step({.batch = batch, .number = number, .all_terms = terms, .rate = rate}));
+  trace_.span(kReplicaLane, kDpLoad, number, begin_ns, loaded_ns);
+  trace_.span(kRootLane, kDpScatter, number, loaded_ns, made.scattered_ns);
+  trace_.span(kReplicaLane, kDpCompute, number, made.scattered_ns, made.computed_ns);
+  trace_.span(kRootLane, kDpGather, number, made.computed_ns, made.gathered_ns);
+  trace_.span(kReplicaLane, kDpUpdate, number, made.gathered_ns, made.end_ns);
+  const double comm_ms =
+      to_ms((made.scattered_ns - loaded_ns) + (made.gathered_ns - made.computed_ns));
+  const double step_ms = to_ms(made.end_ns - begin_ns), data_ms = to_ms(loaded_ns - begin_ns);
   return StepResult{.samples = terms / run_.model.loss_terms(),
                     .epoch_ended = number % run_.steps_per_epoch == 0,
                     .stops = shares_.stops(),
-                    .report = StepReport{
-                        .number = number,
-                        .samples = terms / run_.model.loss_terms(),
-                        .loss = run_.reports() ? loss_.data()[0] / static_cast<double>(terms) : 0,
-                        .update = updated.value(),
-                        .times = {.step_ms = step_ms,
-                                  .compute_ms = step_ms - comm_ms - data_ms,
-                                  .comm_ms = comm_ms,
-                                  .exposed_comm_ms = comm_ms,  // nothing hides it
-                                  .other_wait_ms = 0,
-                                  .data_wait_ms = data_ms}}};
+                    .report = StepReport{.number = number,
+                                         .samples = terms / run_.model.loss_terms(),
+                                         .loss = made.loss / static_cast<double>(terms),
+                                         .update = made.update,
+                                         .times = {.step_ms = step_ms,
+                                                   .compute_ms = step_ms - comm_ms - data_ms,
+                                                   .comm_ms = comm_ms,
+                                                   .exposed_comm_ms = comm_ms,  // nothing hides it
+                                                   .other_wait_ms = 0,
+                                                   .data_wait_ms = data_ms}}};
 }
 
 /// Root: every rank's samples of this step.
@@ -213,63 +272,16 @@ Status DataParallel<T>::load() {
   return {};
 }
 
-/// What DataParallel calls replicate(): every rank's become rank 0's.
-template <class T>
-Status DataParallel<T>::send_parameters() {
-  const auto send = [&](void* data, size_t count) {
-    return run_.communicator.broadcast(data, data, count, type_of<T>(), kRoot, kStarCall);
-  };
-  RONDO_TRY(send(ddp_.parameters(), ddp_.parameter_elements()));
-  for (size_t b = 0; b < ddp_.buffers().size(); ++b) {
-    RONDO_TRY(send(ddp_.buffer(b), ddp_.buffers()[b].count()));
-  }
-  return {};
-}
-
-template <class T>
-Status DataParallel<T>::compute(uint64_t number) {
-  const Batch batch = shares_.batch();
-  const Pass pass{.training = true, .seed = run_.options.seed, .step = number};
-  loss_.data()[0] = 0;
-  RONDO_TRY(run_.model.forward(batch, pass, &loss_.data()[0]));
-  const auto quiet = ddp_.no_sync();
-  Used used(ddp_);
-  RONDO_TRY(run_.model.backward(batch, pass, 1, false, used));
-  // Second gradients are added here, so that they need not travel: nothing overlaps, so there is no
-  // hurry for the first.
-  for (size_t t = 0; t < ddp_.tensors().size(); ++t) {
-    const DdpTensor& tensor = ddp_.tensors()[t];
-    if (tensor.adds_to < 0) continue;
-    const T* second = ddp_.template gradient<T>(t);
-    T* first = ddp_.template gradient<T>(static_cast<size_t>(tensor.adds_to));
-    for (size_t i = 0; i < tensor.count(); ++i) first[i] += second[i];
-  }
-  return {};
-}
-
-/// The loss's sum, and the gradients' mean over all loss terms, to the root.
-template <class T>
-Status DataParallel<T>::gather() {
-  const uint64_t terms = shares_.all_terms();
-  CallOptions scaled = kStarCall;
-  scaled.factor = terms == 0 ? 0.0 : 1 / static_cast<double>(terms);
-  RONDO_TRY(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64, kRoot,
-                                     ReduceOp::kSum, kStarCall));
-  return run_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
-                                  type_of<T>(), kRoot, ReduceOp::kScaledSum, scaled);
-}
-
 /// The summary is ddp's, with what the star does in place of what buckets would have done.
 template <class T>
 Status DataParallel<T>::finish(const End& end) {
   RONDO_TRY(trace_.close(run_.communicator));
   if (!run_.reports()) return {};
   nlohmann::ordered_json all = summarize(run_.facts(), *run_.report, end.bytes_sent, end.hashes[0]);
-  const Communicator& communicator = run_.communicator;
-  const Plan scattered = communicator.plan(Collective::kScatter, shares_.bytes(), DataType::kUint8,
-                                           false, Algorithm::kStar);
-  const Plan parameters = communicator.plan(Collective::kBroadcast, ddp_.parameter_elements(),
-                                            run_.options.type(), false, Algorithm::kStar);
+  const Plan scattered = run_.communicator.plan(Collective::kScatter, shares_.bytes(),
+                                                DataType::kUint8, false, Algorithm::kStar);
+  const Plan parameters = gradients_by_.plan(Collective::kBroadcast, ddp_.parameter_elements(),
+                                             run_.options.type(), false, Algorithm::kStar);
   const double gradients_us = run_.plans.front().predicted_us;
   size_t down = shares_.bytes() + parameter_bytes();
   for (const DdpTensor& buffer : ddp_.buffers()) down += buffer.count() * sizeof(T);
@@ -281,6 +293,7 @@ Status DataParallel<T>::finish(const End& end) {
                                                    {"bytes", parameter_bytes()},
                                                    {"algorithm", name(Algorithm::kStar)},
                                                    {"predicted_us", gradients_us}}});
+  replica_.describe(all);
   return run_.report->finish(std::move(all));
 }
 
@@ -288,19 +301,27 @@ Status DataParallel<T>::finish(const End& end) {
 
 size_t dp_workers(const TrainOptions& options, const Communicator& communicator) {
   const auto ranks = static_cast<size_t>(communicator.size());
-  return communicator.rank() == kRoot ? (options.workers + ranks - 1) / ranks : 0;
+  return communicator.rank() == kReplicaRoot ? (options.workers + ranks - 1) / ranks : 0;
 }
 
 template <class T>
-Status train_dp(Run<T>& run) {
-  DataParallel<T> dp(run);
+Status train_dp(Run<T>& run, Replica& replica) {
+  DataParallel<T> dp(run, replica);
   RONDO_TRY(dp.prepare());
   RONDO_TRY(begin_run(run));
+  RONDO_TRY(replica.begin());
   const End end = RONDO_TRY(make_steps(run, dp.strategy()));
   return dp.finish(end);
 }
 
+template <class T>
+Status train_dp(Run<T>& run) {
+  HostReplica<T> replica(run);
+  return train_dp(run, replica);
+}
+
 template Status train_dp(Run<float>&);
 template Status train_dp(Run<double>&);
+template Status train_dp(Run<float>&, Replica&);
 
 }  // namespace rondo::trainer

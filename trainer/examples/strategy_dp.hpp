@@ -12,6 +12,7 @@
 #pragma once
 
 #include "trainer/step/loop.hpp"
+#include "trainer/step/replica.hpp"
 
 namespace rondo::trainer {
 
@@ -22,5 +23,8 @@ size_t dp_workers(const TrainOptions& options, const Communicator& communicator)
 /// The same samples in the same steps, so that losses are ddp's up to rounding; the same report.
 template <class T>
 Status train_dp(Run<T>& run);
+/// With a replica that is not in the host's memory; Run::ddp() is its storage.
+template <class T>
+Status train_dp(Run<T>& run, Replica& replica);
 
 }  // namespace rondo::trainer
