@@ -84,6 +84,15 @@ Status train_ddp(Run<T>& run) {
   return conclude(run, end.value(), clock, control);
 }
 
+/// A rank's.
+Result<RankSamples> make_samples(const TrainOptions& options, const Dataset& data,
+                                 const Communicator& communicator) {
+  return RankSamples::create(
+      options, data, static_cast<uint64_t>(communicator.size()),
+      static_cast<uint64_t>(communicator.rank()),
+      options.strategy == "dp" ? dp_workers(options, communicator) : options.workers);
+}
+
 Status out_of_memory(const TrainOptions& options) {
   return Status(Code::kResourceExhausted,
                 "not enough memory for --layers " + std::to_string(options.layers) + " --width " +
@@ -107,11 +116,7 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
   const std::unique_ptr<Model<T>> model =
       make_model<T>(options, data.shape(), statistics ? &*statistics : nullptr);
   Weights<T> weights = RONDO_TRY(Weights<T>::create(*model, communicator, options));
-  const bool dp = options.strategy == "dp";
-  RankSamples samples =
-      RONDO_TRY(RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
-                                    static_cast<uint64_t>(communicator.rank()),
-                                    dp ? dp_workers(options, communicator) : options.workers));
+  RankSamples samples = RONDO_TRY(make_samples(options, data, communicator));
   Run<T> run{.options = options,
              .data = data,
              .validation = validation,
@@ -123,7 +128,7 @@ Status train_with(const TrainOptions& options, const Dataset& data, const Datase
              .stop = stop,
              .survivors = survivors,
              .agreed = options.elastic && options.zero == 0 ? &agreed : nullptr};
-  const Status status = dp ? train_dp(run) : train_ddp(run);
+  const Status status = options.strategy == "dp" ? train_dp(run) : train_ddp(run);
   if (!status.ok() && !can_go_on(options, status)) {
     // Before anything is destroyed that others may be waiting for.
     communicator.abort(status.message());
@@ -152,9 +157,7 @@ Status train_on(RankDevice& device, const TrainOptions& options, const Dataset& 
   Weights<float> mirror =
       RONDO_TRY(Weights<float>::create(trainer->model(), communicator, mirror_options(options)));
   if (options.dtype == "fp16") mirror.scaler().emplace();  // the device's, between steps
-  RankSamples samples =
-      RONDO_TRY(RankSamples::create(options, data, static_cast<uint64_t>(communicator.size()),
-                                    static_cast<uint64_t>(communicator.rank()), options.workers));
+  RankSamples samples = RONDO_TRY(make_samples(options, data, communicator));
   Survivors survivors(communicator.size());
   Run<float> run{.options = options,
                  .data = data,
@@ -166,7 +169,9 @@ Status train_on(RankDevice& device, const TrainOptions& options, const Dataset& 
                  .report = report,
                  .stop = stop,
                  .survivors = survivors};
-  return trainer->train(run);
+  if (options.strategy != "dp") return trainer->train(run);
+  return trainer->train_replica(
+      run, [](Run<float>& begun, Replica& replica) { return train_dp(begun, replica); });
 } catch (const std::bad_alloc&) {
   return out_of_memory(options);
 }

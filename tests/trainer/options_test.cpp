@@ -197,6 +197,7 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--model", "gpt", "--no-split-tied", "--tied-rows", "whole"},
       {"--model", "gpt", "--device", "cuda", "--tied-rows", "whole"},
       {"--device", "cuda", "--dtype", "fp64"},
+      {"--strategy", "dp", "--device", "cuda", "--dtype", "bf16"},
       {"--device", "cuda", "--threads", "2"},
       {"--device", "cuda", "--pace", "1GB/s,20us"},
       {"--device", "cuda", "--reproducible", "--dtype", "bf16"},

@@ -350,7 +350,8 @@ std::string refused_by_strategy(const TrainOptions& o) {
       {o.no_overlap, "--no-overlap", "it never overlaps"},
       {o.average != plain.average, "--average", "it has one loss, that of the global batch"},
       {o.compress != plain.compress, "--compress", "it has no communication hooks"},
-      {o.dtype == "bf16" || o.dtype == "fp16", "--dtype bf16 or fp16", "use fp32 or fp64"},
+      {o.dtype == "bf16" || o.dtype == "fp16", "--dtype bf16 or fp16",
+       o.on_gpu() ? "use fp32" : "use fp32 or fp64"},
       {o.tied_rows != plain.tied_rows, "--tied-rows", "gradients travel whole"},
       {o.sync_batch_norm, "--sync-batch-norm", "replicas know only rank 0"},
       {o.no_broadcast_buffers, "--no-broadcast-buffers", "buffers are replicated in every step"},
@@ -377,7 +378,6 @@ std::string refused_by_device(const TrainOptions& o) {
     const char* why;
   };
   const Refusal refusals[] = {
-      {o.strategy != plain.strategy, "--strategy dp", "it serves to be compared with on a CPU"},
       {o.dtype == "fp64", "--dtype fp64", "use fp32, bf16 or fp16"},
       {o.tied_rows != plain.tied_rows, "--tied-rows", "the embedding has one gradient there"},
       {o.threads != plain.threads, "--threads", "a rank's GPU computes"},

@@ -7,6 +7,7 @@
 #include <functional>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "trainer/lessons/sabotage.hpp"
@@ -19,6 +20,7 @@
 #include "trainer/step/buckets.hpp"
 #include "trainer/step/device_control.hpp"
 #include "trainer/step/device_model.hpp"
+#include "trainer/step/device_replica.hpp"
 #include "trainer/step/device_step.hpp"
 #include "trainer/step/setup.hpp"
 
@@ -69,9 +71,19 @@ class TrainerOf final : public DeviceTrainer {
   Model<float>& model() override { return *model_; }
 
   Status train(Run<float>& run) override {
-    const Status status = train_until_end(run);
+    const Status status = or_out_of_memory([&] { return train_until_end(run); });
     if (!status.ok()) give_up(status);
     return status;
+  }
+
+  Status train_replica(Run<float>& run, const ReplicaStrategy& strategy) override {
+    if constexpr (std::is_same_v<T, float>) {
+      const Status status = or_out_of_memory([&] { return train_by(run, strategy); });
+      if (!status.ok()) give_up(status);
+      return status;
+    } else {
+      return {Code::kUnavailable, "--strategy dp on a GPU is for --dtype fp32"};
+    }
   }
 
  private:
@@ -83,12 +95,19 @@ class TrainerOf final : public DeviceTrainer {
                 device_->status().message())};
   }
 
+  template <class Call>
+  auto or_out_of_memory(const Call& call) const -> decltype(call()) try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+
   SumOverRanks sum_over_ranks() {
     if (!statistics_) return nullptr;
     return [this](double* values, size_t count) { return statistics_->sum(values, count); };
   }
 
-  Status train_until_end(Run<float>& run) try {
+  Status train_until_end(Run<float>& run) {
     run.readers = run.samples.workers();
     run.device_ddp = &weights_->ddp();
     run.on_device = &communicator_;
@@ -126,44 +145,47 @@ class TrainerOf final : public DeviceTrainer {
       if (std::exchange(fetched, weights_->updates()) == weights_->updates()) return {};
       return weights_->download(run.weights);
     };
-    const Result<End> end =
-        steps_of(run, {.step = [&](uint64_t number, double rate) -> Result<StepResult> {
-                         StepResult made =
-                             RONDO_TRY(step.run(number, rate_of(options_, rate, host_.size())));
-                         run.uncounted_bytes = step.graphs().uncounted_bytes();
-                         RONDO_TRY(watch.look(number));
-                         return made;
-                       },
-                       .await = settle,
-                       .last_report = [&] { return step.last(); },
-                       .settle = settle,
-                       .fetch = fetch});
+    const auto make_step = [&](uint64_t number, double rate) -> Result<StepResult> {
+      StepResult made = RONDO_TRY(step.run(number, rate_of(options_, rate, host_.size())));
+      run.uncounted_bytes = step.graphs().uncounted_bytes();
+      RONDO_TRY(watch.look(number));
+      return made;
+    };
+    const Result<End> end = or_out_of_memory([&] {
+      return make_steps(run, {.step = make_step,
+                              .await = settle,
+                              .last_report = [&] { return step.last(); },
+                              .settle = settle,
+                              .fetch = fetch});
+    });
     // Before `step` is destroyed, which waits for the device.
     if (!end.ok()) give_up(end.status());
     RONDO_TRY(end.status());
     RONDO_TRY(clock.close(host_));
     return conclude(run, end.value(), step.graphs().steps(), control, clock);
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
+  }
+
+  Status train_by(Run<float>& run, const ReplicaStrategy& strategy) {
+    run.device_ddp = &weights_->ddp();
+    run.on_device = &communicator_;
+    DeviceReplica replica({.options = options_,
+                           .device = *device_,
+                           .communicator = communicator_,
+                           .host = host_,
+                           .model = *inner_,
+                           .weights = *weights_,
+                           .mirror = run.weights});
+    const Status status = or_out_of_memory([&] { return strategy(run, replica); });
+    if (!status.ok()) give_up(status);  // before `replica` is destroyed, which waits for the device
+    return status;
   }
 
   Result<ControlTimes> control_run(const DeviceStepParts<T>& parts, const Dataset& data) {
     if (options_.control_steps == 0) return ControlTimes{};
     DeviceControl<T> control(parts, data);
-    Result<ControlTimes> times = ControlTimes{};
-    try {
-      times = control.run();
-    } catch (const std::bad_alloc&) {
-      times = out_of_memory();
-    }
+    Result<ControlTimes> times = or_out_of_memory([&] { return control.run(); });
     if (!times.ok()) give_up(times.status());  // before `control` is destroyed, likewise
     return times;
-  }
-
-  Result<End> steps_of(Run<float>& run, const Strategy& strategy) try {
-    return make_steps(run, strategy);
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
   }
 
   Status conclude(Run<float>& run, const End& end, uint64_t replayed, const ControlTimes& control,

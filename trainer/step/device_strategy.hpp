@@ -1,12 +1,15 @@
-// The third strategy, beside ddp and dp: a run whose model, gradients and optimizer are on a GPU. The
-// run's own Weights are a mirror on the host, which checkpoints, published weights and hashes read
-// and write; the device has its copy from the beginning on, and gives it back between steps.
+// A run whose model, gradients and optimizer are on a GPU, by ddp; and that part of one by dp which is
+// there. The run's own Weights are a mirror on the host, which checkpoints, published weights and
+// hashes read and write; the device has its copy from the beginning on, and gives it back between
+// steps.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "trainer/cli/options.hpp"
 #include "trainer/step/loop.hpp"
+#include "trainer/step/replica.hpp"
 
 namespace rondo::trainer {
 
@@ -18,6 +21,9 @@ class DeviceTrainer {
   virtual Model<float>& model() = 0;
   /// Trains; Run::weights are its mirror.
   virtual Status train(Run<float>& run) = 0;
+  /// `strategy` does, with the replica that it gets: --strategy dp. kUnavailable unless in fp32.
+  using ReplicaStrategy = std::function<Status(Run<float>& run, Replica& replica)>;
+  virtual Status train_replica(Run<float>& run, const ReplicaStrategy& strategy) = 0;
 };
 
 /// A rank's GPU, and a communicator of all ranks' GPUs, created with Config::device.
