@@ -145,8 +145,6 @@ def main():
     if not chosen:
         sys.exit(f"lesson: --lesson '{options.name}' is unknown; the lessons are:\n{names}")
     lesson = chosen[0]
-    if options.device != "cpu" and lesson.not_on_gpus:
-        sys.exit(f"lesson: '{lesson.name}' does not go with --device {options.device}: {lesson.not_on_gpus}")
     folder = (options.folder or PROJECT / "build/lessons" / options.name).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

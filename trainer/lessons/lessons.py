@@ -75,14 +75,12 @@ class Lesson:
     """`runs`: (name, flags) with the healthy one first. `figures`: (name, function of a Run). `shows`: whether the symptom is there,
     a function of all runs; it rests on bytes, counts, orders of events, deterministic losses, and delays that were put in, never on
     how fast this machine is. `exposes_more`: the broken run exposes more communication, as it does on an idle machine. `says`: a
-    sentence about the figures, made of them: a function of all runs. `on_cpus`: flags without --device cuda. `not_on_gpus`: why there
-    is no such lesson with it."""
+    sentence about the figures, made of them: a function of all runs. `on_cpus`: flags without --device cuda."""
 
-    def __init__(self, name, broken, common, runs, figures, shows, look_first, exposes_more=False, says=None, on_cpus=(),
-                 not_on_gpus=None):
+    def __init__(self, name, broken, common, runs, figures, shows, look_first, exposes_more=False, says=None, on_cpus=()):
         self.name, self.broken, self.common, self.runs, self.figures = name, broken, common, runs, figures
         self.shows, self.look_first, self.exposes_more, self.says = shows, look_first, exposes_more, says
-        self.on_cpus, self.not_on_gpus = list(on_cpus), not_on_gpus
+        self.on_cpus = list(on_cpus)
 
     def not_judged(self, runs):
         """What the figures show but shows() does not rest on, where it contradicts the lesson: a sentence, or nothing."""
@@ -213,7 +211,7 @@ LESSONS = [
         "--warmup if the first steps blow up."),
     Lesson(
         "star", "everything goes through rank 0, as in DataParallel: samples and parameters out, gradients back",
-        ["--ranks", "4", *TEXT, "--width", "128", "--batch", "8", "--steps", "10", "--pace", "1GB/s,20us"],
+        ["--ranks", "4", *TEXT, "--width", "128", "--batch", "8", "--steps", "10"],
         [("ddp", []), ("dp", ["--strategy", "dp"])],
         [("rank 0 sends, bytes per step", lambda r: str(r.bytes_sent()[0])),
          ("others send at most", lambda r: str(r.bytes_sent()[1])),
@@ -221,5 +219,5 @@ LESSONS = [
         star_shows,
         "bytes_sent_per_step_by_rank: one rank with N times the others' is a star, whose time grows with every rank that is added. "
         "The losses are the same.",
-        exposes_more=True, not_on_gpus="it needs --strategy dp, which a CPU has"),
+        exposes_more=True, on_cpus=["--pace", "1GB/s,20us"]),
 ]
