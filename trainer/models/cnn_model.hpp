@@ -145,10 +145,10 @@ class Cnn : public Model<typename Layers::Element> {
 
   void convolve(Block& block, const T* input, size_t samples) {
     const ConvolutionShape shape = block.convolution_shape(samples);
-    T* output = shape_.batch_norm ? block.convolved.data() : block.activated.data();
-    layers_.convolution_forward(shape, input, values_[weight_of(block)], scratch_.data(), output);
-    if (shape_.batch_norm) return;
-    layers_.convolution_bias_forward(shape, values_[block.parameter], true, output);
+    const bool norm = shape_.batch_norm;  // and its bias and ReLU
+    layers_.convolution_forward(shape, input, values_[weight_of(block)],
+                                norm ? nullptr : values_[block.parameter], !norm, scratch_.data(),
+                                norm ? block.convolved.data() : block.activated.data());
   }
 
   /// Batch norm with its ReLU, and pooling.

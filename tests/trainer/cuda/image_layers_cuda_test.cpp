@@ -95,36 +95,48 @@ void compare_pooling() {
       noise<T>(shape.planes, 1), Buffer<T>(count));
 }
 
-template <class T>
+/// kM: rows of a tile.
+template <class T, uint32_t kM>
 void compare_convolution() {
-  const ConvolutionShape shape{.samples = 2,
-                               .in_channels = 3,
-                               .height = 9,
-                               .width = 7,
-                               .out_channels = 4,
+  const ConvolutionShape shape{.samples = 4,
+                               .in_channels = kM - 3,
+                               .height = 19,
+                               .width = 33,
+                               .out_channels = kM - 5,
                                .kernel = 3,
                                .stride = 2,
                                .padding = 1};
   const size_t in = shape.samples * shape.in_size(), out = shape.samples * shape.out_size();
-  const size_t columns = shape.samples * shape.columns();
+  const size_t weights = shape.out_channels * shape.patch();
+  using Weight = cuda::ConvolutionWeightKernel<T, kM>;
+  const size_t parts = Weight{shape, nullptr, nullptr, nullptr}.parts();
+  REQUIRE(parts > 1);
   compare(
-      "unfold", 0,
-      [&](auto& x, auto& to) {
-        return cuda::UnfoldKernel<T>{shape, x.data(), to.data()};
+      "convolution", bound_of<T>(1e4),
+      [&](auto& x, auto& w, auto& bias, auto& y) {
+        return cuda::convolution_kernel<T, kM>(shape, x.data(), w.data(), bias.data(), true,
+                                               y.data());
       },
-      noise<T>(in, 1), Buffer<T>(columns));
+      noise<T>(in, 1), noise<T>(weights, 2), noise<T>(shape.out_channels, 3), Buffer<T>(out));
   compare(
-      "fold", 0,
-      [&](auto& from, auto& dx) {
-        return cuda::FoldKernel<T>{shape, from.data(), dx.data()};
+      "convolution's input", bound_of<T>(1e4),
+      [&](auto& dy, auto& w, auto& dx) {
+        return cuda::convolution_input_kernel<T, kM>(shape, {1, 0}, dy.data(), w.data(), dx.data());
       },
-      noise<T>(columns, 1), Buffer<T>(in));
+      noise<T>(out, 1), noise<T>(weights, 2), Buffer<T>(in));
   compare(
-      "convolution's bias", 0,
-      [&](auto& bias, auto& y) {
-        return cuda::ConvolutionBiasKernel<T>{shape, bias.data(), true, y.data()};
+      "convolution's weight", bound_of<float>(1e4),
+      [&](auto& dy, auto& x, auto& partial) {
+        return Weight{shape, x.data(), dy.data(), partial.data()};
       },
-      noise<T>(shape.out_channels, 1), noise<T>(out, 2));
+      noise<T>(out, 1), noise<T>(in, 2), Buffer<cuda::Wide<T>>(parts * weights));
+}
+
+template <class T>
+void compare_convolutions() {
+  compare_convolution<T, 16>();
+  compare_convolution<T, 32>();
+  compare_convolution<T, 64>();
 }
 
 }  // namespace
@@ -134,8 +146,9 @@ TEST_CASE("layers of images on a GPU equal the same kernels on the host") {
   compare_batch_norm<BFloat16Bits>();
   compare_pooling<float>();
   compare_pooling<BFloat16Bits>();
-  compare_convolution<float>();
-  compare_convolution<BFloat16Bits>();
+  compare_convolutions<float>();
+  compare_convolutions<BFloat16Bits>();
+  compare_convolutions<cuda::Float16Bits>();
   const auto finish = [](bool variance) {
     compare(
         "batch norm's statistics", 1e-15,

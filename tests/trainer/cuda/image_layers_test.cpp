@@ -1,11 +1,8 @@
 // The layers of images on a GPU, walked on the host.
 #include "tests/trainer/cuda/values.hpp"
 #include "trainer/layers/cuda/batch_norm.hpp"
-#include "trainer/layers/cuda/convolution.hpp"
 #include "trainer/layers/cuda/pooling.hpp"
 #include "trainer/layers/host/batch_norm.hpp"
-#include "trainer/layers/host/convolution.hpp"
-#include "trainer/layers/host/matmul.hpp"
 #include "trainer/layers/host/pooling.hpp"
 
 namespace rondo::trainer::cuda_image_layers_test {
@@ -162,73 +159,6 @@ TEST_CASE("cuda pooling: as the host's, with odd sizes, equals and NaN") {
     check_close(wide(y), average, unit<T>());
     check_close(wide(dx), spread, unit<T>());
   });
-}
-
-TEST_CASE(
-    "cuda convolution: with the host's matrix products, forward and backward are the host's") {
-  for (const ConvolutionShape& shape : {ConvolutionShape{.samples = 2,
-                                       .in_channels = 3,
-                                       .height = 5,
-                                       .width = 7,
-                                       .out_channels = 4,
-                                       .kernel = 3,
-                                       .stride = 1,
-                                       .padding = 1},
-                                        ConvolutionShape{.samples = 1,
-                                        .in_channels = 2,
-                                        .height = 6,
-                                        .width = 5,
-                                        .out_channels = 3,
-                                        .kernel = 2,
-                                        .stride = 2,
-                                        .padding = 0},
-                                        ConvolutionShape{.samples = 3,
-                                        .in_channels = 1,
-                                        .height = 3,
-                                        .width = 3,
-                                        .out_channels = 2,
-                                        .kernel = 3,
-                                        .stride = 2,
-                                        .padding = 2}}) {
-    const Values x = noise(shape.samples * shape.in_size(), 1),
-                 w = noise(shape.out_channels * shape.patch(), 2),
-                 dy = noise(shape.samples * shape.out_size(), 3),
-                 bias = noise(shape.out_channels, 4);
-    Values scratch(shape.columns()), y(dy.size()), dx(x.size());
-    convolution_forward<double>(shape, x.data(), w.data(), scratch.data(), y.data());
-    convolution_bias_forward<double>(shape, bias.data(), true, y.data());
-    convolution_backward_input<double>(shape, dy.data(), w.data(), scratch.data(), dx.data());
-
-    Values columns(shape.samples * shape.columns(), std::nan("")), out(y.size()),
-        gradient(x.size());
-    walk(cuda::UnfoldKernel<double>{shape, x.data(), columns.data()});
-    for (size_t s = 0; s < shape.samples; ++s) {
-      multiply<double>({.m = shape.out_channels,
-                        .n = shape.out_pixels(),
-                        .k = shape.patch(),
-                        .a = {w.data(), shape.patch()},
-                        .b = {columns.data() + s * shape.columns(), shape.out_pixels()},
-                        .c = {out.data() + s * shape.out_size(), shape.out_pixels()}});
-    }
-    walk(cuda::ConvolutionBiasKernel<double>{shape, bias.data(), true, out.data()});
-    REQUIRE(out == y);
-    for (size_t s = 0; s < shape.samples; ++s) {
-      multiply<double>({.m = shape.patch(),
-                        .n = shape.out_pixels(),
-                        .k = shape.out_channels,
-                        .a = {.data = w.data(), .stride = shape.patch(), .transposed = true},
-                        .b = {dy.data() + s * shape.out_size(), shape.out_pixels()},
-                        .c = {columns.data() + s * shape.columns(), shape.out_pixels()}});
-    }
-    walk(cuda::FoldKernel<double>{shape, columns.data(), gradient.data()});
-    check_close(gradient, dx, 1e-14);
-
-    const std::vector<cuda::BFloat16Bits> small = as<cuda::BFloat16Bits>(x);
-    std::vector<cuda::BFloat16Bits> unfolded(columns.size());
-    walk(cuda::UnfoldKernel<double>{shape, wide(small).data(), columns.data()});
-    walk(cuda::UnfoldKernel<cuda::BFloat16Bits>{shape, small.data(), unfolded.data()});
-    REQUIRE(wide(unfolded) == columns);
-  }
 }
 
 }  // namespace rondo::trainer::cuda_image_layers_test

@@ -31,11 +31,11 @@ struct World {
     REQUIRE(opened.ok());
     device = std::move(*opened);
   }
-  template <class T = float, class... Arguments>
-  LayersOnDevice<T> layers(Arguments... arguments) {
+  template <class T = float>
+  LayersOnDevice<T> layers() {
     auto products = cuda::open_products(*device);
     REQUIRE(products.ok());
-    return {*device, std::move(*products), arguments...};
+    return {*device, std::move(*products)};
   }
   template <class Number>
   DeviceArray<Number> put(const std::vector<Number>& numbers) {
@@ -119,48 +119,79 @@ TEST_CASE("layers on a device: images that a kernel cannot count are refused") {
   layers.max_pool_backward({planes, 4, 4}, nullptr, nullptr, nullptr);
   CHECK(world.device->status().code() == Code::kInvalidArgument);
   CHECK(rondo::device::test::says(world.device->status(), "2147483648 elements on a rank"));
-}
 
-TEST_CASE("layers on a device: a convolution in parts is the convolution of all samples") {
-  const ConvolutionShape shape{.samples = 5,
-                               .in_channels = 2,
+  World other;
+  auto more = other.layers();
+  const ConvolutionShape shape{.samples = size_t{1} << 23,
+                               .in_channels = 1,
                                .height = 4,
-                               .width = 5,
-                               .out_channels = 3,
+                               .width = 4,
+                               .out_channels = 16,
                                .kernel = 3,
                                .padding = 1};
-  const size_t weights = shape.out_channels * shape.patch();
-  const std::vector<float> x = as<float>(noise(5 * shape.in_size(), 1)),
-                           w = as<float>(noise(weights, 2)),
-                           dy = as<float>(noise(5 * shape.out_size(), 3)),
-                           dw = as<float>(noise(weights, 4));
-  LayersOnHost<double> host;
-  Values columns(host.convolution_scratch(shape)), y(dy.size()), dx(x.size());
-  host.convolution_forward(shape, wide(x).data(), wide(w).data(), columns.data(), y.data());
-  host.convolution_backward_input(shape, wide(dy).data(), wide(w).data(), columns.data(),
-                                  dx.data());
-  for (const size_t samples : {size_t{1}, size_t{2}, size_t{5}}) {
-    INFO(samples << " at a time");
-    World world;
-    auto layers = world.layers(samples * (shape.columns() + weights) + 1);
-    DeviceArray<float> scratch(*world.device, layers.convolution_scratch(shape));
-    CHECK(scratch.count() == samples * (shape.columns() + weights));
-    DeviceArray<float> on[] = {world.put(x), world.put(w), world.put(dy), world.put(dw)};
-    DeviceArray<float> y_on(*world.device, dy.size()), dx_on(*world.device, x.size());
-    layers.convolution_forward(shape, on[0].data(), on[1].data(), scratch.data(), y_on.data());
-    layers.convolution_backward_input(shape, on[2].data(), on[1].data(), scratch.data(),
-                                      dx_on.data());
-    check_close(wide(world.get(y_on)), y, 1e-5);
-    check_close(wide(world.get(dx_on)), dx, 1e-5);
-    for (const bool accumulate : {true, false}) {
-      Values expected = wide(dw);
-      host.convolution_backward_weight(shape, wide(dy).data(), wide(x).data(), columns.data(),
-                                       accumulate, expected.data());
-      layers.convolution_backward_weight(shape, on[2].data(), on[0].data(), scratch.data(),
-                                         accumulate, on[3].data());
-      check_close(wide(world.get(on[3])), expected, 1e-5);
+  more.convolution_forward(shape, nullptr, nullptr, nullptr, false, nullptr, nullptr);
+  CHECK(rondo::device::test::says(other.device->status(), "2147483648 elements on a rank"));
+}
+
+TEST_CASE(
+    "layers on a device: convolutions are the host's, of fewer samples than were expected too") {
+  const auto check = []<class T>(T) {
+    for (const size_t out_channels :
+         {size_t{3}, size_t{20}, size_t{40}}) {  // in tiles of each size
+      const ConvolutionShape expected{.samples = 5,
+                                      .in_channels = 2,
+                                      .height = 14,
+                                      .width = 15,
+                                      .out_channels = out_channels,
+                                      .kernel = 3,
+                                      .stride = 2,
+                                      .padding = 1};
+      World world;
+      auto layers = world.layers<T>();
+      DeviceArray<T> scratch(*world.device, layers.convolution_scratch(expected));
+      CHECK(scratch.count() == 0);
+      for (const size_t samples : {size_t{5}, size_t{1}, size_t{0}}) {
+        INFO(out_channels << " channels, " << samples << " samples");
+        ConvolutionShape shape = expected;
+        shape.samples = samples;
+        const std::vector<T> x = as<T>(noise(samples * shape.in_size(), 1)),
+                             w = as<T>(noise(out_channels * shape.patch(), 2)),
+                             bias = as<T>(noise(out_channels, 3)),
+                             dy = as<T>(noise(samples * shape.out_size(), 4)),
+                             dw = as<T>(noise(w.size(), 5));
+        LayersOnHost<double> host;
+        Values columns(host.convolution_scratch(shape)), y(dy.size()), dx(x.size());
+        const double bound = unit<T>() + 1e-5;
+        DeviceArray<T> x_on = world.put(x), w_on = world.put(w), bias_on = world.put(bias),
+                       dy_on = world.put(dy), dw_on = world.put(dw);
+        DeviceArray<T> y_on(*world.device, dy.size()), dx_on(*world.device, x.size());
+        for (const bool biased : {false, true}) {
+          host.convolution_forward(shape, wide(x).data(), wide(w).data(),
+                                   biased ? wide(bias).data() : nullptr, biased, columns.data(),
+                                   y.data());
+          layers.convolution_forward(shape, x_on.data(), w_on.data(),
+                                     biased ? bias_on.data() : nullptr, biased, scratch.data(),
+                                     y_on.data());
+          check_close(wide(world.get(y_on)), y, bound);
+        }
+        host.convolution_backward_input(shape, wide(dy).data(), wide(w).data(), columns.data(),
+                                        dx.data());
+        layers.convolution_backward_input(shape, dy_on.data(), w_on.data(), scratch.data(),
+                                          dx_on.data());
+        check_close(wide(world.get(dx_on)), dx, bound);
+        for (const bool accumulate : {true, false}) {
+          Values sum = wide(dw);
+          host.convolution_backward_weight(shape, wide(dy).data(), wide(x).data(), columns.data(),
+                                           accumulate, sum.data());
+          layers.convolution_backward_weight(shape, dy_on.data(), x_on.data(), scratch.data(),
+                                             accumulate, dw_on.data());
+          check_close(wide(world.get(dw_on)), sum, bound);
+        }
+      }
     }
-  }
+  };
+  check(float{});
+  check(cuda::BFloat16Bits{});
 }
 
 TEST_CASE("layers on a device: hits are the host's, with ties, and none where a row is NaN") {
@@ -301,7 +332,7 @@ TEST_CASE(
 
 TEST_CASE("layers on a device: a linear layer with ReLU leaves a NaN one") {
   World world;
-  auto layers = world.layers(size_t{1} << 20);
+  auto layers = world.layers();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const DeviceArray<float> x = world.put<float>({1, 2, nan, 1}),
                            w = world.put<float>({1, 1, -1, 0}), bias = world.put<float>({-5, 3});

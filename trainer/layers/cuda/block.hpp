@@ -191,6 +191,34 @@ RONDO_DEVICE inline void after_reads() {
 #endif
 }
 
+/// from[index], or 0 if that is not inside, and then nothing is read. nvcc makes a branch for each
+/// such read, unless it is told the instruction. Volatile: it comes before what the code has after it.
+template <class T>
+RONDO_DEVICE T read_inside(const T* from, uint32_t index, bool inside) {
+#if defined(__CUDA_ARCH__)
+  const auto address = __cvta_generic_to_global(from + index);
+  if constexpr (sizeof(T) == 2) {
+    uint32_t bits;  // a register of 16 bits is more work to clear
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.u16 %0, [%1]; }"
+        : "=r"(bits)
+        : "l"(address), "r"(uint32_t{inside}));
+    return {static_cast<uint16_t>(bits)};
+  } else if constexpr (std::is_same_v<T, float>) {
+    float value;
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
+        : "=f"(value)
+        : "l"(address), "r"(uint32_t{inside}));
+    return value;
+  } else {
+    return inside ? from[index] : T{};
+  }
+#else
+  return inside ? from[index] : T{};
+#endif
+}
+
 /// Has nvcc widen the pack's elements anew where it would keep what it has widened, in more registers.
 template <class T, int N>
 RONDO_DEVICE void forget_wide([[maybe_unused]] Pack<T, N>& pack) {

@@ -44,8 +44,10 @@ void for_layer_kernels_of(const Each& each) {
        kKernel<AddChannelsKernel<T>>, kKernel<BatchNormForwardKernel<T>>,
        kKernel<BatchNormBackwardInputKernel<T>>, kKernel<MaxPoolForwardKernel<T>>,
        kKernel<MaxPoolBackwardKernel<T>>, kKernel<AveragePoolForwardKernel<T>>,
-       kKernel<AveragePoolBackwardKernel<T>>, kKernel<UnfoldKernel<T>>, kKernel<FoldKernel<T>>,
-       kKernel<AddPartsKernel<T>>, kKernel<ConvolutionBiasKernel<T>>);
+       kKernel<AveragePoolBackwardKernel<T>>);
+  each(kKernel<ConvolutionKernel<T, 16>>, kKernel<ConvolutionKernel<T, 32>>,
+       kKernel<ConvolutionKernel<T, 64>>, kKernel<ConvolutionWeightKernel<T, 16>>,
+       kKernel<ConvolutionWeightKernel<T, 32>>, kKernel<ConvolutionWeightKernel<T, 64>>);
 }
 
 template <int kSize, class Bits, class Each>

@@ -64,8 +64,18 @@ struct GpuBlock {
   }
 };
 
+/// How many blocks of a kernel are to fit on a multiprocessor at once, if it says so.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads)
+consteval uint32_t blocks_at_once() {
+  if constexpr (requires { Kernel::kBlocksAtOnce; }) {
+    return Kernel::kBlocksAtOnce;
+  } else {
+    return 0;  // nvcc decides
+  }
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, blocks_at_once<Kernel>())
     run_kernel(const __grid_constant__ Kernel kernel) {
   GpuBlock block;
   kernel.run(block);

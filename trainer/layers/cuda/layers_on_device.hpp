@@ -47,10 +47,8 @@ class LayersOnDevice {
   using Memory = DeviceArray<Number>;
   using Statistics = DeviceStatistics;
 
-  /// A convolution takes as many samples at a time as have scratch of so many numbers, at least 1.
-  LayersOnDevice(Device& device, std::unique_ptr<DeviceProducts> products,
-                 size_t most_scratch = size_t{16} << 20)
-      : device_(&device), products_(std::move(products)), most_scratch_(most_scratch) {}
+  LayersOnDevice(Device& device, std::unique_ptr<DeviceProducts> products)
+      : device_(&device), products_(std::move(products)) {}
 
   // Memory, all of it before the first pass.
 
@@ -284,66 +282,45 @@ class LayersOnDevice {
     start("sum of correct answers", AddRowsKernel{shape.rows, of_rows_.data(), correct});
   }
 
-  // Images. Of each sample a convolution needs columns, and a part of the weight's gradient.
+  // Images.
 
+  /// Room for the weight gradient's parts; callers need no scratch of their own.
   size_t convolution_scratch(const ConvolutionShape& shape) {
+    RONDO_CHECK(shape.kernel <= kLargestKernel);
     expect_channels(shape.samples, shape.out_channels);
-    return std::min(shape.samples, samples_at_a_time(shape)) * scratch_of_sample(shape);
+    by_planes(shape.out_channels, [&](auto planes) {
+      using Kernel = ConvolutionWeightKernel<T, planes>;
+      grow(partial_, Kernel::most_parts(shape) * shape.out_channels * shape.patch());
+    });
+    return 0;
   }
-  void convolution_forward(const ConvolutionShape& shape, const T* x, const T* w, T* scratch,
-                           T* y) {
-    in_parts(shape, [&](const ConvolutionShape& part, size_t first) {
-      start("columns", UnfoldKernel<T>{part, x + first * shape.in_size(), scratch});
-      products_->multiply(kType, {.m = shape.out_channels,
-                                  .n = shape.out_pixels(),
-                                  .k = shape.patch(),
-                                  .a = {.data = w, .stride = shape.patch()},
-                                  .b = columns_of(shape, scratch),
-                                  .c = y + first * shape.out_size(),
-                                  .c_stride = shape.out_pixels(),
-                                  .c_step = shape.out_size(),
-                                  .count = part.samples});
+  /// bias: or null, without ReLU.
+  void convolution_forward(const ConvolutionShape& shape, const T* x, const T* w, const T* bias,
+                           bool relu, T* /*scratch*/, T* y) {
+    by_planes(shape.out_channels, [&](auto planes) {
+      start("convolution", convolution_kernel<T, planes>(shape, x, w, bias, relu, y));
     });
   }
   void convolution_backward_weight(const ConvolutionShape& shape, const T* dy, const T* x,
-                                   T* scratch, bool accumulate, T* dw) {
+                                   T* /*scratch*/, bool accumulate, T* dw) {
     const size_t weights = shape.out_channels * shape.patch();
-    if (shape.samples == 0 && !accumulate) clear(weights, dw);
-    in_parts(shape, [&](const ConvolutionShape& part, size_t first) {
-      T* const gradients = scratch + part.samples * shape.columns();  // of each sample
-      start("columns", UnfoldKernel<T>{part, x + first * shape.in_size(), scratch});
-      DeviceMatrix columns = columns_of(shape, scratch);
-      columns.transposed = true;
-      products_->multiply(kType, {.m = shape.out_channels,
-                                  .n = shape.patch(),
-                                  .k = shape.out_pixels(),
-                                  .a = outputs_of(shape, dy + first * shape.out_size()),
-                                  .b = columns,
-                                  .c = gradients,
-                                  .c_stride = shape.patch(),
-                                  .c_step = weights,
-                                  .count = part.samples});
-      start("sum of samples",
-            AddPartsKernel<T>{part.samples, weights, gradients, accumulate || first > 0, dw});
+    by_planes(shape.out_channels, [&](auto planes) {
+      ConvolutionWeightKernel<T, planes> kernel{shape, x, dy, partial_.data()};
+      RONDO_CHECK(kernel.parts() * weights <= partial_.count());
+      start("convolution backward, weight", kernel);
+      add_slices(kernel.parts(), weights, partial_.data(), accumulate, dw);
     });
   }
   void convolution_backward_input(const ConvolutionShape& shape, const T* dy, const T* w,
-                                  T* scratch, T* dx) {
-    in_parts(shape, [&](const ConvolutionShape& part, size_t first) {
-      products_->multiply(kType, {.m = shape.patch(),
-                                  .n = shape.out_pixels(),
-                                  .k = shape.out_channels,
-                                  .a = {.data = w, .stride = shape.patch(), .transposed = true},
-                                  .b = outputs_of(shape, dy + first * shape.out_size()),
-                                  .c = scratch,
-                                  .c_stride = shape.out_pixels(),
-                                  .c_step = shape.columns(),
-                                  .count = part.samples});
-      start("images of columns", FoldKernel<T>{part, scratch, dx + first * shape.in_size()});
+                                  T* /*scratch*/, T* dx) {
+    by_planes(shape.in_channels, [&](auto planes) {
+      for (size_t y = 0; y < std::min(shape.stride, shape.height); ++y) {
+        for (size_t x = 0; x < std::min(shape.stride, shape.width); ++x) {
+          start("convolution backward, input",
+                convolution_input_kernel<T, planes>(shape, {y, x}, dy, w, dx));
+        }
+      }
     });
-  }
-  void convolution_bias_forward(const ConvolutionShape& shape, const T* bias, bool relu, T* y) {
-    start("bias of channels", ConvolutionBiasKernel<T>{shape, bias, relu, y});
   }
   void convolution_bias_backward(const ConvolutionShape& shape, const T* dy, bool accumulate,
                                  T* dbias) {
@@ -461,6 +438,14 @@ class LayersOnDevice {
     }
   }
 
+  /// Calls run(rows of a convolution's tile): as few as hold all planes of the result, or 64.
+  template <class Run>
+  static void by_planes(size_t planes, const Run& run) {
+    if (planes <= 16) return run(std::integral_constant<uint32_t, 16>());
+    if (planes <= 32) return run(std::integral_constant<uint32_t, 32>());
+    run(std::integral_constant<uint32_t, 64>());
+  }
+
   /// Calls run(the size to which a head is padded).
   template <class Run>
   static void by_head_size(const AttentionShape& shape, const Run& run) {
@@ -540,33 +525,10 @@ class LayersOnDevice {
     return sum ? sum(values.data(), values.count()) : Status{};
   }
 
-  static size_t scratch_of_sample(const ConvolutionShape& shape) {
-    return shape.columns() + shape.out_channels * shape.patch();
-  }
-  size_t samples_at_a_time(const ConvolutionShape& shape) const {
-    return std::max<size_t>(1, most_scratch_ / scratch_of_sample(shape));
-  }
-  template <class Run>
-  void in_parts(const ConvolutionShape& shape, const Run& run) const {
-    const size_t most = samples_at_a_time(shape);
-    for (size_t first = 0; first < shape.samples; first += most) {
-      ConvolutionShape part = shape;
-      part.samples = std::min(most, shape.samples - first);
-      run(part, first);
-    }
-  }
-  static DeviceMatrix columns_of(const ConvolutionShape& shape, const T* columns) {
-    return {.data = columns, .stride = shape.out_pixels(), .step = shape.columns()};
-  }
-  static DeviceMatrix outputs_of(const ConvolutionShape& shape, const T* y) {
-    return {.data = y, .stride = shape.out_pixels(), .step = shape.out_size()};
-  }
-
   Device* device_;
   std::unique_ptr<DeviceProducts> products_;
-  size_t most_scratch_;
   std::unique_ptr<InputQueue<T>> inputs_;
-  DeviceArray<Wide> partial_;    // sums of columns by slices of rows, of embeddings by parts
+  DeviceArray<Wide> partial_;    // sums by slices of rows, or by parts of embeddings or pixels
   DeviceArray<double> of_rows_;  // losses, or hits
   DeviceArray<double> channel_parts_, channel_sums_;
   size_t bytes_ = 0;

@@ -193,9 +193,11 @@ class LayersOnHost {
 
   /// How many numbers a convolution needs as scratch.
   size_t convolution_scratch(const ConvolutionShape& shape) const { return shape.columns(); }
-  void convolution_forward(const ConvolutionShape& shape, const T* x, const T* w, T* scratch,
-                           T* y) {
+  /// bias[out_channels] is added where it is not null, and ReLU follows if `relu`: not without bias.
+  void convolution_forward(const ConvolutionShape& shape, const T* x, const T* w, const T* bias,
+                           bool relu, T* scratch, T* y) {
     trainer::convolution_forward(shape, x, w, scratch, y);
+    if (bias != nullptr) trainer::convolution_bias_forward(shape, bias, relu, y);
   }
   void convolution_backward_weight(const ConvolutionShape& shape, const T* dy, const T* x,
                                    T* scratch, bool accumulate, T* dw) {
@@ -204,9 +206,6 @@ class LayersOnHost {
   void convolution_backward_input(const ConvolutionShape& shape, const T* dy, const T* w,
                                   T* scratch, T* dx) {
     trainer::convolution_backward_input(shape, dy, w, scratch, dx);
-  }
-  void convolution_bias_forward(const ConvolutionShape& shape, const T* bias, bool relu, T* y) {
-    trainer::convolution_bias_forward(shape, bias, relu, y);
   }
   void convolution_bias_backward(const ConvolutionShape& shape, const T* dy, bool accumulate,
                                  T* dbias) {
