@@ -83,39 +83,32 @@ TEST_CASE("Products of every form") {
   REQUIRE(device.ok());
   auto products = cuda::open_products(**device);
   REQUIRE(products.ok());
-  constexpr size_t kM = 3, kN = 5, kK = 4, kCount = 2;
-  const std::vector<float> a = counted(kM * kK * kCount), b = counted(kK * kN * kCount),
-                           bias = {-200, 1, -900, 3, 4};
+  constexpr size_t kM = 3, kN = 5, kK = 4;
+  const std::vector<float> a = counted(kM * kK), b = counted(kK * kN), bias = {-200, 1, -900, 3, 4};
   DeviceArray<float> da = on_device(**device, a), db = on_device(**device, b),
                      dbias = on_device(**device, bias);
   for (const bool a_turned : {false, true}) {
     for (const bool b_turned : {false, true}) {
       for (const bool accumulate : {false, true}) {
         INFO(a_turned << b_turned << accumulate);
-        DeviceArray<float> c = on_device(**device, counted(kM * kN * kCount));
-        (*products)->multiply(DataType::kFloat32,
-                              {.m = kM,
-                               .n = kN,
-                               .k = kK,
-                               .a = {da.data(), a_turned ? kM : kK, a_turned, kM * kK},
-                               .b = {db.data(), b_turned ? kK : kN, b_turned, kK * kN},
-                               .c = c.data(),
-                               .c_stride = kN,
-                               .c_step = kM * kN,
-                               .accumulate = accumulate,
-                               .bias = accumulate ? nullptr : dbias.data(),
-                               .count = kCount});
-        std::vector<float> wanted = counted(kM * kN * kCount);
-        for (size_t p = 0; p < kCount; ++p) {
-          for (size_t i = 0; i < kM; ++i) {
-            for (size_t j = 0; j < kN; ++j) {
-              float sum = accumulate ? wanted[(p * kM + i) * kN + j] : bias[j];
-              for (size_t k = 0; k < kK; ++k) {
-                sum += a[p * kM * kK + (a_turned ? k * kM + i : i * kK + k)] *
-                       b[p * kK * kN + (b_turned ? j * kK + k : k * kN + j)];
-              }
-              wanted[(p * kM + i) * kN + j] = sum;
+        DeviceArray<float> c = on_device(**device, counted(kM * kN));
+        (*products)->multiply(DataType::kFloat32, {.m = kM,
+                                                   .n = kN,
+                                                   .k = kK,
+                                                   .a = {da.data(), a_turned ? kM : kK, a_turned},
+                                                   .b = {db.data(), b_turned ? kK : kN, b_turned},
+                                                   .c = c.data(),
+                                                   .c_stride = kN,
+                                                   .accumulate = accumulate,
+                                                   .bias = accumulate ? nullptr : dbias.data()});
+        std::vector<float> wanted = counted(kM * kN);
+        for (size_t i = 0; i < kM; ++i) {
+          for (size_t j = 0; j < kN; ++j) {
+            float sum = accumulate ? wanted[i * kN + j] : bias[j];
+            for (size_t k = 0; k < kK; ++k) {
+              sum += a[a_turned ? k * kM + i : i * kK + k] * b[b_turned ? j * kK + k : k * kN + j];
             }
+            wanted[i * kN + j] = sum;
           }
         }
         CHECK((on_host(**device, c) == wanted));

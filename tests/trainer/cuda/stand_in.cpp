@@ -42,20 +42,20 @@ float as_float(const void* data, size_t i) {
 
 /// One of a product's matrices without gaps and transposition: [rows x columns].
 template <class T>
-std::vector<float> gather(const DeviceMatrix& from, size_t which, size_t rows, size_t columns) {
+std::vector<float> gather(const DeviceMatrix& from, size_t rows, size_t columns) {
   std::vector<float> values(rows * columns);
   for (size_t i = 0; i < rows; ++i) {
     for (size_t j = 0; j < columns; ++j) {
       const size_t at = from.transposed ? j * from.stride + i : i * from.stride + j;
-      values[i * columns + j] = as_float<T>(from.data, which * from.step + at);
+      values[i * columns + j] = as_float<T>(from.data, at);
     }
   }
   return values;
 }
 
 template <class T>
-void multiply_one(const DeviceProduct& p, size_t which) {
-  const std::vector<float> a = gather<T>(p.a, which, p.m, p.k), b = gather<T>(p.b, which, p.k, p.n);
+void multiply_one(const DeviceProduct& p) {
+  const std::vector<float> a = gather<T>(p.a, p.m, p.k), b = gather<T>(p.b, p.k, p.n);
   std::vector<float> c(p.m * p.n);
   if (p.k > 0) {
     multiply<float>({.m = p.m,
@@ -66,7 +66,7 @@ void multiply_one(const DeviceProduct& p, size_t which) {
                      .beta = 0,
                      .c = {.data = c.data(), .stride = p.n}});
   }
-  T* const to = static_cast<T*>(p.c) + which * p.c_step;
+  T* const to = static_cast<T*>(p.c);
   for (size_t i = 0; i < p.m; ++i) {
     for (size_t j = 0; j < p.n; ++j) {
       float value = c[i * p.n + j];
@@ -92,11 +92,9 @@ class Products final : public DeviceProducts {
       if (!device_.status().ok()) return;
     }
     gpu->enqueue(device_.stream(), [type, product] {
-      for (size_t i = 0; i < product.count; ++i) {
-        type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product, i)
-        : type == DataType::kFloat16 ? multiply_one<Float16Bits>(product, i)
-                                     : multiply_one<float>(product, i);
-      }
+      type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product)
+      : type == DataType::kFloat16 ? multiply_one<Float16Bits>(product)
+                                   : multiply_one<float>(product);
     });
   }
 

@@ -19,7 +19,7 @@ inline std::vector<DeviceProduct> parts_of(DataType type, const DeviceProduct& p
   constexpr size_t kNumbers = 64, kOf16Bytes = 8;  // of two bytes
   const auto odd = [](size_t extent) { return extent > kNumbers && extent % kOf16Bytes != 0; };
   const bool aligned = (product.a.stride | product.b.stride | product.c_stride) % kOf16Bytes == 0;
-  const bool worthy = product.count == 1 && product.m * product.n * product.k >= worth;
+  const bool worthy = product.m * product.n * product.k >= worth;
   if (size_of(type) != 2 || !aligned || !worthy) return {product};
   const auto offset = [](const void* data, size_t numbers) {
     return static_cast<const std::byte*>(data) + 2 * numbers;

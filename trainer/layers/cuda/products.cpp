@@ -32,7 +32,6 @@ struct Library {
   decltype(&cublasLtMatmulDescSetAttribute) set_operation;
   decltype(&cublasLtMatrixLayoutCreate) create_layout;
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
-  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
   decltype(&cublasLtMatmulPreferenceCreate) create_preference;
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
@@ -76,7 +75,6 @@ Result<Library> load() {
   find(found.set_operation, "cublasLtMatmulDescSetAttribute");
   find(found.create_layout, "cublasLtMatrixLayoutCreate");
   find(found.destroy_layout, "cublasLtMatrixLayoutDestroy");
-  find(found.set_layout, "cublasLtMatrixLayoutSetAttribute");
   find(found.create_preference, "cublasLtMatmulPreferenceCreate");
   find(found.destroy_preference, "cublasLtMatmulPreferenceDestroy");
   find(found.set_preference, "cublasLtMatmulPreferenceSetAttribute");
@@ -86,20 +84,19 @@ Result<Library> load() {
   return Status(Code::kUnavailable, fmt::format("{} has no {}: it is too old", name, missing));
 }
 
-/// The largest power of two, of at most 256, that divides the addresses of all rows, and of all
-/// matrices: cuBLASLt's algorithms want both to be aligned (CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_*).
-uint32_t alignment_of(DataType type, const void* data, size_t stride, size_t step, size_t count) {
-  uintptr_t bits = reinterpret_cast<uintptr_t>(data) | stride * size_of(type) | 256;
-  if (count > 1) bits |= step * size_of(type);
+/// The largest power of two, of at most 256, that divides the addresses of all rows: cuBLASLt's
+/// algorithms want them to be aligned (CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_*).
+uint32_t alignment_of(DataType type, const void* data, size_t stride) {
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(data) | stride * size_of(type) | 256;
   return static_cast<uint32_t>(bits & -bits);
 }
 struct Alignments {
   uint32_t a, b, c;  // as DeviceProduct names them
 };
 Alignments alignments_of(DataType type, const DeviceProduct& p) {
-  return {.a = alignment_of(type, p.a.data, p.a.stride, p.a.step, p.count),
-          .b = alignment_of(type, p.b.data, p.b.stride, p.b.step, p.count),
-          .c = alignment_of(type, p.c, p.c_stride, p.c_step, p.count)};
+  return {.a = alignment_of(type, p.a.data, p.a.stride),
+          .b = alignment_of(type, p.b.data, p.b.stride),
+          .c = alignment_of(type, p.c, p.c_stride)};
 }
 
 class CublasProducts final : public DeviceProducts {
@@ -114,7 +111,7 @@ class CublasProducts final : public DeviceProducts {
   }
 
   void multiply(DataType type, const DeviceProduct& product) override {
-    if (!device_.status().ok() || product.m * product.n * product.count == 0) return;
+    if (!device_.status().ok() || product.m * product.n == 0) return;
     if (product.k == 0) {  // no row: the sum is empty
       if (product.accumulate) return;
       return device_.clear(product.c, product.m * product.c_stride * size_of(type));
@@ -130,7 +127,7 @@ class CublasProducts final : public DeviceProducts {
 
  private:
   /// What decides how cuBLASLt multiplies.
-  using Shape = std::array<uint64_t, 18>;
+  using Shape = std::array<uint64_t, 14>;
   struct ProductPlan {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;  // cuBLASLt's a is our b
@@ -150,10 +147,6 @@ class CublasProducts final : public DeviceProducts {
             p.b.transposed,
             p.accumulate,
             p.bias != nullptr,
-            p.count,
-            p.a.step,
-            p.b.step,
-            p.c_step,
             alignments.a,
             alignments.b,
             alignments.c};
@@ -196,19 +189,10 @@ class CublasProducts final : public DeviceProducts {
   }
 
   Status lay_out(cublasLtMatrixLayout_t& layout, cudaDataType_t type, size_t rows, size_t columns,
-                 size_t stride, size_t step, size_t count) {
-    RONDO_TRY(status_of(
+                 size_t stride) {
+    return status_of(
         library_.create_layout(&layout, type, rows, columns, static_cast<int64_t>(stride)),
-        "cublasLtMatrixLayoutCreate"));
-    if (count == 1) return {};
-    const auto products = static_cast<int32_t>(count);
-    const auto elements = static_cast<int64_t>(step);
-    RONDO_TRY(status_of(
-        library_.set_layout(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &products, sizeof products),
-        "cublasLtMatrixLayoutSetAttribute"));
-    return status_of(library_.set_layout(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                         &elements, sizeof elements),
-                     "cublasLtMatrixLayoutSetAttribute");
+        "cublasLtMatrixLayoutCreate");
   }
 
   Status make(DataType type, const DeviceProduct& p, ProductPlan& plan) {
@@ -226,10 +210,10 @@ class CublasProducts final : public DeviceProducts {
     RONDO_TRY(set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
     if (p.bias != nullptr) RONDO_TRY(set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
     RONDO_TRY(lay_out(plan.a, element, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k,
-                      p.b.stride, p.b.step, p.count));
+                      p.b.stride));
     RONDO_TRY(lay_out(plan.b, element, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m,
-                      p.a.stride, p.a.step, p.count));
-    RONDO_TRY(lay_out(plan.c, element, p.n, p.m, p.c_stride, p.c_step, p.count));
+                      p.a.stride));
+    RONDO_TRY(lay_out(plan.c, element, p.n, p.m, p.c_stride));
     cublasLtMatmulPreference_t preference = nullptr;
     RONDO_TRY(status_of(library_.create_preference(&preference), "cublasLtMatmulPreferenceCreate"));
     const Status chosen = choose(alignments_of(type, p), plan, preference);

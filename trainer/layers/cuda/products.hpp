@@ -15,18 +15,16 @@ struct DeviceMatrix {
   const void* data;
   size_t stride;
   bool transposed = false;  // it is the transpose of what lies there
-  size_t step = 0;          // elements from one of several products' matrices to the next one's
 };
 
-/// c = a b, or c += a b; a: [m x k], b: [k x n], c: [m x n]. `count` such products.
+/// c = a b, or c += a b; a: [m x k], b: [k x n], c: [m x n].
 struct DeviceProduct {
   size_t m, n, k;
   DeviceMatrix a, b;
   void* c;
-  size_t c_stride, c_step = 0;
+  size_t c_stride;
   bool accumulate = false;
   const void* bias = nullptr;  // [n]: added to every row of c, not where c accumulates
-  size_t count = 1;
 };
 
 /// One thread. Borrows the device.
@@ -34,7 +32,7 @@ class DeviceProducts {
  public:
   virtual ~DeviceProducts() = default;
   /// Enqueues it on the device's stream; `type` (kFloat32, kBFloat16, kFloat16) is that of all elements. Sums are float, without
-  /// TF32. The same bits from run to run on one kind of GPU. Nothing where m, n or count is 0. An error is the device's.
+  /// TF32. The same bits from run to run on one kind of GPU. Nothing where m or n is 0. An error is the device's.
   virtual void multiply(DataType type, const DeviceProduct& product) = 0;
 };
 
