@@ -1,7 +1,8 @@
 // How long the layers of GPT-2 take on a GPU, each beside its bound: the bytes that it must move at
 // the rate of the device's copy, or the operations of its products at a large product's rate, both
-// measured in the same rounds; and what they make of a step. Products and attention get random
-// numbers, since a GPU multiplies zeros faster. Not a test: nothing is checked.
+// measured in the same rounds; and what they make of a step. Also two convolutions, of which a step
+// has none. Products, convolutions and attention get random numbers, since a GPU multiplies zeros
+// faster. Not a test: nothing is checked.
 //
 //     layers_bench_cuda [--layers N] [--batch N] [--context N] [--width N] [--heads N] [--vocabulary N]
 //                       [--dtype bf16|fp32] [--rounds N] [--json FILE]
@@ -85,6 +86,11 @@ class LayersBench {
     device_.copy(factors_.data(), &factors, sizeof factors);
     device_.note(device_.wait());  // before `factors` goes
     layers_.allocate(loss_, 1);
+    for (const ConvolutionShape& shape : kConvolutions) layers_.convolution_scratch(shape);
+    for (auto* each : {&images_, &images_dy_, &images_out_}) layers_.allocate(*each, kImages);
+    for (auto* each : {&filters_, &filters_out_}) layers_.allocate(*each, kFilters);
+    for (auto* each : {&images_, &images_dy_}) fill(*each, 1);
+    fill(filters_, 0.05);
     tokens_.resize(rows);
     ids_.resize(o_.batch);
     for (size_t i = 0; i < rows; ++i) {
@@ -126,10 +132,10 @@ class LayersBench {
     std::printf("# %s, %s, batch %zu x %zu, width %zu: copies %.0f GB/s, products %.0f Tflop/s\n",
                 device_.name().c_str(), o_.dtype.c_str(), o_.batch, o_.context, o_.width,
                 copy_rate(), product_rate());
-    std::printf("# %-34s %10s %10s %10s %8s\n", "layer", "us", "GB/s", "Tflop/s", "of bound");
+    std::printf("# %-42s %10s %10s %10s %8s\n", "layer", "us", "GB/s", "Tflop/s", "of bound");
     for (const LayerSubject& s : subjects_) {
       const double us = median_of(s.us);
-      std::printf("  %-34s %10.1f %10.1f %10.1f %8.3f\n", s.name.c_str(), us, s.bytes / us * 1e-3,
+      std::printf("  %-42s %10.1f %10.1f %10.1f %8.3f\n", s.name.c_str(), us, s.bytes / us * 1e-3,
                   s.operations / us * 1e-6, median_of(s.share));
     }
     std::printf("# a step of %zu layers: %.2f ms of them, %.0f tokens/s\n", o_.layers, step_ms(),
@@ -162,6 +168,23 @@ class LayersBench {
 
  private:
   static constexpr int kBatch = 5;  // runs between two events
+  static constexpr ConvolutionShape kConvolutions[] = {
+      {.samples = 64,
+       .in_channels = 64,
+       .height = 56,
+       .width = 56,
+       .out_channels = 64,
+       .kernel = 3,
+       .padding = 1},
+      {.samples = 1024,  // the second one of rondo-train's network
+       .in_channels = 16,
+       .height = 14,
+       .width = 14,
+       .out_channels = 32,
+       .kernel = 3,
+       .padding = 1}};
+  // What the larger one has.
+  static constexpr size_t kImages = size_t{64} * 64 * 56 * 56, kFilters = size_t{64} * 64 * 9;
 
   double copy_rate() const { return copy_.bytes / median_of(copy_us_) * 1e-3; }
   double product_rate() const { return product_.operations / median_of(product_us_) * 1e-6; }
@@ -211,6 +234,28 @@ class LayersBench {
     add(name + ", weight", per_step, elements, operations, [=, this] {
       layers_.multiply_weight_gradient(shape, {.first = 0, .count = shape.out}, at.dy, at.x, at.dw,
                                        false);
+    });
+  }
+
+  void add_convolution(const ConvolutionShape& shape) {
+    const auto weights = static_cast<double>(shape.out_channels * shape.patch());
+    const auto pixels = static_cast<double>(shape.samples * shape.out_pixels());
+    const double operations = 2 * weights * pixels;
+    const double elements =
+        static_cast<double>(shape.samples * (shape.in_size() + shape.out_size())) + weights;
+    const std::string name = "convolution, " + std::to_string(shape.in_channels) + " to " +
+                             std::to_string(shape.out_channels) + " channels, ";
+    add(name + "forward", 0, elements, operations, [=, this] {
+      layers_.convolution_forward(shape, images_.data(), filters_.data(), nullptr, false, nullptr,
+                                  images_out_.data());
+    });
+    add(name + "input", 0, elements, operations, [=, this] {
+      layers_.convolution_backward_input(shape, images_dy_.data(), filters_.data(), nullptr,
+                                         images_out_.data());
+    });
+    add(name + "weight", 0, elements, operations, [=, this] {
+      layers_.convolution_backward_weight(shape, images_dy_.data(), images_.data(), nullptr, false,
+                                          filters_out_.data());
     });
   }
 
@@ -310,6 +355,7 @@ class LayersBench {
     add("cross-entropy, backward, scaled", 0, 2 * vocabulary, 0, [=, this] {  // by 1: nothing
       layers_.softmax_cross_entropy_backward(logits, in.targets, 0.5, logits_.data());
     });
+    for (const ConvolutionShape& convolution : kConvolutions) add_convolution(convolution);
     const size_t weights = 4 * width * width;
     float* const state = states_.data();
     subjects_.push_back({"AdamW", o_.parameters() / static_cast<double>(weights),
@@ -346,6 +392,7 @@ class LayersBench {
   DeviceArray<T> narrow_, wide_, table_, weight_, vector_;
   DeviceArray<T> logits_, other_, more_, third_, wider_, widest_, table_out_, weight_out_, updated_,
       vector_out_;
+  DeviceArray<T> images_, images_dy_, images_out_, filters_, filters_out_;  // of convolutions
   DeviceArray<uint8_t> decays_;
   DeviceArray<cuda::Wide<T>> per_row_;
   DeviceArray<float> states_;
